@@ -1,0 +1,176 @@
+"""
+Thresholds and timings of the health layer: the one table that detectors, alert rules and dashboards share.
+
+The block is called ``health_monitoring`` in ``queenright.yaml``; a block written for the
+requirement document (IMPL-REQ-003 §7) is valid as it stands. All times are in seconds.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Seconds = Annotated[float, Field(gt=0, le=31_536_000)]
+Count = Annotated[int, Field(ge=1, le=1_000_000)]
+
+
+class _Block(BaseModel):
+    """A block of settings: unknown keys are refused, values do not change after start."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Heartbeat(_Block):
+    """When a process counts as silent."""
+
+    interval_seconds: Seconds = 300
+    timeout_seconds: Seconds = 600
+
+
+class HealthCheck(_Block):
+    """The safety net below the deadlines, and the age of checkpoints."""
+
+    interval_seconds: Seconds = 60
+    checkpoint_degraded_seconds: Seconds = 600
+    checkpoint_stale_threshold_seconds: Seconds = 1800
+    no_tool_call_seconds: Seconds = 900
+
+
+class Stall(_Block):
+    """How long a worker may do nothing, by what it is in the middle of (DESIGN §4.7)."""
+
+    idle_seconds: Seconds = 240
+    llm_seconds: Seconds = 240
+    tool_seconds: Seconds = 600
+    unknown_seconds: Seconds = 600
+
+
+class Bands(_Block):
+    """Bad steps since the last ACCEPT, ``>=`` everywhere (DESIGN §4.6)."""
+
+    warning: Count = 5
+    medium: Count = 10
+    high: Count = 15
+    critical: Count = 20
+
+    @model_validator(mode="after")
+    def _rising(self) -> Bands:
+        if not self.warning < self.medium < self.high < self.critical:
+            raise ValueError(
+                f"bands must rise: warning {self.warning} < medium {self.medium} "
+                f"< high {self.high} < critical {self.critical}"
+            )
+        return self
+
+
+class Loops(_Block):
+    """Repeats: the same call with the same result, cycles, and streaks of one error."""
+
+    window: Count = 20
+    consecutive: Count = 3
+    repeats: Count = 5
+    cycles: Count = 3
+    error_streak: Count = 5
+    provider_failures: Count = 3
+    exempt_tools: tuple[str, ...] = ()
+
+
+class Judge(_Block):
+    """The judge's clock. A new incarnation gets one interval before any ticket."""
+
+    interval_seconds: Seconds = 120
+    start_grace_seconds: Annotated[float, Field(ge=0)] = 120
+    triage_timeout_seconds: Seconds = 120
+
+
+class Tickets(_Block):
+    """How tickets end."""
+
+    hold_seconds: Annotated[float, Field(ge=0)] = 120
+    """How long a recovery must hold before its ticket resolves; a relapse within it reopens."""
+
+
+class Nudge(_Block):
+    """First level of intervention."""
+
+    enabled: bool = True
+    max_attempts: Annotated[int, Field(ge=0)] = 3
+    interval_seconds: Seconds = 600
+
+
+class Escalation(_Block):
+    """Second level."""
+
+    timeout_seconds: Seconds = 900
+
+
+class Termination(_Block):
+    """Third level."""
+
+    cleanup_timeout_seconds: Seconds = 30
+
+
+class Intervention(_Block):
+    """The ladder."""
+
+    nudge: Nudge = Nudge()
+    escalation: Escalation = Escalation()
+    termination: Termination = Termination()
+
+
+class Breaker(_Block):
+    """One circuit breaker."""
+
+    failure_threshold: Count = 3
+    recovery_timeout_seconds: Seconds = 60
+    half_open_requests: Count = 1
+
+
+class CircuitBreakers(_Block):
+    """All circuit breakers: the default and what differs by name."""
+
+    default: Breaker = Breaker()
+    overrides: dict[str, Breaker] = {}
+
+
+class Recovery(_Block):
+    """Limits of recovery."""
+
+    max_attempts_per_task: Count = 3
+    max_attempts_per_hour: Count = 5
+    backoff_seconds: tuple[Seconds, ...] = (60, 120, 240)
+
+
+class Channel(_Block):
+    """Where a kind of trouble is sent, in the requirement document's words."""
+
+    channels: tuple[Literal["slack", "pagerduty"], ...] = ("slack",)
+    severity: Literal["critical", "warning", "info"] = "warning"
+
+
+class Channels(_Block):
+    """Kinds of trouble."""
+
+    stuck_agent: Channel = Channel(channels=("slack", "pagerduty"))
+    circuit_breaker_open: Channel = Channel()
+    recovery_failed: Channel = Channel(channels=("slack", "pagerduty"), severity="critical")
+
+
+class HealthSettings(_Block):
+    """The ``health_monitoring`` block."""
+
+    enabled: bool = True
+    heartbeat: Heartbeat = Heartbeat()
+    health_check: HealthCheck = HealthCheck()
+    stall: Stall = Stall()
+    bands: Bands = Bands()
+    loops: Loops = Loops()
+    judge: Judge = Judge()
+    tickets: Tickets = Tickets()
+    intervention: Intervention = Intervention()
+    circuit_breaker: CircuitBreakers = CircuitBreakers()
+    recovery: Recovery = Recovery()
+    alerting: Channels = Channels()
+    clock_tolerance_seconds: Seconds = 60
+    """An event whose author's clock is further off than this is timed by its arrival."""

@@ -1,0 +1,272 @@
+"""
+Every name Queenright puts on the wire: metrics, labels, spans, attributes.
+
+Nothing else in the project spells one of these out; rules, dashboards and
+docs are tested against this table and against a live ``/metrics``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Literal
+
+MetricKind = Literal["counter", "gauge", "histogram"]
+
+
+@dataclass(frozen=True, slots=True)
+class MetricName:
+    """One Prometheus metric: its name as scraped, its type, its complete label set."""
+
+    name: str
+    kind: MetricKind
+    labels: tuple[str, ...]
+    help: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+# -- metrics of a worker's process --------------------------------------------------------------
+
+WORKER_INFO: Final = MetricName(
+    "queenright_worker_info", "gauge", ("agent", "framework", "version"), "Always 1; what the worker is."
+)
+WORKER_STEPS: Final = MetricName(
+    "queenright_worker_steps_total", "counter", ("agent", "node", "verdict"), "Steps ended, by verdict."
+)
+WORKER_STEP_DURATION: Final = MetricName(
+    "queenright_worker_step_duration_seconds", "histogram", ("agent", "node"), "How long steps took."
+)
+WORKER_TOOL_CALLS: Final = MetricName(
+    "queenright_worker_tool_calls_total", "counter", ("agent", "tool", "outcome"), "Tool calls ended."
+)
+WORKER_TOOL_DURATION: Final = MetricName(
+    "queenright_worker_tool_duration_seconds", "histogram", ("agent", "tool"), "How long tool calls took."
+)
+WORKER_TOKENS: Final = MetricName(
+    "queenright_worker_tokens_total", "counter", ("agent", "model", "direction"), "Tokens used."
+)
+WORKER_ERRORS: Final = MetricName(
+    "queenright_worker_errors_total", "counter", ("agent", "error_type"), "Errors, by class."
+)
+WORKER_STEPS_SINCE_ACCEPT: Final = MetricName(
+    "queenright_worker_steps_since_accept", "gauge", ("agent",), "Steps judged bad since the last ACCEPT."
+)
+WORKER_LAST_HEARTBEAT: Final = MetricName(
+    "queenright_worker_last_heartbeat_timestamp_seconds", "gauge", ("agent",), "When the process last said it lives."
+)
+WORKER_LAST_ACTIVITY: Final = MetricName(
+    "queenright_worker_last_activity_timestamp_seconds", "gauge", ("agent",), "When the worker last did anything."
+)
+WORKER_LAST_PROGRESS: Final = MetricName(
+    "queenright_worker_last_progress_timestamp_seconds", "gauge", ("agent",), "When the worker last got further."
+)
+WORKER_LAST_CHECKPOINT: Final = MetricName(
+    "queenright_worker_last_checkpoint_timestamp_seconds", "gauge", ("agent",), "When the worker last saved its state."
+)
+WORKER_WAITING: Final = MetricName(
+    "queenright_worker_waiting", "gauge", ("agent", "reason"), "1 while the worker is rightly idle."
+)
+WORKER_STALLS: Final = MetricName(
+    "queenright_worker_stalls_total", "counter", ("agent", "phase"), "Stalls seen from inside the worker."
+)
+TELEMETRY_DROPPED: Final = MetricName(
+    "queenright_telemetry_dropped_total", "counter", ("signal",), "Telemetry given up, by signal."
+)
+
+# -- metrics of the service ---------------------------------------------------------------------
+
+AGENTS: Final = MetricName("queenright_agents", "gauge", ("state",), "Agents known, by health state.")
+AGENT_STATE: Final = MetricName(
+    "queenright_agent_state", "gauge", ("agent", "state"), "1 for the state an agent is in; bounded."
+)
+STATE_TRANSITIONS: Final = MetricName(
+    "queenright_state_transitions_total", "counter", ("from", "to"), "Changes of health state."
+)
+FINDINGS: Final = MetricName("queenright_findings_total", "counter", ("kind", "severity"), "Findings opened.")
+DETECTION_DELAY: Final = MetricName(
+    "queenright_detection_delay_seconds", "histogram", ("kind",), "From a threshold crossed to a state changed."
+)
+HEALTH_CHECKS: Final = MetricName("queenright_health_checks_total", "counter", ("outcome",), "Health checks made.")
+HEALTH_CHECK_DURATION: Final = MetricName(
+    "queenright_health_check_duration_seconds", "histogram", ("outcome",), "How long a health check took."
+)
+WORKERS_EVALUATED: Final = MetricName(
+    "queenright_workers_evaluated", "gauge", (), "Workers the last sweep really looked at."
+)
+JUDGE_CHECKS: Final = MetricName("queenright_judge_checks_total", "counter", ("outcome",), "The judge's checks.")
+JUDGE_LAST_CHECK: Final = MetricName(
+    "queenright_judge_last_check_timestamp_seconds", "gauge", (), "When the judge last finished a tick."
+)
+LLM_TOKENS: Final = MetricName(
+    "queenright_llm_tokens_total", "counter", ("role", "model"), "Tokens spent on judging."
+)
+LLM_COST: Final = MetricName(
+    "queenright_llm_cost_dollars_total", "counter", ("role", "model"), "Dollars spent on judging."
+)
+LLM_REQUEST_DURATION: Final = MetricName(
+    "queenright_llm_request_duration_seconds", "histogram", ("role", "model"), "How long the model took."
+)
+TICKETS: Final = MetricName("queenright_tickets_total", "counter", ("severity", "cause"), "Tickets opened.")
+TICKETS_OPEN: Final = MetricName(
+    "queenright_tickets_open", "gauge", ("severity", "status"), "Tickets that are not closed."
+)
+TRIAGE: Final = MetricName("queenright_triage_total", "counter", ("decision",), "The queen's decisions.")
+TRIAGE_DURATION: Final = MetricName(
+    "queenright_triage_duration_seconds", "histogram", ("decision",), "From ticket to decision."
+)
+INTERVENTIONS: Final = MetricName(
+    "queenright_interventions_total", "counter", ("kind", "outcome"), "Interventions carried out."
+)
+TIME_TO_INTERVENTION: Final = MetricName(
+    "queenright_time_to_intervention_seconds", "histogram", ("kind",), "From finding to intervention."
+)
+CIRCUIT_BREAKER_STATE: Final = MetricName(
+    "queenright_circuit_breaker_state", "gauge", ("breaker", "state"), "1 for the state a breaker is in."
+)
+CIRCUIT_BREAKER_TRANSITIONS: Final = MetricName(
+    "queenright_circuit_breaker_transitions_total", "counter", ("breaker", "to"), "Changes of breaker state."
+)
+RECOVERIES: Final = MetricName("queenright_recoveries_total", "counter", ("outcome",), "Recoveries tried.")
+OUTBOX_PENDING: Final = MetricName(
+    "queenright_outbox_pending", "gauge", (), "Notifications not yet handed to every Alertmanager."
+)
+OUTBOX_OLDEST: Final = MetricName(
+    "queenright_outbox_oldest_timestamp_seconds", "gauge", (), "When the oldest pending notification was written."
+)
+NOTIFICATIONS: Final = MetricName(
+    "queenright_notifications_total", "counter", ("outcome",), "Notifications handed to Alertmanager."
+)
+EVENTS: Final = MetricName("queenright_events_total", "counter", ("type",), "Events on the bus.")
+EVENT_BUS_DROPPED: Final = MetricName(
+    "queenright_event_bus_dropped_total", "counter", ("subscriber",), "Events a slow subscriber missed."
+)
+INGEST_SPANS: Final = MetricName(
+    "queenright_ingest_spans_total", "counter", ("outcome",), "Spans received over OTLP."
+)
+SERIES_LIMITED: Final = MetricName(
+    "queenright_series_limited_total", "counter", ("metric",), "Label values folded into `other`."
+)
+
+METRICS: Final[dict[str, MetricName]] = {m.name: m for m in list(globals().values()) if isinstance(m, MetricName)}
+
+# -- label values -------------------------------------------------------------------------------
+
+
+class Verdict(StrEnum):
+    """How a step ended, as its judge said."""
+
+    ACCEPT = "ACCEPT"
+    RETRY = "RETRY"
+    CONTINUE = "CONTINUE"
+    ESCALATE = "ESCALATE"
+
+
+class ToolOutcome(StrEnum):
+    """How a tool call ended."""
+
+    OK = "ok"
+    ERROR = "error"
+    TIMEOUT = "timeout"
+
+
+class WaitingReason(StrEnum):
+    """Why a worker is rightly idle."""
+
+    USER_INPUT = "user_input"
+    PAUSED = "paused"
+    CHILDREN = "children"
+    BACKOFF = "backoff"
+    DONE = "done"
+
+
+class Phase(StrEnum):
+    """What a worker is in the middle of; each has its own stall clock (DESIGN §4.7)."""
+
+    IDLE = "idle"
+    LLM = "llm"
+    TOOL = "tool"
+    UNKNOWN = "unknown"
+
+
+OTHER: Final = "other"
+"""The value that label values beyond a bound are folded into."""
+
+# -- spans and their attributes -----------------------------------------------------------------
+
+
+class Operation(StrEnum):
+    """Values of ``gen_ai.operation.name`` that Queenright writes."""
+
+    INVOKE_AGENT = "invoke_agent"
+    CHAT = "chat"
+    EXECUTE_TOOL = "execute_tool"
+
+
+SPAN_STEP: Final = "step"
+SPAN_HEALTH_CHECK: Final = "health_check"
+SPAN_JUDGE_CHECK: Final = "judge_check"
+SPAN_TRIAGE: Final = "triage"
+SPAN_INTERVENE: Final = "intervene"
+SPAN_RECOVER: Final = "recover"
+SPAN_NOTIFY: Final = "notify"
+
+# Standard names, used as they stand.
+GEN_AI_OPERATION_NAME: Final = "gen_ai.operation.name"
+GEN_AI_AGENT_NAME: Final = "gen_ai.agent.name"
+GEN_AI_CONVERSATION_ID: Final = "gen_ai.conversation.id"
+GEN_AI_PROVIDER_NAME: Final = "gen_ai.provider.name"
+GEN_AI_REQUEST_MODEL: Final = "gen_ai.request.model"
+GEN_AI_USAGE_INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
+GEN_AI_USAGE_OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
+GEN_AI_RESPONSE_FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
+GEN_AI_TOOL_NAME: Final = "gen_ai.tool.name"
+GEN_AI_TOOL_CALL_ID: Final = "gen_ai.tool.call.id"
+GEN_AI_TOOL_CALL_ARGUMENTS: Final = "gen_ai.tool.call.arguments"
+GEN_AI_TOOL_CALL_RESULT: Final = "gen_ai.tool.call.result"
+GEN_AI_EVALUATION_RESULT: Final = "gen_ai.evaluation.result"
+GEN_AI_EVALUATION_NAME: Final = "gen_ai.evaluation.name"
+GEN_AI_EVALUATION_SCORE_LABEL: Final = "gen_ai.evaluation.score.label"
+GEN_AI_EVALUATION_EXPLANATION: Final = "gen_ai.evaluation.explanation"
+ERROR_TYPE: Final = "error.type"
+SERVICE_NAME: Final = "service.name"
+SERVICE_INSTANCE_ID: Final = "service.instance.id"
+
+# Our own.
+INCARNATION_ID: Final = "queenright.incarnation.id"
+GRAPH_ID: Final = "queenright.graph.id"
+NODE_ID: Final = "queenright.node.id"
+STEP_INDEX: Final = "queenright.step.index"
+STEP_VERDICT: Final = "queenright.step.verdict"
+STEP_FEEDBACK: Final = "queenright.step.feedback"
+TOOL_ARGUMENTS_HASH: Final = "queenright.tool.arguments.hash"
+TOOL_RESULT_HASH: Final = "queenright.tool.result.hash"
+TOOL_TIMEOUT: Final = "queenright.tool.timeout"
+HEARTBEAT_INTERVAL: Final = "queenright.heartbeat.interval"
+WAITING_REASON: Final = "queenright.waiting.reason"
+HEALTH_STATE: Final = "queenright.health.state"
+TICKET_ID: Final = "queenright.ticket.id"
+INTERVENTION_KIND: Final = "queenright.intervention.kind"
+TRIAGE_DECISION: Final = "queenright.triage.decision"
+
+# OpenTelemetry events (log records) that say what is open: a span is exported only when it ends,
+# so without these a hung call could not be seen while it hangs.
+EVENT_AGENT_STARTED: Final = "queenright.agent.started"
+EVENT_STEP_STARTED: Final = "queenright.step.started"
+EVENT_LLM_STARTED: Final = "queenright.llm.started"
+EVENT_TOOL_STARTED: Final = "queenright.tool.started"
+EVENT_HEARTBEAT: Final = "queenright.heartbeat"
+EVENT_WAITING: Final = "queenright.waiting"
+EVENT_CHECKPOINT: Final = "queenright.checkpoint"
+
+CAPTURE_CONTENT_ENV: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+"""Prompts, arguments and results leave the process only if this is set to true."""
+
+# -- alerts that leave for Alertmanager ---------------------------------------------------------
+
+ALERT_PREFIX: Final = "Queenright"
+ALERT_INTERVENTION: Final = "QueenrightIntervention"
+SOURCE_QUEEN: Final = "queen"
+SOURCE_RULES: Final = "rules"
+SOURCE_MONITOR: Final = "monitor"

@@ -1,0 +1,143 @@
+"""Events: the one shape in which everything travels inside Queenright, from telemetry to ticket."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, Final
+
+Clock = Callable[[], float]
+"""Returns seconds since the epoch, UTC. ``time.time`` in production, a fake in tests."""
+
+
+class EventType(StrEnum):
+    """What an event says. Values are what goes over the wire."""
+
+    # From workers: what they did.
+    EXECUTION_STARTED = "execution_started"
+    EXECUTION_COMPLETED = "execution_completed"
+    EXECUTION_FAILED = "execution_failed"
+    EXECUTION_PAUSED = "execution_paused"
+    EXECUTION_RESUMED = "execution_resumed"
+    NODE_LOOP_STARTED = "node_loop_started"
+    NODE_LOOP_COMPLETED = "node_loop_completed"
+    EDGE_TRAVERSED = "edge_traversed"
+    GOAL_PROGRESS = "goal_progress"
+    CLIENT_OUTPUT_DELTA = "client_output_delta"
+    CLIENT_INPUT_REQUESTED = "client_input_requested"
+    CLIENT_INPUT_RECEIVED = "client_input_received"
+    STEP_STARTED = "step_started"
+    STEP_COMPLETED = "step_completed"
+    LLM_CALL_STARTED = "llm_call_started"
+    LLM_TEXT_DELTA = "llm_text_delta"
+    LLM_CALL_COMPLETED = "llm_call_completed"
+    TOOL_CALL_STARTED = "tool_call_started"
+    TOOL_CALL_COMPLETED = "tool_call_completed"
+    WORKER_WAITING = "worker_waiting"
+    CHECKPOINT_SAVED = "checkpoint_saved"
+    AGENT_HEARTBEAT = "agent_heartbeat"
+
+    # From the health layer: what was seen.
+    FINDING_OPENED = "finding_opened"
+    FINDING_CLEARED = "finding_cleared"
+    HEALTH_STATE_CHANGED = "health_state_changed"
+
+    # From judge, queen and operator: what was decided.
+    WORKER_ESCALATION_TICKET = "worker_escalation_ticket"
+    QUEEN_INTERVENTION_REQUESTED = "queen_intervention_requested"
+    TICKET_TRIAGED = "ticket_triaged"
+    TICKET_ACKNOWLEDGED = "ticket_acknowledged"
+    TICKET_RESOLVED = "ticket_resolved"
+    NOTIFICATION_DELIVERED = "notification_delivered"
+    NOTIFICATION_FAILED = "notification_failed"
+
+    # From interventions: what was done.
+    NUDGE_SENT = "nudge_sent"
+    ESCALATION_TRIGGERED = "escalation_triggered"
+    AGENT_TERMINATED = "agent_terminated"
+    RECOVERY_INITIATED = "recovery_initiated"
+    RECOVERY_COMPLETED = "recovery_completed"
+    RECOVERY_FAILED = "recovery_failed"
+    CIRCUIT_BREAKER_STATE_CHANGED = "circuit_breaker_state_changed"
+
+
+ALERT_CLASS: Final[frozenset[EventType]] = frozenset(
+    {
+        EventType.HEALTH_STATE_CHANGED,
+        EventType.WORKER_ESCALATION_TICKET,
+        EventType.QUEEN_INTERVENTION_REQUESTED,
+        EventType.TICKET_TRIAGED,
+        EventType.TICKET_ACKNOWLEDGED,
+        EventType.TICKET_RESOLVED,
+        EventType.NOTIFICATION_DELIVERED,
+        EventType.NOTIFICATION_FAILED,
+        EventType.NUDGE_SENT,
+        EventType.ESCALATION_TRIGGERED,
+        EventType.AGENT_TERMINATED,
+        EventType.RECOVERY_INITIATED,
+        EventType.RECOVERY_COMPLETED,
+        EventType.RECOVERY_FAILED,
+        EventType.CIRCUIT_BREAKER_STATE_CHANGED,
+    }
+)
+"""Events that are never dropped, and are in the durable log before anyone acts on them."""
+
+
+def new_id() -> str:
+    """Return a UUIDv7 (RFC 9562): unique, and sorts by the time it was made."""
+    value = (int(time.time() * 1000) << 80) | int.from_bytes(os.urandom(10), "big")
+    value = (value & ~(0xF << 76)) | (0x7 << 76)
+    value = (value & ~(0x3 << 62)) | (0x2 << 62)
+    digits = f"{value:032x}"
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+
+@dataclass(slots=True, kw_only=True)
+class AgentEvent:
+    """
+    One thing that happened, to or about one worker.
+
+    Treat as immutable: it is shared by every subscriber. (Not frozen, because
+    a frozen dataclass costs three times as much to make, and one is made for
+    every span.)
+
+    ``time`` is in seconds since the epoch, UTC, on the clock of whoever
+    authored the event. ``data`` holds JSON values only; its keys by type are
+    in ``docs/events.md``.
+    """
+
+    type: EventType
+    time: float
+    agent_id: str = ""
+    session_id: str = ""
+    incarnation_id: str = ""
+    graph_id: str = ""
+    stream_id: str = ""
+    node_id: str = ""
+    execution_id: str = ""
+    trace_id: str = ""
+    span_id: str = ""
+    data: Mapping[str, Any] = field(default_factory=dict)
+    id: str = field(default_factory=new_id)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the event as it goes over the wire; ``time`` as ISO 8601 in UTC."""
+        return {
+            "id": self.id,
+            "type": self.type.value,
+            "time": datetime.fromtimestamp(self.time, UTC).isoformat(timespec="milliseconds"),
+            "agent_id": self.agent_id,
+            "session_id": self.session_id,
+            "incarnation_id": self.incarnation_id,
+            "graph_id": self.graph_id,
+            "stream_id": self.stream_id,
+            "node_id": self.node_id,
+            "execution_id": self.execution_id,
+            "trace_id": self.trace_id,
+            "span_id": self.span_id,
+            "data": dict(self.data),
+        }
