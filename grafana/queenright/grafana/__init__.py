@@ -1,0 +1,12 @@
+"""
+Grafana dashboards as code.
+
+The builders (``fleet``, ``agent``) need grafana-foundation-sdk, a development dependency;
+``queries`` reads the generated JSON and needs nothing.
+"""
+
+from __future__ import annotations
+
+from queenright.grafana.queries import PanelQuery, UnknownVariableError, annotation_queries, queries
+
+__all__ = ["PanelQuery", "UnknownVariableError", "annotation_queries", "queries"]

@@ -1,0 +1,120 @@
+"""What every dashboard has in common: variables, links, annotations, and how panels are laid out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from grafana_foundation_sdk.builders import dashboard as builders
+from grafana_foundation_sdk.cog.builder import Builder
+from grafana_foundation_sdk.models import dashboard as models
+from queenright.grafana.panels import DATASOURCE, AnyPanel
+from queenright.grafana.promql import increase_by
+from queenright.instrumentation import names
+
+TAG: Final = "queenright"
+
+_KNOWN = f'{{__name__=~"{names.WORKER_INFO}|{names.AGENTS}"}}'
+_IN_JOB = f'{{__name__=~"{names.WORKER_INFO}|{names.AGENTS}", job=~"$job"}}'
+_AGENTS = f'{{__name__=~"{names.WORKER_INFO}|{names.AGENT_STATE}", job=~"$job", instance=~"$instance"}}'
+
+
+def dashboard(title: str, uid: str, description: str, panels: Iterable[AnyPanel]) -> models.Dashboard:
+    """Return a read-only dashboard with the common variables, links and annotations around ``panels``."""
+    board = builders.Dashboard(title).uid(uid).description(description).tags([TAG]).readonly()
+    board.time("now-1h", "now").refresh("30s").timezone("browser")
+    board.tooltip(models.DashboardCursorSync.CROSSHAIR)
+    board.variables([_datasource(), *_variables()]).link(_link()).annotations(_annotations())
+    for number, panel in enumerate(panels, start=1):
+        board.with_panel(panel.id(number))
+    return board.build()
+
+
+def _datasource() -> builders.DatasourceVariable:
+    return builders.DatasourceVariable("datasource").label("Data source").type("prometheus")
+
+
+def _variables() -> list[builders.QueryVariable]:
+    queries = {
+        "job": f"label_values({_KNOWN}, job)",
+        "instance": f"label_values({_IN_JOB}, instance)",
+        "agent": f"label_values({_AGENTS}, agent)",
+    }
+    return [
+        builders.QueryVariable(name)
+        .label(name.capitalize())
+        .datasource(DATASOURCE)
+        .query(query)
+        .multi(True)
+        .include_all(True)
+        .all_value(".+")
+        .current(models.VariableOption(selected=True, text="All", value="$__all"))
+        .refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)
+        .sort(models.VariableSort.ALPHABETICAL_CASE_INSENSITIVE_ASC)
+        for name, query in queries.items()
+    ]
+
+
+def _link() -> builders.DashboardLink:
+    link = builders.DashboardLink("Queenright").type(models.DashboardLinkType.DASHBOARDS).tags([TAG])
+    return (
+        link.include_vars(True)
+        .keep_time(True)
+        .tooltip("The other dashboards, with the same variables and time")
+    )
+
+
+class _PrometheusAnnotation(models.AnnotationQuery):
+    """An annotation with the texts that the Prometheus data source reads and the SDK's model leaves out."""
+
+    def __init__(self, name: str, colour: str, expr: str, title: str, text: str) -> None:
+        super().__init__(
+            name=name, datasource=DATASOURCE, enable=True, hide=False, icon_color=colour, expr=expr
+        )
+        self.built_in = None
+        self.title_format = title
+        self.text_format = text
+
+    def to_json(self) -> dict[str, object]:
+        """Return the annotation as Grafana stores it."""
+        return {**super().to_json(), "titleFormat": self.title_format, "textFormat": self.text_format}
+
+
+class _Annotation(Builder[models.AnnotationQuery]):
+    """Hands a finished annotation to the dashboard's builder."""
+
+    def __init__(self, annotation: models.AnnotationQuery) -> None:
+        self._annotation = annotation
+
+    def build(self) -> models.AnnotationQuery:
+        """Return the annotation."""
+        return self._annotation
+
+
+def _annotations() -> list[Builder[models.AnnotationQuery]]:
+    notified = 'decision=~"intervene|bypass"'
+    firing = f'ALERTS{{alertstate="firing", alertname=~"{names.ALERT_PREFIX}.+", severity!="none"}}'
+    found = [
+        _PrometheusAnnotation(
+            "Operator notified",
+            "purple",
+            f"{increase_by('decision', names.TRIAGE, notified)} > 0",
+            "Operator notified",
+            "The queen's decision: {{decision}}",
+        ),
+        _PrometheusAnnotation(
+            "Interventions",
+            "orange",
+            f"{increase_by('kind, outcome', names.INTERVENTIONS)} > 0",
+            "Intervention: {{kind}}",
+            "Outcome: {{outcome}}",
+        ),
+        _PrometheusAnnotation(
+            "Firing alerts",
+            "red",
+            f"max by (alertname, severity, agent) ({firing})",
+            "{{alertname}}",
+            "{{severity}} {{agent}}",
+        ),
+    ]
+    return [_Annotation(annotation) for annotation in found]

@@ -1,0 +1,90 @@
+"""The queries of a generated dashboard with Grafana's variables filled in, as a Prometheus can run them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_VARIABLE = re.compile(r"\$\{(\w+)(?::\w+)?\}|\$(\w+)")
+
+_BUILT_IN = {"__rate_interval": "1m", "__interval": "15s", "__range": "1h"}
+
+
+class UnknownVariableError(ValueError):
+    """Raised when a query uses a variable that neither the dashboard nor the caller defines."""
+
+    def __init__(self, name: str, panel: str) -> None:
+        super().__init__(f"Panel {panel!r} uses ${name}, which nobody defines; add it to the variables.")
+        self.name = name
+        self.panel = panel
+
+
+@dataclass(frozen=True, slots=True)
+class PanelQuery:
+    """One query of one panel, ready to run. ``instant`` says that the panel shows only its latest value."""
+
+    panel: str
+    expr: str
+    instant: bool = False
+
+
+def queries(dashboard_json: Mapping[str, Any], *, variables: Mapping[str, str]) -> list[PanelQuery]:
+    """
+    Return every query of every panel, in the order shown, rows included.
+
+    Args:
+        dashboard_json: A dashboard as in ``grafana/dashboards/*.json``, parsed.
+        variables: Values by name, without ``$``. What is missing is taken from the dashboard (its "All"
+            value) and, for ``__rate_interval``, ``__interval`` and ``__range``, from fixed defaults.
+
+    Raises:
+        UnknownVariableError: If a query uses a variable with no value.
+    """
+    known = _values(dashboard_json, variables)
+    return [
+        PanelQuery(panel["title"], _fill(target["expr"], known, panel["title"]), target.get("instant", False))
+        for panel in _panels(dashboard_json)
+        for target in panel.get("targets", [])
+        if "expr" in target
+    ]
+
+
+def annotation_queries(
+    dashboard_json: Mapping[str, Any], *, variables: Mapping[str, str]
+) -> list[PanelQuery]:
+    """
+    Return the queries of the dashboard's annotations; ``panel`` is the annotation's name.
+
+    Raises:
+        UnknownVariableError: If a query uses a variable with no value.
+    """
+    known = _values(dashboard_json, variables)
+    return [
+        PanelQuery(annotation["name"], _fill(annotation["expr"], known, annotation["name"]))
+        for annotation in dashboard_json.get("annotations", {}).get("list", [])
+        if "expr" in annotation
+    ]
+
+
+def _panels(node: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    for panel in node.get("panels", []):
+        yield panel
+        yield from _panels(panel)
+
+
+def _values(dashboard_json: Mapping[str, Any], variables: Mapping[str, str]) -> dict[str, str]:
+    offered = dashboard_json.get("templating", {}).get("list", [])
+    defaults = {variable["name"]: variable["allValue"] for variable in offered if variable.get("allValue")}
+    return {**_BUILT_IN, **defaults, **variables}
+
+
+def _fill(expr: str, known: Mapping[str, str], panel: str) -> str:
+    def value(match: re.Match[str]) -> str:
+        name = match[1] or match[2]
+        if name not in known:
+            raise UnknownVariableError(name, panel)
+        return known[name]
+
+    return _VARIABLE.sub(value, expr)
