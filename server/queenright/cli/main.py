@@ -1,0 +1,218 @@
+"""
+`queenright`: commands and their options.
+
+Exit codes: 0 it went well, 1 the answer is no (or it failed), 2 the command was misused.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from queenright.instrumentation.errors import QueenrightError
+
+app = typer.Typer(
+    name="queenright",
+    help="Health monitoring for fleets of AI agents.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+audit = typer.Typer(help="The event log, and whether anyone has changed it.", no_args_is_help=True)
+config = typer.Typer(help="The settings.", no_args_is_help=True)
+app.add_typer(audit, name="audit")
+app.add_typer(config, name="config")
+
+Config = Annotated[Path | None, typer.Option("--config", "-c", help="Settings file; queenright.yaml if there is one.")]
+Storage = Annotated[Path | None, typer.Option(help="Folder of the database and logs; .queenright by default.")]
+PortOption = Annotated[int | None, typer.Option("--port", help="Port of the API and status page (8420).")]
+OtlpPort = Annotated[int | None, typer.Option(help="Port that agents send telemetry to (4318).")]
+Forward = Annotated[
+    str | None, typer.Option("--otlp-forward", metavar="URL", help="Pass all telemetry on to this OTLP/HTTP URL.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def main() -> None:
+    """Run the command line; errors of ours are one message on stderr and exit code 1."""
+    try:
+        app()
+    except QueenrightError as error:
+        typer.echo(f"queenright: {error}", err=True)
+        raise SystemExit(1) from None
+
+
+def _arguments(
+    storage: Path | None = None,
+    port: int | None = None,
+    otlp_port: int | None = None,
+    forward: str | None = None,
+    host: str | None = None,
+) -> dict[str, Any]:
+    """Nest what was said on the command line like the settings."""
+    http = {key: value for key, value in (("port", port), ("host", host)) if value is not None}
+    otlp = {
+        key: value for key, value in (("port", otlp_port), ("forward", forward), ("host", host)) if value is not None
+    }
+    found = {"storage": storage, "http": http or None, "otlp": otlp or None}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+@app.command(epilog="Example: queenright up --otlp-forward http://collector:4318")
+def up(
+    config: Config = None,
+    storage: Storage = None,
+    port: PortOption = None,
+    otlp_port: OtlpPort = None,
+    otlp_forward: Forward = None,
+    demo: Annotated[bool, typer.Option(help="Run a small fleet of agents to watch.")] = True,
+    model: Annotated[str | None, typer.Option(help="litellm model for the demo agents; scripted without.")] = None,
+    files: Annotated[Path, typer.Option(help="Folder whose text files the demo agents read.")] = Path(),
+    prometheus_port: Annotated[int, typer.Option(help="Port for Prometheus.")] = 9090,
+    alertmanager_port: Annotated[int, typer.Option(help="Port for Alertmanager.")] = 9093,
+    receiver_port: Annotated[int, typer.Option(help="Port for the stand-in for Slack and PagerDuty.")] = 8421,
+    slack_url_file: Annotated[Path | None, typer.Option(help="File with a real Slack webhook URL.")] = None,
+    pagerduty_key_file: Annotated[Path | None, typer.Option(help="File with a real PagerDuty routing key.")] = None,
+    check: Annotated[bool, typer.Option("--check", help="Only say whether everything needed is here.")] = False,
+) -> None:
+    """Run everything on this machine: service, Prometheus, Alertmanager and a demo fleet."""
+    from queenright.cli.run import check_up, run_up
+    from queenright.server.settings import load_settings
+    from queenright.server.up import DEMO_DEFAULTS, UpOptions
+
+    settings = load_settings(
+        config, defaults=DEMO_DEFAULTS if demo else None, **_arguments(storage, port, otlp_port, otlp_forward)
+    )
+    if check:
+        raise typer.Exit(check_up())
+    options = UpOptions(
+        demo=demo,
+        model=model,
+        files=files,
+        prometheus_port=prometheus_port,
+        alertmanager_port=alertmanager_port,
+        receiver_port=receiver_port,
+        slack_url_file=slack_url_file,
+        pagerduty_key_file=pagerduty_key_file,
+    )
+    raise typer.Exit(run_up(settings, options))
+
+
+@app.command(epilog="Example: queenright serve --config /etc/queenright.yaml")
+def serve(
+    config: Config = None,
+    storage: Storage = None,
+    port: PortOption = None,
+    otlp_port: OtlpPort = None,
+    otlp_forward: Forward = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on (127.0.0.1).")] = None,
+) -> None:
+    """Run the service alone, with Prometheus and Alertmanager somewhere else."""
+    from queenright.cli.run import run_serve
+    from queenright.server.settings import load_settings
+
+    raise typer.Exit(run_serve(load_settings(config, **_arguments(storage, port, otlp_port, otlp_forward, host))))
+
+
+@app.command(epilog="Example: queenright evaluate runs.jsonl.gz --json")
+def evaluate(
+    files: Annotated[list[Path], typer.Argument(help="Recorded runs, .jsonl or .jsonl.gz.")],
+    as_json: Json = False,
+    config: Config = None,
+) -> None:
+    """Run the deterministic detectors over recorded runs."""
+    from queenright.judge.evaluation import evaluate_files
+    from queenright.server.settings import load_settings
+
+    missing = [str(file) for file in files if not file.is_file()]
+    if missing:
+        typer.echo(f"queenright: no such file: {', '.join(missing)}", err=True)
+        raise typer.Exit(2)
+    runs = alarms = 0
+    for result in evaluate_files(files, load_settings(config).health_monitoring):
+        runs += 1
+        alarms += bool(result["findings"])
+        if as_json:
+            typer.echo(json.dumps(result, ensure_ascii=False))
+        elif result["findings"]:
+            typer.echo(f"{result['dataset']} {result['run_id']}")
+            for finding in result["findings"]:
+                typer.echo(f"  step {finding['step']:>4}  {finding['severity']:<8} {finding['kind']}: {finding['evidence']}")
+    if not as_json:
+        typer.echo(f"{runs} runs, {alarms} with findings")
+
+
+@app.command(epilog="Example: queenright tickets --json")
+def tickets(
+    as_json: Json = False,
+    all_: Annotated[bool, typer.Option("--all", help="Closed tickets too.")] = False,
+    url: Annotated[str, typer.Option(help="Where the service is.")] = "http://127.0.0.1:8420",
+) -> None:
+    """List tickets of a running service, newest first."""
+    from queenright.cli.ask import ask
+
+    found = ask(url, "/api/tickets")["tickets"]
+    if not all_:
+        found = [t for t in found if t["status"] not in ("resolved", "worker_gone", "dismissed")]
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+        return
+    for t in found:
+        typer.echo(f"{t['severity']:<8} {t['status']:<12} {t['worker_agent_id']:<24} {t['kind']:<18} {t['age']:>7}  {t['ticket_id']}")
+    if not found:
+        typer.echo("No tickets." if all_ else "No open tickets.")
+
+
+@app.command("list", epilog="Example: queenright list --json")
+def list_(
+    as_json: Json = False,
+    url: Annotated[str, typer.Option(help="Where the service is.")] = "http://127.0.0.1:8420",
+) -> None:
+    """List the agents of a running service and their states."""
+    from queenright.cli.ask import ask
+
+    agents = [a for a in ask(url, "/api/agents")["agents"] if not a["ended"]]
+    if as_json:
+        typer.echo(json.dumps(agents, indent=2))
+        return
+    for a in agents:
+        why = a["waiting"] and f"waits: {a['waiting']}" or a["reason"]
+        typer.echo(f"{a['state']:<10} {a['agent_id']:<24} {a['steps']:>5} steps {a['bad_steps']:>3} bad  {why}")
+    if not agents:
+        typer.echo("No agents.")
+
+
+@audit.command("verify", epilog="Example: queenright audit verify --storage .queenright")
+def audit_verify(storage: Storage = None, config: Config = None, as_json: Json = False) -> None:
+    """Check the event log's hash chain; exit code 1 if any row was changed."""
+    from queenright.cli.run import verify
+
+    from queenright.server.settings import load_settings
+
+    raise typer.Exit(verify(load_settings(config, **_arguments(storage)), as_json=as_json))
+
+
+@config.command("check", epilog="Example: queenright config check --config queenright.yaml")
+def config_check(config: Config = None) -> None:
+    """Say whether the settings are valid; every fault with its path and its value."""
+    from queenright.server.settings import load_settings
+
+    load_settings(config)
+    typer.echo("The settings are valid.")
+
+
+@config.command("show", epilog="Example: queenright config show --config queenright.yaml")
+def config_show(config: Config = None) -> None:
+    """Print all settings as they are in force, secrets masked."""
+    from queenright.cli.run import shown_settings
+    from queenright.server.settings import load_settings
+
+    typer.echo(shown_settings(load_settings(config)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,124 @@
+"""Commands that run something: `up`, `serve`, and the checks that need no running service."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import signal
+import sys
+from collections.abc import Coroutine
+from typing import Any
+
+import typer
+import yaml
+
+from queenright.cli.screen import Screen
+from queenright.health import event_log
+from queenright.health.store import Store
+from queenright.instrumentation.errors import QueenrightError
+from queenright.server.programs import ProgramMissing, find_program
+from queenright.server.settings import Settings
+from queenright.server.up import Running, UpOptions, serving, up
+
+
+def run_up(settings: Settings, options: UpOptions) -> int:
+    """Run everything until Ctrl-C; return the exit code."""
+    screen = Screen()
+    _log_to(screen)
+
+    async def stay() -> None:
+        stop = _stop_signals()
+        async with up(settings, options, say=screen.say) as running:
+            screen.started(running, options)
+            await _until(stop, screen.follow(running))
+            screen.say("Stopping what was started ...")
+
+    _run(stay())
+    screen.say("Stopped.")
+    return 0
+
+
+def run_serve(settings: Settings) -> int:
+    """Run the service until it is told to stop; return the exit code."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+
+    async def stay() -> None:
+        stop = _stop_signals()
+        async with serving(settings) as running:
+            typer.echo(f"Status page {running.url}, telemetry {running.otlp_url}")
+            await stop.wait()
+
+    _run(stay())
+    return 0
+
+
+def check_up() -> int:
+    """Say which programs `up` would find; 1 if one is missing."""
+    missing = 0
+    for name in ("prometheus", "alertmanager"):
+        found = find_program(name)
+        missing += found is None
+        typer.echo(f"{name}: {found}" if found else str(ProgramMissing(name)))
+    return 1 if missing else 0
+
+
+def verify(settings: Settings, *, as_json: bool) -> int:
+    """Check the event log; 1 if it was changed."""
+    path = settings.storage / "queenright.db"
+    if not path.is_file():
+        raise QueenrightError(f"There is no event log at {path}; name its folder with --storage.")
+    result = Store.verify_file(settings.database_url)
+    if as_json:
+        typer.echo(json.dumps({"ok": result.ok, "rows": result.rows, "first_bad": result.first_bad, "reason": result.reason}))
+    elif result.ok:
+        typer.echo(f"The event log is whole: {result.rows} rows, each as it was written.")
+    else:
+        typer.echo(f"The event log was changed: row {result.first_bad}: {result.reason}")
+    return 0 if result.ok else 1
+
+
+def shown_settings(settings: Settings) -> str:
+    """Return the settings as YAML; credentials in URLs are masked."""
+    return yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False)
+
+
+def _run(main: Coroutine[Any, Any, None]) -> None:
+    if sys.platform == "win32":
+        raise QueenrightError("Windows is not supported; run it in WSL or in a container.")
+    import uvloop
+
+    uvloop.run(main)
+
+
+def _stop_signals() -> asyncio.Event:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    return stop
+
+
+async def _until(stop: asyncio.Event, shown: Coroutine[Any, Any, None]) -> None:
+    task = asyncio.create_task(shown)
+    waiter = asyncio.create_task(stop.wait())
+    await asyncio.wait({task, waiter}, return_when=asyncio.FIRST_COMPLETED)
+    for pending in (task, waiter):
+        pending.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await pending
+
+
+def _log_to(screen: Screen) -> None:
+    """Warnings go through the screen, so that they do not tear it."""
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            screen.say(f"{record.levelname.lower()}: {record.getMessage()}")
+
+    logging.basicConfig(level=logging.WARNING, handlers=[Handler()])
+
+
+__all__ = ["Running", "check_up", "run_serve", "run_up", "shown_settings", "verify"]

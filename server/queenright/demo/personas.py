@@ -1,0 +1,137 @@
+"""
+Who is in the demo fleet, and what each of them gets wrong.
+
+A persona is a script for the scripted model: real tool calls on real files,
+in an order that shows one way in which agents work or fail. ``rng`` is
+seeded, so every run of the demo tells the same story.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from random import Random
+
+from queenright.demo.agent import Task
+from queenright.demo.model import Call, ProviderError, Reply
+from queenright.demo.tools import Library, Tool
+
+Script = Iterator[Reply | ProviderError]
+
+
+@dataclass(frozen=True, slots=True)
+class Persona:
+    """
+    One member of the fleet.
+
+    ``starts_after`` is in seconds from the fleet's start, ``rests`` in
+    seconds between two of its runs.
+    """
+
+    agent: str
+    task: Task
+    script: Callable[[Library, Random], Script]
+    starts_after: float = 0.0
+    rests: float = 3.0
+    extra_tools: Callable[[Library, threading.Event], dict[str, Tool]] | None = None
+
+
+def _say(tool: str, timeout: float | None = None, **arguments: object) -> Reply:
+    return Reply((Call(tool, arguments, timeout),))
+
+
+def _healthy(library: Library, rng: Random) -> Script:
+    """Read, note, go on: every few steps an answer that is accepted."""
+    for path in rng.sample(library.files, k=min(30, len(library.files))):
+        yield _say("read_file", path=path)
+        yield _say("summarise", path=path)
+        yield Reply(answer=f"{path}: noted.")
+
+
+def _slow(library: Library, rng: Random) -> Script:
+    """Two long tool calls an answer: slow, and fine."""
+    for path in rng.sample(library.files, k=min(12, len(library.files))):
+        yield _say("deep_read", timeout=60.0, path=path)
+        yield Reply(answer=f"{path}: read to the end.")
+
+
+def _deep_read(library: Library, stop: threading.Event) -> dict[str, Tool]:
+    def deep_read(path: str) -> object:
+        stop.wait(4.0)
+        return library.summarise(path)
+
+    return {"deep_read": deep_read}
+
+
+def _asks(library: Library, rng: Random) -> Script:
+    """Prepare something, then wait for a person's word."""
+    for path in rng.sample(library.files, k=min(8, len(library.files))):
+        yield _say("summarise", path=path)
+        yield Reply(question=f"Shall I file {path} under documents?")
+        yield Reply(answer="Filed.")
+
+
+def _retries(library: Library, rng: Random) -> Script:
+    """Ask for files that are not there, a few times, then find the right one."""
+    for path in rng.sample(library.files, k=min(20, len(library.files))):
+        for guess in range(rng.randint(2, 4)):
+            yield _say("read_file", path=f"draft-{guess}/{path}")
+        yield _say("read_file", path=path)
+        yield Reply(answer=f"{path}: proofread.")
+
+
+def _loops(library: Library, rng: Random) -> Script:
+    """Look for a word that is not there, again and again, until something else is tried."""
+    for path in rng.sample(library.files, k=2):
+        yield _say("read_file", path=path)
+    for _ in range(150):
+        yield _say("search", word="philosopher's stone")
+    yield _say("search", word="health")
+    for path in rng.sample(library.files, k=min(40, len(library.files))):
+        yield _say("summarise", path=path)
+        yield Reply(answer=f"{path} may help.")
+
+
+def _hangs(library: Library, rng: Random) -> Script:
+    """Work for a while, then call a tool that does not come back."""
+    for path in rng.sample(library.files, k=min(40, len(library.files))):
+        yield _say("summarise", path=path)
+        yield Reply(answer=f"{path}: surveyed.")
+    yield _say("index_everything", timeout=20.0)
+    yield Reply(answer="Indexed after all.", final=True)
+
+
+def _index_everything(library: Library, stop: threading.Event) -> dict[str, Tool]:
+    def index_everything() -> object:
+        stop.wait(60.0)
+        return {"files": len(library.files)}
+
+    return {"index_everything": index_everything}
+
+
+def _provider_dies(library: Library, rng: Random) -> Script:
+    """Deliver a few, then the provider refuses every request."""
+    for path in rng.sample(library.files, k=min(35, len(library.files))):
+        yield _say("read_file", path=path)
+        yield Reply(answer=f"{path}: delivered.")
+    while True:
+        yield ProviderError("529 overloaded_error: the provider refuses all requests")
+
+
+FLEET: tuple[Persona, ...] = (
+    Persona("researcher", Task("search", "Find the source of the quotation.", pace=0.12), _loops, 1.0, 240.0),
+    Persona("librarian", Task("catalogue", "Catalogue the files.", pace=0.6), _healthy),
+    Persona("archivist", Task("archive", "Read everything closely.", pace=1.0), _slow, 0.5, extra_tools=_deep_read),
+    Persona("concierge", Task("desk", "File what the user agrees to.", pace=0.8, user_takes=15.0), _asks, 1.0),
+    Persona("proofreader", Task("proofread", "Proofread the files.", pace=0.5), _retries, 1.5),
+    Persona(
+        "surveyor",
+        Task("survey", "Survey the files.", pace=0.8),
+        _hangs,
+        2.0,
+        120.0,
+        extra_tools=_index_everything,
+    ),
+    Persona("courier", Task("deliver", "Deliver the files.", pace=1.2), _provider_dies, 2.5, 120.0),
+)

@@ -1,0 +1,91 @@
+"""What the demo agents can do: read-only work on the text files below one folder."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+_TEXT = {".md", ".py", ".toml", ".yml", ".yaml", ".txt", ".json"}
+_SKIPPED = {".git", ".venv", ".tools", ".queenright", "__pycache__", "node_modules", "dist", "build"}
+_MAX_FILES = 400
+_MAX_CHARS = 20_000
+
+Tool = Callable[..., object]
+
+
+class Library:
+    """
+    The text files below ``root``, as tools.
+
+    Nothing outside ``root`` is ever read, whatever a model asks for.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.resolve()
+        self.files = sorted(self._walk(self.root))[:_MAX_FILES]
+
+    def _walk(self, folder: Path) -> Iterator[str]:
+        for entry in sorted(folder.iterdir()):
+            if entry.is_symlink() or entry.name in _SKIPPED:
+                continue
+            if entry.is_dir():
+                yield from self._walk(entry)
+            elif entry.suffix in _TEXT:
+                yield entry.relative_to(self.root).as_posix()
+
+    def tools(self) -> dict[str, Tool]:
+        """Return the tools by name."""
+        return {
+            "list_files": self.list_files,
+            "read_file": self.read_file,
+            "search": self.search,
+            "summarise": self.summarise,
+        }
+
+    def list_files(self, suffix: str = "") -> list[str]:
+        """Names of the files, those that end with ``suffix``."""
+        return [name for name in self.files if name.endswith(suffix)]
+
+    def read_file(self, path: str) -> str:
+        """
+        Return the beginning of one file.
+
+        Raises:
+            FileNotFoundError: ``path`` is not one of the library's files.
+        """
+        if path not in self.files:
+            raise FileNotFoundError(f"there is no file {path!r} here; list_files names those that are")
+        return (self.root / path).read_text(encoding="utf-8", errors="replace")[:_MAX_CHARS]
+
+    def search(self, word: str) -> list[str]:
+        """Return the places, ``path:line``, where a word stands; twenty at the most."""
+        found: list[str] = []
+        for path in self.files:
+            for number, line in enumerate(self.read_file(path).splitlines(), 1):
+                if word.lower() in line.lower():
+                    found.append(f"{path}:{number}")
+                    if len(found) == 20:
+                        return found
+        return found
+
+    def summarise(self, path: str) -> dict[str, object]:
+        """Return how long a file is and the words it uses most."""
+        text = self.read_file(path)
+        words = Counter(w.lower() for w in re.findall(r"[A-Za-z]{5,}", text))
+        return {"path": path, "lines": text.count("\n") + 1, "words": [w for w, _ in words.most_common(5)]}
+
+
+def run(tools: dict[str, Tool], name: str, arguments: dict[str, object]) -> str:
+    """
+    Run one tool and return its result as JSON text.
+
+    Raises:
+        KeyError: there is no such tool.
+        Exception: whatever the tool raises.
+    """
+    if name not in tools:
+        raise KeyError(f"no tool {name!r}; there are {', '.join(sorted(tools))}")
+    return json.dumps(tools[name](**arguments))

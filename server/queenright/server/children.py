@@ -1,0 +1,92 @@
+"""Programs that `queenright up` starts beside itself, and stops again: those and no others."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import httpx
+
+from queenright.instrumentation.errors import QueenrightError
+
+_PR_SET_PDEATHSIG = 1
+
+
+class ChildFailed(QueenrightError):
+    """Raised when a program ends, or does not answer, while it should be starting."""
+
+    def __init__(self, name: str, why: str, log: Path) -> None:
+        last = ""
+        with contextlib.suppress(OSError):
+            last = "\n  ".join(log.read_text(errors="replace").splitlines()[-5:])
+        super().__init__(f"{name} {why}. Its last words ({log}):\n  {last}")
+        self.log = log
+
+
+def _die_with_parent() -> None:
+    """Linux: should we be killed outright, the child gets SIGTERM, and no port stays taken."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+class Child:
+    """
+    One running program.
+
+    It has a session of its own, so Ctrl-C in the terminal reaches us alone
+    and we stop things in order.
+    """
+
+    def __init__(self, name: str, process: asyncio.subprocess.Process, log: Path) -> None:
+        self.name = name
+        self.process = process
+        self.log = log
+
+    @classmethod
+    async def start(cls, name: str, command: Sequence[str | Path], log: Path) -> Child:
+        """Start a program; what it prints goes to ``log``."""
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as output:
+            process = await asyncio.create_subprocess_exec(
+                *map(str, command),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+            )
+        return cls(name, process, log)
+
+    async def ready(self, url: str, *, timeout: float = 15) -> None:
+        """
+        Wait until ``url`` answers 200.
+
+        Raises:
+            ChildFailed: the program ended, or ``timeout`` seconds went by.
+        """
+        async with httpx.AsyncClient(trust_env=False) as client:
+            for _ in range(int(timeout / 0.1)):
+                if self.process.returncode is not None:
+                    raise ChildFailed(self.name, f"ended at once (exit code {self.process.returncode})", self.log)
+                with contextlib.suppress(httpx.HTTPError):
+                    if (await client.get(url)).status_code == 200:
+                        return
+                await asyncio.sleep(0.1)
+        raise ChildFailed(self.name, f"did not answer within {timeout:.0f} s", self.log)
+
+    async def stop(self, *, timeout: float = 5) -> None:
+        """Ask it to end; kill it if it has not after ``timeout`` seconds."""
+        if self.process.returncode is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            self.process.terminate()
+        try:
+            await asyncio.wait_for(self.process.wait(), timeout)
+        except TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                self.process.kill()
+            await self.process.wait()

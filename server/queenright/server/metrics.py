@@ -1,0 +1,164 @@
+"""
+The service's own metrics: counters bound once, gauges read from the live state when scraped.
+
+The rendered page is kept for a second, so that a second scraper, or an
+impatient one, costs nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter as Tally
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from queenright.health.findings import FindingKind, HealthState
+from queenright.health.monitor import WorkerHealth
+from queenright.instrumentation import names
+from queenright.runtime.events import AgentEvent, EventType
+
+_DELAY_BUCKETS = (0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
+
+
+class ServiceMetrics:
+    """
+    What the service says about itself.
+
+    Args:
+        registry: Where it is registered.
+        workers: Gives the workers as they are now.
+        agent_limit: Past so many agents only unhealthy ones have series of their own (DESIGN §4.17).
+    """
+
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        workers: Callable[[], Iterable[WorkerHealth]],
+        *,
+        agent_limit: int = 1000,
+    ) -> None:
+        self.registry = registry
+        self._events = _counter(names.EVENTS, registry)
+        self._event_children = {kind: self._events.labels(kind.value) for kind in EventType}
+        self._findings = _counter(names.FINDINGS, registry)
+        self._transitions = _counter(names.STATE_TRANSITIONS, registry)
+        self._dropped = _counter(names.EVENT_BUS_DROPPED, registry)
+        self._checks = _counter(names.HEALTH_CHECKS, registry)
+        self._check_duration = _histogram(names.HEALTH_CHECK_DURATION, registry)
+        self._delay = _histogram(names.DETECTION_DELAY, registry, buckets=_DELAY_BUCKETS)
+        self._series_limited = _counter(names.SERIES_LIMITED, registry)
+        self.evaluated = 0
+        """How many workers the last sweep really looked at."""
+        registry.register(_Fleet(self, workers, agent_limit, self._series_limited))
+        self._page: tuple[float, bytes] = (0.0, b"")
+
+    def published(self, events: Sequence[AgentEvent]) -> None:
+        """Count events on the bus, and what the monitor's own events say."""
+        for kind, count in Tally(event.type for event in events).items():
+            self._event_children[kind].inc(count)
+        for event in events:
+            if event.type is EventType.FINDING_OPENED:
+                self._findings.labels(event.data["kind"], event.data["severity"]).inc()
+            elif event.type is EventType.HEALTH_STATE_CHANGED:
+                self._transitions.labels(event.data["from"], event.data["to"]).inc()
+
+    def dropped(self, subscriber: str, count: int) -> None:
+        """Count what a slow subscriber missed."""
+        self._dropped.labels(subscriber).inc(count)
+
+    def detected(self, kind: FindingKind, delay: float) -> None:
+        """Observe the time from a threshold crossed to a state changed, in seconds."""
+        self._delay.labels(kind.value).observe(max(delay, 0.0))
+
+    def swept(self, evaluated: int, duration: float, *, failed: bool = False) -> None:
+        """Record one sweep over all workers."""
+        outcome = "error" if failed else "ok"
+        self.evaluated = evaluated
+        self._checks.labels(outcome).inc()
+        self._check_duration.labels(outcome).observe(duration)
+
+    def render(self, *, now: float | None = None) -> bytes:
+        """Return the exposition in Prometheus' text format; at most a second old."""
+        moment = time.monotonic() if now is None else now
+        made, page = self._page
+        if not page or moment - made >= 1.0:
+            page = generate_latest(self.registry)
+            self._page = (moment, page)
+        return page
+
+
+class _Fleet(Collector):
+    """Gauges that are read, not kept: so none can outlive the worker it speaks of."""
+
+    def __init__(
+        self,
+        metrics: ServiceMetrics,
+        workers: Callable[[], Iterable[WorkerHealth]],
+        limit: int,
+        limited: Counter,
+    ) -> None:
+        self._metrics, self._workers, self._limit, self._limited = metrics, workers, limit, limited
+
+    def describe(self) -> Iterable[Metric]:
+        """Name the families without asking for the workers, which registering would do."""
+        return [_gauge(names.AGENTS), _gauge(names.AGENT_STATE), _gauge(names.WORKERS_EVALUATED)]
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield agents by state, the state of each agent, and how many were looked at."""
+        worst: dict[str, HealthState] = {}
+        for health in self._workers():
+            if health.vitals.ended:
+                continue
+            known = worst.get(health.vitals.agent_id)
+            if known is None or _RANK[health.state] > _RANK[known]:
+                worst[health.vitals.agent_id] = health.state
+
+        agents = _gauge(names.AGENTS)
+        tally = Tally(worst.values())
+        for state in HealthState:
+            agents.add_metric([state.value], tally[state])
+        yield agents
+
+        if len(worst) > self._limit:
+            shown = {agent: state for agent, state in worst.items() if state is not HealthState.HEALTHY}
+            shown = dict(list(shown.items())[: self._limit])
+            self._limited.labels(names.AGENT_STATE.name).inc(len(worst) - len(shown))
+        else:
+            shown = worst
+        states = _gauge(names.AGENT_STATE)
+        for agent, current in shown.items():
+            for state in HealthState:
+                states.add_metric([agent, state.value], float(state is current))
+        yield states
+
+        evaluated = _gauge(names.WORKERS_EVALUATED)
+        evaluated.add_metric([], self._metrics.evaluated)
+        yield evaluated
+
+
+_RANK = {
+    HealthState.HEALTHY: 0,
+    HealthState.DEGRADED: 1,
+    HealthState.STUCK: 2,
+    HealthState.FAILING: 3,
+    HealthState.TERMINATED: 4,
+}
+
+
+def _counter(metric: names.MetricName, registry: CollectorRegistry) -> Counter:
+    return Counter(metric.name.removesuffix("_total"), metric.help, metric.labels, registry=registry)
+
+
+def _histogram(
+    metric: names.MetricName,
+    registry: CollectorRegistry,
+    buckets: Sequence[float] = Histogram.DEFAULT_BUCKETS,
+) -> Histogram:
+    return Histogram(metric.name, metric.help, metric.labels, registry=registry, buckets=buckets)
+
+
+def _gauge(metric: names.MetricName) -> GaugeMetricFamily:
+    return GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)

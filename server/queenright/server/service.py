@@ -1,0 +1,268 @@
+"""
+The service: everything wired together, from telemetry that comes in to alerts that go out.
+
+One asyncio loop. The order that must not change: an event is durable first,
+then it moves vital signs, then what the monitor says of it is made durable,
+then anyone acts on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+
+from opentelemetry import trace
+from prometheus_client import CollectorRegistry
+from sqlalchemy import Connection
+
+from queenright.alerting.alertmanager import AlertmanagerClient
+from queenright.alerting.outbox import Outbox, enqueue
+from queenright.alerting.recorder import Recorder
+from queenright.health import event_log
+from queenright.health.monitor import HealthMonitor, WorkerHealth
+from queenright.health.steplog import StepLogReader
+from queenright.health.store import Store
+from queenright.health.ticket_service import TicketService
+from queenright.health.tickets import EscalationTicket
+from queenright.judge import JudgeAndQueen
+from queenright.runtime.bus import EventBus
+from queenright.runtime.events import ALERT_CLASS, AgentEvent, Clock, EventType
+from queenright.server.metrics import ServiceMetrics
+from queenright.server.settings import Settings
+
+_log = logging.getLogger(__name__)
+
+REBUILD_SECONDS = 24 * 3600
+"""How far back the event log is read at start to know the workers again."""
+
+_LONGEST_SLEEP = 1.0
+_JUMP = 5.0
+"""The clock has jumped, or the host has slept, if wall and monotonic time part by this much between two ticks."""
+
+_WORKER_CHANGES = frozenset(
+    {
+        EventType.FINDING_OPENED,
+        EventType.FINDING_CLEARED,
+        EventType.HEALTH_STATE_CHANGED,
+        EventType.EXECUTION_COMPLETED,
+        EventType.EXECUTION_FAILED,
+    }
+)
+
+
+class Service:
+    """
+    Queenright itself, without its sockets.
+
+    Args:
+        settings: All settings.
+        clock: Seconds since the epoch, UTC.
+        registry: Where the metrics live.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        clock: Clock = time.time,
+        registry: CollectorRegistry | None = None,
+    ) -> None:
+        self.settings = settings
+        self.clock = clock
+        self.registry = registry or CollectorRegistry()
+        self.started_at = clock()
+        self.recent: deque[AgentEvent] = deque(maxlen=200)
+        """The latest alert-class events, for the status page."""
+        self.recorder: Recorder | None = None
+        """The stand-in for Slack and PagerDuty, where there is one."""
+        self.stopping = asyncio.Event()
+        """Set when open event streams should end."""
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """
+        Open the store, know the workers again, start judging and delivering.
+
+        Raises:
+            StoreError: the database cannot be used.
+        """
+        self._loop = asyncio.get_running_loop()
+        settings = self.settings
+        settings.storage.mkdir(parents=True, exist_ok=True)
+        health = settings.health_monitoring
+        self.store = await asyncio.to_thread(Store.open, settings.database_url)
+        self.monitor = HealthMonitor(health, on_delay=lambda kind, delay: self.metrics.detected(kind, delay))
+        self.metrics = ServiceMetrics(self.registry, lambda: self.monitor.workers())
+        self.bus = EventBus(
+            log=self.store,
+            on_drop=self.metrics.dropped,
+            on_error=lambda name, error: _log.error("subscriber %s failed: %r", name, error),
+            on_publish=self.metrics.published,
+        )
+        self.outbox = Outbox(
+            self.store,
+            settings.alerting,
+            AlertmanagerClient(),
+            clock=self.clock,
+            publish=self.bus.publish,
+            registry=self.registry,
+        )
+        self.tickets = TicketService(
+            self.store,
+            settings=health,
+            clock=self.clock,
+            publish=self.bus.fan_out,
+            on_change=self._hand_to_outbox,
+        )
+        self.judging = JudgeAndQueen(
+            bus=self.bus,
+            monitor=self.monitor,
+            tickets=self.tickets,
+            settings=health,
+            judge=settings.judging,
+            clock=self.clock,
+            storage=settings.storage,
+            registry=self.registry,
+            tracer=trace.get_tracer("queenright.judge"),
+        )
+        self.bus.subscribe(self._remember, name="status", types=ALERT_CLASS)
+        self.bus.subscribe(self._worker_changed, name="tickets", types=_WORKER_CHANGES)
+        await self._know_workers_again()
+        await self.judging.start()
+        self._tasks = [
+            asyncio.create_task(self._watch(), name="deadlines"),
+            asyncio.create_task(self._sweep(), name="sweep"),
+            asyncio.create_task(self.outbox.run(), name="outbox"),
+        ]
+        if settings.step_logs:
+            self._tasks.append(asyncio.create_task(self._follow_step_logs(), name="step-logs"))
+
+    async def stop(self) -> None:
+        """Stop everything; what was decided is durable already."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.judging.stop()
+        await self.bus.close()
+        await self.store.close()
+
+    async def ingest(self, events: Sequence[AgentEvent]) -> None:
+        """
+        Take in what workers did. Returns once it is durable and has been seen.
+
+        Raises:
+            StoreError: it could not be made durable; nothing was taken in.
+        """
+        await self.store.append(events)
+        said: list[AgentEvent] = []
+        now = self.clock()
+        for event in events:
+            said.extend(self.monitor.apply(event, now))
+        self.bus.fan_out(*events)
+        if said:
+            await self.bus.publish(*said)
+
+    def ready(self) -> list[str]:
+        """Return what is not ready, in words; empty when all is well."""
+        missing = [f"{task.get_name()} has stopped" for task in self._tasks if task.done()]
+        if not self._tasks:
+            missing.append("the service has not started")
+        return missing
+
+    # -- parts that run by themselves -----------------------------------------------------------
+
+    async def _watch(self) -> None:
+        """Wake at the next deadline, a second at the latest, and see who has passed theirs."""
+        wall, steady = self.clock(), time.monotonic()
+        while True:
+            await asyncio.sleep(self._pause())
+            now, moment = self.clock(), time.monotonic()
+            if abs((now - wall) - (moment - steady)) > _JUMP or moment - steady > 30:
+                self.monitor.clock_jumped(now)
+            wall, steady = now, moment
+            try:
+                if said := self.monitor.advance(now):
+                    await self.bus.publish(*said)
+                await self.tickets.settle(now)
+            except Exception:
+                _log.exception("a deadline could not be handled; the next tick tries again")
+
+    def _pause(self) -> float:
+        deadlines = [d for d in (self.monitor.next_deadline(), self.tickets.next_deadline()) if d is not None]
+        if not deadlines:
+            return _LONGEST_SLEEP
+        return min(max(min(deadlines) - self.clock(), 0.02), _LONGEST_SLEEP)
+
+    async def _sweep(self) -> None:
+        """Look at every worker, in case a deadline was missed; and say how many were looked at."""
+        while True:
+            began = time.perf_counter()
+            try:
+                evaluated, said = self.monitor.sweep(self.clock())
+                if said:
+                    await self.bus.publish(*said)
+                self.metrics.swept(evaluated, time.perf_counter() - began)
+            except Exception:
+                _log.exception("a sweep failed")
+                self.metrics.swept(0, time.perf_counter() - began, failed=True)
+            await asyncio.sleep(self.settings.health_monitoring.health_check.interval_seconds)
+
+    async def _follow_step_logs(self) -> None:
+        """Read what was appended to step logs of workers that send no telemetry."""
+        readers: dict[Path, StepLogReader] = {}
+        while True:
+            for path in await asyncio.to_thread(self._step_logs):
+                readers.setdefault(path, StepLogReader(path))
+            for reader in readers.values():
+                events = await asyncio.to_thread(reader.read)
+                if events:
+                    await self.ingest(events)
+            await asyncio.sleep(_LONGEST_SLEEP)
+
+    def _step_logs(self) -> list[Path]:
+        return [
+            path
+            for folder in self.settings.step_logs
+            for path in sorted(folder.glob("sessions/*/logs/tool_logs.jsonl"))
+        ]
+
+    # -- what events set off --------------------------------------------------------------------
+
+    def _remember(self, event: AgentEvent) -> None:
+        self.recent.append(event)
+
+    async def _worker_changed(self, event: AgentEvent) -> None:
+        health = self.monitor.get(event.agent_id, event.session_id)
+        if health is not None:
+            await self.tickets.observe(health)
+
+    def _hand_to_outbox(self, connection: Connection, ticket: EscalationTicket) -> None:
+        """Runs inside the ticket's transaction: the decision and its notification are one write."""
+        enqueue(connection, ticket, self.settings.alerting, self.clock())
+        self._loop.call_soon_threadsafe(self.outbox.wake)
+
+    async def _know_workers_again(self) -> None:
+        """Replay the event log, silently: a restart must not forget a count (B33) nor repeat an alert."""
+        since = self.clock() - REBUILD_SECONDS
+
+        def replay(connection: Connection) -> int:
+            count = 0
+            for event in event_log.replay(connection, since):
+                self.monitor.apply(event, event.time)
+                count += 1
+            return count
+
+        replayed = await asyncio.to_thread(self.store.read_now, replay)
+        if replayed:
+            self.monitor.clock_jumped(self.clock())
+            _log.info("read %d events of the last day again", replayed)
+
+    # -- what others ask ------------------------------------------------------------------------
+
+    def workers(self) -> list[WorkerHealth]:
+        """Return the workers that are known, by name."""
+        return sorted(self.monitor.workers(), key=lambda h: (h.vitals.agent_id, h.vitals.started_at))

@@ -1,0 +1,184 @@
+"""
+Every setting there is, in one table: argument > ``QUEENRIGHT_*`` environment > ``queenright.yaml`` > default.
+
+In the environment a nested name is joined by two underscores:
+``QUEENRIGHT_HEALTH_MONITORING__STALL__IDLE_SECONDS=300``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+    YamlConfigSettingsSource,
+)
+
+from queenright.alerting.settings import AlertingSettings
+from queenright.health.settings import HealthSettings
+from queenright.instrumentation.errors import QueenrightError
+from queenright.judge.settings import JudgeSettings
+
+ENV_PREFIX = "QUEENRIGHT_"
+DEFAULT_FILE = Path("queenright.yaml")
+_OTHER_VARIABLES = {"QUEENRIGHT_TRACES"}
+"""Variables of ours that are no settings: where the tests find the recorded runs."""
+
+Port = Annotated[int, Field(ge=0, le=65_535)]
+
+
+class _Block(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class HttpSettings(_Block):
+    """Where the API and the status page listen."""
+
+    host: str = "127.0.0.1"
+    port: Port = 8420
+
+
+class OtlpSettings(_Block):
+    """Where agents send their telemetry, and where it is passed on to."""
+
+    host: str = "127.0.0.1"
+    port: Port = 4318
+    forward: str | None = None
+    """An OTLP/HTTP base URL; everything received is passed on to it unchanged."""
+    max_body_bytes: Annotated[int, Field(ge=1024, le=1 << 30)] = 16 << 20
+
+
+class Settings(BaseSettings):
+    """All settings. Unknown keys and bad values are refused."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True
+    )
+
+    storage: Path = Path(".queenright")
+    """Where the database, sessions and logs are kept."""
+    http: HttpSettings = HttpSettings()
+    otlp: OtlpSettings = OtlpSettings()
+    health_monitoring: HealthSettings = HealthSettings()
+    judging: JudgeSettings = JudgeSettings()
+    alerting: AlertingSettings = AlertingSettings()
+    step_logs: tuple[Path, ...] = ()
+    """Folders with ``sessions/{id}/logs/tool_logs.jsonl`` of workers that send no telemetry."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Arguments, then the environment, then the file; nested blocks are merged key by key."""
+        return init_settings, env_settings, YamlConfigSettingsSource(settings_cls)
+
+    @property
+    def database_url(self) -> str:
+        """SQLAlchemy's URL of the store."""
+        return f"sqlite:///{self.storage / 'queenright.db'}"
+
+
+class SettingsRefused(QueenrightError):
+    """Raised at start when a setting is unknown or bad: names its path, its value, what is allowed."""
+
+
+def load_settings(
+    file: Path | None = None, *, defaults: Mapping[str, Any] | None = None, **arguments: Any
+) -> Settings:
+    """
+    Read the settings.
+
+    Args:
+        file: The YAML file; ``queenright.yaml`` in the current folder if there is one.
+        defaults: What holds where nothing was said, in place of the built-in defaults.
+        arguments: What was said on the command line, nested like the settings.
+
+    Raises:
+        SettingsRefused: with a line for each fault.
+    """
+    if file is None and DEFAULT_FILE.is_file():
+        file = DEFAULT_FILE
+    if file is not None:
+        _refuse_unreadable(file)
+    _refuse_unknown_environment()
+
+    class Loaded(Settings):
+        model_config = SettingsConfigDict(yaml_file=file, yaml_file_encoding="utf-8")
+
+        @classmethod
+        def settings_customise_sources(
+            cls, settings_cls: type[BaseSettings], *args: Any, **kwargs: Any
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            sources = super().settings_customise_sources(settings_cls, *args, **kwargs)
+            return (*sources, InitSettingsSource(settings_cls, dict(defaults or {})))
+
+    try:
+        return Loaded(**arguments)
+    except ValidationError as error:
+        raise SettingsRefused(_explain(error, file)) from None
+    except SettingsError as error:
+        raise SettingsRefused(f"The environment holds a setting that cannot be read: {error}.") from None
+
+
+def _refuse_unreadable(file: Path) -> None:
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsRefused(f"{file} cannot be read ({error.strerror}); name another with --config.") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise SettingsRefused(f"{file} is not valid YAML: {error}") from None
+    if content is not None and not isinstance(content, dict):
+        raise SettingsRefused(f"{file} holds a {type(content).__name__}; it should be a mapping of settings.")
+
+
+def _refuse_unknown_environment() -> None:
+    known = {f"{ENV_PREFIX}{name}".upper() for name in Settings.model_fields}
+    for name in sorted(os.environ):
+        top = name.upper().split("__")[0]
+        if top.startswith(ENV_PREFIX) and top not in known and top not in _OTHER_VARIABLES:
+            near = get_close_matches(top, known, 1)
+            hint = f" Did you mean {near[0]}?" if near else ""
+            raise SettingsRefused(f"The environment variable {name} is no setting.{hint}")
+
+
+def _explain(error: ValidationError, file: Path | None) -> str:
+    """Say each fault as path, value, what is allowed. Values under secret-like names are masked."""
+    lines = [f"Settings refused ({file or 'environment and arguments'}):"]
+    for fault in error.errors():
+        path = ".".join(str(part) for part in fault["loc"])
+        if fault["type"] == "extra_forbidden":
+            allowed = _allowed_at(fault["loc"][:-1])
+            near = get_close_matches(str(fault["loc"][-1]), allowed, 1)
+            hint = f" Did you mean {near[0]}?" if near else f" Known here: {', '.join(allowed)}."
+            lines.append(f"  {path}: no such setting.{hint}")
+        else:
+            secret = any(word in path.lower() for word in ("key", "token", "secret", "password", "url"))
+            value = "***" if secret else repr(fault["input"])[:80]
+            lines.append(f"  {path}: {value} is refused: {fault['msg']}.")
+    return "\n".join(lines)
+
+
+def _allowed_at(path: Sequence[int | str]) -> list[str]:
+    block: type[BaseModel] = Settings
+    for part in path:
+        field = block.model_fields.get(str(part))
+        annotation = field.annotation if field else None
+        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+            return []
+        block = annotation
+    return sorted(block.model_fields)

@@ -1,0 +1,79 @@
+"""Listening sockets, bound before anything is started so that a taken port is named at once."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+
+from queenright.instrumentation.errors import QueenrightError
+
+
+class PortTaken(QueenrightError):
+    """Raised when another program listens on a port: names it and the way out."""
+
+    def __init__(self, what: str, host: str, port: int, option: str) -> None:
+        super().__init__(
+            f"Port {port} on {host}, for {what}, is taken by another program. "
+            f"Stop that program, or choose another port with {option}."
+        )
+        self.port = port
+
+
+def listen(host: str, port: int, *, what: str, option: str) -> socket.socket:
+    """
+    Return a socket that listens; port 0 takes any free one.
+
+    Args:
+        what: What it is for, in words, for the error.
+        option: How the user chooses another port.
+
+    Raises:
+        PortTaken: another program has the port.
+        QueenrightError: the address cannot be used at all.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((host, port))
+        sock.listen(1024)
+    except OSError as error:
+        sock.close()
+        if error.errno == errno.EADDRINUSE:
+            raise PortTaken(what, host, port, option) from None
+        raise QueenrightError(f"Cannot listen on {host}:{port} for {what}: {error.strerror}.") from None
+    sock.setblocking(False)
+    return sock
+
+
+def free_port(host: str, port: int, *, what: str, option: str) -> int:
+    """Return a port that a child program can have; see `listen`."""
+    with contextlib.closing(listen(host, port, what=what, option=option)) as sock:
+        return int(sock.getsockname()[1])
+
+
+class Server(uvicorn.Server):
+    """uvicorn inside our own loop: signals are ours to handle."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the process's signal handlers alone."""
+        yield
+
+
+def server(app: object, *, lifespan: bool = False) -> Server:
+    """Return a quiet uvicorn server for an ASGI app; serve it with ``serve(sockets=[...])``."""
+    return Server(
+        uvicorn.Config(
+            app,  # type: ignore[arg-type]  # any ASGI callable
+            log_level="warning",
+            access_log=False,
+            lifespan="on" if lifespan else "off",
+            timeout_graceful_shutdown=2,
+            server_header=False,
+        )
+    )

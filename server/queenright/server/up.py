@@ -1,0 +1,315 @@
+"""
+`queenright up`: the service, the real Prometheus and Alertmanager beside it, and something to watch.
+
+Everything listens on loopback. What is missing is said plainly; the service
+itself needs neither program to detect, judge and keep.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from socket import socket
+from typing import Any, Final
+
+from prometheus_client import CollectorRegistry
+
+from queenright.alerting.config import render_alertmanager, render_prometheus
+from queenright.alerting.files import rules_folder, templates_folder
+from queenright.alerting.recorder import Recorder
+from queenright.demo import Fleet
+from queenright.instrumentation.errors import QueenrightError
+from queenright.server.app import create_app
+from queenright.server.children import Child, ChildFailed
+from queenright.server.otlp.forward import Forwarder
+from queenright.server.otlp.receiver import otlp_app
+from queenright.server.programs import ProgramMissing, find_program
+from queenright.server.service import Service
+from queenright.server.settings import Settings
+from queenright.server.sockets import Server, free_port, listen, server
+
+Say = Callable[[str], None]
+
+DEMO_DEFAULTS: Final[dict[str, Any]] = {
+    "health_monitoring": {
+        "judge": {"interval_seconds": 5, "start_grace_seconds": 4, "triage_timeout_seconds": 10},
+        "stall": {"idle_seconds": 20, "llm_seconds": 20, "tool_seconds": 20, "unknown_seconds": 30},
+        "tickets": {"hold_seconds": 5},
+        "health_check": {"interval_seconds": 5},
+    },
+}
+"""The demo's clock: a story of minutes is told in seconds. Holds only where nothing else was set."""
+
+
+class AlreadyRunning(QueenrightError):
+    """Raised when another `queenright up` uses the same storage folder."""
+
+    def __init__(self, storage: Path, running: str) -> None:
+        super().__init__(
+            f"Queenright is already running on {storage} ({running}). "
+            "Stop it with Ctrl-C in its terminal, or use another folder with --storage."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpOptions:
+    """What `queenright up` is to start besides the service. Port 0 takes a free one."""
+
+    demo: bool = True
+    model: str | None = None
+    files: Path = Path()
+    prometheus_port: int = 9090
+    alertmanager_port: int = 9093
+    receiver_port: int = 8421
+    slack_url_file: Path | None = None
+    pagerduty_key_file: Path | None = None
+
+
+@dataclass(slots=True)
+class Running:
+    """What was started, for whoever shows it."""
+
+    service: Service
+    url: str
+    otlp_url: str
+    prometheus_url: str | None = None
+    alertmanager_url: str | None = None
+    missing: list[str] = field(default_factory=list)
+
+
+@contextlib.contextmanager
+def only_one(storage: Path, url: str) -> Iterator[None]:
+    """
+    Hold the storage folder's lock.
+
+    Raises:
+        AlreadyRunning: another process holds it.
+    """
+    storage.mkdir(parents=True, exist_ok=True)
+    path = storage / "up.lock"
+    with path.open("a+", encoding="utf-8") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            raise AlreadyRunning(storage, lock.read().strip() or "its process is not known") from None
+        lock.truncate(0)
+        lock.write(f"process {os.getpid()}, {url}")
+        lock.flush()
+        yield
+
+
+@contextlib.asynccontextmanager
+async def serving(settings: Settings, *, registry: CollectorRegistry | None = None) -> AsyncIterator[Running]:
+    """
+    Run the service with its API and its OTLP receiver.
+
+    Raises:
+        PortTaken: a port is taken.
+        StoreError: the database cannot be used.
+    """
+    http, otlp = settings.http, settings.otlp
+    api_socket = listen(http.host, http.port, what="the API and the status page", option="--port")
+    with contextlib.closing(api_socket):
+        otlp_socket = listen(otlp.host, otlp.port, what="telemetry (OTLP)", option="--otlp-port")
+        with contextlib.closing(otlp_socket):
+            async with _service(settings, registry) as service, contextlib.AsyncExitStack() as stack:
+                forwarder = None
+                if otlp.forward:
+                    forwarder = Forwarder(otlp.forward, registry=service.registry)
+                    await forwarder.start()
+                    stack.push_async_callback(forwarder.stop)
+                receiver = otlp_app(
+                    service.ingest,
+                    registry=service.registry,
+                    forwarder=forwarder,
+                    max_body=otlp.max_body_bytes,
+                )
+                await stack.enter_async_context(_listening(server(receiver), otlp_socket))
+                await stack.enter_async_context(_listening(server(create_app(service)), api_socket))
+                stack.callback(service.stopping.set)
+                yield Running(service, _url(api_socket), _url(otlp_socket))
+
+
+@contextlib.asynccontextmanager
+async def up(settings: Settings, options: UpOptions, *, say: Say) -> AsyncIterator[Running]:
+    """
+    Run everything; stop what was started, and nothing else, at the end.
+
+    Args:
+        settings: All settings; Alertmanager's address is set here.
+        options: What to start.
+        say: Told what is being done, a line at a time.
+
+    Raises:
+        AlreadyRunning, PortTaken, ChildFailed, StoreError: with the way out in the message.
+    """
+    with only_one(settings.storage, f"http://{settings.http.host}:{settings.http.port}"):
+        async with contextlib.AsyncExitStack() as stack:
+            recorder = Recorder()
+            receiver_socket = listen(
+                "127.0.0.1", options.receiver_port, what="the stand-in for Slack and PagerDuty", option="--receiver-port"
+            )
+            stack.enter_context(contextlib.closing(receiver_socket))
+            await stack.enter_async_context(_listening(server(recorder), receiver_socket))
+
+            alertmanager, prometheus = _program("alertmanager", say), _program("prometheus", say)
+            alertmanager_port = free_port(
+                "127.0.0.1", options.alertmanager_port, what="Alertmanager", option="--alertmanager-port"
+            )
+            alertmanager_url = f"http://127.0.0.1:{alertmanager_port}"
+            settings = settings.model_copy(
+                update={
+                    "alerting": settings.alerting.model_copy(
+                        update={"alertmanager_urls": (alertmanager_url,) if alertmanager else ()}
+                    )
+                }
+            )
+            say("Starting the service ...")
+            running = await stack.enter_async_context(serving(settings))
+            running.service.recorder = recorder
+            if alertmanager:
+                say("Starting Alertmanager ...")
+                child = await _alertmanager(
+                    alertmanager, settings, options, alertmanager_port, running.url, _url(receiver_socket)
+                )
+                stack.push_async_callback(child.stop)
+                await child.ready(f"{alertmanager_url}/-/ready")
+                running.alertmanager_url = alertmanager_url
+            if prometheus:
+                say("Starting Prometheus ...")
+                port = free_port("127.0.0.1", options.prometheus_port, what="Prometheus", option="--prometheus-port")
+                child = await _prometheus(
+                    prometheus, settings, options, port, running.url, alertmanager_url if alertmanager else None
+                )
+                stack.push_async_callback(child.stop)
+                await child.ready(f"http://127.0.0.1:{port}/-/ready")
+                running.prometheus_url = f"http://127.0.0.1:{port}"
+            if options.demo:
+                fleet = Fleet(
+                    options.files,
+                    endpoint=running.otlp_url,
+                    registry=running.service.registry,
+                    storage=settings.storage / "demo",
+                    model=options.model,
+                )
+                say(f"Starting the demo fleet on {fleet.files} files below {options.files.resolve()} ...")
+                fleet.start()
+                stack.push_async_callback(asyncio.to_thread, fleet.stop)
+            yield running
+
+
+@contextlib.asynccontextmanager
+async def _service(settings: Settings, registry: CollectorRegistry | None) -> AsyncIterator[Service]:
+    service = Service(settings, registry=registry)
+    await service.start()
+    try:
+        yield service
+    finally:
+        await service.stop()
+
+
+@contextlib.asynccontextmanager
+async def _listening(http: Server, sock: socket) -> AsyncIterator[None]:
+    task = asyncio.create_task(http.serve(sockets=[sock]))
+    while not http.started:
+        if task.done():
+            task.result()
+        await asyncio.sleep(0.01)
+    try:
+        yield
+    finally:
+        http.should_exit = True
+        await task
+
+
+def _url(sock: socket) -> str:
+    host, port = sock.getsockname()[:2]
+    shown = "127.0.0.1" if host == "0.0.0.0" else f"[{host}]" if ":" in host else host  # noqa: S104
+    return f"http://{shown}:{port}"
+
+
+def _program(name: str, say: Say) -> Path | None:
+    found = find_program(name)
+    if found is None:
+        say(str(ProgramMissing(name)))
+    return found
+
+
+async def _alertmanager(
+    program: Path, settings: Settings, options: UpOptions, port: int, service_url: str, receiver_url: str
+) -> Child:
+    folder = settings.storage / "alertmanager"
+    folder.mkdir(parents=True, exist_ok=True)
+    slack = options.slack_url_file or _secret(folder / "slack_url", f"{receiver_url}/slack/services/demo")
+    pagerduty = options.pagerduty_key_file or _secret(folder / "pagerduty_key", "0" * 32)
+    config = folder / "alertmanager.yml"
+    config.write_text(
+        render_alertmanager(
+            service_url=service_url,
+            slack_api_url_file=slack.resolve(),
+            pagerduty_routing_key_file=pagerduty.resolve(),
+            pagerduty_url=None if options.pagerduty_key_file else f"{receiver_url}/pagerduty/v2/enqueue",
+            deadman_url=f"{receiver_url}/deadman",
+            templates=templates_folder(),
+            group_wait="1s" if options.demo else "10s",
+            group_interval="5s" if options.demo else "1m",
+        ),
+        encoding="utf-8",
+    )
+    return await Child.start(
+        "Alertmanager",
+        [
+            program,
+            f"--config.file={config}",
+            f"--storage.path={folder / 'data'}",
+            f"--web.listen-address=127.0.0.1:{port}",
+            "--cluster.listen-address=",
+        ],
+        folder / "alertmanager.log",
+    )
+
+
+async def _prometheus(
+    program: Path, settings: Settings, options: UpOptions, port: int, service_url: str, alertmanager_url: str | None
+) -> Child:
+    folder = settings.storage / "prometheus"
+    folder.mkdir(parents=True, exist_ok=True)
+    config = folder / "prometheus.yml"
+    config.write_text(
+        render_prometheus(
+            service_url=service_url,
+            alertmanager_url=alertmanager_url,
+            rules=rules_folder(),
+            interval="1s" if options.demo else "15s",
+            cluster=settings.alerting.cluster,
+        ),
+        encoding="utf-8",
+    )
+    return await Child.start(
+        "Prometheus",
+        [
+            program,
+            f"--config.file={config}",
+            f"--storage.tsdb.path={folder / 'data'}",
+            "--storage.tsdb.retention.time=15d",
+            f"--web.listen-address=127.0.0.1:{port}",
+            "--enable-feature=exemplar-storage",
+        ],
+        folder / "prometheus.log",
+    )
+
+
+def _secret(path: Path, value: str) -> Path:
+    """Write a secret file that only we can read."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(value)
+    return path
+
+
+__all__ = ["DEMO_DEFAULTS", "AlreadyRunning", "ChildFailed", "Running", "UpOptions", "only_one", "serving", "up"]

@@ -1,0 +1,148 @@
+"""What the status page shows, as plain values: gathered once, rendered as HTML or JSON."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from queenright.health.findings import HealthState
+from queenright.health.monitor import WorkerHealth
+from queenright.health.tickets import EscalationTicket
+from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.service import Service
+
+_WORST_FIRST = [
+    HealthState.FAILING,
+    HealthState.STUCK,
+    HealthState.DEGRADED,
+    HealthState.HEALTHY,
+    HealthState.TERMINATED,
+]
+
+
+def ago(seconds: float | None) -> str:
+    """Return a time span as people say it: ``4 s``, ``3 min``, ``2 h``; a dash for none."""
+    if seconds is None:
+        return "–"
+    if seconds < 90:
+        return f"{max(seconds, 0):.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    if seconds < 129_600:
+        return f"{seconds / 3600:.0f} h"
+    return f"{seconds / 86_400:.0f} d"
+
+
+def clock_time(moment: float) -> str:
+    """Return the time of day, UTC."""
+    return datetime.fromtimestamp(moment, UTC).strftime("%H:%M:%S")
+
+
+def agent_row(health: WorkerHealth, now: float) -> dict[str, Any]:
+    """Return one worker's line: identity, state, why, and how it is getting on. Times in seconds."""
+    vitals = health.vitals
+    return {
+        "agent_id": vitals.agent_id,
+        "session_id": vitals.session_id,
+        "incarnation_id": vitals.incarnation_id,
+        "framework": vitals.framework,
+        "node_id": vitals.node_id,
+        "state": health.state.value,
+        "state_since": health.state_since,
+        "state_for": ago(now - health.state_since),
+        "reason": health.reason,
+        "ended": bool(vitals.ended),
+        "phase": vitals.phase.value,
+        "tool": vitals.tool or "",
+        "waiting": vitals.waiting.value if vitals.waiting else "",
+        "steps": vitals.steps_total,
+        "bad_steps": vitals.steps_since_last_accept,
+        "tool_calls": vitals.tool_calls_total,
+        "errors": vitals.error_count,
+        "tokens": vitals.tokens,
+        "verdicts": [str(verdict) for verdict in list(vitals.recent_verdicts)[-12:]],
+        "last_activity": vitals.last_activity,
+        "last_progress": vitals.last_progress,
+        "active_ago": ago(now - vitals.last_activity if vitals.last_activity else None),
+        "progress_ago": ago(now - vitals.last_progress if vitals.last_progress else None),
+        "findings": [
+            {"kind": f.kind.value, "severity": f.severity.value, "evidence": f.evidence, "ticket": f.ticket}
+            for f in health.findings
+        ],
+    }
+
+
+def ticket_row(ticket: EscalationTicket, now: float) -> dict[str, Any]:
+    """Return one ticket with all its fields, and its age in words."""
+    return ticket.model_dump(mode="json") | {"age": ago(now - ticket.first_seen)}
+
+
+def event_line(event: AgentEvent) -> dict[str, str]:
+    """Return one event of the feed: when, a class for its colour, and a sentence."""
+    data = event.data
+    kind, text = "info", event.type.value.replace("_", " ")
+    match event.type:
+        case EventType.HEALTH_STATE_CHANGED:
+            kind = str(data["to"])
+            text = f"{event.agent_id}: {data['from']} → {data['to']}. {data.get('reason', '')}"
+        case EventType.WORKER_ESCALATION_TICKET:
+            ticket = data["ticket"]
+            kind = "ticket"
+            text = f"judge: {ticket['severity']} ticket on {ticket['worker_agent_id']}, {ticket['kind']} ({data['change']})"
+        case EventType.TICKET_TRIAGED:
+            kind = "queen"
+            text = f"queen: {data['decision']}. {data.get('reason', '')}"
+        case EventType.QUEEN_INTERVENTION_REQUESTED:
+            kind = "queen"
+            text = f"queen → operator: {data['analysis']}"
+        case EventType.NOTIFICATION_DELIVERED:
+            kind = "page"
+            text = f"Alertmanager took the {data['status']} alert"
+        case EventType.NOTIFICATION_FAILED:
+            kind = "failing"
+            text = f"Alertmanager did not take the {data['status']} alert: {data.get('error', '')}"
+        case EventType.TICKET_RESOLVED:
+            kind = "healthy"
+            text = f"{event.agent_id}: ticket {str(data['status']).replace('_', ' ')}. {data.get('reason', '')}"
+        case EventType.TICKET_ACKNOWLEDGED:
+            text = f"ticket acknowledged by {data['by']}"
+    return {"time": clock_time(event.time), "kind": kind, "text": text, "id": event.id}
+
+
+def status(service: Service) -> dict[str, Any]:
+    """Return everything the status page shows."""
+    now = service.clock()
+    rows = [agent_row(health, now) for health in service.workers()]
+    order = {state.value: rank for rank, state in enumerate(_WORST_FIRST)}
+    rows.sort(key=lambda row: (row["ended"], order[row["state"]], row["agent_id"], -row["state_since"]))
+    live = [row for row in rows if not row["ended"]]
+    tickets = sorted(service.tickets.open_tickets(), key=lambda t: t.first_seen, reverse=True)
+    return {
+        "now": clock_time(now),
+        "up_for": ago(now - service.started_at),
+        "counts": {state.value: sum(row["state"] == state.value for row in live) for state in _WORST_FIRST},
+        "agents": live,
+        "ended": [row for row in rows if row["ended"]][:10],
+        "tickets": [ticket_row(ticket, now) for ticket in tickets],
+        "outbox": service.outbox.status(),
+        "feed": [event_line(event) for event in reversed(service.recent)],
+        "not_ready": service.ready(),
+        "paged": paged(service),
+    }
+
+
+def paged(service: Service) -> list[dict[str, Any]]:
+    """Return what the stand-in for Slack and PagerDuty received, newest first; empty with real ones."""
+    recorder = service.recorder
+    if recorder is None:
+        return []
+    return [
+        {
+            "time": clock_time(message.time),
+            "channel": message.channel,
+            "status": message.status,
+            "title": message.title,
+            "text": message.text,
+        }
+        for message in reversed(recorder.received)
+    ]
