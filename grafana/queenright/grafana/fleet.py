@@ -107,17 +107,20 @@ def _detection() -> list[AnyPanel]:
             "The lines are where a warning, then a medium, high and critical ticket begins.",
             "none",
             Query(worst, "{{agent}}"),
+            size=(6, 8),
             lines=BAD_STEPS,
         ),
         panels.counts(
             "Stalls by phase",
             "Agents that did nothing for too long, by what they were in the middle of.",
             Query(increase_by("phase", names.WORKER_STALLS), "{{phase}}"),
+            size=(6, 8),
         ),
         panels.counts(
             "Findings by kind",
             "What the detectors saw: loops, streaks of errors, stalls, provider failures.",
             Query(increase_by("kind", names.FINDINGS), "{{kind}}"),
+            size=(6, 8),
         ),
         panels.time_series(
             "Detection delay",
@@ -128,6 +131,7 @@ def _detection() -> list[AnyPanel]:
                 Query(quantile_by("", quantile, names.DETECTION_DELAY), label, exemplars=True)
                 for quantile, label in ((0.5, "half within"), (0.99, "99 % within"))
             ),
+            size=(6, 8),
             lines=((5, ORANGE),),
         ),
     ]

@@ -1,0 +1,235 @@
+"""The rules of Grafana's dashboard linter on the committed JSON, and each rule shown to catch its fault."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import promql_parser as promql
+import pytest
+from queenright.grafana import annotation_queries, queries
+
+Dashboard = dict[str, Any]
+
+WINDOW = timedelta(seconds=61)
+VARIABLES = {"job": "JOB", "instance": "INSTANCE", "agent": "AGENT", "__rate_interval": "61s"}
+UNITS = {"none", "short", "s", "ops", "cps", "percentunit", "string"}  # of those that Grafana knows
+TEMPLATED = "${datasource}"
+
+
+def variable(board: Dashboard, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = next((v for v in board["templating"]["list"] if v["name"] == name), {})
+    return found
+
+
+def chains(expr: promql.Expr) -> Iterator[list[Any]]:
+    """Every selector of an expression, last in the line of what it is wrapped in."""
+    path: list[Any] = []
+    found: list[list[Any]] = []
+
+    def enter(node: promql.Expr) -> None:
+        path.append(node)
+        if isinstance(node, promql.VectorSelector):
+            found.append(list(path))
+
+    def leave(node: promql.Expr) -> None:
+        path.pop()
+
+    promql.walk(expr, enter, leave)
+    return iter(found)
+
+
+def selectors(board: Dashboard) -> Iterator[tuple[str, list[Any], promql.VectorSelector]]:
+    for query in queries(board, variables=VARIABLES):
+        for chain in chains(promql.parse(query.expr)):
+            yield query.panel, chain[:-1], chain[-1]
+
+
+def template_datasource(board: Dashboard) -> Iterator[str]:
+    found = variable(board, "datasource")
+    if (found.get("type"), found.get("query"), found.get("label")) != (
+        "datasource",
+        "prometheus",
+        "Data source",
+    ):
+        yield f"datasource: {found}"
+
+
+def template_of(name: str) -> Callable[[Dashboard], Iterator[str]]:
+    def rule(board: Dashboard) -> Iterator[str]:
+        found = variable(board, name)
+        expected = {
+            "type": "query",
+            "multi": True,
+            "includeAll": True,
+            "allValue": ".+",
+            "label": name.title(),
+        }
+        if {key: found.get(key) for key in expected} != expected or found["datasource"]["uid"] != TEMPLATED:
+            yield f"{name}: {found}"
+
+    return rule
+
+
+def template_label_promql(board: Dashboard) -> Iterator[str]:
+    for found in board["templating"]["list"]:
+        if found["type"] == "query":
+            match = re.fullmatch(r"label_values\((.+), (\w+)\)", found["query"])
+            if match is None:
+                yield f"{found['name']}: {found['query']}"
+            else:
+                promql.parse(re.sub(r"\$\w+", "x", match[1]))
+
+
+def template_on_time_change_reload(board: Dashboard) -> Iterator[str]:
+    yield from (v["name"] for v in board["templating"]["list"] if v["type"] == "query" and v["refresh"] != 2)
+
+
+def panel_datasource(board: Dashboard) -> Iterator[str]:
+    for panel in board["panels"]:
+        sources = [panel["datasource"], *(target["datasource"] for target in panel["targets"])]
+        if any(source != {"type": "prometheus", "uid": TEMPLATED} for source in sources):
+            yield f"{panel['title']}: {sources}"
+
+
+def panel_title_description(board: Dashboard) -> Iterator[str]:
+    yield from (
+        str(panel["id"]) for panel in board["panels"] if not panel["title"] or not panel["description"]
+    )
+
+
+def panel_units(board: Dashboard) -> Iterator[str]:
+    for panel in board["panels"]:
+        if panel["fieldConfig"]["defaults"].get("unit") not in UNITS:
+            yield panel["title"]
+
+
+def panel_no_targets(board: Dashboard) -> Iterator[str]:
+    yield from (panel["title"] for panel in board["panels"] if not panel["targets"])
+
+
+def target_promql(board: Dashboard) -> Iterator[str]:
+    for query in [*queries(board, variables=VARIABLES), *annotation_queries(board, variables=VARIABLES)]:
+        try:
+            promql.parse(query.expr)
+        except ValueError as error:
+            yield f"{query.panel}: {error}"
+
+
+def target_rate_interval(board: Dashboard) -> Iterator[str]:
+    for panel, chain, _ in selectors(board):
+        if isinstance(chain[-1], promql.MatrixSelector) and chain[-1].range != WINDOW:
+            yield panel
+
+
+def target_scope(label: str) -> Callable[[Dashboard], Iterator[str]]:
+    def rule(board: Dashboard) -> Iterator[str]:
+        wanted = (promql.MatchOp.Re, label, VARIABLES[label])
+        for panel, _, selector in selectors(board):
+            if wanted not in [(m.op, m.name, m.value) for m in selector.matchers.matchers]:
+                yield f"{panel}: {selector}"
+
+    return rule
+
+
+def target_counter_agg(board: Dashboard) -> Iterator[str]:
+    for panel, chain, selector in selectors(board):
+        if not (selector.name or "").endswith(("_total", "_bucket")):
+            continue
+        match chain:
+            case [*_, promql.Call() as call, promql.MatrixSelector()] if call.func.name in {
+                "rate",
+                "increase",
+            }:
+                pass
+            case _:
+                yield f"{panel}: {selector}"
+
+
+def target_sum_by(board: Dashboard) -> Iterator[str]:
+    for panel, chain, selector in selectors(board):
+        grouped = [node for node in chain if isinstance(node, promql.AggregateExpr) and node.param is None]
+        if not grouped or any(node.modifier is None for node in grouped):
+            yield f"{panel}: {selector}"
+
+
+def uneditable_dashboard(board: Dashboard) -> Iterator[str]:
+    if board["editable"]:
+        yield "editable"
+
+
+RULES: dict[str, Callable[[Dashboard], Iterator[str]]] = {
+    "template-datasource": template_datasource,
+    "template-job": template_of("job"),
+    "template-instance": template_of("instance"),
+    "template-agent": template_of("agent"),
+    "template-label-promql": template_label_promql,
+    "template-on-time-change-reload": template_on_time_change_reload,
+    "panel-datasource": panel_datasource,
+    "panel-title-description": panel_title_description,
+    "panel-units": panel_units,
+    "panel-no-targets": panel_no_targets,
+    "target-promql": target_promql,
+    "target-rate-interval": target_rate_interval,
+    "target-job": target_scope("job"),
+    "target-instance": target_scope("instance"),
+    "target-counter-agg": target_counter_agg,
+    "target-sum-by": target_sum_by,
+    "uneditable-dashboard": uneditable_dashboard,
+}
+
+LOOSE = 'queenright_agents{job=~"$job", instance=~"$instance"}'
+COUNTER = 'queenright_triage_total{job=~"$job", instance=~"$instance"}'
+
+
+def put(*path: Any, value: Any) -> Callable[[Dashboard], None]:
+    """A change that breaks a dashboard: put ``value`` at ``path``."""
+
+    def change(board: Dashboard) -> None:
+        node: Any = board
+        for key in path[:-1]:
+            node = node[key]
+        node[path[-1]] = value
+
+    return change
+
+
+def expr(value: str) -> Callable[[Dashboard], None]:
+    return put("panels", 0, "targets", 0, "expr", value=value)
+
+
+BREAKAGES: dict[str, Callable[[Dashboard], None]] = {
+    "template-datasource": put("templating", "list", 0, "query", value="loki"),
+    "template-job": put("templating", "list", 1, "allValue", value=".*"),
+    "template-instance": put("templating", "list", 2, "multi", value=False),
+    "template-agent": put("templating", "list", 3, "name", value="worker"),
+    "template-label-promql": put("templating", "list", 1, "query", value="label_names(job)"),
+    "template-on-time-change-reload": put("templating", "list", 1, "refresh", value=1),
+    "panel-datasource": put("panels", 0, "datasource", "uid", value="abc123"),
+    "panel-title-description": put("panels", 0, "description", value=""),
+    "panel-units": put("panels", 0, "fieldConfig", "defaults", "unit", value="parsecs"),
+    "panel-no-targets": put("panels", 0, "targets", value=[]),
+    "target-promql": expr("sum by (state) (queenright_agents{)"),
+    "target-rate-interval": expr(f"sum by (decision) (rate({COUNTER}[5m]))"),
+    "target-job": expr('sum by (state) (queenright_agents{job="a", instance=~"$instance"})'),
+    "target-instance": expr('sum by (state) (queenright_agents{job=~"$job"})'),
+    "target-counter-agg": expr(f"sum by (decision) ({COUNTER})"),
+    "target-sum-by": expr(f"sum({LOOSE})"),
+    "uneditable-dashboard": put("editable", value=True),
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_dashboards_keep_the_rule(rule: str, dashboard: Dashboard) -> None:
+    assert list(RULES[rule](dashboard)) == []
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_rule_catches_a_dashboard_that_breaks_it(rule: str, dashboard: Dashboard) -> None:
+    broken = copy.deepcopy(dashboard)
+    BREAKAGES[rule](broken)
+
+    assert list(RULES[rule](broken)) != []

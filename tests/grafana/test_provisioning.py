@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+PROVISIONING = Path(__file__).parents[2] / "grafana" / "provisioning"
+
+
+def datasources() -> dict[str, dict[str, Any]]:
+    loaded = yaml.safe_load((PROVISIONING / "datasources" / "datasources.yml").read_text())
+    return {source["type"]: source for source in loaded["datasources"]}
+
+
+def test_an_exemplar_leads_to_the_trace_store() -> None:
+    found = datasources()
+
+    [destination] = found["prometheus"]["jsonData"]["exemplarTraceIdDestinations"]
+
+    assert destination == {"name": "trace_id", "datasourceUid": found["tempo"]["uid"]}
+
+
+def test_exactly_one_source_is_the_default() -> None:
+    assert [source["name"] for source in datasources().values() if source.get("isDefault")] == ["Prometheus"]
+
+
+def test_what_needs_tempos_metrics_generator_is_off() -> None:
+    options = datasources()["tempo"]["jsonData"]
+
+    assert not options["nodeGraph"]["enabled"]
+    assert not {"tracesToMetrics", "serviceMap"} & options.keys()
+
+
+def test_a_change_in_the_browser_is_not_kept_beside_the_code() -> None:
+    [provider] = yaml.safe_load((PROVISIONING / "dashboards" / "dashboards.yml").read_text())["providers"]
+
+    assert not provider["allowUiUpdates"]
+    assert provider["options"]["path"] == "/etc/grafana/dashboards"

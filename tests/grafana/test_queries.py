@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from queenright.grafana import PanelQuery, UnknownVariableError, annotation_queries, queries
+
+
+def board(*exprs: str, instant: bool = False) -> dict[str, Any]:
+    targets = [{"expr": expr, "instant": instant} for expr in exprs]
+    return {
+        "panels": [{"title": "A panel", "targets": targets}],
+        "templating": {"list": [{"name": "datasource"}, {"name": "job", "allValue": ".+"}]},
+        "annotations": {"list": [{"name": "Built in"}, {"name": "Fires", "expr": 'ALERTS{job=~"$job"}'}]},
+    }
+
+
+def test_what_the_caller_says_wins_over_all() -> None:
+    [query] = queries(board('up{job=~"$job"}'), variables={"job": "a|b"})
+
+    assert query == PanelQuery("A panel", 'up{job=~"a|b"}')
+
+
+def test_a_variable_left_out_means_all() -> None:
+    [query] = queries(board('up{job=~"${job}"}'), variables={})
+
+    assert query.expr == 'up{job=~".+"}'
+
+
+@pytest.mark.parametrize(("given", "window"), [({}, "1m"), ({"__rate_interval": "4s"}, "4s")])
+def test_the_rate_interval_has_a_default(given: dict[str, str], window: str) -> None:
+    [query] = queries(board("rate(x_total[$__rate_interval])"), variables=given)
+
+    assert query.expr == f"rate(x_total[{window}])"
+
+
+def test_a_variable_whose_name_begins_like_another_is_not_that_other() -> None:
+    [query] = queries(board("$job_name"), variables={"job": "a", "job_name": "b"})
+
+    assert query.expr == "b"
+
+
+def test_a_variable_that_nobody_defines_is_named_with_its_panel() -> None:
+    with pytest.raises(UnknownVariableError, match=r"'A panel' uses \$tenant"):
+        queries(board('up{tenant="$tenant"}'), variables={})
+
+
+def test_panels_inside_a_row_are_read_too() -> None:
+    inner = board("up")
+    outer = {**inner, "panels": [{"title": "Row", "type": "row", "panels": inner["panels"]}]}
+
+    assert [query.panel for query in queries(outer, variables={})] == ["A panel"]
+
+
+def test_every_target_of_a_panel_counts_and_says_whether_it_is_instant() -> None:
+    found = queries(board("a", "b", instant=True), variables={})
+
+    assert [(query.expr, query.instant) for query in found] == [("a", True), ("b", True)]
+
+
+def test_annotations_have_queries_of_their_own() -> None:
+    assert annotation_queries(board(), variables={}) == [PanelQuery("Fires", 'ALERTS{job=~".+"}')]
