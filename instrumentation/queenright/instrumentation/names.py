@@ -54,16 +54,28 @@ WORKER_STEPS_SINCE_ACCEPT: Final = MetricName(
     "queenright_worker_steps_since_accept", "gauge", ("agent",), "Steps judged bad since the last ACCEPT."
 )
 WORKER_LAST_HEARTBEAT: Final = MetricName(
-    "queenright_worker_last_heartbeat_timestamp_seconds", "gauge", ("agent",), "When the process last said it lives."
+    "queenright_worker_last_heartbeat_timestamp_seconds",
+    "gauge",
+    ("agent",),
+    "When the process last said it lives.",
 )
 WORKER_LAST_ACTIVITY: Final = MetricName(
-    "queenright_worker_last_activity_timestamp_seconds", "gauge", ("agent",), "When the worker last did anything."
+    "queenright_worker_last_activity_timestamp_seconds",
+    "gauge",
+    ("agent",),
+    "When the worker last did anything.",
 )
 WORKER_LAST_PROGRESS: Final = MetricName(
-    "queenright_worker_last_progress_timestamp_seconds", "gauge", ("agent",), "When the worker last got further."
+    "queenright_worker_last_progress_timestamp_seconds",
+    "gauge",
+    ("agent",),
+    "When the worker last got further.",
 )
 WORKER_LAST_CHECKPOINT: Final = MetricName(
-    "queenright_worker_last_checkpoint_timestamp_seconds", "gauge", ("agent",), "When the worker last saved its state."
+    "queenright_worker_last_checkpoint_timestamp_seconds",
+    "gauge",
+    ("agent",),
+    "When the worker last saved its state.",
 )
 WORKER_WAITING: Final = MetricName(
     "queenright_worker_waiting", "gauge", ("agent", "reason"), "1 while the worker is rightly idle."
@@ -86,16 +98,23 @@ STATE_TRANSITIONS: Final = MetricName(
 )
 FINDINGS: Final = MetricName("queenright_findings_total", "counter", ("kind", "severity"), "Findings opened.")
 DETECTION_DELAY: Final = MetricName(
-    "queenright_detection_delay_seconds", "histogram", ("kind",), "From a threshold crossed to a state changed."
+    "queenright_detection_delay_seconds",
+    "histogram",
+    ("kind",),
+    "From a threshold crossed to a state changed.",
 )
-HEALTH_CHECKS: Final = MetricName("queenright_health_checks_total", "counter", ("outcome",), "Health checks made.")
+HEALTH_CHECKS: Final = MetricName(
+    "queenright_health_checks_total", "counter", ("outcome",), "Health checks made."
+)
 HEALTH_CHECK_DURATION: Final = MetricName(
     "queenright_health_check_duration_seconds", "histogram", ("outcome",), "How long a health check took."
 )
 WORKERS_EVALUATED: Final = MetricName(
     "queenright_workers_evaluated", "gauge", (), "Workers the last sweep really looked at."
 )
-JUDGE_CHECKS: Final = MetricName("queenright_judge_checks_total", "counter", ("outcome",), "The judge's checks.")
+JUDGE_CHECKS: Final = MetricName(
+    "queenright_judge_checks_total", "counter", ("outcome",), "The judge's checks."
+)
 JUDGE_LAST_CHECK: Final = MetricName(
     "queenright_judge_last_check_timestamp_seconds", "gauge", (), "When the judge last finished a tick."
 )
@@ -133,7 +152,10 @@ OUTBOX_PENDING: Final = MetricName(
     "queenright_outbox_pending", "gauge", (), "Notifications not yet handed to every Alertmanager."
 )
 OUTBOX_OLDEST: Final = MetricName(
-    "queenright_outbox_oldest_timestamp_seconds", "gauge", (), "When the oldest pending notification was written."
+    "queenright_outbox_oldest_timestamp_seconds",
+    "gauge",
+    (),
+    "When the oldest pending notification was written.",
 )
 NOTIFICATIONS: Final = MetricName(
     "queenright_notifications_total", "counter", ("outcome",), "Notifications handed to Alertmanager."
@@ -149,7 +171,9 @@ SERIES_LIMITED: Final = MetricName(
     "queenright_series_limited_total", "counter", ("metric",), "Label values folded into `other`."
 )
 
-METRICS: Final[dict[str, MetricName]] = {m.name: m for m in list(globals().values()) if isinstance(m, MetricName)}
+METRICS: Final[dict[str, MetricName]] = {
+    m.name: m for m in list(globals().values()) if isinstance(m, MetricName)
+}
 
 # -- label values -------------------------------------------------------------------------------
 

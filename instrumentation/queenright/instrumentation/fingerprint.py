@@ -1,0 +1,317 @@
+"""
+Fingerprints of arguments and results: equal when nothing that matters differs.
+
+Detectors of repeats compare fingerprints, never content. Two values have one fingerprint
+when they differ only in the order of keys, in the white space of JSON, or in what is made
+anew for every call: ids of calls and requests, UUIDs and other generated ids, time stamps,
+measured durations, memory addresses, temporary file names. Everything else counts: numbers,
+names, page numbers, a percentage that moves.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import Any, Final
+
+_TEXT_HEAD: Final = 16_384
+_TEXT_TAIL: Final = 16_384
+"""Of a longer text only the first and last part are searched for ids; all of it is hashed."""
+
+_JSON_LIMIT: Final = 65_536
+"""Longer text is not tried as JSON."""
+
+_NODES: Final = 5_000
+"""A container's further items are taken as they are."""
+
+_DEPTH: Final = 24
+
+# Keys, in lower case and without `_`, `-`, `.`, whose plain values are made anew for every call.
+_ID_KEYS: Final = frozenset(
+    [
+        "callid",
+        "toolcallid",
+        "tooluseid",
+        "functioncallid",
+        "requestid",
+        "reqid",
+        "xrequestid",
+        "traceid",
+        "spanid",
+        "parentid",
+        "parentspanid",
+        "traceparent",
+        "correlationid",
+        "messageid",
+        "msgid",
+        "eventid",
+        "runid",
+        "invocationid",
+        "executionid",
+        "responseid",
+        "completionid",
+        "idempotencykey",
+        "nonce",
+        "uuid",
+        "guid",
+        "ulid",
+        "systemfingerprint",
+    ]
+)
+_STAMP_KEYS: Final = frozenset(
+    [
+        "timestamp",
+        "ts",
+        "createdat",
+        "updatedat",
+        "startedat",
+        "endedat",
+        "finishedat",
+        "completedat",
+        "fetchedat",
+        "retrievedat",
+        "generatedat",
+        "receivedat",
+        "sentat",
+        "cachedat",
+        "checkedat",
+        "loggedat",
+        "servertime",
+        "currenttime",
+        "requesttime",
+        "responsetime",
+        "elapsed",
+        "elapsedms",
+        "elapsedseconds",
+        "elapsedtime",
+        "latency",
+        "latencyms",
+        "latencyseconds",
+        "took",
+        "tookms",
+        "durationms",
+        "executiontime",
+        "executiontimems",
+        "processingtime",
+        "processingtimems",
+        "walltime",
+        "walltimeseconds",
+    ]
+)
+_VOLATILE_KEYS: Final = _ID_KEYS | _STAMP_KEYS
+# These are as often real values (a shop's opening time, an hour to book): only a stamp in them is masked.
+_MAYBE_KEYS: Final = frozenset(
+    ["time", "now", "created", "modified", "updated", "started", "finished", "date", "datetime", "at"]
+)
+
+_CLOCK = r"\d\d:\d\d:\d\d(?:[.,]\d+)?"
+_MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
+_END = r"(?![A-Za-z0-9])"
+
+# What a generated id or a clock's reading looks like in text. Each begins with a character (class) and looks
+# behind only then: so the engine skips to candidates, which makes the difference between 250 and 30 ns a character.
+_STAMPS = (
+    re.compile(rf"[12](?<!\d.)\d\d\d([-/])\d\d\1\d\d[T ]{_CLOCK}(?: ?(?:Z|UTC|[+-]\d\d:?\d\d))?{_END}"),
+    re.compile(rf" {_MONTH} (?:\d{{4}}| ?\d\d?) {_CLOCK}(?: (?:GMT|UTC|[+-]\d{{4}}|\d{{4}}))?{_END}"),
+    re.compile(rf"\[{_CLOCK}\]"),
+)
+_HEXADECIMAL = re.compile(
+    r"[0-9a-fA-F](?<![A-Za-z0-9].)(?:"
+    r"[0-9a-fA-F]{7}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"
+    # Neither a number nor a word; 40 and 64 digits are digests of content (a commit, a file), so values.
+    rf"|[0-9a-fA-F]{{15,31}}{_END}(?<!\d{{16}})(?<![a-fA-F]{{16}})"
+    rf"){_END}"
+)
+_ULID = re.compile(rf"[0-7](?<![A-Za-z0-9].)(?=\d*[A-Z])[0-9A-HJKMNP-TV-Z]{{25}}{_END}")
+_PREFIXED = re.compile(
+    r"[_-](?:(?<=call.)|(?<=toolu.)|(?<=tooluse.)|(?<=chatcmpl.)|(?<=\breq.)|(?<=\bfc.)|(?<=\brs.)|(?<=\bresp.)"
+    r"|(?<=\bmsg.)|(?<=\brun.)|(?<=\bevt.)|(?<=\bgen.))(?:(?=[A-Za-z]*\d)|(?=[A-Za-z]{16}))"
+    r"[A-Za-z0-9]+(?![A-Za-z0-9_])"
+)
+_EPOCH = re.compile(rf"1(?<![A-Za-z0-9.].)[5-9]\d{{8}}(?:\.\d+|\d{{3}}|\d{{6}}|\d{{9}}){_END}")
+_ADDRESS = re.compile(rf"0x[0-9a-fA-F]{{8,16}}{_END}")
+_TEMPORARY = re.compile(r"/tmp[a-z0-9_]{8}(?![A-Za-z0-9_])")
+_MEASURED = re.compile(
+    r" (?:(?<=\bin.)|(?<=\btook.)|(?<=\bafter.)|(?<=\belapsed.)|(?<=\belapsed:.))"
+    r"\d+(?:\.\d+)? ?(?:ns|µs|us|ms|s|secs?|seconds?)(?![A-Za-z])"
+)
+# `key: value` in prose, log lines and the text of objects; which keys, `_unkeyed` decides.
+_KEYED = re.compile(r"""(?:\\?["'])?\s?[:=]\s?(?:\\?["'])?(?=[a-zA-Z_.:+-]*\d)([\w.:+-]+)""")
+_LAST_WORD = re.compile(r"[A-Za-z][\w-]*\Z")
+# Where none of these is, no id can be.
+_TRIGGER = re.compile(r"\d|[_-][A-Za-z]{16}")
+_WHOLE_STAMP = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?)?\s?(?:Z|[+-]\d\d:?\d\d)?")
+# Somebody chose this time; a clock's reading has seconds.
+_CHOSEN_STAMP = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::00(?:\.0+)?)?(?:Z|[+-]\d\d:?\d\d)?")
+
+_dump: Final = json.JSONEncoder(
+    sort_keys=True, separators=(",", ":"), default=lambda value: _described(value)
+).encode
+
+
+def fingerprint(value: object) -> str:
+    """
+    Return 16 hexadecimal characters: the same in every process, for every value that is the same in substance.
+
+    A JSON text and the object it stands for have one fingerprint. Never raises; the work is
+    bounded for long texts and big containers (all of them is hashed, only part is searched for ids).
+    """
+    try:
+        if type(value) is str:
+            canonical = _of_text(value)
+        else:
+            parts: list[str] = []
+            _write(value, parts, _DEPTH, None)
+            canonical = "".join(parts)
+    except Exception:  # a hostile __repr__, a container changed by another thread, a depth without end
+        canonical = f"<{type(value).__qualname__}>"
+    return blake2b(canonical.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+def _of_text(text: str) -> str:
+    """Return the canonical form of a text on the top level: JSON as its object."""
+    text = text.strip()
+    if text[:1] in "{[" and len(text) <= _JSON_LIMIT and text[-1:] in "}]":
+        try:
+            parsed = json.loads(text)
+        except ValueError:
+            pass
+        else:
+            parts: list[str] = []
+            _write(parsed, parts, _DEPTH, None)
+            return "".join(parts)
+    return '"' + scrub(text)
+
+
+def scrub(text: str) -> str:
+    """Return ``text`` with generated ids, time stamps and measured durations replaced by ``~``."""
+    if len(text) <= _TEXT_HEAD + _TEXT_TAIL:
+        return text if _TRIGGER.search(text) is None else _scrub(text)
+    return _scrub(text[:_TEXT_HEAD]) + text[_TEXT_HEAD:-_TEXT_TAIL] + _scrub(text[-_TEXT_TAIL:])
+
+
+def _scrub(text: str) -> str:
+    size = len(text)
+    if ":" in text or "=" in text:
+        if size >= 10 and ":" in text:
+            for pattern in _STAMPS:
+                text = pattern.sub("~", text)
+        text = _KEYED.sub(_unkeyed, text)
+    if size >= 16:
+        text = _HEXADECIMAL.sub("~", text)
+        if size >= 26:
+            text = _ULID.sub("~", text)
+    if "_" in text or "-" in text:
+        text = _PREFIXED.sub("~", text)
+    if size >= 10:
+        text = _EPOCH.sub("~", text)
+        if "0x" in text:
+            text = _ADDRESS.sub("~", text)
+        if "/tmp" in text:
+            text = _TEMPORARY.sub("~", text)
+    if " " in text:
+        text = _MEASURED.sub("~", text)
+    return text
+
+
+def _unkeyed(found: re.Match[str]) -> str:
+    """Return ``key: value`` without its value if the key is one whose values are made anew for every call."""
+    start = found.start()
+    word = _LAST_WORD.search(found.string, max(0, start - 24), start)
+    if word is None or _plain(word[0]) not in _VOLATILE_KEYS:
+        return found[0]
+    return "~"
+
+
+def _write(value: Any, parts: list[str], depth: int, key: str | None) -> None:
+    """Append the canonical form of ``value``, the value of ``key``, to ``parts``."""
+    kind = type(value)
+    if kind is str:
+        if key is not None and _CHOSEN_STAMP.fullmatch(value):
+            parts.append('"' + value)
+        elif value[:1] in ("{", "[") and depth > 0:
+            parts.append(_of_text(value))
+        else:
+            parts.append('"' + scrub(value))
+    elif kind is int or kind is float or kind is bool or value is None:
+        parts.append(repr(value))
+    elif depth <= 0 or len(parts) > _NODES:
+        parts.append(_dump(value) if depth > 0 else "...")
+    elif isinstance(value, Mapping):
+        _write_mapping(value, parts, depth)
+    elif isinstance(value, list | tuple):
+        parts.append("[")
+        for item in value:
+            if len(parts) > _NODES:
+                parts.append(_dump(value))
+                break
+            _write(item, parts, depth - 1, None)
+            parts.append(",")
+        parts.append("]")
+    else:
+        parts.append(_described(value))
+
+
+def _write_mapping(value: Mapping[Any, Any], parts: list[str], depth: int) -> None:
+    try:
+        keys = sorted(value)
+    except TypeError:  # keys of several types
+        keys = sorted(value, key=repr)
+    parts.append("{")
+    for key in keys:
+        if len(parts) > _NODES:
+            parts.append(_dump(value))
+            break
+        item = value[key]
+        name = key if type(key) is str else repr(key)
+        if _is_volatile(name, item):
+            parts.append(f"{name!r}:~,")
+            continue
+        parts.append(f"{name!r}:")
+        _write(item, parts, depth - 1, name)
+        parts.append(",")
+    parts.append("}")
+
+
+def _is_volatile(key: str, value: object) -> bool:
+    """Return whether ``value`` under ``key`` is made anew for every call."""
+    kind = type(value)
+    if kind is not str and kind is not int and kind is not float:
+        return False
+    if len(key) < 2:
+        return False
+    name = _plain(key)
+    if name in _VOLATILE_KEYS:
+        return True
+    if name == "duration" or name == "durationseconds":
+        return kind is float
+    if name in _MAYBE_KEYS:
+        if isinstance(value, str):
+            return (
+                _WHOLE_STAMP.fullmatch(value) is not None
+                and ":" in value
+                and not _CHOSEN_STAMP.fullmatch(value)
+            )
+        return isinstance(value, int | float) and value >= 1_000_000_000
+    return False
+
+
+def _plain(key: str) -> str:
+    return key.lower().replace("_", "").replace("-", "").replace(".", "")
+
+
+def _described(value: object) -> str:
+    """Return the canonical form of something that is no JSON value."""
+    if isinstance(value, str | bool | int | float):  # subclasses: enumerations and the like
+        return '"' + scrub(str(value))
+    if isinstance(value, bytes | bytearray | memoryview):
+        return "b" + blake2b(value, digest_size=8).hexdigest()
+    if isinstance(value, set | frozenset):
+        parts: list[list[str]] = []
+        for item in value:
+            parts.append([])
+            _write(item, parts[-1], 2, None)
+        return "(" + ",".join(sorted("".join(part) for part in parts)) + ")"
+    return "<" + scrub(repr(value))

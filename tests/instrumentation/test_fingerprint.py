@@ -1,0 +1,171 @@
+"""Fingerprints: what hides a repeat, and what is a different call."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import uuid
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from queenright.instrumentation.fingerprint import fingerprint, scrub
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=30),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def reordered(value: Any) -> Any:
+    """Return the same JSON value with the keys of every object the other way round."""
+    if isinstance(value, dict):
+        return {key: reordered(value[key]) for key in reversed(value)}
+    return [reordered(item) for item in value] if isinstance(value, list) else value
+
+
+@given(JSON_VALUES)
+def test_a_fingerprint_is_sixteen_hexadecimal_characters(value: Any) -> None:
+    assert re.fullmatch(r"[0-9a-f]{16}", fingerprint(value))
+
+
+@given(JSON_VALUES)
+def test_key_order_and_white_space_do_not_matter(value: Any) -> None:
+    """B27: the same arguments are the same however they were written down."""
+    assert fingerprint(value) == fingerprint(reordered(value))
+    if isinstance(value, dict | list):
+        assert fingerprint(json.dumps(value, indent=3)) == fingerprint(json.dumps(reordered(value)))
+
+
+@given(st.dictionaries(st.sampled_from("abc"), st.integers(), min_size=1), st.integers(1, 9))
+def test_a_changed_number_is_a_different_value(value: dict[str, int], step: int) -> None:
+    changed = dict(value)
+    changed[min(value)] += step
+
+    assert fingerprint(changed) != fingerprint(value)
+
+
+@given(st.uuids(), st.uuids(), st.text(alphabet="abc xyz.", max_size=40))
+def test_uuids_do_not_hide_a_repeat(one: uuid.UUID, other: uuid.UUID, text: str) -> None:
+    """B83: a UUID in the text, with or without its dashes."""
+    assert fingerprint(f"{text} {one}") == fingerprint(f"{text} {other}")
+    assert fingerprint({"value": text, "ref": str(one)}) == fingerprint({"value": text, "ref": str(other)})
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"tool_call_id": "call_1", "content": "42"}, {"tool_call_id": "call_2", "content": "42"}),
+        ({"id": "call_a81Kd02kLp2", "x": 1}, {"id": "call_Zp20d8wqk1S", "x": 1}),
+        ({"id": "toolu_01A09q90qw90lq917835lq9"}, {"id": "toolu_01T1x1fJ34qAmk2tNTrN7Up6"}),
+        ({"id": "chatcmpl-B9MBs8CjcvOU2jLn4n570S5qMJKcT"}, {"id": "chatcmpl-A1MBs8CjcvOU2jLn4n570S5qMJKcX"}),
+        ("[call_17] no rows", "[call_18] no rows"),
+        ("call_abcdefGHIJKLmnopQRST failed", "call_zyxwvuGHIJKLmnopQRST failed"),
+        ({"timestamp": 1, "rows": 3}, {"timestamp": 2, "rows": 3}),
+        ({"createdAt": "yesterday", "rows": 3}, {"createdAt": "today", "rows": 3}),
+        ({"elapsed": 0.21, "rows": 3}, {"elapsed": 0.34, "rows": 3}),
+        ({"meta": {"requestId": "a"}, "rows": 3}, {"meta": {"requestId": "b"}, "rows": 3}),
+        ({"created": 1767225600, "rows": 3}, {"created": 1767225609, "rows": 3}),
+        ("2026-01-05T10:00:00Z not found", "2026-01-05T10:00:07Z not found"),
+        ("2026-01-05 10:00:00,123 ERROR not found", "2026-01-05 10:01:09,456 ERROR not found"),
+        ("Mon, 05 Jan 2026 10:00:00 GMT x", "Mon, 05 Jan 2026 10:00:04 GMT x"),
+        ("at Mon Jan  5 10:00:00 2026", "at Mon Jan 15 11:01:00 2026"),
+        ("<Order object at 0x7f3a5c0d1e50>", "<Order object at 0x7f3a5c0d2f10>"),
+        ("wrote /tmp/tmpab12cd_x/out", "wrote /tmp/tmpzz98ef_y/out"),
+        ("3 failed in 0.12s", "3 failed in 1.40s"),
+        ("took 35 ms: nothing", "took 36 ms: nothing"),
+        ("01ARZ3NDEKTSV4RRFFQ69G5FAV ok", "01BX5ZZKBKACTAV9WEVGEMMVRZ ok"),
+        ("trace 4bf92f3577b34da6a3ce929d0e0e4736", "trace 00f067aa0ba902b7a3ce929d0e0e4731"),
+        (
+            "content='same' name='get' tool_call_id='x9' request_id=77",
+            "content='same' name='get' tool_call_id='y4' request_id=78",
+        ),
+        ('{"result": "same", "ts": 1767225600.5}', '{"ts": 1767225701.25, "result": "same"}'),
+        ({"output": '{"request_id": "a1", "rows": []}'}, {"output": '{"rows": [], "request_id": "b2"}'}),
+    ],
+)
+def test_what_is_made_anew_for_every_call_does_not_hide_a_repeat(one: object, other: object) -> None:
+    """B83: ids, time stamps, addresses and measured durations around an equal result."""
+    assert fingerprint(one) == fingerprint(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("37 % done", "38 % done"),
+        ("page 3 of 9", "page 4 of 9"),
+        ("12 rows", "13 rows"),
+        ({"id": 7}, {"id": 8}),
+        ({"id": "A7"}, {"id": "A8"}),
+        ({"order_id": "W1234567"}, {"order_id": "W1234568"}),
+        ({"user_id": 10_000_001}, {"user_id": 10_000_002}),
+        ({"date": "2026-01-05"}, {"date": "2026-01-06"}),
+        ({"start": "2026-01-05T10:00:00"}, {"start": "2026-01-05T11:00:00"}),
+        ({"time": "10:00"}, {"time": "11:00"}),
+        ({"seconds": 5}, {"seconds": 10}),
+        ({"duration": 5}, {"duration": 10}),
+        ({"progress": 0.25}, {"progress": 0.26}),
+        (
+            "commit 9fceb02d0ae598e95dc970b74767f19372d61af8",
+            "commit 1fceb02d0ae598e95dc970b74767f19372d61af9",
+        ),
+        ({"path": "run_tests.py"}, {"path": "run_lint.py"}),
+        ("step_2 of plan", "step_3 of plan"),
+        ({"phone": "4915112345678901"}, {"phone": "4915112345678902"}),
+        ({"a": "1"}, {"a": 1}),
+        ([1, 2], [2, 1]),
+        ([], {}),
+        (True, 1),
+        ("a" * 200_000 + "b" + "a" * 200_000, "a" * 200_000 + "c" + "a" * 200_000),
+        (list(range(50_000)), [*range(49_999), 7]),
+        (b"\x00\x01", b"\x00\x02"),
+        ({1, 2}, {1, 3}),
+    ],
+)
+def test_what_changes_for_a_reason_is_different(one: object, other: object) -> None:
+    """B83: a number or text that changes for a reason is a different call or result."""
+    assert fingerprint(one) != fingerprint(other)
+
+
+def test_a_fingerprint_is_the_same_in_every_process() -> None:
+    value = {"q": "hive", "tags": {"b", "a"}, "n": [1, None, 2.5]}
+    code = f"from queenright.instrumentation.fingerprint import fingerprint; print(fingerprint({value!r}))"
+
+    seen = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+        for seed in ("1", "2")
+    }
+
+    assert seen == {fingerprint(value)}
+
+
+def test_values_that_are_no_json_have_a_fingerprint() -> None:
+    class Hostile:
+        def __repr__(self) -> str:
+            raise RuntimeError("no")
+
+    endless: list[object] = []
+    endless.append(endless)
+
+    assert (
+        len({fingerprint(value) for value in (Hostile(), endless, "\ud800", {1: "a", "b": 2}, object())}) == 5
+    )
+    assert fingerprint(object()) == fingerprint(object())
+
+
+def test_a_long_text_costs_no_more_than_its_ends() -> None:
+    text = f"{uuid.uuid4()} " * 4_000
+
+    left = scrub(text)
+
+    assert len(text) * 0.7 < len(left) < len(text)
