@@ -29,81 +29,21 @@ _NODES: Final = 5_000
 _DEPTH: Final = 24
 
 # Keys, in lower case and without `_`, `-`, `.`, whose plain values are made anew for every call.
-_ID_KEYS: Final = frozenset(
-    [
-        "callid",
-        "toolcallid",
-        "tooluseid",
-        "functioncallid",
-        "requestid",
-        "reqid",
-        "xrequestid",
-        "traceid",
-        "spanid",
-        "parentid",
-        "parentspanid",
-        "traceparent",
-        "correlationid",
-        "messageid",
-        "msgid",
-        "eventid",
-        "runid",
-        "invocationid",
-        "executionid",
-        "responseid",
-        "completionid",
-        "idempotencykey",
-        "nonce",
-        "uuid",
-        "guid",
-        "ulid",
-        "systemfingerprint",
-    ]
-)
-_STAMP_KEYS: Final = frozenset(
-    [
-        "timestamp",
-        "ts",
-        "createdat",
-        "updatedat",
-        "startedat",
-        "endedat",
-        "finishedat",
-        "completedat",
-        "fetchedat",
-        "retrievedat",
-        "generatedat",
-        "receivedat",
-        "sentat",
-        "cachedat",
-        "checkedat",
-        "loggedat",
-        "servertime",
-        "currenttime",
-        "requesttime",
-        "responsetime",
-        "elapsed",
-        "elapsedms",
-        "elapsedseconds",
-        "elapsedtime",
-        "latency",
-        "latencyms",
-        "latencyseconds",
-        "took",
-        "tookms",
-        "durationms",
-        "executiontime",
-        "executiontimems",
-        "processingtime",
-        "processingtimems",
-        "walltime",
-        "walltimeseconds",
-    ]
-)
-_VOLATILE_KEYS: Final = _ID_KEYS | _STAMP_KEYS
-# These are as often real values (a shop's opening time, an hour to book): only a stamp in them is masked.
+_ID_KEYS = """
+    callid toolcallid tooluseid functioncallid requestid reqid xrequestid traceid spanid parentid parentspanid
+    traceparent correlationid messageid msgid eventid runid invocationid executionid responseid completionid
+    idempotencykey nonce uuid guid ulid systemfingerprint
+"""
+_TIME_KEYS = """
+    timestamp ts createdat updatedat startedat endedat finishedat completedat fetchedat retrievedat generatedat
+    receivedat sentat cachedat checkedat loggedat servertime currenttime requesttime responsetime
+    elapsed elapsedms elapsedseconds elapsedtime latency latencyms latencyseconds took tookms durationms
+    executiontime executiontimems processingtime processingtimems walltime walltimeseconds
+"""
+_VOLATILE_KEYS: Final = frozenset((_ID_KEYS + _TIME_KEYS).split())
+# These are as often real values (a shop's opening time, an hour to book): only a clock's reading is masked.
 _MAYBE_KEYS: Final = frozenset(
-    ["time", "now", "created", "modified", "updated", "started", "finished", "date", "datetime", "at"]
+    {"time", "now", "created", "modified", "updated", "started", "finished", "date", "datetime", "at"}
 )
 
 _CLOCK = r"\d\d:\d\d:\d\d(?:[.,]\d+)?"
@@ -111,7 +51,7 @@ _MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
 _END = r"(?![A-Za-z0-9])"
 
 # What a generated id or a clock's reading looks like in text. Each begins with a character (class) and looks
-# behind only then: so the engine skips to candidates, which makes the difference between 250 and 30 ns a character.
+# behind only then, so that the engine skips to candidates: 30 ns a character instead of 250.
 _STAMPS = (
     re.compile(rf"[12](?<!\d.)\d\d\d([-/])\d\d\1\d\d[T ]{_CLOCK}(?: ?(?:Z|UTC|[+-]\d\d:?\d\d))?{_END}"),
     re.compile(rf" {_MONTH} (?:\d{{4}}| ?\d\d?) {_CLOCK}(?: (?:GMT|UTC|[+-]\d{{4}}|\d{{4}}))?{_END}"),
@@ -142,18 +82,16 @@ _KEYED = re.compile(r"""(?:\\?["'])?\s?[:=]\s?(?:\\?["'])?(?=[a-zA-Z_.:+-]*\d)([
 _LAST_WORD = re.compile(r"[A-Za-z][\w-]*\Z")
 # Where none of these is, no id can be.
 _TRIGGER = re.compile(r"\d|[_-][A-Za-z]{16}")
-_WHOLE_STAMP = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?)?\s?(?:Z|[+-]\d\d:?\d\d)?")
-# Somebody chose this time; a clock's reading has seconds.
+# A clock's reading has seconds; without them, somebody chose this time.
+_READ_STAMP = re.compile(
+    rf"\d{{4}}-\d\d-\d\d[T ](?!\d\d:\d\d:00(?!\.\d*[1-9])){_CLOCK} ?(?:Z|[+-]\d\d:?\d\d)?"
+)
 _CHOSEN_STAMP = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::00(?:\.0+)?)?(?:Z|[+-]\d\d:?\d\d)?")
-
-_dump: Final = json.JSONEncoder(
-    sort_keys=True, separators=(",", ":"), default=lambda value: _described(value)
-).encode
 
 
 def fingerprint(value: object) -> str:
     """
-    Return 16 hexadecimal characters: the same in every process, for every value that is the same in substance.
+    Return 16 hexadecimal characters: the same in every process for values that are the same in substance.
 
     A JSON text and the object it stands for have one fingerprint. Never raises; the work is
     bounded for long texts and big containers (all of them is hashed, only part is searched for ids).
@@ -289,11 +227,7 @@ def _is_volatile(key: str, value: object) -> bool:
         return kind is float
     if name in _MAYBE_KEYS:
         if isinstance(value, str):
-            return (
-                _WHOLE_STAMP.fullmatch(value) is not None
-                and ":" in value
-                and not _CHOSEN_STAMP.fullmatch(value)
-            )
+            return _READ_STAMP.fullmatch(value) is not None
         return isinstance(value, int | float) and value >= 1_000_000_000
     return False
 
@@ -315,3 +249,6 @@ def _described(value: object) -> str:
             _write(item, parts[-1], 2, None)
         return "(" + ",".join(sorted("".join(part) for part in parts)) + ")"
     return "<" + scrub(repr(value))
+
+
+_dump: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=_described).encode

@@ -13,10 +13,11 @@ _WINDOW: Final = 16_384
 # Escape sequences of terminals, and control characters that databases and chat services refuse.
 _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
+_KEY_LINE = r"[A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,10}-----"
 _PRIVATE_KEY = re.compile(
-    r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,10}-----.*?(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,10}-----|\Z)"
+    rf"-----BEGIN {_KEY_LINE}.*?(?:-----END {_KEY_LINE}|\Z)"
     # The window may begin inside a key: everything before its last line belongs to it.
-    r"|\A(?:(?!-----BEGIN ).)*?-----END [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,10}-----",
+    rf"|\A(?:(?!-----BEGIN ).)*?-----END {_KEY_LINE}",
     re.DOTALL,
 )
 _HEADER = re.compile(
@@ -53,7 +54,8 @@ _SHAPE = re.compile(
       | xox[abeoprs]-[\w-]{8,} | xapp-[\w-]{8,}
       | (?:AKIA|ASIA|AGPA|AROA)[0-9A-Z]{12,} | AIza[\w-]{30,} | ya29\.[\w.-]{16,}
       | hf_\w{16,} | gsk_\w{16,} | r8_\w{16,} | npm_\w{20,} | pypi-[\w-]{16,} | shpat_\w{16,}
-      | dop_v1_\w{16,} | SG\.[\w-]{12,}\.[\w-]{12,} | lsv2_[\w-]{16,} | pplx-\w{16,} | xai-\w{16,} | tvly-[\w-]{12,}
+      | dop_v1_\w{16,} | SG\.[\w-]{12,}\.[\w-]{12,} | lsv2_[\w-]{16,} | pplx-\w{16,}
+      | xai-\w{16,} | tvly-[\w-]{12,}
       | eyJ[\w-]{6,}\.[\w-]{4,}(?:\.[\w-]*)?
       | \d{8,10}:AA[\w-]{30,}
     )
@@ -83,10 +85,8 @@ def redact(text: str, limit: int = 500) -> str:
     if len(text) > size:
         window = text[-size:]
         # The cut may have halved a secret; what is left of that word goes.
-        if found := re.search(r"\s", window):
-            window = window[found.end() :]
-        else:
-            window = MASK
+        cut = re.search(r"\s", window)
+        window = window[cut.end() :] if cut else MASK
     window = _CONTROL.sub("", window)
     if "PRIVATE KEY" in window:
         window = _PRIVATE_KEY.sub(MASK, window)
