@@ -1,0 +1,37 @@
+"""A time limit on the clock that everything else runs on, so that tests need not wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+Sleep = Callable[[float], Awaitable[None]]
+"""Returns after so many seconds. ``asyncio.sleep`` in production, a fake in tests."""
+
+ResultT = TypeVar("ResultT")
+
+_GRACE_SECONDS: Final = 1.0
+
+
+async def within(seconds: float, work: Coroutine[Any, Any, ResultT], sleep: Sleep) -> ResultT:
+    """
+    Return what ``work`` returns, or cancel it after ``seconds``.
+
+    Raises:
+        TimeoutError: The time was up.
+    """
+    task = asyncio.ensure_future(work)
+    alarm = asyncio.ensure_future(sleep(seconds))
+    try:
+        await asyncio.wait((task, alarm), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise TimeoutError(f"no answer within {seconds:g} s")
+        return task.result()
+    finally:
+        unfinished = [pending for pending in (task, alarm) if not pending.done()]
+        for pending in unfinished:
+            pending.cancel()
+        if unfinished:
+            # Work that is slow to stop must not hold up whoever gave it a limit.
+            await asyncio.wait(unfinished, timeout=_GRACE_SECONDS)
