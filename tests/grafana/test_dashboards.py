@@ -12,6 +12,7 @@ import pytest
 from queenright.grafana import annotation_queries, queries
 from queenright.grafana.__main__ import main, rendered
 from queenright.grafana.states import SEVERITIES, STATES
+from queenright.health.findings import HealthState, Severity
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation import names
 
@@ -170,10 +171,7 @@ def test_the_lines_of_the_clocks_are_the_detectors_thresholds() -> None:
     ]
 
 
-def test_states_and_severities_are_those_of_the_health_layer() -> None:
-    from queenright.health.findings import Severity
-    from queenright.health.state import HealthState
-
+def test_every_state_and_severity_of_the_health_layer_has_its_colour() -> None:
     assert set(STATES) == set(HealthState)
     assert list(SEVERITIES) == list(Severity)
 

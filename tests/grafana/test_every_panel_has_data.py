@@ -20,6 +20,7 @@ from prometheus_client.registry import Collector
 from queenright.grafana import annotation_queries, queries
 from queenright.grafana.promql import share_by
 from queenright.grafana.states import SEVERITIES, STATES
+from queenright.health.findings import HealthState
 from queenright.instrumentation import names
 from queenright.server.programs import find_program
 
@@ -27,7 +28,7 @@ Dashboard = dict[str, Any]
 
 SCRAPES = 4
 WINDOW = "4s"
-VALUES = {
+VALUES: dict[str, list[str]] = {
     "agent": ["deep_research_agent", "billing_agent"],
     "state": list(STATES),
     "severity": list(SEVERITIES),
@@ -72,7 +73,9 @@ class EveryMetric(Collector):
         if metric.name.endswith("_timestamp_seconds"):
             return time.time() - 30
         if metric is names.AGENT_STATE:
-            return float(row in {("deep_research_agent", "stuck"), ("billing_agent", "healthy")})
+            return float(
+                row in {("deep_research_agent", HealthState.STUCK), ("billing_agent", HealthState.HEALTHY)}
+            )
         return 1.0
 
 
@@ -199,8 +202,8 @@ def test_the_worst_state_of_an_agent_is_its_rank(prometheus: httpx.Client, dashb
     result = prometheus.get("/query", params={"query": rank}).json()["data"]["result"]
 
     assert {series["metric"]["agent"]: float(series["value"][1]) for series in result} == {
-        "deep_research_agent": STATES["stuck"][0],
-        "billing_agent": STATES["healthy"][0],
+        "deep_research_agent": STATES[HealthState.STUCK][0],
+        "billing_agent": STATES[HealthState.HEALTHY][0],
     }
 
 

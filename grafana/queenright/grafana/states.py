@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from queenright.grafana.promql import select
+from queenright.health.findings import HealthState, Severity
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation import names
 
 GREEN, BLUE, YELLOW, ORANGE, RED, GREY = "green", "blue", "yellow", "orange", "red", "#8e8e8e"
 
-STATES: dict[str, tuple[int, str]] = {
-    "terminated": (0, GREY),
-    "healthy": (1, GREEN),
-    "degraded": (2, YELLOW),
-    "stuck": (3, ORANGE),
-    "failing": (4, RED),
+STATES: dict[HealthState, tuple[int, str]] = {
+    HealthState.TERMINATED: (0, GREY),
+    HealthState.HEALTHY: (1, GREEN),
+    HealthState.DEGRADED: (2, YELLOW),
+    HealthState.STUCK: (3, ORANGE),
+    HealthState.FAILING: (4, RED),
 }
 """Rank and colour of each health state. Who is terminated needs nobody any more, so it ranks lowest."""
 
-SEVERITIES: dict[str, str] = {"low": BLUE, "medium": YELLOW, "high": ORANGE, "critical": RED}
-"""Colour of each ticket severity, mildest first."""
+SEVERITIES: dict[Severity, str] = {
+    Severity.LOW: BLUE,
+    Severity.MEDIUM: YELLOW,
+    Severity.HIGH: ORANGE,
+    Severity.CRITICAL: RED,
+}
+"""Colour of each ticket severity."""
 
 Lines = tuple[tuple[float, str], ...]
 """Threshold lines: from which value on, in which colour."""

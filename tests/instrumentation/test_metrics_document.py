@@ -1,0 +1,72 @@
+"""docs/metrics.md is the table of names, no more and no less."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from pathlib import Path
+
+import pytest
+from queenright.instrumentation import names
+
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
+ROWS = [
+    [cell.strip() for cell in line.strip("|").split("|")] for line in DOCUMENT.splitlines() if line[:1] == "|"
+]
+
+
+def quoted(text: str) -> tuple[str, ...]:
+    return tuple(re.findall(r"`([^`]+)`", text))
+
+
+def constants(*prefixes: str) -> set[str]:
+    values = {value for name, value in vars(names).items() if name.isupper() and isinstance(value, str)}
+    return {value for value in values if value.startswith(prefixes)}
+
+
+def test_every_metric_is_documented_with_its_type_and_its_labels_and_nothing_else_is() -> None:
+    documented = {
+        quoted(row[0])[0]: (row[1], quoted(row[2])) for row in ROWS if row[0].startswith("`queenright_")
+    }
+
+    assert documented == {metric.name: (metric.kind, metric.labels) for metric in names.METRICS.values()}
+
+
+def test_every_label_is_explained() -> None:
+    labels = {label for metric in names.METRICS.values() for label in metric.labels}
+    section = DOCUMENT[DOCUMENT.index("## Labels") : DOCUMENT.index("## Spans")]
+
+    assert labels <= set(
+        quoted("\n".join(line.split("|")[1] for line in section.splitlines() if "|" in line))
+    )
+
+
+@pytest.mark.parametrize(
+    ("row", "values"),
+    [
+        ("`verdict`", [*(verdict.lower() for verdict in names.Verdict), "error"]),
+        ("`outcome` of a tool call", list(names.ToolOutcome)),
+        ("`reason`", list(names.WaitingReason)),
+        ("`phase`", list(names.Phase)),
+    ],
+)
+def test_the_values_of_a_label_are_those_that_are_written(row: str, values: list[str | StrEnum]) -> None:
+    [found] = [cells for cells in ROWS if cells[0] == row]
+
+    assert list(quoted(found[1])) == values
+
+
+def test_every_span_and_attribute_and_start_record_is_documented() -> None:
+    wire = constants("gen_ai.", "queenright.", "error.", "service.")
+    spans = {value for name, value in vars(names).items() if name.startswith("SPAN_")} | set(names.Operation)
+    said = set(quoted(DOCUMENT))
+
+    assert wire <= said
+    assert spans == {span.split(" {")[0] for span in said if " {" in span}
+
+
+def test_no_attribute_is_documented_that_nobody_writes() -> None:
+    written = constants("gen_ai.", "queenright.")
+    said = {name for name in quoted(DOCUMENT) if re.fullmatch(r"(gen_ai|queenright)\.[a-z_.]+", name)}
+
+    assert said - {"queenright.instrumentation.names"} <= written
