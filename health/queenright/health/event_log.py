@@ -1,0 +1,277 @@
+"""
+The event log: an append-only table in which every row carries the hash of all rows before it.
+
+``hash`` of a row is SHA-256 over the previous row's hash (32 zero bytes before the first) followed by
+the UTF-8 bytes of a JSON array of the row's columns, ``seq`` to ``data``, in the table's order.
+``event_log_head`` holds length and last hash, so that a cut tail is found too. What a chain without a
+key cannot find: somebody who rewrites every row from some point on, and the head. Against that, keep
+``Verification.head`` somewhere else now and then.
+
+Every function takes a connection inside a transaction: the store's ``transact`` and ``read`` give one.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import orjson
+from sqlalchemy import Connection, Dialect, Row, func, insert, select, update
+from sqlalchemy.exc import DBAPIError
+
+from queenright.health.tables import EVENT_LOG_HEAD, EVENTS
+from queenright.runtime.events import AgentEvent, EventType
+
+_HASHED: Final = tuple(column for column in EVENTS.columns if column.name != "hash")
+_NAMES: Final = tuple(EVENTS.columns.keys())
+_PAGE: Final = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """What ``verify`` found: whether the log is whole, and if not, where and how it is broken."""
+
+    ok: bool
+    rows: int
+    """Rows that were read and found whole, from the first on."""
+    first_bad: int | None = None
+    """The first sequence number that is changed, missing or not the log's own."""
+    reason: str = ""
+    head: str = ""
+    """The hash, in hex, up to the last whole row."""
+
+
+def append_events(conn: Connection, events: Sequence[AgentEvent], *, fresh: bool = False) -> int:
+    """
+    Append ``events`` and return how many were new: an id that the log has already is left out.
+
+    Args:
+        conn: A connection in a transaction.
+        events: What happened, in order.
+        fresh: The ids are taken to be new, and not looked for first. If one is not, the transaction
+            is spoilt: the caller rolls it back and tries again without this.
+
+    Raises:
+        TypeError: ``data`` holds what is no JSON value.
+        sqlalchemy.exc.DBAPIError: The database refused; the caller rolls back.
+    """
+    sql = _sql(conn.dialect)
+    length, digest = conn.exec_driver_sql(sql.head).one()
+    rows = _chain(events if fresh else _without_known(conn, events), length, digest)
+    if not rows:
+        return 0
+    # By the driver's own executemany: through Core's parameter handling it is 39,000 rows a second in
+    # batches of 100 instead of 58,000 (2.1 GHz).
+    conn.exec_driver_sql(sql.insert, rows if conn.dialect.positional else [_named(_NAMES, row) for row in rows])
+    head = (rows[-1][0], rows[-1][-1])
+    conn.exec_driver_sql(sql.move, head if conn.dialect.positional else _named(("length", "hash"), head))
+    return len(rows)
+
+
+def read_events(
+    conn: Connection,
+    *,
+    after: int = 0,
+    types: Collection[EventType] | None = None,
+    agent_id: str | None = None,
+    since: float | None = None,
+    limit: int = 1000,
+) -> list[tuple[int, AgentEvent]]:
+    """
+    Return events with their sequence numbers, oldest first.
+
+    Args:
+        conn: A connection in a transaction.
+        after: Only events with a higher sequence number: the last one of the page before.
+        types: Only these types; None is all, and an empty collection is none.
+        agent_id: Only this worker's.
+        since: Only events authored at or after this time, in seconds since the epoch.
+        limit: At most so many.
+    """
+    query = select(*_HASHED).where(EVENTS.c.seq > after).order_by(EVENTS.c.seq).limit(limit)
+    if types is not None:
+        query = query.where(EVENTS.c.type.in_([t.value for t in types]))
+    if agent_id is not None:
+        query = query.where(EVENTS.c.agent_id == agent_id)
+    if since is not None:
+        query = query.where(EVENTS.c.time >= since)
+    return [(row.seq, event) for row in conn.execute(query) if (event := _event(row)) is not None]
+
+
+def replay(conn: Connection, since: float) -> Iterator[AgentEvent]:
+    """
+    Yield, in the order they were logged, the events authored at or after ``since``.
+
+    Reads in pages: a log of any length is replayed in little memory.
+    """
+    first = conn.execute(select(func.min(EVENTS.c.seq)).where(EVENTS.c.time >= since)).scalar()
+    if first is None:
+        return
+    after = first - 1
+    while rows := conn.execute(
+        # By sequence number alone: with the time in it, the planner may sort the whole log for every page.
+        select(*_HASHED).where(EVENTS.c.seq > after).order_by(EVENTS.c.seq).limit(_PAGE)
+    ).all():
+        after = rows[-1].seq
+        for row in rows:
+            if row.time >= since and (event := _event(row)) is not None:
+                yield event
+
+
+def verify(conn: Connection) -> Verification:
+    """
+    Read the whole log, in little memory, and say whether it is as it was written.
+
+    Finds any row changed, removed, inserted or moved, and a tail cut off or added.
+    """
+    digest, rows = bytes(32), 0
+
+    def bad(reason: str, seq: int) -> Verification:
+        return Verification(ok=False, rows=rows, first_bad=seq, reason=reason, head=digest.hex())
+
+    pages = _pages(conn)
+    while True:
+        expected = rows + 1
+        try:
+            row = next(pages, None)
+        except DBAPIError as error:
+            return bad(f"row {expected} cannot be read: {error.orig}", expected)
+        if row is None:
+            break
+        if row.seq != expected:
+            what = "missing" if row.seq > expected else "added"
+            return bad(f"row {min(row.seq, expected)} is {what}", min(row.seq, expected))
+        found = _link(digest, tuple(row)[:-1])
+        if found is None or found != row.hash:
+            return bad(f"row {expected} is not what was written", expected)
+        digest, rows = found, expected
+    heads = conn.execute(select(EVENT_LOG_HEAD.c.length, EVENT_LOG_HEAD.c.hash)).all()
+    if len(heads) != 1:
+        return bad("the record of the log's length is missing", rows + 1)
+    length, head = heads[0]
+    if length > rows:
+        return bad(f"the last {length - rows} rows are missing", rows + 1)
+    if length < rows:
+        return bad(f"{rows - length} rows were added after the last that was written", length + 1)
+    if head != digest:
+        return bad(f"row {rows} does not end in the hash that was recorded", max(rows, 1))
+    return Verification(ok=True, rows=rows, head=digest.hex())
+
+
+def _chain(events: Sequence[AgentEvent], length: int, digest: bytes) -> list[tuple[Any, ...]]:
+    rows: list[tuple[Any, ...]] = []
+    sha256, dumps = hashlib.sha256, orjson.dumps
+    for event in events:
+        length += 1
+        row = (
+            length,
+            event.id,
+            event.type.value,
+            event.time,
+            event.agent_id,
+            event.session_id,
+            event.incarnation_id,
+            event.graph_id,
+            event.stream_id,
+            event.node_id,
+            event.execution_id,
+            event.trace_id,
+            event.span_id,
+            dumps(event.data, _plain).decode(),
+        )
+        digest = sha256(digest + dumps(row)).digest()
+        rows.append((*row, digest))
+    return rows
+
+
+def _plain(value: object) -> object:
+    """Turn what JSON has no word for, but is one of its kinds, into that kind."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} is not a JSON value")
+
+
+def _link(digest: bytes, row: tuple[Any, ...]) -> bytes | None:
+    try:
+        return hashlib.sha256(digest + orjson.dumps(row)).digest()
+    except TypeError:  # a value of a type that the log never writes
+        return None
+
+
+class _Sql(NamedTuple):
+    head: str
+    insert: str
+    move: str
+
+
+@functools.lru_cache(maxsize=8)
+def _sql(dialect: Dialect) -> _Sql:
+    """Return the statements of an append as the driver takes them."""
+    head = EVENT_LOG_HEAD
+    return _Sql(
+        str(select(head.c.length, head.c.hash).compile(dialect=dialect)),
+        str(insert(EVENTS).compile(dialect=dialect)),
+        str(update(head).compile(dialect=dialect, column_keys=["length", "hash"])),
+    )
+
+
+def _named(names: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
+    return dict(zip(names, values, strict=True))
+
+
+def _without_known(conn: Connection, events: Sequence[AgentEvent]) -> list[AgentEvent]:
+    known: set[str] = set()
+    for start in range(0, len(events), _PAGE):
+        ids = [event.id for event in events[start : start + _PAGE]]
+        known.update(conn.execute(select(EVENTS.c.id).where(EVENTS.c.id.in_(ids))).scalars())
+    fresh = []
+    for event in events:
+        if event.id not in known:
+            known.add(event.id)
+            fresh.append(event)
+    return fresh
+
+
+def _event(row: Row[Any]) -> AgentEvent | None:
+    """Return the event, or None if a newer version wrote a type that this one does not know."""
+    try:
+        kind = EventType(row.type)
+    except ValueError:
+        return None
+    return AgentEvent(
+        id=row.id,
+        type=kind,
+        time=row.time,
+        agent_id=row.agent_id,
+        session_id=row.session_id,
+        incarnation_id=row.incarnation_id,
+        graph_id=row.graph_id,
+        stream_id=row.stream_id,
+        node_id=row.node_id,
+        execution_id=row.execution_id,
+        trace_id=row.trace_id,
+        span_id=row.span_id,
+        data=orjson.loads(row.data),
+    )
+
+
+def _pages(conn: Connection) -> Iterator[Row[Any]]:
+    """Yield every row; where a page cannot be read, one by one up to the row that is at fault."""
+    after, size = None, _PAGE
+    query = select(*_HASHED, EVENTS.c.hash).order_by(EVENTS.c.seq)
+    while True:
+        page = query.limit(size) if after is None else query.where(EVENTS.c.seq > after).limit(size)
+        try:
+            rows = conn.execute(page).all()
+        except DBAPIError:
+            if size == 1:
+                raise
+            size = 1
+            continue
+        if not rows:
+            return
+        after = rows[-1].seq
+        yield from rows

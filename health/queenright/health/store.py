@@ -1,0 +1,320 @@
+"""
+The store: where what must outlive the process is kept.
+
+One thread writes. What is queued when it looks goes into one transaction, so that the cost of a commit
+is shared, and whoever awaits is told after the commit. Readers have connections and threads of their
+own, and see the database as it was when they began.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Final, TypeVar
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
+
+from queenright.health.database import Database, StoreError
+from queenright.health.event_log import append_events
+from queenright.runtime.events import ALERT_CLASS, AgentEvent
+
+__all__ = ["Store", "StoreError"]
+
+T = TypeVar("T")
+
+_GROUP_ROWS: Final = 2_000
+"""Rows in one transaction, at most: bounds how long whoever came first waits."""
+
+_READ_THREADS: Final = 4
+
+
+@dataclass(slots=True)
+class _Append:
+    events: Sequence[AgentEvent]
+    future: asyncio.Future[Any]
+
+
+@dataclass(slots=True)
+class _Transact:
+    fn: Callable[[Connection], Any]
+    future: asyncio.Future[Any]
+
+
+_STOP: Final = object()
+_Outcome = tuple["_Append | _Transact", Any, BaseException | None]
+
+
+class Store:
+    """
+    A database opened for this process. The async methods belong to one event loop.
+
+    What a commit survives: events of ``ALERT_CLASS`` (and everything queued with them) and every
+    ``transact`` survive a power cut (``synchronous=FULL``); other events survive the process's death,
+    and a power cut may take the last of them.
+    """
+
+    def __init__(self, database: Database, *, read_only: bool = False, capacity: int = 20_000) -> None:
+        self._database = database
+        self._read_only = read_only
+        self._capacity = capacity
+        self._depth = 0
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._closed = False
+        self._shut_down = False
+        self._shut_down_lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._readers = ThreadPoolExecutor(_READ_THREADS, "queenright-read")
+        self._writer: threading.Thread | None = None
+        if not read_only:
+            self._writer = threading.Thread(target=self._write, name="queenright-write", daemon=True)
+            self._writer.start()
+
+    @classmethod
+    def open(
+        cls, url: str, *, read_only: bool = False, busy_timeout: float = 5.0, capacity: int = 20_000
+    ) -> Store:
+        """
+        Open the database at ``url``: create it if it is not there, bring its schema up to date.
+
+        Args:
+            url: ``sqlite:///relative/path`` or ``sqlite:////absolute/path``.
+            read_only: Look into a database that another process may be writing to.
+            busy_timeout: How many seconds to wait for another program's lock.
+            capacity: Rows that may be queued before ``append`` awaits room.
+
+        Raises:
+            StoreError: It is locked, in use, not writable, damaged, another program's or of a newer schema.
+        """
+        database = Database(url, read_only=read_only, busy_timeout=busy_timeout)
+        return cls(database, read_only=read_only, capacity=capacity)
+
+    def __repr__(self) -> str:
+        return f"Store({str(self._database.path)!r}, depth={self._depth})"
+
+    @property
+    def depth(self) -> int:
+        """Rows and transactions that were handed over and are not committed yet."""
+        return self._depth
+
+    async def append(self, events: Sequence[AgentEvent]) -> None:
+        """
+        Append ``events`` to the event log, all or none; return after the commit.
+
+        Awaits room while too much is queued. An event that is in the log already is ignored.
+
+        Raises:
+            StoreError: They could not be written; none of them was.
+        """
+        if not events:
+            return
+        loop = self._enter()
+        events = tuple(events)
+        await self._reserve(loop, len(events))
+        future: asyncio.Future[None] = loop.create_future()
+        self._jobs.put(_Append(events, future))
+        await future
+
+    async def transact(self, fn: Callable[[Connection], T]) -> T:
+        """
+        Call ``fn`` in a transaction of its own, in the writer thread; return its result after the commit.
+
+        Whatever ``fn`` raises undoes the transaction and is raised here.
+
+        Raises:
+            StoreError: The database refused.
+        """
+        loop = self._enter()
+        self._depth += 1
+        future: asyncio.Future[T] = loop.create_future()
+        self._jobs.put(_Transact(fn, future))
+        return await future
+
+    async def read(self, fn: Callable[[Connection], T]) -> T:
+        """
+        Call ``fn`` with a snapshot of the database, in a thread of its own.
+
+        ``fn`` must return values, not open cursors.
+
+        Raises:
+            StoreError: The database refused.
+        """
+        return await asyncio.get_running_loop().run_in_executor(self._readers, self.read_now, fn)
+
+    def read_now(self, fn: Callable[[Connection], T]) -> T:
+        """Call ``fn`` with a snapshot of the database, here and now: for the command line and start-up."""
+        if self._shut_down:
+            raise self._is_closed()
+        try:
+            with self._database.reader.connect() as conn:
+                return fn(conn)
+        except DBAPIError as error:
+            raise self._error("read from", error) from error
+
+    async def close(self) -> None:
+        """Write what is queued, then close the database. Whoever still awaits room is refused."""
+        self._refuse()
+        await asyncio.to_thread(self._shut)
+
+    def close_now(self) -> None:
+        """Like ``close``, for where there is no event loop."""
+        self._refuse()
+        self._shut()
+
+    # -- the event loop's side ----------------------------------------------------------------------
+
+    def _enter(self) -> asyncio.AbstractEventLoop:
+        if self._closed:
+            raise self._is_closed()
+        if self._read_only:
+            raise StoreError(f"{self._database.path} was opened to read only")
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            if self._loop is not None and not self._loop.is_closed():
+                raise RuntimeError("the store is in use by another event loop; open one store a loop")
+            self._loop = loop
+            self._depth = 0
+        return loop
+
+    async def _reserve(self, loop: asyncio.AbstractEventLoop, rows: int) -> None:
+        """Count ``rows`` in, in order of arrival, once there is room."""
+        if not self._waiting and self._fits(rows):
+            self._depth += rows
+            return
+        room: asyncio.Future[None] = loop.create_future()
+        entry = (rows, room)
+        self._waiting.append(entry)
+        try:
+            await room
+        except asyncio.CancelledError:
+            if room.done() and not room.cancelled() and room.exception() is None:
+                self._release(rows)
+            else:
+                with contextlib.suppress(ValueError):
+                    self._waiting.remove(entry)
+            raise
+
+    def _fits(self, rows: int) -> bool:
+        # More at once than there is ever room for goes alone.
+        return self._depth == 0 or self._depth + rows <= self._capacity
+
+    def _release(self, rows: int) -> None:
+        self._depth -= rows
+        while self._waiting and self._fits(self._waiting[0][0]):
+            rows, room = self._waiting.popleft()
+            if not room.done():
+                self._depth += rows
+                room.set_result(None)
+
+    def _settle(self, outcomes: list[_Outcome]) -> None:
+        for job, result, error in outcomes:
+            if not job.future.done():
+                if error is None:
+                    job.future.set_result(result)
+                else:
+                    job.future.set_exception(error)
+            self._release(len(job.events) if isinstance(job, _Append) else 1)
+
+    def _refuse(self) -> None:
+        if not self._closed:
+            self._closed = True
+            while self._waiting:
+                _, room = self._waiting.popleft()
+                if not room.done():
+                    room.set_exception(self._is_closed())
+
+    def _shut(self) -> None:
+        with self._shut_down_lock:
+            if self._shut_down:
+                return
+            if self._writer is not None:
+                self._jobs.put(_STOP)
+                self._writer.join()
+            self._readers.shutdown()
+            self._shut_down = True
+            self._database.close()
+
+    # -- the writer's side --------------------------------------------------------------------------
+
+    def _write(self) -> None:
+        held: Any = None
+        while True:
+            job = held if held is not None else self._jobs.get()
+            held = None
+            if job is _STOP:
+                return
+            if isinstance(job, _Transact):
+                outcomes = [self._run(job)]
+            else:
+                group, held = self._gather(job)
+                outcomes = self._append_group(group)
+            # The loop may be gone: then nobody awaits.
+            with contextlib.suppress(RuntimeError):
+                job.future.get_loop().call_soon_threadsafe(self._settle, outcomes)
+
+    def _gather(self, first: _Append) -> tuple[list[_Append], Any]:
+        """Take what else is queued, up to a bound or to what is no append; return that too."""
+        group, rows = [first], len(first.events)
+        while rows < _GROUP_ROWS:
+            try:
+                job = self._jobs.get_nowait()
+            except queue.Empty:
+                break
+            if not isinstance(job, _Append):
+                return group, job
+            group.append(job)
+            rows += len(job.events)
+        return group, None
+
+    def _append_group(self, group: list[_Append]) -> list[_Outcome]:
+        try:
+            self._append(group)
+        except OperationalError as error:
+            # Disk full, locked by another program: nobody's rows are to blame, nobody's would go in.
+            failure = self._error("write to", error)
+            return [(job, None, failure) for job in group]
+        except Exception as error:
+            if len(group) > 1:
+                # Somebody's rows are at fault: whose, is found by writing one after the other.
+                return [outcome for job in group for outcome in self._append_group([job])]
+            return [(group[0], None, self._error("write to", error))]
+        return [(job, None, None) for job in group]
+
+    def _append(self, group: list[_Append]) -> None:
+        events = list(chain.from_iterable(job.events for job in group))
+        self._database.durable(any(event.type in ALERT_CLASS for event in events))
+        writer = self._database.writer
+        try:
+            with writer.begin():
+                append_events(writer, events, fresh=True)
+        except IntegrityError:
+            with writer.begin():
+                append_events(writer, events)
+
+    def _run(self, job: _Transact) -> _Outcome:
+        try:
+            self._database.durable(True)
+            with self._database.writer.begin():
+                result = job.fn(self._database.writer)
+        except DBAPIError as error:
+            return job, None, self._error("write to", error)
+        except BaseException as error:
+            return job, None, error
+        return job, result, None
+
+    def _error(self, what: str, error: Exception) -> StoreError:
+        cause = error.orig if isinstance(error, DBAPIError) else error
+        failure = StoreError(f"cannot {what} {self._database.path}: {cause}")
+        failure.__cause__ = error
+        return failure
+
+    def _is_closed(self) -> StoreError:
+        return StoreError(f"the store of {self._database.path} is closed")

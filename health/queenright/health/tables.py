@@ -1,0 +1,137 @@
+"""
+The tables of the store, as SQLAlchemy Core sees them now.
+
+How a database gets them is in ``migrations/``; a test holds the two together.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    text,
+)
+
+SCHEMA_REVISION: Final = "0001"
+"""The newest migration, so that opening a database that is up to date need not import Alembic."""
+
+METADATA: Final = MetaData()
+
+_SEQ = BigInteger().with_variant(Integer(), "sqlite")  # only INTEGER PRIMARY KEY is SQLite's own row id
+
+EVENTS: Final = Table(
+    "events",
+    METADATA,
+    Column("seq", _SEQ, primary_key=True, autoincrement=False),
+    Column("id", Text, nullable=False),
+    Column("type", Text, nullable=False),
+    Column("time", Float, nullable=False),
+    Column("agent_id", Text, nullable=False),
+    Column("session_id", Text, nullable=False),
+    Column("incarnation_id", Text, nullable=False),
+    Column("graph_id", Text, nullable=False),
+    Column("stream_id", Text, nullable=False),
+    Column("node_id", Text, nullable=False),
+    Column("execution_id", Text, nullable=False),
+    Column("trace_id", Text, nullable=False),
+    Column("span_id", Text, nullable=False),
+    # Text, not JSON: the hash is over these very bytes.
+    Column("data", Text, nullable=False),
+    Column("hash", LargeBinary, nullable=False),
+    Index("ix_events_id", "id", unique=True),
+    Index("ix_events_agent_id", "agent_id"),
+    Index("ix_events_type", "type"),
+    Index("ix_events_time", "time"),
+)
+"""The event log: append-only, hash-chained (``queenright.health.event_log``)."""
+
+EVENT_LOG_HEAD: Final = Table(
+    "event_log_head",
+    METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("length", BigInteger, nullable=False),
+    Column("hash", LargeBinary, nullable=False),
+    CheckConstraint("id = 1", name="ck_event_log_head_one_row"),
+)
+"""How long the event log is and how it ends, so that a cut tail is found. One row."""
+
+_OPEN = text("status IN ('open', 'intervening', 'acknowledged')")
+_LIVE = text("closed_at IS NULL")
+
+TICKETS: Final = Table(
+    "tickets",
+    METADATA,
+    Column("ticket_id", Text, primary_key=True),
+    Column("fingerprint", Text, nullable=False),
+    Column("agent_id", Text, nullable=False),
+    Column("session_id", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("severity", Text, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("first_seen", Float, nullable=False),
+    Column("updated_at", Float, nullable=False),
+    Column("closed_at", Float),
+    # The whole ticket; the columns above are copies to search by.
+    Column("body", Text, nullable=False),
+    Index(
+        "ux_tickets_one_open_per_session",
+        "agent_id",
+        "session_id",
+        unique=True,
+        sqlite_where=_OPEN,
+        postgresql_where=_OPEN,
+    ),
+    Index(
+        "ux_tickets_one_live_per_fingerprint",
+        "fingerprint",
+        unique=True,
+        sqlite_where=_LIVE,
+        postgresql_where=_LIVE,
+    ),
+    Index("ix_tickets_updated_at", "updated_at"),
+)
+"""Escalation tickets (``queenright.health.tickets``)."""
+
+OUTBOX: Final = Table(
+    "outbox",
+    METADATA,
+    Column("id", Integer, primary_key=True),
+    Column("ticket_id", Text, nullable=False),
+    Column("alert_key", Text, nullable=False),
+    Column("labels", JSON, nullable=False),
+    Column("annotations", JSON, nullable=False),
+    Column("starts_at", Float, nullable=False),
+    Column("ends_at", Float),
+    Column("created_at", Float, nullable=False),
+    Column("updated_at", Float, nullable=False),
+    Column("active", Boolean, nullable=False),
+    Index("ix_outbox_ticket_id", "ticket_id"),
+    Index("ix_outbox_active", "active"),
+)
+"""Notifications that must leave, written in the transaction of the decision behind them."""
+
+OUTBOX_DELIVERIES: Final = Table(
+    "outbox_deliveries",
+    METADATA,
+    Column("outbox_id", Integer, ForeignKey("outbox.id"), primary_key=True),
+    Column("peer", Text, primary_key=True),
+    Column("status", Text, primary_key=True),
+    Column("attempts", Integer, nullable=False),
+    Column("last_attempt_at", Float),
+    Column("delivered_at", Float),
+    Column("last_error", Text),
+)
+"""What each Alertmanager peer has been told of each notification: ``firing`` and ``resolved``."""
