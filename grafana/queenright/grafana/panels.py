@@ -53,7 +53,9 @@ def time_series(
     """Return values over time; ``lines`` are thresholds, ``colours`` fix the colour of a series."""
     panel = _dress(timeseries.Panel(), title, description, unit, size)
     panel.min(0).line_width(1).fill_opacity(80 if stacked else 10).span_nulls(False)
-    panel.show_points(common_models.VisibilityMode.AUTO)
+    panel.show_points(common_models.VisibilityMode.AUTO).color_scheme(
+        _coloured(models.FieldColorModeId.PALETTE_CLASSIC_BY_NAME)
+    )
     panel.tooltip(
         common.VizTooltipOptions()
         .mode(common_models.TooltipDisplayMode.MULTI)
@@ -100,6 +102,7 @@ def numbers(
     panel.text_mode(common_models.BigValueTextMode.VALUE_AND_NAME)
     panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]).values(False).fields(""))
     panel.thresholds(_thresholds(lines)).no_value("0")
+    panel.color_scheme(_coloured(models.FieldColorModeId.THRESHOLDS))
     for name, colour in colours:
         steps = [{"color": "transparent", "value": None}, {"color": colour, "value": 1}]
         thresholds = {"mode": "absolute", "steps": steps}
@@ -119,7 +122,7 @@ def state_history(
     panel = _dress(statetimeline.Panel(), title, description, "none", size)
     panel.mappings([_words(words)]).show_value(common_models.VisibilityMode.AUTO).row_height(0.85)
     panel.merge_values(True).fill_opacity(75).line_width(0)
-    panel.color_scheme(builders.FieldColor().mode(models.FieldColorModeId.THRESHOLDS))
+    panel.color_scheme(_coloured(models.FieldColorModeId.THRESHOLDS))
     return panel.targets([_target(query, "A")])
 
 
@@ -149,6 +152,7 @@ def agent_table(
 ) -> table.Panel:
     """Return one row an agent, highest first column first; the name links to the agent's dashboard."""
     panel = _dress(table.Panel(), title, description, "none", size)
+    panel.color_scheme(_coloured(models.FieldColorModeId.THRESHOLDS))
     named = [(column, ref) for ref, column in zip("ABCDEFGH", columns, strict=False)]
     panel.targets(
         [
@@ -206,6 +210,10 @@ def _named(queries: Sequence[Query]) -> Iterable[tuple[Query, str]]:
 def _thresholds(lines: Lines) -> builders.ThresholdsConfig:
     steps = [models.Threshold(None, GREEN), *(models.Threshold(value, colour) for value, colour in lines)]
     return builders.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(steps)
+
+
+def _coloured(mode: models.FieldColorModeId) -> builders.FieldColor:
+    return builders.FieldColor().mode(mode)
 
 
 def _fixed(colour: str) -> models.DynamicConfigValue:
