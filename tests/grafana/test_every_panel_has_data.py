@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from queenright.grafana import annotation_queries, queries
-from queenright.grafana.promql import share_by
+from queenright.grafana.promql import age_by, share_by
 from queenright.grafana.states import SEVERITIES, STATES
 from queenright.health.findings import HealthState
 from queenright.instrumentation import names
@@ -26,6 +26,7 @@ from queenright.server.programs import find_program
 
 Dashboard = dict[str, Any]
 
+AGE = 30.0
 SCRAPES = 4
 WINDOW = "4s"
 VALUES: dict[str, list[str]] = {
@@ -71,7 +72,7 @@ class EveryMetric(Collector):
 
     def _gauge(self, metric: names.MetricName, row: tuple[str, ...]) -> float:
         if metric.name.endswith("_timestamp_seconds"):
-            return time.time() - 30
+            return 0.0 if "billing_agent" in row else time.time() - AGE
         if metric is names.AGENT_STATE:
             return float(
                 row in {("deep_research_agent", HealthState.STUCK), ("billing_agent", HealthState.HEALTHY)}
@@ -213,3 +214,14 @@ def test_a_tool_without_errors_shows_none_rather_than_nothing(prometheus: httpx.
         expr = expr.replace(variable, ".+")
 
     assert set(run(prometheus, expr.replace("$__rate_interval", WINDOW))) == {0.0}
+
+
+def test_what_never_happened_has_no_age_rather_than_fifty_years(prometheus: httpx.Client) -> None:
+    expr = age_by("agent", names.WORKER_LAST_CHECKPOINT)
+    for variable in ("$job", "$instance", "$agent"):
+        expr = expr.replace(variable, ".+")
+
+    result = prometheus.get("/query", params={"query": expr}).json()["data"]["result"]
+
+    assert [series["metric"]["agent"] for series in result] == ["deep_research_agent"]
+    assert AGE <= float(result[0]["value"][1]) < AGE + 60

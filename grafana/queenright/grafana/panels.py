@@ -101,7 +101,7 @@ def numbers(
     panel.graph_mode(common_models.BigValueGraphMode.NONE)
     panel.text_mode(common_models.BigValueTextMode.VALUE_AND_NAME)
     panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]).values(False).fields(""))
-    panel.thresholds(_thresholds(lines)).no_value("0")
+    panel.thresholds(_thresholds(lines)).no_value("0" if unit == "none" else "no data")
     panel.color_scheme(_coloured(models.FieldColorModeId.THRESHOLDS))
     for name, colour in colours:
         steps = [{"color": "transparent", "value": None}, {"color": colour, "value": 1}]

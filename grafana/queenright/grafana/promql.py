@@ -67,4 +67,5 @@ def buckets_of(metric: MetricName) -> str:
 
 def age_by(labels: str, metric: MetricName) -> str:
     """Return the seconds since a timestamp gauge, by ``labels``; the newest instance speaks."""
-    return f"time() - max by ({labels}) ({select(metric)})"
+    # A gauge that was never set is 0, which would be an age of fifty years.
+    return f"time() - max by ({labels}) ({select(metric)} > 0)"
