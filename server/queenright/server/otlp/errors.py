@@ -1,0 +1,55 @@
+"""What can be wrong with a request, each with the HTTP status and the gRPC code that say so."""
+
+from __future__ import annotations
+
+from queenright.instrumentation.errors import QueenrightError
+
+INVALID_ARGUMENT = 3
+DEADLINE_EXCEEDED = 4
+NOT_FOUND = 5
+RESOURCE_EXHAUSTED = 8
+UNIMPLEMENTED = 12
+UNAVAILABLE = 14
+
+
+class Refused(QueenrightError):
+    """Raised when a request is answered with an error; ``status`` is HTTP's, ``code`` gRPC's."""
+
+    def __init__(
+        self, status: int, code: int, reason: str, headers: tuple[tuple[bytes, bytes], ...] = ()
+    ) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.code = code
+        self.headers = headers
+
+
+class Overloaded(QueenrightError):
+    """Raised by what events are handed to, when it can take no more for now."""
+
+    def __init__(
+        self, reason: str = "the service is overloaded; send this again later", *, retry_after: int = 5
+    ) -> None:
+        super().__init__(reason)
+        self.retry_after = retry_after
+
+
+def malformed(reason: str) -> Refused:
+    """Return the refusal of a body that is not what its headers say."""
+    return Refused(400, INVALID_ARGUMENT, reason)
+
+
+def too_large(what: str, limit: int) -> Refused:
+    """Return the refusal of a body that is longer than ``limit`` bytes."""
+    # The rest of the body is not read, so the connection cannot be used again.
+    return Refused(
+        413,
+        RESOURCE_EXHAUSTED,
+        f"{what} is longer than {limit} bytes; send smaller batches (OTEL_BSP_MAX_EXPORT_BATCH_SIZE)",
+        ((b"connection", b"close"),),
+    )
+
+
+def unavailable(reason: str, retry_after: int) -> Refused:
+    """Return the refusal of a request that is right but cannot be taken now; clients send it again."""
+    return Refused(503, UNAVAILABLE, reason, ((b"retry-after", str(retry_after).encode()),))

@@ -1,0 +1,269 @@
+"""
+Passing telemetry on: what an agent sent here also goes where it went before.
+
+Requests are queued as they came and sent in the background, so the agent
+never waits for the other end. The queue is bounded in bytes; when it is full
+the oldest request is dropped and counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import httpx
+from prometheus_client import CollectorRegistry, Counter
+from queenright.instrumentation import names
+from queenright.runtime.events import new_id
+
+logger = logging.getLogger(__name__)
+
+RETRIED: Final = frozenset({429, 502, 503, 504})
+"""The statuses that OTLP/HTTP says are worth another try; any other refusal is final."""
+
+VIA: Final = b"x-queenright-via"
+"""Names the receivers that a request has been through, so that it goes through none twice."""
+
+# Hop-by-hop (RFC 9110 §7.6.1), and what the client makes anew for the request it sends.
+_NOT_PASSED: Final = frozenset(
+    {
+        b"connection",
+        b"content-length",
+        b"expect",
+        b"host",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+        VIA,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    path: str
+    headers: list[tuple[bytes, bytes]]
+    body: bytes
+    signal: str
+
+    @property
+    def size(self) -> int:
+        return len(self.body) + 1_024
+
+
+class Forwarder:
+    """
+    Sends requests on to another OTLP endpoint.
+
+    Args:
+        url: The endpoint without the signal's path (``https://collector:4318``); a user and password in
+            it become an ``Authorization`` header where the agent sent none, and are never printed.
+        max_bytes: How much may wait.
+        registry: Where ``queenright_telemetry_dropped_total`` is registered.
+        senders: Requests under way at one time.
+        timeout: Seconds that one try may take.
+        first_delay: Seconds before the second try; doubled for each one after, up to ``max_delay``.
+        give_up_after: Seconds after which a request that still fails is dropped.
+
+    Raises:
+        ValueError: The URL is not an absolute http or https one.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        max_bytes: int = 64 * 1024 * 1024,
+        registry: CollectorRegistry,
+        senders: int = 4,
+        timeout: float = 10.0,
+        first_delay: float = 1.0,
+        max_delay: float = 30.0,
+        give_up_after: float = 300.0,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        try:
+            parsed = httpx.URL(url)
+        except httpx.InvalidURL as error:
+            raise ValueError(f"the URL to forward to is not one: {error}") from None
+        if parsed.scheme not in ("http", "https") or not parsed.host:
+            raise ValueError("the URL to forward to must be like https://collector.example.com:4318")
+        self._auth = httpx.BasicAuth(parsed.username, parsed.password) if parsed.userinfo else None
+        bare = parsed.copy_with(userinfo=b"", fragment=None)
+        self._query = bare.query
+        self._base = str(bare.copy_with(query=None)).rstrip("/")
+        self._max_bytes = max_bytes
+        self._senders = senders
+        self._timeout = timeout
+        self._first_delay = first_delay
+        self._max_delay = max_delay
+        self._give_up_after = give_up_after
+        self._transport = transport
+        self._via = new_id().encode()
+        self._queue: deque[_Request] = deque()
+        self._bytes = 0
+        self._waiting = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._under_way = 0
+        self._tasks: list[asyncio.Task[None]] = []
+        self._client: httpx.AsyncClient | None = None
+        self._closed = False
+        self._failing = False
+        self.sent = 0
+        self.dropped = 0
+        name = names.TELEMETRY_DROPPED
+        self._dropped = Counter(name.name, name.help, name.labels, registry=registry)
+
+    def __repr__(self) -> str:
+        return f"Forwarder({self._base!r})"
+
+    @property
+    def endpoint(self) -> str:
+        """Where requests go, without credentials and query."""
+        return self._base
+
+    @property
+    def pending(self) -> int:
+        """Requests that wait or are under way."""
+        return len(self._queue) + self._under_way
+
+    async def start(self) -> None:
+        """Begin to send."""
+        self._client = httpx.AsyncClient(
+            timeout=self._timeout, transport=self._transport, follow_redirects=False
+        )
+        self._tasks = [
+            asyncio.create_task(self._send_all(), name=f"forward-{n}") for n in range(self._senders)
+        ]
+
+    async def stop(self, *, flush_seconds: float = 2.0) -> None:
+        """Send what waits for at most ``flush_seconds``; count the rest as dropped."""
+        self._closed = True
+        if self._tasks:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._idle.wait(), flush_seconds)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+        while self._queue:
+            self._drop(self._queue.popleft())
+        if self._client is not None:
+            await self._client.aclose()
+
+    def offer(self, path: str, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> None:
+        """Take a request to be sent on. Never waits and never raises; from the loop's thread."""
+        signal = path.rpartition("/")[2]
+        via = b", ".join(value for name, value in headers if name.lower() == VIA)
+        if self._via in via:
+            return
+        passed = [
+            (name, value) for name, value in headers if name.lower() not in _NOT_PASSED | _named_hops(headers)
+        ]
+        passed.append((VIA, b", ".join(filter(None, (via, self._via)))))
+        request = _Request(path, passed, body, signal)
+        if self._closed or request.size > self._max_bytes:
+            self._count_drop(signal)
+            return
+        self._queue.append(request)
+        self._bytes += request.size
+        while self._bytes > self._max_bytes and self._queue:
+            self._drop(self._queue.popleft())
+        self._idle.clear()
+        self._waiting.set()
+
+    def _drop(self, request: _Request) -> None:
+        self._bytes -= request.size
+        self._count_drop(request.signal)
+
+    def _count_drop(self, signal: str) -> None:
+        self.dropped += 1
+        self._dropped.labels(signal).inc()
+
+    async def _send_all(self) -> None:
+        while True:
+            while not self._queue:
+                self._waiting.clear()
+                if not self._under_way:
+                    self._idle.set()
+                await self._waiting.wait()
+            request = self._queue.popleft()
+            self._under_way += 1
+            sent = False
+            try:
+                sent = await self._send(request)
+            except Exception:
+                logger.exception("a request could not be passed on to %s", self._base)
+            finally:
+                self._under_way -= 1
+                if sent:
+                    self.sent += 1
+                    self._bytes -= request.size
+                else:
+                    self._drop(request)
+
+    async def _send(self, request: _Request) -> bool:
+        """Send a request, again and again while that makes sense; say whether it arrived."""
+        until = time.monotonic() + self._give_up_after
+        delay = self._first_delay
+        while True:
+            reason, again, wait = await self._try(request)
+            if not reason:
+                self._report(None)
+                return True
+            self._report(reason)
+            # Jitter, or every receiver behind one collector would come back at the same moment.
+            wait = max(wait, delay * random.uniform(0.5, 1.0))
+            if not again or time.monotonic() + wait > until:
+                return False
+            await asyncio.sleep(wait)
+            delay = min(delay * 2, self._max_delay)
+
+    async def _try(self, request: _Request) -> tuple[str, bool, float]:
+        """Send a request once; return why it failed ("" if not), whether to try again, and after how long."""
+        if self._client is None:
+            raise RuntimeError("the forwarder has not been started")
+        url = f"{self._base}{request.path}"
+        if self._query:
+            url = f"{url}?{self._query.decode('ascii', 'replace')}"
+        outgoing = httpx.Request("POST", url, headers=request.headers, content=request.body)
+        auth = self._auth if "authorization" not in outgoing.headers else None
+        try:
+            response = await self._client.send(outgoing, auth=auth)
+        except httpx.TransportError as error:
+            return type(error).__name__, True, 0.0
+        if response.is_success:
+            return "", False, 0.0
+        return f"status {response.status_code}", response.status_code in RETRIED, _retry_after(response)
+
+    def _report(self, reason: str | None) -> None:
+        """Log when the other end begins to fail and when it is back; not each request."""
+        if reason is not None and not self._failing:
+            logger.warning("telemetry cannot be passed on to %s: %s", self._base, reason)
+        elif reason is None and self._failing:
+            logger.info("telemetry is passed on to %s again", self._base)
+        self._failing = reason is not None
+
+
+def _named_hops(headers: Sequence[tuple[bytes, bytes]]) -> frozenset[bytes]:
+    """Return the headers that ``Connection`` names as meant for this hop only."""
+    named = b",".join(value for name, value in headers if name.lower() == b"connection")
+    return frozenset(part.strip().lower() for part in named.split(b",") if part.strip())
+
+
+def _retry_after(response: httpx.Response) -> float:
+    text = response.headers.get("retry-after", "")
+    return min(float(text), 300.0) if text.isdecimal() and len(text) < 6 else 0.0

@@ -1,0 +1,341 @@
+"""
+The OTLP/HTTP receiver: a plain ASGI app for ``/v1/traces``, ``/v1/logs`` and ``/v1/metrics``.
+
+An answer of 200 means that the events are durable: it is sent after whatever
+the app hands them to has said so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from google.protobuf.message import Message
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
+    ExportLogsServiceRequest,
+    ExportLogsServiceResponse,
+)
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+    ExportMetricsServiceResponse,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+from prometheus_client import CollectorRegistry, Counter
+from queenright.instrumentation import names
+from queenright.runtime.events import AgentEvent, Clock
+from queenright.server.otlp.duplicates import StillStoring
+from queenright.server.otlp.encoding import MediaType, inflate, parse, render, render_status
+from queenright.server.otlp.errors import (
+    DEADLINE_EXCEEDED,
+    NOT_FOUND,
+    UNIMPLEMENTED,
+    Overloaded,
+    Refused,
+    malformed,
+    too_large,
+    unavailable,
+)
+from queenright.server.otlp.forward import Forwarder
+from queenright.server.otlp.logs import decoding_logs
+from queenright.server.otlp.spans import Decoded, Memory, decoding_spans
+
+logger = logging.getLogger(__name__)
+
+Headers = list[tuple[bytes, bytes]]
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Ingest = Callable[[list[AgentEvent]], Awaitable[None]]
+
+MAX_BODY: Final = 16 * 1024 * 1024
+MAX_INFLATED: Final = 64 * 1024 * 1024
+MAX_IN_FLIGHT: Final = 128 * 1024 * 1024
+BODY_TIMEOUT: Final = 30.0
+BIG: Final = 256 * 1024
+"""Bodies from this many bytes on are decompressed and parsed beside the event loop, not in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Signal:
+    request: Callable[[], Message]
+    response: Callable[[], Message]
+    rejected: str
+    decoding: Callable[[Any, Memory, float, Decoded], Iterator[None]] | None
+
+
+_SIGNALS: Final = {
+    "/v1/traces": _Signal(
+        ExportTraceServiceRequest, ExportTraceServiceResponse, "rejected_spans", decoding_spans
+    ),
+    "/v1/logs": _Signal(
+        ExportLogsServiceRequest, ExportLogsServiceResponse, "rejected_log_records", decoding_logs
+    ),
+    # Accepted so that a client's exporter does not fail, and passed on; a worker's metrics are scraped.
+    "/v1/metrics": _Signal(
+        ExportMetricsServiceRequest, ExportMetricsServiceResponse, "rejected_data_points", None
+    ),
+}
+
+
+@dataclass(slots=True)
+class Counts:
+    """What has been received since the start; spans and records together where not said otherwise."""
+
+    requests: int = 0
+    refused: int = 0
+    accepted: int = 0
+    ignored: int = 0
+    rejected: int = 0
+    events: int = 0
+    last_received: float = 0.0
+    """When something was last accepted, in seconds since the epoch; 0 for never."""
+
+
+class _Gone(Exception):
+    """The client closed the connection in the middle of its request."""
+
+
+class OtlpReceiver:
+    """
+    The ASGI app. See `otlp_app`.
+
+    ``counts`` is what has been received so far, for a status page.
+    """
+
+    def __init__(
+        self,
+        ingest: Ingest,
+        *,
+        registry: CollectorRegistry,
+        forwarder: Forwarder | None = None,
+        max_body: int = MAX_BODY,
+        max_inflated: int = MAX_INFLATED,
+        max_in_flight: int = MAX_IN_FLIGHT,
+        body_timeout: float = BODY_TIMEOUT,
+        clock: Clock = time.time,
+    ) -> None:
+        self.counts = Counts()
+        self._ingest = ingest
+        self._forwarder = forwarder
+        self._max_body = max_body
+        self._max_inflated = max_inflated
+        self._max_in_flight = max_in_flight
+        self._in_flight = 0
+        self._body_timeout = body_timeout
+        self._clock = clock
+        self._memory = Memory()
+        name = names.INGEST_SPANS
+        spans = Counter(name.name, name.help, name.labels, registry=registry)
+        self._accepted, self._ignored, self._rejected = (
+            spans.labels(outcome) for outcome in ("accepted", "ignored", "rejected")
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection of ASGI: HTTP and lifespan."""
+        if scope["type"] == "http":
+            await self._http(scope, receive, send)
+        elif scope["type"] == "lifespan":
+            await _lifespan(receive, send)
+        else:
+            raise ValueError(f"the OTLP receiver speaks HTTP, not {scope['type']}")
+
+    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = {name.lower(): value for name, value in scope["headers"]}
+        content_type = headers.get(b"content-type", b"").decode("latin-1")
+        self.counts.requests += 1
+        try:
+            status, extra, body, media_type = await self._answer(scope, headers, content_type, receive)
+        except Refused as refused:
+            self.counts.refused += 1
+            try:
+                media_type = MediaType.of(content_type)
+            except Refused:
+                media_type = MediaType.JSON
+            status, extra = refused.status, refused.headers
+            body = render_status(refused.code, str(refused), media_type)
+        except _Gone:
+            return
+        start_headers = [
+            (b"content-type", media_type.encode()),
+            (b"content-length", str(len(body)).encode()),
+            *extra,
+        ]
+        await send({"type": "http.response.start", "status": status, "headers": start_headers})
+        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+
+    async def _answer(
+        self, scope: Scope, headers: dict[bytes, bytes], content_type: str, receive: Receive
+    ) -> tuple[int, tuple[tuple[bytes, bytes], ...], bytes, MediaType]:
+        path: str = scope["path"]
+        signal = _SIGNALS.get(path)
+        if signal is None:
+            raise Refused(404, NOT_FOUND, f"nothing is received at {path[:100]!r}; use {', '.join(_SIGNALS)}")
+        if scope["method"] != "POST":
+            raise Refused(405, UNIMPLEMENTED, f"{path} takes POST", ((b"allow", b"POST"),))
+        media_type = MediaType.of(content_type)
+        declared = self._declared_length(headers)
+        reserved = declared or 0
+        if self._in_flight + reserved > self._max_in_flight:
+            raise unavailable("too many requests are being handled; send this again later", 2)
+        self._in_flight += reserved
+        try:
+            raw = await self._body(receive)
+            if declared is None:
+                self._in_flight += len(raw)
+                reserved = len(raw)
+            decoded = await self._store(signal, headers, media_type, raw)
+        finally:
+            self._in_flight -= reserved
+        if self._forwarder is not None:
+            self._forwarder.offer(path, scope["headers"], raw)
+        return 200, (), render(_response(signal, decoded), media_type), media_type
+
+    def _declared_length(self, headers: dict[bytes, bytes]) -> int | None:
+        text = headers.get(b"content-length")
+        if text is None:
+            return None
+        if not text.isdigit() or len(text) > 18:
+            raise malformed("Content-Length is no number")
+        length = int(text)
+        if length > self._max_body:
+            raise too_large("the body", self._max_body)
+        return length
+
+    async def _body(self, receive: Receive) -> bytes:
+        parts: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(self._body_timeout):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise _Gone
+                    part = message.get("body", b"")
+                    size += len(part)
+                    if size > self._max_body:
+                        raise too_large("the body", self._max_body)
+                    parts.append(part)
+                    if not message.get("more_body", False):
+                        return parts[0] if len(parts) == 1 else b"".join(parts)
+        except TimeoutError:
+            reason = f"the body did not arrive within {self._body_timeout:g} s"
+            raise Refused(408, DEADLINE_EXCEEDED, reason, ((b"connection", b"close"),)) from None
+
+    async def _store(
+        self, signal: _Signal, headers: dict[bytes, bytes], media_type: MediaType, raw: bytes
+    ) -> Decoded:
+        encoding = headers.get(b"content-encoding", b"").decode("latin-1")
+
+        def read() -> Message:
+            return parse(inflate(raw, encoding, self._max_inflated), media_type, signal.request)
+
+        # JSON and compressed bodies take longer than their size says.
+        plain = media_type is MediaType.PROTOBUF and not encoding
+        request = await asyncio.to_thread(read) if len(raw) >= (BIG if plain else BIG // 16) else read()
+        decoded = Decoded()
+        if signal.decoding is not None:
+            stored = False
+            try:
+                for _ in signal.decoding(request, self._memory, self._clock(), decoded):
+                    await asyncio.sleep(0)
+                await self._hand_over(decoded)
+                stored = True
+            except StillStoring as error:
+                raise unavailable(str(error), 1) from None
+            finally:
+                if not stored:
+                    decoded.undo()
+        self._count(signal, decoded)
+        return decoded
+
+    async def _hand_over(self, decoded: Decoded) -> None:
+        if not decoded.events:
+            return
+        duplicates = self._memory.duplicates
+        duplicates.storing(decoded.spans)
+        stored = False
+        try:
+            await self._ingest(decoded.events)
+            stored = True
+        except Overloaded as error:
+            raise unavailable(str(error), error.retry_after) from None
+        except Exception:
+            # The client keeps what was not stored and sends it again, so nothing is lost.
+            logger.exception("%d events received over OTLP could not be stored", len(decoded.events))
+            raise unavailable("the events could not be stored; send this again later", 5) from None
+        finally:
+            duplicates.settle(decoded.spans, stored=stored)
+
+    def _count(self, signal: _Signal, decoded: Decoded) -> None:
+        counts = self.counts
+        counts.accepted += decoded.accepted
+        counts.ignored += decoded.ignored
+        counts.rejected += decoded.rejected
+        counts.events += len(decoded.events)
+        counts.last_received = self._clock()
+        if signal.decoding is decoding_spans:
+            self._accepted.inc(decoded.accepted)
+            self._ignored.inc(decoded.ignored)
+            self._rejected.inc(decoded.rejected)
+
+
+def otlp_app(
+    ingest: Ingest,
+    *,
+    registry: CollectorRegistry,
+    forwarder: Forwarder | None = None,
+    max_body: int = MAX_BODY,
+    max_inflated: int = MAX_INFLATED,
+    max_in_flight: int = MAX_IN_FLIGHT,
+    body_timeout: float = BODY_TIMEOUT,
+    clock: Clock = time.time,
+) -> OtlpReceiver:
+    """
+    Return the receiver as an ASGI app.
+
+    Args:
+        ingest: Takes the events of one request, in the order of their times, and returns once they are
+            durable. It may raise `Overloaded`; that, and any other exception, is answered with 503 and
+            ``Retry-After``, so that the client sends the request again.
+        registry: Where ``queenright_ingest_spans_total`` is registered.
+        forwarder: Passes every accepted request on; started and stopped by whoever made it.
+        max_body: Longest body taken, in bytes as sent.
+        max_inflated: The same, decompressed.
+        max_in_flight: Bytes of bodies held at one time; above it requests are answered with 503.
+        body_timeout: Seconds that a body may take to arrive.
+        clock: Seconds since the epoch.
+    """
+    return OtlpReceiver(
+        ingest,
+        registry=registry,
+        forwarder=forwarder,
+        max_body=max_body,
+        max_inflated=max_inflated,
+        max_in_flight=max_in_flight,
+        body_timeout=body_timeout,
+        clock=clock,
+    )
+
+
+def _response(signal: _Signal, decoded: Decoded) -> Message:
+    response: Any = signal.response()
+    if decoded.rejected:
+        setattr(response.partial_success, signal.rejected, decoded.rejected)
+        response.partial_success.error_message = "; ".join(decoded.reasons)
+    message: Message = response
+    return message
+
+
+async def _lifespan(receive: Receive, send: Send) -> None:
+    while True:
+        message = await receive()
+        await send({"type": f"{message['type']}.complete"})
+        if message["type"] == "lifespan.shutdown":
+            return

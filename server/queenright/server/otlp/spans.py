@@ -1,0 +1,385 @@
+"""Spans into events: what an agent of any framework did, in Queenright's words. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any, Final
+
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+from queenright.instrumentation.names import SPAN_STEP, ToolOutcome, Verdict
+from queenright.instrumentation.redaction import redact
+from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.otlp.attribution import Attribution, Run, Source, Trace
+from queenright.server.otlp.duplicates import Duplicates
+from queenright.server.otlp.mapping import (
+    EXCEPTION_EVENT,
+    EXCEPTION_MESSAGE,
+    EXCEPTION_TYPE,
+    Kind,
+    kind_of,
+    named_in,
+)
+from queenright.server.otlp.values import (
+    Fields,
+    clean,
+    count_of,
+    duration_of,
+    fields_of,
+    fingerprint_of,
+    number_events,
+    seconds_of,
+    text_of,
+)
+
+CHUNK: Final = 256
+"""Spans decoded between two breaths of the event loop."""
+
+UNNAMED_TOOL: Final = "unknown"
+
+_HAS_IS_REMOTE: Final = 0x100
+_IS_REMOTE: Final = 0x200
+_NO_ID: Final = (b"", bytes(8), bytes(16))
+_ERROR: Final = Status.STATUS_CODE_ERROR
+_ENTRY_KINDS: Final = frozenset({Span.SPAN_KIND_SERVER, Span.SPAN_KIND_CONSUMER})
+_VERDICTS: Final = frozenset(Verdict)
+_MAX_REASONS: Final = 5
+
+
+@dataclass(slots=True)
+class Memory:
+    """What the receiver remembers between requests, all of it bounded."""
+
+    attribution: Attribution = field(default_factory=Attribution)
+    duplicates: Duplicates = field(default_factory=Duplicates)
+
+
+@dataclass(slots=True)
+class Decoded:
+    """What one request held: events in the order of their times, and what became of its spans or records."""
+
+    events: list[AgentEvent] = field(default_factory=list)
+    accepted: int = 0
+    ignored: int = 0
+    rejected: int = 0
+    reasons: list[str] = field(default_factory=list)
+    spans: set[bytes] = field(default_factory=set)
+    _before: list[tuple[Run, bool, int]] = field(default_factory=list)
+
+    def reject(self, reason: str) -> None:
+        """Count a span or record that cannot be used; the sender is told the first few reasons."""
+        self.rejected += 1
+        if reason not in self.reasons and len(self.reasons) < _MAX_REASONS:
+            self.reasons.append(reason)
+
+    def set_open(self, run: Run, is_open: bool, ended_at: int) -> None:
+        """Note that a run has begun or ended, so that it can be taken back."""
+        self._before.append((run, run.open, run.ended_at))
+        run.open, run.ended_at = is_open, ended_at
+
+    def undo(self) -> None:
+        """Take back which runs have begun and ended: the events were not stored, and may come again."""
+        for run, was_open, ended_at in reversed(self._before):
+            run.open, run.ended_at = was_open, ended_at
+
+    def finish(self) -> None:
+        """Order the events by time and number them."""
+        self.events.sort(key=attrgetter("time"))
+        number_events(self.events)
+
+
+def decode_spans(request: ExportTraceServiceRequest, memory: Memory, now: float) -> Decoded:
+    """
+    Return the events that the spans of one request stand for.
+
+    Raises:
+        StillStoring: A span of the request is being stored by another request.
+    """
+    decoded = Decoded()
+    for _ in decoding_spans(request, memory, now, decoded):
+        pass
+    return decoded
+
+
+def decoding_spans(
+    request: ExportTraceServiceRequest, memory: Memory, now: float, decoded: Decoded
+) -> Iterator[None]:
+    """Decode as `decode_spans` does, pausing every `CHUNK` spans."""
+    left = CHUNK
+    for resource_spans in request.resource_spans:
+        source = Source.of(resource_spans.resource)
+        for scope_spans in resource_spans.scope_spans:
+            scope = scope_spans.scope
+            decoder = _Decoder(decoded, memory, source, scope_spans.spans, scope.name, scope.version, now)
+            for span in scope_spans.spans:
+                decoder.add(span)
+                left -= 1
+                if not left:
+                    left = CHUNK
+                    yield
+    decoded.finish()
+
+
+class _Decoder:
+    """Decodes the spans of one scope of one process."""
+
+    __slots__ = ("_by_id", "_decoded", "_framework", "_memory", "_now", "_source", "_spans", "_version")
+
+    def __init__(
+        self,
+        decoded: Decoded,
+        memory: Memory,
+        source: Source,
+        spans: Sequence[Span],
+        framework: str,
+        version: str,
+        now: float,
+    ) -> None:
+        self._decoded = decoded
+        self._memory = memory
+        self._source = source
+        self._spans = spans
+        self._framework = framework
+        self._version = version
+        self._now = now
+        self._by_id: dict[bytes, Span] | None = None
+
+    def add(self, span: Span) -> None:
+        """Decode one span."""
+        decoded = self._decoded
+        trace_id, span_id = span.trace_id, span.span_id
+        if len(trace_id) != 16 or len(span_id) != 8 or trace_id in _NO_ID or span_id in _NO_ID:
+            decoded.reject("a span without a valid trace id (16 bytes) and span id (8 bytes)")
+            return
+        found = fields_of(span.attributes)
+        name = span.name
+        own = "incarnation" in found or self._source.own
+        kind = _own_kind(found, name) if own else None
+        if kind is None:
+            kind = kind_of(text_of(found.get("operation")), text_of(found.get("marker")), name)
+        if kind is None:
+            decoded.ignored += 1
+            self._end_of_trace(span)
+            return
+        identity = trace_id + span_id
+        if identity in decoded.spans or self._memory.duplicates.seen(identity):
+            decoded.ignored += 1
+            return
+        trace = self._memory.attribution.trace(trace_id, self._source)
+        if own and "agent" in found and "session" in found:
+            incarnation = text_of(found.get("incarnation")) or self._source.incarnation_id
+            run = trace.own(text_of(found["agent"]), text_of(found["session"]), incarnation)
+        else:
+            run = self._foreign_run(trace, span, found, kind)
+        if not run.own:
+            wrapped = kind is not Kind.AGENT and trace.wraps(
+                span_id, span.parent_span_id, self._what(kind, found)
+            )
+            if wrapped:
+                decoded.ignored += 1
+                return
+            self._begin(run, span)
+        decoded.spans.add(identity)
+        decoded.accepted += 1
+        _KINDS[kind](self, run, span, found)
+        if not run.own:
+            self._end_of_trace(span)
+
+    # -- who ------------------------------------------------------------------------------------
+
+    def _foreign_run(self, trace: Trace, span: Span, found: Fields, kind: Kind) -> Run:
+        agent, session = text_of(found.get("agent")), text_of(found.get("session"))
+        if kind is Kind.AGENT:
+            agent = agent or text_of(found.get("entity")) or clean(named_in(span.name))
+            return trace.agent(self._source, agent, session, span.span_id)
+        parent = span.parent_span_id
+        if not agent and trace.first is None and parent:
+            agent, session = self._around(parent, session)
+        return trace.member(self._source, agent, session, parent)
+
+    def _around(self, parent: bytes, session: str) -> tuple[str, str]:
+        """
+        Return the agent and session of the call around a nameless first span.
+
+        A model client's own span ends a moment before the framework's span of the same call,
+        and is in the same batch.
+        """
+        if self._by_id is None:
+            self._by_id = {span.span_id: span for span in self._spans}
+        outer = self._by_id.get(parent)
+        if outer is None:
+            return "", session
+        found = fields_of(outer.attributes)
+        kind = kind_of(text_of(found.get("operation")), text_of(found.get("marker")), outer.name)
+        if kind is None or kind is Kind.AGENT:
+            return "", session
+        return text_of(found.get("agent")), session or text_of(found.get("session"))
+
+    def _what(self, kind: Kind, found: Fields) -> str:
+        return f"{kind} {text_of(found.get('tool'))}" if kind is Kind.TOOL else kind.value
+
+    # -- when it began and ended ----------------------------------------------------------------
+
+    def _begin(self, run: Run, span: Span) -> None:
+        """Say that a run of another framework has begun, when the first that is heard of it arrives."""
+        end = span.end_time_unix_nano
+        if run.open or (run.ended_at and end <= run.ended_at):
+            return
+        self._decoded.set_open(run, True, run.ended_at)
+        data: dict[str, Any] = {"start_records": False}
+        if self._framework:
+            data["framework"] = clean(self._framework)
+        if self._version:
+            data["version"] = clean(self._version)
+        self._emit(EventType.EXECUTION_STARTED, run, span, data, at=span.start_time_unix_nano or end)
+
+    def _end_of_trace(self, span: Span) -> None:
+        """End what is open in a trace whose outermost span in this process has ended."""
+        if not _outermost(span):
+            return
+        trace = self._memory.attribution.known(span.trace_id, self._source)
+        if trace is not None:
+            for run in list(trace.open_runs()):
+                self._end(run, span)
+
+    def _end(self, run: Run, span: Span) -> None:
+        self._decoded.set_open(run, False, span.end_time_unix_nano)
+        failure = _failure(span, {})
+        self._emit(
+            EventType.EXECUTION_FAILED if failure else EventType.EXECUTION_COMPLETED, run, span, failure
+        )
+
+    # -- what -----------------------------------------------------------------------------------
+
+    def _agent(self, run: Run, span: Span, found: Fields) -> None:
+        trace = self._memory.attribution.known(span.trace_id, self._source)
+        nameless = trace is not None and trace.nameless
+        if run.own or not nameless or _outermost(span) or not span.flags & _HAS_IS_REMOTE:
+            failure = _failure(span, found)
+            self._decoded.set_open(run, False, span.end_time_unix_nano)
+            kind = EventType.EXECUTION_FAILED if failure else EventType.EXECUTION_COMPLETED
+            self._emit(kind, run, span, failure, found)
+        # Else: an agent inside another one, both known by the service's name only. The outer one goes on.
+
+    def _step(self, run: Run, span: Span, found: Fields) -> None:
+        data = _failure(span, found)
+        verdict = text_of(found.get("verdict"))
+        if verdict in _VERDICTS:
+            data["verdict"] = verdict
+        if "index" in found:
+            data["index"] = count_of(found["index"])
+        if "feedback" in found:
+            data["text"] = redact(found["feedback"].string_value)
+        self._emit(EventType.STEP_COMPLETED, run, span, _timed(data, span), found)
+        run.end_step()
+
+    def _llm(self, run: Run, span: Span, found: Fields) -> None:
+        failure = _failure(span, found)
+        data = dict(failure)
+        if "model" in found:
+            data["model"] = text_of(found["model"])
+        if "provider" in found:
+            data["provider"] = text_of(found["provider"])
+        if "input_tokens" in found:
+            data["input_tokens"] = count_of(found["input_tokens"])
+        if "output_tokens" in found:
+            data["output_tokens"] = count_of(found["output_tokens"])
+        self._emit(EventType.LLM_CALL_COMPLETED, run, span, _timed(data, span), found)
+        run.end_step()
+        run.last_llm = span.span_id.hex()
+        if not run.own:
+            # Frameworks know no steps: a turn of the model is one.
+            self._emit(EventType.STEP_COMPLETED, run, span, _timed(failure, span), found)
+
+    def _tool(self, run: Run, span: Span, found: Fields) -> None:
+        data = _failure(span, found)
+        data["outcome"] = _outcome(data)
+        named = found.get("tool") or found.get("entity")
+        data["tool"] = text_of(named) or clean(named_in(span.name)) or UNNAMED_TOOL
+        if "call_id" in found:
+            data["call_id"] = text_of(found["call_id"])
+        data["turn"] = run.turn_of(span.span_id.hex(), span.start_time_unix_nano, span.end_time_unix_nano)
+        data["args_hash"] = text_of(found.get("arguments_hash")) or fingerprint_of(found.get("arguments"))
+        data["result_hash"] = text_of(found.get("result_hash")) or fingerprint_of(found.get("result"))
+        self._emit(EventType.TOOL_CALL_COMPLETED, run, span, _timed(data, span), found)
+
+    def _emit(
+        self,
+        type_: EventType,
+        run: Run,
+        span: Span,
+        data: dict[str, Any],
+        found: Fields | None = None,
+        *,
+        at: int | None = None,
+    ) -> None:
+        self._decoded.events.append(
+            AgentEvent(
+                type=type_,
+                time=seconds_of(span.end_time_unix_nano if at is None else at, self._now),
+                agent_id=run.agent_id,
+                session_id=run.session_id,
+                incarnation_id=run.incarnation_id,
+                graph_id=text_of(found.get("graph")) if found else "",
+                node_id=text_of(found.get("node")) if found else "",
+                trace_id=span.trace_id.hex(),
+                span_id=span.span_id.hex(),
+                data=data,
+                id="",
+            )
+        )
+
+
+_KINDS: Final = {
+    Kind.AGENT: _Decoder._agent,
+    Kind.STEP: _Decoder._step,
+    Kind.LLM: _Decoder._llm,
+    Kind.TOOL: _Decoder._tool,
+}
+
+
+def _own_kind(found: Fields, name: str) -> Kind | None:
+    """Say whether a span is a step of our own instrumentation."""
+    if "operation" in found:
+        return None
+    is_step = "index" in found or "verdict" in found or name == SPAN_STEP or name.startswith(f"{SPAN_STEP} ")
+    return Kind.STEP if is_step else None
+
+
+def _outermost(span: Span) -> bool:
+    """Say whether a span has no parent in its own process, as far as can be told."""
+    return not span.parent_span_id or bool(span.flags & _IS_REMOTE) or span.kind in _ENTRY_KINDS
+
+
+def _failure(span: Span, found: Fields) -> dict[str, Any]:
+    """Return ``error_type`` and ``error`` of a span that failed, else an empty mapping."""
+    status = span.status
+    error_type = text_of(found.get("error_type"))
+    if status.code != _ERROR and not error_type:
+        return {}
+    message = status.message
+    for event in reversed(span.events):
+        if event.name == EXCEPTION_EVENT:
+            texts = {a.key: a.value.string_value for a in event.attributes}
+            error_type = error_type or clean(texts.get(EXCEPTION_TYPE, ""))
+            message = texts.get(EXCEPTION_MESSAGE) or message
+            break
+    failure: dict[str, Any] = {"error_type": error_type or "error"}
+    if message:
+        failure["error"] = redact(message)
+    return failure
+
+
+def _outcome(failure: dict[str, Any]) -> str:
+    if not failure:
+        return ToolOutcome.OK.value
+    if "timeout" in failure["error_type"].lower():
+        return ToolOutcome.TIMEOUT.value
+    return ToolOutcome.ERROR.value
+
+
+def _timed(data: dict[str, Any], span: Span) -> dict[str, Any]:
+    """Return ``data`` with how long the span took."""
+    return {**data, "duration": duration_of(span.start_time_unix_nano, span.end_time_unix_nano)}
