@@ -35,8 +35,8 @@ _ID_KEYS = """
     idempotencykey nonce uuid guid ulid systemfingerprint
 """
 _TIME_KEYS = """
-    timestamp ts createdat updatedat startedat endedat finishedat completedat fetchedat retrievedat generatedat
-    receivedat sentat cachedat checkedat loggedat servertime currenttime requesttime responsetime
+    timestamp ts createdat updatedat startedat endedat finishedat completedat fetchedat retrievedat
+    generatedat receivedat sentat cachedat checkedat loggedat servertime currenttime requesttime responsetime
     elapsed elapsedms elapsedseconds elapsedtime latency latencyms latencyseconds took tookms durationms
     executiontime executiontimems processingtime processingtimems walltime walltimeseconds
 """

@@ -1,0 +1,41 @@
+"""
+What an agent process imports to be watched.
+
+>>> from queenright.instrumentation import Worker
+>>> with Worker("deep_research_agent") as worker:
+...     with worker.step("researcher") as step:
+...         with step.tool("search", {"q": "hive"}) as call:
+...             call.result(search("hive"))
+...         step.verdict("ACCEPT")
+"""
+
+from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.fingerprint import fingerprint
+from queenright.instrumentation.identity import SessionIdRefused, check_session_id, new_id
+from queenright.instrumentation.metrics import serve_metrics
+from queenright.instrumentation.names import Verdict, WaitingReason
+from queenright.instrumentation.redaction import redact
+from queenright.instrumentation.step import LlmCall, Step, ToolCall, current_step
+from queenright.instrumentation.telemetry import Telemetry, flush, shared_telemetry
+from queenright.instrumentation.worker import Worker, current_worker
+
+__all__ = [
+    "LlmCall",
+    "QueenrightError",
+    "SessionIdRefused",
+    "Step",
+    "Telemetry",
+    "ToolCall",
+    "Verdict",
+    "WaitingReason",
+    "Worker",
+    "check_session_id",
+    "current_step",
+    "current_worker",
+    "fingerprint",
+    "flush",
+    "new_id",
+    "redact",
+    "serve_metrics",
+    "shared_telemetry",
+]

@@ -1,0 +1,228 @@
+"""A worker's metrics: prometheus-client families of the names table, children bound once and used again."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from queenright.instrumentation import names
+from queenright.instrumentation.dropped import DROPPED
+from queenright.instrumentation.forks import after_fork_in_child
+from queenright.instrumentation.names import OTHER, MetricName
+
+SECONDS: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 240.0, 600.0)
+"""Buckets of the durations: from a lookup in memory to the stall threshold of a tool."""
+
+VALUES: Final = 100
+"""Past this many nodes, tools, models or error types of one agent, further ones are `other`, counted."""
+
+AGENTS: Final = 500
+"""Past this many agents alive in one process, further ones are `other`, counted."""
+
+Family = Counter | Gauge | Histogram
+
+
+def new_family(name: MetricName, registry: CollectorRegistry) -> Any:
+    """Return the metric family that ``name`` describes, registered."""
+    if name.kind == "counter":
+        return Counter(name.name, name.help, name.labels, registry=registry)
+    if name.kind == "gauge":
+        return Gauge(name.name, name.help, name.labels, registry=registry)
+    return Histogram(name.name, name.help, name.labels, registry=registry, buckets=SECONDS)
+
+
+class WorkerFamilies:
+    """The families of one registry, and the agents that have series in them."""
+
+    _by_registry: Final[WeakKeyDictionary[CollectorRegistry, WorkerFamilies]] = WeakKeyDictionary()
+    _lock: Final = threading.Lock()
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def family(name: MetricName) -> Any:
+            return new_family(name, registry)
+
+        self.info = family(names.WORKER_INFO)
+        self.steps = family(names.WORKER_STEPS)
+        self.step_duration = family(names.WORKER_STEP_DURATION)
+        self.tool_calls = family(names.WORKER_TOOL_CALLS)
+        self.tool_duration = family(names.WORKER_TOOL_DURATION)
+        self.tokens = family(names.WORKER_TOKENS)
+        self.errors = family(names.WORKER_ERRORS)
+        self.steps_since_accept = family(names.WORKER_STEPS_SINCE_ACCEPT)
+        self.last_heartbeat = family(names.WORKER_LAST_HEARTBEAT)
+        self.last_activity = family(names.WORKER_LAST_ACTIVITY)
+        self.last_progress = family(names.WORKER_LAST_PROGRESS)
+        self.last_checkpoint = family(names.WORKER_LAST_CHECKPOINT)
+        self.waiting = family(names.WORKER_WAITING)
+        self.stalls = family(names.WORKER_STALLS)
+        registry.register(DROPPED)
+        self._agents: dict[str, AgentSeries] = {}
+        self._forked()
+        after_fork_in_child(self._forked)
+
+    def _forked(self) -> None:
+        self._agents_lock = threading.Lock()
+
+    @classmethod
+    def of(cls, registry: CollectorRegistry) -> WorkerFamilies:
+        """Return the families of ``registry``, made at the first call."""
+        with cls._lock:
+            families = cls._by_registry.get(registry)
+            if families is None:
+                families = cls._by_registry[registry] = cls(registry)
+            return families
+
+    def acquire(self, agent: str) -> AgentSeries:
+        """Return the series of ``agent``, shared by its runs in this process; ``release`` them at the end."""
+        with self._agents_lock:
+            if agent not in self._agents and len(self._agents) >= AGENTS:
+                DROPPED.count("series")
+                agent = OTHER
+            series = self._agents.get(agent)
+            if series is None:
+                series = self._agents[agent] = AgentSeries(self, agent)
+            series.users += 1
+            return series
+
+    def release(self, series: AgentSeries) -> None:
+        """Give the series back; with the last run of an agent they go."""
+        with self._agents_lock:
+            series.users -= 1
+            if series.users <= 0 and self._agents.get(series.agent) is series:
+                del self._agents[series.agent]
+                for family, labels in series.labels():
+                    family.remove(*labels)
+
+
+class AgentSeries:
+    """
+    The series of one agent.
+
+    Runs of one agent in one process share them: the timestamps are those of the run that did something
+    last, ``steps_since_accept`` that of the worst run.
+    """
+
+    def __init__(self, families: WorkerFamilies, agent: str) -> None:
+        self.agent = agent
+        self.users = 0
+        self._families = families
+        self._bound: dict[tuple[str, ...], Any] = {}
+        self._values: dict[str, set[str]] = {}
+        self._series: dict[tuple[Family, tuple[str, ...]], Any] = {}
+        self._bad_steps: dict[int, int] = {}
+        self.heartbeat = self._child(families.last_heartbeat).set
+        self.activity = self._child(families.last_activity).set
+        self.progress = self._child(families.last_progress).set
+        self._steps_since_accept = self._child(families.steps_since_accept)
+
+    def info(self, framework: str, version: str) -> None:
+        """Say what the agent is."""
+        self._child(self._families.info, framework, version).set(1)
+
+    def step_ended(self, node: str, verdict: str, seconds: float, exemplar: dict[str, str] | None) -> None:
+        """Count a step; ``verdict`` is one of accept, retry, continue, escalate, error."""
+        bound = self._bound.get(("step", node, verdict))
+        if bound is None:
+            name = self._bounded("node", node)
+            count = self._child(self._families.steps, name, verdict)
+            bound = (count.inc, self._child(self._families.step_duration, name).observe)
+            self._keep(("step", node, verdict), bound, name)
+        bound[0]()
+        bound[1](seconds, exemplar)
+
+    def tool_ended(self, tool: str, outcome: str, seconds: float, exemplar: dict[str, str] | None) -> None:
+        """Count a tool call; ``outcome`` is one of ok, error, timeout."""
+        bound = self._bound.get(("tool", tool, outcome))
+        if bound is None:
+            name = self._bounded("tool", tool)
+            count = self._child(self._families.tool_calls, name, outcome)
+            bound = (count.inc, self._child(self._families.tool_duration, name).observe)
+            self._keep(("tool", tool, outcome), bound, name)
+        bound[0]()
+        bound[1](seconds, exemplar)
+
+    def used(self, model: str, input_tokens: int, output_tokens: int) -> None:
+        """Count tokens."""
+        bound = self._bound.get(("model", model))
+        if bound is None:
+            name = self._bounded("model", model)
+            bound = tuple(self._child(self._families.tokens, name, way).inc for way in ("input", "output"))
+            self._keep(("model", model), bound, name)
+        bound[0](input_tokens)
+        bound[1](output_tokens)
+
+    def failed(self, error_type: str) -> None:
+        """Count an error."""
+        name = self._bounded("error_type", error_type)
+        self._child(self._families.errors, name).inc()
+
+    def checkpoint(self, time: float) -> None:
+        """Say when the worker last saved its state."""
+        self._child(self._families.last_checkpoint).set(time)
+
+    def waiting(self, reason: str, waits: bool) -> None:
+        """Say that the worker waits for ``reason``, or no longer does."""
+        self._child(self._families.waiting, reason).set(1 if waits else 0)
+
+    def stalled(self, phase: str) -> None:
+        """Count a stall."""
+        self._child(self._families.stalls, phase).inc()
+
+    def bad_steps(self, run: int, number: int) -> None:
+        """Say how many bad steps one run has had since its last ACCEPT."""
+        self._bad_steps[run] = number
+        worst = number if len(self._bad_steps) == 1 else max(list(self._bad_steps.values()))
+        self._steps_since_accept.set(worst)
+
+    def run_ended(self, run: int) -> None:
+        """Forget a run's bad steps."""
+        self._bad_steps.pop(run, None)
+        self._steps_since_accept.set(max(list(self._bad_steps.values()), default=0))
+
+    def labels(self) -> list[tuple[Family, tuple[str, ...]]]:
+        """Return every series of the agent: its family and all its label values."""
+        return [(family, (self.agent, *labels)) for family, labels in list(self._series)]
+
+    def _child(self, family: Family, *labels: str) -> Any:
+        """Return the child of ``family`` for this agent and ``labels``, to be removed with the agent."""
+        key = (family, labels)
+        child = self._series.get(key)
+        if child is None:
+            child = self._series[key] = family.labels(self.agent, *labels)
+        return child
+
+    def _bounded(self, label: str, value: str) -> str:
+        """Return ``value``, or ``other`` once the label has as many values as it may have."""
+        seen = self._values.setdefault(label, set())
+        if value in seen:
+            return value
+        if len(seen) >= VALUES:
+            DROPPED.count("series")
+            return OTHER
+        seen.add(value)
+        return value
+
+    def _keep(self, key: tuple[str, ...], bound: Any, name: str) -> None:
+        # A stream of ever new names must not grow this table, so what was folded is looked up anew.
+        if name != OTHER:
+            self._bound[key] = bound
+
+
+def serve_metrics(
+    port: int = 9464, address: str = "127.0.0.1", registry: CollectorRegistry = REGISTRY
+) -> int:
+    """
+    Serve ``/metrics`` for Prometheus from a thread of its own and return the port.
+
+    Args:
+        port: 0 takes a free one.
+        address: Loopback unless said otherwise.
+        registry: Whose metrics are served.
+
+    Raises:
+        OSError: the port is taken.
+    """
+    server, _ = start_http_server(port, address, registry)
+    return int(server.server_port)

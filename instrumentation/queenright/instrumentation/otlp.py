@@ -1,0 +1,125 @@
+"""OTLP over HTTP: batches of spans and start records to the service, by OpenTelemetry's own exporters."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from queenright.instrumentation.delivery import Sent
+from queenright.instrumentation.dropped import Signal
+from queenright.instrumentation.harmless import notice
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk._logs import ReadableLogRecord
+    from opentelemetry.sdk.resources import Resource
+    from queenright.instrumentation.telemetry import Record
+    from requests import Response
+
+DEFAULT_ENDPOINT: Final = "http://127.0.0.1:4318"
+ENDPOINT_ENV: Final = "OTEL_EXPORTER_OTLP_ENDPOINT"
+
+_CONNECT_SECONDS: Final = 1.0
+_READ_SECONDS: Final = 5.0
+
+# With less time than their first pause, the exporters do not try again themselves: the delivery decides.
+_NO_RETRY_SECONDS: Final = 0.5
+
+_LATER: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
+
+_EXPORTER_LOGGERS: Final = (
+    "opentelemetry.exporter.otlp.common.http",
+    "opentelemetry.exporter.otlp.proto.http.trace_exporter",
+    "opentelemetry.exporter.otlp.proto.http._log_exporter",
+    "opentelemetry.exporter.otlp.proto.http",
+)
+
+_our_threads: Final[set[int]] = set()
+
+
+def _not_ours(record: logging.LogRecord) -> bool:
+    """Let pass what the application's own exporters say; ours say each failure again and again."""
+    return record.thread not in _our_threads
+
+
+def endpoint_of(endpoint: str | None) -> str:
+    """Return the base URL that telemetry goes to: argument, environment, default."""
+    return (endpoint or os.environ.get(ENDPOINT_ENV) or DEFAULT_ENDPOINT).rstrip("/")
+
+
+class OtlpSender:
+    """
+    Sends batches to one endpoint.
+
+    Args:
+        endpoint: The base URL, such as ``http://127.0.0.1:4318``. Environment variables of
+            OpenTelemetry for headers, compression and certificates hold.
+        resource: What the records are attributed to.
+    """
+
+    def __init__(self, endpoint: str, resource: Resource) -> None:
+        # Imported here, in the delivery's thread: together they cost the agent's start 100 ms.
+        import requests
+        from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY, attach, set_value
+        from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+        # An application that traces its HTTP clients must not trace the delivery of its traces.
+        attach(set_value(_SUPPRESS_INSTRUMENTATION_KEY, True))
+        sender = self
+
+        class Session(requests.Session):
+            def request(self, *args: Any, **kwargs: Any) -> Response:
+                sender.status, sender.error = None, ""
+                kwargs["timeout"] = (_CONNECT_SECONDS, _READ_SECONDS)
+                try:
+                    response = super().request(*args, **kwargs)
+                except Exception as error:
+                    sender.error = type(error).__name__
+                    raise
+                sender.status = response.status_code
+                return response
+
+        self.endpoint = endpoint
+        self.status: int | None = None
+        self.error = ""
+        self._resource = resource
+        _our_threads.add(threading.get_ident())
+        for name in _EXPORTER_LOGGERS:
+            logging.getLogger(name).addFilter(_not_ours)
+        self._spans = OTLPSpanExporter(f"{endpoint}/v1/traces", timeout=_NO_RETRY_SECONDS, session=Session())
+        self._logs = OTLPLogExporter(f"{endpoint}/v1/logs", timeout=_NO_RETRY_SECONDS, session=Session())
+
+    def send(self, signal: Signal, batch: Sequence[Any]) -> Sent:
+        """Send one batch; a service that is away or overloaded gets it later."""
+        self.status, self.error = None, ""
+        if signal == "spans":
+            done = self._spans.export(batch).name == "SUCCESS"
+        else:
+            done = (
+                self._logs.export([_readable(record, self._resource) for record in batch]).name == "SUCCESS"
+            )
+        if done:
+            return Sent.DONE
+        notice(
+            "Queenright's telemetry is not delivered to %s (%s); the agent goes on, delivery is tried again.",
+            self.endpoint,
+            self.error or f"HTTP status {self.status}",
+        )
+        return Sent.LATER if self.status is None or self.status in _LATER else Sent.REFUSED
+
+    def close(self) -> None:
+        """Close the connections, under a request if need be."""
+        for exporter in (self._spans, self._logs):
+            exporter.shutdown()  # type: ignore[no-untyped-call]  # the SDK's is untyped
+        _our_threads.discard(threading.get_ident())
+
+
+def _readable(record: Record, resource: Resource) -> ReadableLogRecord:
+    """Return a start record as the SDK's exporters take it."""
+    from opentelemetry.sdk._logs import ReadableLogRecord
+    from queenright.instrumentation.telemetry import SCOPE
+
+    return ReadableLogRecord(record.to_log_record(), resource, SCOPE)

@@ -1,0 +1,303 @@
+"""Run: the state of one run of a worker, and its outlets: spans, start records, metrics, step log."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from opentelemetry.context import Context, get_current
+from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, Status, StatusCode, set_span_in_context
+from queenright.instrumentation import names
+from queenright.instrumentation.forks import epoch
+from queenright.instrumentation.metrics import WorkerFamilies
+from queenright.instrumentation.names import Operation, Phase, WaitingReason
+from queenright.instrumentation.pulse import LONGEST, PULSE
+from queenright.instrumentation.redaction import redact
+from queenright.instrumentation.steplog import StepLog
+from queenright.instrumentation.telemetry import Attributes, Telemetry
+
+STALL_SECONDS: Final[Mapping[Phase, float]] = {Phase.IDLE: 240.0, Phase.LLM: 240.0, Phase.TOOL: 600.0}
+"""Silence after which the worker itself counts a stall; a tool's declared timeout goes before."""
+
+_RESULTS: Final = 1024
+"""So many results are remembered to tell a new one, which is progress, from an old one."""
+
+
+def nanoseconds(time: float) -> int:
+    """Return seconds since the epoch as OpenTelemetry wants them."""
+    return int(time * 1_000_000_000)
+
+
+def described(error: BaseException) -> str:
+    """Return the text of an error: its tail, with secrets masked."""
+    try:
+        text = str(error)
+    except Exception:
+        text = ""
+    return redact(text)
+
+
+def is_failure(error: BaseException | None) -> bool:
+    """Return whether a block that was left by ``error`` failed; an orderly exit is no failure."""
+    if error is None or isinstance(error, GeneratorExit):
+        return False
+    return not (isinstance(error, SystemExit) and error.code in (None, 0))
+
+
+class Run:
+    """
+    One run of a worker.
+
+    Every method may raise: whoever calls one from the agent's side does so under ``harmless``.
+    """
+
+    def __init__(
+        self,
+        *,
+        agent: str,
+        session_id: str,
+        incarnation_id: str,
+        graph_id: str,
+        framework: str,
+        version: str,
+        telemetry: Telemetry,
+        families: WorkerFamilies,
+        log: StepLog | None,
+        heartbeat_interval: float,
+        clock: Callable[[], float],
+    ) -> None:
+        self.attributes: dict[str, str | int | float | bool] = {
+            names.GEN_AI_AGENT_NAME: agent,
+            names.GEN_AI_CONVERSATION_ID: session_id,
+            names.INCARNATION_ID: incarnation_id,
+        }
+        if graph_id:
+            self.attributes[names.GRAPH_ID] = graph_id
+        self.agent = agent
+        self.session_id = session_id
+        self.incarnation_id = incarnation_id
+        self.graph_id = graph_id
+        self.telemetry = telemetry
+        self.tracer = telemetry.tracer
+        self.log = log
+        self.clock = clock
+        self.indexes = itertools.count()
+        self.context: Context = get_current()
+        self.trace_id = ""
+        self.exemplar: dict[str, str] | None = None
+        self.series = families.acquire(agent)
+        self._families = families
+        self._framework, self._version = framework, version
+        self._interval = heartbeat_interval
+        self._span: Span = INVALID_SPAN
+        self._process = os.getpid()
+        self._epoch = epoch.number
+        self._started = self._ended = False
+        self._node: str | None = None
+        self._bad_steps = 0
+        self._error = 0
+        self._results: dict[str, None] = {}
+        self._open: dict[int, tuple[Phase, float]] = {}
+        self._reasons: list[str] = []
+        self._active_at = self._ticked_at = self._beat_at = 0.0
+        self._stalled = False
+
+    # -- beginning and end ---------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Open the run's span and say that the worker lives."""
+        if self._started:
+            return
+        self._started = True
+        now = self.clock()
+        about: Attributes = {
+            **self.attributes,
+            names.GEN_AI_OPERATION_NAME: Operation.INVOKE_AGENT.value,
+            names.FRAMEWORK: self._framework,
+            names.GEN_AI_AGENT_VERSION: self._version,
+            names.HEARTBEAT_INTERVAL: self._interval,
+        }
+        span = self._span = self.tracer.start_span(
+            f"invoke_agent {self.agent}", None, SpanKind.INTERNAL, about, start_time=nanoseconds(now)
+        )
+        self.context = set_span_in_context(span)
+        context = span.get_span_context()
+        if context.is_valid:
+            self.trace_id = f"{context.trace_id:032x}"
+            self.exemplar = {"trace_id": self.trace_id}
+        self.series.info(self._framework, self._version)
+        self.series.heartbeat(now)
+        self.series.progress(now)
+        self.series.bad_steps(id(self), 0)
+        self._ticked_at = self._beat_at = now
+        self.active(now)
+        self.emit(names.EVENT_AGENT_STARTED, now, span, about)
+        PULSE.join(self)
+
+    def close(self, error: BaseException | None = None) -> None:
+        """End the run's span and remove its series; once, and not in a child while its parent still runs."""
+        if self._ended or not self._started:
+            return
+        if os.getpid() != self._process and os.getppid() == self._process:
+            return
+        self._ended = True
+        PULSE.leave(self)
+        if is_failure(error) and error is not None:
+            self.fail(self._span, error)
+        self._span.end(nanoseconds(self.clock()))
+        self.series.run_ended(id(self))
+        self._families.release(self.series)
+        if self.log is not None:
+            self.log.close()
+
+    def touch(self) -> None:
+        """Make sure that the run has started, in this process."""
+        if not self._started:
+            self.start()
+        if self._epoch != epoch.number:
+            self._epoch = epoch.number
+            PULSE.join(self)
+
+    # -- what happens ---------------------------------------------------------------------------
+
+    def emit(self, event: str, now: float, span: Span, attributes: Attributes) -> None:
+        """Queue a start record or another event of the worker."""
+        self.telemetry.record(event, nanoseconds(now), span.get_span_context(), attributes)
+
+    def active(self, now: float) -> None:
+        """Note that the worker did something."""
+        self._active_at = now
+        self._stalled = False
+        self.series.activity(now)
+
+    def enter(self, node: str) -> None:
+        """Note that a step of ``node`` begins; bad steps are counted within one visit of a node."""
+        self._error = 0
+        if node != self._node:
+            self._node = node
+            if self._bad_steps:
+                self._bad_steps = 0
+                self.series.bad_steps(id(self), 0)
+
+    def opened(self, call: object, phase: Phase, timeout: float | None) -> None:
+        """Note that a call of a model or a tool is open."""
+        self._open[id(call)] = (phase, timeout or STALL_SECONDS[phase])
+
+    def closed(self, call: object) -> None:
+        """Note that it is not any more."""
+        self._open.pop(id(call), None)
+
+    def judged(self, verdict: str, now: float) -> None:
+        """Count a step that ended as ``verdict``, in lower case, or in an ``error``."""
+        if verdict == "accept":
+            self._bad_steps = 0
+            self.series.progress(now)
+        elif verdict == "continue":
+            return
+        else:
+            self._bad_steps += 1
+        self.series.bad_steps(id(self), self._bad_steps)
+
+    def learnt(self, result: str, now: float) -> None:
+        """Note a tool's result by its fingerprint; one that was not seen before is progress."""
+        if result in self._results:
+            return
+        if len(self._results) >= _RESULTS:
+            del self._results[next(iter(self._results))]
+        self._results[result] = None
+        self.series.progress(now)
+
+    def fail(self, span: Span, error: BaseException) -> tuple[str, str]:
+        """Mark ``span`` as failed, count the error once however far it travels, return its type and text."""
+        kind, text = type(error).__qualname__, described(error)
+        span.set_attribute(names.ERROR_TYPE, kind)
+        span.set_status(Status(StatusCode.ERROR, text))
+        if self._error != id(error):
+            self._error = id(error)
+            self.series.failed(kind)
+        return kind, text
+
+    # -- waiting, checkpoints, heartbeat ----------------------------------------------------------
+
+    def wait(self, reason: WaitingReason) -> None:
+        """Begin to wait; waits may nest, the innermost is shown."""
+        if self._reasons:
+            self.series.waiting(self._reasons[-1], False)
+        self._reasons.append(reason.value)
+        self._say_waiting()
+
+    def wait_over(self) -> None:
+        """End the innermost wait."""
+        self.series.waiting(self._reasons.pop(), False)
+        self._say_waiting()
+
+    def _say_waiting(self) -> None:
+        now = self.clock()
+        reason = self._reasons[-1] if self._reasons else ""
+        if reason:
+            self.series.waiting(reason, True)
+        self.active(now)
+        self.emit(names.EVENT_WAITING, now, self._span, {**self.attributes, names.WAITING_REASON: reason})
+
+    def checkpoint(self, checkpoint_id: str) -> None:
+        """Note a saved state, which is progress."""
+        now = self.clock()
+        self.series.checkpoint(now)
+        self.series.progress(now)
+        self.active(now)
+        about = {**self.attributes, names.CHECKPOINT_ID: checkpoint_id}
+        self.emit(names.EVENT_CHECKPOINT, now, self._span, about)
+
+    @property
+    def phase(self) -> Phase:
+        """What the worker is in the middle of."""
+        phases = {phase for phase, _ in list(self._open.values())}
+        return Phase.TOOL if Phase.TOOL in phases else Phase.LLM if Phase.LLM in phases else Phase.IDLE
+
+    def heartbeat(self, progress: str = "") -> None:
+        """Say that the process lives."""
+        now = self._beat_at = self.clock()
+        self.series.heartbeat(now)
+        about = {
+            **self.attributes,
+            names.HEARTBEAT_INTERVAL: self._interval,
+            names.HEARTBEAT_PHASE: self.phase.value,
+        }
+        if progress:
+            about[names.HEARTBEAT_PROGRESS] = redact(progress)
+        self.emit(names.EVENT_HEARTBEAT, now, self._span, about)
+
+    def tick(self) -> float:
+        """Beat if it is time, count a stall if there is one; return the seconds to the next look."""
+        now = self.clock()
+        if not 0 <= now - self._ticked_at <= 4 * LONGEST:
+            # The clock jumped or the machine slept: nothing is known about the time between.
+            self._active_at = now
+        self._ticked_at = now
+        # A little early and never in step, so that a fleet started together does not beat together.
+        if now - self._beat_at >= self._interval * random.uniform(0.8, 1.0) or now < self._beat_at:
+            self.heartbeat()
+        self._look_for_stall(now)
+        return min(LONGEST, max(0.05, self._interval * 0.2))
+
+    def _look_for_stall(self, now: float) -> None:
+        if self._stalled or self._reasons:
+            return
+        limits = [limit for _, limit in list(self._open.values())]
+        if now - self._active_at >= max(limits, default=STALL_SECONDS[Phase.IDLE]):
+            self._stalled = True
+            self.series.stalled(self.phase.value)
+
+
+def step_line(run: Run, **fields: Any) -> dict[str, Any]:
+    """Return a line of the step log: who, then what."""
+    return {
+        "agent_id": run.agent,
+        "session_id": run.session_id,
+        "incarnation_id": run.incarnation_id,
+        "graph_id": run.graph_id,
+        **fields,
+    }

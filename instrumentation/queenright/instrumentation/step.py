@@ -1,0 +1,360 @@
+"""Steps, and the calls of models and tools in them: the blocks that an agent's work is put into."""
+
+from __future__ import annotations
+
+import os
+from contextvars import ContextVar, Token
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from opentelemetry.context import Context, attach
+from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, set_span_in_context
+from queenright.instrumentation import names
+from queenright.instrumentation.fingerprint import fingerprint
+from queenright.instrumentation.harmless import harmless, notice
+from queenright.instrumentation.names import Operation, Phase, ToolOutcome, Verdict
+from queenright.instrumentation.redaction import redact
+from queenright.instrumentation.run import Run, is_failure, nanoseconds, step_line
+from queenright.instrumentation.steplog import iso
+
+T = TypeVar("T")
+
+_CAPTURES: Final = ("true", "1", "span_only", "span_and_event")
+_CONTENT_LIMIT: Final = 8_192
+_DELTA_SECONDS: Final = 5.0
+
+_current: ContextVar[Step | None] = ContextVar("queenright_step", default=None)
+
+
+def current_step() -> Step | None:
+    """Return the step that the calling task or thread is in."""
+    return _current.get()
+
+
+def captures_content() -> bool:
+    """Return whether arguments, results and feedback may leave the process."""
+    return os.environ.get(names.CAPTURE_CONTENT_ENV, "").strip().lower() in (
+        "true",
+        "1",
+        "span_only",
+        "span_and_event",
+    )
+
+
+class _Block:
+    """
+    One span that is open while its ``with`` or ``async with`` block runs.
+
+    An exception that leaves the block is recorded and goes on unchanged; none of ours is added.
+    """
+
+    __slots__ = ("_attached", "_attributes", "_context", "_run", "_span", "_started")
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._span: Span = INVALID_SPAN
+        self._context: Context | None = None
+        self._attached: Token[Context] | None = None
+        self._attributes: dict[str, str | int | float | bool] = {}
+        self._started = 0.0
+
+    def _begin(self, now: float) -> None:
+        raise NotImplementedError
+
+    def _end(self, now: float, error: BaseException | None) -> None:
+        raise NotImplementedError
+
+    def _open(self, name: str, kind: SpanKind, parent: Context | None, now: float) -> None:
+        self._started = now
+        span = self._span = self._run.tracer.start_span(
+            name, parent, kind, self._attributes, start_time=nanoseconds(now)
+        )
+        # Attached, so that what the agent calls in here, by any instrumented library, becomes a child.
+        self._context = set_span_in_context(span)
+        self._attached = attach(self._context)
+
+    def __enter__(self) -> Self:
+        with harmless:
+            self._run.touch()
+            self._begin(self._run.clock())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        with harmless:
+            self._end(self._run.clock(), error if is_failure(error) else None)
+        if (attached := self._attached) is not None:
+            self._attached = None
+            # Not `detach`: it logs an error for a block that is left in another task than it was entered in.
+            try:
+                attached.var.reset(attached)
+            except (AttributeError, ValueError):
+                return
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, traceback)
+
+
+class Step(_Block):
+    """One unit of a worker's work, ended by a verdict or by an error."""
+
+    __slots__ = ("_calls", "_feedback", "_tokens", "_verdict", "_was", "index", "node")
+
+    def __init__(self, run: Run, node: str) -> None:
+        super().__init__(run)
+        self.node = node
+        self.index = -1
+        self._verdict: Verdict | None = None
+        self._feedback: str | None = None
+        self._calls: list[dict[str, Any]] = []
+        self._tokens = [0, 0]
+        self._was: Token[Step | None] | None = None
+
+    def tool(
+        self, name: str, arguments: object = None, *, timeout: float | None = None, call_id: str = ""
+    ) -> ToolCall:
+        """
+        Return a block around one call of a tool.
+
+        Args:
+            name: The tool's name.
+            arguments: What it is called with; only their fingerprint leaves the process, by default.
+            timeout: Seconds that the call may take, if it has a limit; silence within it is no stall.
+            call_id: The id that the model gave the call.
+        """
+        return ToolCall(self, name, arguments, timeout, call_id)
+
+    def llm(self, model: str, provider: str = "") -> LlmCall:
+        """Return a block around one call of a model."""
+        return LlmCall(self, model, provider)
+
+    def verdict(self, verdict: Verdict | str, feedback: str | None = None) -> None:
+        """Say how the step was judged: ACCEPT, RETRY, CONTINUE or ESCALATE; the last word counts."""
+        try:
+            self._verdict = Verdict(str(verdict).upper())
+        except ValueError:
+            notice("Queenright knows no verdict %r; it is one of %s.", verdict, ", ".join(Verdict))
+        self._feedback = feedback
+
+    def _begin(self, now: float) -> None:
+        run = self._run
+        self.index = next(run.indexes)
+        run.enter(self.node)
+        self._attributes = {**run.attributes, names.NODE_ID: self.node, names.STEP_INDEX: self.index}
+        self._open(f"step {self.node}", SpanKind.INTERNAL, run.context, now)
+        self._was = _current.set(self)
+        run.active(now)
+        run.emit(names.EVENT_STEP_STARTED, now, self._span, self._attributes)
+
+    def _end(self, now: float, error: BaseException | None) -> None:
+        run, span = self._run, self._span
+        error_type = error_text = None
+        label = self._verdict.value.lower() if self._verdict else "continue"
+        if self._verdict is not None:
+            span.set_attribute(names.STEP_VERDICT, self._verdict.value)
+        feedback = redact(str(self._feedback)) if self._feedback and captures_content() else None
+        if feedback is not None:
+            span.set_attribute(names.STEP_FEEDBACK, feedback)
+        if error is not None:
+            error_type, error_text = run.fail(span, error)
+            label = "error"
+        span.end(nanoseconds(now))
+        run.active(now)
+        run.series.step_ended(self.node, label, max(0.0, now - self._started), run.exemplar)
+        run.judged(label, now)
+        if run.log is not None:
+            run.log.append(
+                step_line(
+                    run,
+                    node_id=self.node,
+                    step_index=self.index,
+                    verdict=self._verdict.value if self._verdict else None,
+                    feedback=feedback,
+                    error_type=error_type,
+                    error=error_text,
+                    tool_calls=self._calls,
+                    input_tokens=self._tokens[0],
+                    output_tokens=self._tokens[1],
+                    started_at=iso(self._started),
+                    ended_at=iso(now),
+                    trace_id=run.trace_id,
+                    span_id=_span_id(span),
+                )
+            )
+        if self._was is not None:
+            _current.reset(self._was)
+
+
+class ToolCall(_Block):
+    """One call of a tool."""
+
+    __slots__ = (
+        "_arguments",
+        "_arguments_hash",
+        "_call_id",
+        "_failure",
+        "_result_hash",
+        "_step",
+        "_timeout",
+        "tool",
+    )
+
+    def __init__(self, step: Step, tool: str, arguments: object, timeout: float | None, call_id: str) -> None:
+        super().__init__(step._run)
+        self.tool = tool
+        self._step = step
+        self._arguments = arguments
+        self._timeout = timeout
+        self._call_id = call_id
+        self._arguments_hash = ""
+        self._result_hash = ""
+        self._failure: BaseException | None = None
+
+    def result(self, value: T) -> T:
+        """Say what the tool answered, and return it; only its fingerprint leaves the process, by default."""
+        with harmless:
+            self._result_hash = fingerprint(value)
+            if captures_content():
+                self._span.set_attribute(names.GEN_AI_TOOL_CALL_RESULT, redact(str(value), _CONTENT_LIMIT))
+        return value
+
+    def error(self, error: BaseException | str) -> None:
+        """Say that the tool failed, where its exception does not leave the block."""
+        self._failure = error if isinstance(error, BaseException) else ToolFailed(error)
+
+    def _begin(self, now: float) -> None:
+        run, step = self._run, self._step
+        self._arguments_hash = fingerprint(self._arguments)
+        attributes = self._attributes = {
+            **step._attributes,
+            names.GEN_AI_OPERATION_NAME: Operation.EXECUTE_TOOL.value,
+            names.GEN_AI_TOOL_NAME: self.tool,
+            names.TOOL_ARGUMENTS_HASH: self._arguments_hash,
+        }
+        if self._timeout is not None:
+            attributes[names.TOOL_TIMEOUT] = float(self._timeout)
+        if self._call_id:
+            attributes[names.GEN_AI_TOOL_CALL_ID] = self._call_id
+        if captures_content():
+            attributes[names.GEN_AI_TOOL_CALL_ARGUMENTS] = redact(str(self._arguments), _CONTENT_LIMIT)
+        self._arguments = None
+        self._open(f"execute_tool {self.tool}", SpanKind.INTERNAL, step._context, now)
+        run.opened(self, Phase.TOOL, self._timeout)
+        run.active(now)
+        run.emit(names.EVENT_TOOL_STARTED, now, self._span, attributes)
+
+    def _end(self, now: float, error: BaseException | None) -> None:
+        run, span = self._run, self._span
+        run.closed(self)
+        failure, self._failure = error or self._failure, None
+        outcome, error_type, error_text = ToolOutcome.OK, None, None
+        if failure is not None:
+            error_type, error_text = run.fail(span, failure)
+            outcome = ToolOutcome.TIMEOUT if isinstance(failure, TimeoutError) else ToolOutcome.ERROR
+            # The same failure again is the same result again.
+            self._result_hash = self._result_hash or fingerprint(f"{error_type}: {error_text}")
+        if self._result_hash:
+            span.set_attribute(names.TOOL_RESULT_HASH, self._result_hash)
+        span.end(nanoseconds(now))
+        run.active(now)
+        seconds = max(0.0, now - self._started)
+        run.series.tool_ended(self.tool, outcome.value, seconds, run.exemplar)
+        if self._result_hash and failure is None:
+            run.learnt(self._result_hash, now)
+        if run.log is not None:
+            self._step._calls.append(
+                {
+                    "tool_name": self.tool,
+                    "call_id": self._call_id,
+                    "args_hash": self._arguments_hash,
+                    "result_hash": self._result_hash,
+                    "outcome": outcome.value,
+                    "error_type": error_type,
+                    "error": error_text,
+                    "started_at": iso(self._started),
+                    "ended_at": iso(now),
+                    "span_id": _span_id(span),
+                }
+            )
+
+
+class LlmCall(_Block):
+    """One call of a model."""
+
+    __slots__ = ("_delta_at", "_failure", "_provider", "_step", "_tokens", "model")
+
+    def __init__(self, step: Step, model: str, provider: str) -> None:
+        super().__init__(step._run)
+        self.model = model
+        self._step = step
+        self._provider = provider
+        self._tokens: tuple[int, int] | None = None
+        self._failure: BaseException | None = None
+        self._delta_at = 0.0
+
+    def usage(self, input_tokens: int, output_tokens: int) -> None:
+        """Say how many tokens the call used."""
+        self._tokens = (input_tokens, output_tokens)
+
+    def delta(self) -> None:
+        """Say that a piece of a streamed answer arrived, which is activity; cheap enough for every token."""
+        with harmless:
+            now = self._run.clock()
+            if now - self._delta_at >= _DELTA_SECONDS or now < self._delta_at:
+                self._delta_at = now
+                self._run.active(now)
+                self._run.emit(names.EVENT_LLM_DELTA, now, self._span, self._attributes)
+
+    def finished(self, *reasons: str) -> None:
+        """Say why the model stopped, in its provider's words."""
+        with harmless:
+            self._span.set_attribute(names.GEN_AI_RESPONSE_FINISH_REASONS, reasons)
+
+    def error(self, error: BaseException) -> None:
+        """Say that the call failed, where its exception does not leave the block."""
+        self._failure = error
+
+    def _begin(self, now: float) -> None:
+        run, step = self._run, self._step
+        self._attributes = {
+            **step._attributes,
+            names.GEN_AI_OPERATION_NAME: Operation.CHAT.value,
+            names.GEN_AI_REQUEST_MODEL: self.model,
+            names.GEN_AI_PROVIDER_NAME: self._provider,
+        }
+        self._open(f"chat {self.model}", SpanKind.CLIENT, step._context, now)
+        self._delta_at = now
+        run.opened(self, Phase.LLM, None)
+        run.active(now)
+        run.emit(names.EVENT_LLM_STARTED, now, self._span, self._attributes)
+
+    def _end(self, now: float, error: BaseException | None) -> None:
+        run, span = self._run, self._span
+        run.closed(self)
+        failure, self._failure = error or self._failure, None
+        if failure is not None:
+            run.fail(span, failure)
+        if self._tokens is not None:
+            read, written = (max(0, int(number or 0)) for number in self._tokens)
+            span.set_attribute(names.GEN_AI_USAGE_INPUT_TOKENS, read)
+            span.set_attribute(names.GEN_AI_USAGE_OUTPUT_TOKENS, written)
+            run.series.used(self.model, read, written)
+            self._step._tokens[0] += read
+            self._step._tokens[1] += written
+        span.end(nanoseconds(now))
+        run.active(now)
+
+
+class ToolFailed(Exception):
+    """Stands for the failure of a tool that was told as text."""
+
+
+def _span_id(span: Span) -> str:
+    context = span.get_span_context()
+    return f"{context.span_id:016x}" if context.is_valid else ""

@@ -1,0 +1,209 @@
+"""Telemetry: the spans and start records of a process, and where they go."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from opentelemetry import trace
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import NonRecordingSpan, ProxyTracerProvider, SpanContext, set_span_in_context
+from queenright.instrumentation import names
+from queenright.instrumentation.delivery import Delivery, Sender, Sent
+from queenright.instrumentation.dropped import Signal
+from queenright.instrumentation.forks import after_fork_in_child
+from queenright.instrumentation.harmless import harmless
+from queenright.instrumentation.identity import new_id
+from queenright.instrumentation.otlp import OtlpSender, endpoint_of
+
+if TYPE_CHECKING:
+    from opentelemetry._logs import Logger, LogRecord
+
+SCOPE: Final = InstrumentationScope("queenright.instrumentation")
+
+Attributes = Mapping[str, str | int | float | bool]
+
+
+class Record(NamedTuple):
+    """A start record as it waits in the queue; a log record is made of it off the agent's thread."""
+
+    name: str
+    time_ns: int
+    span: SpanContext
+    attributes: Attributes
+
+    def to_log_record(self) -> LogRecord:
+        """Return the record as OpenTelemetry's events are: a log record with a name."""
+        from opentelemetry._logs import LogRecord, SeverityNumber
+
+        return LogRecord(
+            timestamp=self.time_ns,
+            observed_timestamp=self.time_ns,
+            context=set_span_in_context(NonRecordingSpan(self.span)),
+            severity_number=SeverityNumber.INFO,
+            attributes=dict(self.attributes),
+            event_name=self.name,
+        )
+
+
+class _Queued(SpanProcessor):
+    """Hands ended spans to the delivery; nothing else happens on the agent's thread."""
+
+    def __init__(self, delivery: Delivery) -> None:
+        self._delivery = delivery
+
+    def on_end(self, span: ReadableSpan) -> None:
+        self._delivery.put_span(span)
+
+    def shutdown(self) -> None:
+        self._delivery.close()
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        return self._delivery.flush(timeout_millis / 1000)
+
+
+class _ApplicationLogs:
+    """Sends start records through the application's own logger provider."""
+
+    def __init__(self, logger: Logger) -> None:
+        self._logger = logger
+
+    def send(self, signal: Signal, batch: Sequence[Any]) -> Sent:
+        for record in batch:
+            self._logger.emit(record.to_log_record())
+        return Sent.DONE
+
+    def close(self) -> None:
+        """Nothing to close: the provider is the application's."""
+
+
+class Telemetry:
+    """
+    Where one or many workers send their spans and start records.
+
+    Without arguments it is OTLP over HTTP to ``OTEL_EXPORTER_OTLP_ENDPOINT`` (default
+    ``http://127.0.0.1:4318``). Spans are never sampled away here: the health of a worker is read from them.
+
+    Args:
+        endpoint: Another base URL.
+        tracer_provider: Spans go through this provider instead; sampling and export are its affair.
+        connect: Makes the sender that batches go to instead of OTLP; for tests and other transports.
+        interval: Seconds between deliveries.
+        capacity: How many spans, and how many records, wait at most; then the oldest are dropped.
+    """
+
+    def __init__(
+        self,
+        endpoint: str | None = None,
+        *,
+        tracer_provider: trace.TracerProvider | None = None,
+        connect: Callable[[], Sender] | None = None,
+        interval: float = 0.5,
+        capacity: int = 8192,
+    ) -> None:
+        resource = Resource.create(
+            {
+                names.SERVICE_NAME: os.environ.get("OTEL_SERVICE_NAME") or "queenright-agents",
+                names.SERVICE_INSTANCE_ID: new_id(),
+            }
+        )
+        base = endpoint_of(endpoint)
+        self._delivery = Delivery(
+            connect or (lambda: OtlpSender(base, resource)), interval=interval, capacity=capacity
+        )
+        self._disabled = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+        if tracer_provider is None:
+            own = TracerProvider(sampler=ALWAYS_ON, resource=resource, shutdown_on_exit=False)
+            own.add_span_processor(_Queued(self._delivery))
+            tracer_provider = own
+        self.tracer: Final = tracer_provider.get_tracer(SCOPE.name)
+
+    def record(self, name: str, time_ns: int, span: SpanContext, attributes: Attributes) -> None:
+        """Queue a start record."""
+        if not self._disabled:
+            self._delivery.put_record(Record(name, time_ns, span, attributes))
+
+    def flush(self, timeout: float = 2.0) -> bool:
+        """Send what is queued; return whether all was delivered within ``timeout`` seconds."""
+        return self._delivery.flush(timeout)
+
+    def close(self, timeout: float = 2.0) -> None:
+        """Send what is queued for at most ``timeout`` seconds, then give up the rest."""
+        self._delivery.close(timeout)
+
+
+class _Shared:
+    """The telemetry that the workers of this process share, one an endpoint."""
+
+    def __init__(self) -> None:
+        self._by_endpoint: dict[str, Telemetry] = {}
+        self._forked()
+        after_fork_in_child(self._forked)
+
+    def _forked(self) -> None:
+        self._lock = threading.Lock()
+
+    def get(self, endpoint: str | None) -> Telemetry:
+        provider = None if endpoint else _application_provider()
+        key = f"application {id(provider)}" if provider is not None else endpoint_of(endpoint)
+        with self._lock:
+            if key not in self._by_endpoint:
+                logs = _application_logs() if provider is not None else None
+                self._by_endpoint[key] = Telemetry(
+                    endpoint,
+                    tracer_provider=provider,
+                    connect=(lambda: _ApplicationLogs(logs)) if logs is not None else None,
+                )
+            return self._by_endpoint[key]
+
+    def flush(self, timeout: float) -> bool:
+        flushed = [telemetry.flush(timeout) for telemetry in list(self._by_endpoint.values())]
+        return all(flushed)
+
+    def close(self) -> None:
+        for telemetry in list(self._by_endpoint.values()):
+            with harmless:
+                telemetry.close()
+
+
+def _application_provider() -> trace.TracerProvider | None:
+    """Return the tracer provider that the application has set up, if it has."""
+    provider = trace.get_tracer_provider()
+    return None if isinstance(provider, ProxyTracerProvider) else provider
+
+
+def _application_logs() -> Logger | None:
+    from opentelemetry._logs import NoOpLoggerProvider, get_logger_provider
+    from opentelemetry._logs._internal import ProxyLoggerProvider
+
+    provider = get_logger_provider()
+    return (
+        None
+        if isinstance(provider, ProxyLoggerProvider | NoOpLoggerProvider)
+        else provider.get_logger(SCOPE.name)
+    )
+
+
+_shared: Final = _Shared()
+atexit.register(_shared.close)
+
+
+def shared_telemetry(endpoint: str | None = None) -> Telemetry:
+    """
+    Return the telemetry that workers of this process share.
+
+    An explicit ``endpoint`` gets a provider of our own. Without one, the application's tracer provider is
+    used if it has set one up, and its logger provider likewise; otherwise our own.
+    """
+    return _shared.get(endpoint)
+
+
+def flush(timeout: float = 2.0) -> bool:
+    """Send what all workers of this process have queued; return whether it was delivered in time."""
+    return _shared.flush(timeout)

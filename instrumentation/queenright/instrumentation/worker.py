@@ -1,0 +1,202 @@
+"""Worker: what an agent says about itself, in three lines, without ever being troubled by it."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar, Token
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from opentelemetry.trace import NoOpTracerProvider
+from prometheus_client import REGISTRY, CollectorRegistry
+from queenright.instrumentation.harmless import harmless, notice
+from queenright.instrumentation.identity import check_session_id, new_id
+from queenright.instrumentation.metrics import WorkerFamilies
+from queenright.instrumentation.names import WaitingReason
+from queenright.instrumentation.pulse import PULSE
+from queenright.instrumentation.run import Run
+from queenright.instrumentation.step import Step
+from queenright.instrumentation.steplog import STORAGE_ENV, StepLog, step_log_path
+from queenright.instrumentation.telemetry import Telemetry, shared_telemetry
+
+_current: ContextVar[Worker | None] = ContextVar("queenright_worker", default=None)
+
+# Before the telemetry is closed, which registered earlier: the last spans are still to be sent.
+atexit.register(PULSE.close_all)
+
+
+def current_worker() -> Worker | None:
+    """Return the worker that the calling task or thread works for; forked children inherit it."""
+    return _current.get()
+
+
+class Worker:
+    """
+    One run of a monitored agent.
+
+    Use it as ``with Worker("deep_research_agent") as worker:`` or with ``async with``. Once it is made,
+    nothing of it raises into the agent or waits for the network.
+
+    Args:
+        agent: The agent's logical name; a label of its metrics, so not an id.
+        session_id: The run, made if left out; a restart of the same run passes the same.
+        graph_id: The graph that the agent runs, if it runs one.
+        framework: What the agent is built with.
+        version: The agent's version.
+        endpoint: Base URL for OTLP over HTTP; default ``OTEL_EXPORTER_OTLP_ENDPOINT``, then
+            ``http://127.0.0.1:4318``.
+        telemetry: Where spans and start records go instead; it is shared and not closed by the worker.
+        registry: Where the metrics live; default prometheus-client's own.
+        storage: Folder for ``sessions/{session_id}/logs/tool_logs.jsonl``; default ``QUEENRIGHT_STORAGE``;
+            without either no step log is written.
+        heartbeat_interval: Seconds between heartbeats at most.
+        clock: Returns seconds since the epoch.
+        ids: Returns a new id.
+
+    Raises:
+        SessionIdRefused: the session id could not be the name of a directory.
+        ValueError: the agent has no name, or the heartbeat interval is not above zero.
+    """
+
+    def __init__(
+        self,
+        agent: str,
+        *,
+        session_id: str | None = None,
+        graph_id: str = "",
+        framework: str = "queenright",
+        version: str = "",
+        endpoint: str | None = None,
+        telemetry: Telemetry | None = None,
+        registry: CollectorRegistry | None = None,
+        storage: str | os.PathLike[str] | None = None,
+        heartbeat_interval: float = 300.0,
+        clock: Callable[[], float] = time.time,
+        ids: Callable[[], str] = new_id,
+    ) -> None:
+        if not agent:
+            raise ValueError("Worker needs the agent's name, such as Worker('deep_research_agent').")
+        if not heartbeat_interval > 0:
+            raise ValueError(f"heartbeat_interval must be above 0 seconds, not {heartbeat_interval!r}.")
+        self.agent = agent
+        self.session_id = check_session_id(session_id) if session_id is not None else ids()
+        self.incarnation_id = ids()
+        self._run = Run(
+            agent=agent,
+            session_id=self.session_id,
+            incarnation_id=self.incarnation_id,
+            graph_id=graph_id,
+            framework=framework,
+            version=version,
+            telemetry=telemetry or _telemetry(endpoint),
+            families=_families(registry or REGISTRY),
+            log=_step_log(storage or os.environ.get(STORAGE_ENV), self.session_id),
+            heartbeat_interval=heartbeat_interval,
+            clock=clock,
+        )
+        self._was: Token[Worker | None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Worker {self.agent!r} session {self.session_id!r} incarnation {self.incarnation_id!r}>"
+
+    def start(self) -> None:
+        """Begin the run, where no ``with`` block does."""
+        with harmless:
+            self._run.start()
+
+    def close(self, error: BaseException | None = None) -> None:
+        """End the run, as failed if there is an ``error``; a second time does nothing."""
+        with harmless:
+            self._run.close(error)
+
+    def step(self, node: str = "agent") -> Step:
+        """Return a block around one step of ``node``."""
+        return Step(self._run, node)
+
+    @contextmanager
+    def waiting(self, reason: WaitingReason | str) -> Iterator[None]:
+        """
+        Say that the worker is rightly idle while the block runs.
+
+        Args:
+            reason: user_input, paused, children, backoff or done; it stops the stall clock.
+        """
+        waits = False
+        with harmless:
+            try:
+                known = WaitingReason(str(reason).lower())
+            except ValueError:
+                notice(
+                    "Queenright knows no reason %r to wait; it is one of %s.",
+                    reason,
+                    ", ".join(WaitingReason),
+                )
+            else:
+                self._run.touch()
+                self._run.wait(known)
+                waits = True
+        try:
+            yield
+        finally:
+            with harmless:
+                if waits:
+                    self._run.wait_over()
+
+    def checkpoint(self, checkpoint_id: str = "") -> None:
+        """Say that the worker's state was saved, which is progress."""
+        with harmless:
+            self._run.touch()
+            self._run.checkpoint(checkpoint_id)
+
+    def heartbeat(self, progress: str = "") -> None:
+        """Say that the process lives, beyond the beats that are sent by themselves."""
+        with harmless:
+            self._run.touch()
+            self._run.heartbeat(progress)
+
+    def __enter__(self) -> Self:
+        self.start()
+        self._was = _current.set(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close(error)
+        if self._was is not None:
+            try:
+                _current.reset(self._was)
+            except ValueError:  # left in another task than it was entered in
+                return
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, traceback)
+
+
+def _telemetry(endpoint: str | None) -> Telemetry:
+    with harmless:
+        return shared_telemetry(endpoint)
+    return Telemetry(tracer_provider=NoOpTracerProvider())
+
+
+def _families(registry: CollectorRegistry) -> WorkerFamilies:
+    with harmless:
+        return WorkerFamilies.of(registry)
+    # The application has metrics of these names itself: the worker keeps its own to itself.
+    return WorkerFamilies.of(CollectorRegistry())
+
+
+def _step_log(storage: str | os.PathLike[str] | None, session_id: str) -> StepLog | None:
+    with harmless:
+        return StepLog(step_log_path(Path(storage), session_id)) if storage else None
+    return None
