@@ -35,6 +35,8 @@ class HealthCheck(_Block):
     checkpoint_degraded_seconds: Seconds = 600
     checkpoint_stale_threshold_seconds: Seconds = 1800
     no_tool_call_seconds: Seconds = 900
+    consecutive_failures: Count = 3
+    """More failures in a row than this make a worker failing."""
 
 
 class Stall(_Block):
@@ -71,8 +73,16 @@ class Loops(_Block):
     consecutive: Count = 3
     repeats: Count = 5
     cycles: Count = 3
+    blind_repeats: Count = 10
+    """Repeats in a row of a call of unknown result: an edit-test cycle repeats arguments on purpose."""
     error_streak: Count = 5
     provider_failures: Count = 3
+    stale_calls: Count = 4
+    """Tool calls in a row that told nothing new."""
+    token_spike_factor: Annotated[float, Field(gt=1)] = 4
+    """Input tokens of one call against the median of the five before it."""
+    token_spike_minimum: Count = 20_000
+    """A multiple of little is little: a first big file among short prompts is no spike."""
     exempt_tools: tuple[str, ...] = ()
 
 

@@ -1,0 +1,168 @@
+"""The recent tool calls of one worker, kept as fingerprints: what repeats are found in."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Final
+
+LONGEST_CYCLE: Final = 4
+"""The longest cycle that is looked for; a loop is over when this many calls were not part of it."""
+
+_SIZE: Final = 8
+_BLIND: Final = "\0?"
+_MOST: Final = 65_535
+
+
+def digest(*parts: str) -> bytes:
+    """Return eight bytes that stand for ``parts``; the same in every process."""
+    return blake2b("\0".join(parts).encode("utf-8", "surrogatepass"), digest_size=_SIZE).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """
+    A repeat that is going on.
+
+    ``times`` is how often its most frequent call was made, counted beyond the
+    window for as long as it keeps coming back. ``run`` is how often it came in
+    a row, ``in_window`` how often in the window, ``period`` the length of the
+    cycle (1: the same call again and again or with others between) and
+    ``cycles`` how often that cycle was gone through. A ``blind`` repeat is one
+    of arguments only: nobody told the result.
+    """
+
+    tool: str
+    times: int
+    run: int
+    in_window: int
+    period: int
+    cycles: int
+    since: float
+    blind: bool
+
+
+class RecentCalls:
+    """The last calls of a worker, oldest first; equal calls of one turn, which ran side by side, are one."""
+
+    __slots__ = ("_blind", "_chains", "_first", "_live", "_pairs", "_tools", "_turn", "_turn_size", "_window")
+
+    def __init__(self, window: int) -> None:
+        # A little more than the window, so that a repeat that just ended is still seen whole.
+        self._window = window
+        self._pairs = bytearray()
+        self._chains = array("H")
+        self._first = array("d")
+        self._tools: list[str] = []
+        self._blind = bytearray()
+        self._live = 0
+        self._turn: object = None
+        self._turn_size = 0
+
+    def __len__(self) -> int:
+        return len(self._tools)
+
+    @property
+    def peak(self) -> int:
+        """How often the most repeated of the newest calls was made; 1 if nothing repeats, 0 without calls."""
+        live = min(self._live, LONGEST_CYCLE)
+        return max(self._chains[-live:]) if live else 0
+
+    def add(self, tool: str, args: str, result: str | None, turn: object, at: float) -> bool:
+        """
+        Note one call that ended, and return whether the same call with the same result is in the window.
+
+        Args:
+            tool: The tool's name.
+            args: Fingerprint of the arguments.
+            result: Fingerprint of the result, or None if nobody told it.
+            turn: What the calls of one turn share, or None.
+            at: When it ended, in seconds since the epoch.
+        """
+        pair = digest(tool, args, _BLIND if result is None else result)
+        pairs = self._pairs
+        if turn is not None and turn == self._turn:
+            if self._find(pair, len(self) - self._turn_size) >= 0:
+                return False
+            self._turn_size += 1
+        else:
+            self._turn = turn
+            self._turn_size = 1
+        last = self._find(pair, 0)
+        if last >= 0:
+            self._chains.append(min(self._chains[last] + 1, _MOST))
+            self._first.append(self._first[last])
+        else:
+            self._chains.append(1)
+            self._first.append(at)
+        pairs += pair
+        self._tools.append(tool)
+        self._blind.append(result is None)
+        self._live += 1
+        if len(self._tools) > self._window + LONGEST_CYCLE:
+            del pairs[:_SIZE], self._chains[0], self._first[0], self._tools[0], self._blind[0]
+        return last >= 0
+
+    def rest(self) -> None:
+        """Treat what was repeated so far as over, and remember it: a repeat of it goes on counting."""
+        self._live = 0
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.__init__(self._window)  # type: ignore[misc]  # the same object, empty again
+
+    def repeats(self) -> list[Repeat]:
+        """Return the repeats among the newest calls, one for each different call, newest first."""
+        found: list[Repeat] = []
+        size = len(self)
+        seen: set[bytes] = set()
+        for index in range(size - 1, max(-1, size - 1 - min(self._live, LONGEST_CYCLE)), -1):
+            if self._chains[index] < 2:
+                continue
+            pair = bytes(self._pair(index))
+            if pair not in seen:
+                seen.add(pair)
+                found.append(self._repeat(index, pair))
+        return found
+
+    def _repeat(self, index: int, pair: bytes) -> Repeat:
+        run = 1
+        while run <= index and self._pair(index - run) == pair:
+            run += 1
+        start = max(0, index + 1 - self._window)
+        in_window = sum(1 for i in range(start, index + 1) if self._pair(i) == pair)
+        period, cycles = (1, run) if run > 1 else self._cycle(index)
+        return Repeat(
+            tool=self._tools[index],
+            times=self._chains[index],
+            run=run,
+            in_window=in_window,
+            period=period,
+            cycles=cycles,
+            since=self._first[index],
+            blind=bool(self._blind[index]),
+        )
+
+    def _cycle(self, index: int) -> tuple[int, int]:
+        """Return the period and the number of the cycles that end at ``index``; (1, 1) if it is in none."""
+        for period in range(2, LONGEST_CYCLE + 1):
+            length = 0
+            while index - length - period >= 0 and self._pair(index - length) == self._pair(
+                index - length - period
+            ):
+                length += 1
+            cycles = 1 + length // period
+            if cycles > 1:
+                return period, cycles
+        return 1, 1
+
+    def _pair(self, index: int) -> bytearray:
+        return self._pairs[index * _SIZE : index * _SIZE + _SIZE]
+
+    def _find(self, pair: bytes, start: int) -> int:
+        """Return the newest entry at or after ``start`` that is ``pair``, or -1."""
+        found = self._pairs.rfind(pair, start * _SIZE)
+        while found >= 0 and found % _SIZE:
+            found = self._pairs.rfind(pair, start * _SIZE, found + _SIZE - 1)
+        return found // _SIZE if found >= 0 else -1

@@ -1,0 +1,140 @@
+"""
+When silence becomes a finding: the next moments at which time alone changes a worker's findings.
+
+Detectors compare ``now`` with the very moments computed here, so that what a deadline
+announces is what the detector then sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from queenright.health.settings import HealthSettings
+from queenright.health.vitals import OpenTool, VitalSigns
+from queenright.instrumentation.names import Phase
+
+
+class StallClock(NamedTuple):
+    """
+    How long the worker may go on as it is.
+
+    From ``due`` on it is stalled; from ``ticket_due`` on that is worth a
+    ticket. They differ only for a tool that declared less time than any
+    worker may be silent.
+    """
+
+    phase: Phase
+    since: float
+    due: float
+    ticket_due: float
+    tool: OpenTool | None = None
+
+
+def silent_since(v: VitalSigns) -> float:
+    """Return when the present silence began."""
+    return max(v.last_activity, v.clock_base)
+
+
+def may_be_silent(v: VitalSigns) -> bool:
+    """Return whether silence means nothing: the worker waits rightly, or is over."""
+    return v.waiting is not None or v.ended_at is not None
+
+
+def stall_clock(v: VitalSigns, settings: HealthSettings) -> StallClock | None:
+    """Return the running stall clock, or None while the worker may be silent."""
+    if may_be_silent(v):
+        return None
+    since = silent_since(v)
+    limits = settings.stall
+    phase = v.phase
+    if phase is Phase.TOOL:
+        tool = v.open_tool
+        if tool is not None and tool.timeout is not None:
+            due = max(tool.started, since) + tool.timeout
+            return StallClock(phase, since, due, max(due, since + limits.idle_seconds), tool)
+        due = since + limits.tool_seconds
+        return StallClock(phase, since, due, due, tool)
+    limit = {
+        Phase.IDLE: limits.idle_seconds,
+        Phase.LLM: limits.llm_seconds,
+        Phase.UNKNOWN: limits.unknown_seconds,
+    }[phase]
+    return StallClock(phase, since, since + limit, since + limit)
+
+
+def heartbeat_due(v: VitalSigns, settings: HealthSettings) -> float | None:
+    """Return when the process counts as silent: two of its own intervals, or the general timeout."""
+    if may_be_silent(v) or (v.last_heartbeat is None and v.heartbeat_interval is None):
+        return None
+    interval = v.heartbeat_interval
+    limit = 2 * interval if interval is not None else settings.heartbeat.timeout_seconds
+    # Whoever acts is alive: only a process that says nothing at all is missing.
+    return max(silent_since(v), v.last_heartbeat or 0.0) + limit
+
+
+def checkpoint_from(v: VitalSigns) -> float | None:
+    """Return from when the checkpoint's age counts; None for a worker that makes none or may be silent."""
+    if may_be_silent(v) or v.last_checkpoint is None:
+        return None
+    return max(v.last_checkpoint, v.clock_base)
+
+
+def no_tool_call_from(v: VitalSigns) -> float | None:
+    """
+    Return since when no tool was called and nothing else got further.
+
+    None for a worker that never called a tool (it may have none), that has one
+    running, or that may be silent.
+    """
+    if may_be_silent(v) or v.last_tool_call is None or v.open_tools:
+        return None
+    return max(v.last_tool_call, v.last_progress or 0.0, v.clock_base)
+
+
+def overdue_tool(v: VitalSigns) -> OpenTool | None:
+    """Return the open call whose declared time is over first, if any declared one."""
+    tool = v.open_tool
+    if tool is None or tool.timeout is None or may_be_silent(v):
+        return None
+    return tool
+
+
+def grace_until(v: VitalSigns, settings: HealthSettings) -> float:
+    """Return until when the incarnation gets no ticket."""
+    return v.incarnation_started + settings.judge.start_grace_seconds
+
+
+def moments(v: VitalSigns, settings: HealthSettings) -> Iterator[float]:
+    """Yield every moment, past or to come, at which time alone changes what the detectors say."""
+    clock = stall_clock(v, settings)
+    if clock is not None:
+        yield clock.due
+        yield clock.ticket_due
+    tool = overdue_tool(v)
+    if tool is not None and tool.timeout is not None:
+        yield tool.started + tool.timeout
+    heartbeat = heartbeat_due(v, settings)
+    if heartbeat is not None:
+        yield heartbeat
+    checkpoint = checkpoint_from(v)
+    if checkpoint is not None:
+        yield checkpoint + settings.health_check.checkpoint_degraded_seconds
+        yield checkpoint + settings.health_check.checkpoint_stale_threshold_seconds
+    calls = no_tool_call_from(v)
+    if calls is not None:
+        yield calls + settings.health_check.no_tool_call_seconds
+
+
+def shortest_limit(settings: HealthSettings) -> float:
+    """Return the shortest silence, in seconds, that can mean anything, but for times a worker declared."""
+    stall, check = settings.stall, settings.health_check
+    return min(
+        stall.idle_seconds,
+        stall.llm_seconds,
+        stall.tool_seconds,
+        stall.unknown_seconds,
+        check.checkpoint_degraded_seconds,
+        check.checkpoint_stale_threshold_seconds,
+        check.no_tool_call_seconds,
+    )

@@ -1,0 +1,95 @@
+"""What detectors say and what it adds up to: findings, their severity, the five health states."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+WorkerKey = tuple[str, str]
+"""``(agent_id, session_id)``: one run of one worker. Its incarnation is a field that changes."""
+
+
+class FindingKind(StrEnum):
+    """What a detector saw. The order is the order of cause: of two findings, the earlier names the ticket."""
+
+    PROVIDER_FAILURE = "provider_failure"
+    DOOM_LOOP = "doom_loop"
+    ERROR_STREAK = "error_streak"
+    RETRY_STORM = "retry_storm"
+    STALL = "stall"
+    ZERO_PROGRESS = "zero_progress"
+    NO_TOOL_CALLS = "no_tool_calls"
+    CHECKPOINT_STALE = "checkpoint_stale"
+    HEARTBEAT_MISSING = "heartbeat_missing"
+    TOOL_TIMEOUT = "tool_timeout"
+    TOKEN_SPIKE = "token_spike"
+
+
+class Severity(StrEnum):
+    """How bad it is, in the word that tickets use."""
+
+    LOW = "low"
+    MEDIUM = "medium"
+    HIGH = "high"
+    CRITICAL = "critical"
+
+    @property
+    def rank(self) -> int:
+        """0 for low to 3 for critical."""
+        return _SEVERITY_RANK[self]
+
+
+_SEVERITY_RANK: Final = {severity: rank for rank, severity in enumerate(Severity)}
+_KIND_RANK: Final = {kind: rank for rank, kind in enumerate(FindingKind)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """
+    What one detector saw in one worker.
+
+    ``since`` is when the condition began, in seconds since the epoch. A
+    finding with ``ticket=False`` is shown and counted, and is never a reason
+    for a ticket: the warning band, a start grace, a spike.
+    """
+
+    kind: FindingKind
+    severity: Severity
+    evidence: str
+    since: float
+    ticket: bool = True
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the finding as JSON values."""
+        return {
+            "kind": self.kind.value,
+            "severity": self.severity.value,
+            "evidence": self.evidence,
+            "since": self.since,
+            "ticket": self.ticket,
+        }
+
+
+def worst(findings: Iterable[Finding]) -> Finding | None:
+    """Return the finding that matters most: ticket-worthy first, then by severity, then by order of cause."""
+    return min(findings, key=lambda f: (not f.ticket, -f.severity.rank, _KIND_RANK[f.kind]), default=None)
+
+
+class HealthState(StrEnum):
+    """How a worker is, best first (IMPL-REQ-003 FR-001)."""
+
+    HEALTHY = "healthy"
+    DEGRADED = "degraded"
+    STUCK = "stuck"
+    FAILING = "failing"
+    TERMINATED = "terminated"
+
+    @property
+    def rank(self) -> int:
+        """0 for healthy to 4 for terminated."""
+        return _STATE_RANK[self]
+
+
+_STATE_RANK: Final = {state: rank for rank, state in enumerate(HealthState)}

@@ -1,0 +1,78 @@
+"""A worker's health in JSON: what the judge reads, and what the API and the console show."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from queenright.health.deadlines import may_be_silent, silent_since
+from queenright.health.monitor import WorkerHealth
+from queenright.health.vitals import EVIDENCE_LIMIT, SessionStatus, VitalSigns
+from queenright.instrumentation.names import WaitingReason
+from queenright.instrumentation.redaction import redact
+
+NO_ACTIVE_SESSION = "no_active_session"
+
+
+def no_active_session() -> dict[str, Any]:
+    """Return the summary of an agent that has no session, or only such as are over."""
+    return {"status": NO_ACTIVE_SESSION}
+
+
+def session_status(v: VitalSigns) -> SessionStatus:
+    """Return where the session is in its life; unknown if nothing but heartbeats was ever heard of it."""
+    if v.status is not SessionStatus.ACTIVE:
+        return v.status
+    if v.waiting is WaitingReason.PAUSED:
+        return SessionStatus.PAUSED
+    return SessionStatus.UNKNOWN if v.only_heartbeats else SessionStatus.ACTIVE
+
+
+def summarise(health: WorkerHealth, now: float, last_n_steps: int = 20) -> dict[str, Any]:
+    """
+    Return what there is to know about one worker, as JSON values.
+
+    ``stall_minutes`` is how long nothing has happened, or None while silence means
+    nothing (the worker waits or is over). Times are seconds since the epoch. The evidence
+    is at most 500 characters with secrets redacted. Reading changes nothing.
+
+    Args:
+        health: The worker as the monitor sees it.
+        now: The present time, in seconds since the epoch.
+        last_n_steps: How many verdicts to give at most, the newest; up to 20 are known.
+    """
+    v = health.vitals
+    silent = None if may_be_silent(v) else max(0.0, now - silent_since(v))
+    return {
+        "status": session_status(v).value,
+        "worker_agent_id": v.agent_id,
+        "worker_session_id": v.session_id,
+        "worker_node_id": v.node_id,
+        "worker_graph_id": v.graph_id,
+        "session_id": v.session_id,
+        "incarnation_id": v.incarnation_id,
+        "framework": v.framework,
+        "state": health.state.value,
+        "state_since": health.state_since,
+        "reason": health.reason,
+        "phase": v.phase.value,
+        "tool": v.tool,
+        "waiting_reason": v.waiting.value if v.waiting else None,
+        "waiting_since": v.waiting_since,
+        "total_steps": v.steps_total,
+        "recent_verdicts": v.recent_verdicts[-last_n_steps:] if last_n_steps > 0 else [],
+        "steps_since_last_accept": v.steps_since_last_accept,
+        "stall_minutes": None if silent is None else round(silent / 60, 2),
+        "tool_calls_total": v.tool_calls_total,
+        "error_count": v.error_count,
+        "consecutive_failures": v.consecutive_failures,
+        "tokens": v.tokens,
+        "started_at": v.started_at,
+        "last_activity": v.last_activity,
+        "last_progress": v.last_progress,
+        "last_heartbeat": v.last_heartbeat,
+        "last_checkpoint": v.last_checkpoint,
+        "evidence_snippet": redact(v.evidence, EVIDENCE_LIMIT),
+        "findings": [finding.to_dict() for finding in health.findings],
+        "trace_id": v.last_trace_id,
+        "span_id": v.last_span_id,
+    }
