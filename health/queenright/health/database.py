@@ -189,7 +189,9 @@ class Database:
         elif "events" not in names or "event_log_head" not in names:
             raise StoreError(f"{self.path} is another program's database; give a path of its own")
         if found is None:
-            raise StoreError(f"{self.path} has no schema version; restore it from a backup, or give another path")
+            raise StoreError(
+                f"{self.path} has no schema version; restore it from a backup, or give another path"
+            )
         return found
 
     def _migrate(self, conn: Connection) -> None:
@@ -216,7 +218,9 @@ class Database:
         if "locked" in why:
             way_out = "another program holds it; close that program"
         elif "not a database" in why or "malformed" in why:
-            way_out = "it is damaged or no SQLite database; restore it from a backup, or move it away to begin anew"
+            way_out = (
+                "it is damaged or no SQLite database; restore it from a backup, or move it away to begin anew"
+            )
         else:
             way_out = "check the disk and the file's permissions"
         return f"cannot use {self.path}: {why}; {way_out}"
@@ -234,8 +238,8 @@ def _parse(url: str) -> URL:
         )
     if address.database in (None, "", ":memory:") or address.query:
         raise StoreError(
-            f"{address.render_as_string(hide_password=True)} names no file, and a store outlives its process; "
-            "write sqlite:///path/to/queenright.db"
+            f"{address.render_as_string(hide_password=True)} names no file, and a store outlives "
+            "its process; write sqlite:///path/to/queenright.db"
         )
     return address
 
@@ -257,5 +261,3 @@ def _begin(conn: Connection) -> None:
 
 def _begin_immediate(conn: Connection) -> None:
     conn.exec_driver_sql("BEGIN IMMEDIATE")
-
-

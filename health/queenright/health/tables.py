@@ -101,7 +101,7 @@ TICKETS: Final = Table(
         sqlite_where=_LIVE,
         postgresql_where=_LIVE,
     ),
-    Index("ix_tickets_updated_at", "updated_at"),
+    Index("ix_tickets_first_seen", "first_seen"),
 )
 """Escalation tickets (``queenright.health.tickets``)."""
 

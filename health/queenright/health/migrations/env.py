@@ -9,7 +9,7 @@ from queenright.health.tables import METADATA
 context.configure(
     connection=context.config.attributes["connection"],
     target_metadata=METADATA,
-    # SQLite's DDL is transactional; Alembic assumes that it is not. A kill in the middle leaves nothing behind.
+    # SQLite's DDL is transactional; Alembic assumes that it is not. A kill leaves nothing half.
     transactional_ddl=True,
 )
 with context.begin_transaction():

@@ -47,9 +47,7 @@ def upgrade() -> None:
         sa.Column("hash", sa.LargeBinary, nullable=False),
         sa.CheckConstraint("id = 1", name="ck_event_log_head_one_row"),
     )
-    head = sa.table(
-        "event_log_head", sa.column("id"), sa.column("length"), sa.column("hash", sa.LargeBinary)
-    )
+    head = sa.table("event_log_head", sa.column("id"), sa.column("length"), sa.column("hash", sa.LargeBinary))
     op.execute(head.insert().values(id=1, length=0, hash=bytes(32)))
     op.create_table(
         "tickets",
@@ -81,7 +79,7 @@ def upgrade() -> None:
         sqlite_where=_LIVE,
         postgresql_where=_LIVE,
     )
-    op.create_index("ix_tickets_updated_at", "tickets", ["updated_at"])
+    op.create_index("ix_tickets_first_seen", "tickets", ["first_seen"])
     op.create_table(
         "outbox",
         sa.Column("id", sa.Integer, primary_key=True),

@@ -1,0 +1,247 @@
+"""
+The life of a ticket: every change it may go through, as pure functions that return the changed ticket.
+
+::
+
+    open ──intervene──▶ intervening ──acknowledge──▶ acknowledged
+      └───dismiss────▶ dismissed ──worse──▶ open
+    any ──cleared, and stayed so for the hold──▶ closed (resolved; a dismissed one stays dismissed)
+    any ──worker ended──▶ closed (worker_gone; a dismissed one stays dismissed)
+
+While the hold runs the status stays what it was and ``condition_cleared_at`` is set; a relapse unsets it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Literal
+
+from queenright.health.findings import FindingKind, Severity
+from queenright.health.tickets import EscalationTicket, TicketError, TicketStatus
+
+Change = Literal["opened", "reopened", "rose", "counted"]
+"""What a report did to a ticket. All but ``counted`` are published."""
+
+
+class UnknownTicket(TicketError):
+    """Raised when no ticket has this id."""
+
+    def __init__(self, ticket_id: str) -> None:
+        super().__init__(f"there is no ticket {ticket_id[:64]!r}; take the id from the list of tickets")
+        self.ticket_id = ticket_id
+
+
+class TicketClosed(TicketError):
+    """Raised when something is asked of a ticket that is closed."""
+
+    def __init__(self, ticket: EscalationTicket) -> None:
+        at = datetime.fromtimestamp(ticket.closed_at or 0.0, UTC)
+        super().__init__(
+            f"ticket {ticket.ticket_id} was closed ({ticket.status}) at {at:%Y-%m-%d %H:%M:%S} UTC; "
+            "if the trouble is back, a new ticket says it"
+        )
+        self.ticket_id = ticket.ticket_id
+
+
+class WrongStatus(TicketError):
+    """Raised when a ticket's status does not allow what is asked."""
+
+    def __init__(self, ticket: EscalationTicket, wanted: str, way_out: str) -> None:
+        super().__init__(f"cannot {wanted} ticket {ticket.ticket_id}, which is {ticket.status}: {way_out}")
+        self.ticket_id = ticket.ticket_id
+        self.status = ticket.status
+
+
+def report(
+    ticket: EscalationTicket, *, severity: Severity, kinds: Sequence[FindingKind], now: float
+) -> tuple[EscalationTicket, Change]:
+    """
+    Count one more report of the condition.
+
+    Severity only rises. Within the hold a report is a relapse. A dismissed ticket is open again if the
+    report is worse than what was dismissed, or if it had cleared and is high or critical: such a one can
+    only have been dismissed because it had recovered.
+
+    Args:
+        ticket: A live ticket.
+        severity: How bad it is now.
+        kinds: What holds now, worst first; kinds the ticket does not know are folded in.
+        now: Seconds since the epoch.
+
+    Raises:
+        TicketClosed: It is closed.
+    """
+    _must_be_live(ticket)
+    rose = severity.rank > ticket.severity.rank
+    relapsed = ticket.condition_cleared_at is not None
+    dismissed = ticket.status is TicketStatus.DISMISSED
+    reopens = dismissed and (rose or (relapsed and severity.rank >= Severity.HIGH.rank))
+    known = {ticket.kind, *ticket.related_kinds}
+    update: dict[str, object] = {
+        "occurrences": ticket.occurrences + 1,
+        "last_seen": now,
+        "updated_at": now,
+        "condition_cleared_at": None,
+        "active_kinds": tuple(kinds),
+        "related_kinds": (*ticket.related_kinds, *(kind for kind in kinds if kind not in known)),
+    }
+    if reopens:
+        update["status"] = TicketStatus.OPEN
+    if rose:
+        update["severity"] = severity
+        if ticket.status in (TicketStatus.INTERVENING, TicketStatus.ACKNOWLEDGED):
+            update["notified_severity"] = severity
+    change: Change = "counted"
+    if rose:
+        change = "rose"
+    elif relapsed and (reopens or not dismissed):
+        change = "reopened"
+    return ticket.model_copy(update=update), change
+
+
+def clear(ticket: EscalationTicket, *, now: float) -> EscalationTicket:
+    """Note that the condition is gone; the hold begins, unless it runs already."""
+    _must_be_live(ticket)
+    if ticket.condition_cleared_at is not None:
+        return ticket
+    return ticket.model_copy(update={"condition_cleared_at": now, "active_kinds": (), "updated_at": now})
+
+
+def hold_ends(ticket: EscalationTicket, hold: float) -> float | None:
+    """Return when ``settle`` will close the ticket if nothing happens, None if it will not."""
+    if not ticket.live or ticket.condition_cleared_at is None:
+        return None
+    return ticket.condition_cleared_at + hold
+
+
+def settle(ticket: EscalationTicket, *, now: float, hold: float) -> EscalationTicket:
+    """Close the ticket if its condition has been gone for ``hold`` seconds; else return it as it is."""
+    ends = hold_ends(ticket, hold)
+    if ends is None or now < ends:
+        return ticket
+    return _close(ticket, TicketStatus.RESOLVED, f"the worker recovered and that held for {hold:g} s", now)
+
+
+def worker_ended(ticket: EscalationTicket, *, now: float) -> EscalationTicket:
+    """Close the ticket of a worker that is no more."""
+    _must_be_live(ticket)
+    return _close(ticket, TicketStatus.WORKER_GONE, "the worker ended", now)
+
+
+def dismiss(
+    ticket: EscalationTicket, *, reason: str, by: str, now: float, binding: bool = False
+) -> EscalationTicket:
+    """
+    Decide that nobody need be told.
+
+    Args:
+        ticket: An open ticket.
+        reason: Why.
+        by: Who decided.
+        now: Seconds since the epoch.
+        binding: Whoever decided may dismiss what is high or critical and still holds: a human, not a model.
+
+    Raises:
+        TicketClosed: It is closed.
+        WrongStatus: It is not open, or it is high or critical, holds, and the decision is not binding.
+    """
+    _must_be_live(ticket)
+    if ticket.status is TicketStatus.DISMISSED:
+        raise WrongStatus(ticket, "dismiss", "it was dismissed before; it opens again if it gets worse")
+    if ticket.status is not TicketStatus.OPEN:
+        raise WrongStatus(ticket, "dismiss", "an operator has it already; it closes when the worker recovers")
+    if not binding and ticket.severity.rank >= Severity.HIGH.rank and ticket.condition_cleared_at is None:
+        raise WrongStatus(
+            ticket,
+            "dismiss",
+            f"it is {ticket.severity} and still holds ({', '.join(ticket.active_kinds)}); intervene",
+        )
+    return ticket.model_copy(
+        update={
+            "status": TicketStatus.DISMISSED,
+            "triage_decision": "dismiss",
+            "triage_reason": reason,
+            "triaged_at": now,
+            "triaged_by": by,
+            "updated_at": now,
+        }
+    )
+
+
+def intervene(
+    ticket: EscalationTicket, *, analysis: str, urgency: str, by: str, now: float, untriaged: bool = False
+) -> EscalationTicket:
+    """
+    Decide that an operator must know, or, on a ticket that one knows of, say anew what about it.
+
+    Args:
+        ticket: A ticket that is open, intervening or acknowledged.
+        analysis: What the operator is told.
+        urgency: How soon, in the queen's word.
+        by: Who decided.
+        now: Seconds since the epoch.
+        untriaged: Triage did not answer in time; only of a ticket that still waits for it.
+
+    Raises:
+        TicketClosed: It is closed.
+        WrongStatus: It was dismissed; or, with ``untriaged``, triage has answered.
+    """
+    _must_be_live(ticket)
+    if ticket.status is TicketStatus.DISMISSED:
+        raise WrongStatus(ticket, "intervene on", "it opens again by itself if it gets worse")
+    if untriaged and ticket.status is not TicketStatus.OPEN:
+        raise WrongStatus(ticket, "bypass triage of", "it has been decided")
+    update: dict[str, object] = {
+        "analysis": analysis,
+        "urgency": urgency,
+        "triage_decision": "bypass" if untriaged else "intervene",
+        "triage_reason": analysis,
+        "triaged_at": now,
+        "triaged_by": by,
+        "untriaged": untriaged,
+        "updated_at": now,
+    }
+    if ticket.status is TicketStatus.OPEN:
+        update |= {"status": TicketStatus.INTERVENING, "notified_severity": ticket.severity}
+    return ticket.model_copy(update=update)
+
+
+def acknowledge(ticket: EscalationTicket, *, by: str, now: float) -> EscalationTicket:
+    """
+    Note that an operator is on it.
+
+    Raises:
+        TicketClosed: It is closed.
+        WrongStatus: It was dismissed or acknowledged before.
+    """
+    _must_be_live(ticket)
+    if ticket.status is TicketStatus.ACKNOWLEDGED:
+        raise WrongStatus(ticket, "acknowledge", f"{ticket.acknowledged_by} has it")
+    if ticket.status is TicketStatus.DISMISSED:
+        raise WrongStatus(ticket, "acknowledge", "there is nothing to do; it opens again if it gets worse")
+    return ticket.model_copy(
+        update={
+            "status": TicketStatus.ACKNOWLEDGED,
+            "acknowledged_at": now,
+            "acknowledged_by": by,
+            "updated_at": now,
+        }
+    )
+
+
+def _close(ticket: EscalationTicket, status: TicketStatus, reason: str, now: float) -> EscalationTicket:
+    update: dict[str, object] = {
+        "closed_at": now,
+        "closed_reason": reason,
+        "updated_at": now,
+        "active_kinds": (),
+    }
+    if ticket.status is not TicketStatus.DISMISSED:  # that it was dismissed must stay to be seen
+        update["status"] = status
+    return ticket.model_copy(update=update)
+
+
+def _must_be_live(ticket: EscalationTicket) -> None:
+    if not ticket.live:
+        raise TicketClosed(ticket)

@@ -1,0 +1,183 @@
+"""
+What a worker's findings mean for its tickets: the rules behind the ticket service, pure.
+
+They are the floor that no model can argue with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from queenright.health import ticket_lifecycle as lifecycle
+from queenright.health.findings import Finding, FindingKind, Severity, worst
+from queenright.health.monitor import WorkerHealth
+from queenright.health.summary import summarise
+from queenright.health.ticket_lifecycle import Change
+from queenright.health.tickets import EscalationTicket, WorkerFacts, fingerprint, iso
+
+
+def reasons(health: WorkerHealth) -> list[Finding]:
+    """Return the findings that are reasons for a ticket, worst first."""
+    left = [finding for finding in health.findings if finding.ticket]
+    ordered = []
+    while (first := worst(left)) is not None:
+        ordered.append(first)
+        left.remove(first)
+    return ordered
+
+
+def objections(health: WorkerHealth, findings: Sequence[Finding]) -> list[str]:
+    """Return why there can be no ticket about this worker now; nothing if there can."""
+    vitals = health.vitals
+    who = f"worker {vitals.agent_id!r}, session {vitals.session_id!r}"
+    if vitals.ended:
+        return [f"worker_session_id: {who} has ended; there is nothing to escalate"]
+    if vitals.waiting is not None:
+        return [
+            f"worker_session_id: {who} is waiting ({vitals.waiting.value}), rightly idle; look again later"
+        ]
+    if not findings and health.findings:
+        return [f"worker_session_id: {who} shows nothing yet that is a reason for a ticket; look again later"]
+    if not findings:
+        return [f"worker_session_id: {who} shows nothing wrong (any more); read its summary again"]
+    return []
+
+
+def facts_of(health: WorkerHealth, now: float) -> WorkerFacts:
+    """Return of a worker what goes into its ticket."""
+    vitals = health.vitals
+    return WorkerFacts(
+        worker_agent_id=vitals.agent_id,
+        worker_session_id=vitals.session_id,
+        worker_node_id=vitals.node_id,
+        worker_graph_id=vitals.graph_id,
+        incarnation_id=vitals.incarnation_id,
+        recent_verdicts=tuple(vitals.recent_verdicts),
+        total_steps_checked=vitals.steps_total,
+        steps_since_last_accept=vitals.steps_since_last_accept,
+        stall_minutes=summarise(health, now)["stall_minutes"],
+        worker_trace_id=vitals.last_trace_id,
+        worker_span_id=vitals.last_span_id,
+    )
+
+
+def kinds_of(findings: Sequence[Finding]) -> tuple[FindingKind, ...]:
+    """Return the kinds of ``findings``, in their order."""
+    return tuple(dict.fromkeys(finding.kind for finding in findings))
+
+
+def floor(findings: Sequence[Finding]) -> Severity:
+    """Return the worst severity of ``findings``: no ticket about them may say less."""
+    return max((finding.severity for finding in findings), key=lambda severity: severity.rank)
+
+
+def higher(one: Severity, other: Severity) -> Severity:
+    """Return the worse of two severities."""
+    return one if one.rank >= other.rank else other
+
+
+def whom_it_concerns(
+    live: Sequence[EscalationTicket], findings: Sequence[Finding], said: Severity, facts: WorkerFacts
+) -> tuple[EscalationTicket | None, Finding, Severity]:
+    """
+    Find the live ticket that a report belongs to (None: to a new one), its finding and its severity.
+
+    An open ticket takes everything about its worker. Otherwise the worst finding that is not covered by a
+    dismissal has the word; if all are covered, the worst is counted on its dismissed ticket.
+    """
+    for ticket in live:
+        if ticket.is_open:
+            return ticket, findings[0], higher(said, floor(findings))
+    dismissed = {ticket.fingerprint: ticket for ticket in live}
+    covered: tuple[EscalationTicket, Finding, Severity] | None = None
+    for finding in findings:
+        severity = higher(said, finding.severity)
+        known = dismissed.get(_mark(facts, finding.kind))
+        if known is None:
+            return None, finding, severity
+        if lifecycle.report(known, severity=severity, kinds=[finding.kind], now=0.0)[0].is_open:
+            return known, finding, severity
+        covered = covered or (known, finding, severity)
+    assert covered is not None, "a report has at least one finding"
+    return covered
+
+
+def report_on(
+    ticket: EscalationTicket, findings: Sequence[Finding], severity: Severity, now: float
+) -> tuple[EscalationTicket, Change]:
+    """Count a report on the ticket that ``whom_it_concerns`` chose."""
+    kinds = kinds_of(findings)
+    if not ticket.is_open:
+        kinds = tuple(kind for kind in kinds if kind is ticket.kind)
+    return lifecycle.report(ticket, severity=severity, kinds=kinds, now=now)
+
+
+def new_ticket(
+    ticket_id: str,
+    facts: WorkerFacts,
+    finding: Finding,
+    findings: Sequence[Finding],
+    severity: Severity,
+    texts: Mapping[str, str],
+    now: float,
+) -> EscalationTicket:
+    """Return the ticket that a first report opens."""
+    kinds = kinds_of(findings)
+    return EscalationTicket.model_validate(
+        {
+            **dict(facts),
+            **texts,
+            "ticket_id": ticket_id,
+            "created_at": iso(now),
+            "severity": severity,
+            "kind": finding.kind,
+            "fingerprint": _mark(facts, finding.kind),
+            "related_kinds": tuple(kind for kind in kinds if kind is not finding.kind),
+            "active_kinds": kinds,
+            "first_seen": now,
+            "last_seen": now,
+            "updated_at": now,
+        }
+    )
+
+
+def brought_up_to_date(
+    ticket: EscalationTicket, facts: WorkerFacts, texts: Mapping[str, str]
+) -> EscalationTicket:
+    """Return the ticket with the worker's numbers of now, and ``texts``; it stays where it was opened."""
+    where = {"worker_graph_id": ticket.worker_graph_id, "worker_node_id": ticket.worker_node_id}
+    return ticket.model_copy(update={**dict(facts), **where, **texts})
+
+
+def look(
+    ticket: EscalationTicket, findings: Sequence[Finding], now: float, *, taken: bool
+) -> tuple[EscalationTicket, Change]:
+    """
+    Return what a worker's findings make of one of its live tickets, without the judge.
+
+    A finding that is new, worse or back is a report; with none left the hold begins.
+
+    Args:
+        ticket: A live ticket.
+        findings: The worker's reasons for a ticket, worst first.
+        now: Seconds since the epoch.
+        taken: Another ticket of the session is open and takes the reports; this one, dismissed, only keeps
+            track of whether its condition holds.
+    """
+    if not ticket.is_open:  # a dismissed one is about its own condition only
+        findings = [finding for finding in findings if finding.kind is ticket.kind]
+    if not findings:
+        return lifecycle.clear(ticket, now=now), "counted"
+    kinds = kinds_of(findings)
+    relapsed = ticket.condition_cleared_at is not None
+    worse = floor(findings).rank > ticket.severity.rank
+    if taken or not (relapsed or worse or set(kinds) - set(ticket.active_kinds)):
+        if kinds == ticket.active_kinds and not relapsed:
+            return ticket, "counted"
+        update = {"active_kinds": kinds, "condition_cleared_at": None, "updated_at": now}
+        return ticket.model_copy(update=update), "counted"
+    return report_on(ticket, findings, floor(findings), now)
+
+
+def _mark(facts: WorkerFacts, kind: FindingKind) -> str:
+    return fingerprint(facts.worker_agent_id, facts.worker_session_id, facts.worker_node_id, kind)

@@ -1,0 +1,463 @@
+"""
+The ticket service: opens, counts, triages and closes tickets, durably.
+
+Every change is one transaction that holds the ticket, the event that says so, and what ``on_change``
+adds; only then is the event fanned out. The database is the truth: each change reads the ticket in its
+own transaction, and what is in memory only saves looking. The rules about what is a ticket are here and
+in ``ticket_rules``, not in the model: a model that was talked into it can neither open a ticket about
+a worker that is well, nor wave one away that is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from sqlalchemy import Connection
+
+from queenright.health import ticket_lifecycle as lifecycle
+from queenright.health import ticket_rules as rules
+from queenright.health import ticket_table as table
+from queenright.health.event_log import append_events
+from queenright.health.findings import Finding, Severity, WorkerKey
+from queenright.health.monitor import WorkerHealth
+from queenright.health.settings import HealthSettings
+from queenright.health.store import Store
+from queenright.health.ticket_lifecycle import Change, UnknownTicket
+from queenright.health.tickets import (
+    EscalationTicket,
+    TicketDraft,
+    TicketRefused,
+    TicketStatus,
+    mismatches,
+)
+from queenright.instrumentation.redaction import redact
+from queenright.runtime.events import AgentEvent, Clock, EventType, new_id
+
+T = TypeVar("T")
+OnChange = Callable[[Connection, EscalationTicket], None]
+
+_REMEMBERED_CLOSED: Final = 1_000
+_TEXT_LIMIT: Final = 1_000
+_LONG_TEXT_LIMIT: Final = 4_000
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """The ticket as it is after a report, and what the report did."""
+
+    ticket: EscalationTicket
+    change: Change
+
+
+@dataclass(slots=True)
+class _Changes:
+    """What one transaction did: to be remembered and fanned out once it is committed."""
+
+    tickets: list[EscalationTicket] = field(default_factory=list)
+    events: list[AgentEvent] = field(default_factory=list)
+
+
+class TicketService:
+    """
+    All tickets of one store. Belongs to one event loop.
+
+    Args:
+        store: Where tickets and their events are kept.
+        settings: How long a recovery must hold.
+        clock: Seconds since the epoch.
+        ids: Makes the ids of tickets and events.
+        publish: Is given events once they are durable (``EventBus.fan_out``).
+        on_change: Is called inside the transaction of every change that the outside must hear of, when
+            an operator has been told or must be: the outbox. It must only use the connection it is given.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        settings: HealthSettings,
+        clock: Clock,
+        ids: Callable[[], str] = new_id,
+        publish: Callable[..., None],
+        on_change: OnChange | None = None,
+    ) -> None:
+        self._store = store
+        self._hold = settings.tickets.hold_seconds
+        self._clock = clock
+        self._ids = ids
+        self._publish = publish
+        self._on_change = on_change
+        self._live: dict[str, EscalationTicket] = {}
+        self._by_worker: dict[WorkerKey, set[str]] = {}
+        self._closed: OrderedDict[str, EscalationTicket] = OrderedDict()
+        self._running: set[asyncio.Task[Any]] = set()
+
+    # -- reading ------------------------------------------------------------------------------------
+
+    async def load(self) -> list[EscalationTicket]:
+        """
+        Read the live tickets, at start, and return those that still wait for triage, oldest first.
+
+        Whoever starts the service hands these to the queen: the process before may have been killed after
+        it stored a ticket and before anybody saw it.
+        """
+        tickets = await self._store.read(table.live_tickets)
+        for ticket in tickets:
+            self._remember(ticket)
+        return [ticket for ticket in tickets if ticket.status is TicketStatus.OPEN]
+
+    def get(self, ticket_id: str) -> EscalationTicket | None:
+        """Return a ticket that is live or was closed lately; ``find`` looks further back."""
+        return self._live.get(ticket_id) or self._closed.get(ticket_id)
+
+    async def find(self, ticket_id: str) -> EscalationTicket | None:
+        """Return the ticket with this id, however old; None if there is none."""
+        return self.get(ticket_id) or await self._store.read(lambda conn: table.find_ticket(conn, ticket_id))
+
+    def open_tickets(self) -> list[EscalationTicket]:
+        """Return the tickets that are open, intervening or acknowledged, oldest first."""
+        return sorted(
+            (t for t in self._live.values() if t.is_open), key=lambda t: (t.first_seen, t.ticket_id)
+        )
+
+    def open_counts(self) -> dict[tuple[Severity, TicketStatus], int]:
+        """Return how many tickets are open, by severity and status."""
+        return dict(Counter((t.severity, t.status) for t in self._live.values() if t.is_open))
+
+    async def history(
+        self,
+        limit: int = 100,
+        *,
+        agent_id: str | None = None,
+        statuses: Collection[TicketStatus] | None = None,
+    ) -> list[EscalationTicket]:
+        """Return tickets, newest first, closed and dismissed ones too."""
+        return await self._store.read(
+            lambda conn: table.ticket_history(conn, limit=limit, agent_id=agent_id, statuses=statuses)
+        )
+
+    def next_deadline(self) -> float | None:
+        """Return when ``settle`` has something to do, in seconds since the epoch; None if never."""
+        ends = [end for t in self._live.values() if (end := lifecycle.hold_ends(t, self._hold)) is not None]
+        return min(ends, default=None)
+
+    # -- what the judge and the monitor say ---------------------------------------------------------
+
+    async def raise_ticket(
+        self, health: WorkerHealth, draft: TicketDraft, *, trace_id: str = "", span_id: str = ""
+    ) -> Raised:
+        """
+        Open a ticket about a worker, or count one more report on the one it has.
+
+        Args:
+            health: The worker as it is now.
+            draft: What the judge says. Its severity counts if it is above the rules' floor.
+            trace_id: The judge's trace.
+            span_id: The judge's span.
+
+        Raises:
+            TicketRefused: The worker gives no reason for a ticket (any more), or the draft speaks of another.
+            StoreError: It could not be stored; then nothing has changed.
+        """
+        now = self._clock()
+        facts = rules.facts_of(health, now)
+        findings = rules.reasons(health)
+        if wrong := rules.objections(health, findings) or mismatches(draft, facts):
+            raise TicketRefused(*wrong)
+        texts = {
+            "cause": redact(draft.cause, _TEXT_LIMIT),
+            "judge_reasoning": redact(draft.judge_reasoning, _LONG_TEXT_LIMIT),
+            "suggested_action": redact(draft.suggested_action, _TEXT_LIMIT),
+            "evidence_snippet": redact(draft.evidence_snippet or findings[0].evidence),
+            "trace_id": trace_id,
+            "span_id": span_id,
+        }
+
+        def work(conn: Connection, changes: _Changes) -> Raised:
+            live = table.live_tickets(
+                conn, agent_id=facts.worker_agent_id, session_id=facts.worker_session_id
+            )
+            ticket, finding, severity = rules.whom_it_concerns(live, findings, draft.severity, facts)
+            if ticket is None:
+                ticket = rules.new_ticket(self._ids(), facts, finding, findings, severity, texts, now)
+                table.insert_ticket(conn, ticket)
+                return self._raised(conn, changes, ticket, "opened")
+            changed, change = rules.report_on(ticket, findings, severity, now)
+            # A count brings the numbers up to date; what the operator may be reading changes with its cause.
+            changed = rules.brought_up_to_date(changed, facts, {} if change == "counted" else texts)
+            table.update_ticket(conn, changed)
+            return self._raised(conn, changes, changed, change)
+
+        return await self._commit(work)
+
+    async def observe(self, health: WorkerHealth) -> None:
+        """
+        Let a worker's findings, or its end, act on the tickets it has; call it whenever they changed.
+
+        A finding that is new, worse or back is a report. When none is left, the hold begins. Nothing is
+        opened here: that is the judge's part.
+        """
+        key = (health.vitals.agent_id, health.vitals.session_id)
+        if key not in self._by_worker:
+            return
+        now = self._clock()
+        findings = rules.reasons(health)
+        ended = health.vitals.ended
+
+        def work(conn: Connection, changes: _Changes) -> None:
+            live = table.live_tickets(conn, agent_id=key[0], session_id=key[1])
+            taken = False
+            for ticket in sorted(live, key=lambda t: not t.is_open):
+                if ended:
+                    self._close(conn, changes, lifecycle.worker_ended(ticket, now=now))
+                else:
+                    taken = self._look(conn, changes, ticket, findings, now, taken=taken) or taken
+
+        await self._commit(work)
+
+    async def settle(self, now: float) -> list[EscalationTicket]:
+        """Close the tickets whose condition has been gone for the hold, and return them."""
+        due = [
+            ticket_id
+            for ticket_id, ticket in self._live.items()
+            if (ends := lifecycle.hold_ends(ticket, self._hold)) is not None and ends <= now
+        ]
+        if not due:
+            return []
+
+        def work(conn: Connection, changes: _Changes) -> list[EscalationTicket]:
+            closed = []
+            for ticket_id in due:
+                ticket = table.find_ticket(conn, ticket_id)
+                if ticket is not None and ticket.live:
+                    settled = lifecycle.settle(ticket, now=now, hold=self._hold)
+                    if not settled.live:
+                        self._close(conn, changes, settled)
+                        closed.append(settled)
+            return closed
+
+        return await self._commit(work)
+
+    # -- what the queen and the operator decide -----------------------------------------------------
+
+    async def dismiss(self, ticket_id: str, reason: str, *, by: str = "queen") -> EscalationTicket:
+        """
+        Decide that nobody need be told. What is high or critical and still holds, the queen cannot dismiss.
+
+        Raises:
+            TicketRefused: There is no reason given.
+            UnknownTicket, TicketClosed, WrongStatus: See ``ticket_lifecycle.dismiss``.
+        """
+        reason = _said("reason", reason)
+        now = self._clock()
+
+        def change(ticket: EscalationTicket) -> tuple[EscalationTicket, list[AgentEvent]]:
+            changed = lifecycle.dismiss(ticket, reason=reason, by=by, now=now, binding=by != "queen")
+            data = {"ticket_id": ticket_id, "decision": "dismiss", "reason": reason}
+            return changed, [self._event(changed, EventType.TICKET_TRIAGED, data)]
+
+        return await self._decide(ticket_id, change, tell=False)
+
+    async def intervene(
+        self,
+        ticket_id: str,
+        analysis: str,
+        urgency: str,
+        *,
+        by: str = "queen",
+        untriaged: bool = False,
+        graph_id: str = "queen",
+        stream_id: str = "",
+    ) -> EscalationTicket:
+        """
+        Decide that an operator must know; again, on a ticket that one knows of, to say anew what about it.
+
+        Args:
+            ticket_id: The ticket.
+            analysis: What the operator is told.
+            urgency: How soon.
+            by: Who decided.
+            untriaged: Triage did not answer in time, and this goes past it.
+            graph_id: The graph where the operator can talk to the queen.
+            stream_id: And the stream in it.
+
+        Raises:
+            TicketRefused: Analysis or urgency is empty.
+            UnknownTicket, TicketClosed, WrongStatus: See ``ticket_lifecycle.intervene``.
+        """
+        analysis = _said("analysis", analysis)
+        urgency = _said("urgency", urgency)
+        now = self._clock()
+
+        def change(ticket: EscalationTicket) -> tuple[EscalationTicket, list[AgentEvent]]:
+            changed = lifecycle.intervene(
+                ticket, analysis=analysis, urgency=urgency, by=by, now=now, untriaged=untriaged
+            )
+            triaged = {"ticket_id": ticket_id, "decision": changed.triage_decision, "reason": analysis}
+            requested = {
+                "ticket_id": ticket_id,
+                "analysis": analysis,
+                "severity": changed.severity.value,
+                "urgency": urgency,
+                "queen_graph_id": graph_id,
+                "queen_stream_id": stream_id,
+                "untriaged": untriaged,
+            }
+            return changed, [
+                self._event(changed, EventType.TICKET_TRIAGED, triaged),
+                self._event(changed, EventType.QUEEN_INTERVENTION_REQUESTED, requested),
+            ]
+
+        return await self._decide(ticket_id, change, tell=True)
+
+    async def acknowledge(self, ticket_id: str, *, by: str) -> EscalationTicket:
+        """
+        Note that an operator is on it.
+
+        Raises:
+            TicketRefused: Nobody is named.
+            UnknownTicket, TicketClosed, WrongStatus: See ``ticket_lifecycle.acknowledge``.
+        """
+        by = _said("by", by)
+        now = self._clock()
+
+        def change(ticket: EscalationTicket) -> tuple[EscalationTicket, list[AgentEvent]]:
+            changed = lifecycle.acknowledge(ticket, by=by, now=now)
+            data = {"ticket_id": ticket_id, "by": by}
+            return changed, [self._event(changed, EventType.TICKET_ACKNOWLEDGED, data)]
+
+        return await self._decide(ticket_id, change, tell=False)
+
+    # -- one transaction ----------------------------------------------------------------------------
+
+    async def _commit(self, work: Callable[[Connection, _Changes], T]) -> T:
+        """Run ``work`` in a transaction with its events; then remember and fan out."""
+
+        async def commit() -> T:
+            changes = _Changes()
+
+            def transaction(conn: Connection) -> T:
+                result = work(conn, changes)
+                append_events(conn, changes.events)
+                return result
+
+            result = await self._store.transact(transaction)
+            for ticket in changes.tickets:
+                self._remember(ticket)
+            if changes.events:
+                self._publish(*changes.events)
+            return result
+
+        # A caller that gives up half-way (a judge past its time) must not keep what was committed untold.
+        return await asyncio.shield(self._start(commit()))
+
+    def _start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return task
+
+    async def _decide(
+        self,
+        ticket_id: str,
+        change: Callable[[EscalationTicket], tuple[EscalationTicket, list[AgentEvent]]],
+        *,
+        tell: bool,
+    ) -> EscalationTicket:
+        def work(conn: Connection, changes: _Changes) -> EscalationTicket:
+            ticket = table.find_ticket(conn, ticket_id)
+            if ticket is None:
+                raise UnknownTicket(ticket_id)
+            changed, events = change(ticket)
+            table.update_ticket(conn, changed)
+            changes.tickets.append(changed)
+            changes.events.extend(events)
+            if tell:
+                self._tell(conn, changed)
+            return changed
+
+        return await self._commit(work)
+
+    def _raised(
+        self, conn: Connection, changes: _Changes, ticket: EscalationTicket, change: Change
+    ) -> Raised:
+        changes.tickets.append(ticket)
+        if change != "counted":
+            data = {"ticket": ticket.model_dump(mode="json"), "change": change}
+            changes.events.append(self._event(ticket, EventType.WORKER_ESCALATION_TICKET, data))
+        if change == "rose":
+            self._tell(conn, ticket)
+        return Raised(ticket, change)
+
+    def _look(
+        self,
+        conn: Connection,
+        changes: _Changes,
+        ticket: EscalationTicket,
+        findings: Sequence[Finding],
+        now: float,
+        *,
+        taken: bool,
+    ) -> bool:
+        """Let findings act on one live ticket; return whether it is open now. ``taken``: another one is."""
+        looked, change = rules.look(ticket, findings, now, taken=taken)
+        if looked is not ticket:
+            table.update_ticket(conn, looked)
+            self._raised(conn, changes, looked, change)
+        return looked.is_open
+
+    def _close(self, conn: Connection, changes: _Changes, ticket: EscalationTicket) -> None:
+        table.update_ticket(conn, ticket)
+        changes.tickets.append(ticket)
+        if ticket.status is TicketStatus.DISMISSED:
+            return
+        data = {"ticket_id": ticket.ticket_id, "status": ticket.status.value, "reason": ticket.closed_reason}
+        changes.events.append(self._event(ticket, EventType.TICKET_RESOLVED, data))
+        self._tell(conn, ticket)
+
+    def _tell(self, conn: Connection, ticket: EscalationTicket) -> None:
+        """Let the outside hear of a ticket, if it has ever heard of it."""
+        if self._on_change is not None and ticket.notified_severity is not None:
+            self._on_change(conn, ticket)
+
+    def _event(self, ticket: EscalationTicket, event_type: EventType, data: dict[str, Any]) -> AgentEvent:
+        return AgentEvent(
+            id=self._ids(),
+            type=event_type,
+            time=ticket.updated_at,
+            agent_id=ticket.worker_agent_id,
+            session_id=ticket.worker_session_id,
+            incarnation_id=ticket.incarnation_id,
+            graph_id=ticket.worker_graph_id,
+            node_id=ticket.worker_node_id,
+            trace_id=ticket.trace_id,
+            span_id=ticket.span_id,
+            data=data,
+        )
+
+    def _remember(self, ticket: EscalationTicket) -> None:
+        key = (ticket.worker_agent_id, ticket.worker_session_id)
+        if ticket.live:
+            self._live[ticket.ticket_id] = ticket
+            self._by_worker.setdefault(key, set()).add(ticket.ticket_id)
+            return
+        self._live.pop(ticket.ticket_id, None)
+        if (ids := self._by_worker.get(key)) is not None:
+            ids.discard(ticket.ticket_id)
+            if not ids:
+                del self._by_worker[key]
+        self._closed[ticket.ticket_id] = ticket
+        if len(self._closed) > _REMEMBERED_CLOSED:
+            self._closed.popitem(last=False)
+
+
+def _said(name: str, text: str) -> str:
+    """Return a text that somebody gave for the record, without secrets."""
+    said = redact(text.strip(), _LONG_TEXT_LIMIT)
+    if not said:
+        raise TicketRefused(f"{name}: must not be empty")
+    return said

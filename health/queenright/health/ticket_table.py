@@ -1,0 +1,81 @@
+"""Tickets in the database: each row holds the whole ticket, and copies of what is searched by."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from sqlalchemy import Connection, insert, select, update
+
+from queenright.health.tables import TICKETS
+from queenright.health.tickets import EscalationTicket, TicketStatus
+
+
+def insert_ticket(conn: Connection, ticket: EscalationTicket) -> None:
+    """
+    Store a new ticket.
+
+    Raises:
+        sqlalchemy.exc.IntegrityError: Its worker's session has an open one, or its condition a live one.
+    """
+    conn.execute(insert(TICKETS).values(_row(ticket)))
+
+
+def update_ticket(conn: Connection, ticket: EscalationTicket) -> None:
+    """Store a ticket as it is now."""
+    conn.execute(update(TICKETS).where(TICKETS.c.ticket_id == ticket.ticket_id).values(_row(ticket)))
+
+
+def find_ticket(conn: Connection, ticket_id: str) -> EscalationTicket | None:
+    """Return the ticket with this id, None if there is none."""
+    body = conn.execute(select(TICKETS.c.body).where(TICKETS.c.ticket_id == ticket_id)).scalar()
+    return None if body is None else EscalationTicket.model_validate_json(body)
+
+
+def live_tickets(
+    conn: Connection, *, agent_id: str | None = None, session_id: str | None = None
+) -> list[EscalationTicket]:
+    """Return the tickets that can still change, oldest first: of one worker's session, or all."""
+    query = select(TICKETS.c.body).where(TICKETS.c.closed_at.is_(None))
+    if agent_id is not None:
+        query = query.where(TICKETS.c.agent_id == agent_id)
+    if session_id is not None:
+        query = query.where(TICKETS.c.session_id == session_id)
+    return _tickets(conn.execute(query.order_by(TICKETS.c.first_seen, TICKETS.c.ticket_id)).scalars())
+
+
+def ticket_history(
+    conn: Connection,
+    *,
+    limit: int,
+    agent_id: str | None = None,
+    statuses: Collection[TicketStatus] | None = None,
+) -> list[EscalationTicket]:
+    """Return tickets, newest first, closed ones too."""
+    query = select(TICKETS.c.body)
+    if agent_id is not None:
+        query = query.where(TICKETS.c.agent_id == agent_id)
+    if statuses is not None:
+        query = query.where(TICKETS.c.status.in_([status.value for status in statuses]))
+    query = query.order_by(TICKETS.c.first_seen.desc(), TICKETS.c.ticket_id.desc()).limit(limit)
+    return _tickets(conn.execute(query).scalars())
+
+
+def _tickets(bodies: Any) -> list[EscalationTicket]:
+    return [EscalationTicket.model_validate_json(body) for body in bodies]
+
+
+def _row(ticket: EscalationTicket) -> dict[str, Any]:
+    return {
+        "ticket_id": ticket.ticket_id,
+        "fingerprint": ticket.fingerprint,
+        "agent_id": ticket.worker_agent_id,
+        "session_id": ticket.worker_session_id,
+        "kind": ticket.kind.value,
+        "severity": ticket.severity.value,
+        "status": ticket.status.value,
+        "first_seen": ticket.first_seen,
+        "updated_at": ticket.updated_at,
+        "closed_at": ticket.closed_at,
+        "body": ticket.model_dump_json(),
+    }

@@ -1,0 +1,280 @@
+"""
+Escalation tickets: what the judge may say, and what the service keeps.
+
+Values only. A model writes a ``TicketDraft``; identity, numbers, id and times of an ``EscalationTicket``
+come from the service. How a ticket changes is in ``ticket_lifecycle``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Annotated, Any, Final, Literal, NoReturn
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic_core import ErrorDetails
+
+from queenright.health.findings import FindingKind, Severity
+from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.redaction import redact
+
+EVIDENCE_LIMIT: Final = 500
+"""Characters of evidence in a ticket, at most."""
+
+_DRAFT_LIMIT: Final = 65_536
+_FENCE: Final = re.compile(r"\A```[a-zA-Z]*[ \t]*\r?\n(.*)\n[ \t]*```\Z", re.DOTALL)
+
+Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=1000)]
+LongText = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=4000)]
+Whole = Annotated[int, Field(ge=0)]
+
+
+class TicketError(QueenrightError):
+    """Base of what can be wrong with a ticket or with what is asked of one."""
+
+
+class TicketRefused(TicketError):
+    """
+    Raised when a draft is no ticket: nothing was stored, nothing published.
+
+    ``errors`` has one line for each thing wrong, beginning with the field's name, for a model to act on.
+    """
+
+    def __init__(self, *errors: str) -> None:
+        super().__init__("ticket refused: " + "; ".join(errors))
+        self.errors = errors
+
+
+class TicketStatus(StrEnum):
+    """Where a ticket stands."""
+
+    OPEN = "open"
+    """Waits for triage."""
+    DISMISSED = "dismissed"
+    """The queen found nothing to bother anybody with."""
+    INTERVENING = "intervening"
+    """An operator has been told."""
+    ACKNOWLEDGED = "acknowledged"
+    """An operator is on it."""
+    RESOLVED = "resolved"
+    """The condition is gone, and has stayed gone."""
+    WORKER_GONE = "worker_gone"
+    """The worker ended first."""
+
+
+OPEN_STATUSES: Final = frozenset({TicketStatus.OPEN, TicketStatus.INTERVENING, TicketStatus.ACKNOWLEDGED})
+"""A worker's session has at most one ticket in one of these."""
+
+
+class TicketDraft(BaseModel):
+    """
+    What a judge may say about a worker.
+
+    The optional fields are the requirement document's; they are checked against what is known of the worker,
+    and never taken over.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    severity: Severity
+    cause: Text
+    judge_reasoning: LongText
+    suggested_action: Text
+    evidence_snippet: Annotated[str, StringConstraints(max_length=EVIDENCE_LIMIT)]
+
+    worker_agent_id: str | None = None
+    worker_session_id: str | None = None
+    worker_node_id: str | None = None
+    worker_graph_id: str | None = None
+    recent_verdicts: tuple[str, ...] | None = None
+    total_steps_checked: Whole | None = None
+    steps_since_last_accept: Whole | None = None
+    stall_minutes: Annotated[float, Field(ge=0)] | None = None
+
+
+class WorkerFacts(BaseModel):
+    """Of a worker, what goes into its ticket. All from the service's own records."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    worker_agent_id: str
+    worker_session_id: str
+    worker_node_id: str
+    worker_graph_id: str
+    incarnation_id: str
+    recent_verdicts: tuple[str, ...]
+    total_steps_checked: Whole
+    steps_since_last_accept: Whole
+    stall_minutes: float | None
+    worker_trace_id: str
+    worker_span_id: str
+
+
+class EscalationTicket(WorkerFacts):
+    """One worker's trouble: opened once, counted many times, closed once. Times in seconds since the epoch."""
+
+    ticket_id: str
+    created_at: str
+    """ISO 8601, UTC; the requirement document's word for ``first_seen``."""
+    severity: Severity
+    """Never falls while the ticket is live."""
+    cause: str
+    judge_reasoning: str
+    suggested_action: str
+    evidence_snippet: str
+
+    kind: FindingKind
+    """The finding that opened the ticket."""
+    fingerprint: str
+    related_kinds: tuple[FindingKind, ...] = ()
+    """Other findings that were folded in, in order of appearance."""
+    active_kinds: tuple[FindingKind, ...] = ()
+    """What holds now, worst first."""
+    status: TicketStatus = TicketStatus.OPEN
+    occurrences: Annotated[int, Field(ge=1)] = 1
+    first_seen: float
+    last_seen: float
+    updated_at: float
+    condition_cleared_at: float | None = None
+    """Since when the condition has been gone; null while it holds."""
+    closed_at: float | None = None
+    """A ticket with this set never changes again."""
+    closed_reason: str = ""
+
+    triage_decision: Literal["dismiss", "intervene", "bypass"] | None = None
+    triage_reason: str = ""
+    triaged_at: float | None = None
+    triaged_by: str = ""
+    untriaged: bool = False
+    """It went to the operator because triage did not answer in time."""
+    analysis: str = ""
+    urgency: str = ""
+    notified_severity: Severity | None = None
+    """The severity that the outside was last told; null if it was told nothing."""
+    acknowledged_at: float | None = None
+    acknowledged_by: str = ""
+
+    trace_id: str = ""
+    span_id: str = ""
+
+    @property
+    def live(self) -> bool:
+        """Whether it can still change."""
+        return self.closed_at is None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it waits for somebody: for triage, for an operator, or for the worker to recover."""
+        return self.status in OPEN_STATUSES
+
+
+def fingerprint(agent_id: str, session_id: str, node_id: str, kind: FindingKind) -> str:
+    """Return what makes two reports one condition: worker, session, node and cause, as 32 hex digits."""
+    parts = json.dumps([agent_id, session_id, node_id, kind.value], separators=(",", ":"))
+    return hashlib.sha256(parts.encode()).hexdigest()[:32]
+
+
+def iso(at: float) -> str:
+    """Return a time, in seconds since the epoch, as ISO 8601 in UTC."""
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
+
+
+def parse_draft(text: str) -> TicketDraft:
+    """
+    Read what a model wrote: one JSON object, bare or in one Markdown code fence.
+
+    Raises:
+        TicketRefused: It is no such object, or fields are missing, unknown or out of bounds; all are named.
+    """
+    body = text.strip()
+    if fenced := _FENCE.match(body):
+        body = fenced[1].strip()
+    if len(body) > _DRAFT_LIMIT:
+        raise TicketRefused(f"(the whole): {len(body)} characters, at most {_DRAFT_LIMIT} are read")
+    value = _load(body)
+    if not isinstance(value, dict):
+        raise TicketRefused(
+            f"(the whole): must be one JSON object with the ticket's fields, not {_KINDS[type(value)]}"
+        )
+    try:
+        return TicketDraft.model_validate_json(body)
+    except ValidationError as error:
+        raise TicketRefused(*map(_line, error.errors(include_url=False))) from None
+
+
+def mismatches(draft: TicketDraft, facts: WorkerFacts) -> list[str]:
+    """
+    Return a line for each field in which ``draft`` does not speak of this worker.
+
+    Counts and stalls grow between the judge's look and its word, so less than is known now is no mismatch.
+    """
+    lines = []
+    for name in ("worker_agent_id", "worker_session_id", "worker_node_id", "worker_graph_id"):
+        said, known = getattr(draft, name), getattr(facts, name)
+        if said is not None and said != known:
+            lines.append(f"{name}: the worker's is {known!r}, got {_short(said)}")
+    for name in ("total_steps_checked", "steps_since_last_accept"):
+        said, known = getattr(draft, name), getattr(facts, name)
+        if said is not None and said > known:
+            lines.append(f"{name}: the worker's is {known}, got {said}")
+    if draft.stall_minutes is not None and draft.stall_minutes > (facts.stall_minutes or 0.0) + 1.0:
+        lines.append(f"stall_minutes: the worker's is {facts.stall_minutes}, got {draft.stall_minutes}")
+    return lines
+
+
+_KINDS: Final = {
+    list: "a list",
+    str: "a string",
+    int: "a number",
+    float: "a number",
+    bool: "true or false",
+    type(None): "null",
+}
+
+_SET_BY_SERVICE: Final = frozenset(EscalationTicket.model_fields) - frozenset(TicketDraft.model_fields)
+
+
+def _load(body: str) -> Any:
+    if not body:
+        raise TicketRefused("(the whole): is empty; write one JSON object with the ticket's fields")
+    try:
+        return json.loads(body, object_pairs_hook=_once, parse_constant=_no_constant)
+    except json.JSONDecodeError as error:
+        raise TicketRefused(
+            f"(the whole): is no JSON ({error.msg}, line {error.lineno} column {error.colno}); "
+            "write one JSON object and nothing around it"
+        ) from None
+    except (RecursionError, ValueError):
+        raise TicketRefused("(the whole): is no JSON object that a ticket could be") from None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    keys = [key for key, _ in pairs]
+    if twice := sorted({key for key in keys if keys.count(key) > 1}):
+        raise TicketRefused(*(f"{key[:64]}: appears twice" for key in twice))
+    return dict(pairs)
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise TicketRefused(f"(the whole): {name} is no JSON value")
+
+
+def _line(error: ErrorDetails) -> str:
+    name = ".".join(str(part)[:64] for part in error["loc"])
+    if error["type"] == "missing":
+        return f"{name}: is required"
+    if error["type"] == "extra_forbidden":
+        if name in _SET_BY_SERVICE:
+            return f"{name}: is set by the service; leave it out"
+        return f"{name}: is no field of a ticket; leave it out"
+    if name == "severity":
+        return f"severity: must be one of {', '.join(Severity)}, got {_short(error['input'])}"
+    problem = error["msg"][:1].lower() + error["msg"][1:]
+    return f"{name}: {problem}, got {_short(error['input'])}"
+
+
+def _short(value: object) -> str:
+    return repr(redact(value, 40) if isinstance(value, str) else value)[:80]
