@@ -1,0 +1,66 @@
+# GNU make 3.81 and later (macOS ships that one). Each target sets up what it needs.
+.DEFAULT_GOAL := help
+.PHONY: help up demo test check bench clean requirements programs
+
+BIN := .venv/bin
+PROVIDE := .ci/provide.py
+# What `make up` is to pass on: make up ARGS="--no-demo --port 9000"
+ARGS ?=
+# What `make test` is to pass on: make test PYTEST="tests/health -x"
+PYTEST ?=
+# A model other than the built-in rules needs litellm, which is large.
+UP_GROUP := $(if $(findstring --model,$(ARGS)),llm,run)
+
+export PATH := $(CURDIR)/.venv/bin:$(PATH):$(CURDIR)/.tools/bin
+
+COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
+	--no-annotate --no-emit-index-url --no-emit-find-links $(if $(UPGRADE),--upgrade) pyproject.toml
+
+PYTHON := $(shell for python in python3.13 python3.12 python3.11 python3; do \
+	if $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then echo $$python; break; fi; done)
+
+help: ## Show this
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+up: .venv/.$(UP_GROUP) ## Run everything on this machine, with demo agents to watch; ARGS="..." is passed on
+	@$(PYTHON) $(PROVIDE) programs || echo "Going on without: the service needs neither to detect, judge and keep."
+	@$(BIN)/queenright up $(ARGS)
+
+demo: up ## The same as up
+
+test: .venv/.dev ## Run the tests; PYTEST="..." is passed on
+	@$(PYTHON) $(PROVIDE) programs || echo "The tests that need these programs will fail." >&2
+	@$(PYTHON) $(PROVIDE) browser || echo "The tests that need a browser will fail." >&2
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST)
+
+check: .venv/.dev programs ## Everything that can be checked without running the product
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$${PROMTOOL_BIN:-promtool} check rules alerting/prometheus/rules/*.yml
+	$${PROMTOOL_BIN:-promtool} test rules alerting/prometheus/tests/*.yml
+	$${AMTOOL_BIN:-amtool} check-config alerting/alertmanager/alertmanager.yml
+	$(BIN)/python -m queenright.grafana --check
+	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml
+
+bench: .venv/.dev programs ## Measure, and print a table with the budgets
+	@$(BIN)/python -m tests.benchmarks
+
+requirements: .venv/.dev ## Resolve requirements/*.txt anew from pyproject.toml; UPGRADE=1 takes newer versions
+	$(COMPILE) --extra server --extra llm --group dev -o requirements/dev.txt
+	$(COMPILE) --extra server --extra llm --group build -c requirements/dev.txt -o requirements/llm.txt
+	$(COMPILE) --extra server --group build -c requirements/dev.txt -o requirements/run.txt
+
+clean: ## Remove everything that was made here
+	rm -rf .venv .tools .queenright build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+programs:
+	@$(PYTHON) $(PROVIDE) programs
+
+# A stamp for each set of packages; the larger ones hold the smaller.
+.venv/.%: requirements/%.txt pyproject.toml $(PROVIDE)
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or later was not found. Debian 12, Ubuntu 24.04 and later: apt-get install python3. macOS: brew install python" >&2; exit 1; }
+	@$(PYTHON) $(PROVIDE) venv $*
+	@touch $@ .venv/.run

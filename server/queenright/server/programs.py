@@ -1,0 +1,90 @@
+"""Where the programs are that Queenright runs but does not contain: Prometheus and Alertmanager."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from queenright.instrumentation.errors import QueenrightError
+
+
+class _Program(NamedTuple):
+    debian: str
+    """The package that brings it on Debian and Ubuntu."""
+    brew: str
+    """What `brew install` is to be given on macOS."""
+    others: tuple[str, ...] = ()
+    """Other names and places it goes by."""
+
+
+_PROGRAMS: Final = {
+    "prometheus": _Program("prometheus", "prometheus"),
+    "promtool": _Program("prometheus", "prometheus"),
+    "alertmanager": _Program("prometheus-alertmanager", "alertmanager", ("prometheus-alertmanager",)),
+    "amtool": _Program("prometheus-alertmanager", "alertmanager"),
+    "chromium": _Program(
+        "chromium",
+        "--cask google-chrome",
+        (
+            "chromium-browser",
+            "google-chrome",
+            "google-chrome-stable",
+            "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
+            "/Applications/Chromium.app/Contents/MacOS/Chromium",
+        ),
+    ),
+}
+
+
+class ProgramMissing(QueenrightError):
+    """Raised, or shown, when a program is not to be found: says where it was looked for, and the way out."""
+
+    def __init__(self, name: str, *, chosen: str | None = None) -> None:
+        if chosen is not None:
+            text = f"{_variable(name)} is {chosen!r}, which is not a program; correct it or unset it."
+        else:
+            program = _PROGRAMS.get(name, _Program(name, name))
+            way_out = (
+                f"run: brew install {program.brew}"
+                if sys.platform == "darwin"
+                else f"install the package {program.debian} (Debian, Ubuntu) or let `make` fetch it"
+            )
+            text = (
+                f"{name} was not found in ${_variable(name)}, on PATH or in .tools/bin; "
+                f"{way_out}, or set {_variable(name)} to where it is."
+            )
+        super().__init__(text)
+        self.name = name
+
+
+def find_program(name: str) -> Path | None:
+    """
+    Return where a program is: ``$NAME_BIN``, else on ``PATH``, else in the nearest ``.tools/bin`` upwards.
+
+    Raises:
+        ProgramMissing: ``$NAME_BIN`` is set and is no program. A choice is not passed over in silence.
+    """
+    if chosen := os.environ.get(_variable(name)):
+        if found := shutil.which(chosen):
+            return Path(found)
+        raise ProgramMissing(name, chosen=chosen)
+    others = _PROGRAMS[name].others if name in _PROGRAMS else ()
+    for candidate in (name, *others, *(str(folder / name) for folder in _tool_folders())):
+        if found := shutil.which(candidate):
+            return Path(found)
+    return None
+
+
+def _variable(name: str) -> str:
+    return f"{name.upper()}_BIN"
+
+
+def _tool_folders() -> Iterator[Path]:
+    """Yield ``.tools/bin`` upwards of the working folder, then of this file's checkout."""
+    for start in (Path.cwd(), Path(__file__).resolve().parent):
+        for folder in (start, *start.parents):
+            yield folder / ".tools" / "bin"

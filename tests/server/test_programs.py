@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from queenright.server.programs import ProgramMissing, find_program
+
+
+def program(folder: Path, name: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name
+    path.write_text("#!/bin/sh\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder that is all of PATH; the working folder is elsewhere, and no variable is set."""
+    elsewhere = tmp_path / "work" / "deep"
+    elsewhere.mkdir(parents=True)
+    monkeypatch.chdir(elsewhere)
+    monkeypatch.setenv("PATH", str(tmp_path / "path"))
+    for name in ("PROMTOOL_BIN", "ALERTMANAGER_BIN", "BEE_BIN"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path / "path"
+
+
+def test_the_environment_wins_over_path(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(path, "promtool")
+    chosen = program(tmp_path / "own", "promtool-3")
+    monkeypatch.setenv("PROMTOOL_BIN", str(chosen))
+
+    assert find_program("promtool") == chosen
+
+
+def test_path_wins_over_the_tools_of_the_checkout(path: Path, tmp_path: Path) -> None:
+    program(tmp_path / "work" / ".tools" / "bin", "promtool")
+    on_path = program(path, "promtool")
+
+    assert find_program("promtool") == on_path
+
+
+def test_tools_are_found_upwards_of_the_working_folder(path: Path, tmp_path: Path) -> None:
+    tool = program(tmp_path / "work" / ".tools" / "bin", "bee")
+
+    assert find_program("bee") == tool
+
+
+def test_alertmanager_is_found_under_the_name_that_debian_gives_it(path: Path) -> None:
+    debians = program(path, "prometheus-alertmanager")
+
+    assert find_program("alertmanager") == debians
+
+
+def test_an_unknown_program_is_none(path: Path) -> None:
+    assert find_program("bee") is None
+
+
+def test_a_file_that_cannot_be_run_is_no_program(path: Path) -> None:
+    program(path, "bee").chmod(0o644)
+
+    assert find_program("bee") is None
+
+
+def test_a_wrong_choice_is_named_and_not_passed_over(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(path, "promtool")
+    monkeypatch.setenv("PROMTOOL_BIN", "/no/such/promtool")
+
+    with pytest.raises(ProgramMissing, match="PROMTOOL_BIN is '/no/such/promtool'"):
+        find_program("promtool")
+
+
+@pytest.mark.parametrize(
+    ("platform", "way_out"),
+    [("linux", "package prometheus-alertmanager"), ("darwin", "brew install alertmanager")],
+)
+def test_what_is_missing_is_said_with_the_way_out(
+    platform: str, way_out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.platform", platform)
+
+    message = str(ProgramMissing("amtool"))
+
+    assert "amtool was not found" in message
+    assert way_out in message
+    assert "AMTOOL_BIN" in message
