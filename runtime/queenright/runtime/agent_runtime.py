@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from queenright.instrumentation.errors import QueenrightError
 from queenright.runtime.bus import EventBus
 from queenright.runtime.deadline import Sleep
 from queenright.runtime.events import Clock
@@ -20,7 +21,7 @@ from queenright.runtime.stream import Entry, RunNode, Stream, Surroundings, Trig
 from queenright.runtime.tools import Tool, ToolRegistry
 
 
-class GraphError(Exception):
+class GraphError(QueenrightError):
     """Raised when a graph or entry point is asked for that is not there, or is added twice."""
 
 

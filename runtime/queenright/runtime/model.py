@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from queenright.instrumentation.errors import QueenrightError
+
 Role = Literal["system", "user", "assistant", "tool"]
 
 
-class ModelError(Exception):
+class ModelError(QueenrightError):
     """Raised by a model that gave no answer: the provider failed, refused, or answered nonsense."""
 
 

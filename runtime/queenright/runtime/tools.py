@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
+from queenright.instrumentation.errors import QueenrightError
 from queenright.runtime.model import ToolCall, ToolSpec
 
 ArgumentsT = TypeVar("ArgumentsT", bound=BaseModel)
 
 
-class ToolError(Exception):
+class ToolError(QueenrightError):
     """Raised by a tool that will not do what it was asked; the message is for the model to act on."""
 
 

@@ -1,0 +1,161 @@
+"""Judge and queen at work: both graphs on one runtime, wired to the bus that workers' events are on."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+from opentelemetry.trace import Tracer
+from prometheus_client import CollectorRegistry
+
+from queenright.health.findings import FindingKind, Severity
+from queenright.health.monitor import HealthMonitor
+from queenright.health.settings import HealthSettings
+from queenright.health.ticket_service import TicketService
+from queenright.judge.judge import HEALTH_CHECK, JUDGE_GRAPH, HealthJudge
+from queenright.judge.metrics import JudgeMetrics
+from queenright.judge.models import load_model
+from queenright.judge.queen import QUEEN_GRAPH, TICKET_RECEIVER, Queen
+from queenright.judge.settings import JudgeSettings
+from queenright.runtime.agent_runtime import AgentRuntime
+from queenright.runtime.bus import EventBus, Subscription
+from queenright.runtime.deadline import Sleep
+from queenright.runtime.events import AgentEvent, Clock, EventType
+from queenright.runtime.model import Model
+
+
+class JudgeAndQueen:
+    """
+    The two graphs between a finding and a person.
+
+    Args:
+        bus: Carries findings here, and tickets from judge to queen.
+        monitor: Knows the workers.
+        tickets: Keeps the tickets.
+        settings: The health layer's.
+        judge: Which models think.
+        clock: Seconds since the epoch.
+        storage: Where conversations are kept (``graphs/...``).
+        registry: Where the metrics go.
+        tracer: Makes the spans.
+        monotonic: The clock of timers.
+        sleep: Waits on that clock.
+        models: Models to use in place of those named in ``judge``: (judge's, queen's).
+
+    Raises:
+        ModelUnavailableError: A model is set that cannot be used here.
+    """
+
+    def __init__(
+        self,
+        *,
+        bus: EventBus,
+        monitor: HealthMonitor,
+        tickets: TicketService,
+        settings: HealthSettings,
+        judge: JudgeSettings,
+        clock: Clock,
+        storage: Path,
+        registry: CollectorRegistry,
+        tracer: Tracer,
+        monotonic: Clock = time.monotonic,
+        sleep: Sleep = asyncio.sleep,
+        models: tuple[Model, Model] | None = None,
+    ) -> None:
+        self.metrics = JudgeMetrics(registry, tickets.open_counts)
+        self.runtime = AgentRuntime(bus=bus, storage=storage, clock=clock, monotonic=monotonic, sleep=sleep)
+        self._bus = bus
+        self._monitor = monitor
+        self._tickets = tickets
+        self._started = False
+        self._subscriptions: list[Subscription] = []
+        self._judge = HealthJudge(
+            monitor=monitor,
+            tickets=tickets,
+            settings=settings,
+            model=judge.judge,
+            clock=clock,
+            metrics=self.metrics,
+            tracer=tracer,
+        )
+        self._queen = Queen(
+            monitor=monitor,
+            tickets=tickets,
+            settings=settings,
+            model=judge.queen,
+            clock=clock,
+            sleep=sleep,
+            metrics=self.metrics,
+            tracer=tracer,
+            retry=self._triage,
+        )
+        judges, queens = models or (
+            load_model(judge.judge, "judge", metrics=self.metrics),
+            load_model(judge.queen, "queen", metrics=self.metrics),
+        )
+        self.runtime.add_graph(
+            self._judge.graph(),
+            model=judges,
+            tools=self._judge.tools(),
+            entries={HEALTH_CHECK: self._judge.check},
+        )
+        self.runtime.add_graph(
+            self._queen.graph(),
+            model=queens,
+            tools=self._queen.tools(),
+            entries={TICKET_RECEIVER: self._queen.receive},
+        )
+
+    async def start(self) -> None:
+        """Start judging, and triage the tickets that an earlier life left open."""
+        # Before the queen's own subscription: the bypass time runs from a ticket's arrival.
+        self._subscriptions = [
+            self._bus.subscribe(
+                self._ticket_arrived, name="triage-clock", types={EventType.WORKER_ESCALATION_TICKET}
+            ),
+            self._bus.subscribe(
+                self._worker_changed,
+                name="judge",
+                types={EventType.FINDING_OPENED, EventType.HEALTH_STATE_CHANGED},
+            ),
+        ]
+        left_over = await self._tickets.load()
+        self._judge.adopt(self._tickets.open_tickets())
+        await self.runtime.start()
+        self._started = True
+        for ticket in left_over:
+            self._queen.expect(ticket.ticket_id)
+            self._triage(ticket.ticket_id)
+
+    async def stop(self) -> None:
+        """Stop both graphs; whatever is open is found again at the next start."""
+        self._started = False
+        for subscription in self._subscriptions:
+            subscription.cancel()
+        self._subscriptions = []
+        await self.runtime.stop()
+        await self._queen.stop()
+
+    def wake(self, agent_id: str | None = None, reason: str = "") -> None:
+        """Have the judge look now: at one worker, or at all. From the loop's thread; does not wait."""
+        self._wake(agent_id, None, reason or "woken")
+
+    def _wake(self, agent_id: str | None, session_id: str | None, reason: str) -> None:
+        if self._started and self._judge.note(agent_id, session_id, reason):
+            self.runtime.trigger(HEALTH_CHECK, graph_id=JUDGE_GRAPH)
+
+    def _triage(self, ticket_id: str) -> None:
+        if self._started:
+            self.runtime.trigger(TICKET_RECEIVER, {"ticket_id": ticket_id}, graph_id=QUEEN_GRAPH)
+
+    def _worker_changed(self, event: AgentEvent) -> None:
+        health = self._monitor.get(event.agent_id, event.session_id)
+        if health is not None and self._judge.wants(health):
+            self._wake(event.agent_id, event.session_id, event.type.value)
+
+    def _ticket_arrived(self, event: AgentEvent) -> None:
+        ticket = event.data["ticket"]
+        self._queen.expect(ticket["ticket_id"])
+        if event.data.get("change") == "opened":
+            self.metrics.ticket_opened(Severity(ticket["severity"]), FindingKind(ticket["kind"]))

@@ -1,0 +1,72 @@
+"""Who needs to be judged: workers with a reason for a ticket that no ticket covers yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from queenright.health.findings import Finding, FindingKind, WorkerKey, worst
+from queenright.health.monitor import WorkerHealth
+from queenright.health.ticket_service import TicketService
+from queenright.health.tickets import EscalationTicket
+
+
+def reason_for_ticket(health: WorkerHealth) -> Finding | None:
+    """Return the worst finding worth a ticket; None for a worker that is well, waits, or has ended."""
+    if health.vitals.ended or health.vitals.waiting is not None:
+        return None
+    return worst(finding for finding in health.findings if finding.ticket)
+
+
+@dataclass(frozen=True, slots=True)
+class _Covered:
+    ticket_id: str
+    kinds: frozenset[FindingKind]
+
+
+class Coverage:
+    """
+    Remembers which ticket speaks for which worker, so that nothing is judged twice.
+
+    An open ticket covers everything about its worker that is not worse than itself; a dismissed one
+    only what it was about.
+    """
+
+    def __init__(self, tickets: TicketService) -> None:
+        self._tickets = tickets
+        self._by_worker: dict[WorkerKey, _Covered] = {}
+
+    def adopt(self, tickets: Iterable[EscalationTicket]) -> None:
+        """Learn of tickets from before a restart."""
+        for ticket in tickets:
+            key = (ticket.worker_agent_id, ticket.worker_session_id)
+            kinds = {ticket.kind, *ticket.related_kinds, *ticket.active_kinds}
+            self._by_worker[key] = _Covered(ticket.ticket_id, frozenset(kinds))
+
+    def ticketed(self, health: WorkerHealth, ticket: EscalationTicket) -> None:
+        """Note that ``ticket`` speaks for what the worker shows now."""
+        kinds = {finding.kind for finding in health.findings if finding.ticket}
+        self._by_worker[health.key] = _Covered(ticket.ticket_id, frozenset(kinds))
+
+    def covers(self, health: WorkerHealth, finding: Finding) -> bool:
+        """Return whether a ticket speaks for ``finding``, the worst of this worker."""
+        ticket = self.ticket_of(health.key)
+        if ticket is None or finding.severity.rank > ticket.severity.rank:
+            return False
+        shown = {f.kind for f in health.findings if f.ticket}
+        return ticket.is_open or shown <= self._by_worker[health.key].kinds
+
+    def ticket_of(self, key: WorkerKey) -> EscalationTicket | None:
+        """Return the live ticket that speaks for a worker, if there is one."""
+        covered = self._by_worker.get(key)
+        if covered is None:
+            return None
+        ticket = self._tickets.get(covered.ticket_id)
+        if ticket is None or not ticket.live:
+            del self._by_worker[key]
+            return None
+        return ticket
+
+    def workers(self) -> list[WorkerKey]:
+        """Return the workers that a live ticket speaks for."""
+        return [key for key in list(self._by_worker) if self.ticket_of(key) is not None]

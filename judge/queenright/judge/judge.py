@@ -1,0 +1,279 @@
+"""The health judge: a graph that looks at the workers that show something, and writes tickets."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Final
+
+from opentelemetry.trace import Span, Tracer, get_current_span
+from pydantic import BaseModel, ConfigDict, Field
+
+from queenright.health.findings import WorkerKey
+from queenright.health.monitor import HealthMonitor, WorkerHealth
+from queenright.health.settings import HealthSettings
+from queenright.health.summary import summarise
+from queenright.health.ticket_service import TicketService
+from queenright.health.tickets import EscalationTicket, TicketRefused, parse_draft
+from queenright.instrumentation import names
+from queenright.judge import policy
+from queenright.judge.coverage import Coverage, reason_for_ticket
+from queenright.judge.desk import WorkerDesk
+from queenright.judge.metrics import CheckOutcome, JudgeMetrics
+from queenright.judge.prompting import judge_prompt
+from queenright.judge.quoting import quote
+from queenright.judge.rules import EMIT, SUMMARY
+from queenright.judge.settings import ModelSettings
+from queenright.judge.tracing import ids_of, links_to
+from queenright.runtime.event_loop import NodeResult
+from queenright.runtime.events import Clock
+from queenright.runtime.graph import EntryPointSpec, GraphSpec, NodeSpec
+from queenright.runtime.stream import RunNode, Trigger
+from queenright.runtime.tools import Tool, ToolError
+
+_log = logging.getLogger(__name__)
+
+JUDGE_GRAPH: Final = "worker_health_judge"
+HEALTH_CHECK: Final = "health_check"
+JUDGE_NODE: Final = "judge"
+
+_EVALUATION: Final = "worker_health"
+
+
+class EmitArguments(BaseModel):
+    """The ticket."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    ticket_json: str = Field(
+        min_length=2,
+        description="One JSON object: severity, cause, judge_reasoning, suggested_action, evidence_snippet.",
+    )
+
+
+class HealthJudge:
+    """
+    Judges the workers that have a finding worth a ticket and no ticket that covers it.
+
+    A healthy fleet costs no model call. Where the rules say high or critical and the model gave no
+    ticket, whatever it said instead, the rules' ticket is written.
+
+    Args:
+        monitor: Knows the workers.
+        tickets: Takes the tickets.
+        settings: The health layer's thresholds.
+        model: The model's limits.
+        clock: Now.
+        metrics: Counts checks.
+        tracer: Makes ``judge_check`` spans.
+    """
+
+    def __init__(
+        self,
+        *,
+        monitor: HealthMonitor,
+        tickets: TicketService,
+        settings: HealthSettings,
+        model: ModelSettings,
+        clock: Clock,
+        metrics: JudgeMetrics,
+        tracer: Tracer,
+    ) -> None:
+        self._monitor = monitor
+        self._tickets = tickets
+        self._settings = settings
+        self._model = model
+        self._clock = clock
+        self._metrics = metrics
+        self._tracer = tracer
+        self._desk = WorkerDesk(monitor, clock)
+        self._raised = False
+        # A wake-up while a check goes on is remembered here and costs one more check, not many.
+        self._woken: dict[WorkerKey, str] = {}
+        self._look_at_all = False
+        self._looked_at_all = clock()
+        self._coverage = Coverage(tickets)
+
+    def graph(self) -> GraphSpec:
+        """Return the judge's graph: one node, woken by a timer."""
+        node = NodeSpec(
+            id=JUDGE_NODE,
+            system_prompt=judge_prompt(self._settings),
+            tools=(SUMMARY, EMIT),
+            output_keys=("health_verdict",),
+            max_turns=self._model.max_turns,
+            model_timeout_seconds=self._model.timeout_seconds,
+        )
+        entry = EntryPointSpec(
+            id=HEALTH_CHECK,
+            node_id=JUDGE_NODE,
+            trigger_type="timer",
+            interval_seconds=self._settings.judge.interval_seconds,
+        )
+        return GraphSpec(id=JUDGE_GRAPH, nodes=(node,), entry_points=(entry,))
+
+    def tools(self) -> list[Tool]:
+        """Return the judge's two tools."""
+        emit = Tool(
+            EMIT, "Write an escalation ticket about the worker in question.", EmitArguments, self._emit
+        )
+        return [self._desk.tool(), emit]
+
+    def adopt(self, tickets: Iterable[EscalationTicket]) -> None:
+        """Learn of tickets from before a restart: what they cover is not judged again."""
+        self._coverage.adopt(tickets)
+
+    def wants(self, health: WorkerHealth) -> bool:
+        """Return whether there is something to judge: a finding worth a ticket that no ticket covers."""
+        finding = reason_for_ticket(health)
+        return finding is not None and not self._coverage.covers(health, finding)
+
+    def note(self, agent_id: str | None, session_id: str | None, reason: str) -> bool:
+        """Remember what to look at in the next check; return whether a check must be asked for."""
+        idle = not self._woken and not self._look_at_all
+        if agent_id is None:
+            self._look_at_all = True
+        elif session_id is not None:
+            self._woken[agent_id, session_id] = reason
+        else:
+            keys = [h.key for h in self._monitor.workers() if h.vitals.agent_id == agent_id]
+            self._woken.update(dict.fromkeys(keys, reason))
+        return idle and (bool(self._woken) or self._look_at_all)
+
+    async def check(self, trigger: Trigger, run: RunNode) -> dict[WorkerKey, CheckOutcome]:
+        """Judge whoever needs it; return what came of each. This is the entry point ``health_check``."""
+        now = self._clock()
+        overdue = now - self._looked_at_all >= self._settings.judge.interval_seconds
+        everybody = trigger.tick is not None or self._look_at_all or overdue
+        woken, self._woken, self._look_at_all = self._woken, {}, False
+        counted = False
+        if everybody:
+            self._looked_at_all = now
+            counted = await self._count_standing()
+            healths = list(self._monitor.workers())
+        else:
+            healths = [health for key in woken if (health := self._monitor.get(*key)) is not None]
+        outcomes: dict[WorkerKey, CheckOutcome] = {}
+        for key in [health.key for health in healths if self.wants(health)]:
+            outcomes[key] = await self._judge(key, woken.get(key, HEALTH_CHECK), run)
+            self._metrics.checked(outcomes[key], self._clock())
+        if not outcomes:
+            self._metrics.checked("ticket" if counted else "healthy", self._clock())
+        return outcomes
+
+    async def _count_standing(self) -> bool:
+        """Count once more each condition that has a ticket and still stands; no model is asked."""
+        counted = False
+        for key in self._coverage.workers():
+            health = self._monitor.get(*key)
+            if health is None or reason_for_ticket(health) is None or self.wants(health):
+                continue
+            draft = policy.should_ticket(summarise(health, self._clock()))
+            if draft is None:
+                continue
+            try:
+                await self._tickets.raise_ticket(health, parse_draft(json.dumps(draft)))
+                counted = True
+            except Exception:
+                _log.exception("the ticket of %s could not be counted", key[0])
+        return counted
+
+    async def _judge(self, key: WorkerKey, reason: str, run: RunNode) -> CheckOutcome:
+        self._desk.look_at(*key)
+        self._raised = False
+        health = self._desk.health
+        if health is None or not self.wants(health):
+            return "healthy"  # recovered while others were judged
+        vitals = health.vitals
+        with self._tracer.start_as_current_span(
+            f"{names.SPAN_JUDGE_CHECK} {vitals.agent_id}",
+            links=links_to(vitals.last_trace_id, vitals.last_span_id),
+            attributes={
+                names.GEN_AI_AGENT_NAME: vitals.agent_id,
+                names.GEN_AI_CONVERSATION_ID: vitals.session_id,
+                names.INCARNATION_ID: vitals.incarnation_id,
+                names.HEALTH_STATE: health.state.value,
+            },
+        ) as span:
+            try:
+                result = await run(self._message(health, reason))
+                outcome, explanation = await self._conclude(result)
+            except Exception as error:
+                _log.exception("the check of %s came to nothing; the next tick tries again", vitals.agent_id)
+                outcome, explanation = "unknown", f"{type(error).__name__}: {error}"
+            _record(span, outcome, explanation)
+        return outcome
+
+    async def _conclude(self, result: NodeResult) -> tuple[CheckOutcome, str]:
+        """Say what a run of the model came to, and hold it to the rules' floor."""
+        verdict = result.outputs.get("health_verdict", "")
+        if self._raised:
+            return "ticket", verdict or "ticket written"
+        answered = result.outcome == "done" and verdict.strip().lower().startswith("healthy")
+        said = f"said {verdict!r}" if result.outcome == "done" else f"gave no verdict: {result.error}"
+        if await self._hold_floor(said):
+            return ("ticket" if answered else "unknown"), f"ticket written by the rules; the model {said}"
+        return ("healthy", verdict) if answered else ("unknown", f"the model {said}")
+
+    async def _hold_floor(self, said: str) -> bool:
+        """Write the rules' ticket where they bind and the model wrote none."""
+        health, summary = self._desk.health, self._desk.summary()
+        finding = None if health is None else reason_for_ticket(health)
+        if health is None or summary is None or finding is None or not policy.binding(finding.severity):
+            return False
+        draft = policy.should_ticket(summary)
+        if draft is None:
+            return False
+        draft["judge_reasoning"] += f" Written by the rules: the model {said}."[:300]
+        await self._raise(health, json.dumps(draft))
+        return True
+
+    async def _emit(self, given: EmitArguments) -> str:
+        health = self._desk.health
+        if health is None:
+            raise ToolError("the worker is gone; end with health_verdict healthy")
+        if self._raised:
+            raise ToolError("there is a ticket from this check already; end with health_verdict ticket")
+        try:
+            return await self._raise(health, given.ticket_json)
+        except TicketRefused as refusal:
+            raise ToolError(str(refusal)) from refusal
+
+    async def _raise(self, health: WorkerHealth, ticket_json: str) -> str:
+        trace_id, span_id = ids_of(get_current_span())
+        raised = await self._tickets.raise_ticket(
+            health, parse_draft(ticket_json), trace_id=trace_id, span_id=span_id
+        )
+        self._raised = True
+        self._coverage.ticketed(health, raised.ticket)
+        return json.dumps(
+            {
+                "ticket_id": raised.ticket.ticket_id,
+                "change": raised.change,
+                "severity": raised.ticket.severity.value,
+            }
+        )
+
+    def _message(self, health: WorkerHealth, reason: str) -> str:
+        at = datetime.fromtimestamp(self._clock(), UTC).isoformat(timespec="seconds")
+        findings = [{"kind": f.kind, "severity": f.severity} for f in health.findings if f.ticket]
+        check = {
+            "agent_id": health.vitals.agent_id,
+            "session_id": health.vitals.session_id,
+            "findings": findings,
+            "woken_by": reason,
+        }
+        return f"Health check at {at}. This worker shows something; judge it.\n{quote('check', check)}"
+
+
+def _record(span: Span, outcome: CheckOutcome, explanation: str) -> None:
+    span.add_event(
+        names.GEN_AI_EVALUATION_RESULT,
+        {
+            names.GEN_AI_EVALUATION_NAME: _EVALUATION,
+            names.GEN_AI_EVALUATION_SCORE_LABEL: outcome,
+            names.GEN_AI_EVALUATION_EXPLANATION: explanation[:500],
+        },
+    )

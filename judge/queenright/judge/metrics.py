@@ -1,0 +1,102 @@
+"""What judge and queen count, about themselves and about tickets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final, Literal
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from queenright.health.findings import FindingKind, Severity
+from queenright.health.tickets import TicketStatus
+from queenright.instrumentation import names
+from queenright.runtime.model import ModelReply
+
+CheckOutcome = Literal["healthy", "ticket", "unknown"]
+TriageDecision = Literal["dismiss", "intervene", "bypass"]
+ModelRole = Literal["judge", "queen"]
+
+OpenCounts = Mapping[tuple[Severity, TicketStatus], int]
+
+_MODEL_BUCKETS: Final = (0.01, 0.1, 0.5, 1, 2, 5, 10, 20, 40, 60, 120)
+_TRIAGE_BUCKETS: Final = (0.05, 0.1, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600)
+
+
+class JudgeMetrics:
+    """
+    The metrics of this room, registered once.
+
+    Args:
+        registry: Where.
+        open_counts: Gives how many tickets are not closed, by (severity, status), when scraped.
+    """
+
+    def __init__(self, registry: CollectorRegistry, open_counts: Callable[[], OpenCounts]) -> None:
+        self._checks = _counter(names.JUDGE_CHECKS, registry)
+        self._last_check = Gauge(names.JUDGE_LAST_CHECK.name, names.JUDGE_LAST_CHECK.help, registry=registry)
+        self._tokens = _counter(names.LLM_TOKENS, registry)
+        self._cost = _counter(names.LLM_COST, registry)
+        self._duration = _histogram(names.LLM_REQUEST_DURATION, registry, _MODEL_BUCKETS)
+        self._triage = _counter(names.TRIAGE, registry)
+        self._triage_duration = _histogram(names.TRIAGE_DURATION, registry, _TRIAGE_BUCKETS)
+        self._tickets = _counter(names.TICKETS, registry)
+        # A rate needs a zero to rise from: the first ticket must not be the first sample.
+        for outcome in ("healthy", "ticket", "unknown"):
+            self._checks.labels(outcome)
+        for decision in ("dismiss", "intervene", "bypass"):
+            self._triage.labels(decision)
+        registry.register(_OpenTickets(open_counts))
+
+    def checked(self, outcome: CheckOutcome, at: float) -> None:
+        """Count a check, and say when it was."""
+        self._checks.labels(outcome).inc()
+        self._last_check.set(at)
+
+    def answered(self, role: ModelRole, model: str, reply: ModelReply | None, seconds: float) -> None:
+        """Count one answer of a model, or that there was none."""
+        self._duration.labels(role, model).observe(seconds)
+        if reply is not None:
+            self._tokens.labels(role, model).inc(reply.input_tokens + reply.output_tokens)
+            self._cost.labels(role, model).inc(reply.cost)
+
+    def ticket_opened(self, severity: Severity, cause: FindingKind) -> None:
+        """Count a ticket."""
+        self._tickets.labels(severity.value, cause.value).inc()
+
+    def triaged(self, decision: TriageDecision, seconds: float) -> None:
+        """Count a decision, ``seconds`` after its ticket."""
+        self._triage.labels(decision).inc()
+        self._triage_duration.labels(decision).observe(max(seconds, 0.0))
+
+
+class _OpenTickets(Collector):
+    """Read when scraped, so that it cannot differ from the tickets."""
+
+    def __init__(self, counts: Callable[[], OpenCounts]) -> None:
+        self._counts = counts
+
+    def describe(self) -> Iterable[Metric]:
+        return [self._family()]
+
+    def collect(self) -> Iterator[Metric]:
+        family = self._family()
+        for (severity, status), count in self._counts().items():
+            family.add_metric([severity.value, status.value], count)
+        yield family
+
+    @staticmethod
+    def _family() -> GaugeMetricFamily:
+        metric = names.TICKETS_OPEN
+        return GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
+
+
+def _counter(metric: names.MetricName, registry: CollectorRegistry) -> Counter:
+    return Counter(metric.name.removesuffix("_total"), metric.help, metric.labels, registry=registry)
+
+
+def _histogram(
+    metric: names.MetricName, registry: CollectorRegistry, buckets: tuple[float, ...]
+) -> Histogram:
+    return Histogram(metric.name, metric.help, metric.labels, registry=registry, buckets=buckets)

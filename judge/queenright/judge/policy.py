@@ -1,0 +1,174 @@
+"""
+The rules of judge and queen, as pure functions of what they are shown.
+
+They are what ``queenright/rules`` follows, and the floor below every other model: a model may add to
+them and never take away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from queenright.health.findings import Finding, FindingKind, Severity, worst
+from queenright.judge import wording
+
+DISMISS_LOW_BELOW: Final = 8
+"""A low ticket with fewer bad steps is dismissed."""
+INTERVENE_STEPS: Final = 10
+"""So many bad steps without recovery reach the operator."""
+INTERVENE_STALL_MINUTES: Final = 4.0
+
+RECOVERED: Final = "recovered before triage"
+
+_BINDING: Final = frozenset({Severity.HIGH, Severity.CRITICAL})
+
+# A person is needed whatever the counts say: none of these mends itself by trying again.
+_UNRECOVERABLE: Final = frozenset(
+    {
+        FindingKind.PROVIDER_FAILURE,
+        FindingKind.DOOM_LOOP,
+        FindingKind.ERROR_STREAK,
+        FindingKind.STALL,
+        FindingKind.NO_TOOL_CALLS,
+        FindingKind.HEARTBEAT_MISSING,
+        FindingKind.CHECKPOINT_STALE,
+    }
+)
+
+
+def binding(severity: Severity) -> bool:
+    """Return whether the rules' answer stands against a model's at this severity."""
+    return severity in _BINDING
+
+
+def findings_of(summary: Mapping[str, Any]) -> list[Finding]:
+    """Return the findings in a health summary; what is no finding is left out."""
+    found = []
+    for row in summary.get("findings") or ():
+        try:
+            found.append(
+                Finding(
+                    kind=FindingKind(row["kind"]),
+                    severity=Severity(row["severity"]),
+                    evidence=str(row.get("evidence") or ""),
+                    since=float(row["since"]),
+                    ticket=bool(row.get("ticket", True)),
+                )
+            )
+        except (KeyError, TypeError, ValueError):
+            continue
+    return found
+
+
+def should_ticket(summary: Mapping[str, Any]) -> dict[str, Any] | None:
+    """
+    Judge a health summary by the tables of DESIGN §4.6.
+
+    Returns:
+        What a judge puts into a ticket (severity, cause, reasoning, action, evidence), or None where
+        there is nothing to escalate.
+    """
+    finding = worst(f for f in findings_of(summary) if f.ticket)
+    if finding is None:
+        return None
+    agent = str(summary.get("worker_agent_id") or "the worker")
+    bad_steps = int(summary.get("steps_since_last_accept") or 0)
+    counted = wording.numbers(bad_steps=bad_steps, stall_minutes=summary.get("stall_minutes"))
+    reasoning = f"{finding.kind.value.replace('_', ' ')} of severity {finding.severity.value}"
+    return {
+        "severity": finding.severity.value,
+        "cause": wording.cause(
+            finding.kind,
+            agent=agent,
+            node=str(summary.get("node_id") or ""),
+            evidence=finding.evidence,
+            since=finding.since,
+        ),
+        "judge_reasoning": f"By the rules a {reasoning}" + (f": {counted}." if counted else "."),
+        "suggested_action": wording.advice(finding.kind),
+        "evidence_snippet": str(summary.get("evidence_snippet") or finding.evidence)[-500:],
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What to do with a ticket; ``text`` is the reason of a dismissal or the analysis for the operator."""
+
+    decision: Literal["dismiss", "intervene"]
+    text: str
+    urgency: str
+
+
+def triage(ticket: Mapping[str, Any], summary: Mapping[str, Any] | None) -> Decision:
+    """
+    Decide on a ticket by the criteria of the requirement document as DESIGN §4.11 amends them.
+
+    Args:
+        ticket: All its fields.
+        summary: The worker's health now; None if nothing is known of the worker any more.
+    """
+    severity = Severity(ticket["severity"])
+    if summary is not None and condition_gone(summary):
+        return _dismiss(severity, RECOVERED)
+    if binding(severity):
+        return Decision(decision="intervene", text=analysis(ticket), urgency=severity.value)
+    # The worker's numbers now count, not those of the moment the ticket was written.
+    numbers = ticket if summary is None else {**ticket, **_known(summary)}
+    bad_steps = int(numbers.get("steps_since_last_accept") or 0)
+    if severity is Severity.LOW and bad_steps < DISMISS_LOW_BELOW:
+        return _dismiss(severity, f"low severity and {bad_steps} bad steps, fewer than {DISMISS_LOW_BELOW}")
+    verdicts = list(numbers.get("recent_verdicts") or ())
+    if verdicts and verdicts[-1] == "ACCEPT":
+        return _dismiss(severity, "the last step was accepted: genuine progress despite the bad ones before")
+    stalled = float(numbers.get("stall_minutes") or 0.0) >= INTERVENE_STALL_MINUTES
+    kind = _kind(ticket)
+    if bad_steps >= INTERVENE_STEPS or stalled or kind in _UNRECOVERABLE:
+        return Decision(decision="intervene", text=analysis(ticket), urgency=severity.value)
+    return _dismiss(
+        severity,
+        f"{severity.value} severity, {bad_steps} bad steps and no stall: it may still mend by itself",
+    )
+
+
+def condition_gone(summary: Mapping[str, Any]) -> bool:
+    """Return whether a worker's summary shows nothing any more that is worth a ticket."""
+    return not any(f.ticket for f in findings_of(summary))
+
+
+def analysis(ticket: Mapping[str, Any]) -> str:
+    """Write what the operator reads: what is seen, why it matters now, what to do."""
+    kind = _kind(ticket)
+    agent = str(ticket.get("worker_agent_id") or "")
+    seen = wording.one_line(str(ticket.get("cause") or ""), 400)
+    if not seen:
+        seen = wording.cause(kind, agent=agent, node=str(ticket.get("worker_node_id") or ""))
+    elif agent not in seen:
+        seen = f"{agent}: {seen}"
+    if not seen.endswith((".", "!", "?", "…")):
+        seen += "."
+    # What the sentence before says already is not said again.
+    counted = wording.numbers(
+        bad_steps=0 if kind is FindingKind.RETRY_STORM else int(ticket.get("steps_since_last_accept") or 0),
+        stall_minutes=None if kind is FindingKind.STALL else ticket.get("stall_minutes"),
+        occurrences=int(ticket.get("occurrences") or 1),
+    )
+    matters = wording.matters(kind)
+    if counted:
+        matters = f"{matters.rstrip('.')} ({counted})."
+    return f"{seen} {matters} {ticket.get('suggested_action') or wording.advice(kind)}"
+
+
+def _known(summary: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        k: summary[k] for k in ("steps_since_last_accept", "stall_minutes", "recent_verdicts") if k in summary
+    }
+
+
+def _dismiss(severity: Severity, reason: str) -> Decision:
+    return Decision(decision="dismiss", text=reason, urgency=severity.value)
+
+
+def _kind(ticket: Mapping[str, Any]) -> FindingKind:
+    return FindingKind(ticket["kind"])

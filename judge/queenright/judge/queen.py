@@ -1,0 +1,326 @@
+"""The queen: a graph that triages every ticket, and the clock that goes past her if she does not answer."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from opentelemetry.trace import Tracer
+from pydantic import BaseModel, ConfigDict, Field
+
+from queenright.health.findings import Severity
+from queenright.health.monitor import HealthMonitor
+from queenright.health.settings import HealthSettings
+from queenright.health.ticket_service import TicketService
+from queenright.health.tickets import EscalationTicket, TicketError, TicketStatus
+from queenright.instrumentation import names
+from queenright.judge import policy, wording
+from queenright.judge.desk import WorkerDesk
+from queenright.judge.metrics import JudgeMetrics, TriageDecision
+from queenright.judge.prompting import queen_prompt
+from queenright.judge.quoting import quote
+from queenright.judge.rules import DISMISS, NOTIFY, SUMMARY
+from queenright.judge.settings import ModelSettings
+from queenright.judge.tracing import child_of
+from queenright.runtime.deadline import Sleep
+from queenright.runtime.events import Clock, EventType
+from queenright.runtime.graph import EntryPointSpec, GraphSpec, NodeSpec
+from queenright.runtime.stream import RunNode, Trigger
+from queenright.runtime.tools import Tool, ToolError
+
+_log = logging.getLogger(__name__)
+
+QUEEN_GRAPH: Final = "queen"
+TICKET_RECEIVER: Final = "ticket_receiver"
+TRIAGE_NODE: Final = "ticket_triage"
+
+_TRIES: Final = 4
+"""A triage that failed is tried again so many times within the bypass time."""
+
+
+class NotifyArguments(BaseModel):
+    """What the operator is told."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    ticket_id: str
+    analysis: str = Field(
+        min_length=10, max_length=2000, description="Two or three sentences for the operator."
+    )
+    urgency: Severity
+
+
+class DismissArguments(BaseModel):
+    """Why the operator is not told."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    ticket_id: str
+    reason: str = Field(min_length=3, max_length=1000)
+
+
+class Queen:
+    """
+    Triages tickets one after another; none is lost, and none that binds waits longer than the bypass time.
+
+    A model that would dismiss a high or critical ticket whose condition still holds is overruled.
+
+    Args:
+        monitor: Knows how the worker is when it is re-checked.
+        tickets: Carries the decisions out.
+        settings: The bypass time.
+        model: The model's limits.
+        clock: Now.
+        sleep: The clock of the bypass time.
+        metrics: Counts decisions.
+        tracer: Makes ``triage`` spans.
+        retry: Asks for another triage of a ticket.
+    """
+
+    def __init__(
+        self,
+        *,
+        monitor: HealthMonitor,
+        tickets: TicketService,
+        settings: HealthSettings,
+        model: ModelSettings,
+        clock: Clock,
+        sleep: Sleep,
+        metrics: JudgeMetrics,
+        tracer: Tracer,
+        retry: Callable[[str], None],
+    ) -> None:
+        self._tickets = tickets
+        self._timeout = settings.judge.triage_timeout_seconds
+        self._model = model
+        self._clock = clock
+        self._sleep = sleep
+        self._metrics = metrics
+        self._tracer = tracer
+        self._retry = retry
+        self._desk = WorkerDesk(monitor, clock)
+        self._current: EscalationTicket | None = None
+        self._arrived: dict[str, float] = {}
+        self._queued: set[str] = set()
+        self._watches: dict[str, asyncio.Task[None]] = {}
+
+    def graph(self) -> GraphSpec:
+        """Return the queen's graph: one node, started by tickets."""
+        node = NodeSpec(
+            id=TRIAGE_NODE,
+            system_prompt=queen_prompt(),
+            tools=(SUMMARY, NOTIFY, DISMISS),
+            output_keys=("intervention_decision",),
+            max_turns=self._model.max_turns,
+            model_timeout_seconds=self._model.timeout_seconds,
+        )
+        entry = EntryPointSpec(
+            id=TICKET_RECEIVER,
+            node_id=TRIAGE_NODE,
+            trigger_type="event",
+            event_types=frozenset({EventType.WORKER_ESCALATION_TICKET}),
+        )
+        return GraphSpec(id=QUEEN_GRAPH, nodes=(node,), entry_points=(entry,))
+
+    def tools(self) -> list[Tool]:
+        """Return the queen's three tools."""
+        return [
+            self._desk.tool(),
+            Tool(NOTIFY, "Tell the operator about the ticket.", NotifyArguments, self._notify),
+            Tool(DISMISS, "Keep the ticket from the operator.", DismissArguments, self._dismiss),
+        ]
+
+    def expect(self, ticket_id: str) -> None:
+        """Start the bypass time of a ticket that has arrived and waits to be triaged."""
+        self._queued.add(ticket_id)
+        self._arrived.setdefault(ticket_id, self._clock())
+        if ticket_id not in self._watches:
+            watch = asyncio.create_task(self._watch(ticket_id), name=f"triage-bypass:{ticket_id}")
+            self._watches[ticket_id] = watch
+            watch.add_done_callback(lambda _: self._watches.pop(ticket_id, None))
+
+    async def stop(self) -> None:
+        """End every bypass clock; tickets not triaged are still open, and are found at the next start."""
+        watches = list(self._watches.values())
+        for watch in watches:
+            watch.cancel()
+        await asyncio.gather(*watches, return_exceptions=True)
+
+    async def receive(self, trigger: Trigger, run: RunNode) -> str:
+        """Triage the ticket that a trigger brought. This is the entry point ``ticket_receiver``."""
+        ticket_id = _ticket_id(trigger)
+        try:
+            ticket = self._tickets.get(ticket_id)
+            if ticket is None or ticket.status is not TicketStatus.OPEN:
+                return "nothing to decide"
+            return await self._triage(ticket, run)
+        finally:
+            self._queued.discard(ticket_id)
+            self._settle(ticket_id)
+
+    async def _triage(self, ticket: EscalationTicket, run: RunNode) -> str:
+        self._desk.look_at(ticket.worker_agent_id, ticket.worker_session_id)
+        self._current = ticket
+        with self._tracer.start_as_current_span(
+            f"{names.SPAN_TRIAGE} {ticket.worker_agent_id}",
+            context=child_of(ticket.trace_id, ticket.span_id),
+            attributes={names.TICKET_ID: ticket.ticket_id, names.GEN_AI_AGENT_NAME: ticket.worker_agent_id},
+        ) as span:
+            try:
+                if self._recovered():
+                    await self._dismiss_recovered(ticket)
+                else:
+                    result = await run(_message(ticket))
+                    if self._undecided(ticket):
+                        _log.warning(
+                            "triage of ticket %s gave no decision: %s", ticket.ticket_id, result.error
+                        )
+            finally:
+                self._current = None
+            after = self._tickets.get(ticket.ticket_id)
+            decision = "undecided" if after is None else after.status.value
+            span.set_attribute(names.TRIAGE_DECISION, decision)
+        return decision
+
+    # -- the queen's tools ----------------------------------------------------------------------
+
+    async def _notify(self, given: NotifyArguments) -> str:
+        ticket = self._checked(given.ticket_id)
+        if self._recovered():
+            await self._dismiss_recovered(ticket)
+            return f"not sent: the condition is gone; dismissed as {policy.RECOVERED!r}"
+        urgency = max(given.urgency, ticket.severity, key=lambda severity: severity.rank)
+        await self._intervene(ticket, given.analysis, urgency, by="queen")
+        return "the operator is told"
+
+    async def _dismiss(self, given: DismissArguments) -> str:
+        ticket = self._checked(given.ticket_id)
+        if self._recovered():
+            await self._dismiss_recovered(ticket)
+            return f"dismissed as {policy.RECOVERED!r}"
+        if not policy.binding(ticket.severity):
+            await self._decide(ticket.ticket_id, given.reason)
+            return f"dismissed: {given.reason}"
+        proposed = wording.one_line(given.reason, 200)
+        rule = f"a {ticket.severity.value} one that still holds is not"
+        note = f"(Triage proposed to dismiss it: {proposed!r}; {rule}.)"
+        await self._intervene(ticket, f"{_analysis(ticket)} {note}", ticket.severity, by="rules")
+        return f"overruled: {ticket.severity.value}, and the condition still holds; the operator is told"
+
+    def _checked(self, ticket_id: str) -> EscalationTicket:
+        """Return the ticket a tool call is about, if it may be decided on."""
+        ticket = self._tickets.get(ticket_id)
+        if ticket is None:
+            raise ToolError(f"there is no ticket {ticket_id!r}")
+        if self._current is None or ticket_id != self._current.ticket_id:
+            raise ToolError(
+                f"this triage is not about ticket {ticket_id!r}; decide on the one in the last message"
+            )
+        if ticket.status is not TicketStatus.OPEN:
+            raise ToolError(f"ticket {ticket_id!r} is {ticket.status.value} already; end with set_output")
+        return ticket
+
+    def _recovered(self) -> bool:
+        # A worker that is known no more (after a restart) is not one that has recovered.
+        summary = self._desk.summary()
+        return summary is not None and policy.condition_gone(summary)
+
+    # -- decisions ------------------------------------------------------------------------------
+
+    async def _intervene(
+        self, ticket: EscalationTicket, analysis: str, urgency: Severity, *, by: str, untriaged: bool = False
+    ) -> None:
+        try:
+            await self._tickets.intervene(
+                ticket.ticket_id,
+                analysis,
+                urgency.value,
+                by=by,
+                untriaged=untriaged,
+                graph_id=QUEEN_GRAPH,
+                stream_id=f"{QUEEN_GRAPH}::{TICKET_RECEIVER}",
+            )
+        except TicketError as error:
+            raise ToolError(str(error)) from error
+        self._count(ticket.ticket_id, "bypass" if untriaged else "intervene")
+
+    async def _dismiss_recovered(self, ticket: EscalationTicket) -> None:
+        # The service must know of the recovery first: it lets nobody dismiss what holds.
+        health = self._desk.health
+        if health is not None:
+            await self._tickets.observe(health)
+        if self._undecided(ticket):
+            await self._decide(ticket.ticket_id, policy.RECOVERED)
+
+    async def _decide(self, ticket_id: str, reason: str) -> None:
+        try:
+            await self._tickets.dismiss(ticket_id, reason)
+        except TicketError as error:
+            raise ToolError(str(error)) from error
+        self._count(ticket_id, "dismiss")
+
+    def _count(self, ticket_id: str, decision: TriageDecision) -> None:
+        now = self._clock()
+        self._metrics.triaged(decision, now - self._arrived.get(ticket_id, now))
+
+    # -- the clock that goes past her -----------------------------------------------------------
+
+    async def _watch(self, ticket_id: str) -> None:
+        """Try a failed triage again; past the bypass time, tell the operator of what binds."""
+        for attempt in itertools.count(1):
+            await self._sleep(self._timeout / _TRIES)
+            ticket = self._tickets.get(ticket_id)
+            if ticket is None or not self._undecided(ticket):
+                return
+            try:
+                if attempt >= _TRIES and policy.binding(ticket.severity):
+                    await self._bypass(ticket)
+                    return
+            except Exception:
+                _log.exception("ticket %s could not be passed on untriaged; trying again", ticket_id)
+            if ticket_id not in self._queued:
+                self._queued.add(ticket_id)
+                self._retry(ticket_id)
+
+    async def _bypass(self, ticket: EscalationTicket) -> None:
+        note = (
+            f"The queen has not triaged this within {self._timeout:g} s; it comes to you as the rules see it."
+        )
+        analysis = f"{_analysis(ticket)} {note}"
+        await self._intervene(ticket, analysis, ticket.severity, by="rules", untriaged=True)
+        self._settle(ticket.ticket_id)
+
+    def _undecided(self, ticket: EscalationTicket) -> bool:
+        now = self._tickets.get(ticket.ticket_id)
+        return now is not None and now.status is TicketStatus.OPEN
+
+    def _settle(self, ticket_id: str) -> None:
+        """Forget a ticket that has been decided on."""
+        ticket = self._tickets.get(ticket_id)
+        if ticket is not None and ticket.status is TicketStatus.OPEN:
+            return
+        self._arrived.pop(ticket_id, None)
+        watch = self._watches.get(ticket_id)
+        if watch is not None and watch is not asyncio.current_task():
+            watch.cancel()
+
+
+def _ticket_id(trigger: Trigger) -> str:
+    if trigger.event is not None:
+        return str(trigger.event.data["ticket"]["ticket_id"])
+    return str(trigger.input_data["ticket_id"])
+
+
+def _message(ticket: EscalationTicket) -> str:
+    return f"A ticket to triage.\n{quote('ticket', _fields(ticket))}"
+
+
+def _analysis(ticket: EscalationTicket) -> str:
+    return policy.analysis(_fields(ticket))
+
+
+def _fields(ticket: EscalationTicket) -> dict[str, Any]:
+    return ticket.model_dump(mode="json")

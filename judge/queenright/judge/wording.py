@@ -1,0 +1,135 @@
+"""
+What judge and queen say by rule, for a person who reads it on a phone.
+
+Three sentences: what is seen, by whom and since when; why it matters now; what to do. Every kind of
+finding has its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from queenright.health.findings import FindingKind
+
+_CLIP: Final = 240
+
+
+@dataclass(frozen=True, slots=True)
+class _Words:
+    seen: str
+    """Completes "{agent} ...", before the evidence."""
+    matters: str
+    advice: str
+
+
+_WORDS: Final[dict[FindingKind, _Words]] = {
+    FindingKind.PROVIDER_FAILURE: _Words(
+        "has had no answer from its model provider",
+        "The agent is not at fault and what it has done so far stands, but it gets no further until the "
+        "provider answers.",
+        "Check the provider's status, quota and key; the agent can go on where it is once calls succeed.",
+    ),
+    FindingKind.DOOM_LOOP: _Words(
+        "has been going in circles",
+        "Nothing new comes of it, so waiting will not help, and every round costs tokens.",
+        "Stop the run or give it another instruction, and see why the tool's answer does not move it on.",
+    ),
+    FindingKind.ERROR_STREAK: _Words(
+        "has met the same error again and again",
+        "It tries other arguments and the error stays, so the cause lies in the tool or what is behind it "
+        "rather than in the agent's next idea.",
+        "Look at the error first (access, quota, a service that is down); restart the step once it works.",
+    ),
+    FindingKind.RETRY_STORM: _Words(
+        "has had its steps rejected one after another",
+        "Not one was accepted in between, so its own retries are not repairing it.",
+        "Read the last feedback, then restart the step with a changed instruction or take the task over.",
+    ),
+    FindingKind.STALL: _Words(
+        "has stood still",
+        "It is not waiting for a user, for its children or for a rate limit, so something hangs.",
+        "See whether the call it is in still runs; if not, end the run and recover it from a checkpoint.",
+    ),
+    FindingKind.ZERO_PROGRESS: _Words(
+        "has been busy without getting any further",
+        "Its calls succeed and bring nothing that it had not seen before.",
+        "Look at what it is after: if the task cannot be done this way, narrow it or end it.",
+    ),
+    FindingKind.NO_TOOL_CALLS: _Words(
+        "has been running without calling a tool",
+        "An agent that only talks is usually lost in its own conversation.",
+        "Read its last messages; remind it of the task, or restart the step.",
+    ),
+    FindingKind.CHECKPOINT_STALE: _Words(
+        "has not saved its state",
+        "All work since the last checkpoint would be lost if the process died now.",
+        "Check the checkpoint storage, and let it save or pause it at a good point.",
+    ),
+    FindingKind.HEARTBEAT_MISSING: _Words(
+        "has not been heard from",
+        "Its process may have died, or may be cut off from here.",
+        "Look whether the process runs; if not, restart it from its last checkpoint.",
+    ),
+    FindingKind.TOOL_TIMEOUT: _Words(
+        "has waited too long for a tool",
+        "The agent gets no result to work with until the tool answers.",
+        "Check what the tool is waiting for, and raise its timeout only if the work is really that long.",
+    ),
+    FindingKind.TOKEN_SPIKE: _Words(
+        "has used far more tokens than usual",
+        "Its cost rises with every step, and a context this large often comes before a failure.",
+        "Look for a tool that returns too much or a conversation that is never compacted.",
+    ),
+}
+
+
+def cause(
+    kind: FindingKind, *, agent: str, node: str = "", evidence: str = "", since: float | None = None
+) -> str:
+    """Say in one sentence what is seen: who, where, since when, and the detector's evidence."""
+    where = f" (node {node})" if node else ""
+    when = f" since {_clock(since)}" if since is not None else ""
+    what = one_line(evidence).rstrip(".")
+    return f"{agent}{where} {_WORDS[kind].seen}{when}" + (f": {what}." if what else ".")
+
+
+def matters(kind: FindingKind) -> str:
+    """Say why it cannot wait."""
+    return _WORDS[kind].matters
+
+
+def advice(kind: FindingKind) -> str:
+    """Say what a person should do."""
+    return _WORDS[kind].advice
+
+
+def numbers(*, bad_steps: int, stall_minutes: float | None, occurrences: int = 1) -> str:
+    """Say how bad it is in numbers; empty if there are none worth saying."""
+    parts = []
+    if bad_steps:
+        parts.append(f"{bad_steps} bad {'step' if bad_steps == 1 else 'steps'} since the last accepted one")
+    if stall_minutes:
+        parts.append(f"no activity for {_duration(stall_minutes * 60)}")
+    if occurrences > 1:
+        parts.append(f"seen {occurrences} times")
+    return ", ".join(parts)
+
+
+def one_line(text: str, limit: int = _CLIP) -> str:
+    """Return ``text`` on one line, clipped at its end."""
+    line = " ".join(text.split())
+    return line if len(line) <= limit else line[: limit - 1].rstrip() + "…"
+
+
+def _clock(at: float) -> str:
+    return f"{datetime.fromtimestamp(at, UTC):%H:%M} UTC"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
