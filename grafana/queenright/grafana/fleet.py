@@ -52,7 +52,7 @@ def _now() -> list[AnyPanel]:
         panels.numbers(
             "Agents by state",
             "How many agents are in each health state. Stuck and failing ones are being looked at; "
-            "terminated ones have ended.",
+            "terminated ones were stopped.",
             "none",
             Query(total_by("state", names.AGENTS), "{{state}}"),
             size=(12, 5),
