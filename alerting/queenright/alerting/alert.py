@@ -1,0 +1,102 @@
+"""What a ticket looks like to the outside: the labels and annotations of its alert. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import quote
+
+from queenright.alerting.settings import AlertingSettings
+from queenright.health.findings import FindingKind, Severity
+from queenright.health.tickets import EscalationTicket
+from queenright.instrumentation.names import ALERT_INTERVENTION, SOURCE_QUEEN
+from queenright.instrumentation.redaction import redact
+
+EVIDENCE_LIMIT: Final = 500
+_TEXT_LIMIT: Final = 2000
+
+_SEVERITY: Final[Mapping[Severity, str]] = {
+    Severity.CRITICAL: "critical",
+    Severity.HIGH: "critical",
+    Severity.MEDIUM: "warning",
+    Severity.LOW: "info",
+}
+
+_WORDS: Final[Mapping[FindingKind, str]] = {
+    FindingKind.PROVIDER_FAILURE: "is let down by its model provider",
+    FindingKind.DOOM_LOOP: "is in a loop",
+    FindingKind.ERROR_STREAK: "runs into one error again and again",
+    FindingKind.RETRY_STORM: "retries without getting anything accepted",
+    FindingKind.STALL: "has stalled",
+    FindingKind.ZERO_PROGRESS: "makes no progress",
+    FindingKind.NO_TOOL_CALLS: "has stopped using its tools",
+    FindingKind.CHECKPOINT_STALE: "has not saved its state for too long",
+    FindingKind.HEARTBEAT_MISSING: "sends no heartbeats",
+    FindingKind.TOOL_TIMEOUT: "waits for a tool past its timeout",
+    FindingKind.TOKEN_SPIKE: "uses far more tokens than before",
+}
+
+
+def outside_severity(severity: Severity) -> str:
+    """Return the label ``severity`` that routes an alert (DESIGN §4.12)."""
+    return _SEVERITY[severity]
+
+
+def labels_for(ticket: EscalationTicket, settings: AlertingSettings) -> dict[str, str]:
+    """Return the alert's identity as it would be if it were first sent now."""
+    return {
+        "alertname": ALERT_INTERVENTION,
+        "agent": ticket.worker_agent_id,
+        "cause": ticket.kind.value,
+        "severity": outside_severity(ticket.severity),
+        "ticket_severity": ticket.severity.value,
+        "source": SOURCE_QUEEN,
+        "cluster": settings.cluster,
+    }
+
+
+def annotations_for(ticket: EscalationTicket, settings: AlertingSettings) -> dict[str, str]:
+    """Return what a person reads of a ticket as it is now; what is empty is left out."""
+    values = {
+        "agent": ticket.worker_agent_id,
+        "ticket_id": ticket.ticket_id,
+        "session_id": ticket.worker_session_id,
+        "trace_id": ticket.trace_id or ticket.worker_trace_id,
+    }
+    annotations = {
+        "summary": _summary(ticket),
+        "description": redact(_description(ticket), _TEXT_LIMIT),
+        "suggested_action": redact(ticket.suggested_action, _TEXT_LIMIT),
+        "evidence": redact(ticket.evidence_snippet, EVIDENCE_LIMIT),
+        "ticket_id": ticket.ticket_id,
+        "session_id": ticket.worker_session_id,
+        "dashboard_url": _link(settings.dashboard_url, values),
+        "console_url": f"{settings.console_url.rstrip('/')}/tickets/{quote(ticket.ticket_id, safe='')}",
+        "runbook_url": f"{settings.runbooks}/{ALERT_INTERVENTION}",
+        "trace_url": _link(settings.trace_url, values),
+    }
+    return {name: text for name, text in annotations.items() if text}
+
+
+def alert_for(ticket: EscalationTicket, settings: AlertingSettings) -> tuple[dict[str, str], dict[str, str]]:
+    """Return labels and annotations of a ticket that has not been sent before."""
+    return labels_for(ticket, settings), annotations_for(ticket, settings)
+
+
+def _summary(ticket: EscalationTicket) -> str:
+    # The current word is here, because the label's is frozen at what it was when this alert was first sent.
+    agent = redact(ticket.worker_agent_id, 100)
+    return f"{agent} {_WORDS[ticket.kind]} ({ticket.severity.value})."
+
+
+def _description(ticket: EscalationTicket) -> str:
+    if ticket.untriaged:
+        return f"Untriaged: the queen did not answer in time. The judge says: {ticket.judge_reasoning}"
+    return ticket.analysis or ticket.judge_reasoning
+
+
+def _link(template: str, values: Mapping[str, str]) -> str:
+    """Fill a link's template; empty if it needs a value that is not known."""
+    if any(f"{{{name}}}" in template and not value for name, value in values.items()):
+        return ""
+    return template.format(**{name: quote(value, safe="") for name, value in values.items()})

@@ -1,0 +1,48 @@
+"""Where the files are that Prometheus and Alertmanager mount: in a checkout or in an installed wheel."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+_HERE: Final = Path(__file__).resolve().parent
+_NAME: Final = re.compile(r"[A-Za-z]{1,80}")
+
+
+def _folder(name: str) -> Path:
+    # The wheel carries a copy beside this module; in a checkout they are where their programs look.
+    for candidate in (_HERE / name, _HERE.parents[1] / name):
+        if candidate.is_dir():
+            return candidate
+    raise FileNotFoundError(
+        f"Queenright's folder {name!r} of alerting files is missing beside {_HERE}; install Queenright again."
+    )
+
+
+def rules_folder() -> Path:
+    """Return the folder of Prometheus' rule files."""
+    return _folder("prometheus") / "rules"
+
+
+def templates_folder() -> Path:
+    """Return the folder of Alertmanager's notification templates."""
+    return _folder("alertmanager") / "templates"
+
+
+def alertmanager_folder() -> Path:
+    """Return the folder of Alertmanager's configuration."""
+    return _folder("alertmanager")
+
+
+def prometheus_folder() -> Path:
+    """Return the folder of Prometheus' configuration."""
+    return _folder("prometheus")
+
+
+def runbook(name: str) -> str | None:
+    """Return an alert's runbook as Markdown; None if there is none of this name."""
+    if not _NAME.fullmatch(name):
+        return None
+    path = _folder("runbooks") / f"{name}.md"
+    return path.read_text(encoding="utf-8") if path.is_file() else None

@@ -1,0 +1,219 @@
+"""
+Notifications in the store: written in the transaction of the decision, kept until every peer took them.
+
+A row is one alert as it was first sent: its labels never change. When the severity that people see rises,
+the row ends and another begins.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from sqlalchemy import Connection, delete, insert, select, update
+
+from queenright.alerting.alert import alert_for, annotations_for, outside_severity
+from queenright.alerting.settings import AlertingSettings
+from queenright.health.tables import OUTBOX, OUTBOX_DELIVERIES
+from queenright.health.tickets import EscalationTicket, TicketStatus
+
+Status = Literal["firing", "resolved"]
+
+KEEP_UNDELIVERED_SECONDS: Final = 7 * 86_400
+"""An ended notification that some peer has not taken for so long is given up."""
+KEEP_SECONDS: Final = 30 * 86_400
+"""How long delivered notifications are kept to look at."""
+
+_RANK: Final = {"info": 0, "warning": 1, "critical": 2}
+_TOLD: Final = frozenset({TicketStatus.INTERVENING, TicketStatus.ACKNOWLEDGED})
+
+_NOBODY: Final = ""
+"""In place of a peer: nobody need be told that this ever fired."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notification:
+    """One row of the outbox. Times in seconds since the epoch."""
+
+    id: int
+    ticket_id: str
+    key: str
+    labels: dict[str, str]
+    annotations: dict[str, str]
+    starts_at: float
+    ends_at: float | None = None
+    created_at: float
+    updated_at: float
+    fired: dict[str, float] = field(default_factory=dict)
+    """When each peer took the firing alert."""
+    resolved: dict[str, float] = field(default_factory=dict)
+    """When each peer took its end."""
+
+    @property
+    def told(self) -> bool:
+        """Whether an alert that has ended need not be sent firing first: somebody heard of it in time."""
+        return self.ends_at is not None and any(at <= self.ends_at for at in self.fired.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """What became of one notification at one peer. ``error`` says why it was not taken."""
+
+    notification_id: int
+    peer: str
+    status: Status
+    at: float
+    attempts: int
+    error: str | None = None
+
+
+def alert_key(labels: dict[str, str]) -> str:
+    """Return what Alertmanager tells alerts apart by: all the labels, as 32 hex digits."""
+    return hashlib.sha256(json.dumps(sorted(labels.items())).encode()).hexdigest()[:32]
+
+
+def enqueue(conn: Connection, ticket: EscalationTicket, settings: AlertingSettings, now: float) -> None:
+    """
+    Write down what the outside must hear of a changed ticket, in the transaction that changes it.
+
+    A ticket that waits for triage changes nothing outside. Calling this twice for one change is harmless.
+    """
+    current = _unended(conn, ticket.ticket_id)
+    if ticket.status in _TOLD:
+        if current is None:
+            labels, annotations = alert_for(ticket, settings)
+            _insert(conn, ticket, labels, annotations, now)
+        elif _RANK[outside_severity(ticket.severity)] > _RANK[current.labels["severity"]]:
+            _rise(conn, current, ticket, settings, now)
+        elif (annotations := annotations_for(ticket, settings)) != current.annotations:
+            values = {"annotations": annotations, "updated_at": now}
+            conn.execute(update(OUTBOX).where(OUTBOX.c.id == current.id).values(values))
+    elif current is not None and ticket.status is not TicketStatus.OPEN:
+        _end(conn, current, now, silent=ticket.status is not TicketStatus.RESOLVED)
+
+
+def _rise(
+    conn: Connection, current: Notification, ticket: EscalationTicket, settings: AlertingSettings, now: float
+) -> None:
+    # Agent, cause and cluster stay as they were sent: by these the new alert inhibits the old one's end.
+    labels = current.labels | {
+        "severity": outside_severity(ticket.severity),
+        "ticket_severity": ticket.severity.value,
+    }
+    _insert(conn, ticket, labels, annotations_for(ticket, settings), now)
+    _end(conn, current, now, silent=True)
+
+
+def _insert(
+    conn: Connection,
+    ticket: EscalationTicket,
+    labels: dict[str, str],
+    annotations: dict[str, str],
+    now: float,
+) -> None:
+    conn.execute(
+        insert(OUTBOX).values(
+            ticket_id=ticket.ticket_id,
+            alert_key=alert_key(labels),
+            labels=labels,
+            annotations=annotations,
+            starts_at=now,
+            created_at=now,
+            updated_at=now,
+            active=True,
+        )
+    )
+
+
+def _end(conn: Connection, current: Notification, now: float, *, silent: bool) -> None:
+    ends_at = max(now, current.starts_at)
+    conn.execute(update(OUTBOX).where(OUTBOX.c.id == current.id).values(ends_at=ends_at, updated_at=now))
+    if silent:
+        values = {"outbox_id": current.id, "peer": _NOBODY, "status": "firing", "attempts": 0}
+        conn.execute(insert(OUTBOX_DELIVERIES).values(**values, delivered_at=ends_at))
+
+
+def _unended(conn: Connection, ticket_id: str) -> Notification | None:
+    rows = conn.execute(
+        select(OUTBOX).where(OUTBOX.c.ticket_id == ticket_id, OUTBOX.c.active, OUTBOX.c.ends_at.is_(None))
+    )
+    return next((_notification(row._mapping) for row in rows), None)
+
+
+def read_active(conn: Connection) -> list[Notification]:
+    """Return what is still active, or has ended and not been taken by every peer; oldest first."""
+    found = {
+        row.id: _notification(row._mapping)
+        for row in conn.execute(select(OUTBOX).where(OUTBOX.c.active).order_by(OUTBOX.c.id))
+    }
+    deliveries = conn.execute(
+        select(OUTBOX_DELIVERIES)
+        .join(OUTBOX, OUTBOX.c.id == OUTBOX_DELIVERIES.c.outbox_id)
+        .where(OUTBOX.c.active, OUTBOX_DELIVERIES.c.delivered_at.is_not(None))
+    )
+    for row in deliveries:
+        notification = found[row.outbox_id]
+        (notification.fired if row.status == "firing" else notification.resolved)[row.peer] = row.delivered_at
+    return list(found.values())
+
+
+def _notification(row: object) -> Notification:
+    values = dict(row)  # type: ignore[call-overload]  # a RowMapping, which SQLAlchemy types as opaque
+    values["key"] = values.pop("alert_key")
+    del values["active"]
+    return Notification(**values)
+
+
+def record(conn: Connection, receipts: Iterable[Receipt], peers: Collection[str], now: float) -> None:
+    """
+    Write down what peers took, and close what needs no more work.
+
+    Args:
+        conn: In a transaction.
+        receipts: What became of notifications; one peer's first acceptance stays.
+        peers: Every peer that must be told.
+        now: Seconds since the epoch.
+    """
+    table = OUTBOX_DELIVERIES
+    for receipt in receipts:
+        where = (
+            table.c.outbox_id == receipt.notification_id,
+            table.c.peer == receipt.peer,
+            table.c.status == receipt.status,
+        )
+        known = conn.execute(select(table.c.delivered_at).where(*where)).one_or_none()
+        if known is not None and known.delivered_at is not None:
+            continue
+        values = {
+            "attempts": receipt.attempts,
+            "last_attempt_at": receipt.at,
+            "delivered_at": receipt.at if receipt.error is None else None,
+            "last_error": receipt.error,
+        }
+        if known is not None:
+            conn.execute(update(table).where(*where).values(**values))
+        else:
+            key = {"outbox_id": receipt.notification_id, "peer": receipt.peer, "status": receipt.status}
+            conn.execute(insert(table).values(**key, **values))
+    _close(conn, frozenset(peers), now)
+
+
+def _close(conn: Connection, peers: frozenset[str], now: float) -> None:
+    ended = select(OUTBOX.c.id, OUTBOX.c.ends_at).where(OUTBOX.c.active, OUTBOX.c.ends_at.is_not(None))
+    took: dict[int, set[str]] = defaultdict(set)
+    for row in conn.execute(
+        select(OUTBOX_DELIVERIES.c.outbox_id, OUTBOX_DELIVERIES.c.peer)
+        .join(OUTBOX, OUTBOX.c.id == OUTBOX_DELIVERIES.c.outbox_id)
+        .where(OUTBOX.c.active, OUTBOX_DELIVERIES.c.status == "resolved")
+    ):
+        took[row.outbox_id].add(row.peer)
+    for row in conn.execute(ended).all():
+        if peers <= took[row.id] or now - row.ends_at > KEEP_UNDELIVERED_SECONDS:
+            conn.execute(update(OUTBOX).where(OUTBOX.c.id == row.id).values(active=False, updated_at=now))
+    old = select(OUTBOX.c.id).where(~OUTBOX.c.active, OUTBOX.c.updated_at < now - KEEP_SECONDS)
+    conn.execute(delete(OUTBOX_DELIVERIES).where(OUTBOX_DELIVERIES.c.outbox_id.in_(old)))
+    conn.execute(delete(OUTBOX).where(OUTBOX.c.id.in_(old)))

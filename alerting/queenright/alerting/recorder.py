@@ -1,0 +1,186 @@
+"""
+A stand-in for Slack and PagerDuty: takes what they would, refuses what they would, shows what came.
+
+An ASGI application: ``/slack/...`` is an incoming webhook, ``/pagerduty/v2/enqueue`` the Events API v2,
+``/deadman`` whoever listens for the Watchdog.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from queenright.runtime.events import Clock
+
+_KEPT: Final = 200
+_MAX_BODY: Final = 1 << 20
+_ACTIONS: Final = ("trigger", "acknowledge", "resolve")
+_SEVERITIES: Final = ("critical", "error", "warning", "info")
+
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One message that arrived. ``time`` in seconds since the epoch, ``status`` firing or resolved."""
+
+    time: float
+    channel: str
+    status: str
+    title: str
+    text: str
+    path: str
+    body: dict[str, Any] = field(repr=False)
+
+
+class Refused(Exception):
+    """A body that the real one would not take."""
+
+
+class Recorder:
+    """
+    The stand-in.
+
+    Args:
+        on_message: Called with every message as it arrives.
+        clock: Seconds since the epoch.
+    """
+
+    def __init__(
+        self, on_message: Callable[[Message], None] | None = None, *, clock: Clock = time.time
+    ) -> None:
+        self.received: deque[Message] = deque(maxlen=_KEPT)
+        """The latest messages, oldest first."""
+        self.refused: deque[str] = deque(maxlen=_KEPT)
+        """Why others were not taken."""
+        self.deadman_at: float | None = None
+        """When the Watchdog last made itself heard."""
+        self._on_message = on_message
+        self._clock = clock
+
+    def __repr__(self) -> str:
+        return f"Recorder(received={len(self.received)})"
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] == "lifespan":
+            await _live(receive, send)
+        elif scope["type"] == "http":
+            status, media_type, answer = self._answer(scope, await _body(receive))
+            headers = [(b"content-type", media_type), (b"content-length", str(len(answer)).encode())]
+            await send({"type": "http.response.start", "status": status, "headers": headers})
+            await send({"type": "http.response.body", "body": answer})
+
+    def _answer(self, scope: MutableMapping[str, Any], raw: bytes | None) -> tuple[int, bytes, bytes]:
+        path: str = scope["path"]
+        if scope["method"] != "POST":
+            return 405, b"text/plain", b"method not allowed"
+        if raw is None:
+            return 413, b"text/plain", b"too large"
+        if path.startswith("/deadman"):
+            self.deadman_at = self._clock()
+            return 200, b"text/plain", b"ok"
+        try:
+            body = _json_object(raw)
+            if path.startswith("/slack/"):
+                self._keep(path, body, _read_slack(body), "slack")
+                return 200, b"text/plain", b"ok"
+            if path == "/pagerduty/v2/enqueue":
+                self._keep(path, body, _read_pagerduty(body), "pagerduty")
+                return 202, b"application/json", _enqueued(body)
+        except Refused as error:
+            self.refused.append(f"{path}: {error}")
+            return 400, b"text/plain", str(error).encode()
+        return 404, b"text/plain", b"no_team"
+
+    def _keep(self, path: str, body: dict[str, Any], read: tuple[str, str, str], channel: str) -> None:
+        status, title, text = read
+        message = Message(
+            time=self._clock(), channel=channel, status=status, title=title, text=text, path=path, body=body
+        )
+        self.received.append(message)
+        if self._on_message is not None:
+            self._on_message(message)
+
+
+def _json_object(raw: bytes) -> dict[str, Any]:
+    try:
+        body = json.loads(raw)
+    except ValueError:
+        raise Refused("invalid_payload") from None
+    if not isinstance(body, dict):
+        raise Refused("invalid_payload")
+    return body
+
+
+def _read_slack(body: dict[str, Any]) -> tuple[str, str, str]:
+    if not any(body.get(key) for key in ("text", "attachments", "blocks")):
+        raise Refused("no_text")
+    attachments = body.get("attachments") or []
+    if not isinstance(attachments, list) or not all(isinstance(item, dict) for item in attachments):
+        raise Refused("invalid_attachments")
+    if len(attachments) > 100:
+        raise Refused("too_many_attachments")
+    first = attachments[0] if attachments else {}
+    status = "resolved" if first.get("color") == "good" else "firing"
+    title = first.get("title") or first.get("fallback") or body.get("text") or ""
+    return status, str(title), str(first.get("text") or "")
+
+
+def _read_pagerduty(body: dict[str, Any]) -> tuple[str, str, str]:
+    key = body.get("routing_key")
+    if not isinstance(key, str) or len(key) != 32:
+        raise Refused("'routing_key' must be 32 characters long")
+    action = body.get("event_action")
+    if action not in _ACTIONS:
+        raise Refused(f"'event_action' must be one of {', '.join(_ACTIONS)}")
+    if action != "trigger":
+        if not body.get("dedup_key"):
+            raise Refused(f"'dedup_key' is needed to {action}")
+        summary = (body.get("payload") or {}).get("summary", "")
+        return ("resolved" if action == "resolve" else "firing"), str(summary), ""
+    payload = body.get("payload")
+    if not isinstance(payload, dict):
+        raise Refused("'payload' is missing")
+    for name in ("summary", "source", "severity"):
+        if not isinstance(payload.get(name), str) or not payload[name]:
+            raise Refused(f"'payload.{name}' is missing or blank")
+    if len(payload["summary"]) > 1024:
+        raise Refused("'payload.summary' is longer than 1024 characters")
+    if payload["severity"] not in _SEVERITIES:
+        raise Refused(f"'payload.severity' must be one of {', '.join(_SEVERITIES)}")
+    details = payload.get("custom_details") or {}
+    return "firing", payload["summary"], str(details.get("analysis", ""))
+
+
+def _enqueued(body: dict[str, Any]) -> bytes:
+    answer = {"status": "success", "message": "Event processed", "dedup_key": body.get("dedup_key", "")}
+    return json.dumps(answer).encode()
+
+
+async def _body(receive: Receive) -> bytes | None:
+    """Return the request's body; None if it is larger than anything real."""
+    body = b""
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return body
+        chunk: bytes = message.get("body", b"")
+        body += chunk
+        if len(body) > _MAX_BODY:
+            return None
+        if not message.get("more_body"):
+            return body
+
+
+async def _live(receive: Receive, send: Send) -> None:
+    while True:
+        message = await receive()
+        await send({"type": f"{message['type']}.complete"})
+        if message["type"] == "lifespan.shutdown":
+            return
