@@ -10,6 +10,7 @@ from typing import Any
 
 import promql_parser as promql
 import pytest
+
 from queenright.grafana import annotation_queries, queries
 
 Dashboard = dict[str, Any]

@@ -9,6 +9,7 @@ from typing import Any
 
 import promql_parser as promql
 import pytest
+
 from queenright.grafana import annotation_queries, queries
 from queenright.grafana.__main__ import main, rendered
 from queenright.grafana.states import SEVERITIES, STATES

@@ -17,6 +17,7 @@ import pytest
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
+
 from queenright.grafana import annotation_queries, queries
 from queenright.grafana.promql import age_by, share_by
 from queenright.grafana.states import SEVERITIES, STATES

@@ -7,6 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 
 import pytest
+
 from queenright.instrumentation import names
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")

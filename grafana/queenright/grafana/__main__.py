@@ -9,6 +9,7 @@ from pathlib import Path
 
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
+
 from queenright.grafana.agent import agent
 from queenright.grafana.fleet import fleet
 

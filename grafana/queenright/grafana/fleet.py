@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from grafana_foundation_sdk.models.dashboard import Dashboard
+
 from queenright.grafana import panels
 from queenright.grafana.frame import dashboard
 from queenright.grafana.panels import AnyPanel, Column, Query

@@ -8,6 +8,7 @@ from typing import Final
 from grafana_foundation_sdk.builders import dashboard as builders
 from grafana_foundation_sdk.cog.builder import Builder
 from grafana_foundation_sdk.models import dashboard as models
+
 from queenright.grafana.panels import DATASOURCE, AnyPanel
 from queenright.grafana.promql import increase_by
 from queenright.instrumentation import names

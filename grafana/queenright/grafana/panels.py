@@ -20,6 +20,7 @@ from grafana_foundation_sdk.models import common as common_models
 from grafana_foundation_sdk.models import dashboard as models
 from grafana_foundation_sdk.models import heatmap as heatmap_models
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
+
 from queenright.grafana.states import GREEN, STATES, Lines
 
 DATASOURCE: Final = models.DataSourceRef(type_val="prometheus", uid="${datasource}")

@@ -7,12 +7,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from queenright.instrumentation.errors import QueenrightError
+
 _VARIABLE = re.compile(r"\$\{(\w+)(?::\w+)?\}|\$(\w+)")
 
 _BUILT_IN = {"__rate_interval": "1m", "__interval": "15s", "__range": "1h"}
 
 
-class UnknownVariableError(ValueError):
+class UnknownVariable(QueenrightError):
     """Raised when a query uses a variable that neither the dashboard nor the caller defines."""
 
     def __init__(self, name: str, panel: str) -> None:
@@ -40,7 +42,7 @@ def queries(dashboard_json: Mapping[str, Any], *, variables: Mapping[str, str]) 
             value) and, for ``__rate_interval``, ``__interval`` and ``__range``, from fixed defaults.
 
     Raises:
-        UnknownVariableError: If a query uses a variable with no value.
+        UnknownVariable: If a query uses a variable with no value.
     """
     known = _values(dashboard_json, variables)
     return [
@@ -58,7 +60,7 @@ def annotation_queries(
     Return the queries of the dashboard's annotations; ``panel`` is the annotation's name.
 
     Raises:
-        UnknownVariableError: If a query uses a variable with no value.
+        UnknownVariable: If a query uses a variable with no value.
     """
     known = _values(dashboard_json, variables)
     return [
@@ -84,7 +86,7 @@ def _fill(expr: str, known: Mapping[str, str], panel: str) -> str:
     def value(match: re.Match[str]) -> str:
         name = match[1] or match[2]
         if name not in known:
-            raise UnknownVariableError(name, panel)
+            raise UnknownVariable(name, panel)
         return known[name]
 
     return _VARIABLE.sub(value, expr)
