@@ -7,7 +7,6 @@ Exit codes: 0 it went well, 1 the answer is no (or it failed), 2 the command was
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,12 +26,17 @@ config = typer.Typer(help="The settings.", no_args_is_help=True)
 app.add_typer(audit, name="audit")
 app.add_typer(config, name="config")
 
-Config = Annotated[Path | None, typer.Option("--config", "-c", help="Settings file; queenright.yaml if there is one.")]
-Storage = Annotated[Path | None, typer.Option(help="Folder of the database and logs; .queenright by default.")]
+Config = Annotated[
+    Path | None, typer.Option("--config", "-c", help="Settings file; queenright.yaml if there is one.")
+]
+Storage = Annotated[
+    Path | None, typer.Option(help="Folder of the database and logs; .queenright by default.")
+]
 PortOption = Annotated[int | None, typer.Option("--port", help="Port of the API and status page (8420).")]
 OtlpPort = Annotated[int | None, typer.Option(help="Port that agents send telemetry to (4318).")]
 Forward = Annotated[
-    str | None, typer.Option("--otlp-forward", metavar="URL", help="Pass all telemetry on to this OTLP/HTTP URL.")
+    str | None,
+    typer.Option("--otlp-forward", metavar="URL", help="Pass all telemetry on to this OTLP/HTTP URL."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -56,7 +60,9 @@ def _arguments(
     """Nest what was said on the command line like the settings."""
     http = {key: value for key, value in (("port", port), ("host", host)) if value is not None}
     otlp = {
-        key: value for key, value in (("port", otlp_port), ("forward", forward), ("host", host)) if value is not None
+        key: value
+        for key, value in (("port", otlp_port), ("forward", forward), ("host", host))
+        if value is not None
     }
     found = {"storage": storage, "http": http or None, "otlp": otlp or None}
     return {key: value for key, value in found.items() if value is not None}
@@ -70,14 +76,20 @@ def up(
     otlp_port: OtlpPort = None,
     otlp_forward: Forward = None,
     demo: Annotated[bool, typer.Option(help="Run a small fleet of agents to watch.")] = True,
-    model: Annotated[str | None, typer.Option(help="litellm model for the demo agents; scripted without.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="litellm model for the demo agents; scripted without.")
+    ] = None,
     files: Annotated[Path, typer.Option(help="Folder whose text files the demo agents read.")] = Path(),
     prometheus_port: Annotated[int, typer.Option(help="Port for Prometheus.")] = 9090,
     alertmanager_port: Annotated[int, typer.Option(help="Port for Alertmanager.")] = 9093,
     receiver_port: Annotated[int, typer.Option(help="Port for the stand-in for Slack and PagerDuty.")] = 8421,
     slack_url_file: Annotated[Path | None, typer.Option(help="File with a real Slack webhook URL.")] = None,
-    pagerduty_key_file: Annotated[Path | None, typer.Option(help="File with a real PagerDuty routing key.")] = None,
-    check: Annotated[bool, typer.Option("--check", help="Only say whether everything needed is here.")] = False,
+    pagerduty_key_file: Annotated[
+        Path | None, typer.Option(help="File with a real PagerDuty routing key.")
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only say whether everything needed is here.")
+    ] = False,
 ) -> None:
     """Run everything on this machine: service, Prometheus, Alertmanager and a demo fleet."""
     from queenright.cli.run import check_up, run_up
@@ -92,6 +104,7 @@ def up(
     options = UpOptions(
         demo=demo,
         model=model,
+        fast=demo,
         files=files,
         prometheus_port=prometheus_port,
         alertmanager_port=alertmanager_port,
@@ -115,7 +128,9 @@ def serve(
     from queenright.cli.run import run_serve
     from queenright.server.settings import load_settings
 
-    raise typer.Exit(run_serve(load_settings(config, **_arguments(storage, port, otlp_port, otlp_forward, host))))
+    raise typer.Exit(
+        run_serve(load_settings(config, **_arguments(storage, port, otlp_port, otlp_forward, host)))
+    )
 
 
 @app.command(epilog="Example: queenright evaluate runs.jsonl.gz --json")
@@ -140,8 +155,9 @@ def evaluate(
             typer.echo(json.dumps(result, ensure_ascii=False))
         elif result["findings"]:
             typer.echo(f"{result['dataset']} {result['run_id']}")
-            for finding in result["findings"]:
-                typer.echo(f"  step {finding['step']:>4}  {finding['severity']:<8} {finding['kind']}: {finding['evidence']}")
+            for found in result["findings"]:
+                line = f"{found['severity']:<8} {found['kind']}: {found['evidence']}"
+                typer.echo(f"  step {found['step']:>4}  {line}")
     if not as_json:
         typer.echo(f"{runs} runs, {alarms} with findings")
 
@@ -162,7 +178,8 @@ def tickets(
         typer.echo(json.dumps(found, indent=2))
         return
     for t in found:
-        typer.echo(f"{t['severity']:<8} {t['status']:<12} {t['worker_agent_id']:<24} {t['kind']:<18} {t['age']:>7}  {t['ticket_id']}")
+        what = f"{t['worker_agent_id']:<24} {t['kind']:<18}"
+        typer.echo(f"{t['severity']:<8} {t['status']:<12} {what} {t['age']:>7}  {t['ticket_id']}")
     if not found:
         typer.echo("No tickets." if all_ else "No open tickets.")
 
@@ -180,8 +197,10 @@ def list_(
         typer.echo(json.dumps(agents, indent=2))
         return
     for a in agents:
-        why = a["waiting"] and f"waits: {a['waiting']}" or a["reason"]
-        typer.echo(f"{a['state']:<10} {a['agent_id']:<24} {a['steps']:>5} steps {a['bad_steps']:>3} bad  {why}")
+        why = (a["waiting"] and f"waits: {a['waiting']}") or a["reason"]
+        typer.echo(
+            f"{a['state']:<10} {a['agent_id']:<24} {a['steps']:>5} steps {a['bad_steps']:>3} bad  {why}"
+        )
     if not agents:
         typer.echo("No agents.")
 
@@ -190,7 +209,6 @@ def list_(
 def audit_verify(storage: Storage = None, config: Config = None, as_json: Json = False) -> None:
     """Check the event log's hash chain; exit code 1 if any row was changed."""
     from queenright.cli.run import verify
-
     from queenright.server.settings import load_settings
 
     raise typer.Exit(verify(load_settings(config, **_arguments(storage)), as_json=as_json))
@@ -215,4 +233,4 @@ def config_show(config: Config = None) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

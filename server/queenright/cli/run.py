@@ -15,7 +15,6 @@ import typer
 import yaml
 
 from queenright.cli.screen import Screen
-from queenright.health import event_log
 from queenright.health.store import Store
 from queenright.instrumentation.errors import QueenrightError
 from queenright.server.programs import ProgramMissing, find_program
@@ -72,7 +71,11 @@ def verify(settings: Settings, *, as_json: bool) -> int:
         raise QueenrightError(f"There is no event log at {path}; name its folder with --storage.")
     result = Store.verify_file(settings.database_url)
     if as_json:
-        typer.echo(json.dumps({"ok": result.ok, "rows": result.rows, "first_bad": result.first_bad, "reason": result.reason}))
+        typer.echo(
+            json.dumps(
+                {"ok": result.ok, "rows": result.rows, "first_bad": result.first_bad, "reason": result.reason}
+            )
+        )
     elif result.ok:
         typer.echo(f"The event log is whole: {result.rows} rows, each as it was written.")
     else:

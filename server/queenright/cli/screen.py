@@ -51,7 +51,9 @@ class Screen:
         grid.add_row("Prometheus", running.prometheus_url or "not running")
         grid.add_row("Alertmanager", running.alertmanager_url or "not running")
         if options.demo:
-            grid.add_row("Demo clock", "thresholds shortened to seconds; --no-demo watches with the real ones")
+            grid.add_row(
+                "Demo clock", "thresholds shortened to seconds; --no-demo watches with the real ones"
+            )
         self.console.print(grid)
         self.console.print(Text("Ctrl-C stops everything.", style="bright_black"))
 
@@ -78,14 +80,23 @@ class Screen:
                     shown.add(event["id"])
                     self.console.print(f"{event['time']} {event['text']}", markup=False)
             for page in list(reversed(now["paged"]))[pages:]:
-                self.console.print(f"{page['time']} {page['channel']} got {page['status']}: {page['title']}", markup=False)
+                self.console.print(
+                    f"{page['time']} {page['channel']} got {page['status']}: {page['title']}", markup=False
+                )
             pages = len(now["paged"])
             await asyncio.sleep(_REFRESH)
 
 
 def _render(now: dict[str, Any], height: int) -> Group:
     agents = Table(expand=True, box=None, header_style="bright_black")
-    for column, justify in (("State", "left"), ("Agent", "left"), ("Doing", "left"), ("Steps", "right"), ("Bad", "right"), ("Why", "left")):
+    for column, justify in (
+        ("State", "left"),
+        ("Agent", "left"),
+        ("Doing", "left"),
+        ("Steps", "right"),
+        ("Bad", "right"),
+        ("Why", "left"),
+    ):
         agents.add_column(column, justify=justify, no_wrap=True, overflow="ellipsis")  # type: ignore[arg-type]
     for row in now["agents"]:
         doing = f"waits: {row['waiting']}" if row["waiting"] else row["tool"] or row["phase"]
@@ -108,7 +119,10 @@ def _render(now: dict[str, Any], height: int) -> Group:
         line.truncate(400, overflow="ellipsis")
         line.no_wrap = True
     feed = Group(*lines) if lines else Text("nothing yet", style="bright_black")
-    return Group(Panel(agents, title="Agents", border_style="bright_black"), Panel(feed, title="What happened", border_style="bright_black"))
+    return Group(
+        Panel(agents, title="Agents", border_style="bright_black"),
+        Panel(feed, title="What happened", border_style="bright_black"),
+    )
 
 
 def _page_line(page: dict[str, Any]) -> Text:

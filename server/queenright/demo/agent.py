@@ -25,6 +25,8 @@ class Task:
     prompt: str
     pace: float = 0.5
     user_takes: float = 5.0
+    saves: bool = False
+    """Whether every accepted answer is followed by a checkpoint."""
 
 
 class Stopped(Exception):
@@ -62,6 +64,8 @@ def work(worker: Worker, model: Model, task: Task, tools: dict[str, Tool], sleep
         messages.append({"role": "assistant", "content": reply.answer or str(reply.calls)})
         messages.extend({"role": "user", "content": f"Result: {text[:2000]}"} for _, text in results)
         seen.update(text for _, text in results)
+        if reply.answer and task.saves:
+            worker.checkpoint()
         if reply.question:
             with worker.waiting("user_input"):
                 if sleep(task.user_takes):

@@ -103,7 +103,7 @@ class LiteLLMModel:
     def __init__(self, name: str, *, timeout: float = 60) -> None:
         # Without it litellm's import asks the network for a price list.
         os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
-        import litellm  # noqa: PLC0415 - takes seconds to import, and is optional
+        import litellm
 
         self.name = name
         self._timeout = timeout

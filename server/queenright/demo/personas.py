@@ -122,8 +122,16 @@ def _provider_dies(library: Library, rng: Random) -> Script:
 FLEET: tuple[Persona, ...] = (
     Persona("researcher", Task("search", "Find the source of the quotation.", pace=0.12), _loops, 1.0, 240.0),
     Persona("librarian", Task("catalogue", "Catalogue the files.", pace=0.6), _healthy),
-    Persona("archivist", Task("archive", "Read everything closely.", pace=1.0), _slow, 0.5, extra_tools=_deep_read),
-    Persona("concierge", Task("desk", "File what the user agrees to.", pace=0.8, user_takes=15.0), _asks, 1.0),
+    Persona(
+        "archivist",
+        Task("archive", "Read everything closely.", pace=1.0, saves=True),
+        _slow,
+        0.5,
+        extra_tools=_deep_read,
+    ),
+    Persona(
+        "concierge", Task("desk", "File what the user agrees to.", pace=0.8, user_takes=15.0), _asks, 1.0
+    ),
     Persona("proofreader", Task("proofread", "Proofread the files.", pace=0.5), _retries, 1.5),
     Persona(
         "surveyor",

@@ -6,7 +6,7 @@ import asyncio
 import importlib.resources
 import json
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from fastapi import FastAPI, HTTPException, Request
@@ -34,8 +34,8 @@ def create_app(service: Service) -> FastAPI:
     )
     markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
 
-    def page(name: str, **values: Any) -> HTMLResponse:
-        return HTMLResponse(pages.get_template(name).render(**values))
+    def page(template: str, **values: Any) -> HTMLResponse:
+        return HTMLResponse(pages.get_template(template).render(**values))
 
     @app.exception_handler(HTTPException)
     async def problem(request: Request, error: HTTPException) -> JSONResponse:
@@ -83,7 +83,9 @@ def create_app(service: Service) -> FastAPI:
     async def ticket_page(ticket_id: str) -> HTMLResponse:
         ticket = await _ticket(ticket_id)
         events = await service.store.read(
-            lambda connection: event_log.read_events(connection, agent_id=ticket["worker_agent_id"], limit=10_000)
+            lambda connection: event_log.read_events(
+                connection, agent_id=ticket["worker_agent_id"], limit=10_000
+            )
         )
         about = [event_line(event) for _, event in events if _concerns(event.data, ticket_id)]
         return page("ticket.html", ticket=ticket, events=about)
@@ -106,9 +108,7 @@ def create_app(service: Service) -> FastAPI:
     # -- API ------------------------------------------------------------------------------------
 
     async def _ticket(ticket_id: str) -> dict[str, Any]:
-        ticket = service.tickets.get(ticket_id)
-        if ticket is None:
-            ticket = next((t for t in await service.tickets.history(1000) if t.ticket_id == ticket_id), None)
+        ticket = await service.tickets.find(ticket_id)
         if ticket is None:
             raise HTTPException(404, f"there is no ticket {ticket_id!r}")
         return ticket_row(ticket, service.clock())
@@ -193,5 +193,5 @@ def create_app(service: Service) -> FastAPI:
     return app
 
 
-def _concerns(data: Any, ticket_id: str) -> bool:
-    return data.get("ticket_id") == ticket_id or data.get("ticket", {}).get("ticket_id") == ticket_id
+def _concerns(data: Mapping[str, Any], ticket_id: str) -> bool:
+    return ticket_id in (data.get("ticket_id"), data.get("ticket", {}).get("ticket_id"))

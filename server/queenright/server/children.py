@@ -61,31 +61,33 @@ class Child:
             )
         return cls(name, process, log)
 
-    async def ready(self, url: str, *, timeout: float = 15) -> None:
+    async def ready(self, url: str, *, within: float = 15) -> None:
         """
         Wait until ``url`` answers 200.
 
         Raises:
-            ChildFailed: the program ended, or ``timeout`` seconds went by.
+            ChildFailed: the program ended, or ``within`` seconds went by.
         """
         async with httpx.AsyncClient(trust_env=False) as client:
-            for _ in range(int(timeout / 0.1)):
+            for _ in range(int(within / 0.1)):
                 if self.process.returncode is not None:
-                    raise ChildFailed(self.name, f"ended at once (exit code {self.process.returncode})", self.log)
+                    raise ChildFailed(
+                        self.name, f"ended at once (exit code {self.process.returncode})", self.log
+                    )
                 with contextlib.suppress(httpx.HTTPError):
                     if (await client.get(url)).status_code == 200:
                         return
                 await asyncio.sleep(0.1)
-        raise ChildFailed(self.name, f"did not answer within {timeout:.0f} s", self.log)
+        raise ChildFailed(self.name, f"did not answer within {within:.0f} s", self.log)
 
-    async def stop(self, *, timeout: float = 5) -> None:
-        """Ask it to end; kill it if it has not after ``timeout`` seconds."""
+    async def stop(self, *, within: float = 5) -> None:
+        """Ask it to end; kill it if it has not after ``within`` seconds."""
         if self.process.returncode is not None:
             return
         with contextlib.suppress(ProcessLookupError):
             self.process.terminate()
         try:
-            await asyncio.wait_for(self.process.wait(), timeout)
+            await asyncio.wait_for(self.process.wait(), within)
         except TimeoutError:
             with contextlib.suppress(ProcessLookupError):
                 self.process.kill()

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from queenright.health.findings import FindingKind, HealthState
+from queenright.health.findings import FindingKind, HealthState, Severity
 from queenright.health.monitor import WorkerHealth
 from queenright.instrumentation import names
 from queenright.runtime.events import AgentEvent, EventType
@@ -43,8 +43,15 @@ class ServiceMetrics:
         self.registry = registry
         self._events = _counter(names.EVENTS, registry)
         self._event_children = {kind: self._events.labels(kind.value) for kind in EventType}
+        # Born at 0: a counter that is first seen at 1 shows no increase, and the first would be invisible.
         self._findings = _counter(names.FINDINGS, registry)
+        for kind in FindingKind:
+            for severity in Severity:
+                self._findings.labels(kind.value, severity.value)
         self._transitions = _counter(names.STATE_TRANSITIONS, registry)
+        for before in HealthState:
+            for after in HealthState:
+                self._transitions.labels(before.value, after.value)
         self._dropped = _counter(names.EVENT_BUS_DROPPED, registry)
         self._checks = _counter(names.HEALTH_CHECKS, registry)
         self._check_duration = _histogram(names.HEALTH_CHECK_DURATION, registry)
@@ -113,7 +120,7 @@ class _Fleet(Collector):
             if health.vitals.ended:
                 continue
             known = worst.get(health.vitals.agent_id)
-            if known is None or _RANK[health.state] > _RANK[known]:
+            if known is None or health.state.rank > known.rank:
                 worst[health.vitals.agent_id] = health.state
 
         agents = _gauge(names.AGENTS)
@@ -122,14 +129,12 @@ class _Fleet(Collector):
             agents.add_metric([state.value], tally[state])
         yield agents
 
+        shown = list(worst.items())
         if len(worst) > self._limit:
-            shown = {agent: state for agent, state in worst.items() if state is not HealthState.HEALTHY}
-            shown = dict(list(shown.items())[: self._limit])
+            shown = [(agent, state) for agent, state in shown if state.rank > 0][: self._limit]
             self._limited.labels(names.AGENT_STATE.name).inc(len(worst) - len(shown))
-        else:
-            shown = worst
         states = _gauge(names.AGENT_STATE)
-        for agent, current in shown.items():
+        for agent, current in shown:
             for state in HealthState:
                 states.add_metric([agent, state.value], float(state is current))
         yield states
@@ -137,15 +142,6 @@ class _Fleet(Collector):
         evaluated = _gauge(names.WORKERS_EVALUATED)
         evaluated.add_metric([], self._metrics.evaluated)
         yield evaluated
-
-
-_RANK = {
-    HealthState.HEALTHY: 0,
-    HealthState.DEGRADED: 1,
-    HealthState.STUCK: 2,
-    HealthState.FAILING: 3,
-    HealthState.TERMINATED: 4,
-}
 
 
 def _counter(metric: names.MetricName, registry: CollectorRegistry) -> Counter:

@@ -41,7 +41,7 @@ REBUILD_SECONDS = 24 * 3600
 
 _LONGEST_SLEEP = 1.0
 _JUMP = 5.0
-"""The clock has jumped, or the host has slept, if wall and monotonic time part by this much between two ticks."""
+"""If wall and monotonic time part by so much between two ticks, the clock jumped or the host slept."""
 
 _WORKER_CHANGES = frozenset(
     {

@@ -27,6 +27,7 @@ from pydantic_settings import (
 from queenright.alerting.settings import AlertingSettings
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.redaction import redact
 from queenright.judge.settings import JudgeSettings
 
 ENV_PREFIX = "QUEENRIGHT_"
@@ -139,7 +140,9 @@ def _refuse_unreadable(file: Path) -> None:
     try:
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise SettingsRefused(f"{file} cannot be read ({error.strerror}); name another with --config.") from None
+        raise SettingsRefused(
+            f"{file} cannot be read ({error.strerror}); name another with --config."
+        ) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise SettingsRefused(f"{file} is not valid YAML: {error}") from None
     if content is not None and not isinstance(content, dict):
@@ -157,7 +160,7 @@ def _refuse_unknown_environment() -> None:
 
 
 def _explain(error: ValidationError, file: Path | None) -> str:
-    """Say each fault as path, value, what is allowed. Values under secret-like names are masked."""
+    """Say each fault as path, value, what is allowed. Secrets in values are masked."""
     lines = [f"Settings refused ({file or 'environment and arguments'}):"]
     for fault in error.errors():
         path = ".".join(str(part) for part in fault["loc"])
@@ -167,8 +170,7 @@ def _explain(error: ValidationError, file: Path | None) -> str:
             hint = f" Did you mean {near[0]}?" if near else f" Known here: {', '.join(allowed)}."
             lines.append(f"  {path}: no such setting.{hint}")
         else:
-            secret = any(word in path.lower() for word in ("key", "token", "secret", "password", "url"))
-            value = "***" if secret else repr(fault["input"])[:80]
+            value = redact(repr(fault["input"]), 80)
             lines.append(f"  {path}: {value} is refused: {fault['msg']}.")
     return "\n".join(lines)
 

@@ -61,6 +61,8 @@ class UpOptions:
     """What `queenright up` is to start besides the service. Port 0 takes a free one."""
 
     demo: bool = True
+    fast: bool = True
+    """Scrape every second and group alerts for one, as the demo's clock wants it."""
     model: str | None = None
     files: Path = Path()
     prometheus_port: int = 9090
@@ -153,7 +155,10 @@ async def up(settings: Settings, options: UpOptions, *, say: Say) -> AsyncIterat
         async with contextlib.AsyncExitStack() as stack:
             recorder = Recorder()
             receiver_socket = listen(
-                "127.0.0.1", options.receiver_port, what="the stand-in for Slack and PagerDuty", option="--receiver-port"
+                "127.0.0.1",
+                options.receiver_port,
+                what="the stand-in for Slack and PagerDuty",
+                option="--receiver-port",
             )
             stack.enter_context(contextlib.closing(receiver_socket))
             await stack.enter_async_context(_listening(server(recorder), receiver_socket))
@@ -183,9 +188,16 @@ async def up(settings: Settings, options: UpOptions, *, say: Say) -> AsyncIterat
                 running.alertmanager_url = alertmanager_url
             if prometheus:
                 say("Starting Prometheus ...")
-                port = free_port("127.0.0.1", options.prometheus_port, what="Prometheus", option="--prometheus-port")
+                port = free_port(
+                    "127.0.0.1", options.prometheus_port, what="Prometheus", option="--prometheus-port"
+                )
                 child = await _prometheus(
-                    prometheus, settings, options, port, running.url, alertmanager_url if alertmanager else None
+                    prometheus,
+                    settings,
+                    options,
+                    port,
+                    running.url,
+                    alertmanager_url if alertmanager else None,
                 )
                 stack.push_async_callback(child.stop)
                 await child.ready(f"http://127.0.0.1:{port}/-/ready")
@@ -230,7 +242,7 @@ async def _listening(http: Server, sock: socket) -> AsyncIterator[None]:
 
 def _url(sock: socket) -> str:
     host, port = sock.getsockname()[:2]
-    shown = "127.0.0.1" if host == "0.0.0.0" else f"[{host}]" if ":" in host else host  # noqa: S104
+    shown = "127.0.0.1" if host == "0.0.0.0" else f"[{host}]" if ":" in host else host
     return f"http://{shown}:{port}"
 
 
@@ -257,8 +269,8 @@ async def _alertmanager(
             pagerduty_url=None if options.pagerduty_key_file else f"{receiver_url}/pagerduty/v2/enqueue",
             deadman_url=f"{receiver_url}/deadman",
             templates=templates_folder(),
-            group_wait="1s" if options.demo else "10s",
-            group_interval="5s" if options.demo else "1m",
+            group_wait="1s" if options.fast else "10s",
+            group_interval="5s" if options.fast else "1m",
         ),
         encoding="utf-8",
     )
@@ -276,7 +288,12 @@ async def _alertmanager(
 
 
 async def _prometheus(
-    program: Path, settings: Settings, options: UpOptions, port: int, service_url: str, alertmanager_url: str | None
+    program: Path,
+    settings: Settings,
+    options: UpOptions,
+    port: int,
+    service_url: str,
+    alertmanager_url: str | None,
 ) -> Child:
     folder = settings.storage / "prometheus"
     folder.mkdir(parents=True, exist_ok=True)
@@ -286,7 +303,7 @@ async def _prometheus(
             service_url=service_url,
             alertmanager_url=alertmanager_url,
             rules=rules_folder(),
-            interval="1s" if options.demo else "15s",
+            interval="1s" if options.fast else "15s",
             cluster=settings.alerting.cluster,
         ),
         encoding="utf-8",
@@ -312,4 +329,13 @@ def _secret(path: Path, value: str) -> Path:
     return path
 
 
-__all__ = ["DEMO_DEFAULTS", "AlreadyRunning", "ChildFailed", "Running", "UpOptions", "only_one", "serving", "up"]
+__all__ = [
+    "DEMO_DEFAULTS",
+    "AlreadyRunning",
+    "ChildFailed",
+    "Running",
+    "UpOptions",
+    "only_one",
+    "serving",
+    "up",
+]

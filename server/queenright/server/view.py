@@ -23,7 +23,7 @@ _WORST_FIRST = [
 def ago(seconds: float | None) -> str:
     """Return a time span as people say it: ``4 s``, ``3 min``, ``2 h``; a dash for none."""
     if seconds is None:
-        return "–"
+        return "-"
     if seconds < 90:
         return f"{max(seconds, 0):.0f} s"
     if seconds < 5400:
@@ -88,7 +88,8 @@ def event_line(event: AgentEvent) -> dict[str, str]:
         case EventType.WORKER_ESCALATION_TICKET:
             ticket = data["ticket"]
             kind = "ticket"
-            text = f"judge: {ticket['severity']} ticket on {ticket['worker_agent_id']}, {ticket['kind']} ({data['change']})"
+            what = f"{ticket['severity']} ticket on {ticket['worker_agent_id']}, {ticket['kind']}"
+            text = f"judge: {what} ({data['change']})"
         case EventType.TICKET_TRIAGED:
             kind = "queen"
             text = f"queen: {data['decision']}. {data.get('reason', '')}"
@@ -103,7 +104,9 @@ def event_line(event: AgentEvent) -> dict[str, str]:
             text = f"Alertmanager did not take the {data['status']} alert: {data.get('error', '')}"
         case EventType.TICKET_RESOLVED:
             kind = "healthy"
-            text = f"{event.agent_id}: ticket {str(data['status']).replace('_', ' ')}. {data.get('reason', '')}"
+            text = (
+                f"{event.agent_id}: ticket {str(data['status']).replace('_', ' ')}. {data.get('reason', '')}"
+            )
         case EventType.TICKET_ACKNOWLEDGED:
             text = f"ticket acknowledged by {data['by']}"
     return {"time": clock_time(event.time), "kind": kind, "text": text, "id": event.id}

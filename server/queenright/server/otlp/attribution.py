@@ -21,6 +21,7 @@ from hashlib import blake2b
 from typing import Final, TypeVar
 
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+
 from queenright.server.otlp.mapping import PROCESS_ATTRIBUTES, RESOURCE_ATTRIBUTES
 from queenright.server.otlp.values import plain_of, text_of
 

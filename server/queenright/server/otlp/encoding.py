@@ -13,6 +13,7 @@ import orjson
 from google.protobuf import json_format
 from google.protobuf.message import DecodeError, Message
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # ships stubs without py.typed
+
 from queenright.server.otlp.errors import INVALID_ARGUMENT, Refused, malformed, too_large
 
 M = TypeVar("M", bound=Message)

@@ -20,6 +20,7 @@ from typing import Final
 
 import httpx
 from prometheus_client import CollectorRegistry, Counter
+
 from queenright.instrumentation import names
 from queenright.runtime.events import new_id
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
+
 from queenright.instrumentation import names
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.otlp.attribution import Source
@@ -46,7 +47,7 @@ def _heartbeat(found: Fields, _: InstrumentationScope) -> dict[str, Any]:
     return _present(
         interval=number_of(found.get("heartbeat_interval")),
         phase=text_of(found.get("phase")),
-        progress_indicator=number_of(found.get("progress")),
+        progress_indicator=text_of(found.get("progress")),
     )
 
 

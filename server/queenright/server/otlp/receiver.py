@@ -28,6 +28,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 from prometheus_client import CollectorRegistry, Counter
+
 from queenright.instrumentation import names
 from queenright.runtime.events import AgentEvent, Clock
 from queenright.server.otlp.duplicates import StillStoring

@@ -9,6 +9,8 @@ from typing import Any, Final
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+
+from queenright.instrumentation.fingerprint import fingerprint
 from queenright.instrumentation.names import SPAN_STEP, ToolOutcome, Verdict
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.events import AgentEvent, EventType
@@ -125,7 +127,17 @@ def decoding_spans(
 class _Decoder:
     """Decodes the spans of one scope of one process."""
 
-    __slots__ = ("_by_id", "_decoded", "_framework", "_memory", "_now", "_source", "_spans", "_version")
+    __slots__ = (
+        "_by_id",
+        "_decoded",
+        "_framework",
+        "_memory",
+        "_now",
+        "_own_runs",
+        "_source",
+        "_spans",
+        "_version",
+    )
 
     def __init__(
         self,
@@ -145,6 +157,7 @@ class _Decoder:
         self._version = version
         self._now = now
         self._by_id: dict[bytes, Span] | None = None
+        self._own_runs: dict[tuple[bytes, str, str, str], Run] = {}
 
     def add(self, span: Span) -> None:
         """Decode one span."""
@@ -158,7 +171,7 @@ class _Decoder:
         own = "incarnation" in found or self._source.own
         kind = _own_kind(found, name) if own else None
         if kind is None:
-            kind = kind_of(text_of(found.get("operation")), text_of(found.get("marker")), name)
+            kind = _kind(found, name)
         if kind is None:
             decoded.ignored += 1
             self._end_of_trace(span)
@@ -167,17 +180,13 @@ class _Decoder:
         if identity in decoded.spans or self._memory.duplicates.seen(identity):
             decoded.ignored += 1
             return
-        trace = self._memory.attribution.trace(trace_id, self._source)
         if own and "agent" in found and "session" in found:
-            incarnation = text_of(found.get("incarnation")) or self._source.incarnation_id
-            run = trace.own(text_of(found["agent"]), text_of(found["session"]), incarnation)
+            run = self._own_run(trace_id, found)
         else:
+            trace = self._memory.attribution.trace(trace_id, self._source)
             run = self._foreign_run(trace, span, found, kind)
         if not run.own:
-            wrapped = kind is not Kind.AGENT and trace.wraps(
-                span_id, span.parent_span_id, self._what(kind, found)
-            )
-            if wrapped:
+            if kind is not Kind.AGENT and self._wraps(span, found, kind):
                 decoded.ignored += 1
                 return
             self._begin(run, span)
@@ -212,13 +221,34 @@ class _Decoder:
         if outer is None:
             return "", session
         found = fields_of(outer.attributes)
-        kind = kind_of(text_of(found.get("operation")), text_of(found.get("marker")), outer.name)
+        kind = _kind(found, outer.name)
         if kind is None or kind is Kind.AGENT:
             return "", session
         return text_of(found.get("agent")), session or text_of(found.get("session"))
 
-    def _what(self, kind: Kind, found: Fields) -> str:
-        return f"{kind} {text_of(found.get('tool'))}" if kind is Kind.TOOL else kind.value
+    def _own_run(self, trace_id: bytes, found: Fields) -> Run:
+        incarnation = found.get("incarnation")
+        key = (
+            trace_id,
+            found["agent"].string_value,
+            found["session"].string_value,
+            incarnation.string_value if incarnation is not None else "",
+        )
+        run = self._own_runs.get(key)
+        if run is None:
+            trace = self._memory.attribution.trace(trace_id, self._source)
+            run = trace.own(
+                text_of(found["agent"]),
+                text_of(found["session"]),
+                text_of(incarnation) or self._source.incarnation_id,
+            )
+            self._own_runs[key] = run
+        return run
+
+    def _wraps(self, span: Span, found: Fields, kind: Kind) -> bool:
+        what = f"{kind} {text_of(found.get('tool'))}" if kind is Kind.TOOL else kind.value
+        trace = self._memory.attribution.trace(span.trace_id, self._source)
+        return trace.wraps(span.span_id, span.parent_span_id, what)
 
     # -- when it began and ended ----------------------------------------------------------------
 
@@ -233,7 +263,7 @@ class _Decoder:
             data["framework"] = clean(self._framework)
         if self._version:
             data["version"] = clean(self._version)
-        self._emit(EventType.EXECUTION_STARTED, run, span, data, at=span.start_time_unix_nano or end)
+        self._emit(EventType.EXECUTION_STARTED, run, span, data, {}, at=span.start_time_unix_nano or end)
 
     def _end_of_trace(self, span: Span) -> None:
         """End what is open in a trace whose outermost span in this process has ended."""
@@ -248,7 +278,7 @@ class _Decoder:
         self._decoded.set_open(run, False, span.end_time_unix_nano)
         failure = _failure(span, {})
         self._emit(
-            EventType.EXECUTION_FAILED if failure else EventType.EXECUTION_COMPLETED, run, span, failure
+            EventType.EXECUTION_FAILED if failure else EventType.EXECUTION_COMPLETED, run, span, failure, {}
         )
 
     # -- what -----------------------------------------------------------------------------------
@@ -265,45 +295,50 @@ class _Decoder:
 
     def _step(self, run: Run, span: Span, found: Fields) -> None:
         data = _failure(span, found)
-        verdict = text_of(found.get("verdict"))
-        if verdict in _VERDICTS:
-            data["verdict"] = verdict
+        verdict = found.get("verdict")
+        if verdict is not None and verdict.string_value in _VERDICTS:
+            data["verdict"] = verdict.string_value
         if "index" in found:
             data["index"] = count_of(found["index"])
         if "feedback" in found:
             data["text"] = redact(found["feedback"].string_value)
-        self._emit(EventType.STEP_COMPLETED, run, span, _timed(data, span), found)
+        data["duration"] = duration_of(span.start_time_unix_nano, span.end_time_unix_nano)
+        self._emit(EventType.STEP_COMPLETED, run, span, data, found)
         run.end_step()
 
     def _llm(self, run: Run, span: Span, found: Fields) -> None:
-        failure = _failure(span, found)
-        data = dict(failure)
-        if "model" in found:
-            data["model"] = text_of(found["model"])
-        if "provider" in found:
-            data["provider"] = text_of(found["provider"])
-        if "input_tokens" in found:
-            data["input_tokens"] = count_of(found["input_tokens"])
-        if "output_tokens" in found:
-            data["output_tokens"] = count_of(found["output_tokens"])
-        self._emit(EventType.LLM_CALL_COMPLETED, run, span, _timed(data, span), found)
+        data = _failure(span, found)
+        data["duration"] = duration_of(span.start_time_unix_nano, span.end_time_unix_nano)
         run.end_step()
         run.last_llm = span.span_id.hex()
-        if not run.own:
+        step = data.copy() if not run.own else None
+        for field_ in ("model", "provider"):
+            if field_ in found:
+                data[field_] = text_of(found[field_])
+        for field_ in ("input_tokens", "output_tokens"):
+            if field_ in found:
+                data[field_] = count_of(found[field_])
+        self._emit(EventType.LLM_CALL_COMPLETED, run, span, data, found)
+        if step is not None:
             # Frameworks know no steps: a turn of the model is one.
-            self._emit(EventType.STEP_COMPLETED, run, span, _timed(failure, span), found)
+            self._emit(EventType.STEP_COMPLETED, run, span, step, found)
 
     def _tool(self, run: Run, span: Span, found: Fields) -> None:
+        start, end = span.start_time_unix_nano, span.end_time_unix_nano
         data = _failure(span, found)
         data["outcome"] = _outcome(data)
         named = found.get("tool") or found.get("entity")
         data["tool"] = text_of(named) or clean(named_in(span.name)) or UNNAMED_TOOL
         if "call_id" in found:
             data["call_id"] = text_of(found["call_id"])
-        data["turn"] = run.turn_of(span.span_id.hex(), span.start_time_unix_nano, span.end_time_unix_nano)
+        data["turn"] = run.turn_of(span.span_id.hex(), start, end)
         data["args_hash"] = text_of(found.get("arguments_hash")) or fingerprint_of(found.get("arguments"))
         data["result_hash"] = text_of(found.get("result_hash")) or fingerprint_of(found.get("result"))
-        self._emit(EventType.TOOL_CALL_COMPLETED, run, span, _timed(data, span), found)
+        if data["result_hash"] is None and "error_type" in data:
+            # The same failure again is the same result again.
+            data["result_hash"] = fingerprint(f"{data['error_type']}: {data.get('error', '')}")
+        data["duration"] = duration_of(start, end)
+        self._emit(EventType.TOOL_CALL_COMPLETED, run, span, data, found)
 
     def _emit(
         self,
@@ -311,7 +346,7 @@ class _Decoder:
         run: Run,
         span: Span,
         data: dict[str, Any],
-        found: Fields | None = None,
+        found: Fields,
         *,
         at: int | None = None,
     ) -> None:
@@ -322,8 +357,8 @@ class _Decoder:
                 agent_id=run.agent_id,
                 session_id=run.session_id,
                 incarnation_id=run.incarnation_id,
-                graph_id=text_of(found.get("graph")) if found else "",
-                node_id=text_of(found.get("node")) if found else "",
+                graph_id=text_of(found.get("graph")),
+                node_id=text_of(found.get("node")),
                 trace_id=span.trace_id.hex(),
                 span_id=span.span_id.hex(),
                 data=data,
@@ -338,6 +373,13 @@ _KINDS: Final = {
     Kind.LLM: _Decoder._llm,
     Kind.TOOL: _Decoder._tool,
 }
+
+
+def _kind(found: Fields, name: str) -> Kind | None:
+    operation = found.get("operation")
+    if operation is not None:
+        return kind_of(operation.string_value, "", name)
+    return kind_of("", text_of(found.get("marker")), name)
 
 
 def _own_kind(found: Fields, name: str) -> Kind | None:
@@ -378,8 +420,3 @@ def _outcome(failure: dict[str, Any]) -> str:
     if "timeout" in failure["error_type"].lower():
         return ToolOutcome.TIMEOUT.value
     return ToolOutcome.ERROR.value
-
-
-def _timed(data: dict[str, Any], span: Span) -> dict[str, Any]:
-    """Return ``data`` with how long the span took."""
-    return {**data, "duration": duration_of(span.start_time_unix_nano, span.end_time_unix_nano)}

@@ -1,0 +1,81 @@
+"""The whole product on free ports: the service, the real Prometheus and Alertmanager, agents in processes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from queenright.server.settings import Settings, load_settings
+from queenright.server.up import DEMO_DEFAULTS, Running, UpOptions, up
+
+AGENTS = Path(__file__).parent / "agents"
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """The demo's clock, so that a story of minutes takes seconds; every port a free one."""
+    return load_settings(
+        defaults=DEMO_DEFAULTS, storage=tmp_path / "storage", http={"port": 0}, otlp={"port": 0}
+    )
+
+
+@pytest.fixture
+async def running(settings: Settings) -> AsyncIterator[Running]:
+    """Everything, without the demo fleet."""
+    options = UpOptions(demo=False, fast=True, prometheus_port=0, alertmanager_port=0, receiver_port=0)
+    async with up(settings, options, say=lambda line: None) as found:
+        assert found.prometheus_url, "this test needs the prometheus program: `make test` fetches it"
+        assert found.alertmanager_url, "this test needs the alertmanager program: `make test` fetches it"
+        yield found
+
+
+class AgentProcess:
+    """An agent in a process of its own, and the two files that tell it to recover and to stop."""
+
+    def __init__(self, script: str, otlp_url: str, folder: Path) -> None:
+        self._recover, self._stop = folder / "recover", folder / "stop"
+        self.process = subprocess.Popen(
+            [sys.executable, str(AGENTS / script), str(self._recover), str(self._stop)],
+            env=os.environ | {"OTEL_EXPORTER_OTLP_ENDPOINT": otlp_url, "QUEENRIGHT_STORAGE": str(folder)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def recover(self) -> None:
+        self._recover.touch()
+
+    def stop(self) -> str:
+        """Let it end by itself; return what it printed to stderr."""
+        self._recover.touch()
+        self._stop.touch()
+        return self.process.communicate(timeout=20)[1]
+
+
+@pytest.fixture
+def start_agent(tmp_path: Path) -> Iterator[Callable[[str, str], AgentProcess]]:
+    """Return a function that starts an agent; whatever still runs at the end is killed."""
+    with contextlib.ExitStack() as stack:
+
+        def start(script: str, otlp_url: str) -> AgentProcess:
+            agent = AgentProcess(script, otlp_url, tmp_path)
+            stack.callback(agent.process.kill)
+            return agent
+
+        yield start
+
+
+async def until(condition: Callable[[], bool], *, seconds: float, what: str) -> None:
+    """Wait for something that real processes bring about; fail with ``what`` when it does not come."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            pytest.fail(f"within {seconds:.0f} s: {what}")
+        await asyncio.sleep(0.05)

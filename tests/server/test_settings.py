@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from queenright.server.settings import SettingsRefused, load_settings
+
+SPEC_BLOCK = """
+health_monitoring:
+  enabled: true
+  heartbeat:
+    interval_seconds: 300
+    timeout_seconds: 600
+  health_check:
+    interval_seconds: 60
+    checkpoint_stale_threshold_seconds: 1800
+  intervention:
+    nudge:
+      enabled: true
+      max_attempts: 3
+      interval_seconds: 600
+    escalation:
+      timeout_seconds: 900
+    termination:
+      cleanup_timeout_seconds: 30
+  circuit_breaker:
+    default:
+      failure_threshold: 3
+      recovery_timeout_seconds: 60
+      half_open_requests: 1
+    overrides:
+      tool_execution:
+        failure_threshold: 5
+        recovery_timeout_seconds: 30
+      checkpoint_write:
+        failure_threshold: 3
+        recovery_timeout_seconds: 120
+  recovery:
+    max_attempts_per_task: 3
+    max_attempts_per_hour: 5
+    backoff_seconds: [60, 120, 240]
+  alerting:
+    stuck_agent:
+      channels: ["slack", "pagerduty"]
+      severity: "warning"
+    circuit_breaker_open:
+      channels: ["slack"]
+      severity: "warning"
+    recovery_failed:
+      channels: ["slack", "pagerduty"]
+      severity: "critical"
+"""
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def written(text: str) -> Path:
+    file = Path("queenright.yaml")
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def test_the_requirement_documents_block_is_valid_as_written() -> None:
+    settings = load_settings(written(SPEC_BLOCK))
+
+    assert settings.health_monitoring.circuit_breaker.overrides["tool_execution"].failure_threshold == 5
+
+
+def test_argument_beats_environment_beats_file_beats_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    written("http: {port: 1001}\notlp: {port: 1002}\nstorage: from-file\n")
+    monkeypatch.setenv("QUEENRIGHT_HTTP__PORT", "2001")
+    monkeypatch.setenv("QUEENRIGHT_STORAGE", "from-environment")
+
+    settings = load_settings(defaults={"http": {"host": "127.0.0.9", "port": 1}}, storage="from-argument")
+
+    assert settings.storage == Path("from-argument")
+    assert settings.http.port == 2001
+    assert settings.otlp.port == 1002
+    assert settings.http.host == "127.0.0.9"
+
+
+def test_an_unknown_key_is_refused_with_its_path_and_the_likely_one() -> None:
+    file = written("health_monitoring: {stall: {idle_second: 3}}")
+
+    with pytest.raises(
+        SettingsRefused, match=r"health_monitoring\.stall\.idle_second: no such setting.*idle_seconds"
+    ):
+        load_settings(file)
+
+
+def test_a_bad_value_is_refused_with_path_value_and_what_is_allowed() -> None:
+    file = written("health_monitoring: {stall: {idle_seconds: -3}}")
+
+    with pytest.raises(SettingsRefused, match=r"stall\.idle_seconds: -3 is refused: .*greater than 0"):
+        load_settings(file)
+
+
+def test_bands_that_do_not_rise_are_refused() -> None:
+    file = written("health_monitoring: {bands: {high: 9}}")
+
+    with pytest.raises(SettingsRefused, match=r"warning 5 < medium 10 < high 9"):
+        load_settings(file)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("a: [", "not valid YAML"), ("- a", "holds a list"), ("http: 3", r"http: 3 is refused")],
+)
+def test_a_file_that_is_no_mapping_of_settings_is_refused(text: str, said: str) -> None:
+    with pytest.raises(SettingsRefused, match=said):
+        load_settings(written(text))
+
+
+def test_a_file_that_is_not_there_is_named() -> None:
+    with pytest.raises(SettingsRefused, match=r"nowhere\.yaml cannot be read"):
+        load_settings(Path("nowhere.yaml"))
+
+
+def test_an_unknown_environment_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUEENRIGHT_STORAG", "x")
+
+    with pytest.raises(
+        SettingsRefused, match=r"QUEENRIGHT_STORAG is no setting\. Did you mean QUEENRIGHT_STORAGE"
+    ):
+        load_settings()
+
+
+def test_a_refused_secret_is_not_repeated() -> None:
+    file = written("otlp: {forward: [https://user:hunter2@host]}")
+
+    with pytest.raises(SettingsRefused) as refused:
+        load_settings(file)
+
+    assert "hunter2" not in str(refused.value)

@@ -1,0 +1,21 @@
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+from queenright.instrumentation.errors import QueenrightError
+from queenright.server.sockets import PortTaken, listen
+
+
+def test_a_taken_port_is_named_with_the_way_out() -> None:
+    with contextlib.closing(listen("127.0.0.1", 0, what="a test", option="--port")) as taken:
+        port = taken.getsockname()[1]
+
+        with pytest.raises(PortTaken, match=rf"Port {port} on 127\.0\.0\.1, for the API, is taken.*--port"):
+            listen("127.0.0.1", port, what="the API", option="--port")
+
+
+def test_an_address_that_is_not_ours_is_refused() -> None:
+    with pytest.raises(QueenrightError, match=r"Cannot listen on 192\.0\.2\.1:0 for the API"):
+        listen("192.0.2.1", 0, what="the API", option="--host")
