@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass
+from enum import Enum
 from hashlib import blake2b
 from typing import Final
 
@@ -13,6 +14,15 @@ LONGEST_CYCLE: Final = 4
 _SIZE: Final = 8
 _BLIND: Final = "\0?"
 _MOST: Final = 65_535
+
+
+class Seen(Enum):
+    """Whether a call with its result was there already."""
+
+    NEVER = "never"
+    BEFORE = "before"
+    BESIDE = "beside"
+    """In the same turn: it ran side by side with its like, and counts once."""
 
 
 def digest(*parts: str) -> bytes:
@@ -69,9 +79,9 @@ class RecentCalls:
         live = min(self._live, LONGEST_CYCLE)
         return max(self._chains[-live:]) if live else 0
 
-    def add(self, tool: str, args: str, result: str | None, turn: object, at: float) -> bool:
+    def add(self, tool: str, args: str, result: str | None, turn: object, at: float) -> Seen:
         """
-        Note one call that ended, and return whether the same call with the same result is in the window.
+        Note one call that ended, and return whether the same call with the same result was there already.
 
         Args:
             tool: The tool's name.
@@ -84,7 +94,7 @@ class RecentCalls:
         pairs = self._pairs
         if turn is not None and turn == self._turn:
             if self._find(pair, len(self) - self._turn_size) >= 0:
-                return False
+                return Seen.BESIDE
             self._turn_size += 1
         else:
             self._turn = turn
@@ -102,7 +112,7 @@ class RecentCalls:
         self._live += 1
         if len(self._tools) > self._window + LONGEST_CYCLE:
             del pairs[:_SIZE], self._chains[0], self._first[0], self._tools[0], self._blind[0]
-        return last >= 0
+        return Seen.NEVER if last < 0 else Seen.BEFORE
 
     def rest(self) -> None:
         """Treat what was repeated so far as over, and remember it: a repeat of it goes on counting."""

@@ -56,6 +56,7 @@ def suspicious(v: VitalSigns, settings: HealthSettings) -> bool:
     return (
         v.steps_since_last_accept >= settings.bands.warning
         or v.stale_calls >= loops.stale_calls
+        or (v.told >= loops.told_calls and v.told_known >= loops.told_known_share * v.told)
         or v.streak >= loops.error_streak
         or v.llm_errors >= loops.provider_failures
         or v.token_spike > 0.0
@@ -155,10 +156,24 @@ def detect_retry_storm(v: VitalSigns, settings: HealthSettings, now: float) -> F
 
 
 def detect_zero_progress(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
-    """Find a run of tool calls that told nothing new: results known from the same calls, or known errors."""
-    limit = settings.loops.stale_calls
+    """
+    Find tool calls that tell nothing new.
+
+    Either a run of them whose results were known from the same call, or were known errors; or,
+    weaker and so never a ticket, most of all that was told since the worker last got further.
+    """
+    loops = settings.loops
+    limit = loops.stale_calls
     if v.stale_calls < limit:
-        return None
+        if v.told < loops.told_calls or v.told_known < loops.told_known_share * v.told:
+            return None
+        return Finding(
+            kind=FindingKind.ZERO_PROGRESS,
+            severity=Severity.LOW,
+            evidence=f"of the last {v.told} tool calls few told anything that was not known",
+            since=v.last_progress or v.started_at,
+            ticket=False,
+        )
     return Finding(
         kind=FindingKind.ZERO_PROGRESS,
         severity=_grown(v.stale_calls, limit, settings),

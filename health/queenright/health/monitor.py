@@ -152,7 +152,7 @@ class HealthMonitor:
         return said
 
     def sweep(self, now: float) -> tuple[int, list[AgentEvent]]:
-        """Look at everybody, the safety net below the deadlines; return how many, and what there is to say."""
+        """Look at everybody, the safety net below the deadlines; return how many, and what to say."""
         if now > self._now:
             self._now = now
         said: list[AgentEvent] = []

@@ -79,6 +79,10 @@ class Loops(_Block):
     provider_failures: Count = 3
     stale_calls: Count = 4
     """Tool calls in a row that told nothing new."""
+    told_calls: Count = 7
+    """From so many results on, their share that told nothing new means something."""
+    told_known_share: Annotated[float, Field(gt=0.5, le=1)] = 0.55
+    """Above a half, so that neither acknowledgements nor new errors, which count half, make it alone."""
     token_spike_factor: Annotated[float, Field(gt=1)] = 4
     """Input tokens of one call against the median of the five before it."""
     token_spike_minimum: Count = 20_000

@@ -10,7 +10,7 @@ from enum import StrEnum
 from statistics import median
 from typing import Any, Final, NamedTuple
 
-from queenright.health.calls import RecentCalls, digest
+from queenright.health.calls import RecentCalls, Seen, digest
 from queenright.health.settings import Loops
 from queenright.instrumentation.names import Phase, Verdict, WaitingReason
 from queenright.runtime.events import AgentEvent, EventType
@@ -119,6 +119,8 @@ class VitalSigns:
         "streak_tool",
         "token_spike",
         "tokens",
+        "told",
+        "told_known",
         "tool_calls_total",
         "waiting",
         "waiting_since",
@@ -145,7 +147,7 @@ class VitalSigns:
         self.incarnation_started = at
         self.ended_at: float | None = None
         self.clock_base = at
-        """Silence counts from here at the earliest: a new incarnation, the end of a wait, a jump of the clock."""
+        """Silence counts from here at the earliest: a new incarnation, the end of a wait, a clock set."""
         self.last_activity = at
         self.last_progress: float | None = None
         self.last_heartbeat: float | None = None
@@ -173,6 +175,10 @@ class VitalSigns:
         self.stale_calls = 0
         """Tool calls in a row that told nothing new."""
         self.stale_since = at
+        self.told = 0
+        """Tool calls whose result is known, since the last ACCEPT, checkpoint or new visit."""
+        self.told_known = 0.0
+        """How many told nothing new: a repeat counts 1, a new error or a result known from elsewhere ½."""
         self.streak = 0
         """Turns in a row in which one tool failed with one class of error."""
         self.streak_tool = ""
@@ -203,7 +209,7 @@ class VitalSigns:
 
     @property
     def open_tool(self) -> OpenTool | None:
-        """The open call whose declared time is over first; without declared times the oldest; None if none."""
+        """The open call whose declared time is over first; without declared times the oldest."""
         if not self.open_tools:
             return None
         return min(self.open_tools, key=lambda t: (t.timeout is None, t.started + (t.timeout or 0.0)))
@@ -309,6 +315,10 @@ class VitalSigns:
             self.last_progress = at
         self.stale_calls = 0
 
+    def _got_further(self, at: float) -> None:
+        self._progressed(at)
+        self.told, self.told_known = 0, 0.0
+
     def _begin_incarnation(self, at: float) -> None:
         self.incarnation_started = at
         self.clock_base = max(self.clock_base, at)
@@ -341,6 +351,7 @@ class VitalSigns:
     def _begin_visit(self) -> None:
         self.steps_since_last_accept = 0
         self.bad_repeats = 0
+        self.told, self.told_known = 0, 0.0
 
     def _enter(self, node_id: str, at: float) -> None:
         """Note in which node the worker is; another node is a new visit."""
@@ -492,7 +503,7 @@ class VitalSigns:
         self.consecutive_failures = self.consecutive_failures + 1 if letter == "X" else 0
         if letter == "A":
             self._begin_visit()
-            self._progressed(at)
+            self._got_further(at)
             self.streak = 0
             if self.calls is not None:
                 self.calls.clear()
@@ -594,25 +605,31 @@ class VitalSigns:
             if result is not None and self._is_new(digest("result", tool, result)):
                 self._progressed(at)
             return
-        again = False
+        seen: Seen | None = None
         if args is not None:
             if self.calls is None:
                 self.calls = RecentCalls(self._loops.window)
-            again = self.calls.add(tool, args, result, turn, at)
-        if result is not None:
-            self._weigh_result(digest("result", result), again, failed, at)
+            seen = self.calls.add(tool, args, result, turn, at)
+        if result is not None and seen is not Seen.BESIDE:
+            self._weigh_result(digest("result", result), seen is Seen.BEFORE, failed, at)
         self._count_streak(tool, data, failed, turn, at)
 
     def _weigh_result(self, result: bytes, again: bool, failed: bool, at: float) -> None:
         """Tell progress from none by one result: never seen, seen from this very call, seen from another."""
         self._known_result = True
+        self.told += 1
         if self._is_new(result):
             self._new_result = True
             self._progressed(at)
+            self.told_known += 0.5 if failed else 0.0
         elif again or failed:
             if self.stale_calls == 0:
                 self.stale_since = at
             self.stale_calls += 1
+            self.told_known += 1.0
+        else:
+            # Perhaps an acknowledgement: edits and messages are answered alike, and get somewhere.
+            self.told_known += 0.5
 
     def _count_streak(
         self, tool: str, data: Mapping[str, Any], failed: bool, turn: object, at: float
@@ -634,7 +651,7 @@ class VitalSigns:
     def _on_checkpoint(self, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
         if self._active(at):
             self.last_checkpoint = max(at, self.last_checkpoint or at)
-            self._progressed(at)
+            self._got_further(at)
 
     def _on_heartbeat(self, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
         if self.ended_at is None:

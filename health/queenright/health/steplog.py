@@ -1,0 +1,234 @@
+"""
+Reads a worker's step log: one JSON object a line, one line a step, growing while it is read.
+
+What ``queenright.instrumentation`` writes is understood, and rows of the older form with
+``llm_text``, ``tool_input`` and ``verdict_feedback``. Anything else is counted and left.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+from queenright.instrumentation.fingerprint import fingerprint
+from queenright.instrumentation.names import ToolOutcome, Verdict
+from queenright.instrumentation.redaction import redact
+from queenright.instrumentation.steplog import step_log_path
+from queenright.runtime.events import AgentEvent, EventType
+
+CHUNK: Final = 4 * 1024 * 1024
+"""At most this many bytes are taken in at once; a longer line is skipped."""
+
+_VERDICTS: Final = frozenset(verdict.value for verdict in Verdict)
+_OUTCOMES: Final = frozenset(outcome.value for outcome in ToolOutcome)
+_HEAD: Final = 64
+
+
+class SessionIdRefused(ValueError):
+    """Raised for a session id that would lead out of the sessions' folder."""
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__(
+            f"Session id {session_id!r} is refused: it must be one file name, without separators and not '..'."
+        )
+        self.session_id = session_id
+
+
+def open_step_log(storage: Path, session_id: str) -> StepLogReader:
+    """
+    Return a reader of a session's step log below ``storage``; the file need not exist yet.
+
+    Raises:
+        SessionIdRefused: if the id is no plain file name.
+    """
+    if session_id in ("", ".", "..") or any(c in session_id for c in "/\\\0"):
+        raise SessionIdRefused(session_id)
+    return StepLogReader(step_log_path(storage, session_id))
+
+
+class StepLogReader:
+    """
+    Reads what is new in one step log.
+
+    Lines that are blank, torn, no JSON, no object or no step are skipped and counted in
+    ``skipped``; a last line without its end is left for the next time. A file that was
+    replaced or cut short is read from its start.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.offset = 0
+        self.skipped = 0
+        self._file: tuple[int, bytes] | None = None
+        self._overlong = False
+        self._time = 0.0
+
+    def read(self, limit: int = CHUNK) -> list[AgentEvent]:
+        """
+        Return the events of the steps written since the last time, from at most ``limit`` bytes.
+
+        An empty list means that there is nothing new; a log that does not exist has nothing new.
+
+        Raises:
+            OSError: if the file is there and cannot be read.
+        """
+        events: list[AgentEvent] = []
+        try:
+            file = self.path.open("rb")
+        except FileNotFoundError:
+            return events
+        with file:
+            size = self._recognise(file.fileno())
+            while not events and self.offset < size:
+                file.seek(self.offset)
+                lines = self._whole_lines(file.read(limit), limit)
+                if lines is None:
+                    break
+                for line in lines:
+                    events += self._parse(line)
+        return events
+
+    def _recognise(self, file: int) -> int:
+        """Return the file's size; start over if it is not the file that was read, or has been cut."""
+        status = os.fstat(file)
+        head = os.pread(file, _HEAD, 0)
+        if self._file is not None:
+            inode, known = self._file
+            if inode != status.st_ino or status.st_size < self.offset or not head.startswith(known):
+                self.offset = 0
+                self._overlong = False
+        self._file = (status.st_ino, head)
+        return status.st_size
+
+    def _whole_lines(self, chunk: bytes, limit: int) -> list[bytes] | None:
+        """Return the lines that are complete and move past them; None if there is nothing to move past yet."""
+        end = chunk.rfind(b"\n") + 1
+        if end == 0:
+            if len(chunk) < limit:
+                return None
+            self.offset += len(chunk)
+            self._overlong = True
+            return []
+        self.offset += end
+        lines = chunk[: end - 1].split(b"\n")
+        if self._overlong:
+            self._overlong = False
+            self.skipped += 1
+            del lines[0]
+        return lines
+
+    def _parse(self, line: bytes) -> list[AgentEvent]:
+        try:
+            row = json.loads(line) if line.strip() else None
+        except (ValueError, RecursionError):
+            row = None
+        if not isinstance(row, dict):
+            self.skipped += 1
+            return []
+        if _is_compaction(row):
+            return []
+        try:
+            return self._events(row)
+        except (TypeError, ValueError, OverflowError):
+            self.skipped += 1
+            return []
+
+    def _events(self, row: Mapping[str, Any]) -> list[AgentEvent]:
+        """Return a row as events: its tool calls, its tokens, the step itself."""
+        if not _is_step(row):
+            raise ValueError("not a step")
+        ended = _time(row.get("ended_at") or row.get("timestamp"), self._time)
+        calls = row.get("tool_calls") or ()
+        events = [self._tool(row, call, ended) for call in calls if isinstance(call, Mapping)]
+        if row.get("input_tokens") or row.get("output_tokens"):
+            tokens = {"input_tokens": row.get("input_tokens"), "output_tokens": row.get("output_tokens")}
+            events.append(self._event(EventType.LLM_CALL_COMPLETED, row, ended, tokens))
+        verdict = row.get("verdict")
+        data = {
+            "index": row.get("step_index"),
+            "verdict": verdict.upper() if isinstance(verdict, str) and verdict.upper() in _VERDICTS else None,
+            "error_type": _text(row.get("error_type")),
+            "error": _text(row.get("error")),
+            "text": _text(row.get("feedback") or row.get("verdict_feedback") or row.get("llm_text")),
+        }
+        events.append(self._event(EventType.STEP_COMPLETED, row, ended, _given(data.items())))
+        self._time = max(self._time, ended)
+        return events
+
+    def _tool(self, row: Mapping[str, Any], call: Mapping[str, Any], ended: float) -> AgentEvent:
+        outcome = call.get("outcome")
+        if outcome not in _OUTCOMES:
+            outcome = "error" if call.get("is_error") else "ok"
+        data = {
+            "tool": str(call.get("tool_name") or ""),
+            "call_id": _text(call.get("call_id") or call.get("tool_use_id")),
+            "turn": f"{row.get('node_id')}:{row.get('step_index')}",
+            "args_hash": _hash(call, "args_hash", "tool_input"),
+            "result_hash": _hash(call, "result_hash", "result"),
+            "outcome": outcome,
+            "error_type": _text(call.get("error_type")),
+            "error": _text(call.get("error")),
+        }
+        at = _time(call.get("ended_at"), ended)
+        event = self._event(EventType.TOOL_CALL_COMPLETED, row, at, _given(data.items()))
+        event.span_id = str(call.get("span_id") or event.span_id)
+        return event
+
+    def _event(
+        self, type_: EventType, row: Mapping[str, Any], at: float, data: Mapping[str, Any]
+    ) -> AgentEvent:
+        return AgentEvent(
+            type=type_,
+            time=at,
+            agent_id=str(row.get("agent_id") or ""),
+            session_id=str(row.get("session_id") or ""),
+            incarnation_id=str(row.get("incarnation_id") or ""),
+            graph_id=str(row.get("graph_id") or ""),
+            node_id=str(row.get("node_id") or ""),
+            trace_id=str(row.get("trace_id") or ""),
+            span_id=str(row.get("span_id") or ""),
+            data=data,
+        )
+
+
+def _is_compaction(row: Mapping[str, Any]) -> bool:
+    """Return whether the row says that the conversation was shortened: housekeeping, no step."""
+    return "compaction" in (row.get("kind"), row.get("type"), row.get("event")) or bool(
+        row.get("is_compaction")
+    )
+
+
+def _is_step(row: Mapping[str, Any]) -> bool:
+    return any(key in row for key in ("step_index", "verdict", "tool_calls", "error"))
+
+
+def _given(items: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    return {key: value for key, value in items if value is not None}
+
+
+def _hash(call: Mapping[str, Any], key: str, content: str) -> str | None:
+    """Return the fingerprint that the row has, or that of the content if it has that."""
+    known = call.get(key)
+    if isinstance(known, str) and known:
+        return known
+    return fingerprint(call[content]) if call.get(content) is not None else None
+
+
+def _text(value: object) -> str | None:
+    return redact(str(value)) if value else None
+
+
+def _time(value: object, otherwise: float) -> float:
+    """Return an ISO 8601 time or a number of seconds as seconds since the epoch."""
+    if isinstance(value, str):
+        try:
+            return datetime.fromisoformat(value).timestamp()
+        except ValueError:
+            return otherwise
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    return otherwise
