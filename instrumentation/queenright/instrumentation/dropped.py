@@ -9,6 +9,7 @@ from typing import Final, Literal
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
+
 from queenright.instrumentation import names
 from queenright.instrumentation.forks import after_fork_in_child
 

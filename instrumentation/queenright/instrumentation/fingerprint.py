@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -27,6 +27,9 @@ _NODES: Final = 5_000
 """A container's further items are taken as they are."""
 
 _DEPTH: Final = 24
+
+_KEYS: Final = 4_096
+"""So many keys are remembered at most."""
 
 # Keys, in lower case and without `_`, `-`, `.`, whose plain values are made anew for every call.
 _ID_KEYS = """
@@ -204,32 +207,49 @@ def _write_mapping(value: Mapping[Any, Any], parts: list[str], depth: int) -> No
             break
         item = value[key]
         name = key if type(key) is str else repr(key)
-        if _is_volatile(name, item):
-            parts.append(f"{name!r}:~,")
+        known = _keys.get(name)
+        if known is None:
+            known = _know(name)
+        if known[1] is not None and known[1](item):
+            parts.append(known[0] + "~,")
             continue
-        parts.append(f"{name!r}:")
+        parts.append(known[0])
         _write(item, parts, depth - 1, name)
         parts.append(",")
     parts.append("}")
 
 
-def _is_volatile(key: str, value: object) -> bool:
-    """Return whether ``value`` under ``key`` is made anew for every call."""
-    kind = type(value)
-    if kind is not str and kind is not int and kind is not float:
-        return False
-    if len(key) < 2:
-        return False
-    name = _plain(key)
-    if name in _VOLATILE_KEYS:
-        return True
-    if name == "duration" or name == "durationseconds":
-        return kind is float
-    if name in _MAYBE_KEYS:
-        if isinstance(value, str):
-            return _READ_STAMP.fullmatch(value) is not None
-        return isinstance(value, int | float) and value >= 1_000_000_000
-    return False
+_keys: Final[dict[str, tuple[str, Callable[[object], bool] | None]]] = {}
+"""Keys met before: how they are written, and what tells a value that is made anew for every call."""
+
+
+def _know(key: str) -> tuple[str, Callable[[object], bool] | None]:
+    plain = _plain(key)
+    test: Callable[[object], bool] | None = None
+    if plain in _VOLATILE_KEYS:
+        test = _is_plain_value
+    elif plain in ("duration", "durationseconds"):
+        test = _is_measured
+    elif plain in _MAYBE_KEYS:
+        test = _is_read_from_a_clock
+    known = (f"{key!r}:", test)
+    if len(_keys) < _KEYS and len(key) < 100:
+        _keys[key] = known
+    return known
+
+
+def _is_plain_value(value: object) -> bool:
+    return isinstance(value, str | int | float) and not isinstance(value, bool)
+
+
+def _is_measured(value: object) -> bool:
+    return isinstance(value, float)
+
+
+def _is_read_from_a_clock(value: object) -> bool:
+    if isinstance(value, str):
+        return _READ_STAMP.fullmatch(value) is not None
+    return isinstance(value, int | float) and value >= 1_000_000_000
 
 
 def _plain(key: str) -> str:

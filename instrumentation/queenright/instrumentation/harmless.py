@@ -28,6 +28,11 @@ class _Notice:
 notice: Final = _Notice()
 
 
+def report(error: Exception) -> None:
+    """Say that something of ours went wrong; the agent hears nothing of it."""
+    notice("Queenright could not record something, and goes on: %s: %s", type(error).__name__, error)
+
+
 class _Harmless:
     """
     ``with harmless:`` lets no exception of ours out.
@@ -43,15 +48,9 @@ class _Harmless:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
-        if error is None:
-            return False
         if not isinstance(error, Exception):
             return False
-        notice(
-            "Queenright could not record something and goes on without it: %s: %s",
-            type(error).__name__,
-            error,
-        )
+        report(error)
         return True
 
 

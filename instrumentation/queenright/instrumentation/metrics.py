@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+from time import monotonic
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+
 from queenright.instrumentation import names
 from queenright.instrumentation.dropped import DROPPED
 from queenright.instrumentation.forks import after_fork_in_child
@@ -96,6 +98,45 @@ class WorkerFamilies:
                     family.remove(*labels)
 
 
+class _Ended:
+    """A counter and a histogram that are updated together, with one exemplar a second at most."""
+
+    __slots__ = ("_exemplar_at", "_inc", "_observe")
+
+    def __init__(self, counter: Any, histogram: Any) -> None:
+        self._inc = counter.inc
+        self._observe = histogram.observe
+        self._exemplar_at = 0.0
+
+    def __call__(self, seconds: float, exemplar: dict[str, str] | None) -> None:
+        self._inc()
+        if exemplar is None:
+            self._observe(seconds)
+            return
+        # A scrape sees the last one only, and each costs as much as all the rest of the update.
+        now = monotonic()
+        if now - self._exemplar_at >= 1.0:
+            self._exemplar_at = now
+            self._observe(seconds, exemplar)
+        else:
+            self._observe(seconds)
+
+
+class _Timestamp:
+    """A gauge of a time, exact to 50 ms: steps that are faster than that do not pay for each update."""
+
+    __slots__ = ("_set", "_value")
+
+    def __init__(self, gauge: Any) -> None:
+        self._set = gauge.set
+        self._value = -1.0
+
+    def set(self, time: float) -> None:
+        if not 0.0 <= time - self._value < 0.05:
+            self._value = time
+            self._set(time)
+
+
 class AgentSeries:
     """
     The series of one agent.
@@ -113,8 +154,8 @@ class AgentSeries:
         self._series: dict[tuple[Family, tuple[str, ...]], Any] = {}
         self._bad_steps: dict[int, int] = {}
         self.heartbeat = self._child(families.last_heartbeat).set
-        self.activity = self._child(families.last_activity).set
-        self.progress = self._child(families.last_progress).set
+        self.activity = _Timestamp(self._child(families.last_activity)).set
+        self.progress = _Timestamp(self._child(families.last_progress)).set
         self._steps_since_accept = self._child(families.steps_since_accept)
 
     def info(self, framework: str, version: str) -> None:
@@ -123,25 +164,25 @@ class AgentSeries:
 
     def step_ended(self, node: str, verdict: str, seconds: float, exemplar: dict[str, str] | None) -> None:
         """Count a step; ``verdict`` is one of accept, retry, continue, escalate, error."""
-        bound = self._bound.get(("step", node, verdict))
+        key = ("step", node, verdict)
+        bound = self._bound.get(key)
         if bound is None:
             name = self._bounded("node", node)
             count = self._child(self._families.steps, name, verdict)
-            bound = (count.inc, self._child(self._families.step_duration, name).observe)
-            self._keep(("step", node, verdict), bound, name)
-        bound[0]()
-        bound[1](seconds, exemplar)
+            bound = _Ended(count, self._child(self._families.step_duration, name))
+            self._keep(key, bound, name)
+        bound(seconds, exemplar)
 
     def tool_ended(self, tool: str, outcome: str, seconds: float, exemplar: dict[str, str] | None) -> None:
         """Count a tool call; ``outcome`` is one of ok, error, timeout."""
-        bound = self._bound.get(("tool", tool, outcome))
+        key = ("tool", tool, outcome)
+        bound = self._bound.get(key)
         if bound is None:
             name = self._bounded("tool", tool)
             count = self._child(self._families.tool_calls, name, outcome)
-            bound = (count.inc, self._child(self._families.tool_duration, name).observe)
-            self._keep(("tool", tool, outcome), bound, name)
-        bound[0]()
-        bound[1](seconds, exemplar)
+            bound = _Ended(count, self._child(self._families.tool_duration, name))
+            self._keep(key, bound, name)
+        bound(seconds, exemplar)
 
     def used(self, model: str, input_tokens: int, output_tokens: int) -> None:
         """Count tokens."""
@@ -172,6 +213,8 @@ class AgentSeries:
 
     def bad_steps(self, run: int, number: int) -> None:
         """Say how many bad steps one run has had since its last ACCEPT."""
+        if self._bad_steps.get(run) == number:
+            return
         self._bad_steps[run] = number
         worst = number if len(self._bad_steps) == 1 else max(list(self._bad_steps.values()))
         self._steps_since_accept.set(worst)

@@ -8,15 +8,17 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+
 from queenright.instrumentation.delivery import Sent
-from queenright.instrumentation.dropped import Signal
+from queenright.instrumentation.dropped import DROPPED, Signal
 from queenright.instrumentation.harmless import notice
 
 if TYPE_CHECKING:
-    from opentelemetry.sdk._logs import ReadableLogRecord
     from opentelemetry.sdk.resources import Resource
-    from queenright.instrumentation.telemetry import Record
     from requests import Response
+
+SCOPE: Final = InstrumentationScope("queenright.instrumentation")
 
 DEFAULT_ENDPOINT: Final = "http://127.0.0.1:4318"
 ENDPOINT_ENV: Final = "OTEL_EXPORTER_OTLP_ENDPOINT"
@@ -34,6 +36,8 @@ _EXPORTER_LOGGERS: Final = (
     "opentelemetry.exporter.otlp.proto.http.trace_exporter",
     "opentelemetry.exporter.otlp.proto.http._log_exporter",
     "opentelemetry.exporter.otlp.proto.http",
+    "opentelemetry.exporter.otlp.proto.common._internal",
+    "opentelemetry.attributes",
 )
 
 _our_threads: Final[set[int]] = set()
@@ -65,7 +69,12 @@ class OtlpSender:
         from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY, attach, set_value
         from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk._logs import ReadableLogRecord
+        from opentelemetry.sdk._logs.export import LogRecordExportResult
+        from opentelemetry.sdk.trace.export import SpanExportResult
 
+        self._record = ReadableLogRecord
+        self._span_sent, self._log_sent = SpanExportResult.SUCCESS, LogRecordExportResult.SUCCESS
         # An application that traces its HTTP clients must not trace the delivery of its traces.
         attach(set_value(_SUPPRESS_INSTRUMENTATION_KEY, True))
         sender = self
@@ -95,14 +104,10 @@ class OtlpSender:
     def send(self, signal: Signal, batch: Sequence[Any]) -> Sent:
         """Send one batch; a service that is away or overloaded gets it later."""
         self.status, self.error = None, ""
-        if signal == "spans":
-            done = self._spans.export(batch).name == "SUCCESS"
-        else:
-            done = (
-                self._logs.export([_readable(record, self._resource) for record in batch]).name == "SUCCESS"
-            )
-        if done:
+        if self._export(signal, batch):
             return Sent.DONE
+        if self.status is None and not self.error:
+            return self._send_what_can_be_encoded(signal, batch)
         notice(
             "Queenright's telemetry is not delivered to %s (%s); the agent goes on, delivery is tried again.",
             self.endpoint,
@@ -110,16 +115,24 @@ class OtlpSender:
         )
         return Sent.LATER if self.status is None or self.status in _LATER else Sent.REFUSED
 
+    def _export(self, signal: Signal, batch: Sequence[Any]) -> bool:
+        if signal == "spans":
+            spans = [span.readable(self._resource, SCOPE) for span in batch]
+            return self._spans.export(spans) is self._span_sent
+        records = [self._record(record.to_log_record(), self._resource, SCOPE) for record in batch]
+        return self._logs.export(records) is self._log_sent
+
+    def _send_what_can_be_encoded(self, signal: Signal, batch: Sequence[Any]) -> Sent:
+        """Send a batch that no request could be made of without what spoils it."""
+        if len(batch) == 1:
+            return Sent.REFUSED
+        for single in batch:
+            if self.send(signal, [single]) is not Sent.DONE:
+                DROPPED.count(signal)
+        return Sent.DONE
+
     def close(self) -> None:
         """Close the connections, under a request if need be."""
         for exporter in (self._spans, self._logs):
             exporter.shutdown()  # type: ignore[no-untyped-call]  # the SDK's is untyped
         _our_threads.discard(threading.get_ident())
-
-
-def _readable(record: Record, resource: Resource) -> ReadableLogRecord:
-    """Return a start record as the SDK's exporters take it."""
-    from opentelemetry.sdk._logs import ReadableLogRecord
-    from queenright.instrumentation.telemetry import SCOPE
-
-    return ReadableLogRecord(record.to_log_record(), resource, SCOPE)

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from opentelemetry.context import Context, get_current
 from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, Status, StatusCode, set_span_in_context
+
 from queenright.instrumentation import names
 from queenright.instrumentation.forks import epoch
 from queenright.instrumentation.metrics import WorkerFamilies
@@ -22,6 +23,7 @@ from queenright.instrumentation.telemetry import Attributes, Telemetry
 STALL_SECONDS: Final[Mapping[Phase, float]] = {Phase.IDLE: 240.0, Phase.LLM: 240.0, Phase.TOOL: 600.0}
 """Silence after which the worker itself counts a stall; a tool's declared timeout goes before."""
 
+_CAPTURES: Final = ("true", "1", "span_only", "span_and_event")
 _RESULTS: Final = 1024
 """So many results are remembered to tell a new one, which is progress, from an old one."""
 
@@ -89,6 +91,8 @@ class Run:
         self.trace_id = ""
         self.exemplar: dict[str, str] | None = None
         self.series = families.acquire(agent)
+        # May arguments, results and feedback leave the process?
+        self.captures = os.environ.get(names.CAPTURE_CONTENT_ENV, "").strip().lower() in _CAPTURES
         self._families = families
         self._framework, self._version = framework, version
         self._interval = heartbeat_interval

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from opentelemetry.context import Context, attach
 from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, set_span_in_context
+
 from queenright.instrumentation import names
 from queenright.instrumentation.fingerprint import fingerprint
-from queenright.instrumentation.harmless import harmless, notice
+from queenright.instrumentation.harmless import harmless, notice, report
 from queenright.instrumentation.names import Operation, Phase, ToolOutcome, Verdict
 from queenright.instrumentation.redaction import redact
 from queenright.instrumentation.run import Run, is_failure, nanoseconds, step_line
@@ -19,7 +19,6 @@ from queenright.instrumentation.steplog import iso
 
 T = TypeVar("T")
 
-_CAPTURES: Final = ("true", "1", "span_only", "span_and_event")
 _CONTENT_LIMIT: Final = 8_192
 _DELTA_SECONDS: Final = 5.0
 
@@ -31,14 +30,14 @@ def current_step() -> Step | None:
     return _current.get()
 
 
-def captures_content() -> bool:
-    """Return whether arguments, results and feedback may leave the process."""
-    return os.environ.get(names.CAPTURE_CONTENT_ENV, "").strip().lower() in (
-        "true",
-        "1",
-        "span_only",
-        "span_and_event",
-    )
+def _name(value: object) -> str:
+    """Return a name as text that can be a label and go over the wire, whatever was given."""
+    if type(value) is str and value.isascii():
+        return value
+    try:
+        return str(value).encode("utf-8", "replace").decode("utf-8")
+    except Exception:
+        return "?"
 
 
 class _Block:
@@ -74,16 +73,21 @@ class _Block:
         self._attached = attach(self._context)
 
     def __enter__(self) -> Self:
-        with harmless:
+        # `harmless`, written out: this is where every step of every agent passes.
+        try:
             self._run.touch()
             self._begin(self._run.clock())
+        except Exception as error:
+            report(error)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        with harmless:
+        try:
             self._end(self._run.clock(), error if is_failure(error) else None)
+        except Exception as ours:
+            report(ours)
         if (attached := self._attached) is not None:
             self._attached = None
             # Not `detach`: it logs an error for a block that is left in another task than it was entered in.
@@ -108,7 +112,7 @@ class Step(_Block):
 
     def __init__(self, run: Run, node: str) -> None:
         super().__init__(run)
-        self.node = node
+        self.node = _name(node)
         self.index = -1
         self._verdict: Verdict | None = None
         self._feedback: str | None = None
@@ -158,7 +162,7 @@ class Step(_Block):
         label = self._verdict.value.lower() if self._verdict else "continue"
         if self._verdict is not None:
             span.set_attribute(names.STEP_VERDICT, self._verdict.value)
-        feedback = redact(str(self._feedback)) if self._feedback and captures_content() else None
+        feedback = redact(str(self._feedback)) if self._feedback and run.captures else None
         if feedback is not None:
             span.set_attribute(names.STEP_FEEDBACK, feedback)
         if error is not None:
@@ -207,11 +211,11 @@ class ToolCall(_Block):
 
     def __init__(self, step: Step, tool: str, arguments: object, timeout: float | None, call_id: str) -> None:
         super().__init__(step._run)
-        self.tool = tool
+        self.tool = _name(tool)
         self._step = step
         self._arguments = arguments
         self._timeout = timeout
-        self._call_id = call_id
+        self._call_id = _name(call_id)
         self._arguments_hash = ""
         self._result_hash = ""
         self._failure: BaseException | None = None
@@ -220,7 +224,7 @@ class ToolCall(_Block):
         """Say what the tool answered, and return it; only its fingerprint leaves the process, by default."""
         with harmless:
             self._result_hash = fingerprint(value)
-            if captures_content():
+            if self._run.captures:
                 self._span.set_attribute(names.GEN_AI_TOOL_CALL_RESULT, redact(str(value), _CONTENT_LIMIT))
         return value
 
@@ -241,7 +245,7 @@ class ToolCall(_Block):
             attributes[names.TOOL_TIMEOUT] = float(self._timeout)
         if self._call_id:
             attributes[names.GEN_AI_TOOL_CALL_ID] = self._call_id
-        if captures_content():
+        if run.captures:
             attributes[names.GEN_AI_TOOL_CALL_ARGUMENTS] = redact(str(self._arguments), _CONTENT_LIMIT)
         self._arguments = None
         self._open(f"execute_tool {self.tool}", SpanKind.INTERNAL, step._context, now)
@@ -291,9 +295,9 @@ class LlmCall(_Block):
 
     def __init__(self, step: Step, model: str, provider: str) -> None:
         super().__init__(step._run)
-        self.model = model
+        self.model = _name(model)
         self._step = step
-        self._provider = provider
+        self._provider = _name(provider)
         self._tokens: tuple[int, int] | None = None
         self._failure: BaseException | None = None
         self._delta_at = 0.0

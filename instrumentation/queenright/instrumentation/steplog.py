@@ -24,9 +24,18 @@ def step_log_path(storage: Path, session_id: str) -> Path:
     return storage / "sessions" / session_id / "logs" / "tool_logs.jsonl"
 
 
+_second: tuple[int, str] = (-1, "")
+
+
 def iso(time: float) -> str:
     """Return seconds since the epoch as ISO 8601 in UTC, to the millisecond."""
-    return datetime.fromtimestamp(time, UTC).isoformat(timespec="milliseconds")
+    global _second
+    whole = int(time)
+    second, text = _second
+    if second != whole:  # the same for all that happens within a second
+        text = datetime.fromtimestamp(whole, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+        _second = (whole, text)
+    return f"{text}.{int((time - whole) * 1000):03d}+00:00"
 
 
 class StepLog:

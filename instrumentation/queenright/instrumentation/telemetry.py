@@ -10,22 +10,25 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from opentelemetry import trace
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
-from opentelemetry.sdk.trace.sampling import ALWAYS_ON
-from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import NonRecordingSpan, ProxyTracerProvider, SpanContext, set_span_in_context
+from opentelemetry.trace import (
+    NonRecordingSpan,
+    NoOpTracerProvider,
+    ProxyTracerProvider,
+    SpanContext,
+    set_span_in_context,
+)
+
 from queenright.instrumentation import names
 from queenright.instrumentation.delivery import Delivery, Sender, Sent
 from queenright.instrumentation.dropped import Signal
 from queenright.instrumentation.forks import after_fork_in_child
 from queenright.instrumentation.harmless import harmless
 from queenright.instrumentation.identity import new_id
-from queenright.instrumentation.otlp import OtlpSender, endpoint_of
+from queenright.instrumentation.otlp import SCOPE, OtlpSender, endpoint_of
+from queenright.instrumentation.spans import LightTracer
 
 if TYPE_CHECKING:
     from opentelemetry._logs import Logger, LogRecord
-
-SCOPE: Final = InstrumentationScope("queenright.instrumentation")
 
 Attributes = Mapping[str, str | int | float | bool]
 
@@ -50,22 +53,6 @@ class Record(NamedTuple):
             attributes=dict(self.attributes),
             event_name=self.name,
         )
-
-
-class _Queued(SpanProcessor):
-    """Hands ended spans to the delivery; nothing else happens on the agent's thread."""
-
-    def __init__(self, delivery: Delivery) -> None:
-        self._delivery = delivery
-
-    def on_end(self, span: ReadableSpan) -> None:
-        self._delivery.put_span(span)
-
-    def shutdown(self) -> None:
-        self._delivery.close()
-
-    def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        return self._delivery.flush(timeout_millis / 1000)
 
 
 class _ApplicationLogs:
@@ -118,11 +105,10 @@ class Telemetry:
             connect or (lambda: OtlpSender(base, resource)), interval=interval, capacity=capacity
         )
         self._disabled = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
-        if tracer_provider is None:
-            own = TracerProvider(sampler=ALWAYS_ON, resource=resource, shutdown_on_exit=False)
-            own.add_span_processor(_Queued(self._delivery))
-            tracer_provider = own
-        self.tracer: Final = tracer_provider.get_tracer(SCOPE.name)
+        if tracer_provider is None and self._disabled:
+            tracer_provider = NoOpTracerProvider()
+        light = LightTracer(self._delivery.put_span)
+        self.tracer: Final = tracer_provider.get_tracer(SCOPE.name) if tracer_provider else light
 
     def record(self, name: str, time_ns: int, span: SpanContext, attributes: Attributes) -> None:
         """Queue a start record."""

@@ -14,6 +14,7 @@ from typing import Self
 
 from opentelemetry.trace import NoOpTracerProvider
 from prometheus_client import REGISTRY, CollectorRegistry
+
 from queenright.instrumentation.harmless import harmless, notice
 from queenright.instrumentation.identity import check_session_id, new_id
 from queenright.instrumentation.metrics import WorkerFamilies

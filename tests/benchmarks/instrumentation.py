@@ -1,0 +1,139 @@
+"""
+What watching costs the agent: a step against three raw OpenTelemetry spans, and the metrics alone.
+
+Both sides are measured in turns in the same process, on CPU time of the calling thread, and hand their spans to
+an exporter that throws them away: the raw side through the SDK's batch processor, ours through our own delivery.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from prometheus_client import CollectorRegistry
+
+from queenright.instrumentation import Telemetry, Worker
+from queenright.instrumentation.delivery import Sent
+from queenright.instrumentation.dropped import Signal
+from queenright.instrumentation.metrics import WorkerFamilies
+from tests.benchmarks.row import Row
+
+ROUNDS = 41
+STEPS = 100
+ATTRIBUTES = {
+    "gen_ai.agent.name": "deep_research_agent",
+    "gen_ai.conversation.id": "0198c0de-0000-7000-8000-000000000001",
+    "queenright.incarnation.id": "0198c0de-0000-7000-8000-000000000002",
+    "queenright.node.id": "researcher",
+    "queenright.step.index": 7,
+    "gen_ai.operation.name": "execute_tool",
+    "gen_ai.tool.name": "search",
+    "queenright.tool.timeout": 30.0,
+}
+
+
+class Nowhere(SpanExporter):
+    """Throws spans away."""
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        return SpanExportResult.SUCCESS
+
+
+class NowhereToo:
+    """The same, for our own delivery."""
+
+    def send(self, signal: Signal, batch: Sequence[Any]) -> Sent:
+        return Sent.DONE
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+def run() -> list[Row]:
+    """Measure both; the budgets are those of DESIGN §8."""
+    with tempfile.TemporaryDirectory() as storage:
+        return [*_step_against_spans(storage), _metrics_alone()]
+
+
+def _step_against_spans(storage: str) -> list[Row]:
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(Nowhere(), max_queue_size=100_000, schedule_delay_millis=500))
+    tracer = provider.get_tracer("raw")
+    telemetry = Telemetry(connect=NowhereToo, capacity=100_000)
+    arguments = {"q": "hive", "limit": 10}
+
+    def raw() -> None:
+        with (
+            tracer.start_as_current_span("step researcher", attributes=ATTRIBUTES),
+            tracer.start_as_current_span("chat model", attributes=ATTRIBUTES),
+        ):
+            pass
+        with tracer.start_as_current_span("execute_tool search", attributes=ATTRIBUTES):
+            pass
+
+    registry = CollectorRegistry()
+    with Worker("deep_research_agent", telemetry=telemetry, registry=registry, storage=storage) as worker:
+
+        def ours() -> None:
+            with worker.step("researcher") as step:
+                with step.llm("model", "provider") as llm:
+                    llm.usage(120, 30)
+                with step.tool("search", arguments, timeout=30.0) as call:
+                    call.result("three results, none of them new")
+                step.verdict("CONTINUE")
+
+        ratios, raws, oursides = [], [], []
+        for _ in range(ROUNDS):
+            one, other = _seconds(raw), _seconds(ours)
+            raws.append(one)
+            oursides.append(other)
+            ratios.append(other / one)
+    telemetry.close()
+    provider.shutdown()
+    ratio = statistics.median(ratios)
+    return [
+        Row(
+            "a step: 3 spans, start records, metrics, step log, against 3 raw spans",
+            f"{ratio:.2f} × ({statistics.median(oursides) * 1e6:.0f} µs / {statistics.median(raws) * 1e6:.0f} µs)",
+            "≤ 1.5 ×",
+            ratio <= 1.5,
+        )
+    ]
+
+
+def _metrics_alone() -> Row:
+    series = WorkerFamilies.of(CollectorRegistry()).acquire("deep_research_agent")
+    exemplar = {"trace_id": "4bf92f3577b34da6a3ce929d0e0e4736"}
+
+    def metrics() -> None:
+        now = time.time()
+        for _ in range(6):  # begin and end of step, model call and tool call
+            series.activity(now)
+        series.used("model", 120, 30)
+        series.tool_ended("search", "ok", 0.2, exemplar)
+        series.step_ended("researcher", "retry", 1.2, exemplar)
+        series.bad_steps(1, 3)
+        series.progress(now)
+
+    seconds = statistics.median(_seconds(metrics) for _ in range(ROUNDS))
+    return Row("all metrics of a step", f"{seconds * 1e6:.1f} µs", "≤ 10 µs", seconds <= 10e-6)
+
+
+def _seconds(what: Callable[[], None]) -> float:
+    """Return the seconds that one call takes, over a round of them."""
+    gc.collect()
+    start = time.thread_time()
+    for _ in range(STEPS):
+        what()
+    return (time.thread_time() - start) / STEPS
+
+
+if __name__ == "__main__":
+    for row in run():
+        print(row)
