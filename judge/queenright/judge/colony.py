@@ -151,7 +151,7 @@ class JudgeAndQueen:
 
     def _worker_changed(self, event: AgentEvent) -> None:
         health = self._monitor.get(event.agent_id, event.session_id)
-        if health is not None and self._judge.wants(health):
+        if health is not None and self._judge.is_news(health):
             self._wake(event.agent_id, event.session_id, event.type.value)
 
     def _ticket_arrived(self, event: AgentEvent) -> None:

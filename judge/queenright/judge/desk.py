@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.summary import no_active_session, summarise
@@ -13,8 +13,15 @@ from queenright.judge.rules import SUMMARY
 from queenright.runtime.events import Clock
 from queenright.runtime.tools import Tool
 
-# As in a step log's path: nothing that could leave its folder.
-SessionId = Annotated[str, Field(max_length=200, pattern=r"^(?!\.\.$)[^/\\\x00]*$")]
+
+def _no_path(session_id: str) -> str:
+    # A session's id is a folder's name in the step logs.
+    if session_id == ".." or any(separator in session_id for separator in "/\\\x00"):
+        raise ValueError("a session id holds no path separator and no '..'")
+    return session_id
+
+
+SessionId = Annotated[str, Field(max_length=200), AfterValidator(_no_path)]
 
 
 class SummaryArguments(BaseModel):

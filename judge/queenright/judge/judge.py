@@ -11,7 +11,7 @@ from typing import Final
 from opentelemetry.trace import Span, Tracer, get_current_span
 from pydantic import BaseModel, ConfigDict, Field
 
-from queenright.health.findings import WorkerKey
+from queenright.health.findings import FindingKind, Severity, WorkerKey
 from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.settings import HealthSettings
 from queenright.health.summary import summarise
@@ -38,6 +38,8 @@ _log = logging.getLogger(__name__)
 JUDGE_GRAPH: Final = "worker_health_judge"
 HEALTH_CHECK: Final = "health_check"
 JUDGE_NODE: Final = "judge"
+
+Shown = frozenset[tuple[FindingKind, Severity]]
 
 _EVALUATION: Final = "worker_health"
 
@@ -95,6 +97,8 @@ class HealthJudge:
         self._look_at_all = False
         self._looked_at_all = clock()
         self._coverage = Coverage(tickets)
+        # What each worker showed when it was last judged: between ticks only news wakes the judge.
+        self._judged: dict[WorkerKey, Shown] = {}
 
     def graph(self) -> GraphSpec:
         """Return the judge's graph: one node, woken by a timer."""
@@ -130,6 +134,10 @@ class HealthJudge:
         finding = reason_for_ticket(health)
         return finding is not None and not self._coverage.covers(health, finding)
 
+    def is_news(self, health: WorkerHealth) -> bool:
+        """Return whether a worker shows what it did not show when it was last judged."""
+        return self.wants(health) and self._judged.get(health.key) != _shown(health)
+
     def note(self, agent_id: str | None, session_id: str | None, reason: str) -> bool:
         """Remember what to look at in the next check; return whether a check must be asked for."""
         idle = not self._woken and not self._look_at_all
@@ -151,6 +159,7 @@ class HealthJudge:
         counted = False
         if everybody:
             self._looked_at_all = now
+            self._judged.clear()
             counted = await self._count_standing()
             healths = list(self._monitor.workers())
         else:
@@ -186,6 +195,7 @@ class HealthJudge:
         health = self._desk.health
         if health is None or not self.wants(health):
             return "healthy"  # recovered while others were judged
+        self._judged[key] = _shown(health)
         vitals = health.vitals
         with self._tracer.start_as_current_span(
             f"{names.SPAN_JUDGE_CHECK} {vitals.agent_id}",
@@ -266,6 +276,10 @@ class HealthJudge:
             "woken_by": reason,
         }
         return f"Health check at {at}. This worker shows something; judge it.\n{quote('check', check)}"
+
+
+def _shown(health: WorkerHealth) -> Shown:
+    return frozenset((finding.kind, finding.severity) for finding in health.findings if finding.ticket)
 
 
 def _record(span: Span, outcome: CheckOutcome, explanation: str) -> None:

@@ -82,7 +82,7 @@ def should_ticket(summary: Mapping[str, Any]) -> dict[str, Any] | None:
         "cause": wording.cause(
             finding.kind,
             agent=agent,
-            node=str(summary.get("node_id") or ""),
+            node=str(summary.get("worker_node_id") or ""),
             evidence=finding.evidence,
             since=finding.since,
         ),

@@ -181,7 +181,7 @@ class Queen:
             finally:
                 self._current = None
             after = self._tickets.get(ticket.ticket_id)
-            decision = "undecided" if after is None else after.status.value
+            decision = (after.triage_decision if after is not None else None) or "undecided"
             span.set_attribute(names.TRIAGE_DECISION, decision)
         return decision
 

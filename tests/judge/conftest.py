@@ -1,0 +1,233 @@
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from prometheus_client import CollectorRegistry
+
+from queenright.health.monitor import HealthMonitor, WorkerHealth
+from queenright.health.settings import HealthSettings
+from queenright.health.store import Store
+from queenright.health.ticket_service import TicketService
+from queenright.health.tickets import EscalationTicket
+from queenright.judge import JudgeAndQueen, JudgeSettings
+from queenright.judge.rules import RulesModel
+from queenright.runtime.bus import EventBus
+from queenright.runtime.events import AgentEvent, EventType
+from queenright.runtime.model import Message, Model, ModelReply, ToolCall, ToolSpec
+
+AGENT = "deep_research_agent"
+SESSION = "session_1"
+TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+
+Speak = Callable[[Sequence[Message], Sequence[ToolSpec]], ModelReply | Awaitable[ModelReply]]
+
+
+class FakeTime:
+    """A clock that stands until it is moved, and sleepers that wake as it passes them."""
+
+    def __init__(self) -> None:
+        self.now = 1_800_000_000.0
+        self._sleepers: list[tuple[float, asyncio.Future[None]]] = []
+
+    def __call__(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        waking = asyncio.get_running_loop().create_future()
+        self._sleepers.append((self.now + seconds, waking))
+        await waking
+
+    def due(self, until: float) -> tuple[float, asyncio.Future[None]] | None:
+        self._sleepers = [s for s in self._sleepers if not s[1].done()]
+        first = min(self._sleepers, key=lambda s: s[0], default=None)
+        return first if first is not None and first[0] <= until else None
+
+
+class TalkingModel:
+    """A model that is a function of what it is shown; what it was shown is kept."""
+
+    name = "talking"
+
+    def __init__(self, speak: Speak) -> None:
+        self.speak = speak
+        self.shown: list[list[Message]] = []
+
+    async def complete(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
+        self.shown.append(list(messages))
+        reply = self.speak(messages, tools)
+        return await reply if isinstance(reply, Awaitable) else reply
+
+
+def call(tool: str, **arguments: Any) -> ModelReply:
+    return ModelReply(
+        tool_calls=(ToolCall("c", tool, json.dumps(arguments)),), input_tokens=100, output_tokens=10
+    )
+
+
+class Hive:
+    """Everything from an event of a worker to a decided ticket: real store, monitor, tickets, graphs."""
+
+    def __init__(self, path: Path, time: FakeTime, settings: HealthSettings) -> None:
+        self.path, self.time, self.settings = path, time, settings
+        self.exporter = InMemorySpanExporter()
+        self.changes: list[EscalationTicket] = []
+        self.events: list[AgentEvent] = []
+        self.judge_model: Model = RulesModel()
+        self.queen_model: Model = RulesModel()
+        self.running = False
+
+    async def start(self, *, keep_monitor: bool = False, log: bool = True) -> None:
+        self.registry = CollectorRegistry()
+        self.store = Store.open(f"sqlite:///{self.path / 'queenright.db'}")
+        self.bus = EventBus(log=self.store if log else None)
+        self.bus.subscribe(self.events.append, name="test")
+        if not keep_monitor:
+            self.monitor = HealthMonitor(self.settings)
+        self.tickets = TicketService(
+            self.store,
+            settings=self.settings,
+            clock=self.time,
+            publish=self.bus.fan_out,
+            on_change=lambda _, ticket: self.changes.append(ticket),
+        )
+        provider = TracerProvider()
+        provider.add_span_processor(SimpleSpanProcessor(self.exporter))
+        self.judging = JudgeAndQueen(
+            bus=self.bus,
+            monitor=self.monitor,
+            tickets=self.tickets,
+            settings=self.settings,
+            judge=JudgeSettings(),
+            clock=self.time,
+            storage=self.path,
+            registry=self.registry,
+            tracer=provider.get_tracer("test"),
+            monotonic=self.time,
+            sleep=self.time.sleep,
+            models=(self.judge_model, self.queen_model),
+        )
+        await self.judging.start()
+        self.running = True
+
+    async def stop(self) -> None:
+        if self.running:
+            self.running = False
+            await self.judging.stop()
+            await self.bus.close()
+            await self.store.close()
+
+    # -- what workers do ------------------------------------------------------------------------
+
+    async def worker(
+        self, event_type: EventType, agent: str = AGENT, session: str = SESSION, **data: Any
+    ) -> None:
+        event = AgentEvent(
+            type=event_type,
+            time=self.time.now,
+            agent_id=agent,
+            session_id=session,
+            incarnation_id="life-1",
+            node_id="researcher",
+            graph_id="deep-research",
+            trace_id=TRACE,
+            span_id=SPAN,
+            data=data,
+        )
+        said = self.monitor.apply(event, self.time.now)
+        self.bus.fan_out(event)
+        if said:
+            await self.bus.publish(*said)
+
+    async def begin(self, agent: str = AGENT, session: str = SESSION) -> None:
+        """Start a worker and let its start grace pass."""
+        await self.worker(EventType.EXECUTION_STARTED, agent, session, start_records=True)
+        await self.worker(EventType.STEP_STARTED, agent, session)
+        await self.pass_time(self.settings.judge.start_grace_seconds + 1)
+
+    async def bad_steps(
+        self, count: int, agent: str = AGENT, session: str = SESSION, text: str = "same error"
+    ) -> None:
+        for _ in range(count):
+            await self.worker(EventType.STEP_COMPLETED, agent, session, verdict="RETRY", text=text)
+        await self.settle()
+
+    async def good_step(self, agent: str = AGENT, session: str = SESSION) -> None:
+        await self.worker(EventType.STEP_COMPLETED, agent, session, verdict="ACCEPT", text="done")
+        await self.tell_tickets(agent, session)
+        await self.settle()
+
+    async def tell_tickets(self, agent: str = AGENT, session: str = SESSION) -> None:
+        """What the service does when a worker's findings changed."""
+        health = self.monitor.get(agent, session)
+        assert health is not None
+        await self.tickets.observe(health)
+
+    def health(self, agent: str = AGENT) -> WorkerHealth:
+        health = self.monitor.get(agent)
+        assert health is not None
+        return health
+
+    # -- time -----------------------------------------------------------------------------------
+
+    async def settle(self) -> None:
+        """Let everything come to rest: the loop idle, the database written, no run in progress."""
+        quiet = 0
+        async with asyncio.timeout(20):
+            while quiet < 3:
+                before = (len(self.events), len(self.exporter.get_finished_spans()))
+                await self.bus.drain()
+                for _ in range(5):
+                    await asyncio.sleep(0)
+                # A thread of the store answers in its own time.
+                await asyncio.sleep(0.001 if self.store.depth == 0 else 0.003)
+                still = before == (len(self.events), len(self.exporter.get_finished_spans()))
+                quiet = quiet + 1 if still and self.store.depth == 0 else 0
+
+    async def pass_time(self, seconds: float) -> None:
+        until = self.time.now + seconds
+        await self.settle()
+        while (sleeper := self.time.due(until)) is not None:
+            self.time.now = max(self.time.now, sleeper[0])
+            sleeper[1].set_result(None)
+            await self.settle()
+        self.time.now = until
+        await self.settle()
+
+    async def tick(self, count: int = 1) -> None:
+        for _ in range(count):
+            await self.pass_time(self.settings.judge.interval_seconds)
+
+    # -- what came of it ------------------------------------------------------------------------
+
+    def of(self, event_type: EventType) -> list[AgentEvent]:
+        return [event for event in self.events if event.type is event_type]
+
+    def metric(self, name: str, **labels: str) -> float:
+        return self.registry.get_sample_value(name, labels) or 0.0
+
+    def span(self, name: str) -> ReadableSpan:
+        [span] = [s for s in self.exporter.get_finished_spans() if s.name == name]
+        return span
+
+    async def ticket(self) -> EscalationTicket:
+        [ticket] = await self.tickets.history(10)
+        return ticket
+
+
+@pytest.fixture
+def settings() -> HealthSettings:
+    return HealthSettings()
+
+
+@pytest.fixture
+async def hive(tmp_path: Path, settings: HealthSettings) -> AsyncIterator[Hive]:
+    """Everything, not started yet, so that a test may choose the models."""
+    hive = Hive(tmp_path, FakeTime(), settings)
+    yield hive
+    await hive.stop()

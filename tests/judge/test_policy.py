@@ -1,0 +1,173 @@
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queenright.health.findings import FindingKind, Severity
+from queenright.judge import policy, wording
+
+AT = 1_800_000_000.0
+
+
+def finding(kind: str = "doom_loop", severity: str = "high", *, ticket: bool = True) -> dict[str, Any]:
+    return {
+        "kind": kind,
+        "severity": severity,
+        "evidence": "search was called 9 times",
+        "since": AT,
+        "ticket": ticket,
+    }
+
+
+def summary(*findings: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    base = {
+        "worker_agent_id": "researcher_agent",
+        "worker_node_id": "search",
+        "steps_since_last_accept": 6,
+        "stall_minutes": 0.1,
+        "recent_verdicts": ["RETRY"],
+        "evidence_snippet": "no results",
+    }
+    return {**base, "findings": list(findings), **fields}
+
+
+def ticket(severity: str = "medium", kind: str = "retry_storm", **fields: Any) -> dict[str, Any]:
+    base = {
+        "ticket_id": "t",
+        "worker_agent_id": "researcher_agent",
+        "worker_node_id": "search",
+        "cause": "researcher_agent repeats itself.",
+        "suggested_action": "Restart it.",
+        "steps_since_last_accept": 6,
+        "stall_minutes": None,
+        "recent_verdicts": ["RETRY"],
+        "occurrences": 1,
+    }
+    return {**base, "severity": severity, "kind": kind, **fields}
+
+
+def test_no_finding_is_no_ticket() -> None:
+    assert policy.should_ticket(summary()) is None
+
+
+def test_a_finding_that_is_only_shown_is_no_ticket() -> None:
+    """B14: the warning band, and everything in the start grace."""
+    assert policy.should_ticket(summary(finding("retry_storm", "low", ticket=False))) is None
+
+
+def test_the_worst_finding_names_the_ticket() -> None:
+    draft = policy.should_ticket(summary(finding("stall", "medium"), finding("doom_loop", "critical")))
+
+    assert draft is not None
+    assert draft["severity"] == "critical"
+    assert draft["cause"].startswith(
+        "researcher_agent (node search) has been going in circles since 08:00 UTC: "
+    )
+
+
+@pytest.mark.parametrize(
+    "garbage", [None, [], [{}], ["x"], [{"kind": "bees", "severity": "high", "since": 1}], 7 * [{}]]
+)
+def test_what_is_no_finding_is_left_out(garbage: Any) -> None:
+    assert policy.should_ticket({"findings": garbage}) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "decision"),
+    [
+        (ticket("low", steps_since_last_accept=7), "dismiss"),
+        (ticket("low", steps_since_last_accept=8), "dismiss"),
+        (ticket("low", steps_since_last_accept=10), "intervene"),
+        (ticket("medium", steps_since_last_accept=9), "dismiss"),
+        (ticket("medium", steps_since_last_accept=10), "intervene"),
+        (ticket("medium", stall_minutes=3.9), "dismiss"),
+        (ticket("medium", stall_minutes=4.0), "intervene"),
+        (ticket("medium", "doom_loop"), "intervene"),
+        (ticket("medium", "provider_failure"), "intervene"),
+        (ticket("medium", "doom_loop", recent_verdicts=["RETRY", "ACCEPT"]), "dismiss"),
+        (ticket("high", steps_since_last_accept=0, recent_verdicts=["ACCEPT"]), "intervene"),
+        (ticket("critical", steps_since_last_accept=0), "intervene"),
+    ],
+)
+def test_the_criteria_of_triage(given: dict[str, Any], decision: str) -> None:
+    """B25, B47: a stall of exactly the threshold is one; high and critical go to the operator."""
+    assert policy.triage(given, None).decision == decision
+
+
+@pytest.mark.parametrize("severity", list(Severity))
+def test_a_condition_that_is_gone_is_dismissed_at_any_severity(severity: Severity) -> None:
+    """B47: re-checked against how the worker is now."""
+    decision = policy.triage(ticket(severity.value), summary())
+
+    assert (decision.decision, decision.text) == ("dismiss", "recovered before triage")
+
+
+def test_the_workers_numbers_now_count_not_those_of_the_ticket() -> None:
+    decision = policy.triage(ticket("medium"), summary(finding("retry_storm"), steps_since_last_accept=12))
+
+    assert decision.decision == "intervene"
+
+
+@given(
+    severity=st.sampled_from(["high", "critical"]),
+    kind=st.sampled_from(list(FindingKind)),
+    steps=st.integers(0, 300),
+    cause=st.text(max_size=200),
+    verdicts=st.lists(st.sampled_from(["ACCEPT", "RETRY", "CONTINUE"]), max_size=5),
+)
+def test_nothing_a_ticket_says_gets_it_dismissed_while_it_binds(
+    severity: str, kind: FindingKind, steps: int, cause: str, verdicts: list[str]
+) -> None:
+    """B52: for any text and any numbers."""
+    given = ticket(severity, kind.value, steps_since_last_accept=steps, cause=cause, recent_verdicts=verdicts)
+
+    decision = policy.triage(given, summary(finding(kind.value, severity)))
+
+    assert decision.decision == "intervene"
+    assert "researcher_agent" in decision.text
+
+
+@pytest.mark.parametrize("kind", list(FindingKind))
+def test_every_kind_of_finding_has_an_analysis_a_person_can_act_on(kind: FindingKind) -> None:
+    """Who, what, since when; why it matters; what to do: three sentences or so, each whole."""
+    draft = policy.should_ticket(summary(finding(kind.value)))
+    assert draft is not None
+    text = policy.analysis(ticket("high", kind.value, **{k: draft[k] for k in ("cause", "suggested_action")}))
+
+    assert text.startswith("researcher_agent (node search) has ")
+    assert "since 08:00 UTC: search was called 9 times." in text
+    assert wording.advice(kind) in text
+    assert text.endswith(".")
+    assert 3 <= text.count(". ") + 1 <= 5
+    assert 150 < len(text) < 520
+    assert "  " not in text
+
+
+def test_no_two_kinds_say_the_same() -> None:
+    said = [(wording.matters(k), wording.advice(k), wording.cause(k, agent="a")) for k in FindingKind]
+
+    for column in zip(*said, strict=True):
+        assert len(set(column)) == len(FindingKind)
+
+
+def test_the_numbers_are_said_once_and_only_if_they_say_something() -> None:
+    text = policy.analysis(ticket("high", "doom_loop", stall_minutes=6.2, occurrences=3))
+
+    assert "(6 bad steps since the last accepted one, no activity for 6 min, seen 3 times)." in text
+    assert "bad step" not in policy.analysis(ticket("high", "retry_storm"))
+    assert "activity" not in policy.analysis(ticket("high", "doom_loop", stall_minutes=0.2))
+
+
+@pytest.mark.parametrize(
+    ("minutes", "said"), [(1, "60 s"), (4, "4 min"), (89, "89 min"), (90, "1.5 h"), (600, "10.0 h")]
+)
+def test_durations_are_said_as_people_say_them(minutes: float, said: str) -> None:
+    assert wording.numbers(bad_steps=1, stall_minutes=minutes).endswith(f"no activity for {said}")
+
+
+def test_evidence_of_many_lines_becomes_one() -> None:
+    text = wording.cause(FindingKind.STALL, agent="a", evidence="one\n  two\t" + "x" * 500)
+
+    assert "one two x" in text
+    assert len(text) < 300

@@ -1,0 +1,100 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queenright.judge.quoting import quote, unquote
+from queenright.judge.rules import DISMISS, EMIT, NOTIFY, SUMMARY, RulesModel
+from queenright.runtime.model import Message, ModelError, ToolCall, ToolSpec
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def offered(*names: str) -> list[ToolSpec]:
+    return [ToolSpec(name, "", {}) for name in names]
+
+
+@given(st.dictionaries(st.text(), JSON, max_size=4))
+def test_whatever_is_quoted_comes_back_and_forges_no_marker(data: dict[str, object]) -> None:
+    """B52: data cannot end its own quotation."""
+    text = quote("worker", data)
+
+    assert unquote("worker", text) == data
+    assert text.count("<") == text.count(">") == 2
+
+
+@pytest.mark.parametrize(
+    "text", ["", "<worker>\nnot json\n</worker>", "<worker>\n[1]\n</worker>", "<other>\n{}\n</other>"]
+)
+def test_what_is_no_quotation_is_none(text: str) -> None:
+    assert unquote("worker", text) is None
+
+
+async def test_the_rules_speak_only_as_judge_or_queen() -> None:
+    with pytest.raises(ModelError, match="offered fly"):
+        await RulesModel().complete([Message(role="user", content="hi")], offered("fly"))
+
+
+@pytest.mark.parametrize(
+    ("tool", "said", "fault"),
+    [(EMIT, "hello", "no <check>"), (NOTIFY, "hello", "no <ticket>"), (EMIT, None, "nothing was asked")],
+)
+async def test_a_conversation_without_a_question_is_no_answer(
+    tool: str, said: str | None, fault: str
+) -> None:
+    messages = [] if said is None else [Message(role="user", content=said)]
+
+    with pytest.raises(ModelError, match=fault):
+        await RulesModel().complete(messages, offered(tool))
+
+
+async def test_a_summary_that_is_no_summary_is_no_answer() -> None:
+    """B51: a tool that failed is not a healthy worker."""
+    messages = [
+        Message(role="user", content=quote("check", {"agent_id": "a", "session_id": "s"})),
+        Message(role="assistant", content="", tool_calls=(ToolCall("1", SUMMARY, "{}"),)),
+        Message(role="tool", content="error: the database is locked", tool_call_id="1"),
+    ]
+
+    with pytest.raises(ModelError, match="the database is locked"):
+        await RulesModel().complete(messages, offered(EMIT))
+
+
+async def test_earlier_checks_in_the_conversation_do_not_count() -> None:
+    earlier = [
+        Message(role="user", content=quote("check", {"agent_id": "old", "session_id": "s"})),
+        Message(role="assistant", content="", tool_calls=(ToolCall("1", SUMMARY, "{}"),)),
+        Message(role="tool", content=quote("worker", {"findings": []}), tool_call_id="1"),
+    ]
+    now = Message(role="user", content=quote("check", {"agent_id": "new", "session_id": "s"}))
+
+    reply = await RulesModel().complete([*earlier, now], offered(EMIT))
+
+    assert reply.tool_calls[0].name == SUMMARY
+    assert json.loads(reply.tool_calls[0].arguments)["agent_id"] == "new"
+
+
+async def test_a_worker_that_is_known_no_more_is_triaged_by_its_ticket() -> None:
+    ticket = {
+        "ticket_id": "t",
+        "severity": "low",
+        "kind": "retry_storm",
+        "worker_agent_id": "a",
+        "worker_session_id": "s",
+        "steps_since_last_accept": 3,
+    }
+    messages = [
+        Message(role="user", content=quote("ticket", ticket)),
+        Message(role="assistant", content="", tool_calls=(ToolCall("1", SUMMARY, "{}"),)),
+        Message(role="tool", content=quote("worker", {"status": "no_active_session"}), tool_call_id="1"),
+    ]
+
+    [call] = (await RulesModel().complete(messages, offered(NOTIFY, DISMISS))).tool_calls
+
+    assert call.name == DISMISS
+    assert json.loads(call.arguments)["reason"] == "low severity and 3 bad steps, fewer than 8"
