@@ -18,6 +18,7 @@ from queenright.alerting.files import runbook
 from queenright.alerting.webhook import WebhookRefused, parse_webhook
 from queenright.health import event_log
 from queenright.health.tickets import TicketClosed, TicketUnknown
+from queenright.runtime.events import ALERT_CLASS
 from queenright.server.service import Service
 from queenright.server.view import agent_row, event_line, status, ticket_row
 
@@ -84,7 +85,7 @@ def create_app(service: Service) -> FastAPI:
         ticket = await _ticket(ticket_id)
         events = await service.store.read(
             lambda connection: event_log.read_events(
-                connection, agent_id=ticket["worker_agent_id"], limit=10_000
+                connection, types=ALERT_CLASS, agent_id=ticket["worker_agent_id"], limit=10_000
             )
         )
         about = [event_line(event) for _, event in events if _concerns(event.data, ticket_id)]

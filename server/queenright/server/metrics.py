@@ -11,7 +11,13 @@ import time
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -19,6 +25,9 @@ from queenright.health.findings import FindingKind, HealthState, Severity
 from queenright.health.monitor import WorkerHealth
 from queenright.instrumentation import names
 from queenright.runtime.events import AgentEvent, EventType
+
+# `_created` series double the page, and no rule or dashboard reads them.
+disable_created_metrics()
 
 _DELAY_BUCKETS = (0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
 

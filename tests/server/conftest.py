@@ -1,0 +1,66 @@
+"""The service behind real sockets, with the demo's clock and no programs beside it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.settings import Settings, load_settings
+from queenright.server.up import DEMO_DEFAULTS, Running, serving
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return load_settings(
+        defaults=DEMO_DEFAULTS | {"storage": tmp_path / "storage"}, http={"port": 0}, otlp={"port": 0}
+    )
+
+
+@pytest.fixture
+async def running(settings: Settings) -> AsyncIterator[Running]:
+    async with serving(settings) as found:
+        yield found
+
+
+@pytest.fixture
+async def http(running: Running) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=running.url, trust_env=False) as client:
+        yield client
+
+
+def looping(
+    now: float, *, agent: str = "looper", times: int = 20, ended: bool = False
+) -> Iterator[AgentEvent]:
+    """A run that began a minute ago and has repeated one call ever since, a second apart."""
+
+    def event(kind: EventType, at: float, **data: object) -> AgentEvent:
+        return AgentEvent(
+            type=kind,
+            time=at,
+            agent_id=agent,
+            session_id=f"{agent}-session",
+            incarnation_id="one",
+            node_id="search",
+            data=data,
+        )
+
+    start = now - 50
+    yield event(EventType.EXECUTION_STARTED, start, framework="test", start_records=True)
+    for turn in range(times):
+        at = start + 1 + turn
+        yield event(
+            EventType.TOOL_CALL_COMPLETED,
+            at,
+            tool="search",
+            turn=str(turn),
+            args_hash="a" * 16,
+            result_hash="b" * 16,
+            outcome="ok",
+        )
+        yield event(EventType.STEP_COMPLETED, at, index=turn, verdict="RETRY")
+    if ended:
+        yield event(EventType.EXECUTION_COMPLETED, now)

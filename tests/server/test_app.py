@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from queenright.instrumentation import names
+from queenright.runtime.events import EventType
+from queenright.server.up import Running
+from tests.server.conftest import looping
+
+
+async def until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline, f"within 10 s: {what}"
+        await asyncio.sleep(0.02)
+
+
+async def ticket_on(running: Running, **looper: Any) -> str:
+    service = running.service
+    await service.ingest(list(looping(service.clock(), **looper)))
+    await until(lambda: any(t.analysis for t in service.tickets.open_tickets()), "a ticket that was triaged")
+    return service.tickets.open_tickets()[0].ticket_id
+
+
+async def test_a_loop_that_comes_in_becomes_a_triaged_ticket(running: Running) -> None:
+    ticket_id = await ticket_on(running)
+
+    ticket = running.service.tickets.get(ticket_id)
+    assert ticket is not None
+    assert ticket.kind.value == "doom_loop"
+    assert ticket.status.value == "intervening"
+    assert "search" in (ticket.analysis or "")
+
+
+async def test_the_api_tells_agents_and_tickets(running: Running, http: httpx.AsyncClient) -> None:
+    ticket_id = await ticket_on(running)
+
+    agents = (await http.get("/api/agents")).json()["agents"]
+    tickets = (await http.get("/api/tickets")).json()["tickets"]
+    health = (await http.get("/api/agents/looper/health")).json()
+
+    assert [a["agent_id"] for a in agents] == ["looper"]
+    assert [t["ticket_id"] for t in tickets] == [ticket_id]
+    assert health["state"] == "stuck"
+
+
+async def test_reading_moves_no_clock(running: Running, http: httpx.AsyncClient) -> None:
+    """B24: API, scrape and page leave every vital sign as it was."""
+    service = running.service
+    await service.ingest(list(looping(service.clock(), times=3)))
+    health = service.monitor.get("looper")
+    assert health is not None
+    before = (health.vitals.last_activity, health.vitals.last_progress, health.vitals.last_heartbeat)
+
+    for path in ("/", "/metrics", "/api/agents", "/api/agents/looper/health", "/api/status"):
+        assert (await http.get(path)).status_code == 200
+
+    assert (health.vitals.last_activity, health.vitals.last_progress, health.vitals.last_heartbeat) == before
+
+
+@pytest.mark.parametrize(
+    "path", ["/api/agents/nobody/health", "/api/tickets/none", "/tickets/none", "/runbooks/None"]
+)
+async def test_what_is_not_there_is_a_404_that_says_so(http: httpx.AsyncClient, path: str) -> None:
+    response = await http.get(path)
+
+    assert response.status_code == 404
+    assert response.headers["content-type"] == "application/problem+json"
+    assert "no" in response.json()["title"]
+
+
+async def test_an_acknowledged_ticket_says_so_and_a_closed_one_refuses(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    ticket_id = await ticket_on(running)
+
+    acknowledged = await http.post(f"/api/tickets/{ticket_id}/acknowledge")
+    await running.service.ingest(list(looping(running.service.clock(), times=0, ended=True)))
+    await until(lambda: not running.service.tickets.open_tickets(), "the ticket of an ended run closes")
+    again = await http.post(f"/api/tickets/{ticket_id}/acknowledge")
+
+    assert acknowledged.json()["status"] == "acknowledged"
+    assert again.status_code == 409
+
+
+async def test_the_webhook_wakes_the_judge(running: Running, http: httpx.AsyncClient) -> None:
+    body = {
+        "version": "4",
+        "groupKey": "{}",
+        "status": "firing",
+        "receiver": "judge",
+        "alerts": [
+            {"status": "firing", "labels": {"alertname": "QueenrightWorkerStalled", "agent": "looper"}}
+        ],
+    }
+
+    response = await http.post("/api/alertmanager/webhook", json=body)
+
+    assert response.status_code == 202
+    assert response.json() == {"symptoms": 1}
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"alerts": 3}'])
+async def test_a_malformed_webhook_is_a_400_with_the_reason(http: httpx.AsyncClient, body: bytes) -> None:
+    response = await http.post("/api/alertmanager/webhook", content=body)
+
+    assert response.status_code == 400
+    assert response.json()["title"]
+
+
+async def test_what_a_worker_wrote_is_text_on_the_page(running: Running, http: httpx.AsyncClient) -> None:
+    await ticket_on(running, agent="<script>alert(1)</script>")
+
+    page = (await http.get("/")).text
+
+    assert "<script>alert(1)" not in page
+    assert "&lt;script&gt;alert(1)" in page
+
+
+async def test_the_ticket_page_tells_its_story(running: Running, http: httpx.AsyncClient) -> None:
+    ticket_id = await ticket_on(running)
+
+    page = (await http.get(f"/tickets/{ticket_id}")).text
+
+    assert "looper" in page
+    assert "What the judge saw" in page
+    assert "queen: intervene" in page
+
+
+async def test_every_runbook_that_an_alert_names_is_served(http: httpx.AsyncClient) -> None:
+    response = await http.get("/runbooks/QueenrightIntervention")
+
+    assert response.status_code == 200
+    assert "<h1>" in response.text
+
+
+async def test_the_page_updates_by_itself(running: Running, http: httpx.AsyncClient) -> None:
+    async with http.stream("GET", "/live") as stream:
+        lines = stream.aiter_lines()
+        first = json.loads((await anext(lines)).removeprefix("data: "))
+        await anext(lines)
+        await running.service.ingest(list(looping(running.service.clock(), times=1)))
+        second = json.loads((await anext(lines)).removeprefix("data: "))
+
+    assert "looper" not in first
+    assert "looper" in second
+
+
+async def test_ready_until_a_part_stops(running: Running, http: httpx.AsyncClient) -> None:
+    ready = await http.get("/readyz")
+    running.service._tasks[0].cancel()
+    await until(running.service._tasks[0].done, "the task ends")
+    not_ready = await http.get("/readyz")
+
+    assert (ready.status_code, not_ready.status_code) == (200, 503)
+    assert not_ready.json()["missing"] == ["deadlines has stopped"]
+    assert (await http.get("/healthz")).text == "ok\n"
+
+
+async def test_every_metric_of_the_service_is_on_its_page(running: Running, http: httpx.AsyncClient) -> None:
+    """The names in the table, the live page: one the other's, but for parts of the service still to come."""
+    await ticket_on(running)
+    page = (await http.get("/metrics")).text
+    families = {line.split()[2] for line in page.splitlines() if line.startswith("# TYPE queenright_")}
+
+    known = {name for name in names.METRICS}
+    assert families <= known
+    missing = known - families - {name for name in known if name.startswith("queenright_worker_")}
+    assert missing == {
+        "queenright_circuit_breaker_state",
+        "queenright_circuit_breaker_transitions_total",
+        "queenright_interventions_total",
+        "queenright_recoveries_total",
+        "queenright_telemetry_dropped_total",
+        "queenright_time_to_intervention_seconds",
+    }
+
+
+async def test_every_kind_of_alert_event_has_a_line_in_the_feed(running: Running) -> None:
+    await ticket_on(running)
+
+    kinds = {event.type for event in running.service.recent}
+
+    assert {
+        EventType.HEALTH_STATE_CHANGED,
+        EventType.WORKER_ESCALATION_TICKET,
+        EventType.TICKET_TRIAGED,
+        EventType.QUEEN_INTERVENTION_REQUESTED,
+    } <= kinds
