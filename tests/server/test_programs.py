@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,19 @@ def test_tools_are_found_upwards_of_the_working_folder(path: Path, tmp_path: Pat
     tool = program(tmp_path / "work" / ".tools" / "bin", "bee")
 
     assert find_program("bee") == tool
+
+
+def test_tools_that_belong_to_somebody_else_are_not_run(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = program(tmp_path / "work" / ".tools" / "bin", "bee")
+    owner = tool.parent.stat().st_uid
+    monkeypatch.setattr("os.getuid", lambda: owner + 1)
+    if owner == 0:
+        # Root's tools are trusted by everyone; root can give them away.
+        os.chown(tool.parent, 2, -1)
+
+    assert find_program("bee") is None
 
 
 def test_alertmanager_is_found_under_the_name_that_debian_gives_it(path: Path) -> None:

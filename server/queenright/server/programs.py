@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
@@ -87,4 +88,8 @@ def _tool_folders() -> Iterator[Path]:
     """Yield ``.tools/bin`` upwards of the working folder, then of this file's checkout."""
     for start in (Path.cwd(), Path(__file__).resolve().parent):
         for folder in (start, *start.parents):
-            yield folder / ".tools" / "bin"
+            tools = folder / ".tools" / "bin"
+            # Upwards may lie a folder where anyone can write, /tmp for one: what others put there is not run.
+            with contextlib.suppress(OSError):
+                if tools.stat().st_uid in (0, os.getuid()):
+                    yield tools

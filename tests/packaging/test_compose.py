@@ -1,0 +1,206 @@
+"""docker-compose.yml: valid, pinned, on loopback; what it mounts is accepted by the native programs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from socket import socket
+from typing import Any
+
+import pytest
+import yaml
+
+from queenright.server.programs import ProgramMissing, find_program
+from queenright.server.settings import load_settings
+
+ROOT = Path(__file__).parents[2]
+COMPOSE = ROOT / "docker-compose.yml"
+# No shell and no client in their images, or gone at once; `probe` asks after the first two.
+WITHOUT_HEALTH_CHECK = {"tempo", "otel-collector", "tempo-volume"}
+
+
+@pytest.fixture(scope="module")
+def compose() -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load(COMPOSE.read_text())
+    return loaded
+
+
+def program(name: str) -> Path:
+    found = find_program(name)
+    if found is None:
+        raise ProgramMissing(name)
+    return found
+
+
+def mounts(service: dict[str, Any]) -> Iterator[tuple[Path, str]]:
+    """Yield the files and folders of the checkout that a service sees, and where."""
+    for volume in service.get("volumes", ()):
+        source, target, *_ = volume.split(":")
+        if source.startswith("."):
+            yield ROOT / source, target
+
+
+def as_mounted(compose: dict[str, Any], service: str, config: str, folder: Path) -> Path:
+    """Return a copy of a mounted configuration whose paths are those of this machine."""
+    found = {target: source for source, target in mounts(compose["services"][service])}
+    text = found.pop(config).read_text()
+    for target, source in found.items():
+        text = text.replace(target, str(source))
+    for secret in compose["services"][service].get("secrets", ()):
+        (folder / secret).write_text("http://127.0.0.1:1/services/secret\n")
+        text = text.replace(f"/run/secrets/{secret}", str(folder / secret))
+    copy = folder / Path(config).name
+    copy.write_text(text)
+    assert "/run/secrets" not in text
+    return copy
+
+
+def checked(*command: str | Path) -> None:
+    done = subprocess.run(command, text=True, capture_output=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_file_is_valid() -> None:
+    checked(sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", COMPOSE)
+
+
+def test_every_image_is_pinned_to_a_version(compose: dict[str, Any]) -> None:
+    images = [service["image"] for service in compose["services"].values()]
+    images += re.findall(r"^FROM (\S+)", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+
+    assert [image for image in images if not re.search(r":v?\d+\.\d+\.\d+", image)] == []
+
+
+def test_every_port_is_on_loopback(compose: dict[str, Any]) -> None:
+    ports = [port for service in compose["services"].values() for port in service.get("ports", ())]
+
+    assert ports
+    assert [port for port in ports if not port.startswith("127.0.0.1:")] == []
+
+
+def test_everything_mounted_exists(compose: dict[str, Any]) -> None:
+    found = [source for service in compose["services"].values() for source, _ in mounts(service)]
+
+    assert found
+    assert [source for source in found if not source.exists()] == []
+
+
+def test_every_service_says_how_it_is(compose: dict[str, Any]) -> None:
+    silent = {name for name, service in compose["services"].items() if "healthcheck" not in service}
+
+    assert silent == WITHOUT_HEALTH_CHECK
+
+
+def test_secrets_are_files_and_none_is_in_the_environment(compose: dict[str, Any]) -> None:
+    declared = compose["secrets"]
+    used = {secret for service in compose["services"].values() for secret in service.get("secrets", ())}
+    variables = [
+        name
+        for service in compose["services"].values()
+        for name in service.get("environment", {})
+        if re.search("PASSWORD|SECRET|TOKEN|KEY", name) and not name.endswith("__FILE")
+    ]
+
+    assert set(declared) == used
+    assert all(set(secret) == {"file"} for secret in declared.values())
+    assert variables == []
+
+
+def test_the_dockerfile_does_not_run_as_root() -> None:
+    last_stage = (ROOT / "Dockerfile").read_text().rpartition("FROM ")[2]
+
+    assert re.search(r"^USER [1-9]\d*$", last_stage, re.MULTILINE)
+
+
+def test_the_image_is_built_from_files_that_are_sent_to_the_builder() -> None:
+    sent = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    rooms = {path.parts[-2] for path in ROOT.glob("*/queenright")}
+
+    assert {"pyproject.toml", "README.md", "LICENSE", "requirements"} <= sent
+    assert rooms <= sent
+
+
+def test_the_services_settings_are_accepted(compose: dict[str, Any]) -> None:
+    [file] = [source for source, _ in mounts(compose["services"]["queenright"])]
+
+    settings = load_settings(file)
+
+    assert settings.alerting.alertmanager_urls == ("http://alertmanager:9093",)
+    trace_url = settings.alerting.trace_url.format(trace_id="abc")
+    assert " " not in trace_url
+    assert "%22query%22:%22abc%22" in trace_url
+
+
+def test_hosts_in_the_configurations_are_services_and_their_ports(compose: dict[str, Any]) -> None:
+    files = [source for service in compose["services"].values() for source, _ in mounts(service)]
+    texts = [file.read_text() for file in files if file.is_file()]
+    hosts = {host for text in texts for host in re.findall(r"https?://([a-z-]+):\d+", text)}
+
+    assert hosts
+    assert hosts <= set(compose["services"])
+
+
+def test_prometheus_accepts_its_configuration(compose: dict[str, Any], tmp_path: Path) -> None:
+    config = as_mounted(compose, "prometheus", "/etc/prometheus/prometheus.yml", tmp_path)
+
+    checked(program("promtool"), "check", "config", config)
+
+
+def test_alertmanager_accepts_its_configuration(compose: dict[str, Any], tmp_path: Path) -> None:
+    config = as_mounted(compose, "alertmanager", "/etc/alertmanager/alertmanager.yml", tmp_path)
+
+    checked(program("amtool"), "check-config", config)
+
+
+def test_prometheus_starts_with_its_configuration(compose: dict[str, Any], tmp_path: Path) -> None:
+    config = as_mounted(compose, "prometheus", "/etc/prometheus/prometheus.yml", tmp_path)
+
+    becomes_ready(program("prometheus"), config, f"--storage.tsdb.path={tmp_path / 'data'}")
+
+
+def test_alertmanager_starts_with_its_configuration(compose: dict[str, Any], tmp_path: Path) -> None:
+    config = as_mounted(compose, "alertmanager", "/etc/alertmanager/alertmanager.yml", tmp_path)
+
+    becomes_ready(
+        program("alertmanager"), config, f"--storage.path={tmp_path / 'data'}", "--cluster.listen-address="
+    )
+
+
+def becomes_ready(executable: Path, config: Path, *options: str) -> None:
+    """Start a program with a configuration and wait until it says that it is ready."""
+    with socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    log = config.parent / "log"
+    command: list[str | Path] = [
+        executable,
+        f"--config.file={config}",
+        f"--web.listen-address={address}",
+        *options,
+    ]
+    with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output) as process:
+        try:
+            deadline = time.monotonic() + 30
+            while not answers(f"http://{address}/-/ready"):
+                assert process.poll() is None, log.read_text()
+                assert time.monotonic() < deadline, log.read_text()
+                time.sleep(0.05)
+        finally:
+            process.terminate()
+
+
+def answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as response:
+            return bool(response.status == 200)
+    except urllib.error.HTTPError as error:
+        error.close()
+        return False
+    except OSError:
+        return False

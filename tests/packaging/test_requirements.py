@@ -1,0 +1,112 @@
+"""The pinned packages: whole, hashed, of one mind, and as pyproject.toml asks."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+ROOT = Path(__file__).parents[2]
+FILES = ("run", "llm", "dev")
+COMPROMISED = {"litellm": ("1.82.7", "1.82.8", "1.107.0")}
+
+_PIN = re.compile(r"^(?P<name>[a-z0-9][a-z0-9.-]*)==(?P<version>[^ ;]+)( ; (?P<marker>[^\\]+?))? \\$")
+_HASH = re.compile(r"^    --hash=sha256:[0-9a-f]{64}( \\)?$")
+
+
+def pins(name: str) -> dict[str, Version]:
+    lines = (ROOT / "requirements" / f"{name}.txt").read_text().splitlines()
+    return {found["name"]: Version(found["version"]) for line in lines if (found := _PIN.match(line))}
+
+
+def wanted(name: str) -> list[Requirement]:
+    """What pyproject.toml asks of one file of pinned packages."""
+    project: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    extras = project["project"]["optional-dependencies"]
+    groups = project["dependency-groups"]
+    texts = [*project["project"]["dependencies"], *extras["server"], *groups["build"]]
+    if name != "run":
+        texts += extras["llm"]
+    if name == "dev":
+        texts += [text for text in groups["dev"] if isinstance(text, str)]
+    return [Requirement(text) for text in texts]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_line_is_a_pin_or_its_hash(name: str) -> None:
+    lines = (ROOT / "requirements" / f"{name}.txt").read_text().splitlines()
+
+    odd = [line for line in lines if not _PIN.match(line) and not _HASH.match(line)]
+
+    assert lines
+    assert odd == []
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_pin_is_followed_by_a_hash(name: str) -> None:
+    lines = (ROOT / "requirements" / f"{name}.txt").read_text().splitlines()
+
+    naked = [
+        line
+        for line, after in zip(lines, [*lines[1:], ""], strict=True)
+        if _PIN.match(line) and not _HASH.match(after)
+    ]
+
+    assert naked == []
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_no_line_says_where_to_download_from(name: str) -> None:
+    text = (ROOT / "requirements" / f"{name}.txt").read_text()
+
+    assert "://" not in text
+    assert "index" not in re.sub(r"==.*", "", text)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_what_the_project_asks_for_is_pinned_to_a_version_that_satisfies_it(name: str) -> None:
+    pinned = pins(name)
+
+    wrong = [
+        str(requirement)
+        for requirement in wanted(name)
+        if (version := pinned.get(canonicalize_name(requirement.name))) is None
+        or not requirement.specifier.contains(version, prereleases=True)
+    ]
+
+    assert wrong == []
+
+
+def test_the_smaller_files_are_parts_of_the_larger() -> None:
+    run, llm, dev = (pins(name).items() for name in FILES)
+
+    assert run <= llm
+    assert llm <= dev
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_no_release_known_to_be_compromised_is_pinned(name: str) -> None:
+    pinned = pins(name)
+
+    assert not [p for p, bad in COMPROMISED.items() if str(pinned.get(p)) in bad]
+
+
+def test_no_release_known_to_be_compromised_can_be_chosen() -> None:
+    [litellm] = [requirement for requirement in wanted("llm") if requirement.name == "litellm"]
+
+    assert not [bad for bad in COMPROMISED["litellm"] if litellm.specifier.contains(bad)]
+    assert not litellm.specifier.contains("1.107.0rc2", prereleases=True)
+
+
+def test_every_dependency_has_its_reason() -> None:
+    reasons = (ROOT / "docs" / "dependencies.md").read_text()
+
+    missing = [r.name for r in wanted("dev") if f"`{r.name}`" not in reasons]
+
+    assert missing == []

@@ -1,0 +1,139 @@
+"""The wheel, built and installed elsewhere: nothing may come from the checkout."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+from queenright.server.programs import ProgramMissing, find_program
+
+ROOT = Path(__file__).parents[2]
+ROOMS = ("instrumentation", "runtime", "health", "judge", "alerting", "grafana", "server", "cli", "demo")
+HEAVY = ("fastapi", "starlette", "uvicorn", "sqlalchemy", "alembic", "litellm", "httpx", "typer", "rich")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dist")
+    build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    [built] = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    site = tmp_path_factory.mktemp("site")
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target"]
+    subprocess.run([*install, str(site), str(wheel)], check=True, capture_output=True)
+    return site
+
+
+def run(installed: Path, code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run code with the installed wheel; third-party packages are the tests' own."""
+    # -S: without it the editable install's .pth file would offer the checkout.
+    paths = [str(installed), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
+    start = f"import sys; sys.path[1:1] = {paths!r}\n"
+    command = [sys.executable, "-I", "-S", "-c", start + code, *arguments]
+    return subprocess.run(command, cwd=installed, text=True, capture_output=True, check=False)
+
+
+def test_an_agent_imports_instrumentation_and_nothing_heavier(installed: Path) -> None:
+    done = run(
+        installed,
+        "import json, queenright.instrumentation as i\n"
+        "print(json.dumps([i.__file__, sorted({m.partition('.')[0] for m in sys.modules}),"
+        " sorted(m for m in sys.modules if m.startswith('queenright.'))]))",
+    )
+
+    assert done.returncode == 0, done.stderr
+    file, modules, ours = json.loads(done.stdout)
+    assert Path(file).is_relative_to(installed)
+    assert not set(HEAVY) & set(modules)
+    assert all(name.startswith("queenright.instrumentation") for name in ours)
+
+
+def test_the_command_runs_from_the_wheel(installed: Path) -> None:
+    done = run(installed, "from queenright.cli import main; main()", "config", "check")
+
+    assert done.returncode == 0, done.stderr
+
+
+def test_up_finds_what_it_needs_from_the_wheel(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("prometheus", "alertmanager"):
+        if (found := find_program(name)) is None:
+            raise ProgramMissing(name)
+        monkeypatch.setenv(f"{name.upper()}_BIN", str(found))
+
+    done = run(installed, "from queenright.cli import main; main()", "up", "--check")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "prometheus: /" in done.stdout
+    assert "alertmanager: /" in done.stdout
+
+
+def test_the_rules_that_prometheus_mounts_come_from_the_wheel(installed: Path) -> None:
+    done = run(
+        installed,
+        "from queenright.alerting.files import rules_folder, templates_folder, runbook\n"
+        "print(rules_folder(), len(list(rules_folder().glob('*.yml'))))\n"
+        "print(templates_folder(), len(list(templates_folder().glob('*.tmpl'))))",
+    )
+
+    assert done.returncode == 0, done.stderr
+    for line in done.stdout.splitlines():
+        folder, count = line.rsplit(maxsplit=1)
+        assert Path(folder).is_relative_to(installed)
+        assert int(count) >= 1
+
+
+def test_a_store_is_made_with_the_migrations_of_the_wheel(installed: Path, tmp_path: Path) -> None:
+    database = tmp_path / "new.db"
+
+    done = run(
+        installed,
+        "import asyncio\n"
+        "from queenright.health.store import Store\n"
+        f"asyncio.run(Store.open('sqlite:///{database}').close())",
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert database.stat().st_size > 0
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_every_room_says_that_it_is_typed(wheel: Path, room: str) -> None:
+    assert f"queenright/{room}/py.typed" in ZipFile(wheel).namelist()
+
+
+def test_the_wheel_carries_every_file_of_the_rooms_that_git_does(wheel: Path) -> None:
+    listing = subprocess.run(["git", "ls-files"], cwd=ROOT, text=True, capture_output=True, check=True)
+    tracked = {
+        path.partition("/")[2]
+        for path in listing.stdout.splitlines()
+        if path.split("/")[1:2] == ["queenright"] and (ROOT / path).exists()
+    }
+
+    assert tracked
+    assert not tracked - set(ZipFile(wheel).namelist())
+
+
+def test_the_wheel_carries_the_licence_and_no_tests(wheel: Path) -> None:
+    names = ZipFile(wheel).namelist()
+
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
+    assert not [name for name in names if not name.startswith(("queenright/", "queenright-"))]
+    assert not [name for name in names if name.endswith(".pyc")]
+
+
+def test_the_namespace_has_no_init_file_that_would_hide_the_other_rooms(wheel: Path) -> None:
+    found = [path for path in ROOT.glob("*/queenright/__init__.py") if ".venv" not in path.parts]
+
+    assert found == []
+    assert "queenright/__init__.py" not in ZipFile(wheel).namelist()
