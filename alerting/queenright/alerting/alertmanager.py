@@ -45,7 +45,7 @@ class AlertsRefused(AlertmanagerError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostedAlert:
-    """One alert as Alertmanager takes it. It is firing until ``ends_at``; times in seconds since the epoch."""
+    """One alert as Alertmanager takes it. Firing until ``ends_at``; times in seconds since the epoch."""
 
     labels: dict[str, str]
     annotations: dict[str, str]

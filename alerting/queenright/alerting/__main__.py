@@ -1,0 +1,54 @@
+"""Writes the committed configuration files, or checks that they are up to date."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from queenright.alerting.config import REFERENCE_HEADER, render_alertmanager, render_prometheus
+from queenright.alerting.files import alertmanager_folder, prometheus_folder
+
+
+def generated() -> dict[Path, str]:
+    """Return every generated file and what it should hold: the configuration that compose mounts."""
+    return {
+        alertmanager_folder() / "alertmanager.yml": render_alertmanager(
+            service_url="http://queenright:8420",
+            slack_api_url_file=Path("/run/secrets/slack_api_url"),
+            pagerduty_routing_key_file=Path("/run/secrets/pagerduty_routing_key"),
+            deadman_url="http://queenright:8420/api/deadman",
+            templates=Path("/etc/alertmanager/templates"),
+            header=REFERENCE_HEADER.format(name="alertmanager.yml"),
+        ),
+        prometheus_folder() / "prometheus.yml": render_prometheus(
+            service_url="http://queenright:8420",
+            alertmanager_url="http://alertmanager:9093",
+            rules=Path("/etc/prometheus/rules"),
+            header=REFERENCE_HEADER.format(name="prometheus.yml"),
+        ),
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; 0 if all is up to date or was written, 1 if not."""
+    parser = argparse.ArgumentParser(prog="python -m queenright.alerting", description=__doc__)
+    choice = parser.add_mutually_exclusive_group(required=True)
+    choice.add_argument("--check", action="store_true", help="fail if a file is not what would be written")
+    choice.add_argument("--write", action="store_true", help="write the files")
+    write = parser.parse_args(arguments).write
+    stale = 0
+    for path, text in generated().items():
+        if path.is_file() and path.read_text(encoding="utf-8") == text:
+            continue
+        if write:
+            path.write_text(text, encoding="utf-8")
+        else:
+            print(f"{path} is not up to date; run `python -m queenright.alerting --write`", file=sys.stderr)
+            stale = 1
+    return stale
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,138 @@
+"""
+The configuration of Prometheus and Alertmanager, rendered from one template each.
+
+The committed reference files are rendered from the same templates, with the addresses of the compose file.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from queenright.alerting.files import alertmanager_folder, prometheus_folder
+
+_MARK: Final = re.compile(r"@([A-Z_]+)@")
+
+WEBHOOK_PATH: Final = "/api/alertmanager/webhook"
+
+REFERENCE_HEADER: Final = "# Written by `python -m queenright.alerting --write`; edit {name}.in instead."
+_RENDERED_HEADER: Final = "# Written by `queenright up` at every start; changes here are lost."
+
+
+def render_alertmanager(
+    *,
+    service_url: str,
+    slack_api_url_file: Path,
+    pagerduty_routing_key_file: Path,
+    deadman_url: str,
+    templates: Path,
+    pagerduty_url: str | None = None,
+    group_wait: str = "10s",
+    group_interval: str = "1m",
+    repeat_interval: str = "4h",
+    info_group_wait: str | None = None,
+    header: str = _RENDERED_HEADER,
+) -> str:
+    """
+    Return an ``alertmanager.yml``.
+
+    Args:
+        service_url: Where Alertmanager reaches Queenright, to wake the judge.
+        slack_api_url_file: Holds Slack's incoming webhook URL; read for every message.
+        pagerduty_routing_key_file: Holds the integration key of PagerDuty's Events API v2.
+        deadman_url: Who is told every minute that the whole chain works.
+        templates: The folder of the notification templates.
+        pagerduty_url: Another endpoint in place of PagerDuty's own.
+        group_wait: How long a new group gathers alerts before its first message.
+        group_interval: How long until a change of the group is told.
+        repeat_interval: How long until a group that has not changed is told again.
+        info_group_wait: ``group_wait`` of what only informs; five minutes, or ``group_wait`` if that was set.
+        header: The first line, a comment.
+    """
+    if info_group_wait is None:
+        info_group_wait = "5m" if group_wait == "10s" else group_wait
+    return _render(
+        alertmanager_folder() / "alertmanager.yml.in",
+        {
+            "HEADER": header,
+            "SLACK_API_URL_FILE": _quoted(slack_api_url_file),
+            "PAGERDUTY_URL": f"  pagerduty_url: {_quoted(pagerduty_url)}\n" if pagerduty_url else "",
+            "PAGERDUTY_ROUTING_KEY_FILE": _quoted(pagerduty_routing_key_file),
+            "TEMPLATES": _quoted(templates / "*.tmpl"),
+            "WEBHOOK_URL": _quoted(service_url.rstrip("/") + WEBHOOK_PATH),
+            "DEADMAN_URL": _quoted(deadman_url),
+            "GROUP_WAIT": group_wait,
+            "GROUP_INTERVAL": group_interval,
+            "REPEAT_INTERVAL": repeat_interval,
+            "INFO_GROUP_WAIT": info_group_wait,
+        },
+    )
+
+
+def render_prometheus(
+    *,
+    service_url: str,
+    alertmanager_url: str | Sequence[str] | None,
+    rules: Path,
+    interval: str = "15s",
+    cluster: str = "default",
+    workers: Sequence[str] = (),
+    header: str = _RENDERED_HEADER,
+) -> str:
+    """
+    Return a ``prometheus.yml``.
+
+    Args:
+        service_url: Where Prometheus reaches Queenright's ``/metrics``.
+        alertmanager_url: Every Alertmanager; None if there is none.
+        rules: The folder of the rule files.
+        interval: Between scrapes and between evaluations. Thresholds in the rules are not moved by it.
+        cluster: External label ``cluster``.
+        workers: ``host:port`` of agents that serve ``/metrics`` themselves.
+        header: The first line, a comment.
+    """
+    service = urlsplit(service_url)
+    return _render(
+        prometheus_folder() / "prometheus.yml.in",
+        {
+            "HEADER": header,
+            "INTERVAL": interval,
+            "CLUSTER": _quoted(cluster),
+            "RULES": _quoted(rules / "*.yml"),
+            "ALERTMANAGERS": _alertmanagers(alertmanager_url),
+            "SERVICE": _quoted([service.netloc]),
+            "SCHEME": _quoted(service.scheme),
+            "WORKERS": _quoted(list(workers)),
+        },
+    )
+
+
+def render_rules(text: str, base: str) -> str:
+    """Return the text of a rule file with its runbooks at ``base``, in place of the default address."""
+    return text.replace("http://127.0.0.1:8420/runbooks/", f"{base.rstrip('/')}/")
+
+
+def _alertmanagers(urls: str | Sequence[str] | None) -> str:
+    listed = [urls] if isinstance(urls, str) else list(urls or ())
+    configs = []
+    for url in listed:
+        parts = urlsplit(url)
+        config: dict[str, object] = {"scheme": parts.scheme, "static_configs": [{"targets": [parts.netloc]}]}
+        if prefix := parts.path.rstrip("/"):
+            config["path_prefix"] = prefix
+        configs.append(config)
+    return _quoted(configs)
+
+
+def _quoted(value: object) -> str:
+    # JSON is YAML: whatever is in a path or an address stays inside its quotes.
+    return json.dumps(str(value) if isinstance(value, Path) else value)
+
+
+def _render(template: Path, values: Mapping[str, str]) -> str:
+    text = template.read_text(encoding="utf-8")
+    return _MARK.sub(lambda mark: values[mark[1]], text).replace("\n\n\n", "\n\n")
