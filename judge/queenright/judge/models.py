@@ -107,10 +107,13 @@ class LiteLlmModel:
                 timeout=self._timeout,
                 # Whoever asks decides when to ask again.
                 num_retries=0,
+                # Else litellm imports the package `mcp` for any call with tools, and fails without it.
+                _skip_mcp_handler=True,
             )
         except Exception as error:
-            # A provider's message may repeat the key it refused.
-            reason = redact(str(error), _ERROR_LIMIT)
+            # A provider's message may repeat the key it refused; litellm adds lines of its own behind it.
+            said = str(error).strip().partition("\n")[0]
+            reason = redact(said, len(said))[:_ERROR_LIMIT]
             raise ModelError(f"{self._name}: {type(error).__name__}: {reason}") from error
         try:
             return _reply(response, _cost(litellm, response))

@@ -1,0 +1,196 @@
+import asyncio
+import importlib
+import json
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from queenright.judge.metrics import JudgeMetrics
+from queenright.judge.models import Metered, ModelUnavailableError, load_model
+from queenright.judge.rules import EMIT, SUMMARY, RulesModel
+from queenright.judge.settings import JudgeSettings, ModelSettings
+from queenright.runtime.model import Message, ModelError, ToolCall, ToolSpec
+from tests.judge.conftest import Hive
+
+ASKED = [Message(role="system", content="Judge."), Message(role="user", content="How is it?")]
+TOOLS = [ToolSpec("look", "Look.", {"type": "object", "properties": {"place": {"type": "string"}}})]
+
+# litellm's own modules use what pydantic and the standard library have deprecated.
+quiet = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning:pydantic")
+
+
+class Ticks:
+    """A clock that moves on by a second with each look."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 1.0
+        return self.now
+
+
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    return CollectorRegistry()
+
+
+@pytest.fixture
+def metrics(registry: CollectorRegistry) -> JudgeMetrics:
+    return JudgeMetrics(registry, dict)
+
+
+@pytest.fixture
+def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A model of ours behind litellm's own interface for providers."""
+    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        litellm: Any = importlib.import_module("litellm")
+
+    class Scripted(litellm.CustomLLM):  # type: ignore[misc]  # litellm is untyped here
+        def __init__(self) -> None:
+            super().__init__()
+            self.asked: list[dict[str, Any]] = []
+            self.replies: list[Any] = []
+
+        async def acompletion(self, *_: Any, **asked: Any) -> Any:
+            self.asked.append(asked)
+            reply = self.replies.pop(0)
+            if isinstance(reply, Exception):
+                raise reply
+            response = asked["model_response"]
+            response.choices[0].message = litellm.Message(**reply)
+            response.usage = litellm.Usage(prompt_tokens=120, completion_tokens=30, total_tokens=150)
+            return response
+
+    scripted = Scripted()
+    monkeypatch.setattr(
+        litellm, "custom_provider_map", [{"provider": "scripted", "custom_handler": scripted}]
+    )
+    litellm.utils.custom_llm_setup()
+    return scripted
+
+
+def ask(metrics: JudgeMetrics, **settings: Any) -> Any:
+    model = load_model(
+        ModelSettings(model="scripted/one", **settings), "queen", metrics=metrics, monotonic=Ticks()
+    )
+    return model.complete(ASKED, TOOLS)
+
+
+def tool_call(name: str, arguments: str) -> dict[str, Any]:
+    function = {"name": name, "arguments": arguments}
+    return {"content": None, "tool_calls": [{"id": "c1", "type": "function", "function": function}]}
+
+
+@quiet
+async def test_what_a_model_says_and_costs_comes_through_litellm(
+    provider: Any, metrics: JudgeMetrics, registry: CollectorRegistry
+) -> None:
+    provider.replies = [tool_call("look", '{"place": "hive"}')]
+
+    reply = await ask(metrics)
+
+    assert reply.tool_calls == (ToolCall("c1", "look", '{"place": "hive"}'),)
+    assert (reply.text, reply.input_tokens, reply.output_tokens) == ("", 120, 30)
+    labels = {"role": "queen", "model": "scripted/one"}
+    assert registry.get_sample_value("queenright_llm_tokens_total", labels) == 150
+    assert registry.get_sample_value("queenright_llm_request_duration_seconds_sum", labels) == 1.0
+
+
+@quiet
+async def test_the_model_is_shown_the_conversation_and_the_tools(
+    provider: Any, metrics: JudgeMetrics
+) -> None:
+    provider.replies = [{"content": "fine"}]
+    model = load_model(ModelSettings(model="scripted/one"), "judge", metrics=metrics)
+    said = [
+        *ASKED,
+        Message(role="assistant", content="", tool_calls=(ToolCall("c0", "look", "{}"),)),
+        Message(role="tool", content="seen", tool_call_id="c0"),
+    ]
+
+    reply = await model.complete(said, TOOLS)
+    [asked] = provider.asked
+
+    assert reply.text == "fine"
+    assert [m["role"] for m in asked["messages"]] == ["system", "user", "assistant", "tool"]
+    assert asked["messages"][2]["tool_calls"][0]["function"] == {"name": "look", "arguments": "{}"}
+    assert asked["messages"][3]["tool_call_id"] == "c0"
+    assert asked["optional_params"]["tools"][0]["function"]["name"] == "look"
+
+
+@quiet
+async def test_a_provider_that_fails_is_no_answer_and_its_message_leaks_no_key(
+    provider: Any, metrics: JudgeMetrics, registry: CollectorRegistry
+) -> None:
+    """B51: and the failed request is counted with its time."""
+    key = "sk-" + "a1B2" * 10
+    provider.replies = [RuntimeError(f"Incorrect API key provided: {key}")]
+
+    with pytest.raises(ModelError, match=r"scripted/one: .*Incorrect API key") as caught:
+        await ask(metrics)
+
+    assert key not in str(caught.value)
+    labels = {"role": "queen", "model": "scripted/one"}
+    assert registry.get_sample_value("queenright_llm_request_duration_seconds_count", labels) == 1
+
+
+@quiet
+async def test_judge_and_queen_run_on_a_litellm_model(provider: Any, hive: Hive) -> None:
+    """The same graphs, the same tools: only who thinks is another."""
+    words = dict.fromkeys(("cause", "judge_reasoning", "suggested_action", "evidence_snippet"), "word")
+    draft = json.dumps({"severity": "high", **words})
+    provider.replies = [
+        tool_call(SUMMARY, "{}"),
+        tool_call(EMIT, json.dumps({"ticket_json": draft})),
+        tool_call("set_output", '{"health_verdict": "ticket"}'),
+    ]
+    hive.judge_model = load_model(
+        ModelSettings(model="scripted/one"), "judge", metrics=JudgeMetrics(CollectorRegistry(), dict)
+    )
+    await hive.start()
+    await hive.begin()
+    await hive.bad_steps(12)
+    async with asyncio.timeout(10):
+        while not hive.tickets.open_tickets():
+            await hive.settle()
+
+    [ticket] = hive.tickets.open_tickets()
+
+    assert (ticket.cause, ticket.severity.value) == ("word", "high")
+
+
+async def test_the_rules_are_the_default_and_cost_nothing(
+    metrics: JudgeMetrics, registry: CollectorRegistry
+) -> None:
+    model = load_model(JudgeSettings().judge, "judge", metrics=metrics)
+
+    assert isinstance(model, Metered)
+    assert model.name == RulesModel().name == "queenright/rules"
+    with pytest.raises(ModelError):
+        await model.complete(ASKED, TOOLS)
+    labels = {"role": "judge", "model": "queenright/rules"}
+    assert registry.get_sample_value("queenright_llm_request_duration_seconds_count", labels) == 1
+
+
+def test_a_model_without_litellm_is_refused_at_the_start(
+    metrics: JudgeMetrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+
+    with pytest.raises(
+        ModelUnavailableError, match=r"judge's model 'gpt-5' needs litellm: install queenright\[llm\]"
+    ):
+        load_model(ModelSettings(model="gpt-5"), "judge", metrics=metrics)
+
+
+def test_importing_the_room_imports_no_litellm() -> None:
+    code = "import sys, queenright.judge; sys.exit('litellm' in sys.modules)"
+
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
