@@ -50,7 +50,7 @@ class FileLock:
     """
 
     def __init__(self, database: Path) -> None:
-        path = database.with_name(database.name + ".lock")
+        path = f"{database}.lock"
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             if sys.platform != "win32":
@@ -105,7 +105,12 @@ class Database:
             self.reader = self._engine(address, busy_timeout, writes=False)
             if read_only:
                 with self.reader.connect() as conn:
-                    self._check(conn)
+                    found = self._check(conn)
+                if found != SCHEMA_REVISION:
+                    raise StoreError(
+                        f"{self.path} has schema {found}, and this version reads {SCHEMA_REVISION}; "
+                        "look at it with the version that wrote it, or start the service to update it"
+                    )
                 return
             self.writer = self._engine(address, busy_timeout, writes=True).connect()
             self.durable(True)
@@ -141,9 +146,9 @@ class Database:
 
     def _prepare_file(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._lock = FileLock(self.path.resolve())
         # What agents did is nobody else's business; SQLite gives its other files the same mode.
         os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        self._lock = FileLock(self.path.resolve())
 
     @contextlib.contextmanager
     def _explaining_file_errors(self, read_only: bool) -> Any:

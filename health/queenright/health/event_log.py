@@ -172,7 +172,8 @@ def _chain(events: Sequence[AgentEvent], length: int, digest: bytes) -> list[tup
             length,
             event.id,
             event.type.value,
-            event.time,
+            # As the database will give it back: no -0.0, no whole number.
+            event.time + 0.0,
             event.agent_id,
             event.session_id,
             event.incarnation_id,
@@ -184,6 +185,8 @@ def _chain(events: Sequence[AgentEvent], length: int, digest: bytes) -> list[tup
             event.span_id,
             dumps(event.data, _plain).decode(),
         )
+        # Refuses what is no text: the database would turn it into text, and the hash would not hold.
+        "".join(row[4:])
         digest = sha256(digest + dumps(row)).digest()
         rows.append((*row, digest))
     return rows
@@ -260,7 +263,7 @@ def _event(row: Row[Any]) -> AgentEvent | None:
     )
 
 
-def _pages(conn: Connection) -> Iterator[Row[Any]]:
+def _pages(conn: Connection) -> Iterator[Any]:
     """Yield every row; where a page cannot be read, one by one up to the row that is at fault."""
     after, size = None, _PAGE
     query = select(*_HASHED, EVENTS.c.hash).order_by(EVENTS.c.seq)
@@ -276,4 +279,4 @@ def _pages(conn: Connection) -> Iterator[Row[Any]]:
         if not rows:
             return
         after = rows[-1].seq
-        yield from iter(rows)
+        yield from rows

@@ -23,7 +23,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
 from queenright.health.database import Database, StoreError
-from queenright.health.event_log import append_events
+from queenright.health.event_log import Verification, append_events, verify
 from queenright.runtime.events import ALERT_CLASS, AgentEvent
 
 __all__ = ["Store", "StoreError"]
@@ -96,6 +96,20 @@ class Store:
         """
         database = Database(url, read_only=read_only, busy_timeout=busy_timeout)
         return cls(database, read_only=read_only, capacity=capacity)
+
+    @classmethod
+    def verify_file(cls, url: str) -> Verification:
+        """
+        Check the event log in the database at ``url``, also while a service is writing to it.
+
+        Raises:
+            StoreError: There is no such database, or it cannot be read.
+        """
+        store = cls.open(url, read_only=True)
+        try:
+            return store.read_now(verify)
+        finally:
+            store.close_now()
 
     def __repr__(self) -> str:
         return f"Store({str(self._database.path)!r}, depth={self._depth})"

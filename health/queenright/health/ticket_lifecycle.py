@@ -14,43 +14,13 @@ While the hold runs the status stays what it was and ``condition_cleared_at`` is
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Literal
 
 from queenright.health.findings import FindingKind, Severity
-from queenright.health.tickets import EscalationTicket, TicketError, TicketStatus
+from queenright.health.tickets import EscalationTicket, TicketClosed, TicketStatus, WrongStatus
 
 Change = Literal["opened", "reopened", "rose", "counted"]
 """What a report did to a ticket. All but ``counted`` are published."""
-
-
-class UnknownTicket(TicketError):
-    """Raised when no ticket has this id."""
-
-    def __init__(self, ticket_id: str) -> None:
-        super().__init__(f"there is no ticket {ticket_id[:64]!r}; take the id from the list of tickets")
-        self.ticket_id = ticket_id
-
-
-class TicketClosed(TicketError):
-    """Raised when something is asked of a ticket that is closed."""
-
-    def __init__(self, ticket: EscalationTicket) -> None:
-        at = datetime.fromtimestamp(ticket.closed_at or 0.0, UTC)
-        super().__init__(
-            f"ticket {ticket.ticket_id} was closed ({ticket.status}) at {at:%Y-%m-%d %H:%M:%S} UTC; "
-            "if the trouble is back, a new ticket says it"
-        )
-        self.ticket_id = ticket.ticket_id
-
-
-class WrongStatus(TicketError):
-    """Raised when a ticket's status does not allow what is asked."""
-
-    def __init__(self, ticket: EscalationTicket, wanted: str, way_out: str) -> None:
-        super().__init__(f"cannot {wanted} ticket {ticket.ticket_id}, which is {ticket.status}: {way_out}")
-        self.ticket_id = ticket.ticket_id
-        self.status = ticket.status
 
 
 def report(
@@ -130,7 +100,7 @@ def worker_ended(ticket: EscalationTicket, *, now: float) -> EscalationTicket:
 
 
 def dismiss(
-    ticket: EscalationTicket, *, reason: str, by: str, now: float, binding: bool = False
+    ticket: EscalationTicket, *, reason: str, by: str, now: float, recovered: bool = False
 ) -> EscalationTicket:
     """
     Decide that nobody need be told.
@@ -140,18 +110,19 @@ def dismiss(
         reason: Why.
         by: Who decided.
         now: Seconds since the epoch.
-        binding: Whoever decided may dismiss what is high or critical and still holds: a human, not a model.
+        recovered: The condition was seen to be gone, though the ticket does not say so yet.
 
     Raises:
         TicketClosed: It is closed.
-        WrongStatus: It is not open, or it is high or critical, holds, and the decision is not binding.
+        WrongStatus: It is not open, or it is high or critical and its condition holds.
     """
     _must_be_live(ticket)
     if ticket.status is TicketStatus.DISMISSED:
         raise WrongStatus(ticket, "dismiss", "it was dismissed before; it opens again if it gets worse")
     if ticket.status is not TicketStatus.OPEN:
         raise WrongStatus(ticket, "dismiss", "an operator has it already; it closes when the worker recovers")
-    if not binding and ticket.severity.rank >= Severity.HIGH.rank and ticket.condition_cleared_at is None:
+    holds = ticket.condition_cleared_at is None and not recovered
+    if holds and ticket.severity.rank >= Severity.HIGH.rank:
         raise WrongStatus(
             ticket,
             "dismiss",

@@ -26,12 +26,13 @@ from queenright.health.findings import Finding, Severity, WorkerKey
 from queenright.health.monitor import WorkerHealth
 from queenright.health.settings import HealthSettings
 from queenright.health.store import Store
-from queenright.health.ticket_lifecycle import Change, UnknownTicket
+from queenright.health.ticket_lifecycle import Change
 from queenright.health.tickets import (
     EscalationTicket,
     TicketDraft,
     TicketRefused,
     TicketStatus,
+    TicketUnknown,
     mismatches,
 )
 from queenright.instrumentation.redaction import redact
@@ -123,6 +124,11 @@ class TicketService:
         return sorted(
             (t for t in self._live.values() if t.is_open), key=lambda t: (t.first_seen, t.ticket_id)
         )
+
+    def open_for(self, agent_id: str, session_id: str) -> EscalationTicket | None:
+        """Return the open ticket of a worker's session, None if it has none."""
+        ids = self._by_worker.get((agent_id, session_id), ())
+        return next((self._live[ticket_id] for ticket_id in ids if self._live[ticket_id].is_open), None)
 
     def open_counts(self) -> dict[tuple[Severity, TicketStatus], int]:
         """Return how many tickets are open, by severity and status."""
@@ -244,19 +250,27 @@ class TicketService:
 
     # -- what the queen and the operator decide -----------------------------------------------------
 
-    async def dismiss(self, ticket_id: str, reason: str, *, by: str = "queen") -> EscalationTicket:
+    async def dismiss(
+        self, ticket_id: str, reason: str, *, by: str = "queen", recovered: bool = False
+    ) -> EscalationTicket:
         """
-        Decide that nobody need be told. What is high or critical and still holds, the queen cannot dismiss.
+        Decide that nobody need be told. What is high or critical and still holds cannot be dismissed.
+
+        Args:
+            ticket_id: The ticket.
+            reason: Why.
+            by: Who decided.
+            recovered: The worker was looked at again, and its condition is gone.
 
         Raises:
             TicketRefused: There is no reason given.
-            UnknownTicket, TicketClosed, WrongStatus: See ``ticket_lifecycle.dismiss``.
+            TicketUnknown, TicketClosed, WrongStatus: See ``ticket_lifecycle.dismiss``.
         """
         reason = _said("reason", reason)
         now = self._clock()
 
         def change(ticket: EscalationTicket) -> tuple[EscalationTicket, list[AgentEvent]]:
-            changed = lifecycle.dismiss(ticket, reason=reason, by=by, now=now, binding=by != "queen")
+            changed = lifecycle.dismiss(ticket, reason=reason, by=by, now=now, recovered=recovered)
             data = {"ticket_id": ticket_id, "decision": "dismiss", "reason": reason}
             return changed, [self._event(changed, EventType.TICKET_TRIAGED, data)]
 
@@ -287,7 +301,7 @@ class TicketService:
 
         Raises:
             TicketRefused: Analysis or urgency is empty.
-            UnknownTicket, TicketClosed, WrongStatus: See ``ticket_lifecycle.intervene``.
+            TicketUnknown, TicketClosed, WrongStatus: See ``ticket_lifecycle.intervene``.
         """
         analysis = _said("analysis", analysis)
         urgency = _said("urgency", urgency)
@@ -320,7 +334,7 @@ class TicketService:
 
         Raises:
             TicketRefused: Nobody is named.
-            UnknownTicket, TicketClosed, WrongStatus: See ``ticket_lifecycle.acknowledge``.
+            TicketUnknown, TicketClosed, WrongStatus: See ``ticket_lifecycle.acknowledge``.
         """
         by = _said("by", by)
         now = self._clock()
@@ -371,7 +385,7 @@ class TicketService:
         def work(conn: Connection, changes: _Changes) -> EscalationTicket:
             ticket = table.find_ticket(conn, ticket_id)
             if ticket is None:
-                raise UnknownTicket(ticket_id)
+                raise TicketUnknown(ticket_id)
             changed, events = change(ticket)
             table.update_ticket(conn, changed)
             changes.tickets.append(changed)

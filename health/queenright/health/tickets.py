@@ -114,7 +114,7 @@ class WorkerFacts(BaseModel):
 
 
 class EscalationTicket(WorkerFacts):
-    """One worker's trouble: opened once, counted many times, closed once. Times in seconds since the epoch."""
+    """One worker's trouble: opened once, counted many times, closed once. Times are in epoch seconds."""
 
     ticket_id: str
     created_at: str
@@ -169,6 +169,35 @@ class EscalationTicket(WorkerFacts):
     def is_open(self) -> bool:
         """Whether it waits for somebody: for triage, for an operator, or for the worker to recover."""
         return self.status in OPEN_STATUSES
+
+
+class TicketUnknown(TicketError):
+    """Raised when no ticket has this id."""
+
+    def __init__(self, ticket_id: str) -> None:
+        super().__init__(f"there is no ticket {ticket_id[:64]!r}; take the id from the list of tickets")
+        self.ticket_id = ticket_id
+
+
+class TicketClosed(TicketError):
+    """Raised when something is asked of a ticket that is closed."""
+
+    def __init__(self, ticket: EscalationTicket) -> None:
+        at = datetime.fromtimestamp(ticket.closed_at or 0.0, UTC)
+        super().__init__(
+            f"ticket {ticket.ticket_id} was closed ({ticket.status}) at {at:%Y-%m-%d %H:%M:%S} UTC; "
+            "if the trouble is back, a new ticket says it"
+        )
+        self.ticket_id = ticket.ticket_id
+
+
+class WrongStatus(TicketError):
+    """Raised when a ticket's status does not allow what is asked."""
+
+    def __init__(self, ticket: EscalationTicket, wanted: str, way_out: str) -> None:
+        super().__init__(f"cannot {wanted} ticket {ticket.ticket_id}, which is {ticket.status}: {way_out}")
+        self.ticket_id = ticket.ticket_id
+        self.status = ticket.status
 
 
 def fingerprint(agent_id: str, session_id: str, node_id: str, kind: FindingKind) -> str:

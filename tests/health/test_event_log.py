@@ -1,0 +1,321 @@
+"""The event log: what it keeps, what it gives back, and that no change to it goes unseen."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import Connection, create_engine
+from sqlalchemy import event as sqlalchemy_event
+from sqlalchemy.exc import IntegrityError
+
+from queenright.health.event_log import Verification, append_events, read_events, replay, verify
+from queenright.health.store import Store
+from queenright.health.tables import EVENT_LOG_HEAD, EVENTS, METADATA
+from queenright.runtime.events import AgentEvent, EventType
+
+ROWS = 12
+COPIED = ", ".join(
+    ["13", "'copy'", *(column.name for column in EVENTS.columns if column.name not in ("seq", "id"))]
+)
+TEXTS = [column.name for column in EVENTS.columns if column.name.endswith("_id")]
+
+
+def step(number: int = 0, agent_id: str = "bee", **fields: Any) -> AgentEvent:
+    return AgentEvent(
+        **{"type": EventType.STEP_COMPLETED, "time": 1000.0 + number, "agent_id": agent_id, **fields}
+    )
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    """A log of ``ROWS`` events, closed, without the triggers that would stop a plain attacker."""
+    path = tmp_path / "hive.db"
+    write(path, [step(i, id=f"event-{i:02}", data={"index": i}) for i in range(1, ROWS + 1)])
+    change(path, "DROP TRIGGER events_refuse_update", "DROP TRIGGER events_refuse_delete")
+    return path
+
+
+def write(path: Path, events: list[AgentEvent]) -> None:
+    import asyncio
+
+    async def run() -> None:
+        store = Store.open(f"sqlite:///{path}")
+        for one in events:
+            await store.append([one])
+        await store.close()
+
+    asyncio.run(run())
+
+
+def change(path: Path, *statements: str) -> None:
+    with sqlite3.connect(path) as conn:
+        for statement in statements:
+            conn.execute(statement)
+    conn.close()
+
+
+def check(path: Path) -> Verification:
+    return Store.verify_file(f"sqlite:///{path}")
+
+
+def test_a_log_nobody_touched_is_whole(database: Path) -> None:
+    found = check(database)
+
+    assert (found.ok, found.rows, found.first_bad, found.reason) == (True, ROWS, None, "")
+    assert len(found.head) == 64
+
+
+def test_an_empty_log_is_whole(tmp_path: Path) -> None:
+    Store.open(f"sqlite:///{tmp_path / 'hive.db'}").close_now()
+
+    assert check(tmp_path / "hive.db") == Verification(ok=True, rows=0, head="0" * 64)
+
+
+@pytest.mark.parametrize("column", [column.name for column in EVENTS.columns if column.name != "seq"])
+def test_a_change_to_any_column_is_found_at_its_row(database: Path, column: str) -> None:
+    """B80: every change to a row of the audit log is found."""
+    value = {"time": "time + 0.001", "hash": "zeroblob(32)"}.get(column, f"{column} || ' '")
+    change(database, f"UPDATE events SET {column} = {value} WHERE seq = 7")
+
+    found = check(database)
+
+    assert (found.ok, found.rows, found.first_bad) == (False, 6, 7)
+    assert "row 7 is not what was written" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("statement", "first_bad", "reason"),
+    [
+        ("DELETE FROM events WHERE seq = 1", 1, "row 1 is missing"),
+        ("DELETE FROM events WHERE seq = 5", 5, "row 5 is missing"),
+        ("DELETE FROM events WHERE seq >= 10", 10, "the last 3 rows are missing"),
+        ("DELETE FROM events", 1, "the last 12 rows are missing"),
+        ("UPDATE events SET seq = 0 WHERE seq = 4", 0, "row 0 is added"),
+        ("UPDATE events SET seq = 99 WHERE seq = 12", 12, "row 12 is missing"),
+        (
+            "UPDATE events SET seq = CASE seq WHEN 3 THEN -4 ELSE -3 END WHERE seq IN (3, 4)",
+            -4,
+            "row -4 is added",
+        ),
+        (
+            f"INSERT INTO events SELECT {COPIED} FROM events WHERE seq = 12",
+            13,
+            "row 13 is not what was written",
+        ),
+        ("UPDATE event_log_head SET length = 13", 13, "the last 1 rows are missing"),
+        ("UPDATE event_log_head SET length = 11", 12, "1 rows were added after the last that was written"),
+        ("UPDATE event_log_head SET hash = zeroblob(32)", 12, "row 12 does not end in the hash"),
+        ("DELETE FROM event_log_head", 13, "the record of the log's length is missing"),
+        ("UPDATE events SET data = x'ff' WHERE seq = 6", 6, "row 6 is not what was written"),
+        ("UPDATE events SET data = CAST(x'ff' AS TEXT) WHERE seq = 6", 6, "row 6 cannot be read"),
+    ],
+)
+def test_rows_removed_added_and_moved_are_found(
+    database: Path, statement: str, first_bad: int, reason: str
+) -> None:
+    """B80: every change to the audit log is found, a cut tail too."""
+    change(database, statement)
+
+    found = check(database)
+
+    assert not found.ok
+    assert found.first_bad == first_bad
+    assert reason in found.reason
+
+
+def test_rows_that_change_places_are_found(database: Path) -> None:
+    """B80: two rows swapped."""
+    change(
+        database,
+        "UPDATE events SET seq = -3 WHERE seq = 3",
+        "UPDATE events SET seq = 3 WHERE seq = 4",
+        "UPDATE events SET seq = 4 WHERE seq = -3",
+    )
+
+    assert check(database).first_bad == 3
+
+
+def test_a_row_rewritten_with_its_own_hash_is_found_at_the_next(database: Path) -> None:
+    """B80: whoever can compute hashes has to rewrite everything after, and the head."""
+    import hashlib
+
+    import orjson
+
+    with sqlite3.connect(database) as conn:
+        (before,) = conn.execute("SELECT hash FROM events WHERE seq = 6").fetchone()
+        row = list(conn.execute("SELECT * FROM events WHERE seq = 7").fetchone()[:-1])
+        row[13] = '{"index":70}'
+        digest = hashlib.sha256(before + orjson.dumps(row)).digest()
+        conn.execute("UPDATE events SET data = ?, hash = ? WHERE seq = 7", (row[13], digest))
+    conn.close()
+
+    assert check(database).first_bad == 8
+
+
+def test_the_database_refuses_to_change_or_delete_an_event(tmp_path: Path) -> None:
+    path = tmp_path / "hive.db"
+    write(path, [step()])
+
+    for statement in ("UPDATE events SET type = 'x'", "DELETE FROM events"):
+        with pytest.raises(sqlite3.IntegrityError, match="append-only"):
+            change(path, statement)
+
+    assert check(path).ok
+
+
+def test_the_log_goes_on_after_a_restart(database: Path) -> None:
+    write(database, [step(100)])
+
+    found = check(database)
+
+    assert (found.ok, found.rows) == (True, ROWS + 1)
+
+
+# -- reading --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def conn(tmp_path: Path) -> Iterator[Connection]:
+    yield from memory({})
+
+
+def memory(options: dict[str, Any]) -> Iterator[Connection]:
+    engine = create_engine("sqlite://", **options)
+    METADATA.create_all(engine)
+    with engine.connect() as connection:
+        connection.execute(EVENT_LOG_HEAD.insert().values(id=1, length=0, hash=bytes(32)))
+        yield connection
+    engine.dispose()
+
+
+def test_events_are_read_in_pages_and_by_type_worker_and_time(conn: Connection) -> None:
+    alert = EventType.TICKET_TRIAGED
+    events = [
+        step(i, agent_id="ab"[i % 2], type=alert if i % 3 == 0 else EventType.STEP_STARTED) for i in range(12)
+    ]
+    append_events(conn, events)
+
+    def numbers(**filters: Any) -> list[int]:
+        return [seq for seq, _ in read_events(conn, **filters)]
+
+    assert numbers(limit=3) == [1, 2, 3]
+    assert numbers(after=10) == [11, 12]
+    assert numbers(types=[alert]) == [1, 4, 7, 10]
+    assert numbers(types=[alert], agent_id="b", after=4) == [10]
+    assert numbers(types=[]) == []
+    assert numbers(agent_id="nobody") == []
+    assert numbers(since=1010.0) == [11, 12]
+
+
+def test_replay_gives_every_event_since_a_time_in_the_order_of_the_log(conn: Connection) -> None:
+    events = [step(i % 5, data={"index": i}) for i in range(2500)]
+    append_events(conn, events)
+
+    replayed = list(replay(conn, 1003.0))
+
+    assert replayed == [event for event in events if event.time >= 1003.0]
+    assert list(replay(conn, 2000.0)) == []
+
+
+def test_a_type_that_a_newer_version_wrote_is_passed_over(conn: Connection) -> None:
+    append_events(conn, [step(1), step(2), step(3)])
+    conn.exec_driver_sql("UPDATE events SET type = 'swarmed' WHERE seq = 2")
+
+    assert [seq for seq, _ in read_events(conn)] == [1, 3]
+    assert [event.time for event in replay(conn, 0.0)] == [1001.0, 1003.0]
+
+
+def test_appending_says_how_many_were_new(conn: Connection) -> None:
+    event = step()
+
+    assert append_events(conn, [event, event]) == 1
+    assert append_events(conn, [event]) == 0
+    assert append_events(conn, []) == 0
+    with pytest.raises(IntegrityError):
+        append_events(conn, [event], fresh=True)
+
+
+@pytest.mark.parametrize("field", TEXTS)
+def test_an_event_with_a_number_for_a_name_is_refused(conn: Connection, field: str) -> None:
+    wrong = step()
+    setattr(wrong, field, 5)
+
+    with pytest.raises(TypeError):
+        append_events(conn, [wrong])
+
+
+def test_an_event_without_a_time_is_refused(conn: Connection) -> None:
+    with pytest.raises(IntegrityError):
+        append_events(conn, [step(time=float("nan"))])
+
+
+@pytest.mark.parametrize("paramstyle", ["qmark", "named"])
+def test_it_works_with_either_way_in_which_drivers_take_parameters(paramstyle: str) -> None:
+    for conn in memory({"paramstyle": paramstyle}):
+        append_events(conn, [step(1), step(2)])
+        append_events(conn, [step(3)])
+
+        assert [seq for seq, _ in read_events(conn)] == [1, 2, 3]
+        assert verify(conn).ok
+
+
+def test_a_long_log_is_verified_page_by_page(conn: Connection) -> None:
+    append_events(conn, [step(i) for i in range(2500)])
+    selects: list[str] = []
+    listener: Callable[..., None] = lambda *args: selects.append(args[2])  # noqa: E731
+    sqlalchemy_event.listen(conn, "before_cursor_execute", listener)
+
+    assert verify(conn).rows == 2500
+    assert len(selects) == 5
+
+
+# -- any event ------------------------------------------------------------------------------------
+
+_text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+_number = st.floats(allow_nan=False, allow_infinity=False)
+_json = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | _text,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_text, inner, max_size=3),
+    max_leaves=8,
+)
+_events = st.builds(
+    AgentEvent,
+    type=st.sampled_from(EventType),
+    time=_number | st.integers(0, 2**40),
+    **dict.fromkeys(
+        (
+            "agent_id",
+            "session_id",
+            "incarnation_id",
+            "graph_id",
+            "stream_id",
+            "node_id",
+            "execution_id",
+            "trace_id",
+            "span_id",
+        ),
+        _text,
+    ),
+    data=st.dictionaries(_text, _json, max_size=4),
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(batches=st.lists(st.lists(_events, max_size=4), max_size=4))
+def test_any_event_comes_back_as_it_was_and_the_log_stays_whole(batches: list[list[AgentEvent]]) -> None:
+    for conn in memory({}):
+        for batch in batches:
+            append_events(conn, batch)
+
+        assert [event for _, event in read_events(conn)] == [event for batch in batches for event in batch]
+        assert verify(conn).ok

@@ -1,0 +1,504 @@
+"""The store on real files: what is durable, what is refused, and who waits for whom."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, create_engine, func, select, text
+
+from queenright.health.database import Database
+from queenright.health.event_log import append_events, read_events, verify
+from queenright.health.store import Store, StoreError
+from queenright.health.tables import EVENTS, METADATA, SCHEMA_REVISION
+from queenright.runtime.bus import EventBus
+from queenright.runtime.events import AgentEvent, EventType
+
+
+def step(number: int = 0, **fields: Any) -> AgentEvent:
+    return AgentEvent(type=EventType.STEP_COMPLETED, time=1000.0 + number, agent_id="bee", **fields)
+
+
+def url(path: Path) -> str:
+    return f"sqlite:///{path}"
+
+
+def count(conn: Connection) -> int:
+    return conn.execute(select(func.count()).select_from(EVENTS)).scalar_one()
+
+
+def synchronous(conn: Connection) -> int:
+    return int(conn.exec_driver_sql("PRAGMA synchronous").scalar_one())
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    store = Store.open(url(tmp_path / "hive.db"))
+    yield store
+    await store.close()
+
+
+# -- writing --------------------------------------------------------------------------------------
+
+
+async def test_what_was_appended_is_there_after_closing_and_opening(tmp_path: Path) -> None:
+    first = Store.open(url(tmp_path / "hive.db"))
+    event = step(data={"verdict": "ACCEPT", "nested": {"a": [1, 2.5, None, "é"]}}, trace_id="t", span_id="s")
+    await first.append([event])
+    await first.close()
+
+    second = Store.open(url(tmp_path / "hive.db"))
+
+    assert second.read_now(read_events) == [(1, event)]
+    second.close_now()
+
+
+async def test_many_at_once_share_commits_and_keep_their_order(store: Store) -> None:
+    events = [step(i) for i in range(500)]
+
+    await asyncio.gather(*(store.append([event]) for event in events))
+
+    assert [event.time for _, event in await store.read(read_events)] == [event.time for event in events]
+    assert store.depth == 0
+
+
+async def test_a_bad_event_fails_its_own_caller_and_nobody_elses(store: Store) -> None:
+    calls: list[Sequence[AgentEvent]] = [
+        [step(1)],
+        [step(2), step(3, data={"what": object()})],
+        [step(4)],
+        [step(5, session_id="\ud800")],
+        [step(6)],
+    ]
+
+    outcomes = await asyncio.gather(*(store.append(events) for events in calls), return_exceptions=True)
+
+    assert [isinstance(outcome, StoreError) for outcome in outcomes] == [False, True, False, True, False]
+    assert "not JSON serializable: object" in str(outcomes[1])
+    assert [event.time for _, event in await store.read(read_events)] == [1001.0, 1004.0, 1006.0]
+    assert (await store.read(verify)).ok
+
+
+async def test_an_event_that_is_in_the_log_already_is_ignored(store: Store) -> None:
+    known, new = step(1), step(2)
+    await store.append([known])
+
+    await store.append([known, new, new])
+    await asyncio.gather(store.append([known]), store.append([new]))
+
+    assert [event.id for _, event in await store.read(read_events)] == [known.id, new.id]
+    assert (await store.read(verify)).ok
+
+
+async def test_nothing_to_append_is_nothing(store: Store) -> None:
+    await store.append([])
+
+    assert await store.read(count) == 0
+
+
+async def test_alerts_and_decisions_survive_a_power_cut_and_the_rest_is_cheaper(tmp_path: Path) -> None:
+    opened = Database(url(tmp_path / "hive.db"), read_only=False, busy_timeout=1)
+    seen: list[int] = []
+
+    class Spy(Store):
+        def _append(self, group: Any) -> None:
+            super()._append(group)
+            seen.append(synchronous(self._database.writer))
+            self._database.writer.rollback()
+
+    store = Spy(opened)
+    await store.append([step()])
+    await store.append([step(), AgentEvent(type=EventType.WORKER_ESCALATION_TICKET, time=1.0)])
+    await store.append([step()])
+    decided = await store.transact(synchronous)
+    await store.close()
+
+    normal, full = 1, 2
+    assert seen == [normal, full, normal]
+    assert decided == full
+
+
+async def test_a_transaction_that_raises_leaves_nothing_and_raises_here(store: Store) -> None:
+    def write_and_fail(conn: Connection) -> None:
+        append_events(conn, [step()])
+        raise ValueError("changed my mind")
+
+    with pytest.raises(ValueError, match="changed my mind"):
+        await store.transact(write_and_fail)
+
+    assert await store.read(count) == 0
+    await store.append([step()])
+    assert await store.read(count) == 1
+
+
+async def test_a_transaction_the_database_refuses_is_a_store_error_without_the_values(store: Store) -> None:
+    with pytest.raises(StoreError, match=r"cannot write to .*hive\.db: .*no such table") as caught:
+        await store.transact(
+            lambda conn: conn.execute(text("INSERT INTO nowhere VALUES (:v)"), {"v": "hush"})
+        )
+
+    assert "hush" not in str(caught.value)
+    assert "hush" not in str(caught.value.__cause__)
+
+
+async def test_appends_and_transactions_happen_in_the_order_they_were_asked_for(store: Store) -> None:
+    counts = await asyncio.gather(
+        store.append([step(1)]), store.transact(count), store.append([step(2)]), store.transact(count)
+    )
+
+    assert list(counts) == [None, 1, None, 2]
+
+
+async def test_a_caller_that_gives_up_takes_nothing_with_it(store: Store) -> None:
+    go = threading.Event()
+    blocker = asyncio.create_task(store.transact(lambda _: go.wait(10)))
+    gives_up = asyncio.create_task(store.append([step(1)]))
+    stays = asyncio.create_task(store.append([step(2)]))
+    await asyncio.sleep(0)
+    gives_up.cancel()
+    go.set()
+
+    await asyncio.gather(blocker, stays)
+
+    assert await store.read(count) == 2
+    assert store.depth == 0
+
+
+# -- back-pressure --------------------------------------------------------------------------------
+
+
+async def test_append_awaits_room_in_order_and_a_giant_goes_alone(tmp_path: Path) -> None:
+    store = Store.open(url(tmp_path / "hive.db"), capacity=10)
+    go = threading.Event()
+    blocker = asyncio.create_task(store.transact(lambda _: go.wait(10)))
+    appends = [
+        asyncio.create_task(store.append([step(i * 100 + j) for j in range(size)]))
+        for i, size in enumerate([6, 3, 6, 25, 1])
+    ]
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+    queued = store.depth
+    go.set()
+    await asyncio.gather(blocker, *appends)
+
+    assert queued == 1 + 6 + 3
+    times = [event.time for _, event in await store.read(read_events)]
+    assert times == sorted(times)
+    assert len(times) == 41
+    assert store.depth == 0
+    await store.close()
+
+
+async def test_cancelling_whoever_waits_for_room_loses_no_room(tmp_path: Path) -> None:
+    store = Store.open(url(tmp_path / "hive.db"), capacity=4)
+    go = threading.Event()
+    blocker = asyncio.create_task(store.transact(lambda _: go.wait(10)))
+    appends = [asyncio.create_task(store.append([step(i), step(i)])) for i in range(6)]
+    await asyncio.sleep(0)
+    appends[2].cancel()
+    appends[4].cancel()
+    go.set()
+
+    await asyncio.gather(blocker, *appends, return_exceptions=True)
+
+    assert await store.read(count) == 8
+    assert store.depth == 0
+    await store.close()
+
+
+# -- reading --------------------------------------------------------------------------------------
+
+
+async def test_a_reader_sees_the_database_as_it_was_when_it_began(store: Store) -> None:
+    await store.append([step(1)])
+    began, go = threading.Event(), threading.Event()
+
+    def twice(conn: Connection) -> tuple[int, int]:
+        first = count(conn)
+        began.set()
+        go.wait(10)
+        return first, count(conn)
+
+    reading = asyncio.create_task(store.read(twice))
+    await asyncio.to_thread(began.wait, 10)
+    await store.append([step(2)])
+    go.set()
+
+    assert await reading == (1, 1)
+    assert await store.read(count) == 2
+
+
+async def test_a_reader_cannot_write(store: Store) -> None:
+    with pytest.raises(StoreError, match="attempt to write a readonly database"):
+        await store.read(lambda conn: append_events(conn, [step()]))
+
+
+async def test_a_read_that_raises_raises_here(store: Store) -> None:
+    with pytest.raises(ZeroDivisionError):
+        await store.read(lambda _: 1 // 0)
+
+
+# -- trouble --------------------------------------------------------------------------------------
+
+
+async def test_a_full_disk_is_told_to_everybody_and_afterwards_it_goes_on(store: Store) -> None:
+    pages = await store.transact(lambda conn: int(conn.exec_driver_sql("PRAGMA page_count").scalar_one()))
+    await store.transact(lambda conn: conn.exec_driver_sql(f"PRAGMA max_page_count={pages}").scalar_one())
+    big = [[step(i, data={"text": "x" * 20_000})] for i in range(3)]
+
+    outcomes = await asyncio.gather(*map(store.append, big), return_exceptions=True)
+    await store.transact(lambda conn: conn.exec_driver_sql("PRAGMA max_page_count=1000000").scalar_one())
+    await asyncio.gather(*map(store.append, big))
+
+    assert all("disk is full" in str(outcome) for outcome in outcomes)
+    assert await store.read(count) == 3
+    assert (await store.read(verify)).ok
+
+
+async def test_another_programs_lock_is_waited_for_then_told_then_gone(tmp_path: Path) -> None:
+    store = Store.open(url(tmp_path / "hive.db"), busy_timeout=0.05)
+    other = sqlite3.connect(tmp_path / "hive.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+
+    with pytest.raises(StoreError, match=r"cannot write to .*hive\.db: database is locked"):
+        await store.append([step()])
+    other.execute("ROLLBACK")
+    other.close()
+    await store.append([step()])
+
+    assert await store.read(count) == 1
+    await store.close()
+
+
+# -- closing --------------------------------------------------------------------------------------
+
+
+async def test_closing_writes_what_is_queued_and_refuses_what_waits_for_room(tmp_path: Path) -> None:
+    store = Store.open(url(tmp_path / "hive.db"), capacity=2)
+    appends = [asyncio.create_task(store.append([step(i), step(i)])) for i in range(3)]
+    await asyncio.sleep(0)
+
+    await store.close()
+    outcomes = await asyncio.gather(*appends, return_exceptions=True)
+
+    assert outcomes[0] is None
+    assert all("is closed" in str(outcome) for outcome in outcomes[1:])
+    again = Store.open(url(tmp_path / "hive.db"))
+    assert again.read_now(count) == 2
+    again.close_now()
+
+
+async def test_a_closed_store_says_so_and_may_be_closed_again(tmp_path: Path) -> None:
+    store = Store.open(url(tmp_path / "hive.db"))
+    await store.close()
+    await store.close()
+
+    with pytest.raises(StoreError, match="is closed"):
+        await store.append([step()])
+    with pytest.raises(StoreError, match="is closed"):
+        await store.transact(count)
+    with pytest.raises(StoreError, match="is closed"):
+        store.read_now(count)
+    assert sorted(os.listdir(tmp_path)) == ["hive.db", "hive.db.lock"]
+
+
+async def test_the_bus_publishes_only_what_is_durable(store: Store) -> None:
+    bus = EventBus(log=store)
+    seen: list[AgentEvent] = []
+    bus.subscribe(seen.append, name="test")
+    good, bad = step(1), step(2, data={"what": object()})
+
+    await bus.publish(good)
+    with pytest.raises(StoreError):
+        await bus.publish(bad)
+    await bus.drain()
+    await bus.close()
+
+    assert seen == [good]
+
+
+# -- opening --------------------------------------------------------------------------------------
+
+
+def test_opening_makes_the_folders_and_a_file_for_its_owner_alone(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "hive 100%.db"
+
+    Store.open(url(path)).close_now()
+
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_the_migrations_make_the_tables_that_the_code_uses(tmp_path: Path) -> None:
+    from alembic.autogenerate import compare_metadata
+    from alembic.migration import MigrationContext
+    from alembic.script import ScriptDirectory
+
+    Store.open(url(tmp_path / "hive.db")).close_now()
+
+    engine = create_engine(url(tmp_path / "hive.db"))
+    with engine.connect() as conn:
+        context = MigrationContext.configure(conn, opts={"compare_type": True})
+        assert compare_metadata(context, METADATA) == []
+        assert context.get_current_revision() == SCHEMA_REVISION
+    engine.dispose()
+    scripts = ScriptDirectory(
+        str(Path(sys.modules[Database.__module__].__file__ or "").parent / "migrations")
+    )
+    assert scripts.get_current_head() == SCHEMA_REVISION
+
+
+def test_a_database_that_is_up_to_date_is_opened_without_alembic(tmp_path: Path) -> None:
+    Store.open(url(tmp_path / "hive.db")).close_now()
+    program = (
+        "import sys; from queenright.health.store import Store; "
+        f"Store.open({url(tmp_path / 'hive.db')!r}).close_now(); print('alembic' in sys.modules)"
+    )
+
+    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert out.stdout.strip() == "False"
+
+
+def test_a_second_process_is_refused_with_the_firsts_number(tmp_path: Path) -> None:
+    store = Store.open(url(tmp_path / "hive.db"))
+    program = f"from queenright.health.store import Store; Store.open({url(tmp_path / 'hive.db')!r})"
+
+    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    store.close_now()
+
+    assert out.returncode == 1
+    assert (
+        f"another queenright (process {os.getpid()}) is using {tmp_path / 'hive.db'}; stop it" in out.stderr
+    )
+
+
+def test_a_link_to_a_database_in_use_is_refused_too(tmp_path: Path) -> None:
+    store = Store.open(url(tmp_path / "hive.db"))
+    (tmp_path / "link.db").symlink_to(tmp_path / "hive.db")
+
+    with pytest.raises(StoreError, match="another queenright"):
+        Store.open(url(tmp_path / "link.db"))
+
+    store.close_now()
+    Store.open(url(tmp_path / "link.db")).close_now()
+
+
+async def test_a_database_in_use_can_be_looked_into(store: Store, tmp_path: Path) -> None:
+    await store.append([step()])
+
+    looking = Store.open(url(tmp_path / "hive.db"), read_only=True)
+
+    assert looking.read_now(count) == 1
+    with pytest.raises(StoreError, match="opened to read only"):
+        await looking.append([step()])
+    looking.close_now()
+    assert (await asyncio.to_thread(Store.verify_file, url(tmp_path / "hive.db"))).rows == 1
+
+
+def test_looking_into_nothing_creates_nothing(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"there is no database at .*hive\.db; start the service first"):
+        Store.open(url(tmp_path / "hive.db"), read_only=True)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path, *, read_only: bool) -> None:
+    path = tmp_path / "hive.db"
+    path.write_bytes(b"buzz" * 2000)
+
+    with pytest.raises(StoreError, match=r"cannot use .*hive\.db: file is not a database; it is damaged"):
+        Store.open(url(path), read_only=read_only)
+
+    assert path.read_bytes() == b"buzz" * 2000
+
+
+def test_a_damaged_database_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "hive.db"
+    Store.open(url(path)).close_now()
+    raw = bytearray(path.read_bytes())
+    raw[100:4096] = b"\xff" * 3996
+    path.write_bytes(raw)
+
+    with pytest.raises(StoreError, match="malformed; it is damaged"):
+        Store.open(url(path))
+
+
+def test_a_locked_database_is_refused(tmp_path: Path) -> None:
+    Store.open(url(tmp_path / "hive.db")).close_now()
+    other = sqlite3.connect(tmp_path / "hive.db", isolation_level=None)
+    other.execute("PRAGMA locking_mode=EXCLUSIVE")
+    other.execute("BEGIN EXCLUSIVE")
+
+    with pytest.raises(StoreError, match="database is locked; another program holds it"):
+        Store.open(url(tmp_path / "hive.db"), busy_timeout=0.05)
+
+    other.close()
+    Store.open(url(tmp_path / "hive.db")).close_now()
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_newer_schema_is_refused(tmp_path: Path, *, read_only: bool) -> None:
+    Store.open(url(tmp_path / "hive.db")).close_now()
+    other = sqlite3.connect(tmp_path / "hive.db")
+    other.execute("UPDATE alembic_version SET version_num = '9999'")
+    other.commit()
+    other.close()
+
+    with pytest.raises(StoreError, match=r"hive\.db has (a )?schema .*version"):
+        Store.open(url(tmp_path / "hive.db"), read_only=read_only)
+
+
+def test_another_programs_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+    other = sqlite3.connect(tmp_path / "hive.db")
+    other.execute("CREATE TABLE honey (jar INTEGER)")
+    other.commit()
+    other.close()
+
+    with pytest.raises(StoreError, match="another program's database; give a path of its own"):
+        Store.open(url(tmp_path / "hive.db"))
+
+
+@pytest.mark.parametrize("path", ["/proc/queenright/hive.db", "/dev/null/hive.db", "/"])
+def test_a_place_that_cannot_be_written_is_named(path: str) -> None:
+    with pytest.raises(StoreError, match=r"cannot (create|write) .*; give (another path|a path to a file)"):
+        Store.open(f"sqlite:///{path}")
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "hive.db",
+        "",
+        "sqlite://",
+        "sqlite:///:memory:",
+        "postgresql://bee:hush@host/db",
+        "sqlite:///x?mode=ro",
+    ],
+)
+def test_an_address_that_names_no_file_is_refused_without_its_password(address: str) -> None:
+    with pytest.raises(StoreError, match=r"write sqlite:///path/to/queenright\.db") as caught:
+        Store.open(address)
+
+    assert "hush" not in str(caught.value)
+
+
+def test_a_store_that_could_not_be_opened_leaves_no_lock(tmp_path: Path) -> None:
+    path = tmp_path / "hive.db"
+    path.write_bytes(b"buzz" * 2000)
+    for _ in range(2):
+        with pytest.raises(StoreError, match="not a database"):
+            Store.open(url(path))
+    path.unlink()
+
+    Store.open(url(path)).close_now()
