@@ -7,6 +7,7 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from queenright.instrumentation.redaction import MASK, redact
 
 PEM = "-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKCAQEA7fakefakefake\nq8Zx0v\n-----END RSA PRIVATE KEY-----"

@@ -1,0 +1,196 @@
+"""Forks, threads, tasks and pools: what is done is told of the worker that it is done for."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+from prometheus_client import CollectorRegistry
+
+from queenright.instrumentation import Telemetry, Worker, current_step, current_worker, names
+from tests.instrumentation.parts import Memory, Otlp, Script, attributes
+
+
+def whose(memory: Memory) -> set[tuple[str, str]]:
+    """Return which agent each tool call is told of; a tool is named like its agent."""
+    return {
+        (span.attributes[names.GEN_AI_AGENT_NAME], span.attributes[names.GEN_AI_TOOL_NAME])
+        for span in memory.spans
+        if names.GEN_AI_TOOL_NAME in span.attributes
+    }
+
+
+async def test_tasks_keep_their_workers_apart(
+    telemetry: Telemetry, registry: CollectorRegistry, memory: Memory
+) -> None:
+    """B82: a hundred workers in one event loop."""
+
+    async def act(agent: str) -> None:
+        async with Worker(agent, telemetry=telemetry, registry=registry) as worker:
+            for _ in range(3):
+                async with worker.step("forager") as step:
+                    await asyncio.sleep(0)
+                    assert current_worker() is worker
+                    assert current_step() is step
+                    async with step.tool(agent):
+                        await asyncio.sleep(0)
+
+    await asyncio.gather(*(act(f"bee-{number}") for number in range(100)))
+
+    telemetry.flush()
+    assert whose(memory) == {(f"bee-{number}", f"bee-{number}") for number in range(100)}
+    parents = {span.get_span_context().span_id: span for span in memory.spans}
+    for span in memory.spans:
+        if span.name.startswith("execute_tool"):
+            above = parents[span.parent.span_id].attributes
+            assert above[names.GEN_AI_AGENT_NAME] == span.attributes[names.GEN_AI_AGENT_NAME]
+
+
+def test_threads_keep_their_workers_apart(
+    telemetry: Telemetry, registry: CollectorRegistry, memory: Memory
+) -> None:
+    """B82: a worker a thread, and the tools of one step in several."""
+    barrier = threading.Barrier(8)
+
+    def act(agent: str) -> None:
+        with Worker(agent, telemetry=telemetry, registry=registry) as worker, worker.step("forager") as step:
+            barrier.wait(10)
+
+            def call() -> None:
+                with step.tool(agent):
+                    pass
+
+            with ThreadPoolExecutor(4) as pool:
+                for future in [pool.submit(call) for _ in range(8)]:
+                    future.result()
+
+    with ThreadPoolExecutor(8) as pool:
+        for future in [pool.submit(act, f"bee-{number}") for number in range(8)]:
+            future.result()
+
+    telemetry.flush()
+    assert whose(memory) == {(f"bee-{number}", f"bee-{number}") for number in range(8)}
+    assert sum(span.name.startswith("execute_tool") for span in memory.spans) == 64
+
+
+async def test_a_block_that_is_left_in_another_task_is_still_told(
+    telemetry: Telemetry, registry: CollectorRegistry, memory: Memory
+) -> None:
+    """B81: a generator that is closed elsewhere is no trouble."""
+    worker = Worker("bee", telemetry=telemetry, registry=registry)
+    step = worker.step("forager")
+    await asyncio.create_task(worker.__aenter__())
+    await asyncio.create_task(step.__aenter__())
+
+    await step.__aexit__(None, None, None)
+    await worker.__aexit__(None, None, None)
+
+    telemetry.flush()
+    assert [span.name for span in memory.spans] == ["step forager", "invoke_agent bee"]
+
+
+def test_a_forked_child_works_for_the_same_worker_and_does_not_end_it(script: Script, otlp: Otlp) -> None:
+    """B82: steps of a child are told of its parent's run, once, and the run ends once."""
+    done = script(
+        """
+import os
+from queenright.instrumentation import Worker, flush
+with Worker("bee", session_id="s1") as worker:
+    with worker.step("parent"):
+        pass
+    pid = os.fork()
+    if pid == 0:
+        with worker.step("child"):
+            pass
+        flush()
+        raise SystemExit(0)
+    os.waitpid(pid, 0)
+    with worker.step("parent"):
+        pass
+""",
+        OTEL_EXPORTER_OTLP_ENDPOINT=otlp.url,
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sorted(span.name for span in otlp.spans) == [
+        "invoke_agent bee",
+        "step child",
+        "step parent",
+        "step parent",
+    ]
+    assert len({attributes(span)[names.INCARNATION_ID] for span in otlp.spans}) == 1
+    assert len({span.trace_id for span in otlp.spans}) == 1
+    assert len({span.span_id for span in otlp.spans}) == 4
+
+
+def test_a_daemon_whose_parent_left_ends_the_run_itself(script: Script, otlp: Otlp, tmp_path: object) -> None:
+    """B82: a process that goes on in its child is still the same worker."""
+    done = script(
+        """
+import os, time
+from queenright.instrumentation import Worker
+with Worker("bee") as worker:
+    if os.fork():
+        os._exit(0)
+    deadline = time.monotonic() + 5
+    parent = os.getppid()
+    with worker.step("daemon"):
+        while os.getppid() == worker._run._process and time.monotonic() < deadline:
+            time.sleep(0.01)
+""",
+        OTEL_EXPORTER_OTLP_ENDPOINT=otlp.url,
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sorted(span.name for span in otlp.spans) == ["invoke_agent bee", "step daemon"]
+
+
+def test_the_processes_of_a_pool_work_for_the_worker_that_made_it(script: Script, otlp: Otlp) -> None:
+    """B82: what a pool's process did is told before the process is gone."""
+    done = script(
+        """
+import multiprocessing
+from queenright.instrumentation import Worker, current_worker
+def act(number):
+    with current_worker().step("pool") as step:
+        with step.tool("search", {"n": number}) as call:
+            call.result(number)
+if __name__ == "__main__":
+    context = multiprocessing.get_context("fork")
+    with Worker("bee", session_id="s1"):
+        with context.Pool(2) as pool:
+            pool.map(act, range(6), chunksize=1)
+            pool.close()
+            pool.join()
+""",
+        OTEL_EXPORTER_OTLP_ENDPOINT=otlp.url,
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sum(span.name == "execute_tool search" for span in otlp.spans) == 6
+    assert {attributes(span)[names.GEN_AI_CONVERSATION_ID] for span in otlp.spans} == {"s1"}
+    assert sum(span.name == "invoke_agent bee" for span in otlp.spans) == 1
+
+
+def test_a_child_that_does_nothing_for_the_worker_does_not_say_that_it_lives(
+    script: Script, otlp: Otlp
+) -> None:
+    """B82: only a process that works for the worker beats for it."""
+    done = script(
+        """
+import os, time
+from queenright.instrumentation import Worker, flush
+with Worker("bee", heartbeat_interval=0.05) as worker:
+    flush()
+    pid = os.fork()
+    if pid == 0:
+        time.sleep(0.5)
+        from queenright.instrumentation.pulse import PULSE
+        os._exit(len(PULSE._members))
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+""",
+        OTEL_EXPORTER_OTLP_ENDPOINT=otlp.url,
+    )
+
+    assert (done.stdout.strip(), done.stderr) == ("0", "")

@@ -1,0 +1,187 @@
+"""Delivery: bounded, in order, never on the agent's thread."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from queenright.instrumentation import Telemetry, Worker, names
+from queenright.instrumentation.delivery import BATCH, Delivery, Sent
+from queenright.instrumentation.dropped import DROPPED, Signal
+from queenright.instrumentation.spans import LightSpan
+from tests.instrumentation.parts import Memory, eventually
+
+
+class Moody(Memory):
+    """A sender that answers as told, and says in which thread it was asked."""
+
+    def __init__(self, answer: Sent = Sent.DONE) -> None:
+        super().__init__()
+        self.answer = answer
+        self.asked = 0
+        self.threads: set[int] = set()
+
+    def send(self, signal: Signal, batch: Sequence[Any]) -> Sent:
+        self.asked += 1
+        self.threads.add(threading.get_ident())
+        if self.answer is Sent.DONE:
+            super().send(signal, batch)
+        return self.answer
+
+
+class Stuck:
+    """A sender that never comes back."""
+
+    def __init__(self) -> None:
+        self.busy = threading.Event()
+        self.free = threading.Event()
+
+    def send(self, signal: Signal, batch: Sequence[Any]) -> Sent:
+        self.busy.set()
+        self.free.wait(30)
+        return Sent.LATER
+
+    def close(self) -> None:
+        """Does not help."""
+
+
+def test_what_is_queued_is_sent_by_another_thread() -> None:
+    sender = Moody()
+    delivery = Delivery(lambda: sender, interval=0.01)
+
+    delivery.put_span("a")
+
+    assert eventually(lambda: sender.spans == ["a"])
+    assert threading.get_ident() not in sender.threads
+    delivery.close()
+
+
+def test_a_start_never_arrives_after_its_end(registry: CollectorRegistry) -> None:
+    memory = Memory()
+    telemetry = Telemetry(connect=lambda: memory, interval=0.0005)
+    with Worker("bee", telemetry=telemetry, registry=registry) as worker:
+        for _ in range(300):
+            with worker.step("forager") as step, step.tool("search"):
+                pass
+    telemetry.close()
+
+    seen: set[int] = set()
+    for item in memory.order:
+        if isinstance(item, LightSpan):
+            assert item.get_span_context().span_id in seen
+        else:
+            seen.add(item.span.span_id)
+    assert len(memory.spans) == 601
+
+
+def test_a_full_queue_gives_up_the_oldest_and_counts_it() -> None:
+    """B76: queues are bounded."""
+    before = DROPPED.of("spans")
+    sender = Stuck()
+    delivery = Delivery(lambda: sender, interval=0.01, capacity=100)
+    delivery.put_record("blocks the thread")
+    assert sender.busy.wait(5)
+
+    for number in range(130):
+        delivery.put_span(number)
+
+    assert DROPPED.of("spans") - before == 30
+    assert next(iter(delivery._spans.items)) == 30
+    sender.free.set()
+    delivery.close(0.5)
+
+
+def test_what_a_service_could_not_take_is_delivered_when_it_is_back() -> None:
+    """B76: everything that there was room for is delivered after."""
+    sender = Moody(Sent.LATER)
+    delivery = Delivery(lambda: sender, interval=0.01)
+    for number in range(BATCH + 10):
+        delivery.put_span(number)
+    assert eventually(lambda: sender.asked >= 2)
+
+    sender.answer = Sent.DONE
+
+    assert eventually(lambda: len(sender.spans) == BATCH + 10)
+    assert sender.spans == list(range(BATCH + 10))
+    delivery.close()
+
+
+def test_what_a_service_refuses_is_counted_and_not_sent_again() -> None:
+    before = DROPPED.of("logs")
+    sender = Moody(Sent.REFUSED)
+    delivery = Delivery(lambda: sender, interval=0.01)
+
+    delivery.put_record("bad")
+    delivery.flush(5)
+    asked = sender.asked
+    delivery.flush(5)
+
+    assert DROPPED.of("logs") - before == 1
+    assert sender.asked == asked == 1
+    delivery.close()
+
+
+def test_a_service_that_is_away_is_asked_less_and_less_often() -> None:
+    delivery = Delivery(lambda: Moody(Sent.LATER), interval=0.5)
+
+    pauses = []
+    for failures in (0, 1, 3, 50):
+        delivery._failures = failures
+        pauses.append(delivery._pause())
+
+    assert pauses[0] == 0.5
+    assert 0.5 <= pauses[1] <= 1.0
+    assert 2.0 <= pauses[2] <= 4.0
+    assert 15.0 <= pauses[3] <= 30.0
+
+
+def test_closing_waits_no_longer_than_it_may_and_counts_what_is_left() -> None:
+    """B81: the agent's end is not held up."""
+    before = DROPPED.of("spans")
+    sender = Stuck()
+    delivery = Delivery(lambda: sender, interval=0.01)
+    delivery.put_record("blocks the thread")
+    assert sender.busy.wait(5)
+    for number in range(5):
+        delivery.put_span(number)
+
+    start = time.monotonic()
+    delivery.close(0.4)
+
+    assert time.monotonic() - start < 2.0
+    assert DROPPED.of("spans") - before == 5
+    sender.free.set()
+
+
+def test_a_sender_that_cannot_even_be_made_is_no_trouble() -> None:
+    """B81: the agent's side never sees it."""
+
+    def connect() -> Memory:
+        raise ImportError("no exporter here")
+
+    delivery = Delivery(connect, interval=0.01)
+    delivery.put_span(1)
+
+    assert not delivery.flush(5)
+    delivery.close(0.5)
+
+
+@pytest.mark.parametrize("disabled", ["true", "TRUE "])
+def test_a_disabled_sdk_is_silent(
+    monkeypatch: pytest.MonkeyPatch, registry: CollectorRegistry, disabled: str
+) -> None:
+    monkeypatch.setenv("OTEL_SDK_DISABLED", disabled)
+    memory = Memory()
+    telemetry = Telemetry(connect=lambda: memory)
+
+    with Worker("bee", telemetry=telemetry, registry=registry) as worker, worker.step("forager"):
+        steps = registry.get_sample_value(names.WORKER_STEPS_SINCE_ACCEPT.name, {"agent": "bee"})
+
+    telemetry.close()
+    assert memory.order == []
+    assert steps == 0

@@ -1,0 +1,137 @@
+"""The service is away, slow or wrong, and the agent does not notice."""
+
+from __future__ import annotations
+
+import json
+import socket
+
+import pytest
+
+from tests.instrumentation.parts import Otlp, Script
+
+AGENT = """
+import atexit, json, time
+
+ended = [0.0]
+# Registered first, so run last: how long did the others take at the exit?
+atexit.register(lambda: print(json.dumps({"exit": time.monotonic() - ended[0]}), flush=True))
+
+from queenright.instrumentation import Worker
+
+caught = None
+slowest = 0.0
+try:
+    with Worker("bee", heartbeat_interval=0.05) as worker:
+        for number in range(300):
+            began = time.monotonic()
+            with worker.step("forager") as step:
+                with step.llm("gpt", "openai") as llm:
+                    llm.usage(10, 2)
+                with step.tool("search", {"q": number}) as call:
+                    call.result("x" * 1000)
+                step.verdict("CONTINUE")
+            slowest = max(slowest, time.monotonic() - began)
+            if number % 100 == 0:
+                time.sleep(0.4)
+        raise LookupError("the agent's own")
+except LookupError as error:
+    caught = str(error)
+ended[0] = time.monotonic()
+print(json.dumps({"caught": caught, "slowest": slowest}), flush=True)
+"""
+
+
+def dead_port() -> str:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{taken.getsockname()[1]}"
+
+
+def check(done_stdout: str, done_stderr: str) -> None:
+    said = [json.loads(line) for line in done_stdout.splitlines()]
+    assert said[0]["caught"] == "the agent's own"
+    assert said[0]["slowest"] < 0.5
+    assert said[-1]["exit"] < 3.0
+    assert len(done_stderr.splitlines()) <= 1
+    assert done_stderr.startswith("Queenright") or not done_stderr
+
+
+def test_the_service_is_away(script: Script) -> None:
+    """B81: a dead port costs one line on stderr, and nothing else."""
+    done = script(AGENT, OTEL_EXPORTER_OTLP_ENDPOINT=dead_port())
+
+    assert done.returncode == 0
+    check(done.stdout, done.stderr)
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_the_service_takes_and_never_answers(script: Script, otlp: Otlp) -> None:
+    """B81: a service that hangs holds up neither the work nor the exit."""
+    otlp.hold.clear()
+
+    done = script(AGENT, OTEL_EXPORTER_OTLP_ENDPOINT=otlp.url)
+
+    assert done.returncode == 0
+    check(done.stdout, done.stderr)
+
+
+@pytest.mark.parametrize("status", [400, 404, 500, 503])
+def test_the_service_answers_wrongly(script: Script, otlp: Otlp, status: int) -> None:
+    """B81: whatever the service answers."""
+    otlp.status = status
+
+    done = script(AGENT, OTEL_EXPORTER_OTLP_ENDPOINT=otlp.url)
+
+    assert done.returncode == 0
+    check(done.stdout, done.stderr)
+
+
+def test_the_service_is_no_http_server_at_all(script: Script) -> None:
+    """B81: an address that is none."""
+    done = script(AGENT, OTEL_EXPORTER_OTLP_ENDPOINT="not a url")
+
+    assert done.returncode == 0
+    check(done.stdout, done.stderr)
+
+
+def test_a_logging_handler_that_raises_is_no_trouble(script: Script) -> None:
+    """B81: not even what we say about our trouble can break the agent."""
+    done = script(
+        "import logging\n"
+        "class Bad(logging.Handler):\n"
+        "    def emit(self, record): raise RuntimeError('bad handler')\n"
+        "logging.getLogger().addHandler(Bad())\n" + AGENT,
+        OTEL_EXPORTER_OTLP_ENDPOINT=dead_port(),
+    )
+
+    assert done.returncode == 0
+    check(done.stdout, done.stderr)
+
+
+def test_the_applications_own_exporters_may_still_complain(script: Script) -> None:
+    done = script(
+        """
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from queenright.instrumentation import Worker, flush
+with Worker("bee"):
+    flush()
+provider = TracerProvider(shutdown_on_exit=False)
+provider.add_span_processor(SimpleSpanProcessor(OTLPSpanExporter(timeout=0.3)))
+provider.get_tracer("app").start_span("x").end()
+""",
+        OTEL_EXPORTER_OTLP_ENDPOINT=dead_port(),
+    )
+
+    assert "Failed to export spans batch" in done.stderr
+
+
+def test_the_import_is_light(script: Script) -> None:
+    done = script(
+        "import sys, queenright.instrumentation\n"
+        "heavy = {'requests', 'google.protobuf', 'grpc', 'fastapi', 'sqlalchemy', 'httpx', 'litellm'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+
+    assert done.stdout.strip() == "[]"

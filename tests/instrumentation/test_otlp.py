@@ -1,0 +1,152 @@
+"""OTLP over real HTTP, and the application's own providers."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from opentelemetry.sdk._logs import LoggerProvider
+from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogRecordProcessor
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from prometheus_client import CollectorRegistry
+
+from queenright.instrumentation import Telemetry, Worker, names
+from queenright.instrumentation.dropped import DROPPED
+from queenright.instrumentation.telemetry import _ApplicationLogs
+from tests.instrumentation.parts import Clock, Otlp, Script, attributes, eventually
+
+
+def test_spans_and_start_records_arrive_by_http(
+    otlp: Otlp, registry: CollectorRegistry, clock: Clock
+) -> None:
+    telemetry = Telemetry(otlp.url)
+    with Worker("bee", session_id="s1", telemetry=telemetry, registry=registry, clock=clock) as worker:
+        with worker.step("forager") as step, step.tool("search", {"q": 1}, timeout=5) as call:
+            clock.now += 2
+            call.result("x")
+            step.verdict("ACCEPT")
+        with pytest.raises(KeyError), worker.step("forager"):
+            raise KeyError("gone")
+
+    assert telemetry.flush(10)
+
+    spans = {span.name: span for span in otlp.spans}
+    tool = spans["execute_tool search"]
+    assert tool.end_time_unix_nano - tool.start_time_unix_nano == 2_000_000_000
+    assert attributes(tool)[names.TOOL_TIMEOUT] == 5.0
+    assert spans["step forager"].status.message == "'gone'"
+    assert spans["step forager"].status.code == 2
+    started = next(record for record in otlp.logs if record.event_name == names.EVENT_TOOL_STARTED)
+    assert (started.trace_id, started.span_id) == (tool.trace_id, tool.span_id)
+    assert started.time_unix_nano == tool.start_time_unix_nano
+    assert attributes(started)[names.GEN_AI_CONVERSATION_ID] == "s1"
+    telemetry.close()
+
+
+def test_what_a_restarting_service_missed_is_delivered_after(otlp: Otlp, registry: CollectorRegistry) -> None:
+    """B76: the service answers 503 for a while."""
+    otlp.status = 503
+    telemetry = Telemetry(otlp.url, interval=0.02)
+    with Worker("bee", telemetry=telemetry, registry=registry) as worker, worker.step("forager"):
+        pass
+    assert eventually(lambda: otlp.requests >= 2)
+
+    otlp.status = 200
+
+    assert eventually(lambda: {span.name for span in otlp.spans} == {"step forager", "invoke_agent bee"})
+    telemetry.close()
+
+
+def test_what_cannot_be_encoded_costs_only_itself(
+    otlp: Otlp, registry: CollectorRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    """B81: one bad attribute does not spoil a batch, nor fill the log."""
+    before = DROPPED.of("spans")
+    telemetry = Telemetry(otlp.url)
+    bad = telemetry.tracer.start_span("\ud800")
+    bad.end()
+    telemetry.tracer.start_span("good", attributes={"odd": object()}).end()  # type: ignore[dict-item]
+
+    assert telemetry.flush(10)
+
+    assert [span.name for span in otlp.spans] == ["good"]
+    assert DROPPED.of("spans") - before == 1
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+    telemetry.close()
+
+
+def test_a_provider_of_the_application_gets_the_spans(registry: CollectorRegistry) -> None:
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    telemetry = Telemetry(tracer_provider=provider)
+
+    with Worker("bee", telemetry=telemetry, registry=registry) as worker, worker.step("forager") as step:
+        step.verdict("ACCEPT")
+
+    step_span, run = exporter.get_finished_spans()
+    assert (step_span.name, run.name) == ("step forager", "invoke_agent bee")
+    assert step_span.attributes is not None
+    assert step_span.attributes[names.STEP_VERDICT] == "ACCEPT"
+    telemetry.close(0.1)
+    provider.shutdown()
+
+
+def test_a_logger_provider_of_the_application_gets_the_start_records(registry: CollectorRegistry) -> None:
+    exporter = InMemoryLogRecordExporter()
+    provider = LoggerProvider(shutdown_on_exit=False)
+    provider.add_log_record_processor(SimpleLogRecordProcessor(exporter))
+    telemetry = Telemetry(connect=lambda: _ApplicationLogs(provider.get_logger("queenright")))
+
+    with Worker("bee", telemetry=telemetry, registry=registry):
+        telemetry.flush()
+
+    [record] = exporter.get_finished_logs()
+    assert record.log_record.event_name == names.EVENT_AGENT_STARTED
+    telemetry.close()
+    provider.shutdown()
+
+
+def test_a_process_that_sets_up_nothing_sends_to_the_endpoint_of_the_environment(
+    otlp: Otlp, script: Script
+) -> None:
+    done = script(
+        """
+from queenright.instrumentation import Worker
+with Worker("bee") as worker, worker.step("forager"):
+    pass
+""",
+        OTEL_EXPORTER_OTLP_ENDPOINT=otlp.url,
+    )
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert [span.name for span in otlp.spans] == ["step forager", "invoke_agent bee"]
+
+
+def test_a_process_that_set_up_opentelemetry_keeps_its_pipeline(otlp: Otlp, script: Script) -> None:
+    done = script(
+        """
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
+provider = TracerProvider()
+exporter = ConsoleSpanExporter(formatter=lambda span: span.name + "\\n")
+provider.add_span_processor(SimpleSpanProcessor(exporter))
+trace.set_tracer_provider(provider)
+from queenright.instrumentation import Worker
+with trace.get_tracer("app").start_as_current_span("request"):
+    with Worker("bee") as worker, worker.step("forager"):
+        pass
+""",
+        OTEL_EXPORTER_OTLP_ENDPOINT=otlp.url,
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.split("\n")[:3] == ["step forager", "invoke_agent bee", "request"]
+    assert otlp.spans == []
+    assert {record.event_name for record in otlp.logs} == {
+        names.EVENT_AGENT_STARTED,
+        names.EVENT_STEP_STARTED,
+    }

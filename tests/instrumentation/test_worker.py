@@ -1,0 +1,375 @@
+"""What a worker says as spans and start records."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.trace import StatusCode
+from prometheus_client import CollectorRegistry
+
+from queenright.instrumentation import SessionIdRefused, Telemetry, Verdict, Worker, names
+from queenright.instrumentation.fingerprint import fingerprint
+from tests.instrumentation.parts import Clock, Memory, eventually
+
+
+@pytest.fixture
+def worker(telemetry: Telemetry, registry: CollectorRegistry, clock: Clock) -> Worker:
+    ids = iter(["session-1", "incarnation-1"])
+    return Worker(
+        "bee",
+        graph_id="hive",
+        framework="plain",
+        version="3",
+        telemetry=telemetry,
+        registry=registry,
+        heartbeat_interval=60,
+        clock=clock,
+        ids=lambda: next(ids),
+    )
+
+
+IDENTITY = {
+    names.GEN_AI_AGENT_NAME: "bee",
+    names.GEN_AI_CONVERSATION_ID: "session-1",
+    names.INCARNATION_ID: "incarnation-1",
+    names.GRAPH_ID: "hive",
+}
+
+
+def work(worker: Worker) -> None:
+    with worker, worker.step("forager") as step:
+        with step.llm("gpt", "openai") as llm:
+            llm.usage(120, 30)
+            llm.finished("stop")
+        with step.tool("search", {"q": "clover"}, timeout=30, call_id="call_9") as call:
+            call.result("a field")
+        step.verdict(Verdict.ACCEPT)
+    worker.close()
+
+
+def test_every_span_and_record_says_who_it_is_about(
+    worker: Worker, telemetry: Telemetry, memory: Memory
+) -> None:
+    work(worker)
+    telemetry.flush()
+
+    assert [record.name for record in memory.records] == [
+        names.EVENT_AGENT_STARTED,
+        names.EVENT_STEP_STARTED,
+        names.EVENT_LLM_STARTED,
+        names.EVENT_TOOL_STARTED,
+    ]
+    assert [span.name for span in memory.spans] == [
+        "chat gpt",
+        "execute_tool search",
+        "step forager",
+        "invoke_agent bee",
+    ]
+    for item in (*memory.spans, *memory.records):
+        assert item.attributes.items() >= IDENTITY.items()
+
+
+def test_spans_are_nested_as_the_blocks_were(worker: Worker, telemetry: Telemetry, memory: Memory) -> None:
+    work(worker)
+    telemetry.flush()
+
+    def parent(name: str) -> Any:
+        return memory.span(name).parent
+
+    run, step = memory.span("invoke_agent bee"), memory.span("step forager")
+    assert parent("invoke_agent bee") is None
+    assert parent("step forager") == run.get_span_context()
+    assert parent("chat gpt") == parent("execute_tool search") == step.get_span_context()
+
+
+def test_attributes_are_those_of_the_table(worker: Worker, telemetry: Telemetry, memory: Memory) -> None:
+    work(worker)
+    telemetry.flush()
+
+    place = {**IDENTITY, names.NODE_ID: "forager", names.STEP_INDEX: 0}
+    assert memory.span("step forager").attributes == {**place, names.STEP_VERDICT: "ACCEPT"}
+    assert memory.span("chat gpt").attributes == {
+        **place,
+        names.GEN_AI_OPERATION_NAME: "chat",
+        names.GEN_AI_REQUEST_MODEL: "gpt",
+        names.GEN_AI_PROVIDER_NAME: "openai",
+        names.GEN_AI_USAGE_INPUT_TOKENS: 120,
+        names.GEN_AI_USAGE_OUTPUT_TOKENS: 30,
+        names.GEN_AI_RESPONSE_FINISH_REASONS: ("stop",),
+    }
+    assert memory.span("execute_tool search").attributes == {
+        **place,
+        names.GEN_AI_OPERATION_NAME: "execute_tool",
+        names.GEN_AI_TOOL_NAME: "search",
+        names.GEN_AI_TOOL_CALL_ID: "call_9",
+        names.TOOL_TIMEOUT: 30.0,
+        names.TOOL_ARGUMENTS_HASH: fingerprint({"q": "clover"}),
+        names.TOOL_RESULT_HASH: fingerprint("a field"),
+    }
+    assert memory.record(names.EVENT_AGENT_STARTED).attributes == {
+        **IDENTITY,
+        names.GEN_AI_OPERATION_NAME: "invoke_agent",
+        names.FRAMEWORK: "plain",
+        names.GEN_AI_AGENT_VERSION: "3",
+        names.HEARTBEAT_INTERVAL: 60,
+    }
+
+
+def test_a_start_record_carries_the_ids_of_the_span_that_will_end(
+    worker: Worker, telemetry: Telemetry, memory: Memory
+) -> None:
+    work(worker)
+    telemetry.flush()
+
+    started = memory.record(names.EVENT_TOOL_STARTED)
+
+    assert started.span == memory.span("execute_tool search").get_span_context()
+    assert started.attributes[names.TOOL_TIMEOUT] == 30.0
+
+
+def test_a_hung_tool_is_known_while_it_hangs(worker: Worker, telemetry: Telemetry, memory: Memory) -> None:
+    """B19: what is open has been said before it ends."""
+    with worker, worker.step("forager") as step, step.tool("search", timeout=2400):
+        telemetry.flush()
+
+        assert memory.record(names.EVENT_TOOL_STARTED).attributes[names.GEN_AI_TOOL_NAME] == "search"
+        assert memory.spans == []
+
+
+def test_an_exception_is_recorded_on_the_way_and_goes_on_unchanged(
+    worker: Worker, telemetry: Telemetry, memory: Memory
+) -> None:
+    """B81: the agent's own exceptions are unchanged."""
+    error = KeyError("password=hunter2")
+
+    with pytest.raises(KeyError) as caught, worker, worker.step("forager") as step, step.tool("search"):
+        raise error
+
+    telemetry.flush()
+    assert caught.value is error
+    assert error.__cause__ is None
+    assert error.__context__ is None
+    for span in memory.spans:
+        assert span.attributes[names.ERROR_TYPE] == "KeyError"
+        assert span.status.status_code is StatusCode.ERROR
+        assert "hunter2" not in str(span.status.description)
+
+
+@pytest.mark.parametrize(("error", "outcome"), [(ValueError("no"), "error"), (TimeoutError(), "timeout")])
+def test_a_tools_error_that_the_agent_handles_is_no_error_of_the_step(
+    worker: Worker,
+    telemetry: Telemetry,
+    memory: Memory,
+    registry: CollectorRegistry,
+    error: Exception,
+    outcome: str,
+) -> None:
+    with worker:
+        with worker.step("forager") as step, step.tool("search") as call:
+            call.error(error)
+        calls = registry.get_sample_value(
+            "queenright_worker_tool_calls_total", {"agent": "bee", "tool": "search", "outcome": outcome}
+        )
+
+    telemetry.flush()
+    assert calls == 1
+    assert memory.span("execute_tool search").attributes[names.ERROR_TYPE] == type(error).__name__
+    assert names.ERROR_TYPE not in memory.span("step forager").attributes
+
+
+def test_equal_failures_are_equal_results(worker: Worker, telemetry: Telemetry, memory: Memory) -> None:
+    """B26: a loop is a loop also when every call fails."""
+    with worker, worker.step("forager") as step:
+        for text in ("no row in 0.3 s", "no row in 0.4 s", "no table in 0.1 s"):
+            with step.tool("search", {"q": 1}) as call:
+                call.error(text)
+
+    telemetry.flush()
+    hashes = [span.attributes[names.TOOL_RESULT_HASH] for span in memory.spans[:3]]
+    assert hashes[0] == hashes[1] != hashes[2]
+
+
+async def test_the_same_works_in_async_code(worker: Worker, telemetry: Telemetry, memory: Memory) -> None:
+    async with worker, worker.step("forager") as step:
+        async with step.llm("gpt") as llm:
+            llm.usage(1, 2)
+        async with step.tool("search") as call:
+            await asyncio.sleep(0)
+            call.result(1)
+
+    telemetry.flush()
+    assert {span.name for span in memory.spans} >= {"step forager", "execute_tool search", "chat gpt"}
+
+
+async def test_a_cancelled_step_says_so(worker: Worker, telemetry: Telemetry, memory: Memory) -> None:
+    async def hang() -> None:
+        async with worker, worker.step("forager"):
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(hang())
+    await asyncio.sleep(0)
+    task.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    telemetry.flush()
+    assert memory.span("step forager").attributes[names.ERROR_TYPE] == "CancelledError"
+
+
+def test_what_the_agent_calls_inside_a_block_becomes_its_child(
+    worker: Worker, telemetry: Telemetry, memory: Memory
+) -> None:
+    with worker, worker.step("forager") as step, step.tool("search"):
+        inside = trace.get_current_span().get_span_context()
+    after = trace.get_current_span().get_span_context()
+
+    telemetry.flush()
+    assert inside == memory.span("execute_tool search").get_span_context()
+    assert not after.is_valid
+
+
+def test_a_wait_is_said_when_it_begins_and_when_it_ends(
+    worker: Worker, telemetry: Telemetry, memory: Memory, registry: CollectorRegistry
+) -> None:
+    """B17: a worker that waits for its user says so."""
+    labels = {"agent": "bee", "reason": "user_input"}
+    with worker:
+        with worker.waiting("user_input"):
+            during = registry.get_sample_value("queenright_worker_waiting", labels)
+        after = registry.get_sample_value("queenright_worker_waiting", labels)
+
+    telemetry.flush()
+    said = [r.attributes[names.WAITING_REASON] for r in memory.records if r.name == names.EVENT_WAITING]
+    assert said == ["user_input", ""]
+    assert (during, after) == (1, 0)
+
+
+def test_the_innermost_wait_is_shown(worker: Worker, telemetry: Telemetry, memory: Memory) -> None:
+    with worker, worker.waiting("children"), worker.waiting("backoff"):
+        pass
+
+    telemetry.flush()
+    said = [r.attributes[names.WAITING_REASON] for r in memory.records if r.name == names.EVENT_WAITING]
+    assert said == ["children", "backoff", "children", ""]
+
+
+def test_checkpoints_and_heartbeats_are_said(worker: Worker, telemetry: Telemetry, memory: Memory) -> None:
+    with worker:
+        worker.checkpoint("c-1")
+        with worker.step("forager") as step, step.tool("search"):
+            worker.heartbeat("3 of 7; api_key=abcdef")
+
+    telemetry.flush()
+    assert memory.record(names.EVENT_CHECKPOINT).attributes[names.CHECKPOINT_ID] == "c-1"
+    heartbeat = memory.record(names.EVENT_HEARTBEAT).attributes
+    assert heartbeat[names.HEARTBEAT_INTERVAL] == 60
+    assert heartbeat[names.HEARTBEAT_PHASE] == "tool"
+    assert heartbeat[names.HEARTBEAT_PROGRESS] == "3 of 7; api_key=[redacted]"
+
+
+def test_a_streamed_answer_is_activity(
+    worker: Worker, telemetry: Telemetry, memory: Memory, clock: Clock, registry: CollectorRegistry
+) -> None:
+    with worker, worker.step("forager") as step, step.llm("gpt") as llm:
+        for _ in range(100):
+            clock.now += 0.1
+            llm.delta()
+        seen = registry.get_sample_value(
+            "queenright_worker_last_activity_timestamp_seconds", {"agent": "bee"}
+        )
+
+    telemetry.flush()
+    assert sum(record.name == names.EVENT_LLM_DELTA for record in memory.records) in (1, 2)
+    assert seen == pytest.approx(clock.now, abs=5.1)
+
+
+def test_content_stays_in_the_process(worker: Worker, telemetry: Telemetry, memory: Memory) -> None:
+    with worker, worker.step("forager") as step:
+        with step.tool("search", {"q": "my diary"}) as call:
+            call.result("dear diary")
+        step.verdict("RETRY", "the diary again")
+
+    telemetry.flush()
+    assert "diary" not in str([(item.name, item.attributes) for item in memory.order])
+
+
+def test_content_leaves_only_if_it_may(
+    telemetry: Telemetry, registry: CollectorRegistry, memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(names.CAPTURE_CONTENT_ENV, "true")
+
+    with Worker("bee", telemetry=telemetry, registry=registry) as worker, worker.step("forager") as step:
+        with step.tool("search", {"q": "clover"}) as call:
+            call.result("a field, token=abcdef")
+        step.verdict("RETRY", "again")
+
+    telemetry.flush()
+    tool = memory.span("execute_tool search").attributes
+    assert tool[names.GEN_AI_TOOL_CALL_ARGUMENTS] == "{'q': 'clover'}"
+    assert tool[names.GEN_AI_TOOL_CALL_RESULT] == "a field, token=[redacted]"
+    assert memory.span("step forager").attributes[names.STEP_FEEDBACK] == "again"
+
+
+@pytest.mark.parametrize(
+    "session_id", ["", ".", "..", "a/b", "a\\b", "../../etc", "a\nb", "a\x00", "x" * 201]
+)
+def test_a_session_id_that_is_no_directory_name_is_refused(session_id: str) -> None:
+    """B8: path separators and '..' are refused with a clear error."""
+    with pytest.raises(SessionIdRefused, match="Session id") as refused:
+        Worker("bee", session_id=session_id)
+
+    assert refused.value.session_id == session_id
+
+
+@pytest.mark.parametrize("arguments", [{"agent": ""}, {"agent": "bee", "heartbeat_interval": 0}])
+def test_plain_misuse_is_refused_at_once(arguments: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"agent's name|heartbeat_interval"):
+        Worker(**arguments)
+
+
+def test_misuse_after_the_start_costs_only_what_was_misused(
+    worker: Worker, telemetry: Telemetry, memory: Memory
+) -> None:
+    """B81: no exception of ours reaches the agent."""
+
+    class Hostile(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
+    with worker:
+        with worker.step(None) as step:  # type: ignore[arg-type]
+            step.verdict("SPLENDID")
+            with step.tool("\ud800", timeout="soon") as call:  # type: ignore[arg-type]
+                call.result(object())
+            with step.llm(7) as llm:  # type: ignore[arg-type]
+                llm.usage("many", None)  # type: ignore[arg-type]
+            with pytest.raises(Hostile), step.tool("search"):
+                raise Hostile
+        with worker.waiting("godot"):
+            worker.checkpoint(None)  # type: ignore[arg-type]
+
+    telemetry.flush()
+    assert memory.span("step None").ended is not None
+    assert memory.span("invoke_agent bee").ended is not None
+
+
+def test_blocks_without_a_started_worker_start_it(
+    worker: Worker, telemetry: Telemetry, memory: Memory
+) -> None:
+    with worker.step("forager"):
+        pass
+    worker.close()
+    worker.close()
+
+    telemetry.flush()
+    assert [span.name for span in memory.spans] == ["step forager", "invoke_agent bee"]
+
+
+def test_the_beats_go_on_by_themselves(
+    telemetry: Telemetry, registry: CollectorRegistry, memory: Memory
+) -> None:
+    with Worker("bee", telemetry=telemetry, registry=registry, heartbeat_interval=0.1):
+        assert eventually(lambda: sum(r.name == names.EVENT_HEARTBEAT for r in memory.records) >= 3)

@@ -1,0 +1,238 @@
+"""What a worker says as metrics."""
+
+from __future__ import annotations
+
+import urllib.request
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, Counter, generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
+from prometheus_client.parser import text_string_to_metric_families
+
+from queenright.instrumentation import Telemetry, Worker, names, serve_metrics
+from queenright.instrumentation.metrics import VALUES
+from tests.instrumentation.parts import Clock
+
+WORKER_METRICS = [
+    metric
+    for metric in names.METRICS.values()
+    if metric.name.startswith(("queenright_worker_", "queenright_telemetry_"))
+]
+
+
+class Bee:
+    """A worker on a clock of its own, and its metrics."""
+
+    def __init__(self, telemetry: Telemetry, registry: CollectorRegistry, clock: Clock) -> None:
+        self.worker = Worker("bee", version="1", telemetry=telemetry, registry=registry, clock=clock)
+        self.clock = clock
+        self.registry = registry
+
+    def step(self, verdict: str | None, node: str = "forager", result: object = None) -> None:
+        with self.worker.step(node) as step:
+            if result is not None:
+                with step.tool("search", {"q": 1}) as call:
+                    call.result(result)
+            if verdict:
+                step.verdict(verdict)
+
+    def value(self, name: names.MetricName, suffix: str = "", **labels: str) -> float | None:
+        return self.registry.get_sample_value(name.name + suffix, {"agent": "bee", **labels})
+
+
+@pytest.fixture
+def bee(telemetry: Telemetry, registry: CollectorRegistry, clock: Clock) -> Any:
+    bee = Bee(telemetry, registry, clock)
+    with bee.worker:
+        yield bee
+
+
+def everything(bee: Bee) -> None:
+    """Make every metric of a worker have a series."""
+    with bee.worker.step("forager") as step:
+        with step.llm("gpt", "openai") as llm:
+            llm.usage(10, 2)
+        with step.tool("search") as call:
+            call.error(ValueError("no"))
+    bee.worker.checkpoint("c")
+    with bee.worker.waiting("backoff"):
+        pass
+    bee.clock.now += 14
+    bee.worker._run.tick()
+    for _ in range(20):
+        bee.clock.now += 14
+        bee.worker._run.tick()
+
+
+def test_every_worker_metric_is_live_with_its_labels_and_no_other_is(bee: Bee) -> None:
+    everything(bee)
+
+    families = {
+        family.name: family
+        for family in text_string_to_metric_families(generate_latest(bee.registry).decode())
+        if not family.name.endswith("_created")
+    }
+
+    assert set(families) == {metric.name.removesuffix("_total") for metric in WORKER_METRICS}
+    for metric in WORKER_METRICS:
+        family = families[metric.name.removesuffix("_total")]
+        assert family.type == metric.kind
+        assert family.samples
+        for sample in family.samples:
+            if not sample.name.endswith("_created"):
+                assert set(sample.labels) - {"le"} == set(metric.labels)
+
+
+@pytest.mark.parametrize("verdict", ["ACCEPT", "RETRY", "CONTINUE", "ESCALATE"])
+def test_steps_are_counted_by_verdict(bee: Bee, verdict: str) -> None:
+    bee.step(verdict)
+
+    assert bee.value(names.WORKER_STEPS, node="forager", verdict=verdict.lower()) == 1
+    assert bee.value(names.WORKER_STEP_DURATION, "_count", node="forager") == 1
+
+
+def test_a_step_without_a_verdict_is_neutral(bee: Bee) -> None:
+    bee.step("RETRY")
+    bee.step(None)
+
+    assert bee.value(names.WORKER_STEPS, node="forager", verdict="continue") == 1
+    assert bee.value(names.WORKER_STEPS_SINCE_ACCEPT) == 1
+
+
+def test_bad_steps_are_counted_since_the_last_accept(bee: Bee) -> None:
+    """B9: ACCEPT, RETRY, CONTINUE, CONTINUE counts 1."""
+    for verdict in ("RETRY", "ACCEPT", "RETRY", "CONTINUE", "CONTINUE"):
+        bee.step(verdict)
+
+    assert bee.value(names.WORKER_STEPS_SINCE_ACCEPT) == 1
+
+
+def test_bad_steps_start_anew_with_a_visit_of_another_node(bee: Bee) -> None:
+    """B13: the count resets on a new node visit."""
+    for node in ("forager", "forager", "dancer"):
+        bee.step("ESCALATE", node)
+
+    assert bee.value(names.WORKER_STEPS_SINCE_ACCEPT) == 1
+
+
+def test_an_error_is_a_bad_step_and_is_counted_once_however_far_it_travels(bee: Bee) -> None:
+    """B12: steps that died without a verdict count."""
+    with pytest.raises(KeyError), bee.worker.step("forager") as step, step.tool("search"):
+        raise KeyError
+
+    assert bee.value(names.WORKER_STEPS, node="forager", verdict="error") == 1
+    assert bee.value(names.WORKER_STEPS_SINCE_ACCEPT) == 1
+    assert bee.value(names.WORKER_ERRORS, error_type="KeyError") == 1
+
+
+def test_an_accept_a_checkpoint_and_a_new_result_are_progress_and_nothing_else_is(bee: Bee) -> None:
+    """B22: a worker that only heartbeats, or repeats itself, is not progressing."""
+
+    def progress(act: Any) -> bool:
+        bee.clock.now += 10
+        act()
+        return bee.value(names.WORKER_LAST_PROGRESS) == bee.clock.now
+
+    assert progress(lambda: bee.step("ACCEPT"))
+    assert not progress(lambda: bee.step("CONTINUE"))
+    assert progress(lambda: bee.step("RETRY", result="a field"))
+    assert not progress(lambda: bee.step("RETRY", result="a field"))
+    assert progress(lambda: bee.worker.checkpoint("c"))
+    assert not progress(bee.worker.heartbeat)
+    assert bee.value(names.WORKER_LAST_HEARTBEAT) == bee.clock.now
+
+
+def test_a_stall_is_counted_once_by_the_phase_it_is_in(bee: Bee) -> None:
+    """B21: a tool with a declared timeout may be silent as long as that."""
+    with bee.worker.step("forager") as step, step.tool("search", timeout=2400):
+        for _ in range(2399 // 30):
+            bee.clock.now += 30
+            bee.worker._run.tick()
+        before = bee.value(names.WORKER_STALLS, phase="tool")
+        for _ in range(5):
+            bee.clock.now += 30
+            bee.worker._run.tick()
+
+        assert before is None
+        assert bee.value(names.WORKER_STALLS, phase="tool") == 1
+
+
+def test_a_wait_and_a_clock_that_jumps_are_no_stall(bee: Bee) -> None:
+    """B23: the host sleeps eight hours, and nothing is counted."""
+    bee.clock.now += 8 * 3600
+    bee.worker._run.tick()
+    bee.clock.now -= 3600
+    bee.worker._run.tick()
+    with bee.worker.waiting("user_input"):
+        for _ in range(100):
+            bee.clock.now += 30
+            bee.worker._run.tick()
+
+    assert bee.value(names.WORKER_STALLS, phase="idle") is None
+
+
+def test_durations_carry_the_trace_they_came_from(bee: Bee) -> None:
+    bee.step("ACCEPT", result=1)
+
+    text = generate_openmetrics(bee.registry).decode()
+
+    trace_id = bee.worker._run.trace_id
+    assert len(trace_id) == 32
+    assert text.count(f'# {{trace_id="{trace_id}"}}') == 2
+
+
+def test_the_series_of_a_worker_go_when_it_ends(bee: Bee) -> None:
+    """B78: unloading a worker removes its series."""
+    everything(bee)
+    assert b'agent="bee"' in generate_latest(bee.registry)
+
+    bee.worker.close()
+
+    assert b'agent="bee"' not in generate_latest(bee.registry)
+
+
+def test_the_series_stay_while_another_run_of_the_agent_lives(
+    bee: Bee, telemetry: Telemetry, registry: CollectorRegistry
+) -> None:
+    for _ in range(3):
+        bee.step("RETRY")
+    with Worker("bee", telemetry=telemetry, registry=registry) as other:
+        with other.step("forager") as step:
+            step.verdict("ACCEPT")
+        shown = bee.value(names.WORKER_STEPS_SINCE_ACCEPT)
+
+    assert shown == 3, "the worst run is shown"
+    assert bee.value(names.WORKER_STEPS_SINCE_ACCEPT) == 3
+
+
+def test_label_values_are_bounded_and_what_is_folded_is_counted(bee: Bee) -> None:
+    def folded() -> float:
+        return bee.registry.get_sample_value("queenright_telemetry_dropped_total", {"signal": "series"}) or 0
+
+    before = folded()
+    for number in range(VALUES + 7):
+        bee.step("ACCEPT", f"node-{number}")
+
+    assert bee.value(names.WORKER_STEPS, node="other", verdict="accept") == 7
+    assert folded() - before == 7
+    assert generate_latest(bee.registry).count(b"queenright_worker_steps_total{") == VALUES + 1
+
+
+def test_an_application_with_a_metric_of_the_same_name_keeps_it(telemetry: Telemetry) -> None:
+    """B81: a registry that refuses our metrics is no trouble of the agent's."""
+    registry = CollectorRegistry()
+    Counter("queenright_worker_steps_total", "mine", registry=registry)
+
+    with Worker("bee", telemetry=telemetry, registry=registry) as worker, worker.step("forager"):
+        pass
+
+    assert registry.get_sample_value("queenright_worker_steps_total") == 0
+
+
+def test_metrics_are_served(bee: Bee) -> None:
+    bee.step("ACCEPT")
+    port = serve_metrics(0, registry=bee.registry)
+
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as response:
+        assert b"queenright_worker_steps_total{" in response.read()
