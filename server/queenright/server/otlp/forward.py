@@ -97,10 +97,13 @@ class Forwarder:
     ) -> None:
         try:
             parsed = httpx.URL(url)
-        except httpx.InvalidURL as error:
-            raise ValueError(f"the URL to forward to is not one: {error}") from None
+        except httpx.InvalidURL:
+            parsed = httpx.URL()
         if parsed.scheme not in ("http", "https") or not parsed.host:
-            raise ValueError("the URL to forward to must be like https://collector.example.com:4318")
+            # Without the URL, nor what is wrong with it: either could show the password in it.
+            raise ValueError(
+                "the URL to forward to must be like https://collector.example.com:4318"
+            ) from None
         self._auth = httpx.BasicAuth(parsed.username, parsed.password) if parsed.userinfo else None
         bare = parsed.copy_with(userinfo=b"", fragment=None)
         self._query = bare.query

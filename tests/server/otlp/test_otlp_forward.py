@@ -1,0 +1,260 @@
+"""Passing on: unchanged, bounded, tried again, never in the agent's way."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import logging
+import socket
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+from prometheus_client import CollectorRegistry
+
+from queenright.server.otlp import Forwarder, otlp_app
+
+if TYPE_CHECKING:
+    from tests.server.otlp.conftest import Listening
+
+Serving = Callable[[Any], Any]
+
+
+@dataclass
+class Collector:
+    """Another OTLP endpoint: keeps what arrives, answers with the statuses it is given, then with 200."""
+
+    statuses: list[int] = field(default_factory=list)
+    headers: list[tuple[bytes, bytes]] = field(default_factory=list)
+    requests: list[tuple[str, dict[str, str], bytes]] = field(default_factory=list)
+    tries: int = 0
+    open: asyncio.Event = field(default_factory=asyncio.Event)
+    url: str = ""
+
+    async def __call__(self, scope: Any, receive: Callable[[], Awaitable[Any]], send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        body = b""
+        while True:
+            message = await receive()
+            body += message.get("body", b"")
+            if not message.get("more_body"):
+                break
+        await self.open.wait()
+        self.tries += 1
+        status = self.statuses.pop(0) if self.statuses else 200
+        if status == 200:
+            headers = {k.decode(): v.decode() for k, v in scope["headers"]}
+            path = scope["path"] + ("?" + scope["query_string"].decode() if scope["query_string"] else "")
+            self.requests.append((path, headers, body))
+        await send({"type": "http.response.start", "status": status, "headers": self.headers})
+        await send({"type": "http.response.body", "body": b""})
+
+
+@asynccontextmanager
+async def listening(app: Any) -> AsyncIterator[str]:
+    import uvicorn
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="off", ws="none"))
+        task = asyncio.create_task(server.serve(sockets=[listener]))
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        server.should_exit = True
+        await task
+
+
+@pytest.fixture
+async def collector() -> AsyncIterator[Collector]:
+    made = Collector()
+    made.open.set()
+    async with listening(made) as made.url:
+        yield made
+
+
+@asynccontextmanager
+async def forwarding(url: str, **options: Any) -> AsyncIterator[Forwarder]:
+    forwarder = Forwarder(url, registry=CollectorRegistry(), first_delay=0.01, max_delay=0.02, **options)
+    await forwarder.start()
+    try:
+        yield forwarder
+    finally:
+        await forwarder.stop(flush_seconds=0)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110  # what is waited for happens in another process's terms
+            await asyncio.sleep(0.005)
+
+
+def names(headers: Iterable[str]) -> set[str]:
+    return {name.lower() for name in headers}
+
+
+async def test_a_request_arrives_as_the_agent_sent_it(otlp: Listening, collector: Collector) -> None:
+    body = gzip.compress(b'{"resourceSpans": []}')
+    sent = {
+        "content-type": "application/json; charset=utf-8",
+        "content-encoding": "gzip",
+        "authorization": "Bearer agent",
+        "x-tenant": "bees",
+        "connection": "keep-alive, x-hop",
+        "x-hop": "1",
+    }
+    async with forwarding(f"{collector.url}/otlp?team=a") as forwarder, httpx.AsyncClient() as client:
+        otlp.app._forwarder = forwarder
+
+        response = await client.post(f"{otlp.url}/v1/traces", content=body, headers=sent)
+        await until(lambda: forwarder.sent == 1)
+
+    [(path, headers, arrived)] = collector.requests
+    assert response.status_code == 200
+    assert (path, arrived) == ("/otlp/v1/traces?team=a", body)
+    assert {k: headers[k] for k in list(sent)[:4]} == {k: sent[k] for k in list(sent)[:4]}
+    assert "x-hop" not in headers
+    assert headers["host"] == collector.url.removeprefix("http://")
+
+
+async def test_a_request_that_was_refused_here_is_not_passed_on(
+    otlp: Listening, collector: Collector
+) -> None:
+    async with forwarding(collector.url) as forwarder, httpx.AsyncClient() as client:
+        otlp.app._forwarder = forwarder
+
+        await client.post(f"{otlp.url}/v1/traces", content=b"{", headers={"content-type": "application/json"})
+
+        assert (forwarder.pending, forwarder.sent) == (0, 0)
+
+
+async def test_an_agent_is_answered_while_the_other_end_hangs(otlp: Listening, collector: Collector) -> None:
+    """B76: The collector away: workers unaffected, the queue bounded, everything delivered after."""
+    collector.open.clear()
+    headers = {"content-type": "application/json"}
+    async with forwarding(collector.url) as forwarder, httpx.AsyncClient() as client:
+        otlp.app._forwarder = forwarder
+
+        statuses = [
+            (await client.post(f"{otlp.url}/v1/logs", content=b"{}", headers=headers)).status_code
+            for _ in range(10)
+        ]
+        assert (statuses, collector.requests) == ([200] * 10, [])
+        collector.open.set()
+        await until(lambda: forwarder.sent == 10)
+
+    assert len(collector.requests) == 10
+
+
+@pytest.mark.parametrize("status", [429, 502, 503, 504])
+async def test_what_may_pass_is_tried_again(collector: Collector, status: int) -> None:
+    collector.statuses = [status, status]
+    async with forwarding(collector.url) as forwarder:
+        forwarder.offer("/v1/traces", [], b"x")
+        await until(lambda: forwarder.sent == 1)
+
+    assert collector.tries == 3
+
+
+@pytest.mark.parametrize("status", [301, 400, 401, 404, 413, 500])
+async def test_what_is_final_is_dropped_and_counted(collector: Collector, status: int) -> None:
+    collector.statuses = [status]
+    async with forwarding(collector.url) as forwarder:
+        forwarder.offer("/v1/traces", [], b"x")
+        await until(lambda: forwarder.dropped == 1)
+
+    assert (collector.tries, forwarder.pending) == (1, 0)
+
+
+async def test_nobody_there_is_tried_again_until_it_is_given_up() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    async with forwarding(url, give_up_after=0.1) as forwarder:
+        began = time.monotonic()
+        forwarder.offer("/v1/traces", [], b"x")
+        await until(lambda: forwarder.dropped == 1)
+
+    assert time.monotonic() - began < 2
+
+
+async def test_the_other_ends_retry_after_is_kept(collector: Collector) -> None:
+    collector.statuses, collector.headers = [503], [(b"retry-after", b"100")]
+    async with forwarding(collector.url, give_up_after=50) as forwarder:
+        forwarder.offer("/v1/traces", [], b"x")
+        await until(lambda: forwarder.dropped == 1)
+
+    assert collector.tries == 1
+
+
+async def test_a_full_queue_drops_its_oldest_and_counts_them_by_signal() -> None:
+    registry = CollectorRegistry()
+    forwarder = Forwarder("http://127.0.0.1:1", registry=registry, max_bytes=5_000)
+
+    for n in range(5):
+        forwarder.offer("/v1/traces" if n % 2 else "/v1/logs", [], bytes([n]) * 500)
+    forwarder.offer("/v1/metrics", [], b"x" * 6_000)
+
+    dropped = {
+        signal: registry.get_sample_value("queenright_telemetry_dropped_total", {"signal": signal})
+        for signal in ("traces", "logs", "metrics")
+    }
+    assert dropped == {"logs": 1, "traces": 1, "metrics": 1}
+    assert [request.body[0] for request in forwarder._queue] == [2, 3, 4]
+    await forwarder.stop()
+    assert (forwarder.dropped, forwarder.pending, forwarder._bytes) == (6, 0, 0)
+
+
+async def test_stopping_sends_what_waits(collector: Collector) -> None:
+    forwarder = Forwarder(collector.url, registry=CollectorRegistry())
+    await forwarder.start()
+    for _ in range(20):
+        forwarder.offer("/v1/traces", [], b"x")
+
+    await forwarder.stop()
+
+    assert (len(collector.requests), forwarder.dropped) == (20, 0)
+
+
+async def test_a_forwarder_that_points_at_its_own_receiver_makes_no_circle() -> None:
+    registry = CollectorRegistry()
+
+    async def nothing(_: list[Any]) -> None:
+        return None
+
+    app = otlp_app(nothing, registry=registry)
+    async with listening(app) as url, forwarding(url) as forwarder, httpx.AsyncClient() as client:
+        app._forwarder = forwarder
+        await client.post(f"{url}/v1/traces", headers={"content-type": "application/json"})
+        await until(lambda: forwarder.sent == 1)
+
+        assert (app.counts.requests, forwarder.pending) == (2, 0)
+
+
+async def test_credentials_in_the_url_are_used_and_never_shown(
+    collector: Collector, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="queenright")
+    url = collector.url.replace("http://", "http://bee:hunter2@")
+    collector.statuses = [401]
+    async with forwarding(url) as forwarder:
+        forwarder.offer("/v1/traces", [], b"x")
+        await until(lambda: forwarder.dropped == 1)
+        forwarder.offer("/v1/traces", [], b"x")
+        forwarder.offer("/v1/traces", [(b"Authorization", b"Bearer agent")], b"y")
+        await until(lambda: forwarder.sent == 2)
+
+    by_body = {body: headers["authorization"] for _, headers, body in collector.requests}
+    assert by_body == {b"x": "Basic YmVlOmh1bnRlcjI=", b"y": "Bearer agent"}
+    assert "hunter2" not in repr(forwarder) + forwarder.endpoint + caplog.text
+
+
+@pytest.mark.parametrize(
+    "url", ["collector:4318", "ftp://bee:hunter2@x", "http://", "", "http://bee:hunter2"]
+)
+def test_an_url_that_cannot_be_is_refused_without_its_secret(url: str) -> None:
+    with pytest.raises(ValueError, match="URL to forward to") as refused:
+        Forwarder(url, registry=CollectorRegistry())
+
+    assert "hunter2" not in str(refused.value)

@@ -1,0 +1,495 @@
+"""Span shapes of other frameworks, in every generation of the names, and who they are attributed to."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from queenright.instrumentation import fingerprint
+from queenright.runtime.events import AgentEvent
+from queenright.server.otlp.attribution import Attribution, Source
+from queenright.server.otlp.mapping import ATTRIBUTES
+from queenright.server.otlp.spans import Decoded, Memory, decode_spans
+
+NOW = time.time()
+TRACE = bytes.fromhex("5b8efff798038103d269b633813fc60c")
+
+
+def value(of: Any) -> AnyValue:
+    if isinstance(of, str):
+        return AnyValue(string_value=of)
+    if isinstance(of, float):
+        return AnyValue(double_value=of)
+    return AnyValue(int_value=of)
+
+
+def request(
+    *spans: dict[str, Any], service: str = "svc", scope: str = "framework", **resource: str
+) -> ExportTraceServiceRequest:
+    """Return a request whose spans end one after the other, a second apart, unless they say when."""
+    made = ExportTraceServiceRequest()
+    group = made.resource_spans.add()
+    for key, of in {"service.name": service, **{k.replace("_", "."): v for k, v in resource.items()}}.items():
+        group.resource.attributes.append(KeyValue(key=key, value=value(of)))
+    scoped = group.scope_spans.add()
+    scoped.scope.name = scope
+    for n, given in enumerate(spans):
+        span = scoped.spans.add(
+            trace_id=given.get("trace", TRACE),
+            span_id=given["id"].to_bytes(8, "big"),
+            parent_span_id=given["parent"].to_bytes(8, "big") if "parent" in given else b"",
+            name=given["name"],
+            flags=given.get("flags", 0x100),
+            start_time_unix_nano=int((NOW - 100 + given.get("start", n - 0.5)) * 1e9),
+            end_time_unix_nano=int((NOW - 100 + given.get("end", n)) * 1e9),
+        )
+        span.kind = given.get("kind", Span.SPAN_KIND_INTERNAL)
+        for key, of in given.get("attributes", {}).items():
+            span.attributes.append(KeyValue(key=key, value=value(of)))
+        if "error" in given:
+            span.status.code = 2
+            span.status.message = given["error"]
+    return made
+
+
+def decode(*spans: dict[str, Any], memory: Memory | None = None, **resource: str) -> Decoded:
+    return decode_spans(request(*spans, **resource), memory or Memory(), NOW)
+
+
+def one(decoded: Decoded, type_: str) -> AgentEvent:
+    [event] = [event for event in decoded.events if event.type == type_]
+    return event
+
+
+def workers(decoded: Decoded) -> set[tuple[str, str]]:
+    return {(event.agent_id, event.session_id) for event in decoded.events}
+
+
+LLM = {
+    "semantic conventions now": (
+        "chat gpt-4o",
+        {
+            "gen_ai.operation.name": "chat",
+            "gen_ai.provider.name": "openai",
+            "gen_ai.request.model": "gpt-4o",
+            "gen_ai.usage.input_tokens": 120,
+            "gen_ai.usage.output_tokens": 8,
+        },
+    ),
+    "semantic conventions 1.27": (
+        "chat gpt-4o",
+        {
+            "gen_ai.operation.name": "chat",
+            "gen_ai.system": "openai",
+            "gen_ai.request.model": "gpt-4o",
+            "gen_ai.usage.input_tokens": 120,
+            "gen_ai.usage.output_tokens": 8,
+        },
+    ),
+    "semantic conventions 1.26": (
+        "text_completion gpt-4o",
+        {
+            "gen_ai.system": "openai",
+            "gen_ai.request.model": "gpt-4o",
+            "gen_ai.usage.prompt_tokens": 120,
+            "gen_ai.usage.completion_tokens": 8,
+        },
+    ),
+    "OpenLLMetry": (
+        "openai.chat",
+        {
+            "llm.request.type": "chat",
+            "gen_ai.system": "openai",
+            "gen_ai.request.model": "gpt-4o",
+            "gen_ai.prompt.0.role": "user",
+            "gen_ai.usage.prompt_tokens": 120,
+            "gen_ai.usage.completion_tokens": 8,
+        },
+    ),
+    "OpenLLMetry, older": (
+        "openai.chat",
+        {
+            "llm.request.type": "chat",
+            "llm.vendor": "openai",
+            "llm.request.model": "gpt-4o",
+            "llm.usage.prompt_tokens": 120,
+            "llm.usage.completion_tokens": 8,
+        },
+    ),
+    "OpenInference": (
+        "ChatOpenAI",
+        {
+            "openinference.span.kind": "LLM",
+            "llm.provider": "openai",
+            "llm.model_name": "gpt-4o",
+            "llm.token_count.prompt": 120,
+            "llm.token_count.completion": 8,
+        },
+    ),
+    "Google's generate_content": (
+        "generate_content gpt-4o",
+        {
+            "gen_ai.operation.name": "generate_content",
+            "gen_ai.system": "openai",
+            "gen_ai.request.model": "gpt-4o",
+            "gen_ai.usage.input_tokens": "120",
+            "gen_ai.usage.output_tokens": 8.0,
+        },
+    ),
+    "Vercel's AI SDK": (
+        "ai.generateText.doGenerate",
+        {
+            "ai.operationId": "ai.generateText.doGenerate",
+            "ai.model.id": "gpt-4o",
+            "ai.model.provider": "openai",
+            "ai.usage.promptTokens": 120,
+            "ai.usage.completionTokens": 8,
+        },
+    ),
+    "both spellings, the current one wins": (
+        "chat gpt-4o",
+        {
+            "gen_ai.system": "az.ai.openai",
+            "gen_ai.provider.name": "openai",
+            "gen_ai.usage.prompt_tokens": 1,
+            "gen_ai.usage.input_tokens": 120,
+            "gen_ai.request.model": "gpt-4o",
+            "gen_ai.response.model": "gpt-4o-2024-08-06",
+            "gen_ai.usage.output_tokens": 8,
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("shape", LLM)
+def test_a_call_of_a_model_is_a_call_and_a_step(shape: str) -> None:
+    name, attributes = LLM[shape]
+
+    decoded = decode({"id": 1, "parent": 9, "name": name, "attributes": attributes})
+
+    llm = one(decoded, "llm_call_completed").data
+    assert (llm["provider"], llm["model"]) == ("openai", "gpt-4o")
+    assert (llm["input_tokens"], llm["output_tokens"]) == (120, 8)
+    assert one(decoded, "step_completed").data == {"duration": pytest.approx(0.5)}
+
+
+ARGUMENTS, RESULT = '{"q": "hive", "n": 1}', "nothing found"
+TOOL = {
+    "semantic conventions now": (
+        "execute_tool search",
+        {
+            "gen_ai.operation.name": "execute_tool",
+            "gen_ai.tool.name": "search",
+            "gen_ai.tool.call.id": "c-1",
+            "gen_ai.tool.call.arguments": ARGUMENTS,
+            "gen_ai.tool.call.result": RESULT,
+        },
+    ),
+    "pydantic-ai, older": (
+        "running tool",
+        {
+            "gen_ai.tool.name": "search",
+            "gen_ai.tool.call.id": "c-1",
+            "tool_arguments": ARGUMENTS,
+            "tool_response": RESULT,
+        },
+    ),
+    "named only": (
+        "execute_tool search",
+        {
+            "gen_ai.tool.call.id": "c-1",
+            "gen_ai.tool.call.arguments": ARGUMENTS,
+            "gen_ai.tool.call.result": RESULT,
+        },
+    ),
+    "OpenLLMetry": (
+        "search.tool",
+        {
+            "traceloop.span.kind": "tool",
+            "traceloop.entity.name": "search",
+            "gen_ai.tool.call.id": "c-1",
+            "traceloop.entity.input": ARGUMENTS,
+            "traceloop.entity.output": RESULT,
+        },
+    ),
+    "OpenInference": (
+        "search",
+        {
+            "openinference.span.kind": "TOOL",
+            "tool.name": "search",
+            "tool_call.id": "c-1",
+            "input.value": ARGUMENTS,
+            "output.value": RESULT,
+        },
+    ),
+    "Google's agents": (
+        "execute_tool search",
+        {
+            "gen_ai.operation.name": "execute_tool",
+            "gen_ai.tool.name": "search",
+            "gen_ai.tool.call.id": "c-1",
+            "gcp.vertex.agent.tool_call_args": ARGUMENTS,
+            "gcp.vertex.agent.tool_response": RESULT,
+        },
+    ),
+    "Vercel's AI SDK": (
+        "ai.toolCall",
+        {
+            "ai.operationId": "ai.toolCall",
+            "ai.toolCall.name": "search",
+            "ai.toolCall.id": "c-1",
+            "ai.toolCall.args": ARGUMENTS,
+            "ai.toolCall.result": RESULT,
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("shape", TOOL)
+def test_a_call_of_a_tool_has_fingerprints_of_what_was_recorded(shape: str) -> None:
+    """B27: Key order and white space in arguments do not matter."""
+    name, attributes = TOOL[shape]
+
+    call = one(
+        decode({"id": 1, "parent": 9, "name": name, "attributes": attributes}), "tool_call_completed"
+    ).data
+
+    assert (call["tool"], call["call_id"], call["outcome"]) == ("search", "c-1", "ok")
+    assert call["args_hash"] == fingerprint({"n": 1, "q": "hive"})
+    assert call["result_hash"] == fingerprint(RESULT)
+
+
+AGENT = {
+    "semantic conventions": (
+        "invoke_agent x",
+        {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": "scout"},
+    ),
+    "named only": ("invoke_agent scout", {}),
+    "pydantic-ai, older": ("agent run", {"agent_name": "scout", "model_name": "gpt-4o"}),
+    "OpenLLMetry": ("scout.agent", {"traceloop.span.kind": "agent", "traceloop.entity.name": "scout"}),
+    "OpenInference": ("AgentExecutor", {"openinference.span.kind": "AGENT", "agent.name": "scout"}),
+}
+
+
+@pytest.mark.parametrize("shape", AGENT)
+def test_an_agents_span_is_a_run(shape: str) -> None:
+    name, attributes = AGENT[shape]
+
+    decoded = decode({"id": 1, "name": name, "attributes": attributes})
+
+    assert [e.type.value for e in decoded.events] == ["execution_started", "execution_completed"]
+    assert workers(decoded) == {("scout", TRACE.hex())}
+
+
+@pytest.mark.parametrize(
+    ("name", "attributes"),
+    [
+        ("embeddings text", {"gen_ai.operation.name": "embeddings"}),
+        ("create_agent scout", {"gen_ai.operation.name": "create_agent"}),
+        ("running 2 tools", {}),
+        ("running tools", {}),
+        ("GET /", {"http.request.method": "GET"}),
+        ("health_check scout", {"queenright.incarnation.id": "i-1"}),
+        ("chain", {"openinference.span.kind": "CHAIN"}),
+        ("step research", {}),
+    ],
+)
+def test_anything_else_is_ignored_and_counted(name: str, attributes: dict[str, Any]) -> None:
+    decoded = decode({"id": 1, "name": name, "attributes": attributes})
+
+    assert (decoded.events, decoded.ignored, decoded.accepted) == ([], 1, 0)
+
+
+def chat(id_: int, parent: int, **fields: Any) -> dict[str, Any]:
+    attributes = {"gen_ai.operation.name": "chat", **fields.pop("attributes", {})}
+    return {"id": id_, "parent": parent, "name": "chat m", "attributes": attributes, **fields}
+
+
+def tool(id_: int, parent: int, **fields: Any) -> dict[str, Any]:
+    attributes = {
+        "gen_ai.operation.name": "execute_tool",
+        "gen_ai.tool.name": "search",
+        **fields.pop("attributes", {}),
+    }
+    return {"id": id_, "parent": parent, "name": "execute_tool search", "attributes": attributes, **fields}
+
+
+def invoke(id_: int, agent: str, **fields: Any) -> dict[str, Any]:
+    attributes = {
+        "gen_ai.operation.name": "invoke_agent",
+        "gen_ai.agent.name": agent,
+        **fields.pop("attributes", {}),
+    }
+    return {"id": id_, "name": f"invoke_agent {agent}", "attributes": attributes, **fields}
+
+
+CONVERSATION = {"gen_ai.conversation.id": "c-1"}
+NAMED = {"attributes": {"gen_ai.agent.name": "scout", "gen_ai.conversation.id": "c-1"}}
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3, 100])
+@pytest.mark.parametrize(
+    ("spans", "worker"),
+    [
+        # Children without a name: the run is the service's, also when the agent's own span arrives with one.
+        ([chat(2, 1), tool(3, 1), chat(4, 1), invoke(1, "scout", end=9)], ("svc", TRACE.hex())),
+        # Only the calls of the model carry the name.
+        ([chat(2, 1, **NAMED), tool(3, 1), chat(4, 1, **NAMED), invoke(1, "scout", end=9)], ("scout", "c-1")),
+        # A span between the agent and its tools that is no GenAI span.
+        (
+            [chat(2, 1, **NAMED), tool(4, 3), {"id": 3, "parent": 1, "name": "task"}, invoke(1, "scout")],
+            ("scout", "c-1"),
+        ),
+        # Only the agent's own span names the conversation.
+        ([chat(2, 1), invoke(1, "scout", attributes=CONVERSATION)], ("svc", TRACE.hex())),
+    ],
+)
+def test_one_run_is_one_worker_however_its_spans_are_cut_into_batches(
+    spans: list[dict[str, Any]], worker: tuple[str, str], batch: int
+) -> None:
+    memory = Memory()
+    events: list[AgentEvent] = []
+    for n, span in enumerate(spans):
+        span.setdefault("end", n)
+        span.setdefault("start", n - 0.5)
+    for first in range(0, len(spans), batch):
+        events += decode(*spans[first : first + batch], memory=memory).events
+
+    assert {(e.agent_id, e.session_id) for e in events} == {worker}
+    types = [e.type.value for e in events]
+    assert (types[0], types[-1]) == ("execution_started", "execution_completed")
+    assert (types.count("execution_started"), types.count("execution_completed")) == (1, 1)
+
+
+def test_a_model_clients_own_span_is_not_counted_beside_the_frameworks() -> None:
+    inner = chat(3, 2, attributes={"gen_ai.system": "openai"})
+    outer = chat(2, 1, **NAMED)
+
+    decoded = decode(inner, outer, tool(4, 1), invoke(1, "scout", end=9))
+
+    assert workers(decoded) == {("scout", "c-1")}
+    assert [e.type.value for e in decoded.events].count("llm_call_completed") == 1
+    assert decoded.ignored == 1
+
+
+def test_an_inner_agent_known_only_by_the_service_does_not_end_the_outer() -> None:
+    decoded = decode(
+        chat(3, 2), invoke(2, "inner", parent=1, end=1), chat(4, 1, end=2), invoke(1, "outer", end=3)
+    )
+
+    assert workers(decoded) == {("svc", TRACE.hex())}
+    assert [e.type.value for e in decoded.events].count("execution_completed") == 1
+
+
+def test_a_call_without_an_agent_ends_with_its_trace_and_cannot_stall() -> None:
+    """A web service that calls a model once a request is no agent that fell silent."""
+    memory = Memory()
+    inside = decode(chat(2, 1), memory=memory)
+    root = decode({"id": 1, "name": "GET /", "kind": 2, "end": 9}, memory=memory)
+
+    assert [e.type.value for e in inside.events][-1] == "step_completed"
+    assert [e.type.value for e in root.events] == ["execution_completed"]
+
+
+def test_a_run_that_goes_on_after_its_end_begins_again_and_a_late_span_does_not() -> None:
+    memory = Memory()
+    decode(chat(2, 1, **NAMED, end=2), invoke(1, "scout", end=3), memory=memory)
+
+    late = decode(tool(5, 1, **NAMED, start=0, end=1), memory=memory)
+    later = decode(tool(6, 1, **NAMED, start=4, end=5), memory=memory)
+
+    assert [e.type.value for e in late.events] == ["tool_call_completed"]
+    assert [e.type.value for e in later.events] == ["execution_started", "tool_call_completed"]
+
+
+def test_processes_without_an_instance_id_are_told_apart_by_their_pid() -> None:
+    first = one(decode(chat(2, 1), process_pid="1"), "llm_call_completed").incarnation_id
+    again = one(decode(chat(2, 1), process_pid="1"), "llm_call_completed").incarnation_id
+    other = one(decode(chat(2, 1), process_pid="2"), "llm_call_completed").incarnation_id
+
+    assert first == again != other
+
+
+def test_a_repeat_of_a_failure_has_the_hash_of_its_failure() -> None:
+    """B26: Same tool and arguments with the same result, also when every call fails."""
+    spans = [tool(n, 1, error="no such bee", attributes={"gen_ai.tool.call.arguments": "{}"}) for n in (2, 3)]
+
+    first, second = (e.data for e in decode(*spans).events if e.type == "tool_call_completed")
+
+    assert first["outcome"] == "error"
+    assert first["result_hash"] == second["result_hash"] is not None
+
+
+def test_without_recorded_content_there_is_no_hash() -> None:
+    call = one(decode(tool(2, 1)), "tool_call_completed").data
+
+    assert (call["args_hash"], call["result_hash"]) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "time_", "duration"),
+    [
+        (0, 0, NOW, None),
+        (int((NOW - 5) * 1e9), int((NOW - 7) * 1e9), NOW - 7, None),
+        (0, int((NOW - 7) * 1e9), NOW - 7, None),
+        (1, 2**64 - 1, NOW, None),
+        (int((NOW - 7) * 1e9), int((NOW - 5) * 1e9), NOW - 5, 2.0),
+    ],
+)
+def test_times_that_cannot_be_are_replaced(
+    start: int, end: int, time_: float, duration: float | None
+) -> None:
+    made = request(tool(2, 1))
+    span = made.resource_spans[0].scope_spans[0].spans[0]
+    span.start_time_unix_nano, span.end_time_unix_nano = start, end
+
+    call = one(decode_spans(made, Memory(), NOW), "tool_call_completed")
+
+    assert call.time == pytest.approx(time_, abs=1e-3)
+    assert call.data["duration"] == (None if duration is None else pytest.approx(duration))
+    assert call.to_dict()["time"]
+
+
+def test_names_are_bounded_and_clean_and_long_ones_stay_apart() -> None:
+    names = ["bee\x00\n\u202e" + "x" * 500 + end for end in "ab"]
+
+    first, second = (
+        one(decode(tool(2, 1, attributes={"gen_ai.agent.name": n})), "tool_call_completed").agent_id
+        for n in names
+    )
+
+    assert first != second
+    assert all(len(name) <= 200 and name.isprintable() for name in (first, second))
+
+
+def test_events_are_in_the_order_of_their_times_and_ids_rise_with_them() -> None:
+    decoded = decode(chat(3, 1, end=5), tool(2, 1, end=1), chat(4, 1, end=3))
+
+    times, ids = [e.time for e in decoded.events], [e.id for e in decoded.events]
+    assert times == sorted(times)
+    assert ids == sorted(set(ids))
+
+
+def test_memory_is_bounded() -> None:
+    memory = Memory(attribution=Attribution(max_traces=100))
+    for n in range(1, 200):
+        decode(chat(2, 1, trace=n.to_bytes(16, "big")), memory=memory)
+    for n in range(3, 3_000):
+        decode(chat(n, n, trace=TRACE), memory=memory)
+
+    incarnation = one(decode(chat(2, 1)), "step_completed").incarnation_id
+    trace = memory.attribution.known(TRACE, Source("svc", "", incarnation, False))
+    assert len(memory.attribution) == 100
+    assert trace is not None
+    assert (len(trace.parents), len(trace.inside)) == (1_024, 1_024)
+
+
+def test_every_spelling_names_one_thing() -> None:
+    spellings = [name for names in ATTRIBUTES.values() for name in names]
+
+    assert len(spellings) == len(set(spellings))

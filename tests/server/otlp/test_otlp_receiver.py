@@ -1,0 +1,332 @@
+"""The receiver over real HTTP: both encodings, compression, limits, refusals, durability."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import time
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # ships stubs without py.typed
+from opentelemetry.exporter.otlp.proto.http import Compression
+from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+from opentelemetry.sdk._logs import LoggerProvider
+from opentelemetry.sdk._logs.export import SimpleLogRecordProcessor
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+
+from queenright.server.otlp import Overloaded
+
+if TYPE_CHECKING:
+    from tests.server.otlp.conftest import Listening
+
+PROTOBUF = {"content-type": "application/x-protobuf"}
+JSON = {"content-type": "application/json"}
+GZIP = {"content-encoding": "gzip"}
+DEFLATE = {"content-encoding": "deflate"}
+HALF = b"POST /v1/traces HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{"
+TRACE = "5b8efff798038103d269b633813fc60c"
+
+
+def span(span_id: str = "eee19b7ec3c1b174", **fields: Any) -> dict[str, Any]:
+    now = time.time_ns()
+    return {
+        "traceId": TRACE,
+        "spanId": span_id,
+        "name": "execute_tool search",
+        "startTimeUnixNano": str(now - 1_000_000),
+        "endTimeUnixNano": str(now),
+        "attributes": [
+            {"key": "gen_ai.operation.name", "value": {"stringValue": "execute_tool"}},
+            {"key": "gen_ai.agent.name", "value": {"stringValue": "scout"}},
+        ],
+        **fields,
+    }
+
+
+def traces(*spans: dict[str, Any]) -> dict[str, Any]:
+    return {"resourceSpans": [{"scopeSpans": [{"spans": list(spans)}]}]}
+
+
+def protobuf(*spans: dict[str, Any]) -> bytes:
+    request = ExportTraceServiceRequest()
+    scope = request.resource_spans.add().scope_spans.add()
+    for given in spans:
+        made = scope.spans.add(
+            trace_id=bytes.fromhex(given["traceId"]),
+            span_id=bytes.fromhex(given["spanId"]),
+            name=given["name"],
+            start_time_unix_nano=int(given["startTimeUnixNano"]),
+            end_time_unix_nano=int(given["endTimeUnixNano"]),
+        )
+        for attribute in given["attributes"]:
+            made.attributes.add(key=attribute["key"]).value.string_value = attribute["value"]["stringValue"]
+    return request.SerializeToString()
+
+
+@pytest.mark.parametrize("compression", [Compression.NoCompression, Compression.Gzip, Compression.Deflate])
+async def test_the_sdks_own_span_exporter_is_understood(otlp: Listening, compression: Compression) -> None:
+    exporter = OTLPSpanExporter(f"{otlp.url}/v1/traces", compression=compression)
+    provider = TracerProvider(resource=Resource({"service.name": "svc", "service.instance.id": "i-1"}))
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+
+    def work() -> None:
+        with provider.get_tracer("bees").start_as_current_span(
+            "invoke_agent scout",
+            attributes={"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": "scout"},
+        ):
+            pass
+        provider.shutdown()
+
+    await asyncio.to_thread(work)
+
+    assert otlp.types() == ["execution_started", "execution_completed"]
+    assert {(e.agent_id, e.incarnation_id) for e in otlp.events} == {("scout", "i-1")}
+    assert otlp.spans("accepted") == 1
+
+
+async def test_the_sdks_own_log_exporter_is_understood(otlp: Listening) -> None:
+    provider = LoggerProvider(resource=Resource({"service.name": "svc"}))
+    provider.add_log_record_processor(
+        SimpleLogRecordProcessor(OTLPLogExporter(f"{otlp.url}/v1/logs", compression=Compression.Gzip))
+    )
+
+    def work() -> None:
+        logger = provider.get_logger("queenright")
+        about = {
+            "gen_ai.agent.name": "scout",
+            "gen_ai.conversation.id": "s-1",
+            "queenright.incarnation.id": "i-1",
+        }
+        logger.emit(event_name="queenright.agent.started", attributes=about)
+        logger.emit(event_name="some.other.event", attributes=about)
+        provider.shutdown()
+
+    await asyncio.to_thread(work)
+
+    assert otlp.types() == ["execution_started"]
+    assert otlp.app.counts.ignored == 1
+
+
+async def test_json_has_hexadecimal_ids_numbers_as_text_and_unknown_fields(
+    otlp: Listening, http: httpx.AsyncClient
+) -> None:
+    body = traces(span(flags=257, kind="SPAN_KIND_INTERNAL", unknownField={"a": [1]}))
+
+    response = await http.post("/v1/traces", json=body)
+
+    assert (response.status_code, response.headers["content-type"], response.json()) == (
+        200,
+        "application/json",
+        {},
+    )
+    [started, call, *_] = otlp.events
+    assert started.trace_id == TRACE
+    assert (call.span_id, call.data["tool"]) == ("eee19b7ec3c1b174", "search")
+
+
+async def test_the_answer_is_in_the_encoding_of_the_request(http: httpx.AsyncClient) -> None:
+    response = await http.post("/v1/traces", content=protobuf(span()), headers=PROTOBUF)
+
+    assert (response.status_code, response.headers["content-type"]) == (200, "application/x-protobuf")
+    assert not ExportTraceServiceResponse.FromString(response.content).HasField("partial_success")
+
+
+@pytest.mark.parametrize("path", ["/v1/traces", "/v1/logs", "/v1/metrics"])
+@pytest.mark.parametrize("headers", [PROTOBUF, JSON, {"content-type": "application/json; charset=utf-8"}])
+async def test_an_empty_body_is_an_empty_request(
+    http: httpx.AsyncClient, path: str, headers: dict[str, str]
+) -> None:
+    assert (await http.post(path, headers=headers)).status_code == 200
+
+
+async def test_metrics_are_accepted_and_mean_nothing(otlp: Listening, http: httpx.AsyncClient) -> None:
+    request = ExportMetricsServiceRequest()
+    request.resource_metrics.add().scope_metrics.add().metrics.add(name="x")
+
+    response = await http.post("/v1/metrics", content=request.SerializeToString(), headers=PROTOBUF)
+
+    assert (response.status_code, otlp.events) == (200, [])
+
+
+async def test_spans_that_cannot_be_used_are_a_partial_success(
+    otlp: Listening, http: httpx.AsyncClient
+) -> None:
+    response = await http.post("/v1/traces", json=traces(span("0" * 16), span()))
+
+    assert response.json()["partialSuccess"]["rejectedSpans"] == "1"
+    assert "span id" in response.json()["partialSuccess"]["errorMessage"]
+    assert (otlp.spans("rejected"), otlp.spans("accepted")) == (1, 1)
+
+
+async def test_records_that_cannot_be_used_are_a_partial_success(http: httpx.AsyncClient) -> None:
+    record = {"eventName": "queenright.heartbeat", "timeUnixNano": str(time.time_ns())}
+
+    response = await http.post("/v1/logs", json={"resourceLogs": [{"scopeLogs": [{"logRecords": [record]}]}]})
+
+    assert response.json()["partialSuccess"]["rejectedLogRecords"] == "1"
+    assert "gen_ai.agent.name" in response.json()["partialSuccess"]["errorMessage"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "body", "status", "said"),
+    [
+        ("POST", "/v1/traces", PROTOBUF, b"\xff\xff\xff", 400, "ExportTraceServiceRequest"),
+        ("POST", "/v1/traces", JSON, b"{", 400, "ExportTraceServiceRequest"),
+        ("POST", "/v1/traces", JSON, b"[]", 400, "no object"),
+        ("POST", "/v1/traces", JSON, b'{"resourceSpans": 7}', 400, "ExportTraceServiceRequest"),
+        ("POST", "/v1/traces", JSON, json.dumps(traces(span("xyz"))).encode(), 400, "hexadecimal"),
+        ("POST", "/v1/traces", JSON, b'{"a":' * 500 + b"1" + b"}" * 500, 400, "deep"),
+        ("POST", "/v1/traces", {**PROTOBUF, **GZIP}, b"plain", 400, "gzip"),
+        ("POST", "/v1/traces", {**PROTOBUF, **GZIP}, gzip.compress(b"x" * 99)[:-9], 400, "middle"),
+        ("POST", "/v1/traces", {**PROTOBUF, "content-encoding": "br"}, b"x", 415, "'br'"),
+        ("POST", "/v1/traces", {"content-type": "text/plain"}, b"x", 415, "text/plain"),
+        ("POST", "/v1/traces", {}, b"x", 415, "application/x-protobuf"),
+        ("POST", "/v1/traces", PROTOBUF, b"x" * 65_537, 413, "65536"),
+        ("POST", "/v1/traces", {**JSON, **GZIP}, gzip.compress(b"0" * 50_000_000), 413, "262144"),
+        ("POST", "/v1/traces", {**JSON, **DEFLATE}, zlib.compress(b"0" * 500_000), 413, "262144"),
+        ("GET", "/v1/traces", {}, b"", 405, "POST"),
+        ("POST", "/v1/profiles", PROTOBUF, b"", 404, "/v1/traces"),
+    ],
+)  # fmt: skip
+async def test_a_bad_request_is_told_why(
+    otlp: Listening,
+    http: httpx.AsyncClient,
+    method: str,
+    path: str,
+    headers: dict[str, str],
+    body: bytes,
+    status: int,
+    said: str,
+) -> None:
+    response = await http.request(method, path, content=body, headers=headers)
+
+    assert response.status_code == status
+    if headers.get("content-type") == "application/x-protobuf":
+        reason = Status.FromString(response.content).message
+    else:
+        reason = response.json()["message"]
+    assert said in reason
+    assert otlp.app.counts.refused == 1
+    if status == 405:
+        assert response.headers["allow"] == "POST"
+
+
+async def test_a_bad_request_costs_no_other_one(otlp: Listening, http: httpx.AsyncClient) -> None:
+    bodies = [protobuf(span(f"{n:016x}")) if n % 2 else b"\xff\xff" for n in range(1, 41)]
+
+    statuses = [
+        r.status_code
+        for r in await asyncio.gather(
+            *(http.post("/v1/traces", content=body, headers=PROTOBUF) for body in bodies)
+        )
+    ]
+
+    assert statuses == [200 if n % 2 else 400 for n in range(1, 41)]
+    assert otlp.types().count("tool_call_completed") == 20
+
+
+async def test_several_gzip_members_are_one_body(otlp: Listening, http: httpx.AsyncClient) -> None:
+    body = protobuf(span())
+    headers = {**PROTOBUF, "content-encoding": "gzip"}
+
+    response = await http.post(
+        "/v1/traces", content=gzip.compress(body[:10]) + gzip.compress(body[10:]), headers=headers
+    )
+
+    assert (response.status_code, otlp.spans("accepted")) == (200, 1)
+
+
+async def test_what_was_not_stored_is_sent_again_and_counts_once(
+    otlp: Listening, http: httpx.AsyncClient
+) -> None:
+    body = protobuf(span())
+    otlp.failure = OSError("disk full")
+    refused = await http.post("/v1/traces", content=body, headers=PROTOBUF)
+    otlp.failure = Overloaded(retry_after=7)
+    overloaded = await http.post("/v1/traces", content=body, headers=PROTOBUF)
+    otlp.failure = None
+    stored = await http.post("/v1/traces", content=body, headers=PROTOBUF)
+    again = await http.post("/v1/traces", content=body, headers=PROTOBUF)
+
+    assert [r.status_code for r in (refused, overloaded, stored, again)] == [503, 503, 200, 200]
+    assert overloaded.headers["retry-after"] == "7"
+    assert "disk" not in refused.text
+    assert otlp.types() == ["execution_started", "tool_call_completed", "execution_completed"]
+
+
+async def test_the_answer_waits_until_the_events_are_durable(
+    otlp: Listening, http: httpx.AsyncClient
+) -> None:
+    durable, begun = asyncio.Event(), asyncio.Event()
+
+    async def slow(_: list[Any]) -> None:
+        begun.set()
+        await durable.wait()
+
+    otlp.app._ingest = slow
+    body = protobuf(span())
+    request = asyncio.create_task(http.post("/v1/traces", content=body, headers=PROTOBUF))
+    await asyncio.wait_for(begun.wait(), 5)
+    meanwhile = await http.post("/v1/traces", content=body, headers=PROTOBUF)
+
+    assert not request.done()
+    assert meanwhile.status_code == 503, "whether the first will be stored is not known yet"
+    durable.set()
+    assert (await request).status_code == 200
+
+
+async def test_a_body_that_does_not_come_is_given_up(otlp: Listening) -> None:
+    host, port = otlp.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(HALF)
+
+    status = await asyncio.wait_for(reader.readline(), 5)
+    writer.close()
+
+    assert b" 408 " in status
+
+
+async def test_a_client_that_hangs_up_leaves_nothing_behind(otlp: Listening, http: httpx.AsyncClient) -> None:
+    host, port = otlp.url.removeprefix("http://").split(":")
+    for _ in range(5):
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.write(HALF)
+        await writer.drain()
+        writer.close()
+
+    assert (await http.post("/v1/traces", content=protobuf(span()), headers=PROTOBUF)).status_code == 200
+    async with asyncio.timeout(5):
+        while otlp.app._in_flight:  # noqa: ASYNC110  # polled, for there is no event to wait for
+            await asyncio.sleep(0.01)
+
+
+async def test_above_what_may_be_held_at_one_time_clients_come_back_later(
+    otlp: Listening, http: httpx.AsyncClient
+) -> None:
+    otlp.app._in_flight = otlp.app._max_in_flight
+
+    response = await http.post("/v1/traces", content=protobuf(span()), headers=PROTOBUF)
+
+    assert (response.status_code, "retry-after" in response.headers) == (503, True)
+
+
+async def test_big_bodies_are_read_beside_the_loop(otlp: Listening, http: httpx.AsyncClient) -> None:
+    otlp.app._max_body = 16 << 20
+    body = protobuf(*(span(f"{n:016x}") for n in range(1, 3001)))
+    assert len(body) > 256 * 1024
+
+    response = await http.post("/v1/traces", content=body, headers=PROTOBUF)
+
+    assert (response.status_code, otlp.spans("accepted")) == (200, 3000)

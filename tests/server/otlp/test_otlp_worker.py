@@ -1,0 +1,171 @@
+"""Our own Worker against our own receiver, over real HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from prometheus_client import CollectorRegistry
+
+from queenright.instrumentation import Telemetry, Worker
+from queenright.runtime.events import AgentEvent
+
+if TYPE_CHECKING:
+    from tests.server.otlp.conftest import Listening
+
+SESSION = "session-1"
+
+
+async def work(otlp: Listening, act: Callable[[Worker], None]) -> list[AgentEvent]:
+    """Run a worker in a thread of its own, as an agent would be, and return what arrived, by time."""
+
+    def run() -> None:
+        telemetry = Telemetry(otlp.url)
+        try:
+            worker = Worker(
+                "scout",
+                session_id=SESSION,
+                graph_id="foraging",
+                version="1.2",
+                telemetry=telemetry,
+                registry=CollectorRegistry(),
+                heartbeat_interval=30,
+            )
+            with worker:
+                act(worker)
+        finally:
+            telemetry.close(5.0)
+
+    await asyncio.to_thread(run)
+    return sorted(otlp.events, key=lambda event: event.time)
+
+
+async def test_a_whole_run_arrives_in_its_order(otlp: Listening) -> None:
+    def act(worker: Worker) -> None:
+        with worker.step("forage") as step:
+            with step.llm("model-1", "provider-1") as llm:
+                llm.usage(120, 8)
+            with step.tool("search", {"q": "hive"}, timeout=2400, call_id="c-1") as call:
+                call.result("a meadow")
+            step.verdict("ACCEPT")
+        with worker.waiting("user_input"):
+            worker.heartbeat("half way")
+        worker.checkpoint("cp-1")
+
+    events = await work(otlp, act)
+
+    assert [event.type.value for event in events] == [
+        "execution_started",
+        "step_started",
+        "llm_call_started",
+        "llm_call_completed",
+        "tool_call_started",
+        "tool_call_completed",
+        "step_completed",
+        "worker_waiting",
+        "agent_heartbeat",
+        "worker_waiting",
+        "checkpoint_saved",
+        "execution_completed",
+    ]
+    assert {(e.agent_id, e.session_id, e.graph_id) for e in events} == {("scout", SESSION, "foraging")}
+    assert len({e.incarnation_id for e in events}) == len({e.trace_id for e in events}) == 1
+    started, step_started, llm_started, llm, tool_started, tool, step, waiting, beat, over, checkpoint, _ = (
+        e.data for e in events
+    )
+    assert started == {
+        "start_records": True,
+        "framework": "queenright",
+        "version": "1.2",
+        "heartbeat_interval": 30.0,
+    }
+    assert step_started == {"index": 0}
+    assert llm_started == {"model": "model-1", "provider": "provider-1"}
+    assert (llm["input_tokens"], llm["output_tokens"]) == (120, 8)
+    assert tool_started == {"tool": "search", "call_id": "c-1", "timeout": 2400.0}
+    assert (tool["outcome"], bool(tool["args_hash"]), bool(tool["result_hash"])) == ("ok", True, True)
+    assert (step["verdict"], step["index"]) == ("ACCEPT", 0)
+    assert (waiting, over) == ({"reason": "user_input"}, {"reason": None})
+    assert beat == {"interval": 30.0, "phase": "idle", "progress_indicator": "half way"}
+    assert checkpoint == {"checkpoint_id": "cp-1"}
+    assert {e.node_id for e in events[1:7]} == {"forage"}
+
+
+async def test_a_crash_is_a_failed_run(otlp: Listening) -> None:
+    def act(worker: Worker) -> None:
+        with worker.step("forage") as step, step.tool("search", {}):
+            raise TimeoutError("no answer, token=s3cretvalue")
+
+    with pytest.raises(TimeoutError):
+        await work(otlp, act)
+
+    tool, step, run = sorted(otlp.events, key=lambda event: event.time)[-3:]
+    assert (tool.type, tool.data["outcome"]) == ("tool_call_completed", "timeout")
+    assert (step.type, step.data["error_type"], "verdict" in step.data) == (
+        "step_completed",
+        "TimeoutError",
+        False,
+    )
+    assert run.type == "execution_failed"
+    assert "s3cretvalue" not in str(otlp.events)
+
+
+async def test_a_turn_of_the_model_is_no_step_of_ours(otlp: Listening) -> None:
+    def act(worker: Worker) -> None:
+        with worker.step("forage") as step:
+            for _ in range(3):
+                with step.llm("model-1"):
+                    pass
+
+    events = await work(otlp, act)
+
+    assert [e.type.value for e in events].count("step_completed") == 1
+
+
+async def test_sequential_calls_in_one_step_are_calls_of_their_own(otlp: Listening) -> None:
+    def act(worker: Worker) -> None:
+        with worker.step("forage") as step:
+            for _ in range(4):
+                with step.tool("search", {"q": "hive"}) as call:
+                    call.result("nothing")
+
+    events = await work(otlp, act)
+
+    tools = [e.data for e in events if e.type == "tool_call_completed"]
+    assert len({(d["args_hash"], d["result_hash"]) for d in tools}) == 1
+    assert len({d["turn"] for d in tools}) == 4
+
+
+async def test_a_model_clients_nameless_span_inside_a_step_belongs_to_the_worker(otlp: Listening) -> None:
+    """What another library traces inside a step is the worker's, and makes no second worker."""
+    exporter = OTLPSpanExporter(f"{otlp.url}/v1/traces")
+    provider = TracerProvider(resource=Resource({"service.name": "app", "service.instance.id": "i-1"}))
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+
+    def run() -> None:
+        telemetry = Telemetry(otlp.url, tracer_provider=provider)
+        with Worker("scout", session_id=SESSION, telemetry=telemetry, registry=CollectorRegistry()) as worker:
+            with worker.step("warm-up"):
+                pass
+            with (
+                worker.step("forage"),
+                provider.get_tracer("openai").start_as_current_span(
+                    "chat gpt", attributes={"gen_ai.system": "openai"}
+                ),
+            ):
+                pass
+        telemetry.close(5.0)
+        provider.shutdown()
+
+    await asyncio.to_thread(run)
+
+    types = otlp.types()
+    assert len({(e.agent_id, e.session_id, e.incarnation_id) for e in otlp.events}) == 1
+    assert types.count("llm_call_completed") == 1
+    assert (types.count("step_completed"), types.count("execution_started")) == (2, 1)
