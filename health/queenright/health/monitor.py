@@ -39,6 +39,10 @@ _MOVES_DEADLINE: Final = frozenset(
         EventType.WORKER_WAITING,
     }
 )
+# Only after these can a detector that counts have more to say.
+_COUNTED: Final = frozenset(
+    {EventType.STEP_COMPLETED, EventType.LLM_CALL_COMPLETED, EventType.TOOL_CALL_COMPLETED}
+)
 _SILENCE: Final = frozenset(
     {
         FindingKind.STALL,
@@ -124,14 +128,18 @@ class HealthMonitor:
             deadline is None
             or deadline > v.last_activity + self._shortest
             or event.type in _MOVES_DEADLINE
-            or (event.type is EventType.TOOL_CALL_STARTED and v.tool_timeout is not None)
+            or (event.type is EventType.TOOL_CALL_STARTED and event.data.get("timeout") is not None)
         ):
             self._schedule(worker, at)
         if v.ended_at is not None and v.ended_at != was_over:
             self._ended.append((v.ended_at, worker.key))
             said += self._examine(worker, at, now, now - at)
             self._forget_ended(now)
-        elif worker.findings or worker.state is not HealthState.HEALTHY or suspicious(v, self.settings):
+        elif (
+            worker.findings
+            or worker.state is not HealthState.HEALTHY
+            or (event.type in _COUNTED and suspicious(v, self.settings))
+        ):
             said += self._examine(worker, at, now, now - at)
             if worker.findings and grace_until(v, self.settings) > at:
                 self._schedule(worker, at)

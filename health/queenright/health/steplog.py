@@ -33,7 +33,7 @@ class SessionIdRefused(ValueError):
 
     def __init__(self, session_id: str) -> None:
         super().__init__(
-            f"Session id {session_id!r} is refused: it must be one file name, without separators and not '..'."
+            f"Session id {session_id!r} is refused: it must be a file name, without separators, not '..'."
         )
         self.session_id = session_id
 
@@ -105,7 +105,7 @@ class StepLogReader:
         return status.st_size
 
     def _whole_lines(self, chunk: bytes, limit: int) -> list[bytes] | None:
-        """Return the lines that are complete and move past them; None if there is nothing to move past yet."""
+        """Return the lines that are complete and move past them; None if there is none yet."""
         end = chunk.rfind(b"\n") + 1
         if end == 0:
             if len(chunk) < limit:

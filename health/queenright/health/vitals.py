@@ -7,7 +7,6 @@ import sys
 from array import array
 from collections.abc import Callable, Mapping
 from enum import StrEnum
-from statistics import median
 from typing import Any, Final, NamedTuple
 
 from queenright.health.calls import RecentCalls, Seen, digest
@@ -339,6 +338,7 @@ class VitalSigns:
         """Start another execution in the same session."""
         self.status = SessionStatus.ACTIVE
         self.ended_at = None
+        self.waiting = self.waiting_since = None
         self.clock_base = max(self.clock_base, at)
         self._begin_visit()
         self.llm_errors = 0
@@ -551,9 +551,9 @@ class VitalSigns:
             inputs = self._inputs = array("Q")
         self.token_spike = 0.0
         if len(inputs) == _RECENT_INPUTS:
-            ratio = received / max(1.0, median(inputs))
-            if ratio >= self._loops.token_spike_factor and received >= self._loops.token_spike_minimum:
-                self.token_spike = ratio
+            if received >= self._loops.token_spike_minimum:
+                ratio = received / max(1, sorted(inputs)[_RECENT_INPUTS // 2])
+                self.token_spike = ratio if ratio >= self._loops.token_spike_factor else 0.0
             del inputs[0]
         inputs.append(received)
 
