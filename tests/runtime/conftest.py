@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Sequence
 
 import pytest
+
 from queenright.runtime.model import Message, ModelReply, ToolCall, ToolSpec
 
 

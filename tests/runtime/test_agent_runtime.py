@@ -3,13 +3,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from queenright.runtime.agent_runtime import AgentRuntime, GraphError
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.graph import EntryPointSpec, GraphSpec, NodeSpec
 from queenright.runtime.model import ModelReply
 from queenright.runtime.stream import Failed, RunNode, Trigger
-
 from tests.runtime.conftest import FakeTime, ScriptedModel
 
 TICKET = EventType.WORKER_ESCALATION_TICKET

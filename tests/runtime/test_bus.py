@@ -4,6 +4,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import ALERT_CLASS, AgentEvent, EventType
 

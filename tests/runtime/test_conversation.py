@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from queenright.runtime.conversation import Conversation, _whole
 from queenright.runtime.model import Message, ToolCall
 

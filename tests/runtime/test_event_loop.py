@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
+
 from queenright.runtime.conversation import Conversation
 from queenright.runtime.event_loop import EventLoopNode
 from queenright.runtime.events import EventType
 from queenright.runtime.graph import NodeSpec
 from queenright.runtime.model import Message, ModelError, ModelReply
 from queenright.runtime.tools import Tool, ToolError, ToolRegistry
-
 from tests.runtime.conftest import FakeTime, ScriptedModel, calls
 
 

@@ -2,6 +2,7 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
+
 from queenright.runtime.events import EventType
 from queenright.runtime.graph import EntryPointSpec, GraphSpec, NodeSpec
 

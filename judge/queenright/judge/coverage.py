@@ -13,7 +13,7 @@ from queenright.health.tickets import EscalationTicket
 
 def reason_for_ticket(health: WorkerHealth) -> Finding | None:
     """Return the worst finding worth a ticket; None for a worker that is well, waits, or has ended."""
-    if health.vitals.ended or health.vitals.waiting is not None:
+    if not health.findings or health.vitals.ended or health.vitals.waiting is not None:
         return None
     return worst(finding for finding in health.findings if finding.ticket)
 

@@ -154,10 +154,10 @@ def analysis(ticket: Mapping[str, Any]) -> str:
         stall_minutes=None if kind is FindingKind.STALL else ticket.get("stall_minutes"),
         occurrences=int(ticket.get("occurrences") or 1),
     )
-    matters = wording.matters(kind)
     if counted:
-        matters = f"{matters.rstrip('.')} ({counted})."
-    return f"{seen} {matters} {ticket.get('suggested_action') or wording.advice(kind)}"
+        seen = f"{seen.rstrip('.')} ({counted})."
+    advice = ticket.get("suggested_action") or wording.advice(kind)
+    return f"{seen} {wording.matters(kind)} {advice}"
 
 
 def _known(summary: Mapping[str, Any]) -> dict[str, Any]:

@@ -134,7 +134,10 @@ class Queen:
         ]
 
     def expect(self, ticket_id: str) -> None:
-        """Start the bypass time of a ticket that has arrived and waits to be triaged."""
+        """Start the bypass time of a ticket that has arrived, if it waits to be triaged."""
+        ticket = self._tickets.get(ticket_id)
+        if ticket is None or ticket.status is not TicketStatus.OPEN:
+            return  # one that got worse while an operator has it, or that has been triaged meanwhile
         self._queued.add(ticket_id)
         self._arrived.setdefault(ticket_id, self._clock())
         if ticket_id not in self._watches:

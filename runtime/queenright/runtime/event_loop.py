@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
+
 from queenright.runtime.conversation import Conversation
 from queenright.runtime.deadline import Sleep, within
 from queenright.runtime.events import EventType

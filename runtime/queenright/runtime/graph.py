@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
 from queenright.runtime.events import EventType
 
 # Ids become folder names.

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
+
 from queenright.instrumentation.errors import QueenrightError
 from queenright.runtime.model import ToolCall, ToolSpec
 
