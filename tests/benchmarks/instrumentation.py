@@ -26,7 +26,7 @@ from tests.benchmarks.row import Row
 
 ROUNDS = 41
 STEPS = 100
-ATTRIBUTES = {
+ATTRIBUTES: dict[str, str | int | float] = {
     "gen_ai.agent.name": "deep_research_agent",
     "gen_ai.conversation.id": "0198c0de-0000-7000-8000-000000000001",
     "queenright.incarnation.id": "0198c0de-0000-7000-8000-000000000002",

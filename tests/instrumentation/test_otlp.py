@@ -95,7 +95,7 @@ def test_a_provider_of_the_application_gets_the_spans(registry: CollectorRegistr
 
 
 def test_a_logger_provider_of_the_application_gets_the_start_records(registry: CollectorRegistry) -> None:
-    exporter = InMemoryLogRecordExporter()
+    exporter = InMemoryLogRecordExporter()  # type: ignore[no-untyped-call]
     provider = LoggerProvider(shutdown_on_exit=False)
     provider.add_log_record_processor(SimpleLogRecordProcessor(exporter))
     telemetry = Telemetry(connect=lambda: _ApplicationLogs(provider.get_logger("queenright")))

@@ -175,7 +175,7 @@ def test_a_wait_and_a_clock_that_jumps_are_no_stall(bee: Bee) -> None:
 def test_durations_carry_the_trace_they_came_from(bee: Bee) -> None:
     bee.step("ACCEPT", result=1)
 
-    text = generate_openmetrics(bee.registry).decode()
+    text = generate_openmetrics(bee.registry).decode()  # type: ignore[no-untyped-call]
 
     trace_id = bee.worker._run.trace_id
     assert len(trace_id) == 32

@@ -11,7 +11,6 @@ from __future__ import annotations
 import random
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum
@@ -38,13 +37,13 @@ class Sent(Enum):
 
 
 class Sender(Protocol):
-    """Where batches go; called in the delivery thread only, but for ``close``."""
+    """Where batches go; called in the delivery's thread only."""
 
     def send(self, signal: Signal, batch: Sequence[Any]) -> Sent:
         """Deliver one batch; never raises."""
 
     def close(self) -> None:
-        """Give up what is under way, and connections; may be called from any thread."""
+        """Close connections; nothing is sent after."""
 
 
 class _Queue(Generic[T]):
@@ -146,14 +145,10 @@ class Delivery:
         if self._closed:
             return
         self._closed = True
-        thread, deadline = self._thread, time.monotonic() + timeout
+        thread = self._thread
         self._wake.set()
         if thread is not None and thread.is_alive():
-            thread.join(timeout * 0.75)
-            if thread.is_alive() and self._sender is not None:
-                with harmless:
-                    self._sender.close()
-                thread.join(max(0.0, deadline - time.monotonic()))
+            thread.join(timeout)
         for queue in (self._records, self._spans):
             if queue.items:
                 DROPPED.count(queue.signal, len(queue.items))
@@ -177,25 +172,24 @@ class Delivery:
 
     def _cycle(self) -> None:
         waiting, self._waiting = self._waiting, []
+        went_well = False
         with harmless:
             # Counted first: every span's start record is queued before the span's end is.
-            spans = len(self._spans.items)
-            went_well = self._drain(self._records, len(self._records.items)) and self._drain(
-                self._spans, spans
-            )
-            self._failures = 0 if went_well else self._failures + 1
+            spans, records = len(self._spans.items), len(self._records.items)
+            if (spans or records) and self._sender is None:
+                self._sender = self._connect()
+            went_well = self._drain(self._records, records) and self._drain(self._spans, spans)
+        self._failures = 0 if went_well else self._failures + 1
         for done in waiting:
             done.set()
 
     def _drain(self, queue: _Queue[Any], number: int) -> bool:
-        while number > 0:
+        while number > 0 and self._sender is not None:
             batch = queue.take(min(BATCH, number))
-            if not batch:
-                return True
             number -= len(batch)
-            if self._sender is None:
-                self._sender = self._connect()
-            sent = self._sender.send(queue.signal, batch)
+            sent = Sent.REFUSED
+            with harmless:
+                sent = self._sender.send(queue.signal, batch)
             if sent is Sent.LATER:
                 queue.put_back(batch)
                 return False

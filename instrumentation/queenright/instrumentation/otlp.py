@@ -8,6 +8,7 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from opentelemetry.sdk._logs import ReadableLogRecord
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from queenright.instrumentation.delivery import Sent
@@ -53,6 +54,17 @@ def endpoint_of(endpoint: str | None) -> str:
     return (endpoint or os.environ.get(ENDPOINT_ENV) or DEFAULT_ENDPOINT).rstrip("/")
 
 
+def preload() -> None:
+    """
+    Import what sending needs; about 100 ms, once.
+
+    Not with the package, whose import stays light, and not in the delivery's thread, where a fork
+    or the end of the process could come in the middle of it.
+    """
+    import requests  # noqa: F401
+    from opentelemetry.exporter.otlp.proto.http import _log_exporter, trace_exporter  # noqa: F401
+
+
 class OtlpSender:
     """
     Sends batches to one endpoint.
@@ -64,16 +76,13 @@ class OtlpSender:
     """
 
     def __init__(self, endpoint: str, resource: Resource) -> None:
-        # Imported here, in the delivery's thread: together they cost the agent's start 100 ms.
         import requests
         from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY, attach, set_value
         from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-        from opentelemetry.sdk._logs import ReadableLogRecord
         from opentelemetry.sdk._logs.export import LogRecordExportResult
         from opentelemetry.sdk.trace.export import SpanExportResult
 
-        self._record = ReadableLogRecord
         self._span_sent, self._log_sent = SpanExportResult.SUCCESS, LogRecordExportResult.SUCCESS
         # An application that traces its HTTP clients must not trace the delivery of its traces.
         attach(set_value(_SUPPRESS_INSTRUMENTATION_KEY, True))
@@ -119,7 +128,7 @@ class OtlpSender:
         if signal == "spans":
             spans = [span.readable(self._resource, SCOPE) for span in batch]
             return self._spans.export(spans) is self._span_sent
-        records = [self._record(record.to_log_record(), self._resource, SCOPE) for record in batch]
+        records = [ReadableLogRecord(record.to_log_record(), self._resource, SCOPE) for record in batch]
         return self._logs.export(records) is self._log_sent
 
     def _send_what_can_be_encoded(self, signal: Signal, batch: Sequence[Any]) -> Sent:
@@ -132,7 +141,7 @@ class OtlpSender:
         return Sent.DONE
 
     def close(self) -> None:
-        """Close the connections, under a request if need be."""
+        """Close the connections."""
         for exporter in (self._spans, self._logs):
             exporter.shutdown()  # type: ignore[no-untyped-call]  # the SDK's is untyped
         _our_threads.discard(threading.get_ident())

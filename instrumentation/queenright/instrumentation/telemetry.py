@@ -24,7 +24,7 @@ from queenright.instrumentation.dropped import Signal
 from queenright.instrumentation.forks import after_fork_in_child
 from queenright.instrumentation.harmless import harmless
 from queenright.instrumentation.identity import new_id
-from queenright.instrumentation.otlp import SCOPE, OtlpSender, endpoint_of
+from queenright.instrumentation.otlp import SCOPE, OtlpSender, endpoint_of, preload
 from queenright.instrumentation.spans import LightTracer
 
 if TYPE_CHECKING:
@@ -101,6 +101,8 @@ class Telemetry:
             }
         )
         base = endpoint_of(endpoint)
+        if connect is None:
+            preload()
         self._delivery = Delivery(
             connect or (lambda: OtlpSender(base, resource)), interval=interval, capacity=capacity
         )
