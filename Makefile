@@ -41,6 +41,7 @@ check: .venv/.dev programs ## Everything that can be checked without running the
 	$${PROMTOOL_BIN:-promtool} check rules alerting/prometheus/rules/*.yml
 	$${PROMTOOL_BIN:-promtool} test rules alerting/prometheus/tests/*.yml
 	$${AMTOOL_BIN:-amtool} check-config alerting/alertmanager/alertmanager.yml
+	$(BIN)/python -m queenright.alerting --check
 	$(BIN)/python -m queenright.grafana --check
 	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml
 
