@@ -170,7 +170,7 @@ async def test_every_metric_of_the_service_is_on_its_page(running: Running, http
     page = (await http.get("/metrics")).text
     families = {line.split()[2] for line in page.splitlines() if line.startswith("# TYPE queenright_")}
 
-    known = {name for name in names.METRICS}
+    known = set(names.METRICS)
     assert families <= known
     missing = known - families - {name for name in known if name.startswith("queenright_worker_")}
     assert missing == {

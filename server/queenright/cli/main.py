@@ -12,8 +12,6 @@ from typing import Annotated, Any
 
 import typer
 
-from queenright.instrumentation.errors import QueenrightError
-
 app = typer.Typer(
     name="queenright",
     help="Health monitoring for fleets of AI agents.",
@@ -45,7 +43,11 @@ def main() -> None:
     """Run the command line; errors of ours are one message on stderr and exit code 1."""
     try:
         app()
-    except QueenrightError as error:
+    except Exception as error:
+        from queenright.instrumentation.errors import QueenrightError
+
+        if not isinstance(error, QueenrightError):
+            raise
         typer.echo(f"queenright: {error}", err=True)
         raise SystemExit(1) from None
 
@@ -197,7 +199,7 @@ def list_(
         typer.echo(json.dumps(agents, indent=2))
         return
     for a in agents:
-        why = (a["waiting"] and f"waits: {a['waiting']}") or a["reason"]
+        why = f"waits: {a['waiting']}" if a["waiting"] else a["reason"] if a["findings"] else ""
         typer.echo(
             f"{a['state']:<10} {a['agent_id']:<24} {a['steps']:>5} steps {a['bad_steps']:>3} bad  {why}"
         )

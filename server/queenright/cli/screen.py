@@ -78,13 +78,14 @@ class Screen:
             for event in reversed(now["feed"]):
                 if event["id"] not in shown:
                     shown.add(event["id"])
-                    self.console.print(f"{event['time']} {event['text']}", markup=False)
+                    self._line(f"{event['time']} {event['text']}")
             for page in list(reversed(now["paged"]))[pages:]:
-                self.console.print(
-                    f"{page['time']} {page['channel']} got {page['status']}: {page['title']}", markup=False
-                )
+                self._line(f"{page['time']} {page['channel']} got {page['status']}: {page['title']}")
             pages = len(now["paged"])
             await asyncio.sleep(_REFRESH)
+
+    def _line(self, text: str) -> None:
+        self.console.print(text, markup=False, soft_wrap=True)
 
 
 def _render(now: dict[str, Any], height: int) -> Group:

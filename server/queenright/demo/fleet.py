@@ -13,7 +13,7 @@ from queenright.demo.agent import Stopped, work
 from queenright.demo.model import LiteLLMModel, Model, ProviderError, ScriptedModel
 from queenright.demo.personas import FLEET, Persona
 from queenright.demo.tools import Library, Tool
-from queenright.instrumentation import Worker
+from queenright.instrumentation import Worker, flush
 
 
 class Fleet:
@@ -68,6 +68,7 @@ class Fleet:
         self._stop.set()
         for thread in self._threads:
             thread.join(timeout)
+        flush(timeout)
 
     def _live(self, persona: Persona) -> None:
         rng = random.Random(f"{self._seed}/{persona.agent}")

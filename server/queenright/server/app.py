@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.resources
 import json
 import re
 from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
-from jinja2 import Environment, PackageLoader, select_autoescape
+from jinja2 import Environment, FileSystemLoader, select_autoescape
 from markdown_it import MarkdownIt
 
 from queenright.alerting.files import runbook
@@ -22,6 +22,7 @@ from queenright.runtime.events import ALERT_CLASS
 from queenright.server.service import Service
 from queenright.server.view import agent_row, event_line, status, ticket_row
 
+_PAGES = Path(__file__).parent / "pages"
 _PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 _PAGE_REFRESH = 0.5
 _MAX_WEBHOOK = 1 << 20
@@ -30,9 +31,7 @@ _MAX_WEBHOOK = 1 << 20
 def create_app(service: Service) -> FastAPI:
     """Return the ASGI app over one service."""
     app = FastAPI(title="Queenright", docs_url="/docs", redoc_url=None)
-    pages = Environment(
-        loader=PackageLoader("queenright.server", "pages"), autoescape=select_autoescape(default=True)
-    )
+    pages = Environment(loader=FileSystemLoader(_PAGES), autoescape=select_autoescape(default=True))
     markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
 
     def page(template: str, **values: Any) -> HTMLResponse:
@@ -103,8 +102,7 @@ def create_app(service: Service) -> FastAPI:
         types = {"queenright.css": "text/css", "live.js": "text/javascript"}
         if name not in types:
             raise HTTPException(404, f"there is no file {name!r}")
-        text = importlib.resources.files("queenright.server").joinpath("pages", name).read_text("utf-8")
-        return Response(text, media_type=types[name])
+        return Response((_PAGES / name).read_text("utf-8"), media_type=types[name])
 
     # -- API ------------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ from queenright.instrumentation import names
 from queenright.runtime.events import AgentEvent, EventType
 
 # `_created` series double the page, and no rule or dashboard reads them.
-disable_created_metrics()
+disable_created_metrics()  # type: ignore[no-untyped-call]  # the library leaves it untyped
 
 _DELAY_BUCKETS = (0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
 

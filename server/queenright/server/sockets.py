@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import socket
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import uvicorn
 
@@ -65,15 +67,34 @@ class Server(uvicorn.Server):
         yield
 
 
-def server(app: object, *, lifespan: bool = False) -> Server:
-    """Return a quiet uvicorn server for an ASGI app; serve it with ``serve(sockets=[...])``."""
-    return Server(
+def url_of(sock: socket.socket) -> str:
+    """Return the URL at which a listening socket is reached from this machine."""
+    host, port = sock.getsockname()[:2]
+    if host in ("0.0.0.0", "::"):
+        host = "127.0.0.1"
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+@contextlib.asynccontextmanager
+async def listening(app: Any, sock: socket.socket) -> AsyncIterator[None]:
+    """Serve an ASGI app on a listening socket, from when it answers until the block is left."""
+    http = Server(
         uvicorn.Config(
-            app,  # type: ignore[arg-type]  # any ASGI callable
+            app,
             log_level="warning",
             access_log=False,
-            lifespan="on" if lifespan else "off",
+            lifespan="off",
             timeout_graceful_shutdown=2,
             server_header=False,
         )
     )
+    task = asyncio.create_task(http.serve(sockets=[sock]))
+    while not http.started:
+        if task.done():
+            task.result()
+        await asyncio.sleep(0.01)
+    try:
+        yield
+    finally:
+        http.should_exit = True
+        await task

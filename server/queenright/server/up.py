@@ -14,7 +14,6 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from socket import socket
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
@@ -25,13 +24,13 @@ from queenright.alerting.recorder import Recorder
 from queenright.demo import Fleet
 from queenright.instrumentation.errors import QueenrightError
 from queenright.server.app import create_app
-from queenright.server.children import Child, ChildFailed
+from queenright.server.children import Child
 from queenright.server.otlp.forward import Forwarder
 from queenright.server.otlp.receiver import otlp_app
 from queenright.server.programs import ProgramMissing, find_program
 from queenright.server.service import Service
 from queenright.server.settings import Settings
-from queenright.server.sockets import Server, free_port, listen, server
+from queenright.server.sockets import free_port, listen, listening, url_of
 
 Say = Callable[[str], None]
 
@@ -120,6 +119,7 @@ async def serving(settings: Settings, *, registry: CollectorRegistry | None = No
     with contextlib.closing(api_socket):
         otlp_socket = listen(otlp.host, otlp.port, what="telemetry (OTLP)", option="--otlp-port")
         with contextlib.closing(otlp_socket):
+            settings = _links_lead_here(settings, url_of(api_socket))
             async with _service(settings, registry) as service, contextlib.AsyncExitStack() as stack:
                 forwarder = None
                 if otlp.forward:
@@ -132,10 +132,10 @@ async def serving(settings: Settings, *, registry: CollectorRegistry | None = No
                     forwarder=forwarder,
                     max_body=otlp.max_body_bytes,
                 )
-                await stack.enter_async_context(_listening(server(receiver), otlp_socket))
-                await stack.enter_async_context(_listening(server(create_app(service)), api_socket))
+                await stack.enter_async_context(listening(receiver, otlp_socket))
+                await stack.enter_async_context(listening(create_app(service), api_socket))
                 stack.callback(service.stopping.set)
-                yield Running(service, _url(api_socket), _url(otlp_socket))
+                yield Running(service, url_of(api_socket), url_of(otlp_socket))
 
 
 @contextlib.asynccontextmanager
@@ -161,7 +161,7 @@ async def up(settings: Settings, options: UpOptions, *, say: Say) -> AsyncIterat
                 option="--receiver-port",
             )
             stack.enter_context(contextlib.closing(receiver_socket))
-            await stack.enter_async_context(_listening(server(recorder), receiver_socket))
+            await stack.enter_async_context(listening(recorder, receiver_socket))
 
             alertmanager, prometheus = _program("alertmanager", say), _program("prometheus", say)
             alertmanager_port = free_port(
@@ -180,8 +180,8 @@ async def up(settings: Settings, options: UpOptions, *, say: Say) -> AsyncIterat
             running.service.recorder = recorder
             if alertmanager:
                 say("Starting Alertmanager ...")
-                child = await _alertmanager(
-                    alertmanager, settings, options, alertmanager_port, running.url, _url(receiver_socket)
+                child = await alertmanager_beside(
+                    alertmanager, settings, options, alertmanager_port, running.url, url_of(receiver_socket)
                 )
                 stack.push_async_callback(child.stop)
                 await child.ready(f"{alertmanager_url}/-/ready")
@@ -216,6 +216,13 @@ async def up(settings: Settings, options: UpOptions, *, say: Say) -> AsyncIterat
             yield running
 
 
+def _links_lead_here(settings: Settings, url: str) -> Settings:
+    """The links of a notification lead to this service, unless somebody said where people reach it."""
+    if "console_url" in settings.alerting.model_fields_set:
+        return settings
+    return settings.model_copy(update={"alerting": settings.alerting.model_copy(update={"console_url": url})})
+
+
 @contextlib.asynccontextmanager
 async def _service(settings: Settings, registry: CollectorRegistry | None) -> AsyncIterator[Service]:
     service = Service(settings, registry=registry)
@@ -226,26 +233,6 @@ async def _service(settings: Settings, registry: CollectorRegistry | None) -> As
         await service.stop()
 
 
-@contextlib.asynccontextmanager
-async def _listening(http: Server, sock: socket) -> AsyncIterator[None]:
-    task = asyncio.create_task(http.serve(sockets=[sock]))
-    while not http.started:
-        if task.done():
-            task.result()
-        await asyncio.sleep(0.01)
-    try:
-        yield
-    finally:
-        http.should_exit = True
-        await task
-
-
-def _url(sock: socket) -> str:
-    host, port = sock.getsockname()[:2]
-    shown = "127.0.0.1" if host == "0.0.0.0" else f"[{host}]" if ":" in host else host
-    return f"http://{shown}:{port}"
-
-
 def _program(name: str, say: Say) -> Path | None:
     found = find_program(name)
     if found is None:
@@ -253,9 +240,10 @@ def _program(name: str, say: Say) -> Path | None:
     return found
 
 
-async def _alertmanager(
+async def alertmanager_beside(
     program: Path, settings: Settings, options: UpOptions, port: int, service_url: str, receiver_url: str
 ) -> Child:
+    """Start Alertmanager on a port, with a configuration that leads to people and back to the service."""
     folder = settings.storage / "alertmanager"
     folder.mkdir(parents=True, exist_ok=True)
     slack = options.slack_url_file or _secret(folder / "slack_url", f"{receiver_url}/slack/services/demo")
@@ -327,15 +315,3 @@ def _secret(path: Path, value: str) -> Path:
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         file.write(value)
     return path
-
-
-__all__ = [
-    "DEMO_DEFAULTS",
-    "AlreadyRunning",
-    "ChildFailed",
-    "Running",
-    "UpOptions",
-    "only_one",
-    "serving",
-    "up",
-]

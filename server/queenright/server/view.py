@@ -92,7 +92,8 @@ def event_line(event: AgentEvent) -> dict[str, str]:
             text = f"judge: {what} ({data['change']})"
         case EventType.TICKET_TRIAGED:
             kind = "queen"
-            text = f"queen: {data['decision']}. {data.get('reason', '')}"
+            # What she tells the operator has a line of its own.
+            text = "queen: " + (data["reason"] if data["decision"] == "dismiss" else data["decision"])
         case EventType.QUEEN_INTERVENTION_REQUESTED:
             kind = "queen"
             text = f"queen → operator: {data['analysis']}"

@@ -1,0 +1,61 @@
+"""Alertmanager is down when the page is due: it arrives afterwards, once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from queenright.alerting.recorder import Recorder
+from queenright.server.programs import find_program
+from queenright.server.settings import Settings
+from queenright.server.sockets import free_port, listen, listening, url_of
+from queenright.server.up import UpOptions, alertmanager_beside, serving
+from tests.end_to_end.conftest import AgentProcess, until
+from tests.end_to_end.test_page import AND_RESOLVED, ONE_EACH, received
+
+AWAY_SECONDS = 20
+
+
+async def test_alertmanager_down_for_the_first_20_seconds_loses_nothing(
+    settings: Settings, start_agent: Callable[[str, str], AgentProcess]
+) -> None:
+    """B76: the outbox holds the page until Alertmanager is there; one page, one all-clear."""
+    program = find_program("alertmanager")
+    assert program, "this test needs the alertmanager program: `make test` fetches it"
+    port = free_port("127.0.0.1", 0, what="Alertmanager", option="")
+    away = settings.model_copy(
+        update={
+            "alerting": settings.alerting.model_copy(
+                update={"alertmanager_urls": (f"http://127.0.0.1:{port}",)}
+            )
+        }
+    )
+    recorder = Recorder()
+    receiver = listen("127.0.0.1", 0, what="the recorder", option="")
+    async with listening(recorder, receiver), serving(away) as running:
+        running.service.recorder = recorder
+        began = time.monotonic()
+        process = start_agent("looping_worker.py", running.otlp_url)
+        await until(
+            lambda: running.service.outbox.status()["pending"] == 1, seconds=40, what="a page that waits"
+        )
+        await until(lambda: time.monotonic() - began > AWAY_SECONDS, seconds=30, what="20 s")
+        assert received(running) == {}
+        assert running.service.outbox.status()["peers"][0]["failing_since"] is not None
+
+        child = await alertmanager_beside(
+            program, away, UpOptions(fast=True), port, running.url, url_of(receiver)
+        )
+        try:
+            await until(lambda: received(running).keys() >= ONE_EACH.keys(), seconds=60, what="the page")
+            process.recover()
+            await until(
+                lambda: received(running).keys() >= AND_RESOLVED.keys(), seconds=60, what="the all-clear"
+            )
+            await asyncio.to_thread(process.stop)
+        finally:
+            await child.stop()
+
+        assert received(running) == AND_RESOLVED
+        assert running.service.outbox.status()["pending"] == 0
