@@ -75,7 +75,7 @@ def test_the_service_takes_and_never_answers(script: Script, otlp: Otlp) -> None
     check(done.stdout, done.stderr)
 
 
-@pytest.mark.parametrize("status", [400, 404, 500, 503])
+@pytest.mark.parametrize("status", [404, 503])
 def test_the_service_answers_wrongly(script: Script, otlp: Otlp, status: int) -> None:
     """B81: whatever the service answers."""
     otlp.status = status

@@ -353,6 +353,8 @@ def test_misuse_after_the_start_costs_only_what_was_misused(
 
     telemetry.flush()
     assert memory.span("step None").ended is not None
+    assert memory.span("execute_tool ?").attributes[names.TOOL_RESULT_HASH]
+    assert memory.span("chat 7").ended is not None
     assert memory.span("invoke_agent bee").ended is not None
 
 

@@ -11,7 +11,7 @@ from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, set_span_in_contex
 
 from queenright.instrumentation import names
 from queenright.instrumentation.fingerprint import fingerprint
-from queenright.instrumentation.harmless import harmless, notice, report
+from queenright.instrumentation.harmless import harmless, report
 from queenright.instrumentation.names import Operation, Phase, ToolOutcome, Verdict
 from queenright.instrumentation.redaction import redact
 from queenright.instrumentation.run import Run, is_failure, nanoseconds, step_line
@@ -88,6 +88,9 @@ class _Block:
             self._end(self._run.clock(), error if is_failure(error) else None)
         except Exception as ours:
             report(ours)
+            with harmless:
+                if self._span.is_recording():
+                    self._span.end()
         if (attached := self._attached) is not None:
             self._attached = None
             # Not `detach`: it logs an error for a block that is left in another task than it was entered in.
@@ -140,11 +143,9 @@ class Step(_Block):
 
     def verdict(self, verdict: Verdict | str, feedback: str | None = None) -> None:
         """Say how the step was judged: ACCEPT, RETRY, CONTINUE or ESCALATE; the last word counts."""
-        try:
-            self._verdict = Verdict(str(verdict).upper())
-        except ValueError:
-            notice("Queenright knows no verdict %r; it is one of %s.", verdict, ", ".join(Verdict))
         self._feedback = feedback
+        with harmless:
+            self._verdict = Verdict(str(verdict).upper())
 
     def _begin(self, now: float) -> None:
         run = self._run
@@ -214,7 +215,9 @@ class ToolCall(_Block):
         self.tool = _name(tool)
         self._step = step
         self._arguments = arguments
-        self._timeout = timeout
+        self._timeout: float | None = None
+        with harmless:
+            self._timeout = float(timeout) if timeout is not None else None
         self._call_id = _name(call_id)
         self._arguments_hash = ""
         self._result_hash = ""
@@ -242,7 +245,7 @@ class ToolCall(_Block):
             names.TOOL_ARGUMENTS_HASH: self._arguments_hash,
         }
         if self._timeout is not None:
-            attributes[names.TOOL_TIMEOUT] = float(self._timeout)
+            attributes[names.TOOL_TIMEOUT] = self._timeout
         if self._call_id:
             attributes[names.GEN_AI_TOOL_CALL_ID] = self._call_id
         if run.captures:
@@ -260,7 +263,7 @@ class ToolCall(_Block):
         outcome, error_type, error_text = ToolOutcome.OK, None, None
         if failure is not None:
             error_type, error_text = run.fail(span, failure)
-            outcome = ToolOutcome.TIMEOUT if isinstance(failure, TimeoutError) else ToolOutcome.ERROR
+            outcome = ToolOutcome.TIMEOUT if _is_timeout(failure) else ToolOutcome.ERROR
             # The same failure again is the same result again.
             self._result_hash = self._result_hash or fingerprint(f"{error_type}: {error_text}")
         if self._result_hash:
@@ -304,7 +307,8 @@ class LlmCall(_Block):
 
     def usage(self, input_tokens: int, output_tokens: int) -> None:
         """Say how many tokens the call used."""
-        self._tokens = (input_tokens, output_tokens)
+        with harmless:
+            self._tokens = (max(0, int(input_tokens or 0)), max(0, int(output_tokens or 0)))
 
     def delta(self) -> None:
         """Say that a piece of a streamed answer arrived, which is activity; cheap enough for every token."""
@@ -345,7 +349,7 @@ class LlmCall(_Block):
         if failure is not None:
             run.fail(span, failure)
         if self._tokens is not None:
-            read, written = (max(0, int(number or 0)) for number in self._tokens)
+            read, written = self._tokens
             span.set_attribute(names.GEN_AI_USAGE_INPUT_TOKENS, read)
             span.set_attribute(names.GEN_AI_USAGE_OUTPUT_TOKENS, written)
             run.series.used(self.model, read, written)
@@ -357,6 +361,11 @@ class LlmCall(_Block):
 
 class ToolFailed(Exception):
     """Stands for the failure of a tool that was told as text."""
+
+
+def _is_timeout(error: BaseException) -> bool:
+    """Return whether an error says that time ran out; clients of HTTP have classes of their own for it."""
+    return isinstance(error, TimeoutError) or "timeout" in type(error).__name__.lower()
 
 
 def _span_id(span: Span) -> str:
