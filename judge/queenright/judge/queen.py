@@ -260,7 +260,7 @@ class Queen:
 
     async def _decide(self, ticket_id: str, reason: str) -> None:
         try:
-            await self._tickets.dismiss(ticket_id, reason)
+            await self._tickets.dismiss(ticket_id, reason, recovered=self._recovered())
         except TicketError as error:
             raise ToolError(str(error)) from error
         self._count(ticket_id, "dismiss")

@@ -1,0 +1,193 @@
+"""What a ``kill -9`` may take and what not: real processes, really killed."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import IO
+
+from sqlalchemy import Connection
+
+from queenright.health.event_log import read_events
+from queenright.health.settings import HealthSettings
+from queenright.health.store import Store
+from queenright.health.ticket_service import TicketService
+from queenright.health.ticket_table import ticket_history
+from queenright.health.tickets import EscalationTicket, TicketStatus
+from queenright.runtime.events import AgentEvent, EventType
+
+ROUNDS = 15
+
+COLONY = """
+import asyncio, itertools, os, signal, sys, time
+from queenright.health.findings import Finding, FindingKind, HealthState, Severity
+from queenright.health.monitor import WorkerHealth
+from queenright.health.settings import HealthSettings, Loops
+from queenright.health.store import Store
+from queenright.health.ticket_service import TicketService
+from queenright.health.tickets import TicketDraft
+from queenright.health.vitals import VitalSigns
+from queenright.runtime.events import AgentEvent, EventType, new_id
+
+def worker(session):
+    found = Finding(kind=FindingKind.DOOM_LOOP, severity=Severity.HIGH, evidence="e", since=1.0)
+    return WorkerHealth(VitalSigns("bee", session, 1.0, Loops()), (found,), HealthState.STUCK, 1.0, "")
+
+def service(store, publish):
+    return TicketService(store, settings=HealthSettings(), clock=time.time, publish=publish)
+
+DRAFT = TicketDraft(
+    severity=Severity.HIGH, cause="c", judge_reasoning="r", suggested_action="a", evidence_snippet="e"
+)
+
+def acknowledged(what, which):
+    os.write(1, f"{what} {which}\\n".encode())
+"""
+
+WORKS_UNTIL_KILLED = (
+    COLONY
+    + """
+async def appends(store, name):
+    for number in itertools.count():
+        fields = dict(type=EventType.STEP_COMPLETED, time=time.time(), agent_id=name)
+        events = [AgentEvent(**fields) for _ in range(number % 5 + 1)]
+        await store.append(events)
+        for event in events:
+            acknowledged("event", event.id)
+
+async def tickets(store):
+    keeper = service(store, lambda *events: None)
+    await keeper.load()
+    for number in itertools.count():
+        raised = await keeper.raise_ticket(worker(f"s{number % 7}"), DRAFT)
+        acknowledged("counted", f"{raised.ticket.ticket_id} {raised.ticket.occurrences}")
+        if raised.ticket.status == "open" and number % 2:
+            ticket = await keeper.intervene(raised.ticket.ticket_id, "a", "high")
+            acknowledged("intervened", ticket.ticket_id)
+
+async def main():
+    store = Store.open(sys.argv[1])
+    acknowledged("ready", os.getpid())
+    await asyncio.gather(tickets(store), *(appends(store, f"worker-{n}") for n in range(3)))
+
+# One process imports everything; each line it reads is one more life of a child that is going to be killed.
+for line in sys.stdin:
+    if (child := os.fork()) == 0:
+        asyncio.run(main())
+    status = os.waitpid(child, 0)[1]
+    acknowledged("dead", os.WTERMSIG(status))
+"""
+)
+
+DIES_BEFORE_PUBLISHING = (
+    COLONY
+    + """
+async def main():
+    keeper = service(Store.open(sys.argv[1]), lambda *events: os.kill(os.getpid(), signal.SIGKILL))
+    await keeper.raise_ticket(worker("s1"), DRAFT)
+
+asyncio.run(main())
+"""
+)
+
+
+def everything(conn: Connection) -> list[tuple[int, AgentEvent]]:
+    return read_events(conn, limit=1_000_000)
+
+
+def url(path: Path) -> str:
+    return f"sqlite:///{path}"
+
+
+def start(program: str, path: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", program, url(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
+async def load(path: Path) -> tuple[list[EscalationTicket], list[AgentEvent]]:
+    store = Store.open(url(path))
+    service = TicketService(store, settings=HealthSettings(), clock=lambda: 0.0, publish=lambda *_: None)
+    waiting = await service.load()
+    logged = [event for _, event in await store.read(everything)]
+    await store.close()
+    return waiting, logged
+
+
+async def test_a_ticket_stored_by_a_process_killed_before_it_told_anybody_is_told_after_the_restart(
+    tmp_path: Path,
+) -> None:
+    """B43: killed between persisting and publishing: published after the restart, once."""
+    child = start(DIES_BEFORE_PUBLISHING, tmp_path / "hive.db")
+    child.communicate(timeout=30)
+    assert child.returncode == -signal.SIGKILL
+
+    [waiting], logged = await load(tmp_path / "hive.db")
+
+    [event] = logged
+    assert event.type is EventType.WORKER_ESCALATION_TICKET
+    assert event.data["ticket"]["ticket_id"] == waiting.ticket_id
+    [again], logged = await load(tmp_path / "hive.db")
+    assert again == waiting
+    assert len(logged) == 1
+
+
+async def test_whatever_was_acknowledged_before_a_kill_is_there_after_it(tmp_path: Path) -> None:
+    """B77: ``kill -9`` at any moment: no event and no ticket lost, none stored under a second identity."""
+    path = tmp_path / "hive.db"
+    chance = random.Random(77)
+    said: dict[str, set[str]] = {"ready": set(), "event": set(), "counted": set(), "intervened": set()}
+
+    mother = start(WORKS_UNTIL_KILLED, path)
+    for _ in range(ROUNDS):
+        for what, which in one_life(mother, chance.randrange(1, 400)):
+            said[what].add(which)
+        found = Store.verify_file(url(path))
+        assert found.ok, found.reason
+
+    mother.communicate(timeout=30)
+    waiting, logged = await load(path)
+    store = Store.open(url(path))
+    tickets = {ticket.ticket_id: ticket for ticket in await store.read(all_tickets)}
+    await store.close()
+    assert said["event"] <= {event.id for event in logged}
+    assert len({event.id for event in logged}) == len(logged)
+    for which in said["counted"]:
+        ticket_id, occurrences = which.split()
+        assert tickets[ticket_id].occurrences >= int(occurrences)
+    assert all(tickets[ticket_id].status is TicketStatus.INTERVENING for ticket_id in said["intervened"])
+    assert len({ticket.fingerprint for ticket in tickets.values()}) == len(tickets) == 7
+    opened = [e for e in logged if e.type is EventType.WORKER_ESCALATION_TICKET]
+    assert sorted(e.data["ticket"]["ticket_id"] for e in opened) == sorted(tickets)
+    told = {e.data["ticket_id"] for e in logged if e.type is EventType.QUEEN_INTERVENTION_REQUESTED}
+    assert told == {t.ticket_id for t in tickets.values() if t.status is TicketStatus.INTERVENING}
+    assert {ticket.ticket_id for ticket in waiting} == tickets.keys() - told
+    assert len(said["event"]) > 100
+    assert said["counted"]
+
+
+def one_life(mother: subprocess.Popen[str], lines: int) -> list[tuple[str, str]]:
+    """Let one child live until it has acknowledged so much, kill it, and return all it acknowledged."""
+    assert mother.stdin is not None
+    assert mother.stdout is not None
+    print(file=mother.stdin, flush=True)
+    heard = [next_line(mother.stdout)]
+    while heard[-1][0] != "dead":
+        if len(heard) == lines:
+            os.kill(int(heard[0][1]), signal.SIGKILL)
+        heard.append(next_line(mother.stdout))
+    assert heard.pop() == ("dead", str(int(signal.SIGKILL)))
+    return heard
+
+
+def next_line(stream: IO[str]) -> tuple[str, str]:
+    what, which = stream.readline().strip().split(" ", 1)
+    return what, which
+
+
+def all_tickets(conn: Connection) -> list[EscalationTicket]:
+    return ticket_history(conn, limit=1000)

@@ -1,0 +1,703 @@
+"""The ticket service on a real store: one ticket a condition, every change durable before it is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from sqlalchemy import Connection
+
+from queenright.health.event_log import read_events
+from queenright.health.findings import Finding, FindingKind, HealthState, Severity
+from queenright.health.monitor import WorkerHealth
+from queenright.health.settings import HealthSettings, Loops, Tickets
+from queenright.health.store import Store, StoreError
+from queenright.health.ticket_service import Raised, TicketService
+from queenright.health.tickets import (
+    EscalationTicket,
+    TicketClosed,
+    TicketDraft,
+    TicketRefused,
+    TicketStatus,
+    TicketUnknown,
+    WrongStatus,
+)
+from queenright.health.vitals import VitalSigns
+from queenright.instrumentation.names import WaitingReason
+from queenright.runtime.events import AgentEvent, EventType
+
+LOOP, STORM, STALL = FindingKind.DOOM_LOOP, FindingKind.RETRY_STORM, FindingKind.STALL
+LOW, MEDIUM, HIGH, CRITICAL = Severity
+HOLD = 120.0
+
+
+def finding(kind: FindingKind = LOOP, severity: Severity = HIGH, *, ticket: bool = True) -> Finding:
+    return Finding(kind=kind, severity=severity, evidence=f"{kind} seen", since=900.0, ticket=ticket)
+
+
+def worker(
+    *findings: Finding, agent: str = "bee", session: str = "s1", node: str = "researcher"
+) -> WorkerHealth:
+    vitals = VitalSigns(agent, session, 900.0, Loops())
+    vitals.node_id, vitals.graph_id, vitals.incarnation_id = node, "g", "i1"
+    vitals.steps_total, vitals.steps_since_last_accept = 20, 17
+    vitals.last_trace_id, vitals.last_span_id = "a" * 32, "b" * 16
+    return WorkerHealth(vitals, findings, HealthState.STUCK, 900.0, "")
+
+
+def draft(severity: Severity = LOW, **fields: Any) -> TicketDraft:
+    texts = {
+        "cause": "it loops",
+        "judge_reasoning": "seen thrice",
+        "suggested_action": "look",
+        "evidence_snippet": "e",
+    }
+    return TicketDraft(severity=severity, **{**texts, **fields})
+
+
+class Hive:
+    """A service, its store, its clock, and what it told whom."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.now = 1000.0
+        self.published: list[AgentEvent] = []
+        self.told: list[tuple[TicketStatus, Severity]] = []
+        self._open()
+
+    def _open(self) -> None:
+        self.store = Store.open(f"sqlite:///{self.path}")
+        self.tickets = self.another()
+
+    def another(self) -> TicketService:
+        return TicketService(
+            self.store,
+            settings=HealthSettings(tickets=Tickets(hold_seconds=HOLD)),
+            clock=lambda: self.now,
+            publish=lambda *events: self.published.extend(events),
+            on_change=self._tell,
+        )
+
+    def _tell(self, conn: Connection, ticket: EscalationTicket) -> None:
+        assert conn.in_transaction()
+        self.told.append((ticket.status, ticket.severity))
+
+    async def restart(self) -> list[EscalationTicket]:
+        await self.store.close()
+        self._open()
+        return await self.tickets.load()
+
+    async def raise_(self, health: WorkerHealth | None = None, severity: Severity = LOW) -> Raised:
+        return await self.tickets.raise_ticket(health or worker(finding()), draft(severity))
+
+    async def logged(self) -> list[AgentEvent]:
+        return [event for _, event in await self.store.read(read_events)]
+
+    def types(self) -> list[EventType]:
+        return [event.type for event in self.published]
+
+
+@pytest.fixture
+async def hive(tmp_path: Path) -> AsyncIterator[Hive]:
+    hive = Hive(tmp_path / "hive.db")
+    yield hive
+    await hive.store.close()
+
+
+# -- opening and counting -------------------------------------------------------------------------
+
+
+async def test_a_first_report_opens_a_ticket_that_says_everything(hive: Hive) -> None:
+    raised = await hive.tickets.raise_ticket(
+        worker(finding(), finding(STORM, MEDIUM)), draft(), trace_id="t", span_id="s"
+    )
+
+    ticket = raised.ticket
+    assert raised.change == "opened"
+    assert (ticket.status, ticket.severity, ticket.kind, ticket.related_kinds) == (
+        TicketStatus.OPEN,
+        HIGH,
+        LOOP,
+        (STORM,),
+    )
+    assert (ticket.worker_agent_id, ticket.worker_session_id, ticket.incarnation_id) == ("bee", "s1", "i1")
+    assert (ticket.total_steps_checked, ticket.steps_since_last_accept) == (20, 17)
+    assert (ticket.trace_id, ticket.span_id, ticket.worker_trace_id) == ("t", "s", "a" * 32)
+    assert (ticket.created_at, ticket.first_seen) == ("1970-01-01T00:16:40.000+00:00", 1000.0)
+    [event] = hive.published
+    assert event.type is EventType.WORKER_ESCALATION_TICKET
+    assert event.data == {"ticket": ticket.model_dump(mode="json"), "change": "opened"}
+    assert (event.agent_id, event.session_id, event.graph_id, event.node_id) == (
+        "bee",
+        "s1",
+        "g",
+        "researcher",
+    )
+    assert await hive.logged() == [event]
+    assert hive.told == []
+
+
+async def test_one_condition_on_thirty_ticks_is_one_ticket_and_one_page(hive: Hive) -> None:
+    """B37: one condition on 30 ticks: one ticket, ``occurrences`` 30, one notification."""
+    raised = await hive.raise_()
+    await hive.tickets.intervene(raised.ticket.ticket_id, "it loops", "high")
+    for _ in range(29):
+        hive.now += 120.0
+        raised = await hive.raise_()
+
+    assert raised.change == "counted"
+    [ticket] = await hive.tickets.history()
+    assert (ticket.occurrences, ticket.last_seen) == (30, hive.now)
+    assert hive.types().count(EventType.WORKER_ESCALATION_TICKET) == 1
+    assert hive.told == [(TicketStatus.INTERVENING, HIGH)]
+
+
+@pytest.mark.parametrize(
+    ("said", "floor", "severity"), [(LOW, HIGH, HIGH), (CRITICAL, MEDIUM, CRITICAL), (HIGH, HIGH, HIGH)]
+)
+async def test_the_model_may_raise_the_rules_severity_and_never_lower_it(
+    hive: Hive, said: Severity, floor: Severity, severity: Severity
+) -> None:
+    """B52: the rules set the floor."""
+    raised = await hive.raise_(worker(finding(severity=floor)), said)
+
+    assert raised.ticket.severity is severity
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (lambda health: setattr(health, "findings", ()), "shows nothing wrong"),
+        (
+            lambda health: setattr(health, "findings", (finding(ticket=False),)),
+            "nothing yet that is a reason",
+        ),
+        (lambda health: setattr(health.vitals, "ended_at", 950.0), "has ended"),
+        (
+            lambda health: setattr(health.vitals, "waiting", WaitingReason.USER_INPUT),
+            r"is waiting \(user_input\)",
+        ),
+    ],
+)
+async def test_a_model_cannot_open_a_ticket_about_a_worker_that_gives_no_reason(
+    hive: Hive, change: Any, error: str
+) -> None:
+    """B1, B36, B52: recovered, in its grace, ended or waiting: refused, whatever the model says."""
+    health = worker(finding())
+    change(health)
+
+    with pytest.raises(TicketRefused, match=error):
+        await hive.raise_(health, CRITICAL)
+
+    assert await hive.tickets.history() == []
+    assert hive.published == []
+
+
+async def test_a_draft_about_another_worker_is_refused(hive: Hive) -> None:
+    """B36: identity is the service's."""
+    with pytest.raises(TicketRefused, match="worker_agent_id: the worker's is 'bee', got 'wasp'"):
+        await hive.tickets.raise_ticket(worker(finding()), draft(worker_agent_id="wasp"))
+
+    assert await hive.logged() == []
+
+
+async def test_secrets_a_model_quotes_do_not_stay(hive: Hive) -> None:
+    secret = "password=hunter2hunter2"
+    said = draft(cause=secret, judge_reasoning=secret, suggested_action=secret, evidence_snippet=secret)
+
+    raised = await hive.tickets.raise_ticket(worker(finding()), said)
+    await hive.tickets.intervene(raised.ticket.ticket_id, secret, "high")
+
+    assert "hunter2" not in str([event.data for event in await hive.logged()])
+    assert "hunter2" not in str(await hive.tickets.history())
+
+
+async def test_a_draft_without_evidence_gets_the_rules(hive: Hive) -> None:
+    raised = await hive.tickets.raise_ticket(worker(finding()), draft(evidence_snippet=""))
+
+    assert raised.ticket.evidence_snippet == "doom_loop seen"
+
+
+async def test_another_cause_is_folded_into_the_open_ticket(hive: Hive) -> None:
+    first = await hive.raise_()
+    second = await hive.raise_(worker(finding(STALL, CRITICAL), finding(), node="writer"))
+
+    assert (second.ticket.ticket_id, second.change) == (first.ticket.ticket_id, "rose")
+    assert (second.ticket.kind, second.ticket.related_kinds) == (LOOP, (STALL,))
+    assert second.ticket.worker_node_id == "researcher"
+
+
+async def test_two_sessions_and_two_workers_have_tickets_of_their_own(hive: Hive) -> None:
+    for health in (worker(finding()), worker(finding(), session="s2"), worker(finding(), agent="wasp")):
+        assert (await hive.raise_(health)).change == "opened"
+
+    assert len(hive.tickets.open_tickets()) == 3
+    assert hive.tickets.open_counts() == {(HIGH, TicketStatus.OPEN): 3}
+
+
+async def test_two_monitors_on_one_worker_make_one_ticket(hive: Hive) -> None:
+    """B42: two at the same moment, and two services on one store."""
+    other = hive.another()
+
+    raised = await asyncio.gather(
+        *(service.raise_ticket(worker(finding()), draft()) for service in (hive.tickets, other) * 5)
+    )
+
+    assert sorted(r.change for r in raised) == ["counted"] * 9 + ["opened"]
+    [ticket] = await hive.tickets.history()
+    assert ticket.occurrences == 10
+
+
+# -- severity and the outside ---------------------------------------------------------------------
+
+
+async def test_a_rise_is_told_once_and_a_fall_never(hive: Hive) -> None:
+    """B38: a rise in severity: one update. A fall: none."""
+    ticket = (await hive.raise_()).ticket
+    await hive.tickets.intervene(ticket.ticket_id, "a", "high")
+    hive.told.clear()
+
+    for severity in (CRITICAL, CRITICAL, MEDIUM, HIGH):
+        await hive.raise_(worker(finding(severity=severity)))
+
+    assert hive.told == [(TicketStatus.INTERVENING, CRITICAL)]
+    assert hive.types().count(EventType.WORKER_ESCALATION_TICKET) == 2
+
+
+async def test_a_rise_before_triage_is_not_for_the_outside(hive: Hive) -> None:
+    await hive.raise_()
+    await hive.raise_(worker(finding(severity=CRITICAL)))
+
+    assert hive.told == []
+    assert [event.data["change"] for event in hive.published] == ["opened", "rose"]
+
+
+async def test_the_rules_raise_an_open_ticket_without_the_judge(hive: Hive) -> None:
+    ticket = (await hive.raise_(worker(finding(severity=MEDIUM)))).ticket
+    await hive.tickets.intervene(ticket.ticket_id, "a", "medium")
+
+    await hive.tickets.observe(worker(finding(severity=CRITICAL)))
+
+    [risen] = hive.tickets.open_tickets()
+    assert (risen.severity, risen.occurrences) == (CRITICAL, 2)
+    assert hive.told[-1] == (TicketStatus.INTERVENING, CRITICAL)
+
+
+async def test_only_findings_that_are_new_worse_or_back_count_as_reports(hive: Hive) -> None:
+    await hive.raise_(worker(finding(), finding(STORM, MEDIUM)))
+
+    await hive.tickets.observe(worker(finding(), finding(STORM, MEDIUM)))
+    await hive.tickets.observe(worker(finding()))
+    await hive.tickets.observe(worker(finding(), finding(STALL, LOW)))
+
+    [ticket] = hive.tickets.open_tickets()
+    assert ticket.occurrences == 2
+    assert ticket.active_kinds == (LOOP, STALL)
+
+
+# -- recovery -------------------------------------------------------------------------------------
+
+
+async def test_a_recovery_that_holds_resolves_and_the_operator_is_told(hive: Hive) -> None:
+    """B39: recovered and held: resolved, and the operator is told."""
+    ticket = (await hive.raise_()).ticket
+    await hive.tickets.intervene(ticket.ticket_id, "a", "high")
+
+    await hive.tickets.observe(worker())
+    assert hive.tickets.next_deadline() == 1000.0 + HOLD
+    assert await hive.tickets.settle(1119.9) == []
+    [resolved] = await hive.tickets.settle(1120.0)
+
+    assert (resolved.status, resolved.closed_at) == (TicketStatus.RESOLVED, 1120.0)
+    assert hive.told == [(TicketStatus.INTERVENING, HIGH), (TicketStatus.RESOLVED, HIGH)]
+    assert hive.published[-1].type is EventType.TICKET_RESOLVED
+    assert hive.published[-1].data["status"] == "resolved"
+    assert hive.tickets.next_deadline() is None
+    assert await hive.tickets.settle(2000.0) == []
+
+
+async def test_a_relapse_within_the_hold_is_the_same_ticket_and_no_second_page(hive: Hive) -> None:
+    """B39: relapse within the hold: the same ticket again."""
+    ticket = (await hive.raise_()).ticket
+    await hive.tickets.intervene(ticket.ticket_id, "a", "high")
+    await hive.tickets.observe(worker())
+    hive.now += HOLD - 1
+
+    await hive.tickets.observe(worker(finding()))
+
+    assert await hive.tickets.settle(1e9) == []
+    again = hive.tickets.get(ticket.ticket_id)
+    assert again is not None
+    assert (again.status, again.occurrences) == (TicketStatus.INTERVENING, 2)
+    assert hive.told == [(TicketStatus.INTERVENING, HIGH)]
+    assert hive.published[-1].data["change"] == "reopened"
+
+
+async def test_a_relapse_after_the_hold_is_a_new_ticket(hive: Hive) -> None:
+    first = (await hive.raise_()).ticket
+    await hive.tickets.observe(worker())
+    await hive.tickets.settle(hive.now + HOLD)
+
+    second = await hive.raise_()
+
+    assert second.change == "opened"
+    assert second.ticket.ticket_id != first.ticket_id
+
+
+async def test_nobody_outside_is_told_of_the_end_of_what_they_never_heard_of(hive: Hive) -> None:
+    await hive.raise_()
+    await hive.tickets.observe(worker())
+    await hive.tickets.settle(hive.now + HOLD)
+
+    assert hive.types()[-1] is EventType.TICKET_RESOLVED
+    assert hive.told == []
+
+
+@pytest.mark.parametrize("paged", [True, False])
+async def test_a_worker_that_ends_takes_its_ticket_with_it(hive: Hive, *, paged: bool) -> None:
+    """B40: the worker ends with an open ticket: ``worker_gone``, no more alerts."""
+    ticket = (await hive.raise_()).ticket
+    if paged:
+        await hive.tickets.intervene(ticket.ticket_id, "a", "high")
+    ended = worker(finding())
+    ended.vitals.ended_at = 1001.0
+
+    await hive.tickets.observe(ended)
+    await hive.tickets.observe(ended)
+
+    gone = hive.tickets.get(ticket.ticket_id)
+    assert gone is not None
+    assert gone.status is TicketStatus.WORKER_GONE
+    assert hive.told[int(paged) :] == ([(TicketStatus.WORKER_GONE, HIGH)] if paged else [])
+    assert hive.types().count(EventType.TICKET_RESOLVED) == 1
+    assert hive.published[-1].data["status"] == "worker_gone"
+
+
+async def test_what_is_seen_of_workers_without_tickets_costs_no_transaction(hive: Hive) -> None:
+    await hive.store.close()
+
+    await hive.tickets.observe(worker(finding()))
+    assert await hive.tickets.settle(1e9) == []
+
+
+# -- triage ---------------------------------------------------------------------------------------
+
+
+async def test_a_dismissal_is_kept_counted_and_not_triaged_again_until_it_is_worse(hive: Hive) -> None:
+    """B48: a dismissal is kept, queryable and counted; the same condition waits until it worsens."""
+    ticket = (await hive.raise_(worker(finding(severity=MEDIUM)))).ticket
+    await hive.tickets.dismiss(ticket.ticket_id, "it gets on")
+    hive.published.clear()
+
+    same = await hive.raise_(worker(finding(severity=MEDIUM)))
+    await hive.tickets.observe(worker(finding(severity=MEDIUM)))
+    assert (same.change, same.ticket.ticket_id, same.ticket.occurrences) == ("counted", ticket.ticket_id, 2)
+    assert hive.published == []
+    [kept] = await hive.tickets.history(statuses=[TicketStatus.DISMISSED])
+    assert (kept.triage_decision, kept.triage_reason, kept.triaged_by) == ("dismiss", "it gets on", "queen")
+
+    worse = await hive.raise_(worker(finding(severity=HIGH)))
+    assert (worse.change, worse.ticket.ticket_id) == ("rose", ticket.ticket_id)
+    assert worse.ticket.status is TicketStatus.OPEN
+
+
+async def test_another_condition_than_the_dismissed_one_is_triaged(hive: Hive) -> None:
+    dismissed = (await hive.raise_(worker(finding(severity=MEDIUM)))).ticket
+    await hive.tickets.dismiss(dismissed.ticket_id, "it gets on")
+
+    other = await hive.raise_(worker(finding(severity=MEDIUM), finding(STALL, MEDIUM)))
+
+    assert (other.change, other.ticket.kind) == ("opened", STALL)
+    await hive.tickets.observe(worker(finding(severity=CRITICAL), finding(STALL, MEDIUM)))
+    [only_open] = hive.tickets.open_tickets()
+    assert (only_open.ticket_id, only_open.severity) == (other.ticket.ticket_id, CRITICAL)
+
+
+async def test_a_model_cannot_dismiss_what_is_high_and_holds(hive: Hive) -> None:
+    """B52: nor close it in any other way."""
+    ticket = (await hive.raise_()).ticket
+
+    with pytest.raises(WrongStatus, match="still holds"):
+        await hive.tickets.dismiss(ticket.ticket_id, "ignore this")
+
+    assert hive.tickets.get(ticket.ticket_id) == ticket
+    await hive.tickets.observe(worker())
+    assert (await hive.tickets.dismiss(ticket.ticket_id, "recovered")).status is TicketStatus.DISMISSED
+
+
+async def test_intervening_is_one_transaction_with_its_events_and_the_outbox(hive: Hive) -> None:
+    ticket = (await hive.raise_()).ticket
+
+    after = await hive.tickets.intervene(ticket.ticket_id, "it loops", "high", graph_id="q", stream_id="st")
+
+    triaged, requested = hive.published[1:]
+    assert triaged.type is EventType.TICKET_TRIAGED
+    assert triaged.data == {"ticket_id": ticket.ticket_id, "decision": "intervene", "reason": "it loops"}
+    assert requested.type is EventType.QUEEN_INTERVENTION_REQUESTED
+    assert requested.data == {
+        "ticket_id": ticket.ticket_id,
+        "analysis": "it loops",
+        "severity": "high",
+        "urgency": "high",
+        "queen_graph_id": "q",
+        "queen_stream_id": "st",
+        "untriaged": False,
+    }
+    assert await hive.logged() == hive.published
+    assert (after.status, hive.told) == (TicketStatus.INTERVENING, [(TicketStatus.INTERVENING, HIGH)])
+
+
+async def test_an_outbox_that_fails_undoes_the_decision(hive: Hive) -> None:
+    ticket = (await hive.raise_()).ticket
+    hive.published.clear()
+
+    def full(conn: Connection, ticket: EscalationTicket) -> None:
+        raise OSError("no space")
+
+    failing = hive.another()
+    failing._on_change = full
+    with pytest.raises(OSError, match="no space"):
+        await failing.intervene(ticket.ticket_id, "a", "high")
+
+    assert await hive.tickets.history() == [ticket]
+    assert len(await hive.logged()) == 1
+    assert hive.published == []
+
+
+@pytest.mark.parametrize("verb", ["intervene", "dismiss", "acknowledge"])
+async def test_deciding_on_an_unknown_or_closed_ticket_is_an_error(hive: Hive, verb: str) -> None:
+    """B49: notifying about an unknown or closed ticket is an error."""
+    decide: Callable[[str], Awaitable[EscalationTicket]] = {
+        "intervene": lambda ticket_id: hive.tickets.intervene(ticket_id, "a", "high"),
+        "dismiss": lambda ticket_id: hive.tickets.dismiss(ticket_id, "r"),
+        "acknowledge": lambda ticket_id: hive.tickets.acknowledge(ticket_id, by="ann"),
+    }[verb]
+    closed = (await hive.raise_()).ticket.ticket_id
+    await hive.tickets.observe(worker())
+    await hive.tickets.settle(hive.now + HOLD)
+
+    with pytest.raises(TicketClosed, match="was closed"):
+        await decide(closed)
+    with pytest.raises(TicketUnknown, match="there is no ticket 'nope'"):
+        await decide("nope")
+    assert hive.told == []
+
+
+@pytest.mark.parametrize(("analysis", "urgency"), [("", "high"), (" \n", "high"), ("a", "")])
+async def test_an_operator_is_not_told_nothing(hive: Hive, analysis: str, urgency: str) -> None:
+    ticket = (await hive.raise_()).ticket
+
+    with pytest.raises(TicketRefused, match="must not be empty"):
+        await hive.tickets.intervene(ticket.ticket_id, analysis, urgency)
+
+
+async def test_an_acknowledged_ticket_is_not_escalated_again(hive: Hive) -> None:
+    """B41: acknowledged: no re-escalation, but a rise is news."""
+    ticket = (await hive.raise_()).ticket
+    await hive.tickets.intervene(ticket.ticket_id, "a", "high")
+    await hive.tickets.acknowledge(ticket.ticket_id, by="ann")
+    hive.told.clear()
+
+    await hive.raise_()
+    assert hive.told == []
+    await hive.raise_(worker(finding(severity=CRITICAL)))
+
+    assert hive.told == [(TicketStatus.ACKNOWLEDGED, CRITICAL)]
+    assert hive.types().count(EventType.TICKET_ACKNOWLEDGED) == 1
+
+
+# -- restarts and givers-up -----------------------------------------------------------------------
+
+
+async def test_after_a_restart_the_open_tickets_are_known_and_the_undecided_returned(hive: Hive) -> None:
+    """B43: what waits for triage is returned, once, under its one id."""
+    decided = (await hive.raise_()).ticket
+    waiting = (await hive.raise_(worker(finding(), session="s2"))).ticket
+    dismissed = (await hive.raise_(worker(finding(severity=LOW), session="s3"))).ticket
+    await hive.tickets.intervene(decided.ticket_id, "a", "high")
+    await hive.tickets.dismiss(dismissed.ticket_id, "r")
+    await hive.tickets.observe(worker())
+
+    left = await hive.restart()
+
+    assert left == [waiting]
+    assert [t.ticket_id for t in hive.tickets.open_tickets()] == [decided.ticket_id, waiting.ticket_id]
+    assert hive.tickets.next_deadline() == hive.now + HOLD
+    again = await hive.raise_(worker(finding(), session="s2"))
+    assert (again.change, again.ticket.ticket_id) == ("counted", waiting.ticket_id)
+
+
+async def test_a_caller_that_gives_up_does_not_keep_a_stored_ticket_untold(hive: Hive) -> None:
+    raising = asyncio.create_task(hive.raise_())
+    await asyncio.sleep(0)
+    raising.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await raising
+    await hive.store.transact(lambda _: None)
+
+    [ticket] = hive.tickets.open_tickets()
+    assert hive.published[0].data["ticket"]["ticket_id"] == ticket.ticket_id
+
+
+async def test_what_could_not_be_stored_is_not_told(hive: Hive) -> None:
+    await hive.store.close()
+
+    with pytest.raises(StoreError):
+        await hive.raise_()
+
+    assert hive.published == []
+    assert hive.tickets.open_tickets() == []
+
+
+async def test_history_is_newest_first_and_by_worker(hive: Hive) -> None:
+    for number in range(3):
+        hive.now += 1
+        await hive.raise_(worker(finding(), session=f"s{number}", agent="bee" if number else "wasp"))
+
+    assert [t.worker_session_id for t in await hive.tickets.history(2)] == ["s2", "s1"]
+    assert [t.worker_session_id for t in await hive.tickets.history(agent_id="wasp")] == ["s0"]
+    found = await hive.tickets.find(hive.tickets.open_tickets()[0].ticket_id)
+    assert found == hive.tickets.open_tickets()[0]
+    assert await hive.tickets.find("nope") is None
+
+
+async def test_the_open_ticket_of_a_session_is_at_hand(hive: Hive) -> None:
+    assert hive.tickets.open_for("bee", "s1") is None
+    ticket = (await hive.raise_(worker(finding(severity=LOW)))).ticket
+
+    assert hive.tickets.open_for("bee", "s1") == ticket
+    await hive.tickets.dismiss(ticket.ticket_id, "r")
+    assert hive.tickets.open_for("bee", "s1") is None
+
+
+# -- any life -------------------------------------------------------------------------------------
+
+_kinds = st.sampled_from([LOOP, STORM, STALL])
+_found = st.lists(
+    st.builds(finding, _kinds, st.sampled_from(Severity)), max_size=2, unique_by=lambda f: f.kind
+)
+
+
+class Lives(RuleBasedStateMachine):
+    """Whatever judge, queen, operator, worker and clock do, in any order: the promises about tickets hold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner()
+        self.seen: dict[str, EscalationTicket] = {}
+        self.reports: dict[str, int] = {}
+
+    @initialize()
+    def open(self) -> None:
+        import tempfile
+
+        self.folder = tempfile.TemporaryDirectory()
+        self.hive = Hive(Path(self.folder.name) / "hive.db")
+
+    def run(self, work: Any) -> Any:
+        return self.runner.run(work)
+
+    def teardown(self) -> None:
+        self.run(self.hive.store.close())
+        self.runner.close()
+        self.folder.cleanup()
+
+    def open_one(self) -> EscalationTicket | None:
+        return next(iter(self.hive.tickets.open_tickets()), None)
+
+    @rule(found=_found, said=st.sampled_from(Severity))
+    def judge(self, found: list[Finding], said: Severity) -> None:
+        before = self.open_one()
+        try:
+            raised = self.run(self.hive.raise_(worker(*found), said))
+        except TicketRefused:
+            assert not found
+            return
+        ticket = raised.ticket
+        self.reports[ticket.ticket_id] = self.reports.get(ticket.ticket_id, 0) + 1
+        assert ticket.occurrences == self.reports[ticket.ticket_id]
+        assert (raised.change == "opened") == (ticket.occurrences == 1)
+        if before is not None:
+            assert ticket.ticket_id == before.ticket_id
+        if ticket.is_open:
+            assert ticket.severity.rank >= max(
+                f.severity.rank for f in found if f.kind is ticket.kind or before
+            )
+
+    @rule(found=_found)
+    def look(self, found: list[Finding]) -> None:
+        self.run(self.hive.tickets.observe(worker(*found)))
+        for ticket in self.all():
+            assert ticket.occurrences - self.reports[ticket.ticket_id] in (0, 1)
+            self.reports[ticket.ticket_id] = ticket.occurrences
+
+    @rule(verb=st.sampled_from(["intervene", "dismiss", "acknowledge", "bypass"]), which=st.integers(0, 5))
+    @precondition(lambda self: self.seen)
+    def decide(self, verb: str, which: int) -> None:
+        tickets = self.hive.tickets
+        ids = sorted(self.seen)
+        ticket_id = ids[which % len(ids)]
+        try:
+            match verb:
+                case "intervene":
+                    self.run(tickets.intervene(ticket_id, "a", "high"))
+                case "bypass":
+                    self.run(tickets.intervene(ticket_id, "a", "high", untriaged=True))
+                case "dismiss":
+                    self.run(tickets.dismiss(ticket_id, "r"))
+                case _:
+                    self.run(tickets.acknowledge(ticket_id, by="ann"))
+        except (TicketClosed, WrongStatus):
+            assert tickets.get(ticket_id) == self.seen[ticket_id]
+
+    @rule(seconds=st.sampled_from([1.0, 60.0, HOLD]))
+    def wait(self, seconds: float) -> None:
+        self.hive.now += seconds
+        for ticket in self.run(self.hive.tickets.settle(self.hive.now)):
+            assert not ticket.live
+
+    @rule()
+    def end(self) -> None:
+        gone = worker()
+        gone.vitals.ended_at = self.hive.now
+        self.run(self.hive.tickets.observe(gone))
+        assert self.open_one() is None
+
+    @rule()
+    def restart(self) -> None:
+        waiting = self.run(self.hive.restart())
+        assert all(ticket.status is TicketStatus.OPEN for ticket in waiting)
+
+    def all(self) -> list[EscalationTicket]:
+        return list(self.run(self.hive.tickets.history(1000)))
+
+    @invariant()
+    def promises_hold(self) -> None:
+        tickets = {ticket.ticket_id: ticket for ticket in self.all()}
+        assert self.seen.keys() <= tickets.keys()
+        for ticket_id, before in self.seen.items():
+            now = tickets[ticket_id]
+            assert now.severity.rank >= before.severity.rank
+            assert now.occurrences >= before.occurrences
+            assert before.live or now == before
+            assert (now.closed_at is None) == now.live
+        for ticket in tickets.values():
+            self.reports.setdefault(ticket.ticket_id, ticket.occurrences)
+            if ticket.live:
+                assert self.hive.tickets.get(ticket.ticket_id) == ticket
+        live = [ticket for ticket in tickets.values() if ticket.live]
+        assert sum(ticket.is_open for ticket in live) <= 1
+        assert len({ticket.fingerprint for ticket in live}) == len(live)
+        self.seen = tickets
+
+
+TestLives = Lives.TestCase
+TestLives.settings = settings(
+    max_examples=25, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+)
