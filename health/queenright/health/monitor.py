@@ -93,9 +93,6 @@ class HealthMonitor:
         self._ended: deque[tuple[float, WorkerKey]] = deque()
         self._now = 0.0
 
-    def __len__(self) -> int:
-        return len(self._workers)
-
     # -- time and events ----------------------------------------------------------------------------
 
     def apply(self, event: AgentEvent, now: float) -> list[AgentEvent]:
@@ -112,6 +109,8 @@ class HealthMonitor:
             at = now
         if now > self._now:
             self._now = now
+        if self._ended:
+            self._forget_ended(now)
         key = (event.agent_id, event.session_id)
         worker = self._workers.get(key)
         said: list[AgentEvent] = []
@@ -134,7 +133,6 @@ class HealthMonitor:
         if v.ended_at is not None and v.ended_at != was_over:
             self._ended.append((v.ended_at, worker.key))
             said += self._examine(worker, at, now, now - at)
-            self._forget_ended(now)
         elif (
             worker.findings
             or worker.state is not HealthState.HEALTHY

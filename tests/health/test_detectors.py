@@ -1,0 +1,350 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from queenright.health.calls import RecentCalls
+from queenright.health.findings import FindingKind, HealthState, Severity
+from queenright.health.settings import HealthSettings
+from queenright.instrumentation.fingerprint import fingerprint
+from queenright.runtime.events import EventType
+from tests.health.worker_script import WorkerScript
+
+LOOP = FindingKind.DOOM_LOOP
+NO_GRACE = HealthSettings.model_validate({"judge": {"start_grace_seconds": 0}})
+
+
+def worker(settings: HealthSettings = NO_GRACE) -> WorkerScript:
+    return WorkerScript(settings=settings).start()
+
+
+def calls(script: WorkerScript, letters: Iterable[str], *, result: str = "same") -> WorkerScript:
+    for letter in letters:
+        script.call(args=letter, result=result + letter)
+    return script
+
+
+@pytest.mark.parametrize(
+    ("bad", "severity", "ticket"),
+    [
+        (4, None, False),
+        (5, Severity.LOW, False),
+        (9, Severity.LOW, False),
+        (10, Severity.MEDIUM, True),
+        (14, Severity.MEDIUM, True),
+        (15, Severity.HIGH, True),
+        (19, Severity.HIGH, True),
+        (20, Severity.CRITICAL, True),
+    ],
+)
+def test_bands_of_bad_steps(bad: int, severity: Severity | None, ticket: bool) -> None:
+    """B14: exactly 4, 5, 9, 10, 14, 15, 19, 20 map as written."""
+    script = worker()
+    script.step("RETRY", times=bad, text="still no answer")
+
+    finding = script.finding(FindingKind.RETRY_STORM)
+    assert (finding.severity if finding else None) is severity
+    assert (finding.ticket if finding else False) is ticket
+
+
+def test_bad_steps_with_new_information_each_time_stay_a_warning() -> None:
+    """B15: 10-14 with new information each time stays a warning."""
+    texts, results = worker(), worker()
+    for n in range(14):
+        texts.step("RETRY", text=f"the {n}th chapter lacks a source")
+        results.call(args=f"page {n}", result=f"text {n}")
+        results.step("RETRY", text="not enough yet")
+
+    for script in (texts, results):
+        finding = script.finding(FindingKind.RETRY_STORM)
+        assert finding is not None
+        assert (finding.severity, finding.ticket) == (Severity.LOW, False)
+
+
+def test_new_words_for_the_same_results_are_no_new_information() -> None:
+    script = worker()
+    for n in range(10):
+        script.call(args=f"attempt {n}", result="connection refused")
+        script.step("RETRY", text=f"let me try it in another way, the {n}th")
+
+    finding = script.finding(FindingKind.RETRY_STORM)
+    assert finding is not None
+    assert finding.severity is Severity.MEDIUM
+
+
+@pytest.mark.parametrize("outcome", ["ok", "error"])
+def test_same_call_same_result_three_times_running_is_a_loop(outcome: str) -> None:
+    """B26: same tool, arguments and result three times running is a loop, also when every call fails."""
+    script = worker()
+    for n in (1, 2):
+        script.call(outcome=outcome)
+        assert script.finding(LOOP) is None, n
+    script.call(outcome=outcome)
+
+    finding = script.finding(LOOP)
+    assert finding is not None
+    assert finding.severity is Severity.MEDIUM
+    assert "search" in finding.evidence
+    assert script.state is HealthState.STUCK
+
+
+def test_key_order_and_white_space_of_arguments_do_not_matter() -> None:
+    """B27: key order and white space in arguments do not matter."""
+    script = worker()
+    for args in ('{"q": "bees", "n": 3}', '{"n":3,"q":"bees"}', '{ "n": 3, "q": "bees" }'):
+        script.call(args=fingerprint(args))
+
+    assert script.finding(LOOP) is not None
+
+
+def test_ids_and_times_around_a_result_do_not_hide_a_repeat() -> None:
+    """B83: ids and time stamps wrapped around an equal result do not hide a repeat; a moving number does."""
+    wrapped, polling = worker(), worker()
+    for n in range(6):
+        result = {"id": f"0{n}9d5a1e-7c1b-4b53-9e55-3a8f0c9e1a2{n}", "ts": f"2026-01-01T10:00:1{n}Z", "rows": 0}
+        wrapped.call(result=fingerprint(result))
+        polling.call(result=fingerprint({"status": "running", "percent": n * 7}))
+
+    assert wrapped.finding(LOOP) is not None
+    assert polling.kinds() == set()
+
+
+def test_a_poll_with_changing_results_is_no_loop() -> None:
+    """B28: the same poll with changing results is no loop."""
+    script = worker()
+    for n in range(40):
+        script.call("poll", result=f"{n} %")
+
+    assert script.kinds() == set()
+
+
+def test_exempt_tools_are_ignored() -> None:
+    """B28: tools on the exempt list are ignored."""
+    script = worker(HealthSettings.model_validate({"loops": {"exempt_tools": ["poll"]}}))
+    for _ in range(40):
+        script.call("poll")
+
+    assert script.kinds() == set()
+
+
+@pytest.mark.parametrize("cycle", ["AB", "ABC", "ABCD", "AAB"])
+def test_three_rounds_of_a_cycle_are_a_loop(cycle: str) -> None:
+    """B29: A-B-A-B-A-B is a loop."""
+    script = calls(worker(), cycle * 3)
+
+    assert script.finding(LOOP) is not None
+
+
+def test_two_rounds_of_a_cycle_are_not() -> None:
+    assert calls(worker(), "ABAB").finding(LOOP) is None
+
+
+def test_repeats_with_another_call_between_are_a_loop() -> None:
+    """B29: repeats with one other call between are a loop, though each other call is new."""
+    script = calls(worker(), "A1A2A3A4")
+    assert script.finding(LOOP) is None
+    calls(script, "A")
+
+    finding = script.finding(LOOP)
+    assert finding is not None
+    assert "5 times" in finding.evidence
+
+
+def test_one_class_of_error_with_different_arguments_is_an_error_streak() -> None:
+    """B30: the same error class from the same tool with different arguments, many times running, is a streak."""
+    script = worker()
+    for n in range(4):
+        script.call("fetch", args=f"url {n}", result=f"404 {n}", outcome="error", error_type="NotFound")
+    assert script.finding(FindingKind.ERROR_STREAK) is None
+    script.call("fetch", args="url 5", result="404 5", outcome="error", error_type="NotFound")
+
+    finding = script.finding(FindingKind.ERROR_STREAK)
+    assert finding is not None
+    assert finding.evidence == "fetch failed 5 times in a row with NotFound"
+
+
+@pytest.mark.parametrize(("tool", "error"), [("other", "NotFound"), ("fetch", "Forbidden")])
+def test_another_tool_or_error_begins_another_streak(tool: str, error: str) -> None:
+    script = worker()
+    for n in range(4):
+        script.call("fetch", args=f"{n}", result=f"{n}", outcome="error", error_type="NotFound")
+    script.call(tool, args="x", result="x", outcome="error", error_type=error)
+
+    assert script.finding(FindingKind.ERROR_STREAK) is None
+
+
+def test_a_success_ends_an_error_streak() -> None:
+    script = worker()
+    for n in range(5):
+        script.call("fetch", args=f"{n}", result=f"{n}", outcome="error", error_type="NotFound")
+    script.call("fetch", args="good", result="page")
+
+    assert script.finding(FindingKind.ERROR_STREAK) is None
+
+
+def test_parallel_equal_calls_of_one_turn_count_once() -> None:
+    """B31: parallel equal calls in one turn count once, for loops, streaks and progress."""
+    script = worker()
+    for turn in (1, 2):
+        for _ in range(10):
+            script.call(turn=turn, outcome="error", error_type="Timeout")
+    assert script.kinds() == set()
+    script.call(turn=3, outcome="error", error_type="Timeout")
+
+    assert script.kinds() == {LOOP}
+
+
+def test_an_edit_test_cycle_is_no_loop() -> None:
+    """B32: an edit-test cycle, the same test command with changing output, is no loop."""
+    script = worker()
+    for n in range(20):
+        script.call("edit", args=f"patch {n}", result="ok")
+        script.call("test", args="pytest", result=f"{n} failed", outcome="error", error_type="TestsFailed")
+
+    assert script.kinds() == set()
+
+
+def test_a_run_of_llm_errors_is_the_providers_failure() -> None:
+    """B34: a run of LLM API errors is provider_failure, not a loop."""
+    script = worker()
+    for _ in range(2):
+        script.event(EventType.LLM_CALL_COMPLETED, {"error_type": "RateLimitError"})
+    assert script.kinds() == set()
+    script.event(EventType.LLM_CALL_COMPLETED, {"error_type": "RateLimitError"})
+    assert script.kinds() == {FindingKind.PROVIDER_FAILURE}
+    assert script.state is HealthState.DEGRADED
+
+    script.event(EventType.LLM_CALL_COMPLETED, {"error_type": "RateLimitError"})
+    assert script.state is HealthState.FAILING
+    script.event(EventType.LLM_CALL_COMPLETED, {"input_tokens": 10})
+    assert script.state is HealthState.HEALTHY
+
+
+def test_a_loop_grows_worse_beyond_its_window() -> None:
+    script = worker()
+    seen = []
+    for _ in range(25):
+        script.call()
+        finding = script.finding(LOOP)
+        seen.append(finding.severity if finding else None)
+
+    assert seen[2] is seen[8] is Severity.MEDIUM
+    assert seen[9] is seen[18] is Severity.HIGH
+    assert seen[19] is seen[24] is Severity.CRITICAL
+
+
+def test_a_slow_loop_reaches_critical_too() -> None:
+    script = worker()
+    for n in range(20):
+        calls(script, ["A", f"new {n}"])
+
+    finding = script.finding(LOOP)
+    assert finding is not None
+    assert finding.severity is Severity.CRITICAL
+
+
+def test_a_loop_is_over_after_four_calls_that_were_no_part_of_it() -> None:
+    script = calls(worker(), "AAAAA123")
+    assert script.finding(LOOP) is not None
+    calls(script, "4")
+
+    assert script.finding(LOOP) is None
+    assert script.state is HealthState.HEALTHY
+
+
+def test_an_accept_ends_a_loop() -> None:
+    script = calls(worker(), "AAAAA")
+    script.step("ACCEPT")
+
+    assert script.kinds() == set()
+
+
+def test_arguments_alone_are_weak_evidence() -> None:
+    script, mixed = worker(), worker()
+    for n in range(9):
+        script.call(result=None)
+        mixed.call(result=None)
+        mixed.call(args=f"{n}", result=None)
+    assert script.finding(LOOP) is None
+    script.call(result=None)
+
+    finding = script.finding(LOOP)
+    assert finding is not None
+    assert "results are not reported" in finding.evidence
+    assert mixed.finding(LOOP) is None
+
+
+def test_calls_that_tell_nothing_new_are_zero_progress() -> None:
+    script = calls(worker(), "ABCDE")
+    calls(script, "ACE")
+    assert script.finding(FindingKind.ZERO_PROGRESS) is None
+    calls(script, "B")
+
+    finding = script.finding(FindingKind.ZERO_PROGRESS)
+    assert finding is not None
+    assert finding.severity is Severity.MEDIUM
+
+
+def test_acknowledgements_are_no_zero_progress() -> None:
+    script = worker()
+    for n in range(60):
+        script.call("insert_row", args=f"row {n}", result="ok")
+
+    assert script.kinds() == set()
+
+
+def test_mostly_known_answers_are_shown_and_no_ticket() -> None:
+    script = worker()
+    calls(script, "AB")
+    for n in range(2):
+        script.call(args="A", result="sameA")
+        script.call(args="B", result="sameB")
+        script.call(args=f"new {n}", result=f"new {n}", outcome="error", error_type="E")
+
+    finding = script.finding(FindingKind.ZERO_PROGRESS)
+    assert finding is not None
+    assert (finding.severity, finding.ticket) == (Severity.LOW, False)
+
+
+def test_a_token_spike_is_shown_and_no_ticket() -> None:
+    script = worker()
+    for _ in range(5):
+        script.event(EventType.LLM_CALL_COMPLETED, {"input_tokens": 10_000})
+    script.event(EventType.LLM_CALL_COMPLETED, {"input_tokens": 39_999})
+    assert script.kinds() == set()
+    script.event(EventType.LLM_CALL_COMPLETED, {"input_tokens": 40_000})
+
+    finding = script.finding(FindingKind.TOKEN_SPIKE)
+    assert finding is not None
+    assert (finding.severity, finding.ticket) == (Severity.LOW, False)
+    script.event(EventType.LLM_CALL_COMPLETED, {"input_tokens": 10_000})
+    assert script.kinds() == set()
+
+
+def test_a_multiple_of_few_tokens_is_no_spike() -> None:
+    script = worker()
+    for tokens in (100, 100, 100, 100, 100, 19_000):
+        script.event(EventType.LLM_CALL_COMPLETED, {"input_tokens": tokens})
+
+    assert script.kinds() == set()
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.sampled_from("AB"), max_size=60), st.integers(4, 30))
+def test_recent_calls_count_as_a_plain_list_does(letters: list[str], window: int) -> None:
+    recent = RecentCalls(window)
+    for n, letter in enumerate(letters):
+        recent.add("tool", letter, "r", None, float(n))
+
+    kept = letters[-(window + 4) :]
+    assert len(recent) == len(kept)
+    last = kept[-1] if kept else ""
+    if kept.count(last) > 1:
+        repeat = recent.repeats()[0]
+        tail = kept[-window:]
+        assert repeat.in_window == tail.count(last)
+        assert repeat.run == len(kept) - len("".join(kept).rstrip(last))
+        assert repeat.times <= letters.count(last)

@@ -1,0 +1,421 @@
+from __future__ import annotations
+
+import pytest
+
+from queenright.health.findings import FindingKind, HealthState, Severity
+from queenright.health.monitor import ENDED_KEPT, ENDED_KEPT_SECONDS, HealthMonitor
+from queenright.health.settings import HealthSettings
+from queenright.runtime.events import AgentEvent, EventType
+from tests.health.worker_script import START, WorkerScript
+
+STALL = FindingKind.STALL
+
+
+def worker(**start: object) -> WorkerScript:
+    return WorkerScript().start(**start)
+
+
+def types(events: list[AgentEvent]) -> list[EventType]:
+    return [event.type for event in events]
+
+
+def test_no_ticket_in_the_start_grace_of_an_incarnation() -> None:
+    """B1: in a new incarnation's start grace no ticket is opened; after it the finding counts."""
+    script = worker()
+    for _ in range(20):
+        script.call()
+    loop = script.finding(FindingKind.DOOM_LOOP)
+    assert loop is not None
+    assert not loop.ticket
+
+    said = script.silence(100)
+
+    opened = [event.data for event in said if event.type is EventType.FINDING_OPENED]
+    assert {"kind": "doom_loop", "ticket": True} in [{k: d[k] for k in ("kind", "ticket")} for d in opened]
+
+
+def test_a_stall_is_counted_from_the_incarnations_own_events() -> None:
+    """B1: after the grace, a stall is counted from the incarnation's own events."""
+    script = worker()
+    script.now += 200
+    script.incarnation = "i2"
+    script.start()
+    script.silence(239)
+    assert script.finding(STALL) is None
+    script.silence(1)
+
+    assert script.finding(STALL) is not None
+
+
+def test_a_stall_of_exactly_the_threshold_is_one() -> None:
+    """B25: a stall of exactly the threshold counts as a stall, and is critical."""
+    script = worker()
+    script.step("CONTINUE", after=300)
+    script.silence(239.999)
+    assert script.finding(STALL) is None
+    script.silence(0.001)
+
+    finding = script.finding(STALL)
+    assert finding is not None
+    assert (finding.severity, finding.ticket) == (Severity.CRITICAL, True)
+    assert script.state is HealthState.STUCK
+
+
+def test_a_wait_for_the_user_is_no_stall_and_silence_counts_from_the_reply() -> None:
+    """B17: three hours waiting for a user: no stall. A reply, then silence: the stall counts from the reply."""
+    script = worker()
+    script.event(EventType.CLIENT_INPUT_REQUESTED)
+    script.silence(3 * 3600)
+    assert script.state is HealthState.HEALTHY
+
+    script.event(EventType.CLIENT_INPUT_RECEIVED)
+    script.silence(239)
+    assert script.finding(STALL) is None
+    script.silence(1)
+    assert script.finding(STALL) is not None
+
+
+@pytest.mark.parametrize("reason", ["paused", "children", "backoff", "done", "user_input"])
+def test_whoever_waits_rightly_does_not_stall(reason: str) -> None:
+    """B18: paused, waiting for children, in backoff: no stall."""
+    script = worker(heartbeat_interval=30)
+    script.call()
+    script.event(EventType.CHECKPOINT_SAVED)
+    script.wait(reason)
+    script.silence(10_000)
+    assert script.kinds() == set()
+    assert script.monitor.next_deadline() is None
+
+    script.wait(None)
+    script.silence(240)
+    assert STALL in script.kinds()
+
+
+def test_a_pause_ends_a_stall() -> None:
+    script = worker()
+    script.silence(300)
+    script.event(EventType.EXECUTION_PAUSED)
+
+    assert script.state is HealthState.HEALTHY
+
+
+def test_an_llm_call_that_hangs_before_the_first_step_is_seen() -> None:
+    """B19: an LLM call that hangs before the first step is seen."""
+    silent, hung = worker(), worker()
+    hung.event(EventType.LLM_CALL_STARTED)
+    for script in (silent, hung):
+        script.silence(240)
+
+    assert silent.finding(STALL) is not None
+    finding = hung.finding(STALL)
+    assert finding is not None
+    assert "in an LLM call" in finding.evidence
+
+
+def test_slow_tool_calls_inside_one_step_are_activity() -> None:
+    """B20: fifteen slow tool calls inside one step are activity."""
+    script = worker()
+    script.event(EventType.STEP_STARTED)
+    for n in range(15):
+        script.event(EventType.TOOL_CALL_STARTED, {"tool": "crawl", "call_id": str(n)})
+        script.silence(500)
+        script.call("crawl", args=str(n), result=str(n), call_id=str(n))
+
+    assert EventType.FINDING_OPENED not in types(script.said)
+
+
+def test_a_tool_may_run_as_long_as_it_declared() -> None:
+    """B21: a tool with a declared timeout of 40 min may run 30; at 41 it is a stall."""
+    script = worker()
+    script.event(EventType.TOOL_CALL_STARTED, {"tool": "train", "timeout": 2400})
+    script.silence(1800)
+    assert script.kinds() == set()
+    script.silence(660)
+
+    finding = script.finding(STALL)
+    assert finding is not None
+    assert (finding.severity, finding.ticket) == (Severity.CRITICAL, True)
+    assert "train" in finding.evidence
+
+
+def test_a_tool_without_a_declared_time_may_run_ten_minutes() -> None:
+    script = worker()
+    script.event(EventType.TOOL_CALL_STARTED, {"tool": "build"})
+    script.silence(599)
+    assert script.kinds() == set()
+    script.silence(1)
+
+    assert script.finding(STALL) is not None
+
+
+def test_a_short_declared_time_is_shown_at_once_and_a_ticket_only_after_the_general_limit() -> None:
+    script = worker()
+    script.event(EventType.TOOL_CALL_STARTED, {"tool": "ping", "timeout": 5}, after=200)
+    script.silence(5)
+    early = script.finding(STALL)
+    script.silence(235)
+    late = script.finding(STALL)
+
+    assert early is not None
+    assert late is not None
+    assert (early.severity, early.ticket) == (Severity.MEDIUM, False)
+    assert (late.severity, late.ticket) == (Severity.CRITICAL, True)
+
+
+def test_of_parallel_tools_the_first_to_overrun_is_the_stall() -> None:
+    script = worker()
+    script.event(EventType.TOOL_CALL_STARTED, {"tool": "long", "call_id": "1", "timeout": 3600})
+    script.event(EventType.TOOL_CALL_STARTED, {"tool": "short", "call_id": "2", "timeout": 300})
+    script.silence(300)
+
+    finding = script.finding(STALL)
+    assert finding is not None
+    assert "short" in finding.evidence
+
+
+def test_an_overdue_tool_beside_other_activity_is_shown_and_no_stall() -> None:
+    script = worker()
+    script.event(EventType.TOOL_CALL_STARTED, {"tool": "watch", "call_id": "1", "timeout": 60})
+    for n in range(10):
+        script.call("read", args=str(n), result=str(n), after=10)
+
+    assert script.kinds() == {FindingKind.TOOL_TIMEOUT}
+    assert script.state is HealthState.DEGRADED
+
+
+def test_without_start_records_silence_may_last_ten_minutes() -> None:
+    script = WorkerScript()
+    script.call()
+    script.silence(599)
+    assert script.kinds() == set()
+    script.silence(1)
+
+    assert script.finding(STALL) is not None
+
+
+def test_who_only_heartbeats_stalls() -> None:
+    """B22: a worker that only heartbeats is not progressing."""
+    script = worker(heartbeat_interval=30)
+    for _ in range(8):
+        script.event(EventType.AGENT_HEARTBEAT, {"interval": 30}, after=30)
+        script.silence(0)
+
+    assert script.kinds() == {STALL}
+
+
+@pytest.mark.parametrize("jump", [8 * 3600.0, 3600.0, -3600.0])
+def test_after_a_jump_of_the_clock_a_fresh_interval_has_to_pass(jump: float) -> None:
+    """B23: the host sleeps 8 hours, or the clock jumps an hour either way: no ticket before a fresh interval."""
+    script = worker(heartbeat_interval=30)
+    script.call()
+    script.event(EventType.CHECKPOINT_SAVED)
+    script.silence(20)
+    script.now += jump
+    script.monitor.clock_jumped(script.now)
+    assert script.silence(59) == []
+
+    script.silence(181)
+    assert STALL in script.kinds()
+
+
+@pytest.mark.parametrize("jump", [8 * 3600.0, -3600.0])
+def test_a_jump_of_the_clock_ends_no_stall(jump: float) -> None:
+    script = worker()
+    script.silence(300)
+    script.now += jump
+    script.monitor.clock_jumped(script.now)
+
+    assert script.silence(1) == []
+    assert script.finding(STALL) is not None
+
+
+def test_reading_moves_no_clock() -> None:
+    """B24: reading moves no clock."""
+    script = worker()
+    for _ in range(24):
+        script.now += 10
+        list(script.monitor.workers())
+        script.monitor.get("agent")
+        script.monitor.next_deadline()
+    script.silence(0)
+
+    assert script.finding(STALL) is not None
+
+
+def test_a_silent_process_is_degraded_after_two_intervals() -> None:
+    script = worker(heartbeat_interval=30)
+    script.event(EventType.AGENT_HEARTBEAT, {"interval": 30})
+    script.silence(59)
+    assert script.kinds() == set()
+    script.silence(1)
+
+    assert script.kinds() == {FindingKind.HEARTBEAT_MISSING}
+    assert script.state is HealthState.DEGRADED
+
+
+def test_the_age_of_a_checkpoint_degrades_then_sticks() -> None:
+    script = worker()
+    script.event(EventType.CHECKPOINT_SAVED)
+    states = []
+    for n in range(31):
+        script.call(args=str(n), result=str(n), after=60)
+        script.silence(0)
+        states.append(script.state)
+
+    assert states[8:10] == [HealthState.HEALTHY, HealthState.DEGRADED]
+    assert states[28:30] == [HealthState.DEGRADED, HealthState.STUCK]
+
+
+def test_fifteen_minutes_without_a_tool_call_are_stuck() -> None:
+    script = worker()
+    script.call()
+    for _ in range(15):
+        script.event(EventType.LLM_TEXT_DELTA, after=60)
+        script.silence(0)
+
+    assert script.kinds() == {FindingKind.NO_TOOL_CALLS}
+    assert script.state is HealthState.STUCK
+
+
+def test_a_deadline_is_met_without_polling() -> None:
+    delays: list[tuple[FindingKind, float]] = []
+    monitor = HealthMonitor(HealthSettings(), on_delay=lambda kind, seconds: delays.append((kind, seconds)))
+    script = WorkerScript(monitor=monitor).start()
+    script.step("CONTINUE", after=130)
+
+    while script.finding(STALL) is None:
+        due = monitor.next_deadline()
+        assert due is not None
+        script.now = due
+        script.silence(0)
+
+    assert script.now == START + 130 + 240
+    assert delays == [(STALL, 0.0)]
+
+
+def test_a_silence_that_nobody_looked_at_is_not_hidden_by_the_event_after_it() -> None:
+    script = worker()
+    script.step("CONTINUE", after=400)
+
+    assert types(script.said)[:2] == [EventType.FINDING_OPENED, EventType.HEALTH_STATE_CHANGED]
+    assert types(script.said)[2:] == [EventType.FINDING_CLEARED, EventType.HEALTH_STATE_CHANGED]
+    assert script.state is HealthState.HEALTHY
+
+
+def test_a_change_of_state_says_from_what_to_what_and_why() -> None:
+    script = worker()
+    script.event(EventType.STEP_COMPLETED, {"verdict": "CONTINUE"})
+    said = script.silence(240)
+
+    [opened, changed] = said
+    assert opened.data["kind"] == "stall"
+    assert {key: changed.data[key] for key in ("from", "to")} == {"from": "healthy", "to": "stuck"}
+    assert changed.data["reason"] == opened.data["evidence"]
+    assert (changed.agent_id, changed.session_id, changed.incarnation_id, changed.node_id) == (
+        "agent",
+        "session",
+        "i1",
+        "work",
+    )
+
+
+def test_one_condition_is_said_once_and_again_when_it_worsens() -> None:
+    script = worker()
+    script.now += 200
+    for _ in range(20):
+        script.call()
+    said = [e.data["severity"] for e in script.said if e.data.get("kind") == "doom_loop"]
+
+    assert said == ["medium", "high", "critical"]
+
+
+def test_a_clock_that_is_off_is_not_believed() -> None:
+    monitor = HealthMonitor(HealthSettings())
+    for index, skew in enumerate((-3600.0, 3600.0, -30.0)):
+        event = AgentEvent(
+            type=EventType.STEP_COMPLETED, time=START + skew, agent_id="a", session_id=str(index)
+        )
+        monitor.apply(event, START)
+
+    activity = [worker.vitals.last_activity for worker in monitor.workers()]
+    assert activity == [START, START, START - 30]
+
+
+def test_what_is_over_raises_nothing_and_is_forgotten_in_the_end() -> None:
+    script = worker()
+    for _ in range(5):
+        script.call()
+    script.event(EventType.EXECUTION_COMPLETED)
+    assert script.health.findings == ()
+    assert script.state is HealthState.HEALTHY
+
+    script.silence(ENDED_KEPT_SECONDS - 1)
+    assert script.monitor.get("agent") is not None
+    script.silence(1)
+    assert script.monitor.get("agent") is None
+    assert list(script.monitor.workers()) == []
+
+
+def test_so_many_ended_sessions_are_kept_and_no_more() -> None:
+    monitor = HealthMonitor(HealthSettings())
+    for n in range(ENDED_KEPT + 50):
+        script = WorkerScript(monitor=monitor, session=str(n))
+        script.event(EventType.EXECUTION_COMPLETED)
+    monitor.advance(START + 2)
+
+    assert len(list(monitor.workers())) == ENDED_KEPT
+
+
+def test_a_failed_session_is_failing_and_a_terminated_one_terminated() -> None:
+    failed, terminated = worker(), worker()
+    failed.event(EventType.EXECUTION_FAILED, {"error_type": "OSError"})
+    terminated.event(EventType.AGENT_TERMINATED)
+    terminated.step("CONTINUE")
+
+    assert failed.state is HealthState.FAILING
+    assert terminated.state is HealthState.TERMINATED
+
+
+def test_an_active_session_wins_over_one_that_is_over_and_newer() -> None:
+    """B3: an active session wins over a completed one; the newest event decides between two active ones."""
+    monitor = HealthMonitor(HealthSettings())
+    old = WorkerScript(monitor=monitor, session="old").start()
+    over = WorkerScript(monitor=monitor, session="over", at=START + 100).start()
+    over.event(EventType.EXECUTION_COMPLETED)
+    assert monitor.get("agent") is old.health
+
+    new = WorkerScript(monitor=monitor, session="new", at=START + 50).start()
+    assert monitor.get("agent") is new.health
+    old.step("CONTINUE", after=90)
+    assert monitor.get("agent") is old.health
+    assert monitor.get("nobody") is None
+
+
+def test_both_sessions_of_an_agent_are_monitored() -> None:
+    """B3: two active sessions are both monitored."""
+    monitor = HealthMonitor(HealthSettings())
+    first = WorkerScript(monitor=monitor, session="first").start()
+    second = WorkerScript(monitor=monitor, session="second").start()
+    monitor.advance(START + 240)
+
+    assert first.state is second.state is HealthState.STUCK
+
+
+def test_a_sweep_looks_at_everybody() -> None:
+    monitor = HealthMonitor(HealthSettings())
+    for n in range(7):
+        WorkerScript(monitor=monitor, session=str(n)).start()
+    looked, said = monitor.sweep(START + 240)
+
+    assert looked == 7
+    assert types(said).count(EventType.FINDING_OPENED) == 7
+    assert monitor.sweep(START + 241) == (7, [])
+
+
+def test_what_the_monitor_says_is_not_taken_for_a_workers_event() -> None:
+    script = worker()
+    script.silence(240)
+    echo = [event for said in script.said for event in script.monitor.apply(said, script.now)]
+
+    assert echo == []
+    assert script.state is HealthState.STUCK

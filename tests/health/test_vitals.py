@@ -1,0 +1,238 @@
+from __future__ import annotations
+
+import pytest
+
+from queenright.health.findings import FindingKind, HealthState
+from queenright.health.settings import HealthSettings
+from queenright.health.vitals import SessionStatus
+from queenright.instrumentation.names import Phase, WaitingReason
+from queenright.runtime.events import EventType
+from tests.health.worker_script import WorkerScript
+
+
+def worker() -> WorkerScript:
+    return WorkerScript().start()
+
+
+def test_continue_is_neither_good_nor_bad() -> None:
+    """B9: ACCEPT, RETRY, CONTINUE, CONTINUE counts 1; a hundred CONTINUE turns count 0."""
+    script = worker()
+    for verdict in ("ACCEPT", "RETRY", "CONTINUE", "CONTINUE"):
+        script.step(verdict)
+    chat = worker()
+    chat.step("CONTINUE", times=100)
+
+    assert script.health.vitals.steps_since_last_accept == 1
+    assert chat.health.vitals.steps_since_last_accept == 0
+
+
+def test_the_whole_history_counts() -> None:
+    """B11: 200 RETRYs count 200."""
+    script = worker()
+    script.step("RETRY", times=200)
+
+    assert script.health.vitals.steps_since_last_accept == 200
+    assert script.health.vitals.recent_verdicts == ["RETRY"] * 20
+
+
+def test_a_step_that_died_counts_and_its_error_is_the_evidence() -> None:
+    """B12: steps that died without a verdict count, and their error is the evidence."""
+    script = worker()
+    script.step(error_type="ValueError", error="no such column: age", text="let me look")
+
+    vitals = script.health.vitals
+    assert vitals.steps_since_last_accept == 1
+    assert vitals.evidence == "no such column: age"
+    assert vitals.recent_verdicts == ["ERROR"]
+
+
+def test_a_step_that_nobody_judged_is_not_bad() -> None:
+    script = worker()
+    script.step(times=30)
+
+    assert script.health.vitals.steps_since_last_accept == 0
+    assert script.state is HealthState.HEALTHY
+
+
+def test_accept_and_a_new_visit_reset_the_count() -> None:
+    """B13: the count resets on ACCEPT and on a new node visit."""
+    accepted, moved, again = worker(), worker(), worker()
+    for script in (accepted, moved, again):
+        script.step("RETRY", times=7)
+
+    accepted.step("ACCEPT")
+    moved.node = "review"
+    moved.step("RETRY")
+    again.event(EventType.NODE_LOOP_STARTED)
+
+    counts = [script.health.vitals.steps_since_last_accept for script in (accepted, moved, again)]
+    assert counts == [0, 1, 0]
+    assert accepted.state is moved.state is again.state is HealthState.HEALTHY
+
+
+def test_evidence_is_a_tail_of_500_characters() -> None:
+    """B16: evidence is the tail of the last error or text, at most 500 characters."""
+    script = worker()
+    script.step("RETRY", text="x" * 600 + "the end")
+
+    assert script.health.vitals.evidence == ("x" * 600 + "the end")[-500:]
+
+
+def test_a_heartbeat_is_neither_activity_nor_progress() -> None:
+    """B22: a worker that only heartbeats is not progressing."""
+    script = worker()
+    before = (script.health.vitals.last_activity, script.health.vitals.last_progress)
+    for _ in range(5):
+        script.event(EventType.AGENT_HEARTBEAT, {"interval": 30}, after=30)
+
+    vitals = script.health.vitals
+    assert (vitals.last_activity, vitals.last_progress) == before
+    assert vitals.last_heartbeat == script.now
+
+
+def test_progress_is_an_accept_a_checkpoint_or_a_new_result() -> None:
+    script = worker()
+    script.call(result="one")
+    first = script.health.vitals.last_progress
+    script.call(result="one")
+    assert first is not None
+    assert script.health.vitals.last_progress == first
+
+    script.call(result="two")
+    assert script.health.vitals.last_progress == script.now
+    script.event(EventType.CHECKPOINT_SAVED)
+    assert script.health.vitals.last_progress == script.now
+    script.step("ACCEPT")
+    assert script.health.vitals.last_progress == script.now
+
+
+def test_the_phase_is_what_was_begun_last() -> None:
+    script = worker()
+    assert script.health.vitals.phase is Phase.IDLE
+    script.event(EventType.LLM_CALL_STARTED)
+    assert script.health.vitals.phase is Phase.LLM
+    script.event(EventType.LLM_CALL_COMPLETED)
+    script.event(EventType.TOOL_CALL_STARTED, {"tool": "build", "call_id": "1", "timeout": 60})
+    assert (script.health.vitals.phase, script.health.vitals.tool) == (Phase.TOOL, "build")
+    script.call("build", call_id="1")
+    assert script.health.vitals.phase is Phase.IDLE
+
+
+def test_without_start_records_the_phase_is_unknown() -> None:
+    script = WorkerScript()
+    script.call()
+
+    assert script.health.vitals.phase is Phase.UNKNOWN
+
+
+def test_a_step_that_ends_closes_the_calls_whose_end_was_lost() -> None:
+    script = worker()
+    script.event(EventType.TOOL_CALL_STARTED, {"tool": "build", "call_id": "1"})
+    script.step("CONTINUE")
+
+    assert script.health.vitals.phase is Phase.IDLE
+
+
+def test_a_new_incarnation_starts_a_visit_and_forgets_what_was_open() -> None:
+    script = worker()
+    script.step("RETRY", times=12)
+    script.event(EventType.LLM_CALL_STARTED)
+    script.incarnation = "i2"
+    script.start()
+
+    vitals = script.health.vitals
+    assert (vitals.incarnation_id, vitals.phase) == ("i2", Phase.IDLE)
+    assert vitals.steps_since_last_accept == 0
+    assert vitals.incarnation_started == script.now
+
+
+def test_the_last_words_of_a_replaced_process_change_nothing() -> None:
+    script = worker()
+    script.incarnation = "i2"
+    script.start()
+    script.incarnation = "i1"
+    script.step("RETRY", times=3)
+
+    assert script.health.vitals.incarnation_id == "i2"
+    assert script.health.vitals.steps_total == 0
+
+
+def test_a_repeat_goes_on_counting_over_a_restart() -> None:
+    """B33: the counters survive a kill between call two and three."""
+    script = worker()
+    script.call()
+    script.call()
+    script.incarnation = "i2"
+    script.start()
+    assert script.finding(FindingKind.DOOM_LOOP) is None
+    script.call()
+
+    assert script.finding(FindingKind.DOOM_LOOP) is not None
+
+
+def test_another_session_is_another_trend() -> None:
+    """B5: a worker that changes session starts a new trend; a step count that went down is no stall."""
+    script = worker()
+    script.step("RETRY", times=12)
+    script.session = "other"
+    script.step("RETRY")
+
+    assert script.health.vitals.steps_total == 1
+    assert script.state is HealthState.HEALTHY
+    assert script.finding(FindingKind.STALL) is None
+
+
+@pytest.mark.parametrize(
+    ("type_", "data", "status"),
+    [
+        (EventType.STEP_COMPLETED, {}, SessionStatus.ACTIVE),
+        (EventType.EXECUTION_PAUSED, {}, SessionStatus.PAUSED),
+        (EventType.EXECUTION_COMPLETED, {}, SessionStatus.COMPLETED),
+        (EventType.EXECUTION_FAILED, {"error_type": "OSError"}, SessionStatus.FAILED),
+        (EventType.EXECUTION_FAILED, {"error_type": "CancelledError"}, SessionStatus.CANCELLED),
+        (EventType.AGENT_TERMINATED, {}, SessionStatus.TERMINATED),
+    ],
+)
+def test_every_status_is_told_apart(type_: EventType, data: dict[str, object], status: SessionStatus) -> None:
+    """B4: active, paused, completed, failed and cancelled are each handled."""
+    script = worker()
+    script.event(type_, data)
+
+    assert script.health.vitals.status is status
+
+
+def test_an_unknown_status_is_unknown() -> None:
+    """B4: an unknown status is ``unknown``."""
+    assert SessionStatus("zombie") is SessionStatus.UNKNOWN
+
+
+def test_a_late_report_does_not_reopen_a_session_and_a_new_one_does() -> None:
+    script = worker()
+    script.event(EventType.EXECUTION_COMPLETED)
+    ended = script.now
+    script.event(EventType.STEP_COMPLETED, {"verdict": "RETRY"}, after=0.0)
+    assert script.health.vitals.ended_at == ended
+
+    script.step("CONTINUE")
+    assert not script.health.vitals.ended
+    assert script.health.vitals.waiting is None
+
+
+def test_beginning_something_ends_every_wait_but_a_pause() -> None:
+    asked, paused = worker(), worker()
+    asked.wait("user_input")
+    asked.event(EventType.STEP_STARTED)
+    paused.wait("paused")
+    paused.event(EventType.STEP_STARTED)
+
+    assert asked.health.vitals.waiting is None
+    assert paused.health.vitals.waiting is WaitingReason.PAUSED
+
+
+def test_results_of_exempt_tools_are_no_repeats_and_may_be_progress() -> None:
+    settings = HealthSettings.model_validate({"loops": {"exempt_tools": ["poll"]}})
+    script = WorkerScript(settings=settings).start()
+    script.call("poll", result="one")
+
+    assert script.health.vitals.last_progress == script.now
+    assert script.health.vitals.calls is None

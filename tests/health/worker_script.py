@@ -1,0 +1,103 @@
+"""A worker under test: says what it does to a real monitor, on a clock that the test moves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from queenright.health.findings import Finding, FindingKind, HealthState
+from queenright.health.monitor import HealthMonitor, WorkerHealth
+from queenright.health.settings import HealthSettings
+from queenright.runtime.events import AgentEvent, EventType
+
+START = 1_700_000_000.0
+
+
+class WorkerScript:
+    """One worker and its monitor; every method moves the clock by ``after`` seconds first."""
+
+    def __init__(
+        self,
+        *,
+        agent: str = "agent",
+        session: str = "session",
+        settings: HealthSettings | None = None,
+        monitor: HealthMonitor | None = None,
+        at: float = START,
+    ) -> None:
+        self.monitor = monitor or HealthMonitor(settings or HealthSettings())
+        self.now = at
+        self.agent, self.session, self.incarnation, self.node = agent, session, "i1", "work"
+        self.said: list[AgentEvent] = []
+        self.turn = 0
+
+    def event(self, type_: EventType, data: dict[str, Any] | None = None, *, after: float = 1.0) -> None:
+        self.now += after
+        event = AgentEvent(
+            type=type_,
+            time=self.now,
+            agent_id=self.agent,
+            session_id=self.session,
+            incarnation_id=self.incarnation,
+            node_id=self.node,
+            data=data or {},
+        )
+        self.said += self.monitor.apply(event, self.now)
+
+    def start(self, **data: Any) -> WorkerScript:
+        self.event(EventType.EXECUTION_STARTED, {"start_records": True, **data}, after=0.0)
+        return self
+
+    def step(self, verdict: str | None = None, *, times: int = 1, after: float = 1.0, **data: Any) -> None:
+        for _ in range(times):
+            self.event(EventType.STEP_COMPLETED, {"verdict": verdict, **data}, after=after)
+
+    def call(
+        self,
+        tool: str = "search",
+        args: str | None = "a",
+        result: str | None = "r",
+        *,
+        after: float = 1.0,
+        turn: Any = None,
+        outcome: str = "ok",
+        **data: Any,
+    ) -> None:
+        self.turn += 1
+        self.event(
+            EventType.TOOL_CALL_COMPLETED,
+            {
+                "tool": tool,
+                "args_hash": args,
+                "result_hash": result,
+                "outcome": outcome,
+                "turn": self.turn if turn is None else turn,
+                **data,
+            },
+            after=after,
+        )
+
+    def wait(self, reason: str | None, *, after: float = 1.0) -> None:
+        self.event(EventType.WORKER_WAITING, {"reason": reason}, after=after)
+
+    def silence(self, seconds: float) -> list[AgentEvent]:
+        """Let time pass, and look at whoever is due."""
+        self.now += seconds
+        said = self.monitor.advance(self.now)
+        self.said += said
+        return said
+
+    @property
+    def health(self) -> WorkerHealth:
+        health = self.monitor.get(self.agent, self.session)
+        assert health is not None
+        return health
+
+    @property
+    def state(self) -> HealthState:
+        return self.health.state
+
+    def finding(self, kind: FindingKind) -> Finding | None:
+        return next((finding for finding in self.health.findings if finding.kind is kind), None)
+
+    def kinds(self) -> set[FindingKind]:
+        return {finding.kind for finding in self.health.findings}
