@@ -250,10 +250,12 @@ class Service:
         since = self.clock() - REBUILD_SECONDS
 
         def replay(connection: Connection) -> int:
-            count = 0
+            count, last = 0, since
             for event in event_log.replay(connection, since):
                 self.monitor.apply(event, event.time)
-                count += 1
+                count, last = count + 1, max(last, event.time)
+            # A silence that had been found is found again, before the gap is taken out of every clock.
+            self.monitor.advance(last)
             return count
 
         replayed = await asyncio.to_thread(self.store.read_now, replay)

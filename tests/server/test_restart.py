@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from queenright.health.findings import FindingKind
+from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.service import Service
+from queenright.server.settings import Settings
+from tests.server.conftest import looping
+
+SCRIPT = Path(__file__).with_name("dying_service.py")
+
+
+def killed_after(settings: Settings, events: list[AgentEvent], tmp_path: Path) -> None:
+    """Run a service of its own process on the same storage: it takes in the events and is killed -9."""
+    file = tmp_path / "settings.json"
+    file.write_text(settings.model_dump_json(), encoding="utf-8")
+    died = subprocess.run(
+        [sys.executable, str(SCRIPT), str(file)],
+        input=json.dumps([asdict(event) for event in events]),
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+    assert died.returncode == -9, died.stderr
+
+
+async def test_the_third_equal_call_after_a_kill_is_a_loop(settings: Settings, tmp_path: Path) -> None:
+    """B33: killed outright between call two and three, the counters go on where they were."""
+    now = time.time()
+    events = list(looping(now, times=3))
+    third = [event for event in events if event.type is EventType.TOOL_CALL_COMPLETED][2]
+    before = events[: events.index(third)]
+
+    killed_after(settings, before, tmp_path)
+    service = Service(settings)
+    await service.start()
+    try:
+        await service.ingest([third])
+        health = service.monitor.get("looper")
+    finally:
+        await service.stop()
+
+    assert health is not None
+    assert FindingKind.DOOM_LOOP in [finding.kind for finding in health.findings]
+
+
+async def test_a_ticket_of_before_a_kill_resolves_after_it(settings: Settings, tmp_path: Path) -> None:
+    """B43, B77: opened or triaged before, handed over after, and ended by the worker's recovery."""
+    now = time.time()
+    events = list(looping(now))
+    killed_after(settings, events, tmp_path)
+
+    service = Service(settings)
+    await service.start()
+    try:
+        await until_triaged(service)
+        [ticket] = service.tickets.open_tickets()
+        better = [
+            replace(
+                events[1],
+                id=f"new-{n}",
+                time=now + n / 10,
+                data=dict(events[1].data) | {"result_hash": f"{n:016x}", "turn": f"new-{n}"},
+            )
+            for n in range(10)
+        ]
+        accepted = replace(events[2], id="accepted", time=now + 2, data={"verdict": "ACCEPT"})
+        await service.ingest([*better, accepted])
+        await until_closed(service)
+        history = await service.tickets.history(10)
+    finally:
+        await service.stop()
+
+    assert [t.ticket_id for t in history] == [ticket.ticket_id]
+    assert history[0].status.value == "resolved"
+
+
+async def test_a_silence_found_before_a_restart_is_not_forgotten_by_it(
+    settings: Settings, tmp_path: Path
+) -> None:
+    """B23: the gap is taken out of every clock, and takes no finding with it."""
+    now = time.time()
+    stalled = list(looping(now - 60, times=2))
+    witness = AgentEvent(type=EventType.EXECUTION_STARTED, time=now, agent_id="other", session_id="s")
+    killed_after(settings, [*stalled, witness], tmp_path)
+
+    service = Service(settings)
+    await service.start()
+    try:
+        health = service.monitor.get("looper")
+        other = service.monitor.get("other")
+    finally:
+        await service.stop()
+
+    assert health is not None
+    assert other is not None
+    assert FindingKind.STALL in [finding.kind for finding in health.findings]
+    assert other.findings == ()
+
+
+async def until_triaged(service: Service) -> None:
+    for _ in range(500):
+        if any(ticket.analysis for ticket in service.tickets.open_tickets()):
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError("within 10 s: a triaged ticket")
+
+
+async def until_closed(service: Service) -> None:
+    for _ in range(750):
+        if not service.tickets.open_tickets():
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError("within 15 s: the ticket closes")
