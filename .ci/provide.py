@@ -95,15 +95,9 @@ def provide_venv(group: str) -> None:
         say(f"Making .venv with Python {platform.python_version()} ...")
         make_venv(python)
     say(f"Installing Python packages of requirements/{group}.txt ...")
-    pip: list[str | Path] = [
-        python,
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--disable-pip-version-check",
-        "--no-input",
-    ]
+    # Bytecode is written for what is imported, when it is: that halves the time until `up` can start.
+    options = ["--quiet", "--disable-pip-version-check", "--no-input", "--no-compile"]
+    pip = [str(python), "-m", "pip", "install", *options]
     run([*pip, "--require-hashes", "--requirement", ROOT / "requirements" / f"{group}.txt"])
     run([*pip, "--no-deps", "--no-build-isolation", "--no-index", "--editable", ROOT])
 
