@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import time
 import tracemalloc
+from typing import Any
 
 from queenright.health.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
@@ -38,13 +39,16 @@ def _events_of(worker: int, turn: int, at: float) -> list[AgentEvent]:
         "result_hash": f"{turn * 7919:016x}",
         "outcome": "ok",
     }
-    kinds = (
+    kinds: tuple[tuple[EventType, dict[str, Any]], ...] = (
         (EventType.STEP_STARTED, {"index": turn}),
         (EventType.LLM_CALL_STARTED, {"model": "m"}),
         (EventType.LLM_CALL_COMPLETED, {"model": "m", "input_tokens": 2_000, "output_tokens": 100}),
         (EventType.TOOL_CALL_STARTED, {"tool": "search", "call_id": str(turn)}),
         (EventType.TOOL_CALL_COMPLETED, {**call, "call_id": str(turn)}),
-        (EventType.STEP_COMPLETED, {"index": turn, "verdict": "CONTINUE", "text": f"found {turn} more " * 15}),
+        (
+            EventType.STEP_COMPLETED,
+            {"index": turn, "verdict": "CONTINUE", "text": f"found {turn} more " * 15},
+        ),
     )
     return [
         AgentEvent(type=type_, time=at + i / 10, data=data, id="", **who)

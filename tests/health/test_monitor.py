@@ -62,7 +62,7 @@ def test_a_stall_of_exactly_the_threshold_is_one() -> None:
 
 
 def test_a_wait_for_the_user_is_no_stall_and_silence_counts_from_the_reply() -> None:
-    """B17: three hours waiting for a user: no stall. A reply, then silence: the stall counts from the reply."""
+    """B17: three hours waiting for a user: no stall. After a reply, the stall counts from the reply."""
     script = worker()
     script.event(EventType.CLIENT_INPUT_REQUESTED)
     script.silence(3 * 3600)
@@ -205,7 +205,7 @@ def test_who_only_heartbeats_stalls() -> None:
 
 @pytest.mark.parametrize("jump", [8 * 3600.0, 3600.0, -3600.0])
 def test_after_a_jump_of_the_clock_a_fresh_interval_has_to_pass(jump: float) -> None:
-    """B23: the host sleeps 8 hours, or the clock jumps an hour either way: no ticket before a fresh interval."""
+    """B23: the host sleeps 8 hours, or the clock jumps an hour either way: a fresh interval first."""
     script = worker(heartbeat_interval=30)
     script.call()
     script.event(EventType.CHECKPOINT_SAVED)

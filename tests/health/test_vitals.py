@@ -108,14 +108,18 @@ def test_progress_is_an_accept_a_checkpoint_or_a_new_result() -> None:
 
 def test_the_phase_is_what_was_begun_last() -> None:
     script = worker()
-    assert script.health.vitals.phase is Phase.IDLE
-    script.event(EventType.LLM_CALL_STARTED)
-    assert script.health.vitals.phase is Phase.LLM
-    script.event(EventType.LLM_CALL_COMPLETED)
-    script.event(EventType.TOOL_CALL_STARTED, {"tool": "build", "call_id": "1", "timeout": 60})
-    assert (script.health.vitals.phase, script.health.vitals.tool) == (Phase.TOOL, "build")
-    script.call("build", call_id="1")
-    assert script.health.vitals.phase is Phase.IDLE
+    phases = [script.health.vitals.phase]
+    tool = {"tool": "build", "call_id": "1", "timeout": 60}
+    for type_, data in (
+        (EventType.LLM_CALL_STARTED, {}),
+        (EventType.LLM_CALL_COMPLETED, {}),
+        (EventType.TOOL_CALL_STARTED, tool),
+        (EventType.TOOL_CALL_COMPLETED, tool),
+    ):
+        script.event(type_, data)
+        phases.append(script.health.vitals.phase)
+
+    assert phases == [Phase.IDLE, Phase.LLM, Phase.IDLE, Phase.TOOL, Phase.IDLE]
 
 
 def test_without_start_records_the_phase_is_unknown() -> None:

@@ -449,7 +449,7 @@ class VitalSigns:
         if not self._active(at):
             return
         try:
-            reason = WaitingReason(data.get("reason"))
+            reason = WaitingReason(str(data.get("reason")))
         except ValueError:
             self.status = SessionStatus.ACTIVE
             self._end_wait(at)

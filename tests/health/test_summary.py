@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import json
+
+from queenright.health.summary import no_active_session, summarise
+from queenright.runtime.events import EventType
+from tests.health.worker_script import WorkerScript
+
+
+def test_a_summary_has_what_the_judge_reads_and_is_json() -> None:
+    script = WorkerScript().start()
+    script.step("ACCEPT")
+    script.step("RETRY", times=2, text="no source given")
+    script.now += 90
+
+    summary = summarise(script.health, script.now)
+
+    assert json.loads(json.dumps(summary)) == summary
+    assert (
+        summary
+        | {
+            "worker_agent_id": "agent",
+            "worker_session_id": "session",
+            "session_id": "session",
+            "worker_node_id": "work",
+            "incarnation_id": "i1",
+            "total_steps": 3,
+            "recent_verdicts": ["ACCEPT", "RETRY", "RETRY"],
+            "steps_since_last_accept": 2,
+            "stall_minutes": 1.5,
+            "evidence_snippet": "no source given",
+            "phase": "idle",
+            "state": "healthy",
+            "status": "active",
+            "waiting_reason": None,
+        }
+        == summary
+    )
+
+
+def test_only_the_last_verdicts_asked_for_are_given() -> None:
+    script = WorkerScript().start()
+    script.step("RETRY", times=5)
+
+    assert summarise(script.health, script.now, 3)["recent_verdicts"] == ["RETRY"] * 3
+    assert summarise(script.health, script.now, 0)["recent_verdicts"] == []
+
+
+def test_secrets_in_the_evidence_are_redacted() -> None:
+    """B16: secrets in the evidence are redacted."""
+    script = WorkerScript().start()
+    script.step(error_type="HTTPError", error="401 for api_key=sk-abcdefghijklmnop1234")
+
+    assert "sk-abcdefghijklmnop1234" not in summarise(script.health, script.now)["evidence_snippet"]
+
+
+def test_whoever_waits_has_no_stall_minutes_and_a_reason() -> None:
+    script = WorkerScript().start()
+    script.wait("backoff")
+    script.now += 600
+    summary = summarise(script.health, script.now)
+
+    assert (summary["stall_minutes"], summary["waiting_reason"]) == (None, "backoff")
+
+
+def test_a_pause_is_a_status_of_its_own() -> None:
+    """B4: a paused session is neither active nor over."""
+    script = WorkerScript().start()
+    script.wait("paused")
+
+    assert summarise(script.health, script.now)["status"] == "paused"
+
+
+def test_who_was_only_heard_to_live_is_unknown() -> None:
+    """B4: a status nobody knows is ``unknown``: neither healthy nor critical."""
+    script = WorkerScript()
+    script.event(EventType.AGENT_HEARTBEAT)
+
+    assert summarise(script.health, script.now)["status"] == "unknown"
+
+
+def test_summarising_changes_nothing() -> None:
+    """B24: reading moves no clock."""
+    script = WorkerScript().start()
+    first = summarise(script.health, script.now + 100)
+
+    assert summarise(script.health, script.now + 100) == first
+
+
+def test_no_session_says_so() -> None:
+    """B2: no sessions, or only finished ones: the summary says ``no_active_session``."""
+    assert no_active_session() == {"status": "no_active_session"}
