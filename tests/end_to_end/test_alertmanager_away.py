@@ -45,7 +45,7 @@ async def test_alertmanager_down_for_the_first_20_seconds_loses_nothing(
         assert running.service.outbox.status()["peers"][0]["failing_since"] is not None
 
         child = await alertmanager_beside(
-            program, away, UpOptions(fast=True), port, running.url, url_of(receiver)
+            program, away, UpOptions(), f"http://127.0.0.1:{port}", running.url, url_of(receiver)
         )
         try:
             await until(lambda: received(running).keys() >= ONE_EACH.keys(), seconds=60, what="the page")

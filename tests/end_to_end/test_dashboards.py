@@ -53,7 +53,7 @@ async def _empty_panels(prometheus_url: str) -> list[str]:
         for _ in range(40):
             for name, expr in list(wanted.items()):
                 now = time.time()
-                span = {"query": expr, "start": now - 120, "end": now, "step": 1}
+                span: dict[str, str | float] = {"query": expr, "start": now - 120, "end": now, "step": 1}
                 answer = (await client.get("/api/v1/query_range", params=span)).json()
                 if answer["status"] != "success":
                     pytest.fail(f"{name}: {answer}")

@@ -17,7 +17,7 @@ from markdown_it import MarkdownIt
 from queenright.alerting.files import runbook
 from queenright.alerting.webhook import WebhookRefused, parse_webhook
 from queenright.health import event_log
-from queenright.health.tickets import TicketClosed, TicketUnknown
+from queenright.health.tickets import TicketClosed, TicketUnknown, WrongStatus
 from queenright.runtime.events import ALERT_CLASS
 from queenright.server.service import Service
 from queenright.server.view import agent_row, event_line, status, ticket_row
@@ -150,7 +150,7 @@ def create_app(service: Service) -> FastAPI:
             await service.tickets.acknowledge(ticket_id, by="operator")
         except TicketUnknown as error:
             raise HTTPException(404, str(error)) from error
-        except TicketClosed as error:
+        except (TicketClosed, WrongStatus) as error:
             raise HTTPException(409, str(error)) from error
         return await _ticket(ticket_id)
 

@@ -22,6 +22,7 @@ from queenright.alerting.config import render_alertmanager, render_prometheus
 from queenright.alerting.files import rules_folder, templates_folder
 from queenright.alerting.recorder import Recorder
 from queenright.demo import Fleet
+from queenright.instrumentation import serve_metrics
 from queenright.instrumentation.errors import QueenrightError
 from queenright.server.app import create_app
 from queenright.server.children import Child
@@ -33,6 +34,7 @@ from queenright.server.settings import Settings
 from queenright.server.sockets import free_port, listen, listening, url_of
 
 Say = Callable[[str], None]
+Find = Callable[[str], Path | None]
 
 DEMO_DEFAULTS: Final[dict[str, Any]] = {
     "health_monitoring": {
@@ -139,7 +141,9 @@ async def serving(settings: Settings, *, registry: CollectorRegistry | None = No
 
 
 @contextlib.asynccontextmanager
-async def up(settings: Settings, options: UpOptions, *, say: Say) -> AsyncIterator[Running]:
+async def up(
+    settings: Settings, options: UpOptions, *, say: Say, find: Find = find_program
+) -> AsyncIterator[Running]:
     """
     Run everything; stop what was started, and nothing else, at the end.
 
@@ -147,6 +151,7 @@ async def up(settings: Settings, options: UpOptions, *, say: Say) -> AsyncIterat
         settings: All settings; Alertmanager's address is set here.
         options: What to start.
         say: Told what is being done, a line at a time.
+        find: Returns where a program is, None if it is not to be had.
 
     Raises:
         AlreadyRunning, PortTaken, ChildFailed, StoreError: with the way out in the message.
@@ -154,59 +159,47 @@ async def up(settings: Settings, options: UpOptions, *, say: Say) -> AsyncIterat
     with only_one(settings.storage, f"http://{settings.http.host}:{settings.http.port}"):
         async with contextlib.AsyncExitStack() as stack:
             recorder = Recorder()
-            receiver_socket = listen(
+            receiver = listen(
                 "127.0.0.1",
                 options.receiver_port,
                 what="the stand-in for Slack and PagerDuty",
                 option="--receiver-port",
             )
-            stack.enter_context(contextlib.closing(receiver_socket))
-            await stack.enter_async_context(listening(recorder, receiver_socket))
+            stack.enter_context(contextlib.closing(receiver))
+            await stack.enter_async_context(listening(recorder, receiver))
 
-            alertmanager, prometheus = _program("alertmanager", say), _program("prometheus", say)
-            alertmanager_port = free_port(
-                "127.0.0.1", options.alertmanager_port, what="Alertmanager", option="--alertmanager-port"
-            )
-            alertmanager_url = f"http://127.0.0.1:{alertmanager_port}"
-            settings = settings.model_copy(
-                update={
-                    "alerting": settings.alerting.model_copy(
-                        update={"alertmanager_urls": (alertmanager_url,) if alertmanager else ()}
-                    )
-                }
-            )
+            # Whoever has named an Alertmanager gets no second one.
+            program = None if settings.alerting.alertmanager_urls else _program("alertmanager", find, say)
+            settings, alertmanager_url = _alertmanager_address(settings, options, program)
             say("Starting the service ...")
             running = await stack.enter_async_context(serving(settings))
             running.service.recorder = recorder
-            if alertmanager:
+            if program and alertmanager_url:
                 say("Starting Alertmanager ...")
                 child = await alertmanager_beside(
-                    alertmanager, settings, options, alertmanager_port, running.url, url_of(receiver_socket)
+                    program, settings, options, alertmanager_url, running.url, url_of(receiver)
                 )
                 stack.push_async_callback(child.stop)
                 await child.ready(f"{alertmanager_url}/-/ready")
                 running.alertmanager_url = alertmanager_url
-            if prometheus:
+
+            # The demo agents have a /metrics of their own, as agents have.
+            agents = CollectorRegistry()
+            metrics_port = serve_metrics(0, registry=agents) if options.demo else None
+            if program := _program("prometheus", find, say):
                 say("Starting Prometheus ...")
                 port = free_port(
                     "127.0.0.1", options.prometheus_port, what="Prometheus", option="--prometheus-port"
                 )
-                child = await _prometheus(
-                    prometheus,
-                    settings,
-                    options,
-                    port,
-                    running.url,
-                    alertmanager_url if alertmanager else None,
-                )
+                child = await _prometheus(program, settings, options, port, running.url, metrics_port)
                 stack.push_async_callback(child.stop)
-                await child.ready(f"http://127.0.0.1:{port}/-/ready")
                 running.prometheus_url = f"http://127.0.0.1:{port}"
+                await child.ready(f"{running.prometheus_url}/-/ready")
             if options.demo:
                 fleet = Fleet(
                     options.files,
                     endpoint=running.otlp_url,
-                    registry=running.service.registry,
+                    registry=agents,
                     storage=settings.storage / "demo",
                     model=options.model,
                 )
@@ -214,6 +207,20 @@ async def up(settings: Settings, options: UpOptions, *, say: Say) -> AsyncIterat
                 fleet.start()
                 stack.push_async_callback(asyncio.to_thread, fleet.stop)
             yield running
+
+
+def _alertmanager_address(
+    settings: Settings, options: UpOptions, program: Path | None
+) -> tuple[Settings, str | None]:
+    """Return the settings with the address of the Alertmanager to be started, and the address."""
+    if program is None:
+        return settings, None
+    port = free_port(
+        "127.0.0.1", options.alertmanager_port, what="Alertmanager", option="--alertmanager-port"
+    )
+    url = f"http://127.0.0.1:{port}"
+    alerting = settings.alerting.model_copy(update={"alertmanager_urls": (url,)})
+    return settings.model_copy(update={"alerting": alerting}), url
 
 
 def _links_lead_here(settings: Settings, url: str) -> Settings:
@@ -233,17 +240,17 @@ async def _service(settings: Settings, registry: CollectorRegistry | None) -> As
         await service.stop()
 
 
-def _program(name: str, say: Say) -> Path | None:
-    found = find_program(name)
+def _program(name: str, find: Find, say: Say) -> Path | None:
+    found = find(name)
     if found is None:
         say(str(ProgramMissing(name)))
     return found
 
 
 async def alertmanager_beside(
-    program: Path, settings: Settings, options: UpOptions, port: int, service_url: str, receiver_url: str
+    program: Path, settings: Settings, options: UpOptions, url: str, service_url: str, receiver_url: str
 ) -> Child:
-    """Start Alertmanager on a port, with a configuration that leads to people and back to the service."""
+    """Start Alertmanager at ``url``, with a configuration that leads to people and back to the service."""
     folder = settings.storage / "alertmanager"
     folder.mkdir(parents=True, exist_ok=True)
     slack = options.slack_url_file or _secret(folder / "slack_url", f"{receiver_url}/slack/services/demo")
@@ -268,7 +275,7 @@ async def alertmanager_beside(
             program,
             f"--config.file={config}",
             f"--storage.path={folder / 'data'}",
-            f"--web.listen-address=127.0.0.1:{port}",
+            f"--web.listen-address={url.removeprefix('http://')}",
             "--cluster.listen-address=",
         ],
         folder / "alertmanager.log",
@@ -281,7 +288,7 @@ async def _prometheus(
     options: UpOptions,
     port: int,
     service_url: str,
-    alertmanager_url: str | None,
+    metrics_port: int | None,
 ) -> Child:
     folder = settings.storage / "prometheus"
     folder.mkdir(parents=True, exist_ok=True)
@@ -289,10 +296,11 @@ async def _prometheus(
     config.write_text(
         render_prometheus(
             service_url=service_url,
-            alertmanager_url=alertmanager_url,
+            alertmanager_url=settings.alerting.alertmanager_urls or None,
             rules=rules_folder(),
             interval="1s" if options.fast else "15s",
             cluster=settings.alerting.cluster,
+            workers=[f"127.0.0.1:{metrics_port}"] if metrics_port else [],
         ),
         encoding="utf-8",
     )

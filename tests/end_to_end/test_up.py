@@ -1,0 +1,152 @@
+"""`queenright up` as its user runs it: a process in a terminal, ended by Ctrl-C or worse."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from queenright.server.settings import Settings
+from queenright.server.up import UpOptions
+from queenright.server.up import up as up_in_process
+
+FREE_PORTS = [
+    "--port=0",
+    "--otlp-port=0",
+    "--prometheus-port=0",
+    "--alertmanager-port=0",
+    "--receiver-port=0",
+]
+
+
+class Up:
+    """A running `queenright up` and what it printed so far."""
+
+    def __init__(self, storage: Path, *arguments: str) -> None:
+        self._log = storage.parent / f"{storage.name}.txt"
+        with self._log.open("wb") as output:
+            self.process = subprocess.Popen(
+                [Path(sys.executable).with_name("queenright"), "up", f"--storage={storage}", *arguments],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    @property
+    def printed(self) -> str:
+        return self._log.read_text("utf-8")
+
+    def wait_for(self, pattern: str, seconds: float = 40) -> str:
+        deadline = time.monotonic() + seconds
+        while not (found := re.search(pattern, self.printed)):
+            assert self.process.poll() is None, self.printed
+            assert time.monotonic() < deadline, f"within {seconds} s: {pattern}\n{self.printed}"
+            time.sleep(0.05)
+        return found[found.lastindex or 0]
+
+    def end(self, number: int = signal.SIGINT) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(30)
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Path:
+    return tmp_path / "storage"
+
+
+@pytest.fixture
+def up(storage: Path) -> Iterator[Up]:
+    running = Up(storage, *FREE_PORTS, "--files", str(Path(__file__).parents[2] / "docs"))
+    yield running
+    if running.process.poll() is None:
+        running.end(signal.SIGKILL)
+
+
+def listens(url: str) -> bool:
+    host, port = url.removeprefix("http://").split(":")
+    with socket.socket() as probe:
+        return probe.connect_ex((host, int(port))) == 0
+
+
+def gone(url: str, seconds: float = 10) -> bool:
+    deadline = time.monotonic() + seconds
+    while listens(url):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def test_the_demo_pages_once_and_ctrl_c_stops_everything_it_started(up: Up) -> None:
+    """The readme's first promise."""
+    page = up.wait_for(r"Status page\s+(http://\S+)")
+    prometheus = up.wait_for(r"Prometheus\s+(http://\S+)")
+    alertmanager = up.wait_for(r"Alertmanager\s+(http://\S+)")
+    up.wait_for("slack got firing: researcher")
+    up.wait_for("pagerduty got firing: researcher")
+    up.wait_for("slack got resolved: .*researcher", 60)
+
+    code = up.end()
+
+    assert code == 0
+    assert up.printed.count("slack got firing: researcher") == 1
+    assert up.printed.rstrip().endswith("Stopped.")
+    assert "Traceback" not in up.printed
+    assert "not delivered" not in up.printed
+    assert gone(page)
+    assert gone(prometheus)
+    assert gone(alertmanager)
+
+
+def test_a_second_one_on_the_same_folder_says_that_one_is_running(up: Up, storage: Path) -> None:
+    up.wait_for("Ctrl-C stops everything")
+
+    second = Up(storage, *FREE_PORTS)
+
+    assert second.process.wait(30) == 1
+    assert "already running" in second.printed
+    assert str(up.process.pid) in second.printed
+
+
+def test_a_taken_port_is_named_with_the_way_out(storage: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+
+        second = Up(storage, *FREE_PORTS[1:], f"--port={port}")
+
+        assert second.process.wait(30) == 1
+    assert f"Port {port}" in second.printed
+    assert "--port" in second.printed
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can tie a child's life to its parent's")
+def test_killed_outright_it_leaves_no_program_behind(up: Up) -> None:
+    prometheus = up.wait_for(r"Prometheus\s+(http://\S+)")
+    alertmanager = up.wait_for(r"Alertmanager\s+(http://\S+)")
+
+    up.end(signal.SIGKILL)
+
+    assert gone(prometheus)
+    assert gone(alertmanager)
+
+
+async def test_without_the_programs_it_says_so_and_works(settings: Settings) -> None:
+    said: list[str] = []
+    options = UpOptions(demo=False, receiver_port=0)
+
+    async with up_in_process(settings, options, say=said.append, find=lambda name: None) as running:
+        async with httpx.AsyncClient(trust_env=False) as client:
+            ready = await client.get(f"{running.url}/readyz")
+
+        assert ready.status_code == 200
+        assert (running.prometheus_url, running.alertmanager_url) == (None, None)
+    assert any("prometheus" in line for line in said)
+    assert any("alertmanager" in line for line in said)
