@@ -308,6 +308,8 @@ async def test_a_closed_store_says_so_and_may_be_closed_again(tmp_path: Path) ->
     with pytest.raises(StoreError, match="is closed"):
         await store.transact(count)
     with pytest.raises(StoreError, match="is closed"):
+        await store.read(count)
+    with pytest.raises(StoreError, match="is closed"):
         store.read_now(count)
     assert sorted(os.listdir(tmp_path)) == ["hive.db", "hive.db.lock"]
 

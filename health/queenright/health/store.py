@@ -161,6 +161,8 @@ class Store:
         Raises:
             StoreError: The database refused.
         """
+        if self._closed:
+            raise self._is_closed()
         return await asyncio.get_running_loop().run_in_executor(self._readers, self.read_now, fn)
 
     def read_now(self, fn: Callable[[Connection], T]) -> T:
