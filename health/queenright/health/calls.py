@@ -12,7 +12,8 @@ LONGEST_CYCLE: Final = 4
 """The longest cycle that is looked for; a loop is over when this many calls were not part of it."""
 
 _SIZE: Final = 8
-_BLIND: Final = "\0?"
+_BLIND: Final = b"\0"
+_KNOWN: Final = b"\1"
 _MOST: Final = 65_535
 
 
@@ -56,7 +57,7 @@ class Repeat:
 class RecentCalls:
     """The last calls of a worker, oldest first; equal calls of one turn, which ran side by side, are one."""
 
-    __slots__ = ("_blind", "_chains", "_first", "_live", "_pairs", "_tools", "_turn", "_turn_size", "_window")
+    __slots__ = ("_chains", "_first", "_live", "_pairs", "_tools", "_turn", "_turn_size", "_window")
 
     def __init__(self, window: int) -> None:
         # A little more than the window, so that a repeat that just ended is still seen whole.
@@ -65,7 +66,6 @@ class RecentCalls:
         self._chains = array("H")
         self._first = array("d")
         self._tools: list[str] = []
-        self._blind = bytearray()
         self._live = 0
         self._turn: object = None
         self._turn_size = 0
@@ -76,8 +76,7 @@ class RecentCalls:
     @property
     def peak(self) -> int:
         """How often the most repeated of the newest calls was made; 1 if nothing repeats, 0 without calls."""
-        live = min(self._live, LONGEST_CYCLE)
-        return max(self._chains[-live:]) if live else 0
+        return max(self._chains[-self._live :]) if self._live else 0
 
     def add(self, tool: str, args: str, result: str | None, turn: object, at: float) -> Seen:
         """
@@ -90,7 +89,8 @@ class RecentCalls:
             turn: What the calls of one turn share, or None.
             at: When it ended, in seconds since the epoch.
         """
-        pair = digest(tool, args, _BLIND if result is None else result)
+        # The first byte tells whether the result is known: one array less for every worker.
+        pair = _BLIND + digest(tool, args)[1:] if result is None else _KNOWN + digest(tool, args, result)[1:]
         pairs = self._pairs
         if turn is not None and turn == self._turn:
             if self._find(pair, len(self) - self._turn_size) >= 0:
@@ -108,10 +108,9 @@ class RecentCalls:
             self._first.append(at)
         pairs += pair
         self._tools.append(tool)
-        self._blind.append(result is None)
-        self._live += 1
+        self._live = min(self._live + 1, LONGEST_CYCLE)
         if len(self._tools) > self._window + LONGEST_CYCLE:
-            del pairs[:_SIZE], self._chains[0], self._first[0], self._tools[0], self._blind[0]
+            del pairs[:_SIZE], self._chains[0], self._first[0], self._tools[0]
         return Seen.NEVER if last < 0 else Seen.BEFORE
 
     def rest(self) -> None:
@@ -127,7 +126,7 @@ class RecentCalls:
         found: list[Repeat] = []
         size = len(self)
         seen: set[bytes] = set()
-        for index in range(size - 1, max(-1, size - 1 - min(self._live, LONGEST_CYCLE)), -1):
+        for index in range(size - 1, size - 1 - self._live, -1):
             if self._chains[index] < 2:
                 continue
             pair = bytes(self._pair(index))
@@ -151,7 +150,7 @@ class RecentCalls:
             period=period,
             cycles=cycles,
             since=self._first[index],
-            blind=bool(self._blind[index]),
+            blind=pair.startswith(_BLIND),
         )
 
     def _cycle(self, index: int) -> tuple[int, int]:

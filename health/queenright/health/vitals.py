@@ -17,7 +17,7 @@ from queenright.runtime.events import AgentEvent, EventType
 EVIDENCE_LIMIT: Final = 500
 """Characters of the last error or text that are kept."""
 
-_SEEN: Final = 64
+_SEEN: Final = 48
 """Results and texts that are remembered to tell the new from the known."""
 
 _RECENT_VERDICTS: Final = 20
