@@ -654,7 +654,7 @@ class Lives(RuleBasedStateMachine):
                 case _:
                     self.run(tickets.acknowledge(ticket_id, by="ann"))
         except (TicketClosed, WrongStatus):
-            assert tickets.get(ticket_id) == self.seen[ticket_id]
+            assert self.run(tickets.find(ticket_id)) == self.seen[ticket_id]
 
     @rule(seconds=st.sampled_from([1.0, 60.0, HOLD]))
     def wait(self, seconds: float) -> None:
