@@ -157,6 +157,9 @@ class AgentSeries:
         self.activity = _Timestamp(self._child(families.last_activity)).set
         self.progress = _Timestamp(self._child(families.last_progress)).set
         self._steps_since_accept = self._child(families.steps_since_accept)
+        for phase in (names.Phase.IDLE, names.Phase.LLM, names.Phase.TOOL):
+            # Born at 0, or the first stall of an agent would be no increase to Prometheus.
+            self._child(families.stalls, phase.value)
 
     def info(self, framework: str, version: str) -> None:
         """Say what the agent is."""

@@ -23,6 +23,7 @@ from queenright.alerting.alertmanager import AlertmanagerClient
 from queenright.alerting.outbox import Outbox, enqueue
 from queenright.alerting.recorder import Recorder
 from queenright.health import event_log
+from queenright.health.findings import WorkerKey
 from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.steplog import StepLogReader
 from queenright.health.store import Store
@@ -82,6 +83,8 @@ class Service:
         self.stopping = asyncio.Event()
         """Set when open event streams should end."""
         self._tasks: list[asyncio.Task[None]] = []
+        self._over_otlp: set[WorkerKey] = set()
+        self._replayed: dict[WorkerKey, float] = {}
 
     async def start(self) -> None:
         """
@@ -152,11 +155,16 @@ class Service:
 
     async def ingest(self, events: Sequence[AgentEvent]) -> None:
         """
-        Take in what workers did. Returns once it is durable and has been seen.
+        Take in what workers sent. Returns once it is durable and has been seen.
 
         Raises:
             StoreError: it could not be made durable; nothing was taken in.
         """
+        if self.settings.step_logs:
+            self._over_otlp.update((event.agent_id, event.session_id) for event in events)
+        await self._take_in(events)
+
+    async def _take_in(self, events: Sequence[AgentEvent]) -> None:
         await self.store.append(events)
         said: list[AgentEvent] = []
         now = self.clock()
@@ -206,6 +214,7 @@ class Service:
                 if said:
                     await self.bus.publish(*said)
                 self.metrics.swept(evaluated, time.perf_counter() - began)
+                self._over_otlp &= {health.key for health in self.monitor.workers()}
             except Exception:
                 _log.exception("a sweep failed")
                 self.metrics.swept(0, time.perf_counter() - began, failed=True)
@@ -218,10 +227,16 @@ class Service:
             for path in await asyncio.to_thread(self._step_logs):
                 readers.setdefault(path, StepLogReader(path))
             for reader in readers.values():
-                events = await asyncio.to_thread(reader.read)
-                if events:
-                    await self.ingest(events)
+                while events := await asyncio.to_thread(reader.read):
+                    await self._take_in([event for event in events if self._is_news(event)])
             await asyncio.sleep(_LONGEST_SLEEP)
+
+    def _is_news(self, event: AgentEvent) -> bool:
+        """Not what came over OTLP too, nor what was read before a restart."""
+        if (event.agent_id, event.session_id) in self._over_otlp:
+            return False
+        known = self.monitor.get(event.agent_id, event.session_id)
+        return known is None or event.time > self._replayed.get(known.key, 0.0)
 
     def _step_logs(self) -> list[Path]:
         return [
@@ -260,6 +275,7 @@ class Service:
 
         replayed = await asyncio.to_thread(self.store.read_now, replay)
         if replayed:
+            self._replayed = {health.key: health.vitals.last_event for health in self.monitor.workers()}
             self.monitor.clock_jumped(self.clock())
             _log.info("read %d events of the last day again", replayed)
 

@@ -1,0 +1,26 @@
+"""docs/otlp.md says what the code does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from queenright.server.otlp.forward import RETRIED
+from queenright.server.otlp.mapping import ATTRIBUTES, SPAN_NAMES
+from queenright.server.otlp.receiver import MAX_BODY, MAX_INFLATED
+
+DOCUMENT = (Path(__file__).parents[3] / "docs" / "otlp.md").read_text()
+
+
+def test_every_attribute_read_is_documented_in_its_order() -> None:
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.+?) \|$", DOCUMENT, flags=re.MULTILINE))
+
+    assert {field: re.findall(r"`([^`]+)`", said) for field, said in rows.items()} == {
+        field: list(names) for field, names in ATTRIBUTES.items()
+    }
+
+
+def test_limits_and_span_names_are_the_codes() -> None:
+    assert f"{MAX_BODY >> 20} MiB as sent, or {MAX_INFLATED >> 20} MiB decompressed" in DOCUMENT
+    assert all(str(status) in DOCUMENT for status in RETRIED)
+    assert all(f"`{prefix.strip(': ')}" in DOCUMENT for prefix, _ in SPAN_NAMES)

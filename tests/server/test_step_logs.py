@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from queenright.instrumentation import Worker
+from queenright.server.service import Service
+from queenright.server.settings import Settings
+from queenright.server.up import serving
+
+DEAD_END = "http://127.0.0.1:9"
+
+
+def works(storage: Path, endpoint: str, *, session: str, steps: int) -> None:
+    """A worker that writes its step log; its telemetry goes to ``endpoint``."""
+    with Worker(
+        "scribe", session_id=session, endpoint=endpoint, storage=storage, registry=CollectorRegistry()
+    ) as worker:
+        for _ in range(steps):
+            with worker.step("write") as step:
+                with step.tool("draft", {"line": 1}) as call:
+                    call.result("the same line")
+                step.verdict("RETRY")
+
+
+async def steps_of(service: Service, *, at_least: int) -> int:
+    for _ in range(500):
+        health = service.monitor.get("scribe")
+        if health is not None and health.vitals.steps_total >= at_least:
+            await asyncio.sleep(1.2)  # one more look at the log, which must find nothing new
+            return health.vitals.steps_total
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"within 10 s: {at_least} steps")
+
+
+async def test_a_step_log_alone_is_followed_and_broken_lines_are_skipped(
+    settings: Settings, tmp_path: Path
+) -> None:
+    """B6: what cannot be read is skipped, what can be is taken in, once, restarts included."""
+    agents = tmp_path / "agents"
+    await asyncio.to_thread(works, agents, DEAD_END, session="one", steps=4)
+    log = agents / "sessions" / "one" / "logs" / "tool_logs.jsonl"
+    lines = log.read_text("utf-8").splitlines()
+    log.write_text("\n".join([*lines[:2], "{broken", "[]", "", *lines[2:]]) + "\n", encoding="utf-8")
+    followed = settings.model_copy(update={"step_logs": (agents,)})
+
+    async with serving(followed) as running:
+        before = await steps_of(running.service, at_least=4)
+    async with serving(followed) as running:
+        after = await steps_of(running.service, at_least=4)
+
+    assert len(lines) == 4
+    assert all(json.loads(line)["verdict"] == "RETRY" for line in lines)
+    assert (before, after) == (4, 4)
+
+
+async def test_a_worker_that_sends_and_writes_is_counted_once(settings: Settings, tmp_path: Path) -> None:
+    agents = tmp_path / "agents"
+    followed = settings.model_copy(update={"step_logs": (agents,)})
+
+    async with serving(followed) as running:
+        (agents / "sessions").mkdir(parents=True)
+        await asyncio.to_thread(works, agents, running.otlp_url, session="two", steps=5)
+        steps = await steps_of(running.service, at_least=5)
+
+    assert steps == 5
