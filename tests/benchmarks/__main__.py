@@ -25,7 +25,9 @@ def main(chosen: list[str]) -> int:
         print(f"no benchmark {', '.join(unknown)}; there are {', '.join(found)}", file=sys.stderr)
         return 2
     console = Console()
-    console.print(f"Python {platform.python_version()}, {os.cpu_count()} cores, {platform.machine()}, {platform.system()}")
+    console.print(
+        f"Python {platform.python_version()}, {os.cpu_count()} cores, {platform.platform(terse=True)}"
+    )
     table = Table("what", "measured", "budget", "")
     for name in chosen or found:
         console.print(f"{name} ...", style="bright_black")
