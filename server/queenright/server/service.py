@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from opentelemetry import trace
+from opentelemetry.trace import Tracer
 from prometheus_client import CollectorRegistry
 from sqlalchemy import Connection
 
@@ -34,6 +35,7 @@ from queenright.runtime.bus import EventBus
 from queenright.runtime.events import ALERT_CLASS, AgentEvent, Clock, EventType
 from queenright.server.metrics import ServiceMetrics
 from queenright.server.settings import Settings
+from queenright.server.tracing import TRACED, EventTracer
 
 _log = logging.getLogger(__name__)
 
@@ -63,6 +65,7 @@ class Service:
         settings: All settings.
         clock: Seconds since the epoch, UTC.
         registry: Where the metrics live.
+        tracer: Makes the service's own spans.
     """
 
     def __init__(
@@ -71,7 +74,9 @@ class Service:
         *,
         clock: Clock = time.time,
         registry: CollectorRegistry | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
+        self._tracer = tracer or trace.get_tracer("queenright")
         self.settings = settings
         self.clock = clock
         self.registry = registry or CollectorRegistry()
@@ -130,9 +135,10 @@ class Service:
             clock=self.clock,
             storage=settings.storage,
             registry=self.registry,
-            tracer=trace.get_tracer("queenright.judge"),
+            tracer=self._tracer,
         )
         self.bus.subscribe(self._remember, name="status", types=ALERT_CLASS)
+        self.bus.subscribe(EventTracer(self._tracer, self.tickets).trace, name="traces", types=TRACED)
         self.bus.subscribe(self._worker_changed, name="tickets", types=_WORKER_CHANGES)
         await self._know_workers_again()
         await self.judging.start()

@@ -32,6 +32,7 @@ from queenright.server.programs import ProgramMissing, find_program
 from queenright.server.service import Service
 from queenright.server.settings import Settings
 from queenright.server.sockets import free_port, listen, listening, url_of
+from queenright.server.tracing import tracer_provider
 
 Say = Callable[[str], None]
 Find = Callable[[str], Path | None]
@@ -117,27 +118,25 @@ async def serving(settings: Settings, *, registry: CollectorRegistry | None = No
         StoreError: the database cannot be used.
     """
     http, otlp = settings.http, settings.otlp
-    api_socket = listen(http.host, http.port, what="the API and the status page", option="--port")
-    with contextlib.closing(api_socket):
+    async with contextlib.AsyncExitStack() as stack:
+        api_socket = listen(http.host, http.port, what="the API and the status page", option="--port")
+        stack.enter_context(contextlib.closing(api_socket))
         otlp_socket = listen(otlp.host, otlp.port, what="telemetry (OTLP)", option="--otlp-port")
-        with contextlib.closing(otlp_socket):
-            settings = _links_lead_here(settings, url_of(api_socket))
-            async with _service(settings, registry) as service, contextlib.AsyncExitStack() as stack:
-                forwarder = None
-                if otlp.forward:
-                    forwarder = Forwarder(otlp.forward, registry=service.registry)
-                    await forwarder.start()
-                    stack.push_async_callback(forwarder.stop)
-                receiver = otlp_app(
-                    service.ingest,
-                    registry=service.registry,
-                    forwarder=forwarder,
-                    max_body=otlp.max_body_bytes,
-                )
-                await stack.enter_async_context(listening(receiver, otlp_socket))
-                await stack.enter_async_context(listening(create_app(service), api_socket))
-                stack.callback(service.stopping.set)
-                yield Running(service, url_of(api_socket), url_of(otlp_socket))
+        stack.enter_context(contextlib.closing(otlp_socket))
+        settings = _links_lead_here(settings, url_of(api_socket))
+        service = await stack.enter_async_context(_service(settings, registry, url_of(otlp_socket)))
+        forwarder = None
+        if otlp.forward:
+            forwarder = Forwarder(otlp.forward, registry=service.registry)
+            await forwarder.start()
+            stack.push_async_callback(forwarder.stop)
+        receiver = otlp_app(
+            service.ingest, registry=service.registry, forwarder=forwarder, max_body=otlp.max_body_bytes
+        )
+        await stack.enter_async_context(listening(receiver, otlp_socket))
+        await stack.enter_async_context(listening(create_app(service), api_socket))
+        stack.callback(service.stopping.set)
+        yield Running(service, url_of(api_socket), url_of(otlp_socket))
 
 
 @contextlib.asynccontextmanager
@@ -231,13 +230,17 @@ def _links_lead_here(settings: Settings, url: str) -> Settings:
 
 
 @contextlib.asynccontextmanager
-async def _service(settings: Settings, registry: CollectorRegistry | None) -> AsyncIterator[Service]:
-    service = Service(settings, registry=registry)
+async def _service(
+    settings: Settings, registry: CollectorRegistry | None, otlp_url: str
+) -> AsyncIterator[Service]:
+    provider = tracer_provider(otlp_url)
+    service = Service(settings, registry=registry, tracer=provider.get_tracer("queenright"))
     await service.start()
     try:
         yield service
     finally:
         await service.stop()
+        await asyncio.to_thread(provider.shutdown)
 
 
 def _program(name: str, find: Find, say: Say) -> Path | None:

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanContext
+
+from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.service import Service
+from queenright.server.settings import Settings
+from queenright.server.tracing import tracer_provider
+from tests.server.conftest import looping
+
+STEP_TRACE, STEP_SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+
+
+@pytest.fixture
+def exporter() -> InMemorySpanExporter:
+    return InMemorySpanExporter()
+
+
+@pytest.fixture
+async def service(settings: Settings, exporter: InMemorySpanExporter) -> AsyncIterator[Service]:
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    found = Service(settings, tracer=provider.get_tracer("test"))
+    await found.start()
+    yield found
+    await found.stop()
+
+
+async def span_named(exporter: InMemorySpanExporter, name: str) -> ReadableSpan:
+    for _ in range(500):
+        for span in exporter.get_finished_spans():
+            if span.name.startswith(name):
+                return span
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"within 10 s: a span {name}")
+
+
+def context_of(span: ReadableSpan) -> SpanContext:
+    assert span.context is not None
+    return span.context
+
+
+async def test_one_trace_leads_from_the_page_to_the_step(
+    service: Service, exporter: InMemorySpanExporter
+) -> None:
+    events = [replace(e, trace_id=STEP_TRACE, span_id=STEP_SPAN) for e in looping(service.clock())]
+    await service.ingest(events)
+    check = await span_named(exporter, "judge_check looper")
+    triage = await span_named(exporter, "triage looper")
+    [ticket] = service.tickets.open_tickets()
+    await service.bus.publish(
+        AgentEvent(
+            type=EventType.NOTIFICATION_DELIVERED,
+            time=service.clock(),
+            data={
+                "ticket_id": ticket.ticket_id,
+                "peer": "http://peer:9093",
+                "status": "firing",
+                "attempts": 1,
+            },
+        )
+    )
+    notify = await span_named(exporter, "notify http://peer:9093")
+    health = await span_named(exporter, "health_check looper")
+
+    trace_id, span_id = context_of(check).trace_id, context_of(check).span_id
+    assert {context_of(triage).trace_id, context_of(notify).trace_id} == {trace_id}
+    assert triage.parent is not None
+    assert triage.parent.span_id == span_id
+    for span in (check, notify, health):
+        [link] = span.links
+        assert f"{link.context.trace_id:032x}" == STEP_TRACE
+        assert f"{link.context.span_id:016x}" == STEP_SPAN
+    assert [event.name for event in health.events] == ["queenright.finding"]
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "sends"),
+    [
+        ("", False),
+        ("http://localhost:4318", False),
+        ("http://127.0.0.1:4318/", False),
+        ("http://tempo:4318", True),
+    ],
+)
+def test_the_service_never_sends_its_spans_to_itself(
+    monkeypatch: pytest.MonkeyPatch, endpoint: str, sends: bool
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
+
+    provider = tracer_provider("http://127.0.0.1:4318")
+
+    assert bool(provider._active_span_processor._span_processors) is sends
+    provider.shutdown()
