@@ -44,8 +44,9 @@ async def span_named(exporter: InMemorySpanExporter, name: str) -> ReadableSpan:
 
 
 def context_of(span: ReadableSpan) -> SpanContext:
-    assert span.context is not None
-    return span.context
+    found = span.get_span_context()
+    assert isinstance(found, SpanContext)
+    return found
 
 
 async def test_one_trace_leads_from_the_page_to_the_step(
