@@ -113,7 +113,12 @@ class LiteLLMModel:
         """Ask the model. Every failure of the provider is a `ProviderError`."""
         try:
             response = self._litellm.completion(
-                model=self.name, messages=list(messages), tools=_SCHEMAS, timeout=self._timeout
+                model=self.name,
+                messages=list(messages),
+                tools=_SCHEMAS,
+                timeout=self._timeout,
+                # Else litellm 1.106 wants the package `mcp` for any call with tools.
+                _skip_mcp_handler=True,
             )
             message = response.choices[0].message
             calls = tuple(

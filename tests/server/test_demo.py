@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import contextlib
+import random
+import warnings
+from collections import Counter
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from queenright.demo.agent import Stopped, Task, work
+from queenright.demo.model import Call, LiteLLMModel, Model, ProviderError, Reply, ScriptedModel
+from queenright.demo.personas import FLEET, Persona
+from queenright.demo.tools import Library, run
+from queenright.instrumentation import Worker, names
+from queenright.instrumentation.telemetry import Telemetry
+
+ROOT = Path(__file__).parents[2] / "docs"
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Library:
+    (tmp_path / "bees.md").write_text("Honey bees dance.\nBees sting.\n", encoding="utf-8")
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / ".venv" / "hidden.md").write_text("not for reading", encoding="utf-8")
+    (tmp_path / "secret.key").write_text("not for reading", encoding="utf-8")
+    (tmp_path / "way-out.md").symlink_to("/etc/hostname")
+    return Library(tmp_path)
+
+
+def test_the_tools_read_the_text_files_of_one_folder_and_nothing_else(library: Library) -> None:
+    assert library.files == ["bees.md"]
+    assert library.search("bees") == ["bees.md:1", "bees.md:2"]
+    for path in ("../bees.md", "/etc/hostname", "way-out.md", ".venv/hidden.md", "secret.key"):
+        with pytest.raises(FileNotFoundError, match="list_files names those that are"):
+            library.read_file(path)
+
+
+def test_a_tool_that_is_not_there_is_named_with_those_that_are(library: Library) -> None:
+    with pytest.raises(KeyError, match="no tool 'dig'; there are list_files, read_file"):
+        run(library.tools(), "dig", {})
+
+
+def verdicts_of(model: Model, *, steps: int, tools: dict[str, Any]) -> Counter[str]:
+    """Let one agent work so many steps; return how they were judged."""
+    registry = CollectorRegistry()
+    left = steps
+
+    def sleep(seconds: float) -> bool:
+        nonlocal left
+        left -= 1
+        return left < 0
+
+    found: Counter[str] = Counter()
+    with Worker("tester", telemetry=Telemetry("http://127.0.0.1:9"), registry=registry) as worker:
+        with contextlib.suppress(Stopped, ProviderError):
+            work(worker, model, Task("node", "task", pace=0, user_takes=0), tools, sleep)
+        for family in registry.collect():
+            for sample in family.samples:
+                if sample.name == names.WORKER_STEPS.name:
+                    found[sample.labels["verdict"]] += int(sample.value)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("agent", "mostly"),
+    [("researcher", "retry"), ("librarian", "continue"), ("proofreader", "retry"), ("concierge", "continue")],
+)
+def test_each_persona_works_as_it_is_told(agent: str, mostly: str) -> None:
+    [persona] = [p for p in FLEET if p.agent == agent]
+
+    verdicts = verdicts_of(scripted(persona), steps=40, tools=Library(ROOT).tools())
+
+    assert verdicts.most_common(1)[0][0] == mostly
+    assert verdicts["error"] == 0
+
+
+def scripted(persona: Persona) -> ScriptedModel:
+    return ScriptedModel(persona.script(Library(ROOT), random.Random(7)))
+
+
+def test_two_runs_of_a_persona_tell_the_same_story() -> None:
+    [persona] = [p for p in FLEET if p.agent == "proofreader"]
+
+    first, second = (list(islice(persona.script(Library(ROOT), random.Random(7)), 30)) for _ in range(2))
+
+    assert first == second
+
+
+def test_an_agent_whose_provider_fails_gives_up() -> None:
+    def refused() -> Any:
+        while True:
+            yield ProviderError("529 overloaded")
+
+    verdicts = verdicts_of(ScriptedModel(refused()), steps=100, tools={})
+
+    assert sum(verdicts.values()) == 12
+    assert verdicts["accept"] == verdicts["continue"] == 0
+
+
+def test_any_litellm_model_can_drive_the_agents(library: Library) -> None:
+    """The real litellm, with a provider of our own behind its interface."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = LiteLLMModel("bees/dancer")
+        import litellm
+
+        class Dancer(litellm.CustomLLM):  # type: ignore[misc, name-defined]  # litellm is not typed
+            replies = 0
+
+            def completion(self, *args: Any, **kwargs: Any) -> Any:
+                Dancer.replies += 1
+                if Dancer.replies == 1:
+                    call = {
+                        "id": "1",
+                        "type": "function",
+                        "function": {"name": "search", "arguments": '{"word": "bees"}'},
+                    }
+                    message: dict[str, Any] = {"role": "assistant", "content": None, "tool_calls": [call]}
+                elif Dancer.replies == 2:
+                    message = {"role": "assistant", "content": "Bees dance."}
+                else:
+                    raise litellm.exceptions.InternalServerError("the hive is full", "bees", "dancer")
+                return litellm.ModelResponse(
+                    choices=[{"message": message, "finish_reason": "stop", "index": 0}],
+                    usage={"prompt_tokens": 11, "completion_tokens": 3, "total_tokens": 14},
+                )
+
+        litellm.custom_provider_map = [{"provider": "bees", "custom_handler": Dancer()}]
+        first, second = model.reply([{"role": "user", "content": "Go."}]), model.reply([])
+        with pytest.raises(ProviderError, match="from bees/dancer"):
+            model.reply([])
+
+    assert first == Reply((Call("search", {"word": "bees"}),), input_tokens=11, output_tokens=3)
+    assert second == Reply(answer="Bees dance.", final=True, input_tokens=11, output_tokens=3)
