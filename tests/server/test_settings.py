@@ -129,6 +129,22 @@ def test_an_unknown_environment_variable_is_refused(monkeypatch: pytest.MonkeyPa
         load_settings()
 
 
+def test_credentials_are_shown_by_nothing_that_shows_settings() -> None:
+    settings = load_settings(
+        otlp={"forward": "https://user:hunter2@collector:4318/x"},
+        alerting={"alertmanager_urls": ["http://user:hunter2@alertmanager:9093"]},
+    )
+
+    assert "hunter2" not in repr(settings)
+    assert "hunter2" not in settings.model_dump_json()
+    assert "https://collector:4318/x" in settings.model_dump_json()
+
+
+def test_an_address_to_forward_to_that_is_none_is_refused_at_start() -> None:
+    with pytest.raises(SettingsRefused, match=r"otlp\.forward: .*must be like https://collector"):
+        load_settings(otlp={"forward": "collector:4318"})
+
+
 def test_a_refused_secret_is_not_repeated() -> None:
     file = written("otlp: {forward: [https://user:hunter2@host]}")
 

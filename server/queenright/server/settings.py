@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit, urlunsplit
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_serializer, field_validator
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
@@ -54,9 +55,24 @@ class OtlpSettings(_Block):
 
     host: str = "127.0.0.1"
     port: Port = 4318
-    forward: str | None = None
+    forward: Annotated[str | None, Field(repr=False)] = None
     """An OTLP/HTTP base URL; everything received is passed on to it unchanged."""
     max_body_bytes: Annotated[int, Field(ge=1024, le=1 << 30)] = 16 << 20
+
+    @field_validator("forward")
+    @classmethod
+    def _url(cls, url: str | None) -> str | None:
+        parts = urlsplit(url or "http://none")
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("it must be like https://collector.example.com:4318")
+        return url
+
+    @field_serializer("forward", when_used="json")
+    def _without_credentials(self, url: str | None) -> str | None:
+        if url is None:
+            return None
+        parts = urlsplit(url)
+        return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 class Settings(BaseSettings):
