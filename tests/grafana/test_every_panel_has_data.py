@@ -27,6 +27,9 @@ from queenright.server.programs import find_program
 
 Dashboard = dict[str, Any]
 
+# One Prometheus serves all of them.
+pytestmark = pytest.mark.xdist_group("prometheus-of-the-dashboards")
+
 AGE = 30.0
 SCRAPES = 4
 WINDOW = "4s"
@@ -134,7 +137,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Clien
 
 
 def wait_for_scrapes(client: httpx.Client, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     expr = f"min(count_over_time(up[1m])) >= {SCRAPES} and count(ALERTS) > 0"
     while time.monotonic() < deadline and process.poll() is None:
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from queenright.server.otlp.attribution import Attribution, Source
 from queenright.server.otlp.mapping import ATTRIBUTES
 from queenright.server.otlp.spans import Decoded, Memory, decode_spans
 
-NOW = time.time()
+NOW = 1_800_000_000.0
 TRACE = bytes.fromhex("5b8efff798038103d269b633813fc60c")
 
 
