@@ -40,7 +40,7 @@ def _number(key: str, value: int) -> KeyValue:
 
 
 def _span(n: int) -> Span:
-    """Return the nth span of a fleet of workers: a chat, a tool call and a step by turns, 9 attributes each."""
+    """Return the nth span of a fleet of workers: a chat, a tool call and a step by turns, 9 attributes."""
     agent, turn = n // 3 % _AGENTS, n // 3 // _AGENTS
     start = int(time.time() * _NANO) - 60 * _NANO
     trace_id = (agent + 1).to_bytes(16, "big")

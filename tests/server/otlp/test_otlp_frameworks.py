@@ -47,7 +47,7 @@ def request(
             start_time_unix_nano=int((NOW - 100 + given.get("start", n - 0.5)) * 1e9),
             end_time_unix_nano=int((NOW - 100 + given.get("end", n)) * 1e9),
         )
-        span.kind = given.get("kind", Span.SPAN_KIND_INTERNAL)
+        span.kind = given.get("kind") or Span.SPAN_KIND_INTERNAL
         for key, of in given.get("attributes", {}).items():
             span.attributes.append(KeyValue(key=key, value=value(of)))
         if "error" in given:
