@@ -18,6 +18,7 @@ from queenright.cli.screen import Screen
 from queenright.health.store import Store
 from queenright.instrumentation.errors import QueenrightError
 from queenright.server.programs import ProgramMissing, find_program
+from queenright.server.service import calm_collector
 from queenright.server.settings import Settings
 from queenright.server.up import Running, UpOptions, serving, up
 
@@ -93,6 +94,7 @@ def _run(main: Coroutine[Any, Any, None]) -> None:
         raise QueenrightError("Windows is not supported; run it in WSL or in a container.")
     import uvloop
 
+    calm_collector()
     uvloop.run(main)
 
 

@@ -9,6 +9,7 @@ then anyone acts on it.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import time
 from collections import deque
@@ -55,6 +56,18 @@ _WORKER_CHANGES = frozenset(
         EventType.EXECUTION_FAILED,
     }
 )
+
+
+def calm_collector() -> None:
+    """
+    Let the garbage collector look less often, and never at what is there for good. Once a process.
+
+    Telemetry makes and drops many small objects, none of them in cycles; by default the collector
+    goes through everything known about every worker again and again, which costs a tenth of the rate.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
 
 
 class Service:
