@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
-from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from queenright.instrumentation import fingerprint
 from queenright.runtime.events import AgentEvent
@@ -51,7 +51,7 @@ def request(
         for key, of in given.get("attributes", {}).items():
             span.attributes.append(KeyValue(key=key, value=value(of)))
         if "error" in given:
-            span.status.code = 2
+            span.status.code = Status.STATUS_CODE_ERROR
             span.status.message = given["error"]
     return made
 
