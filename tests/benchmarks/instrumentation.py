@@ -70,7 +70,7 @@ class NowhereToo:
 
 
 def run() -> list[Row]:
-    """Measure both; the budgets are those of DESIGN §8."""
+    """Measure both."""
     with tempfile.TemporaryDirectory() as storage:
         return [*_step_against_spans(storage), _metrics_alone()]
 

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+import yaml
 
-from queenright.server.settings import SettingsRefused, load_settings
+from queenright.server.settings import Settings, SettingsRefused, load_settings
 
 SPEC_BLOCK = """
 health_monitoring:
@@ -127,6 +129,13 @@ def test_an_unknown_environment_variable_is_refused(monkeypatch: pytest.MonkeyPa
         SettingsRefused, match=r"QUEENRIGHT_STORAG is no setting\. Did you mean QUEENRIGHT_STORAGE"
     ):
         load_settings()
+
+
+def test_the_page_on_settings_has_every_one_with_its_default() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "settings.md").read_text("utf-8")
+    [block] = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+
+    assert yaml.safe_load(block) == Settings().model_dump(mode="json")
 
 
 def test_credentials_are_shown_by_nothing_that_shows_settings() -> None:

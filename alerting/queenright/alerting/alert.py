@@ -38,7 +38,7 @@ _WORDS: Final[Mapping[FindingKind, str]] = {
 
 
 def outside_severity(severity: Severity) -> str:
-    """Return the label ``severity`` that routes an alert (DESIGN §4.12)."""
+    """Return the label ``severity`` that routes an alert."""
     return _SEVERITY[severity]
 
 

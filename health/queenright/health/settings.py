@@ -40,7 +40,7 @@ class HealthCheck(_Block):
 
 
 class Stall(_Block):
-    """How long a worker may do nothing, by what it is in the middle of (DESIGN §4.7)."""
+    """How long a worker may do nothing, by what it is in the middle of."""
 
     idle_seconds: Seconds = 240
     llm_seconds: Seconds = 240
@@ -49,7 +49,7 @@ class Stall(_Block):
 
 
 class Bands(_Block):
-    """Bad steps since the last ACCEPT, ``>=`` everywhere (DESIGN §4.6)."""
+    """Bad steps since the last ACCEPT, ``>=`` everywhere."""
 
     warning: Count = 5
     medium: Count = 10

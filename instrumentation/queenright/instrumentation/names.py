@@ -206,7 +206,7 @@ class WaitingReason(StrEnum):
 
 
 class Phase(StrEnum):
-    """What a worker is in the middle of; each has its own stall clock (DESIGN §4.7)."""
+    """What a worker is in the middle of; each has its own stall clock."""
 
     IDLE = "idle"
     LLM = "llm"

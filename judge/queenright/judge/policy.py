@@ -64,7 +64,7 @@ def findings_of(summary: Mapping[str, Any]) -> list[Finding]:
 
 def should_ticket(summary: Mapping[str, Any]) -> dict[str, Any] | None:
     """
-    Judge a health summary by the tables of DESIGN §4.6.
+    Judge a health summary by the bands of bad steps and the kinds of findings.
 
     Returns:
         What a judge puts into a ticket (severity, cause, reasoning, action, evidence), or None where
@@ -103,7 +103,7 @@ class Decision:
 
 def triage(ticket: Mapping[str, Any], summary: Mapping[str, Any] | None) -> Decision:
     """
-    Decide on a ticket by the criteria of the requirement document as DESIGN §4.11 amends them.
+    Decide on a ticket by the queen's criteria (docs/judge.md).
 
     Args:
         ticket: All its fields.

@@ -39,7 +39,7 @@ class ServiceMetrics:
     Args:
         registry: Where it is registered.
         workers: Gives the workers as they are now.
-        agent_limit: Past so many agents only unhealthy ones have series of their own (DESIGN §4.17).
+        agent_limit: Past so many agents only unhealthy ones have series of their own.
     """
 
     def __init__(

@@ -187,8 +187,9 @@ class Service:
         await self.store.append(events)
         said: list[AgentEvent] = []
         now = self.clock()
-        for event in events:
-            said.extend(self.monitor.apply(event, now))
+        if self.settings.health_monitoring.enabled:
+            for event in events:
+                said.extend(self.monitor.apply(event, now))
         self.bus.fan_out(*events)
         if said:
             await self.bus.publish(*said)
