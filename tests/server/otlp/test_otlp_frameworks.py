@@ -12,8 +12,9 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from queenright.instrumentation import fingerprint
 from queenright.runtime.events import AgentEvent
 from queenright.server.otlp.attribution import Attribution, Source
+from queenright.server.otlp.batch import Decoded, Memory
 from queenright.server.otlp.mapping import ATTRIBUTES
-from queenright.server.otlp.spans import Decoded, Memory, decode_spans
+from queenright.server.otlp.spans import decode_spans
 
 NOW = 1_800_000_000.0
 TRACE = bytes.fromhex("5b8efff798038103d269b633813fc60c")

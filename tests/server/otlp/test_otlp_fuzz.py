@@ -16,8 +16,9 @@ from prometheus_client import CollectorRegistry
 
 from queenright.runtime.events import AgentEvent
 from queenright.server.otlp import otlp_app
+from queenright.server.otlp.batch import Memory
 from queenright.server.otlp.mapping import LOOKUP, MARKERS, OPERATIONS
-from queenright.server.otlp.spans import Memory, decode_spans
+from queenright.server.otlp.spans import decode_spans
 from queenright.server.otlp.values import clean
 
 PATHS = ["/v1/traces", "/v1/logs", "/v1/metrics"]

@@ -12,7 +12,8 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from queenright.instrumentation import names
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.otlp.attribution import Source
-from queenright.server.otlp.spans import CHUNK, UNNAMED_TOOL, Decoded, Memory
+from queenright.server.otlp.batch import CHUNK, Decoded, Memory
+from queenright.server.otlp.spans import UNNAMED_TOOL
 from queenright.server.otlp.values import Fields, clean, count_of, fields_of, number_of, seconds_of, text_of
 
 _WAITING: Final = frozenset(names.WaitingReason)

@@ -31,6 +31,7 @@ from prometheus_client import CollectorRegistry, Counter
 
 from queenright.instrumentation import names
 from queenright.runtime.events import AgentEvent, Clock
+from queenright.server.otlp.batch import Decoded, Memory
 from queenright.server.otlp.duplicates import StillStoring
 from queenright.server.otlp.encoding import MediaType, inflate, parse, render, render_status
 from queenright.server.otlp.errors import (
@@ -45,7 +46,7 @@ from queenright.server.otlp.errors import (
 )
 from queenright.server.otlp.forward import Forwarder
 from queenright.server.otlp.logs import decoding_logs
-from queenright.server.otlp.spans import Decoded, Memory, decoding_spans
+from queenright.server.otlp.spans import decoding_spans
 
 logger = logging.getLogger(__name__)
 

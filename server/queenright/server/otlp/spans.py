@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from operator import attrgetter
 from typing import Any, Final
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -14,8 +12,8 @@ from queenright.instrumentation.fingerprint import fingerprint
 from queenright.instrumentation.names import SPAN_STEP, ToolOutcome, Verdict
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.server.otlp.attribution import Attribution, Run, Source, Trace
-from queenright.server.otlp.duplicates import Duplicates
+from queenright.server.otlp.attribution import Run, Source, Trace
+from queenright.server.otlp.batch import CHUNK, Decoded, Memory
 from queenright.server.otlp.mapping import (
     EXCEPTION_EVENT,
     EXCEPTION_MESSAGE,
@@ -31,65 +29,19 @@ from queenright.server.otlp.values import (
     duration_of,
     fields_of,
     fingerprint_of,
-    number_events,
     seconds_of,
     text_of,
 )
-
-CHUNK: Final = 256
-"""Spans decoded between two breaths of the event loop."""
 
 UNNAMED_TOOL: Final = "unknown"
 
 _HAS_IS_REMOTE: Final = 0x100
 _IS_REMOTE: Final = 0x200
-_NO_ID: Final = (b"", bytes(8), bytes(16))
+_NO_TRACE: Final = bytes(16)
+_NO_SPAN: Final = bytes(8)
 _ERROR: Final = Status.STATUS_CODE_ERROR
 _ENTRY_KINDS: Final = frozenset({Span.SPAN_KIND_SERVER, Span.SPAN_KIND_CONSUMER})
 _VERDICTS: Final = frozenset(Verdict)
-_MAX_REASONS: Final = 5
-
-
-@dataclass(slots=True)
-class Memory:
-    """What the receiver remembers between requests, all of it bounded."""
-
-    attribution: Attribution = field(default_factory=Attribution)
-    duplicates: Duplicates = field(default_factory=Duplicates)
-
-
-@dataclass(slots=True)
-class Decoded:
-    """What one request held: events in the order of their times, and what became of its spans or records."""
-
-    events: list[AgentEvent] = field(default_factory=list)
-    accepted: int = 0
-    ignored: int = 0
-    rejected: int = 0
-    reasons: list[str] = field(default_factory=list)
-    spans: set[bytes] = field(default_factory=set)
-    _before: list[tuple[Run, bool, int]] = field(default_factory=list)
-
-    def reject(self, reason: str) -> None:
-        """Count a span or record that cannot be used; the sender is told the first few reasons."""
-        self.rejected += 1
-        if reason not in self.reasons and len(self.reasons) < _MAX_REASONS:
-            self.reasons.append(reason)
-
-    def set_open(self, run: Run, is_open: bool, ended_at: int) -> None:
-        """Note that a run has begun or ended, so that it can be taken back."""
-        self._before.append((run, run.open, run.ended_at))
-        run.open, run.ended_at = is_open, ended_at
-
-    def undo(self) -> None:
-        """Take back which runs have begun and ended: the events were not stored, and may come again."""
-        for run, was_open, ended_at in reversed(self._before):
-            run.open, run.ended_at = was_open, ended_at
-
-    def finish(self) -> None:
-        """Order the events by time and number them."""
-        self.events.sort(key=attrgetter("time"))
-        number_events(self.events)
 
 
 def decode_spans(request: ExportTraceServiceRequest, memory: Memory, now: float) -> Decoded:
@@ -163,15 +115,13 @@ class _Decoder:
         """Decode one span."""
         decoded = self._decoded
         trace_id, span_id = span.trace_id, span.span_id
-        if len(trace_id) != 16 or len(span_id) != 8 or trace_id in _NO_ID or span_id in _NO_ID:
+        if len(trace_id) != 16 or len(span_id) != 8 or trace_id == _NO_TRACE or span_id == _NO_SPAN:
             decoded.reject("a span without a valid trace id (16 bytes) and span id (8 bytes)")
             return
         found = fields_of(span.attributes)
         name = span.name
         own = "incarnation" in found or self._source.own
-        kind = _own_kind(found, name) if own else None
-        if kind is None:
-            kind = _kind(found, name)
+        kind = Kind.STEP if own and "operation" not in found and _is_step(found, name) else _kind(found, name)
         if kind is None:
             decoded.ignored += 1
             self._end_of_trace(span)
@@ -357,8 +307,8 @@ class _Decoder:
                 agent_id=run.agent_id,
                 session_id=run.session_id,
                 incarnation_id=run.incarnation_id,
-                graph_id=text_of(found.get("graph")),
-                node_id=text_of(found.get("node")),
+                graph_id=text_of(found["graph"]) if "graph" in found else "",
+                node_id=text_of(found["node"]) if "node" in found else "",
                 trace_id=span.trace_id.hex(),
                 span_id=span.span_id.hex(),
                 data=data,
@@ -382,12 +332,9 @@ def _kind(found: Fields, name: str) -> Kind | None:
     return kind_of("", text_of(found.get("marker")), name)
 
 
-def _own_kind(found: Fields, name: str) -> Kind | None:
-    """Say whether a span is a step of our own instrumentation."""
-    if "operation" in found:
-        return None
-    is_step = "index" in found or "verdict" in found or name == SPAN_STEP or name.startswith(f"{SPAN_STEP} ")
-    return Kind.STEP if is_step else None
+def _is_step(found: Fields, name: str) -> bool:
+    """Say whether a span of our own instrumentation without an operation is a step."""
+    return "index" in found or "verdict" in found or name == SPAN_STEP or name.startswith(f"{SPAN_STEP} ")
 
 
 def _outermost(span: Span) -> bool:
