@@ -1,0 +1,85 @@
+"""What the tests of alerting are built from: tickets, a peer with moods, an outbox over a real store."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import MutableMapping
+from typing import Any
+
+from queenright.alerting.recorder import Receive, Send
+from queenright.health.findings import FindingKind, Severity
+from queenright.health.tickets import EscalationTicket, TicketStatus
+
+T0 = 1_800_000_000.0
+
+
+def ticket(**changes: Any) -> EscalationTicket:
+    """A ticket that the queen has just approved."""
+    values: dict[str, Any] = {
+        "worker_agent_id": "researcher",
+        "worker_session_id": "session-1",
+        "worker_node_id": "search",
+        "worker_graph_id": "graph",
+        "incarnation_id": "one",
+        "recent_verdicts": ("RETRY",),
+        "total_steps_checked": 20,
+        "steps_since_last_accept": 20,
+        "stall_minutes": None,
+        "worker_trace_id": "",
+        "worker_span_id": "",
+        "ticket_id": "ticket-1",
+        "created_at": "2027-01-15T08:00:00.000+00:00",
+        "severity": Severity.HIGH,
+        "cause": "the same call again and again",
+        "judge_reasoning": "It repeats search(hive).",
+        "suggested_action": "Restart it with another query.",
+        "evidence_snippet": "no results",
+        "kind": FindingKind.DOOM_LOOP,
+        "fingerprint": "f" * 32,
+        "status": TicketStatus.INTERVENING,
+        "first_seen": T0,
+        "last_seen": T0,
+        "updated_at": T0,
+        "analysis": "The search finds nothing, and it asks the same again.",
+    }
+    return EscalationTicket(**values | changes)
+
+
+class MoodyPeer:
+    """An Alertmanager by its API alone, to be down, slow to recover, or choosy at will."""
+
+    def __init__(self) -> None:
+        self.posts: list[list[dict[str, Any]]] = []
+        self.status = 200
+        self.refuses: set[str] = set()
+        """Agents whose alerts it calls wrong. Like the real one it keeps the others, and answers 400."""
+        self.arrived = asyncio.Event()
+        """Set once it has taken anything."""
+        self.authorization: list[str] = []
+
+    @property
+    def alerts(self) -> list[dict[str, Any]]:
+        """Every alert it took, in order."""
+        return [alert for post in self.posts for alert in post]
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        body = b""
+        while True:
+            message = await receive()
+            body += message.get("body", b"")
+            if not message.get("more_body"):
+                break
+        self.authorization += [v.decode() for k, v in scope["headers"] if k == b"authorization"]
+        status, answer = self._take(json.loads(body) if body else [])
+        await send({"type": "http.response.start", "status": status, "headers": []})
+        await send({"type": "http.response.body", "body": answer})
+
+    def _take(self, alerts: list[dict[str, Any]]) -> tuple[int, bytes]:
+        if self.status != 200:
+            return self.status, b"not now"
+        good = [alert for alert in alerts if alert["labels"]["agent"] not in self.refuses]
+        if good:
+            self.posts.append(good)
+            self.arrived.set()
+        return (200, b"") if len(good) == len(alerts) else (400, b"a label is wrong")

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from queenright.alerting.alert import alert_for
+from queenright.alerting.settings import AlertingSettings
+from queenright.health.findings import FindingKind, Severity
+from queenright.instrumentation.names import ALERT_INTERVENTION
+from tests.alerting.parts import ticket
+
+SETTINGS = AlertingSettings()
+
+
+@pytest.mark.parametrize(
+    ("inside", "outside"),
+    [
+        (Severity.CRITICAL, "critical"),
+        (Severity.HIGH, "critical"),
+        (Severity.MEDIUM, "warning"),
+        (Severity.LOW, "info"),
+    ],
+)
+def test_labels_are_these_and_no_others(inside: Severity, outside: str) -> None:
+    labels, _ = alert_for(ticket(severity=inside), SETTINGS)
+    assert labels == {
+        "alertname": ALERT_INTERVENTION,
+        "agent": "researcher",
+        "cause": "doom_loop",
+        "severity": outside,
+        "ticket_severity": inside.value,
+        "source": "queen",
+        "cluster": "default",
+    }
+
+
+def test_empty_annotations_are_left_out() -> None:
+    _, annotations = alert_for(ticket(evidence_snippet=""), SETTINGS)
+    assert set(annotations) == {
+        "summary",
+        "description",
+        "suggested_action",
+        "ticket_id",
+        "session_id",
+        "console_url",
+        "runbook_url",
+    }
+
+
+def test_evidence_is_short_and_holds_no_secret() -> None:
+    secret = "sk-" + "a1B2" * 12
+    _, annotations = alert_for(
+        ticket(evidence_snippet=f"{'x' * 400} api_key={secret}", analysis=f"It sent {secret}"), SETTINGS
+    )
+    assert len(annotations["evidence"]) <= 500
+    assert secret not in str(annotations)
+
+
+def test_an_untriaged_ticket_says_so() -> None:
+    """B46"""
+    _, annotations = alert_for(ticket(untriaged=True, analysis=""), SETTINGS)
+    assert annotations["description"].startswith("Untriaged")
+    assert "It repeats search(hive)." in annotations["description"]
+
+
+@pytest.mark.parametrize("kind", FindingKind)
+def test_every_cause_has_words_of_its_own(kind: FindingKind) -> None:
+    _, annotations = alert_for(ticket(kind=kind), SETTINGS)
+    assert annotations["summary"].startswith("researcher ")
+    assert annotations["summary"].endswith("(high).")
+
+
+def test_links_are_filled_and_quoted() -> None:
+    settings = AlertingSettings(
+        console_url="https://queenright.example/",
+        dashboard_url="https://g.example/d/a?var-agent={agent}",
+        trace_url="https://t.example/{trace_id}",
+        runbook_url="https://wiki.example/rb/",
+    )
+    _, annotations = alert_for(ticket(worker_agent_id="a b&c=d", trace_id="0af7"), settings)
+    assert annotations["dashboard_url"] == "https://g.example/d/a?var-agent=a%20b%26c%3Dd"
+    assert annotations["trace_url"] == "https://t.example/0af7"
+    assert annotations["console_url"] == "https://queenright.example/tickets/ticket-1"
+    assert annotations["runbook_url"] == "https://wiki.example/rb/QueenrightIntervention"
+
+
+def test_a_link_that_needs_what_is_not_known_is_left_out() -> None:
+    settings = AlertingSettings(trace_url="https://t.example/{trace_id}")
+    _, annotations = alert_for(ticket(), settings)
+    assert "trace_url" not in annotations
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "says"),
+    [
+        ("dashboard_url", "https://g/{agnet}", "{agnet} is unknown"),
+        ("trace_url", "https://g/{", "is no template"),
+        ("alertmanager_urls", ("ftp://x",), "needs http"),
+        ("alertmanager_urls", ("http://a:9093", "http://u:p@a:9093/"), "named twice"),
+        ("alertmanager_urls", ("http://a:port",), "is no URL"),
+        ("resend_seconds", 2000, "at least three times"),
+        ("resend", 1, "Extra inputs"),
+    ],
+)
+def test_a_bad_setting_is_refused_in_words(setting: str, value: object, says: str) -> None:
+    with pytest.raises(ValidationError, match=says):
+        AlertingSettings.model_validate({setting: value})
+
+
+def test_credentials_of_a_peer_are_in_no_repr_and_no_dump() -> None:
+    settings = AlertingSettings(alertmanager_urls=("http://user:hunter2@am:9093",))
+    assert "hunter2" not in repr(settings)
+    assert settings.model_dump(mode="json")["alertmanager_urls"] == ["http://am:9093"]

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import logging
+import traceback
+
+import pytest
+
+from queenright.alerting.alertmanager import (
+    AlertmanagerClient,
+    AlertmanagerError,
+    AlertsRefused,
+    PeerUnavailable,
+    PostedAlert,
+)
+from queenright.alerting.peer import PeerAddress
+from tests.alerting.conftest import ServedPeer
+from tests.alerting.parts import T0
+
+ALERT = PostedAlert(labels={"agent": "a"}, annotations={}, starts_at=T0, ends_at=T0 + 60)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, AlertsRefused),
+        (413, AlertsRefused),
+        (422, AlertsRefused),
+        (302, PeerUnavailable),
+        (401, PeerUnavailable),
+        (404, PeerUnavailable),
+        (429, PeerUnavailable),
+        (500, PeerUnavailable),
+    ],
+)
+async def test_which_answers_blame_the_alert(
+    peer: ServedPeer, status: int, kind: type[AlertmanagerError]
+) -> None:
+    peer.peer.status = status
+    client = AlertmanagerClient()
+    with pytest.raises(AlertmanagerError) as caught:
+        await client.post_alerts(PeerAddress.parse(peer.url), [ALERT])
+    await client.aclose()
+
+    assert type(caught.value) is kind
+    assert str(caught.value) == f"Alertmanager {peer.url}: {status} not now"
+
+
+@pytest.mark.parametrize("status", [200, 400, 503])
+async def test_credentials_are_sent_and_shown_nowhere(
+    peer: ServedPeer, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    address = PeerAddress.parse(peer.url.replace("http://", "http://us%40er:hunter2@"))
+    peer.peer.status = status
+    client = AlertmanagerClient()
+    shown = repr(address) + repr(client)
+    try:
+        await client.post_alerts(address, [ALERT])
+    except AlertmanagerError:
+        shown += traceback.format_exc()
+    await client.aclose()
+
+    assert peer.peer.authorization == ["Basic dXNAZXI6aHVudGVyMg=="]
+    assert "hunter2" not in shown + caplog.text
+    assert "dXNAZXI" not in shown + caplog.text
+
+
+async def test_nobody_there_is_said_without_credentials() -> None:
+    client, address = AlertmanagerClient(), PeerAddress.parse("http://u:hunter2@127.0.0.1:1")
+    with pytest.raises(
+        PeerUnavailable, match=r"^Alertmanager http://127.0.0.1:1: cannot be reached$"
+    ) as caught:
+        await client.post_alerts(address, [ALERT])
+    await client.aclose()
+
+    assert not caught.value.reached
+    assert "hunter2" not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("http://am:9093", "http://am:9093"),
+        ("https://am/prefix/", "https://am/prefix"),
+        ("http://u:p@[::1]:9093", "http://[::1]:9093"),
+    ],
+)
+def test_an_address_is_named_without_its_credentials(url: str, name: str) -> None:
+    assert PeerAddress.parse(url).name == name
+
+
+@pytest.mark.parametrize(
+    "url", ["", "am:9093", "ftp://am", "http://", "http://u:hunter2@am:x", "http://am/?t=hunter2"]
+)
+def test_a_bad_address_is_refused_without_its_credentials(url: str) -> None:
+    with pytest.raises(ValueError, match=r"\S") as caught:
+        PeerAddress.parse(url)
+    assert "hunter2" not in str(caught.value)

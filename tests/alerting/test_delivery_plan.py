@@ -1,0 +1,112 @@
+"""The plan as a property: whatever happens, in whatever order, the peers end up knowing what is true."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queenright.alerting.delivery_plan import Said, plan
+from queenright.alerting.notification import Notification
+from queenright.alerting.settings import AlertingSettings
+from tests.alerting.parts import T0
+
+SETTINGS = AlertingSettings()
+
+
+@dataclass
+class World:
+    """Notifications, and one peer that believes what it is told for as long as it is told."""
+
+    now: float = T0
+    notifications: dict[int, Notification] = field(default_factory=dict)
+    said: dict[str, Said] = field(default_factory=dict)
+    believes: dict[str, float] = field(default_factory=dict)
+    ever: set[str] = field(default_factory=set)
+
+    def open(self, key: str) -> None:
+        number = len(self.notifications)
+        self.notifications[number] = Notification(
+            id=number,
+            ticket_id=f"t{number}",
+            key=key,
+            labels={"key": key},
+            annotations={},
+            starts_at=self.now,
+            created_at=self.now,
+            updated_at=self.now,
+        )
+
+    def end(self, number: int) -> None:
+        if self.notifications:
+            found = list(self.notifications.values())[number % len(self.notifications)]
+            if found.ends_at is None:
+                self.notifications[found.id] = replace(found, ends_at=self.now, updated_at=self.now)
+
+    def deliver(self, *, up: bool, crash: bool = False) -> float:
+        work = plan(
+            self.notifications.values(), "p", said=self.said, refused={}, settings=SETTINGS, now=self.now
+        )
+        if not up:
+            return self.now
+        for post in work.posts:
+            self.believes[post.key] = post.alert.ends_at
+            if post.status == "firing":
+                self.ever.add(post.key)
+            if crash:
+                continue
+            if post.status == "firing":
+                self.said[post.key] = Said(self.now, post.content)
+            for about in post.about:
+                (about.fired if post.status == "firing" else about.resolved)["p"] = self.now
+        if not crash:
+            for quiet in work.silent:
+                quiet.resolved["p"] = self.now
+        else:
+            self.said.clear()
+        return work.next_due
+
+
+ACTIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("open"), st.sampled_from(["a", "b"])),
+        st.tuples(st.just("end"), st.integers(0, 9)),
+        st.tuples(st.just("pass"), st.sampled_from([1, 59, 60, 61, 4000])),
+        st.tuples(st.sampled_from(["deliver", "down", "crash", "restart"]), st.just(0)),
+    ),
+    max_size=40,
+)
+
+
+@given(ACTIONS)
+def test_what_holds_is_believed_and_what_ended_is_not_and_nothing_is_lost(
+    actions: list[tuple[str, int | str]],
+) -> None:
+    """B77: through outages, crashes and restarts between any two steps."""
+    world = World()
+    for action, value in actions:
+        if action == "open":
+            world.open(str(value))
+        elif action == "end":
+            world.end(int(value))
+        elif action == "pass":
+            world.now += float(value)
+        elif action == "restart":
+            world.said.clear()
+        else:
+            world.deliver(up=action != "down", crash=action == "crash")
+    # From here on the peer is up: a few rounds settle everything.
+    for _ in range(4):
+        world.deliver(up=True)
+        world.now += SETTINGS.late_resolve_seconds
+
+    holding = {n.key for n in world.notifications.values() if n.ends_at is None}
+    believed = {key for key, until in world.believes.items() if until > world.now}
+    assert believed == holding
+    assert world.ever == {n.key for n in world.notifications.values()}
+    for notification in world.notifications.values():
+        assert notification.ends_at is None or "p" in notification.resolved
+    # And then there is nothing to say until the next repeat.
+    world.deliver(up=True)
+    assert world.deliver(up=True) > world.now

@@ -1,0 +1,405 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+
+import pytest
+from prometheus_client import CollectorRegistry
+from sqlalchemy import Connection
+
+from queenright.alerting.alertmanager import AlertmanagerClient
+from queenright.alerting.outbox import Outbox, enqueue
+from queenright.health import event_log
+from queenright.health.findings import FindingKind, Severity
+from queenright.health.store import Store
+from queenright.health.tickets import TicketStatus
+from queenright.runtime.events import EventType
+from tests.alerting.conftest import MakePost, ServedPeer, StartPeer
+from tests.alerting.parts import T0, ticket
+
+RESOLVED = {"status": TicketStatus.RESOLVED}
+GONE = {"status": TicketStatus.WORKER_GONE}
+
+
+def firing(alert: dict[str, str], at: float) -> bool:
+    return alert["endsAt"] > stamp(at)
+
+
+def stamp(at: float) -> str:
+    whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(at))
+    return f"{whole}.{round(at % 1 * 1000):03d}Z"
+
+
+async def test_one_condition_is_one_delivery_however_often_it_is_written(
+    make_post: MakePost, peer: ServedPeer
+) -> None:
+    """B37: thirty changes of one ticket are one notification under one identity."""
+    post = make_post(peer.url)
+    for occurrences in range(1, 31):
+        await post.say(ticket(occurrences=occurrences))
+        await post.deliver(after=1)
+
+    assert len({json.dumps(a["labels"], sort_keys=True) for a in peer.peer.alerts}) == 1
+    assert len({a["startsAt"] for a in peer.peer.alerts}) == 1
+    assert [e.type for e in post.events] == [EventType.NOTIFICATION_DELIVERED]
+    assert post.metric("queenright_notifications_total", outcome="delivered") == 1
+
+
+async def test_an_active_alert_is_repeated_before_alertmanager_forgets_it(
+    make_post: MakePost, peer: ServedPeer
+) -> None:
+    post = make_post(peer.url)
+    await post.say(ticket())
+
+    assert await post.deliver() == T0 + 60
+    await post.deliver(after=59)
+    assert len(peer.peer.posts) == 1
+    await post.deliver(after=1)
+
+    first, second = peer.peer.alerts
+    assert first["startsAt"] == second["startsAt"] == stamp(T0)
+    assert [first["endsAt"], second["endsAt"]] == [stamp(T0 + 3600), stamp(T0 + 3660)]
+    assert len(post.events) == 1
+
+
+async def test_a_resolved_ticket_ends_its_alert_once(make_post: MakePost, peer: ServedPeer) -> None:
+    """B39: recovered and held: the operator is told."""
+    post = make_post(peer.url)
+    await post.say(ticket())
+    await post.deliver()
+    post.now += 30
+    await post.say(ticket(**RESOLVED))
+    await post.deliver()
+    await post.deliver(after=300)
+
+    assert [firing(a, T0 + 30) for a in peer.peer.alerts] == [True, False]
+    assert [e.data["status"] for e in post.events] == ["firing", "resolved"]
+    assert post.outbox.status()["active"] == post.outbox.status()["pending"] == 0
+
+
+async def test_the_end_is_repeated_until_every_peer_took_it(
+    make_post: MakePost, start_peer: StartPeer
+) -> None:
+    """B76: a peer that is down keeps nothing from the other, and gets all when it is back."""
+    up, down = await start_peer(), await start_peer()
+    post = make_post(up.url, down.url)
+    await post.say(ticket())
+    await post.deliver()
+    down.peer.status = 503
+    post.now += 30
+    await post.say(ticket(**RESOLVED))
+    for _ in range(10):
+        await post.deliver(after=31)
+
+    assert [firing(a, T0 + 30) for a in up.peer.alerts] == [True, False]
+    assert [firing(a, T0 + 30) for a in down.peer.alerts] == [True]
+    down.peer.status = 200
+    await post.deliver(after=31)
+    assert [firing(a, T0 + 30) for a in down.peer.alerts] == [True, False]
+    assert len(up.peer.alerts) == 2
+
+
+async def test_an_hour_without_alertmanager_loses_nothing(make_post: MakePost, peer: ServedPeer) -> None:
+    """B76: everything is delivered after, and the outage is one failure event."""
+    post = make_post(peer.url)
+    peer.peer.status = 503
+    for number in range(5):
+        await post.say(ticket(ticket_id=f"t{number}", worker_agent_id=f"agent-{number}"))
+    for _ in range(40):
+        await post.deliver(after=90)
+
+    assert post.metric("queenright_outbox_pending") == 5
+    assert post.metric("queenright_outbox_oldest_timestamp_seconds") == T0
+    assert [e.type for e in post.events] == [EventType.NOTIFICATION_FAILED]
+    assert post.outbox.status()["peers"][0]["error"] == "503 not now"
+    peer.peer.status = 200
+    await post.deliver(after=31)
+    assert {a["labels"]["agent"] for a in peer.peer.alerts} == {f"agent-{n}" for n in range(5)}
+    assert {a["startsAt"] for a in peer.peer.alerts} == {stamp(T0)}
+    assert post.metric("queenright_outbox_pending") == 0
+    assert post.metric("queenright_outbox_oldest_timestamp_seconds") == 0
+
+
+async def test_what_began_and_ended_during_an_outage_is_told_as_both(
+    make_post: MakePost, peer: ServedPeer
+) -> None:
+    """B77: no notification is lost, not even of what is over."""
+    post = make_post(peer.url)
+    peer.peer.status = 503
+    await post.say(ticket())
+    await post.deliver()
+    post.now += 600
+    await post.say(ticket(**RESOLVED))
+    await post.deliver()
+    peer.peer.status = 200
+    await post.deliver(after=60)
+    told_at = post.now
+    assert [firing(a, told_at) for a in peer.peer.alerts] == [True]
+    await post.deliver(after=59)
+    assert len(peer.peer.alerts) == 1
+    await post.deliver(after=1)
+
+    assert [firing(a, told_at) for a in peer.peer.alerts] == [True, False]
+    assert post.outbox.status()["pending"] == 0
+
+
+async def test_a_worker_that_ended_during_an_outage_alerts_nobody(
+    make_post: MakePost, peer: ServedPeer
+) -> None:
+    """B40: the worker ends with an open ticket: no more alerts."""
+    post = make_post(peer.url)
+    peer.peer.status = 503
+    await post.say(ticket())
+    await post.deliver()
+    await post.say(ticket(**GONE))
+    peer.peer.status = 200
+    await post.deliver(after=60)
+    await post.deliver(after=60)
+
+    assert [firing(a, post.now) for a in peer.peer.alerts] == [False]
+
+
+async def test_a_worker_that_ended_ends_its_alert(make_post: MakePost, peer: ServedPeer) -> None:
+    """B40"""
+    post = make_post(peer.url)
+    await post.say(ticket())
+    await post.deliver()
+    await post.say(ticket(**GONE))
+    for _ in range(5):
+        await post.deliver(after=60)
+
+    assert [firing(a, T0 + 1) for a in peer.peer.alerts] == [True, False]
+
+
+async def test_a_rise_that_people_see_is_one_update_and_the_old_alert_ends_after_the_new_begins(
+    make_post: MakePost, peer: ServedPeer
+) -> None:
+    """B38: medium to critical changes the identity once; agent and cause stay, so the end is inhibited."""
+    post = make_post(peer.url)
+    await post.say(ticket(severity=Severity.MEDIUM))
+    await post.deliver()
+    await post.say(ticket(severity=Severity.CRITICAL, kind=FindingKind.STALL))
+    await post.deliver(after=10)
+
+    [first], [new, old] = peer.peer.posts
+    assert first["labels"] == old["labels"]
+    assert old["labels"] | {"severity": "critical", "ticket_severity": "critical"} == new["labels"]
+    assert firing(new, post.now)
+    assert not firing(old, post.now)
+
+
+async def test_a_rise_that_people_do_not_see_changes_the_text_only(
+    make_post: MakePost, peer: ServedPeer
+) -> None:
+    """B38: high to critical is critical outside; a fall is nothing at all."""
+    post = make_post(peer.url)
+    for severity in (Severity.HIGH, Severity.CRITICAL, Severity.HIGH, Severity.LOW):
+        await post.say(ticket(severity=severity))
+        await post.deliver(after=1)
+
+    assert {json.dumps(a["labels"], sort_keys=True) for a in peer.peer.alerts} == {
+        json.dumps(peer.peer.alerts[0]["labels"], sort_keys=True)
+    }
+    assert peer.peer.alerts[0]["labels"]["ticket_severity"] == "high"
+    assert "(critical)" in peer.peer.alerts[1]["annotations"]["summary"]
+
+
+async def test_a_relapse_after_the_end_is_told_again(make_post: MakePost, peer: ServedPeer) -> None:
+    """B39"""
+    post = make_post(peer.url)
+    for changes in ({}, RESOLVED, {}):
+        await post.say(ticket(**changes))
+        await post.deliver(after=10)
+
+    assert [a["endsAt"] > a["startsAt"] for a in peer.peer.alerts] == [True, True, True]
+    assert [firing(a, post.now) for a in peer.peer.alerts] == [True, False, True]
+    assert peer.peer.alerts[2]["startsAt"] > peer.peer.alerts[1]["endsAt"]
+
+
+async def test_after_a_restart_the_same_identity_goes_out(make_post: MakePost, peer: ServedPeer) -> None:
+    """B77: killed at any moment, nothing is sent under a second identity, and delivered is said once."""
+    post = make_post(peer.url)
+    await post.say(ticket())
+    await post.deliver()
+    post.restart()
+    await post.say(ticket(severity=Severity.CRITICAL))
+    await post.deliver(after=5)
+
+    first, again = peer.peer.alerts
+    assert (first["labels"], first["startsAt"]) == (again["labels"], again["startsAt"])
+    assert len(post.events) == 1
+
+
+async def test_a_refused_alert_is_not_tried_for_ever_and_holds_up_no_other(
+    make_post: MakePost, peer: ServedPeer
+) -> None:
+    post = make_post(peer.url)
+    peer.peer.refuses = {"bad"}
+    await post.say(ticket(ticket_id="t1", worker_agent_id="bad"))
+    await post.say(ticket(ticket_id="t2", worker_agent_id="good"))
+    for _ in range(5):
+        await post.deliver(after=10)
+
+    assert {a["labels"]["agent"] for a in peer.peer.alerts} == {"good"}
+    assert post.metric("queenright_notifications_total", outcome="failed") == 1
+    assert post.metric("queenright_outbox_pending") == 0
+    [refused] = post.outbox.status()["refused"]
+    assert (refused["ticket_ids"], refused["error"]) == (["t1"], "400 a label is wrong")
+    [failed] = [e for e in post.events if e.type is EventType.NOTIFICATION_FAILED]
+    assert failed.data["final"] is True
+    await post.say(ticket(ticket_id="t1", worker_agent_id="bad", **RESOLVED))
+    await post.deliver()
+    await post.deliver()
+    assert post.outbox.status()["active"] == 1
+
+
+async def test_two_sessions_with_one_identity_are_one_alert_until_both_have_ended(
+    make_post: MakePost, peer: ServedPeer
+) -> None:
+    post = make_post(peer.url)
+    first = {"ticket_id": "t1", "worker_session_id": "s1"}
+    second = {"ticket_id": "t2", "worker_session_id": "s2"}
+    await post.say(ticket(**first))
+    await post.say(ticket(**second))
+    await post.deliver()
+    await post.say(ticket(**first, **RESOLVED))
+    await post.deliver(after=5)
+    assert all(firing(a, post.now) for a in peer.peer.alerts)
+    await post.say(ticket(**second, **RESOLVED))
+    await post.deliver(after=5)
+
+    assert [firing(a, post.now) for a in peer.peer.alerts][-1] is False
+    assert sum(not firing(a, post.now) for a in peer.peer.alerts) == 1
+    assert {e.data["ticket_id"] for e in post.events} == {"t1", "t2"}
+
+
+async def test_backoff_grows_to_half_a_minute_and_ends_with_success(
+    make_post: MakePost, peer: ServedPeer
+) -> None:
+    post = make_post(peer.url)
+    peer.peer.status = 503
+    await post.say(ticket())
+    pauses = []
+    for _ in range(7):
+        due = await post.deliver()
+        pauses.append(due - post.now)
+        post.now = due
+
+    assert pauses == [1, 2, 4, 8, 16, 30, 30]
+    peer.peer.status = 200
+    assert await post.deliver() == post.now + 60
+    assert post.outbox.status()["peers"][0]["ok"] is True
+
+
+async def test_a_peer_that_is_not_there_is_asked_often_enough_to_hear_at_once(make_post: MakePost) -> None:
+    post = make_post("http://127.0.0.1:1")
+    await post.say(ticket())
+    pauses = []
+    for _ in range(5):
+        due = await post.deliver()
+        pauses.append(due - post.now)
+        post.now = due
+
+    assert pauses == [1, 2, 4, 5, 5]
+    assert post.outbox.status()["peers"][0]["error"] == "cannot be reached"
+
+
+async def test_a_clock_that_was_set_back_silences_nothing(make_post: MakePost, peer: ServedPeer) -> None:
+    """B23, as far as notifications go."""
+    post = make_post(peer.url)
+    await post.say(ticket())
+    await post.deliver()
+    await post.deliver(after=-7200)
+
+    assert len(peer.peer.alerts) == 2
+    assert peer.peer.alerts[1]["endsAt"] > peer.peer.alerts[1]["startsAt"]
+
+
+async def test_deliveries_are_in_the_event_log(make_post: MakePost, peer: ServedPeer, store: Store) -> None:
+    post = make_post(peer.url)
+    await post.say(ticket())
+    await post.deliver()
+
+    logged = await store.read(lambda conn: event_log.read_events(conn))
+    assert [(e.type, e.agent_id, e.session_id) for _, e in logged] == [
+        (EventType.NOTIFICATION_DELIVERED, "researcher", "session-1")
+    ]
+    assert logged[0][1].data == {
+        "ticket_id": "ticket-1",
+        "peer": peer.url,
+        "status": "firing",
+        "attempts": 1,
+    }
+
+
+async def test_without_any_peer_what_holds_waits_and_what_ended_is_closed(make_post: MakePost) -> None:
+    post = make_post()
+    await post.say(ticket())
+    await post.deliver()
+    assert post.outbox.status()["pending"] == 1
+    await post.say(ticket(**RESOLVED))
+    await post.deliver()
+    await post.deliver()
+
+    assert post.outbox.status() == {"active": 0, "pending": 0, "oldest": None, "peers": [], "refused": []}
+
+
+async def test_a_ticket_that_waits_for_triage_or_was_dismissed_is_nobody_s_business(
+    make_post: MakePost, peer: ServedPeer
+) -> None:
+    post = make_post(peer.url)
+    for status in (TicketStatus.OPEN, TicketStatus.DISMISSED, TicketStatus.RESOLVED):
+        await post.say(ticket(status=status))
+        await post.deliver()
+
+    assert peer.peer.alerts == []
+
+
+async def test_a_wake_before_the_commit_is_delivered_within_a_moment(
+    make_post: MakePost, store: Store, peer: ServedPeer
+) -> None:
+    """The service wakes the outbox inside the transaction: nothing is to be seen yet."""
+    post = make_post(peer.url)
+    outbox = Outbox(
+        store,
+        post.settings,
+        AlertmanagerClient(),
+        clock=time.time,
+        publish=post._publish,
+        registry=CollectorRegistry(),
+    )
+    loop = asyncio.get_running_loop()
+    running = asyncio.create_task(outbox.run())
+    await asyncio.sleep(0)
+
+    def write(conn: Connection) -> None:
+        enqueue(conn, ticket(), post.settings, time.time())
+        loop.call_soon_threadsafe(outbox.wake)
+        time.sleep(0.05)
+
+    began = time.perf_counter()
+    await store.transact(write)
+    await asyncio.wait_for(peer.peer.arrived.wait(), 3)
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+
+    # Far below the idle look at the outbox, which is what would find it otherwise.
+    assert time.perf_counter() - began < 2
+    assert len(peer.peer.alerts) == 1
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 429, 500, 503])
+async def test_what_is_the_peer_s_fault_is_tried_again(
+    make_post: MakePost, peer: ServedPeer, status: int
+) -> None:
+    post = make_post(peer.url)
+    await post.say(ticket())
+    peer.peer.status = status
+    await post.deliver()
+    peer.peer.status = 200
+    await post.deliver(after=2)
+
+    assert len(peer.peer.alerts) == 1

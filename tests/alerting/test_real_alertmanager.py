@@ -1,0 +1,204 @@
+"""The rendered configuration in the real Alertmanager: what people receive, and what they do not."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from queenright.alerting.alertmanager import AlertmanagerClient, AlertsRefused, PostedAlert
+from queenright.alerting.outbox import Outbox, enqueue
+from queenright.alerting.recorder import Message
+from queenright.alerting.settings import AlertingSettings
+from queenright.alerting.webhook import parse_webhook
+from queenright.health.findings import Severity
+from queenright.health.store import Store
+from queenright.health.tickets import TicketStatus
+from queenright.runtime.events import AgentEvent
+from tests.alerting.conftest import RealAlertmanager
+from tests.alerting.parts import ticket
+
+
+def alert(**labels: str) -> PostedAlert:
+    now = time.time()
+    annotations = {"summary": f"{labels['alertname']}.", "runbook_url": "http://127.0.0.1:8420/runbooks/X"}
+    return PostedAlert(
+        labels={"cluster": "default", **labels},
+        annotations=annotations,
+        starts_at=now,
+        ends_at=now + 3600,
+    )
+
+
+def queen(severity: str, agent: str = "researcher") -> PostedAlert:
+    return alert(
+        alertname="QueenrightIntervention",
+        agent=agent,
+        cause="doom_loop",
+        severity=severity,
+        ticket_severity=severity,
+        source="queen",
+    )
+
+
+def by(messages: object, channel: str, status: str) -> list[Message]:
+    return [m for m in messages if (m.channel, m.status) == (channel, status)]  # type: ignore[attr-defined]  # a deque
+
+
+async def test_a_ticket_is_one_page_on_each_channel_and_one_all_clear(
+    alertmanager: RealAlertmanager, store: Store
+) -> None:
+    """B37, B39: through the outbox and the real Alertmanager, in Slack's and PagerDuty's own formats."""
+    settings = AlertingSettings(
+        alertmanager_urls=(alertmanager.url,),
+        dashboard_url="http://127.0.0.1:3000/d/queenright-agent?var-agent={agent}",
+        trace_url="http://127.0.0.1:3200/trace/{trace_id}",
+    )
+
+    async def publish(*events: AgentEvent) -> None: ...
+
+    client = AlertmanagerClient()
+    outbox = Outbox(store, settings, client, clock=time.time, publish=publish, registry=CollectorRegistry())
+    told = ticket(trace_id="abc123", evidence_snippet="no results <for> 'hive' & \"bees\"")
+    await store.transact(lambda conn: enqueue(conn, told, settings, time.time()))
+    await outbox.deliver_due(time.time())
+    received = alertmanager.recorder.received
+    await alertmanager.until(lambda: len(received) >= 2, "a page on both channels")
+    # The repeats and every other change of the ticket are silent.
+    for occurrences in range(2, 6):
+        again = told.model_copy(update={"occurrences": occurrences})
+        await store.transact(lambda conn, again=again: enqueue(conn, again, settings, time.time()))  # type: ignore[misc]  # mypy cannot infer a lambda's default
+        await outbox.deliver_due(time.time() + 60 * occurrences)
+    assert len(received) == 2
+    over = told.model_copy(update={"status": TicketStatus.RESOLVED})
+    await store.transact(lambda conn: enqueue(conn, over, settings, time.time()))
+    await outbox.deliver_due(time.time())
+    await alertmanager.until(lambda: len(received) >= 4, "the all-clear on both channels")
+    await client.aclose()
+
+    assert not alertmanager.recorder.refused
+    [slack], [page] = by(received, "slack", "firing"), by(received, "pagerduty", "firing")
+    [attachment] = slack.body["attachments"]
+    assert attachment["title"] == "researcher is in a loop (high)."
+    assert attachment["color"] == "danger"
+    assert told.analysis in attachment["text"]
+    assert told.suggested_action in attachment["text"]
+    assert told.evidence_snippet in attachment["text"]
+    assert "<http://127.0.0.1:3000/d/queenright-agent?var-agent=researcher|Dashboard>" in attachment["text"]
+    assert "<http://127.0.0.1:3200/trace/abc123|Trace>" in attachment["text"]
+    assert {f["title"]: f["value"] for f in attachment["fields"]} == {
+        "Agent": "researcher",
+        "Severity": "critical (ticket: high)",
+    }
+    assert {a["text"]: a["url"] for a in attachment["actions"]} == {
+        "Ticket": "http://127.0.0.1:8420/tickets/ticket-1",
+        "Runbook": "http://127.0.0.1:8420/runbooks/QueenrightIntervention",
+    }
+    payload = page.body["payload"]
+    assert (payload["summary"], payload["severity"]) == ("researcher is in a loop (high).", "critical")
+    assert (payload["component"], payload["class"]) == ("researcher", "doom_loop")
+    assert payload["custom_details"]["analysis"] == told.analysis
+    assert payload["custom_details"]["evidence"] == told.evidence_snippet
+    assert {link["text"] for link in page.body["links"]} == {"Ticket", "Runbook", "Dashboard", "Trace"}
+    assert page.body["routing_key"] == "k" * 32
+    [cleared], [closed] = by(received, "slack", "resolved"), by(received, "pagerduty", "resolved")
+    assert cleared.title == "Resolved: researcher is in a loop (high)."
+    assert closed.body["dedup_key"] == page.body["dedup_key"]
+
+
+async def test_a_lesser_severity_reaches_slack_alone_and_a_rise_ends_it_in_silence(
+    alertmanager: RealAlertmanager, store: Store
+) -> None:
+    """B38: medium is for Slack; risen to critical it is one page, and no false all-clear."""
+    settings = AlertingSettings(alertmanager_urls=(alertmanager.url,))
+
+    async def publish(*events: AgentEvent) -> None: ...
+
+    client = AlertmanagerClient()
+    outbox = Outbox(store, settings, client, clock=time.time, publish=publish, registry=CollectorRegistry())
+    received = alertmanager.recorder.received
+    for severity, count in ((Severity.MEDIUM, 1), (Severity.CRITICAL, 3)):
+        risen = ticket(severity=severity)
+        await store.transact(lambda conn, risen=risen: enqueue(conn, risen, settings, time.time()))  # type: ignore[misc]  # mypy cannot infer a lambda's default
+        await outbox.deliver_due(time.time())
+        await alertmanager.until(lambda count=count: len(received) >= count, f"{severity} told")  # type: ignore[misc]
+    # Two more flushes of the group whose alert has ended: another alert shows that they went by.
+    await client.post_alerts(alertmanager.address, [queen("warning", agent="other")])
+    await alertmanager.until(lambda: len(received) >= 4, "the other agent's alert")
+    await client.post_alerts(alertmanager.address, [queen("warning", agent="third")])
+    await alertmanager.until(lambda: len(received) >= 5, "the third agent's alert")
+    await client.aclose()
+
+    assert [(m.channel, m.status) for m in received if "researcher" in m.title] == [
+        ("slack", "firing"),
+        *sorted(
+            [("slack", "firing"), ("pagerduty", "firing")], key=lambda pair: received[1].channel != pair[0]
+        ),
+    ]
+    assert not by(received, "slack", "resolved")
+
+
+async def test_a_symptom_wakes_the_judge_and_nobody_else(alertmanager: RealAlertmanager) -> None:
+    client = AlertmanagerClient()
+    symptom = alert(alertname="QueenrightLoop", agent="researcher", severity="critical", source="rules")
+    await client.post_alerts(alertmanager.address, [symptom])
+    await alertmanager.until(lambda: bool(alertmanager.woken), "the judge is woken")
+    await client.post_alerts(alertmanager.address, [queen("warning", agent="other")])
+    await alertmanager.until(lambda: bool(alertmanager.recorder.received), "the other agent's alert")
+    await client.aclose()
+
+    [woken] = parse_webhook(alertmanager.woken[0])
+    assert (woken.alertname, woken.agent, woken.status) == ("QueenrightLoop", "researcher", "firing")
+    assert not any("Loop" in m.title for m in alertmanager.recorder.received)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "other"),
+    [
+        (queen("critical"), queen("warning"), queen("warning", agent="other")),
+        (queen("critical"), queen("info"), queen("info", agent="other")),
+        (
+            queen("critical"),
+            alert(alertname="QueenrightLoop", agent="researcher", severity="critical", source="rules"),
+            alert(alertname="QueenrightLoop", agent="other", severity="critical", source="rules"),
+        ),
+        (
+            alert(alertname="QueenrightFleetDegraded", severity="critical", source="monitor"),
+            queen("critical"),
+            None,
+        ),
+        (
+            alert(alertname="QueenrightMonitorDown", severity="critical", source="monitor", job="queenright"),
+            alert(alertname="QueenrightJudgeSilent", severity="critical", source="monitor"),
+            alert(alertname="QueenrightWatchdog", severity="none", source="monitor"),
+        ),
+    ],
+    ids=["critical-warning", "critical-info", "intervention-symptom", "fleet-agent", "down-silent"],
+)
+async def test_an_inhibition_inhibits_what_it_should_and_nothing_else(
+    alertmanager: RealAlertmanager, source: PostedAlert, target: PostedAlert, other: PostedAlert | None
+) -> None:
+    client = AlertmanagerClient()
+    await client.post_alerts(alertmanager.address, [a for a in (source, target, other) if a])
+    found = await client.alerts(alertmanager.address)
+    await client.aclose()
+
+    inhibited = {json.dumps(a["labels"], sort_keys=True) for a in found if a["status"]["inhibitedBy"]}
+    assert len(found) == (3 if other else 2)
+    assert inhibited == {json.dumps(target.labels, sort_keys=True)}
+
+
+async def test_the_client_knows_a_refusal_and_that_the_others_were_kept(
+    alertmanager: RealAlertmanager,
+) -> None:
+    client = AlertmanagerClient()
+    bad = PostedAlert(labels={}, annotations={}, starts_at=time.time(), ends_at=time.time() + 60)
+    with pytest.raises(AlertsRefused, match="at least one label pair required"):
+        await client.post_alerts(alertmanager.address, [queen("warning"), bad])
+
+    assert len(await client.alerts(alertmanager.address, agent="researcher")) == 1
+    assert await client.ready(alertmanager.address)
+    assert (await client.status(alertmanager.address))["versionInfo"]["version"]
+    await client.aclose()

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from queenright.alerting.recorder import Message, Recorder
+
+SLACK = {"attachments": [{"title": "a is in a loop.", "text": "why", "color": "danger"}]}
+PAGE = {
+    "routing_key": "k" * 32,
+    "event_action": "trigger",
+    "dedup_key": "d",
+    "payload": {"summary": "s", "source": "q", "severity": "critical"},
+}
+ENQUEUE = "/pagerduty/v2/enqueue"
+
+
+@pytest.fixture
+def recorder() -> Recorder:
+    return Recorder(clock=lambda: 7.0)
+
+
+@pytest.fixture
+async def http(recorder: Recorder) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(recorder), base_url="http://r") as client:
+        yield client
+
+
+async def test_slack_is_answered_as_slack_answers(http: httpx.AsyncClient, recorder: Recorder) -> None:
+    answer = await http.post("/slack/services/T/B/X", json=SLACK)
+    assert (answer.status_code, answer.text) == (200, "ok")
+    [message] = recorder.received
+    assert (message.time, message.channel, message.status) == (7.0, "slack", "firing")
+    assert (message.title, message.text) == ("a is in a loop.", "why")
+
+
+async def test_pagerduty_is_answered_as_pagerduty_answers(
+    http: httpx.AsyncClient, recorder: Recorder
+) -> None:
+    answer = await http.post(ENQUEUE, json=PAGE)
+    assert answer.status_code == 202
+    assert answer.json() == {"status": "success", "message": "Event processed", "dedup_key": "d"}
+    await http.post(ENQUEUE, json={"routing_key": "k" * 32, "event_action": "resolve", "dedup_key": "d"})
+    assert [m.status for m in recorder.received] == ["firing", "resolved"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/slack/x", {}),
+        ("/slack/x", {"attachments": ["text"]}),
+        ("/slack/x", []),
+        (ENQUEUE, {}),
+        (ENQUEUE, PAGE | {"routing_key": "short"}),
+        (ENQUEUE, PAGE | {"event_action": "shout"}),
+        (ENQUEUE, PAGE | {"payload": {"summary": "s", "source": "q", "severity": "bad"}}),
+        (ENQUEUE, PAGE | {"payload": {"summary": "", "source": "q", "severity": "info"}}),
+        (ENQUEUE, PAGE | {"payload": {"summary": "s" * 1025, "source": "q", "severity": "info"}}),
+        (ENQUEUE, {"routing_key": "k" * 32, "event_action": "resolve"}),
+    ],
+)
+async def test_what_the_real_ones_refuse_is_refused(
+    http: httpx.AsyncClient, recorder: Recorder, path: str, body: Any
+) -> None:
+    answer = await http.post(path, json=body)
+    assert answer.status_code == 400
+    assert not recorder.received
+    assert len(recorder.refused) == 1
+
+
+async def test_other_requests_are_no_messages(http: httpx.AsyncClient, recorder: Recorder) -> None:
+    assert (await http.post("/slack/x", content=b"{")).status_code == 400
+    assert (await http.get("/slack/x")).status_code == 405
+    assert (await http.post("/else", json={})).status_code == 404
+    assert (await http.post("/slack/x", content=b"x" * (2 << 20))).status_code == 413
+    assert (await http.post("/deadman", json={})).status_code == 200
+    assert recorder.deadman_at == 7.0
+    assert not recorder.received
+
+
+async def test_the_latest_two_hundred_are_kept_and_each_is_told() -> None:
+    told: list[Message] = []
+    recorder = Recorder(told.append)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(recorder), base_url="http://r") as http:
+        for number in range(205):
+            await http.post("/slack/x", json={"text": str(number)})
+    assert len(told) == 205
+    assert [m.title for m in recorder.received] == [str(n) for n in range(5, 205)]

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queenright.alerting.webhook import SymptomAlert, WebhookRefused, parse_webhook
+
+ALERT = {"status": "firing", "labels": {"alertname": "QueenrightLoop", "agent": "a"}, "annotations": {}}
+
+
+def body(**changes: Any) -> str:
+    return json.dumps({"version": "4", "status": "firing", "receiver": "judge", "alerts": [ALERT]} | changes)
+
+
+def test_every_alert_of_a_group_is_read() -> None:
+    other = {"status": "resolved", "labels": {"alertname": "QueenrightErrorRate"}}
+    assert parse_webhook(body(alerts=[ALERT, other])) == [
+        SymptomAlert(alertname="QueenrightLoop", agent="a", status="firing"),
+        SymptomAlert(alertname="QueenrightErrorRate", agent="", status="resolved"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ("", "body"),
+        ("[]", "body"),
+        ("{", "body"),
+        (body(version="3"), "version"),
+        (body(version=4), "version"),
+        (body(alerts=None), "alerts"),
+        (body(alerts={}), "alerts"),
+        (body(alerts=["x"]), "alerts.0"),
+        (body(alerts=[ALERT | {"status": "maybe"}]), "alerts.0.status"),
+        (body(alerts=[{"status": "firing"}]), "alerts.0.labels"),
+        (body(alerts=[ALERT | {"labels": {"agent": "a"}}]), "alerts.0.labels.alertname"),
+        (body(alerts=[ALERT | {"labels": {"alertname": "x", "agent": 1}}]), "alerts.0.labels.agent"),
+    ],
+)
+def test_what_is_wrong_is_named(text: str, field: str) -> None:
+    with pytest.raises(WebhookRefused, match=rf"^{field}: ") as caught:
+        parse_webhook(text)
+    assert isinstance(caught.value, ValueError)
+
+
+@given(st.binary(max_size=200))
+def test_nothing_else_is_ever_raised(raw: bytes) -> None:
+    with contextlib.suppress(WebhookRefused):
+        parse_webhook(raw)
