@@ -166,8 +166,8 @@ async def test_a_symptom_wakes_the_judge_and_nobody_else(alertmanager: RealAlert
         ),
         (
             alert(alertname="QueenrightFleetDegraded", severity="critical", source="monitor"),
-            queen("critical"),
-            None,
+            queen("warning"),
+            queen("critical", agent="other"),
         ),
         (
             alert(alertname="QueenrightMonitorDown", severity="critical", source="monitor", job="queenright"),

@@ -116,6 +116,38 @@ def test_a_second_one_on_the_same_folder_says_that_one_is_running(up: Up, storag
     assert str(up.process.pid) in second.printed
 
 
+def test_a_second_one_in_another_folder_learns_who_has_the_port(up: Up, storage: Path) -> None:
+    port = up.wait_for(r"Status page\s+http://\S+:(\d+)")
+
+    second = Up(storage.with_name("elsewhere"), *FREE_PORTS[1:], f"--port={port}")
+
+    assert second.process.wait(30) == 1
+    assert "a Queenright that is running already" in second.printed
+
+
+@pytest.mark.parametrize(
+    ("option", "content", "said"),
+    [
+        ("--slack-url-file", None, "cannot be read"),
+        ("--slack-url-file", "", "does not hold a Slack webhook URL"),
+        ("--slack-url-file", "hunter2", "does not hold a Slack webhook URL"),
+        ("--pagerduty-key-file", "two words", "does not hold a PagerDuty routing key"),
+    ],
+)
+def test_a_secret_file_that_cannot_serve_is_refused_at_start(
+    storage: Path, tmp_path: Path, option: str, content: str | None, said: str
+) -> None:
+    file = tmp_path / "secret"
+    if content is not None:
+        file.write_text(content, encoding="utf-8")
+
+    refused = Up(storage, *FREE_PORTS, f"{option}={file}")
+
+    assert refused.process.wait(30) == 1
+    assert f"{option} {file} {said}" in " ".join(refused.printed.split())
+    assert "hunter2" not in refused.printed
+
+
 def test_a_taken_port_is_named_with_the_way_out(storage: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

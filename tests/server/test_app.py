@@ -178,7 +178,6 @@ async def test_every_metric_of_the_service_is_on_its_page(running: Running, http
         "queenright_circuit_breaker_transitions_total",
         "queenright_interventions_total",
         "queenright_recoveries_total",
-        "queenright_telemetry_dropped_total",
         "queenright_time_to_intervention_seconds",
     }
 

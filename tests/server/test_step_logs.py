@@ -67,3 +67,22 @@ async def test_a_worker_that_sends_and_writes_is_counted_once(settings: Settings
         steps = await steps_of(running.service, at_least=5)
 
     assert steps == 5
+
+
+async def test_a_log_that_cannot_be_read_harms_no_other_and_lines_that_are_no_steps_are_counted(
+    settings: Settings, tmp_path: Path
+) -> None:
+    agents = tmp_path / "agents"
+    (agents / "sessions" / "a-folder" / "logs" / "tool_logs.jsonl").mkdir(parents=True)
+    await asyncio.to_thread(works, agents, DEAD_END, session="three", steps=3)
+    log = agents / "sessions" / "three" / "logs" / "tool_logs.jsonl"
+    log.write_text("{broken\n" + log.read_text("utf-8") + "[]\n", encoding="utf-8")
+
+    async with serving(settings.model_copy(update={"step_logs": (agents,)})) as running:
+        steps = await steps_of(running.service, at_least=3)
+        ready = running.service.ready()
+        page = running.service.metrics.render().decode()
+
+    assert steps == 3
+    assert ready == []
+    assert 'queenright_telemetry_dropped_total{signal="step_log"} 2.0' in page

@@ -12,14 +12,15 @@ import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, Row, delete, insert, select, update
 
 from queenright.alerting.alert import alert_for, annotations_for, outside_severity
 from queenright.alerting.settings import AlertingSettings
 from queenright.health.tables import OUTBOX, OUTBOX_DELIVERIES
 from queenright.health.tickets import EscalationTicket, TicketStatus
+from queenright.instrumentation.redaction import redact
 
 Status = Literal["firing", "resolved"]
 
@@ -69,6 +70,42 @@ class Receipt:
     at: float
     attempts: int
     error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handover:
+    """What became of one notification, or of its end, at one peer."""
+
+    peer: str
+    """The peer's URL, without credentials."""
+    status: Status
+    delivered_at: float | None
+    """When the peer took it, in seconds since the epoch."""
+    attempts: int
+    """How often it was sent until it was taken; 0 and delivered if the peer need not be told of this end."""
+    last_error: str | None
+    """Why it was not taken at the last attempt."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandedOver:
+    """One notification, and what each peer has been told of it. Times in seconds since the epoch."""
+
+    id: int
+    ticket_id: str
+    agent: str
+    cause: str
+    severity: str
+    """The word that people see and alerts are routed by."""
+    ticket_severity: str
+    """The ticket's severity when this alert was first sent."""
+    title: str
+    status: Status
+    """``resolved`` once it has ended, for whatever reason."""
+    written_at: float
+    ended_at: float | None
+    peers: tuple[Handover, ...]
+    """By peer, the firing alert before its end; a peer to which nothing was sent yet is not among them."""
 
 
 def alert_key(labels: dict[str, str]) -> str:
@@ -161,6 +198,46 @@ def read_active(conn: Connection) -> list[Notification]:
     return list(found.values())
 
 
+def handed_over(conn: Connection, limit: int = 50) -> list[HandedOver]:
+    """Return the latest notifications, active or not, with what became of them at each peer; newest first."""
+    rows = conn.execute(select(OUTBOX).order_by(OUTBOX.c.id.desc()).limit(limit)).all()
+    found: dict[int, list[Handover]] = {row.id: [] for row in rows}
+    table = OUTBOX_DELIVERIES
+    deliveries = conn.execute(
+        select(table)
+        .where(table.c.outbox_id.in_(found), table.c.peer != _NOBODY)
+        .order_by(table.c.peer, table.c.status)
+    )
+    for row in deliveries:
+        found[row.outbox_id].append(
+            Handover(
+                peer=row.peer,
+                status=row.status,
+                delivered_at=row.delivered_at,
+                attempts=row.attempts,
+                # A peer's own words: whatever it, or a proxy before it, chose to repeat of the request.
+                last_error=redact(row.last_error) if row.last_error else None,
+            )
+        )
+    return [_handed_over(row, tuple(found[row.id])) for row in rows]
+
+
+def _handed_over(row: Row[Any], peers: tuple[Handover, ...]) -> HandedOver:
+    return HandedOver(
+        id=row.id,
+        ticket_id=row.ticket_id,
+        agent=row.labels["agent"],
+        cause=row.labels["cause"],
+        severity=row.labels["severity"],
+        ticket_severity=row.labels["ticket_severity"],
+        title=row.annotations["summary"],
+        status="firing" if row.ends_at is None else "resolved",
+        written_at=row.created_at,
+        ended_at=row.ends_at,
+        peers=peers,
+    )
+
+
 def _notification(row: object) -> Notification:
     values = dict(row)  # type: ignore[call-overload]  # a RowMapping, which SQLAlchemy types as opaque
     values["key"] = values.pop("alert_key")
@@ -185,7 +262,7 @@ def record(conn: Connection, receipts: Iterable[Receipt], peers: Collection[str]
             table.c.peer == receipt.peer,
             table.c.status == receipt.status,
         )
-        known = conn.execute(select(table.c.delivered_at).where(*where)).one_or_none()
+        known = conn.execute(select(table.c.delivered_at, table.c.attempts).where(*where)).one_or_none()
         if known is not None and known.delivered_at is not None:
             continue
         values = {
@@ -195,6 +272,9 @@ def record(conn: Connection, receipts: Iterable[Receipt], peers: Collection[str]
             "last_error": receipt.error,
         }
         if known is not None:
+            # A process that was restarted counts from one again; the table remembers. An end that need
+            # not be told any more was no attempt.
+            values["attempts"] = max(receipt.attempts, known.attempts + 1) if receipt.attempts else 0
             conn.execute(update(table).where(*where).values(**values))
         else:
             key = {"outbox_id": receipt.notification_id, "peer": receipt.peer, "status": receipt.status}

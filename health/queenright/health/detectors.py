@@ -103,7 +103,9 @@ def _loop(repeat: Repeat, settings: HealthSettings) -> Finding | None:
     elif in_cycle:
         how = f"{repeat.times} times with the same arguments and result, in a cycle of {repeat.period} calls"
     elif in_a_row or often:
-        how = f"{repeat.times} times with the same arguments and result, {repeat.run} of them in a row"
+        how = f"{repeat.times} times with the same arguments and result"
+        if repeat.run > 1:
+            how += " in a row" if repeat.run == repeat.times else f", the last {repeat.run} in a row"
     else:
         return None
     return Finding(

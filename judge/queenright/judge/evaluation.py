@@ -21,13 +21,14 @@ from queenright.health.detectors import detect
 from queenright.health.findings import Finding, FindingKind, Severity
 from queenright.health.settings import HealthSettings
 from queenright.health.vitals import VitalSigns
+from queenright.instrumentation.errors import QueenrightError
 from queenright.runtime.events import AgentEvent, EventType
 
 _NO_CLOCK_STEP: Final = 1.0
 """Seconds between the steps of a run that has no times: too short to look like silence."""
 
 
-class RunRefused(ValueError):
+class RunRefused(QueenrightError, ValueError):
     """Raised for a line that is no recorded run; says where and why."""
 
 

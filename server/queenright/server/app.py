@@ -174,6 +174,11 @@ def create_app(service: Service) -> FastAPI:
                 service.judging.wake(symptom.agent or None, reason=symptom.alertname)
         return {"symptoms": len(symptoms)}
 
+    @app.post("/api/deadman", status_code=204)
+    async def deadman() -> None:
+        """The Watchdog alert, back through Prometheus and Alertmanager: the whole chain works."""
+        service.deadman_at = service.clock()
+
     @app.get("/healthz", response_class=PlainTextResponse)
     async def healthz() -> str:
         """The process lives."""

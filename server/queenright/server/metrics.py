@@ -66,6 +66,11 @@ class ServiceMetrics:
         self._check_duration = _histogram(names.HEALTH_CHECK_DURATION, registry)
         self._delay = _histogram(names.DETECTION_DELAY, registry, buckets=_DELAY_BUCKETS)
         self._series_limited = _counter(names.SERIES_LIMITED, registry)
+        self._series_limited.labels(names.AGENT_STATE.name)
+        self.telemetry_dropped = _counter(names.TELEMETRY_DROPPED, registry)
+        """Requests that could not be passed on, by signal, and lines of step logs that are no steps."""
+        for signal in ("traces", "logs", "metrics", "step_log"):
+            self.telemetry_dropped.labels(signal)
         self.evaluated = 0
         """How many workers the last sweep really looked at."""
         registry.register(_Fleet(self, workers, agent_limit, self._series_limited))

@@ -14,7 +14,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Sequence
-from pathlib import Path
 
 from opentelemetry import trace
 from opentelemetry.trace import Tracer
@@ -27,7 +26,6 @@ from queenright.alerting.recorder import Recorder
 from queenright.health import event_log
 from queenright.health.findings import WorkerKey
 from queenright.health.monitor import HealthMonitor, WorkerHealth
-from queenright.health.steplog import StepLogReader
 from queenright.health.store import Store
 from queenright.health.ticket_service import TicketService
 from queenright.health.tickets import EscalationTicket
@@ -36,6 +34,7 @@ from queenright.runtime.bus import EventBus
 from queenright.runtime.events import ALERT_CLASS, AgentEvent, Clock, EventType
 from queenright.server.metrics import ServiceMetrics
 from queenright.server.settings import Settings
+from queenright.server.step_logs import StepLogs
 from queenright.server.tracing import TRACED, EventTracer
 
 _log = logging.getLogger(__name__)
@@ -98,6 +97,8 @@ class Service:
         """The latest alert-class events, for the status page."""
         self.recorder: Recorder | None = None
         """The stand-in for Slack and PagerDuty, where there is one."""
+        self.deadman_at: float | None = None
+        """When the Watchdog alert last came back through Prometheus and Alertmanager."""
         self.stopping = asyncio.Event()
         """Set when open event streams should end."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -161,7 +162,12 @@ class Service:
             asyncio.create_task(self.outbox.run(), name="outbox"),
         ]
         if settings.step_logs:
-            self._tasks.append(asyncio.create_task(self._follow_step_logs(), name="step-logs"))
+            logs = StepLogs(
+                settings.step_logs,
+                take_in=self._from_step_log,
+                on_skipped=lambda lines: self.metrics.telemetry_dropped.labels("step_log").inc(lines),
+            )
+            self._tasks.append(asyncio.create_task(logs.run(), name="step-logs"))
 
     async def stop(self) -> None:
         """Stop everything; what was decided is durable already."""
@@ -240,16 +246,8 @@ class Service:
                 self.metrics.swept(0, time.perf_counter() - began, failed=True)
             await asyncio.sleep(self.settings.health_monitoring.health_check.interval_seconds)
 
-    async def _follow_step_logs(self) -> None:
-        """Read what was appended to step logs of workers that send no telemetry."""
-        readers: dict[Path, StepLogReader] = {}
-        while True:
-            for path in await asyncio.to_thread(self._step_logs):
-                readers.setdefault(path, StepLogReader(path))
-            for reader in readers.values():
-                while events := await asyncio.to_thread(reader.read):
-                    await self._take_in([event for event in events if self._is_news(event)])
-            await asyncio.sleep(_LONGEST_SLEEP)
+    async def _from_step_log(self, events: Sequence[AgentEvent]) -> None:
+        await self._take_in([event for event in events if self._is_news(event)])
 
     def _is_news(self, event: AgentEvent) -> bool:
         """Not what came over OTLP too, nor what was read before a restart."""
@@ -257,13 +255,6 @@ class Service:
             return False
         known = self.monitor.get(event.agent_id, event.session_id)
         return known is None or event.time > self._replayed.get(known.key, 0.0)
-
-    def _step_logs(self) -> list[Path]:
-        return [
-            path
-            for folder in self.settings.step_logs
-            for path in sorted(folder.glob("sessions/*/logs/tool_logs.jsonl"))
-        ]
 
     # -- what events set off --------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ import socket
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
+import httpx
 import uvicorn
 
 from queenright.instrumentation.errors import QueenrightError
@@ -17,12 +18,21 @@ from queenright.instrumentation.errors import QueenrightError
 class PortTaken(QueenrightError):
     """Raised when another program listens on a port: names it and the way out."""
 
-    def __init__(self, what: str, host: str, port: int, option: str) -> None:
+    def __init__(self, what: str, host: str, port: int, option: str, *, by: str = "another program") -> None:
         super().__init__(
-            f"Port {port} on {host}, for {what}, is taken by another program. "
-            f"Stop that program, or choose another port with {option}."
+            f"Port {port} on {host}, for {what}, is taken by {by}. "
+            f"Stop it, or choose another port with {option}."
         )
         self.port = port
+
+
+def _listener(host: str, port: int) -> str:
+    """Say who listens there, if it is one of us."""
+    with contextlib.suppress(httpx.HTTPError):
+        answer = httpx.get(f"http://{host}:{port}/readyz", timeout=1, trust_env=False)
+        if answer.headers.get("content-type", "").startswith("application/json") and "ready" in answer.text:
+            return "a Queenright that is running already"
+    return "another program"
 
 
 def listen(host: str, port: int, *, what: str, option: str) -> socket.socket:
@@ -46,7 +56,7 @@ def listen(host: str, port: int, *, what: str, option: str) -> socket.socket:
     except OSError as error:
         sock.close()
         if error.errno == errno.EADDRINUSE:
-            raise PortTaken(what, host, port, option) from None
+            raise PortTaken(what, host, port, option, by=_listener(host, port)) from None
         raise QueenrightError(f"Cannot listen on {host}:{port} for {what}: {error.strerror}.") from None
     sock.setblocking(False)
     return sock

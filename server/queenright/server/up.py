@@ -34,6 +34,8 @@ from queenright.server.settings import Settings
 from queenright.server.sockets import free_port, listen, listening, url_of
 from queenright.server.tracing import tracer_provider
 
+_API: Final = "the API and the status page"
+
 Say = Callable[[str], None]
 Find = Callable[[str], Path | None]
 
@@ -56,6 +58,10 @@ class AlreadyRunning(QueenrightError):
             f"Queenright is already running on {storage} ({running}). "
             "Stop it with Ctrl-C in its terminal, or use another folder with --storage."
         )
+
+
+class SecretRefused(QueenrightError):
+    """Raised when a file does not hold the secret it should; never says what it holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +125,7 @@ async def serving(settings: Settings, *, registry: CollectorRegistry | None = No
     """
     http, otlp = settings.http, settings.otlp
     async with contextlib.AsyncExitStack() as stack:
-        api_socket = listen(http.host, http.port, what="the API and the status page", option="--port")
+        api_socket = listen(http.host, http.port, what=_API, option="--port")
         stack.enter_context(contextlib.closing(api_socket))
         otlp_socket = listen(otlp.host, otlp.port, what="telemetry (OTLP)", option="--otlp-port")
         stack.enter_context(contextlib.closing(otlp_socket))
@@ -127,7 +133,7 @@ async def serving(settings: Settings, *, registry: CollectorRegistry | None = No
         service = await stack.enter_async_context(_service(settings, registry, url_of(otlp_socket)))
         forwarder = None
         if otlp.forward:
-            forwarder = Forwarder(otlp.forward, registry=service.registry)
+            forwarder = Forwarder(otlp.forward, dropped=service.metrics.telemetry_dropped)
             await forwarder.start()
             stack.push_async_callback(forwarder.stop)
         receiver = otlp_app(
@@ -153,10 +159,16 @@ async def up(
         find: Returns where a program is, None if it is not to be had.
 
     Raises:
-        AlreadyRunning, PortTaken, ChildFailed, StoreError: with the way out in the message.
+        AlreadyRunning, PortTaken, ChildFailed, SecretRefused, StoreError: with the way out in the message.
     """
+    _refuse_unusable(
+        options.slack_url_file, "--slack-url-file", "a Slack webhook URL", ("https://", "http://")
+    )
+    _refuse_unusable(options.pagerduty_key_file, "--pagerduty-key-file", "a PagerDuty routing key", ())
     with only_one(settings.storage, f"http://{settings.http.host}:{settings.http.port}"):
         async with contextlib.AsyncExitStack() as stack:
+            # First of all ports: if another Queenright runs, this is the one that tells.
+            free_port(settings.http.host, settings.http.port, what=_API, option="--port")
             recorder = Recorder()
             receiver = listen(
                 "127.0.0.1",
@@ -206,6 +218,19 @@ async def up(
                 fleet.start()
                 stack.push_async_callback(asyncio.to_thread, fleet.stop)
             yield running
+
+
+def _refuse_unusable(file: Path | None, option: str, holds: str, starts: tuple[str, ...]) -> None:
+    """Alertmanager would start with a secret file it cannot use, and the page would be lost in its log."""
+    if file is None:
+        return
+    try:
+        secret = file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise SecretRefused(f"{option} {file} cannot be read ({why}); it should hold {holds}.") from None
+    if not secret or (starts and not secret.startswith(starts)) or len(secret.split()) != 1:
+        raise SecretRefused(f"{option} {file} does not hold {holds} alone on its line.")
 
 
 def _alertmanager_address(

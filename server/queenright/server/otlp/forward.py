@@ -19,9 +19,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import httpx
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import Counter
 
-from queenright.instrumentation import names
 from queenright.runtime.events import new_id
 
 logger = logging.getLogger(__name__)
@@ -72,7 +71,7 @@ class Forwarder:
         url: The endpoint without the signal's path (``https://collector:4318``); a user and password in
             it become an ``Authorization`` header where the agent sent none, and are never printed.
         max_bytes: How much may wait.
-        registry: Where ``queenright_telemetry_dropped_total`` is registered.
+        dropped: Counts what was given up, by signal (``queenright_telemetry_dropped_total``).
         senders: Requests under way at one time.
         timeout: Seconds that one try may take.
         first_delay: Seconds before the second try; doubled for each one after, up to ``max_delay``.
@@ -87,12 +86,12 @@ class Forwarder:
         url: str,
         *,
         max_bytes: int = 64 * 1024 * 1024,
-        registry: CollectorRegistry,
+        dropped: Counter,
         senders: int = 4,
         timeout: float = 10.0,
         first_delay: float = 1.0,
         max_delay: float = 30.0,
-        give_up_after: float = 300.0,
+        give_up_after: float = 3600.0,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         try:
@@ -128,8 +127,7 @@ class Forwarder:
         self._failing = False
         self.sent = 0
         self.dropped = 0
-        name = names.TELEMETRY_DROPPED
-        self._dropped = Counter(name.name, name.help, name.labels, registry=registry)
+        self._dropped = dropped
 
     def __repr__(self) -> str:
         return f"Forwarder({self._base!r})"

@@ -192,11 +192,12 @@ class OtlpReceiver:
             if declared is None:
                 self._in_flight += len(raw)
                 reserved = len(raw)
+            if self._forwarder is not None:
+                # Before anything of ours can fail: what we cannot read or keep still goes where it went.
+                self._forwarder.offer(path, scope["headers"], raw)
             decoded = await self._store(signal, headers, media_type, raw)
         finally:
             self._in_flight -= reserved
-        if self._forwarder is not None:
-            self._forwarder.offer(path, scope["headers"], raw)
         return 200, (), render(_response(signal, decoded), media_type), media_type
 
     def _declared_length(self, headers: dict[bytes, bytes]) -> int | None:
