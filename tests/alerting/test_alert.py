@@ -6,6 +6,7 @@ from pydantic import ValidationError
 from queenright.alerting.alert import alert_for
 from queenright.alerting.settings import AlertingSettings
 from queenright.health.findings import FindingKind, Severity
+from queenright.health.tickets import TicketStatus
 from queenright.instrumentation.names import ALERT_INTERVENTION
 from tests.alerting.parts import ticket
 
@@ -111,3 +112,9 @@ def test_credentials_of_a_peer_are_in_no_repr_and_no_dump() -> None:
     settings = AlertingSettings(alertmanager_urls=("http://user:hunter2@am:9093",))
     assert "hunter2" not in repr(settings)
     assert settings.model_dump(mode="json")["alertmanager_urls"] == ["http://am:9093"]
+
+
+def test_the_end_of_a_worker_is_not_told_as_a_recovery() -> None:
+    gone = ticket(status=TicketStatus.WORKER_GONE)
+
+    assert "has ended without recovering" in alert_for(gone, SETTINGS)[1]["summary"]

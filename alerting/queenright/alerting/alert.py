@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from queenright.alerting.settings import AlertingSettings
 from queenright.health.findings import FindingKind, Severity
-from queenright.health.tickets import EscalationTicket
+from queenright.health.tickets import EscalationTicket, TicketStatus
 from queenright.instrumentation.names import ALERT_INTERVENTION, SOURCE_QUEEN
 from queenright.instrumentation.redaction import redact
 
@@ -86,6 +86,9 @@ def alert_for(ticket: EscalationTicket, settings: AlertingSettings) -> tuple[dic
 def _summary(ticket: EscalationTicket) -> str:
     # The current word is here, because the label's is frozen at what it was when this alert was first sent.
     agent = redact(ticket.worker_agent_id, 100)
+    if ticket.status is TicketStatus.WORKER_GONE:
+        # Alertmanager will call it resolved; people should not take that for a recovery.
+        return f"{agent} has ended without recovering: it {_WORDS[ticket.kind]} ({ticket.severity.value})."
     return f"{agent} {_WORDS[ticket.kind]} ({ticket.severity.value})."
 
 
