@@ -82,9 +82,9 @@ class Handover:
     delivered_at: float | None
     """When the peer took it, in seconds since the epoch."""
     attempts: int
-    """How often it was sent until it was taken; 0 and delivered if the peer need not be told of this end."""
+    """How often it was sent until the peer answered; 0 and delivered if it need not be told of this end."""
     last_error: str | None
-    """Why it was not taken at the last attempt."""
+    """Why the peer refused it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +105,7 @@ class HandedOver:
     written_at: float
     ended_at: float | None
     peers: tuple[Handover, ...]
-    """By peer, the firing alert before its end; a peer to which nothing was sent yet is not among them."""
+    """By peer, the firing alert before its end; a peer that has not answered yet is not among them."""
 
 
 def alert_key(labels: dict[str, str]) -> str:
@@ -262,7 +262,7 @@ def record(conn: Connection, receipts: Iterable[Receipt], peers: Collection[str]
             table.c.peer == receipt.peer,
             table.c.status == receipt.status,
         )
-        known = conn.execute(select(table.c.delivered_at, table.c.attempts).where(*where)).one_or_none()
+        known = conn.execute(select(table.c.delivered_at).where(*where)).one_or_none()
         if known is not None and known.delivered_at is not None:
             continue
         values = {
@@ -272,9 +272,6 @@ def record(conn: Connection, receipts: Iterable[Receipt], peers: Collection[str]
             "last_error": receipt.error,
         }
         if known is not None:
-            # A process that was restarted counts from one again; the table remembers. An end that need
-            # not be told any more was no attempt.
-            values["attempts"] = max(receipt.attempts, known.attempts + 1) if receipt.attempts else 0
             conn.execute(update(table).where(*where).values(**values))
         else:
             key = {"outbox_id": receipt.notification_id, "peer": receipt.peer, "status": receipt.status}

@@ -193,7 +193,6 @@ class PeerLine:
     def _fail(self, batch: Sequence[Post], error: PeerUnavailable, told: Round, now: float) -> None:
         about = [(post, notification) for post in batch for notification in post.about]
         self._count("retried", max(1, len(about)))
-        told.receipts += [self._receipt(n, post.status, now, error.reason) for post, n in about]
         if self.failing_since is None:
             self.failing_since = now
             _log.warning("%s; trying again until it takes them", error)
