@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import html
+import re
 from collections import Counter
 from collections.abc import Callable
 
@@ -10,6 +12,7 @@ import httpx
 import pytest
 
 from queenright.alerting.recorder import Message, Recorder
+from queenright.server.settings import Settings
 from queenright.server.up import Running
 from tests.end_to_end.conftest import AgentProcess, until
 
@@ -32,12 +35,42 @@ ONE_EACH = {("slack", "firing"): 1, ("pagerduty", "firing"): 1}
 AND_RESOLVED = ONE_EACH | {("slack", "resolved"): 1, ("pagerduty", "resolved"): 1}
 
 
+TEMPLATES = {
+    "dashboard_url": "https://grafana.example/d/queenright-agent?var-agent={agent}",
+    "trace_url": "https://tempo.example/trace/{trace_id}",
+}
+
+
+@pytest.fixture
+def links() -> dict[str, str]:
+    """Templates of links to other places; a test may name some."""
+    return {}
+
+
+@pytest.fixture
+def settings(settings: Settings, links: dict[str, str]) -> Settings:
+    return settings.model_copy(update={"alerting": settings.alerting.model_copy(update=links)})
+
+
+def links_in_slack(message: Message) -> dict[str, str]:
+    [attachment] = message.body["attachments"]
+    buttons = {button["text"]: button["url"] for button in attachment["actions"]}
+    return buttons | {word: url for url, word in re.findall(r"<([^|<>]+)\|(\w+)>", message.text)}
+
+
+def links_in_pagerduty(message: Message) -> dict[str, str]:
+    return {link["text"]: link["href"] for link in message.body["links"]}
+
+
 @pytest.mark.parametrize(
-    ("script", "agent"),
-    [("looping_worker.py", "looping_agent"), ("looping_pydantic_ai.py", "pydantic_researcher")],
+    ("links", "script", "agent"),
+    [
+        (TEMPLATES, "looping_worker.py", "looping_agent"),
+        ({}, "looping_pydantic_ai.py", "pydantic_researcher"),
+    ],
 )
 async def test_a_looping_agent_is_one_page_and_one_all_clear(
-    running: Running, start_agent: StartAgent, script: str, agent: str
+    running: Running, start_agent: StartAgent, links: dict[str, str], script: str, agent: str
 ) -> None:
     """B37, B39: from a process that really loops to Slack and PagerDuty, once; resolved when it recovers."""
     process = start_agent(script, running.otlp_url)
@@ -50,20 +83,50 @@ async def test_a_looping_agent_is_one_page_and_one_all_clear(
         lambda: received(running).keys() >= AND_RESOLVED.keys(), seconds=40, what="the all-clear on both"
     )
     stderr = await asyncio.to_thread(process.stop)
+    expected = {
+        "Ticket": f"{running.url}/tickets/{ticket.ticket_id}",
+        "Runbook": f"{running.url}/runbooks/QueenrightIntervention",
+    }
+    if links:
+        expected["Dashboard"] = f"https://grafana.example/d/queenright-agent?var-agent={agent}"
+        expected["Trace"] = f"https://tempo.example/trace/{ticket.trace_id}"
+    async with httpx.AsyncClient(trust_env=False) as client:
+        ticket_page = await client.get(expected["Ticket"])
+        runbook_page = await client.get(expected["Runbook"])
 
+    recorder = running.service.recorder
     assert received(running) == AND_RESOLVED
+    assert recorder is not None
+    assert list(recorder.refused) == []
+    assert stderr == ""
     assert ticket.worker_agent_id == agent
     assert ticket.kind.value == "doom_loop"
-    assert stderr == ""
-    slack = message(running.service.recorder, "slack", "firing")
-    assert ticket.analysis is not None
-    assert ticket.analysis in slack.text
-    assert f"{running.url}/tickets/{ticket.ticket_id}" in str(slack.body)
-    pagerduty = message(running.service.recorder, "pagerduty", "firing")
-    assert pagerduty.body["payload"]["severity"] == "critical"
-    assert agent in pagerduty.body["payload"]["summary"]
-    resolved = message(running.service.recorder, "pagerduty", "resolved")
-    assert resolved.body["dedup_key"] == pagerduty.body["dedup_key"]
+    assert agent in ticket.analysis
+    assert re.fullmatch("[0-9a-f]{32}", ticket.trace_id)
+    assert (ticket_page.status_code, runbook_page.status_code) == (200, 200)
+    assert ticket.analysis in html.unescape(ticket_page.text)
+    assert "QueenrightIntervention" in runbook_page.text
+
+    for status in ("firing", "resolved"):
+        slack = message(recorder, "slack", status)
+        [attachment] = slack.body["attachments"]
+        assert slack.text.startswith(ticket.analysis)
+        assert attachment["title_link"] == expected["Ticket"]
+        assert links_in_slack(slack) == expected
+        pagerduty = message(recorder, "pagerduty", status)
+        payload = pagerduty.body["payload"]
+        assert payload["severity"] == "critical"
+        assert agent in payload["summary"]
+        assert payload["custom_details"]["analysis"] == ticket.analysis
+        assert payload["custom_details"]["ticket"] == ticket.ticket_id
+        assert pagerduty.body["client_url"] == expected["Ticket"]
+        assert links_in_pagerduty(pagerduty) == expected
+
+    firing, resolved = (message(recorder, "pagerduty", status) for status in ("firing", "resolved"))
+    assert (firing.body["event_action"], resolved.body["event_action"]) == ("trigger", "resolve")
+    assert firing.body["dedup_key"]
+    assert resolved.body["dedup_key"] == firing.body["dedup_key"]
+    assert message(recorder, "slack", "resolved").title.startswith("Resolved: ")
 
 
 async def test_prometheus_sees_the_fleet_and_its_rules(running: Running, start_agent: StartAgent) -> None:
