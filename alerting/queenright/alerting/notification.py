@@ -104,6 +104,8 @@ class HandedOver:
     """``resolved`` once it has ended, for whatever reason."""
     written_at: float
     ended_at: float | None
+    active: bool
+    """Whether it still holds, or some peer is still to be told of its end."""
     peers: tuple[Handover, ...]
     """By peer, the firing alert before its end; a peer that has not answered yet is not among them."""
 
@@ -234,6 +236,7 @@ def _handed_over(row: Row[Any], peers: tuple[Handover, ...]) -> HandedOver:
         status="firing" if row.ends_at is None else "resolved",
         written_at=row.created_at,
         ended_at=row.ends_at,
+        active=row.active,
         peers=peers,
     )
 

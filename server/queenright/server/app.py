@@ -15,12 +15,13 @@ from jinja2 import Environment, FileSystemLoader, select_autoescape
 from markdown_it import MarkdownIt
 
 from queenright.alerting.files import runbook
+from queenright.alerting.notification import handed_over
 from queenright.alerting.webhook import WebhookRefused, parse_webhook
 from queenright.health import event_log
 from queenright.health.tickets import TicketClosed, TicketUnknown, WrongStatus
 from queenright.runtime.events import ALERT_CLASS
 from queenright.server.service import Service
-from queenright.server.view import agent_row, event_line, status, ticket_row
+from queenright.server.view import agent_row, event_line, notification_row, status, ticket_row
 
 _PAGES = Path(__file__).parent / "pages"
 _PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
@@ -155,9 +156,14 @@ def create_app(service: Service) -> FastAPI:
         return await _ticket(ticket_id)
 
     @app.get("/api/notifications")
-    async def api_notifications() -> dict[str, Any]:
-        """What was handed to Alertmanager, and what was not yet."""
-        return dict(service.outbox.status())
+    async def api_notifications(limit: int = 50) -> dict[str, Any]:
+        """What was handed to Alertmanager and what was not yet, newest first; how the outbox is doing."""
+        most = max(1, min(limit, 1000))
+        found = await service.store.read(lambda connection: handed_over(connection, most))
+        outbox = service.outbox.status()
+        now = service.clock()
+        rows = [notification_row(notification, outbox, now) for notification in found]
+        return {"outbox": outbox, "notifications": rows, "next": None}
 
     @app.post("/api/alertmanager/webhook", status_code=202)
     async def webhook(request: Request) -> dict[str, int]:

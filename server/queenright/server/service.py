@@ -32,6 +32,7 @@ from queenright.health.tickets import EscalationTicket
 from queenright.judge import JudgeAndQueen
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import ALERT_CLASS, AgentEvent, Clock, EventType
+from queenright.server.latest_notifications import CHANGING, LatestNotifications
 from queenright.server.metrics import ServiceMetrics
 from queenright.server.settings import Settings
 from queenright.server.step_logs import StepLogs
@@ -96,7 +97,7 @@ class Service:
         self.recent: deque[AgentEvent] = deque(maxlen=200)
         """The latest alert-class events, for the status page."""
         self.recorder: Recorder | None = None
-        """The stand-in for Slack and PagerDuty, where there is one."""
+        """The stand-in for Slack and PagerDuty, where anything is sent to it."""
         self.deadman_at: float | None = None
         """When the Watchdog alert last came back through Prometheus and Alertmanager."""
         self.stopping = asyncio.Event()
@@ -151,15 +152,19 @@ class Service:
             registry=self.registry,
             tracer=self._tracer,
         )
+        self.notifications = LatestNotifications(self.store)
         self.bus.subscribe(self._remember, name="status", types=ALERT_CLASS)
+        self.bus.subscribe(self.notifications.changed, name="notifications", types=CHANGING)
         self.bus.subscribe(EventTracer(self._tracer, self.tickets).trace, name="traces", types=TRACED)
         self.bus.subscribe(self._worker_changed, name="tickets", types=_WORKER_CHANGES)
         await self._know_workers_again()
+        await self.notifications.load()
         await self.judging.start()
         self._tasks = [
             asyncio.create_task(self._watch(), name="deadlines"),
             asyncio.create_task(self._sweep(), name="sweep"),
             asyncio.create_task(self.outbox.run(), name="outbox"),
+            asyncio.create_task(self.notifications.run(), name="notifications"),
         ]
         if settings.step_logs:
             logs = StepLogs(

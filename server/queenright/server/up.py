@@ -184,7 +184,8 @@ async def up(
             settings, alertmanager_url = _alertmanager_address(settings, options, program)
             say("Starting the service ...")
             running = await stack.enter_async_context(serving(settings))
-            running.service.recorder = recorder
+            if program and not (options.slack_url_file and options.pagerduty_key_file):
+                running.service.recorder = recorder
             if program and alertmanager_url:
                 say("Starting Alertmanager ...")
                 child = await alertmanager_beside(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
+from queenright.alerting.notification import HandedOver
 from queenright.health.findings import HealthState
 from queenright.health.monitor import WorkerHealth
 from queenright.health.tickets import EscalationTicket
@@ -77,6 +80,44 @@ def ticket_row(ticket: EscalationTicket, now: float) -> dict[str, Any]:
     return ticket.model_dump(mode="json") | {"age": ago(now - ticket.first_seen)}
 
 
+def notification_row(handed: HandedOver, outbox: Mapping[str, Any], now: float) -> dict[str, Any]:
+    """
+    Return one notification, and what each peer has been told of it; times in seconds since the epoch.
+
+    Args:
+        handed: The notification.
+        outbox: What ``Outbox.status`` says of the peers now: why one has not answered is only known there.
+        now: Seconds since the epoch.
+    """
+    peers = [asdict(answer) for answer in handed.peers]
+    answered = {(answer.peer, answer.status) for answer in handed.peers}
+    if handed.active:
+        # Its attempts are not written down before it answers.
+        waiting = {"status": handed.status, "delivered_at": None, "attempts": None}
+        peers += [
+            {"peer": line["peer"], **waiting, "last_error": line["error"] or None}
+            for line in outbox["peers"]
+            if (line["peer"], handed.status) not in answered
+        ]
+    peers.sort(key=lambda answer: (answer["peer"], answer["status"]))
+    return asdict(handed) | {
+        "peers": [answer | {"outcome": _outcome(answer)} for answer in peers],
+        "time": clock_time(handed.written_at),
+        "age": ago(now - handed.written_at),
+    }
+
+
+def _outcome(answer: Mapping[str, Any]) -> str:
+    """Return what became of an alert or of its end at one peer, in words."""
+    end = "end " if answer["status"] == "resolved" else ""
+    if answer["delivered_at"] is not None:
+        if answer["attempts"] == 0:
+            return f"{end}need not be told"
+        return f"{end}taken {clock_time(answer['delivered_at'])}"
+    outcome = f"{end}refused" if answer["attempts"] else f"{end}not taken yet"
+    return f"{outcome}: {answer['last_error']}" if answer["last_error"] else outcome
+
+
 def event_line(event: AgentEvent) -> dict[str, str]:
     """Return one event of the feed: when, a class for its colour, and a sentence."""
     data = event.data
@@ -99,10 +140,11 @@ def event_line(event: AgentEvent) -> dict[str, str]:
             text = f"queen → operator: {data['analysis']}"
         case EventType.NOTIFICATION_DELIVERED:
             kind = "page"
-            text = f"Alertmanager took the {data['status']} alert"
+            text = f"Alertmanager took the {data['status']} alert on {event.agent_id}"
         case EventType.NOTIFICATION_FAILED:
             kind = "failing"
-            text = f"Alertmanager did not take the {data['status']} alert: {data.get('error', '')}"
+            what = f"the {data['status']} alert on {event.agent_id}"
+            text = f"Alertmanager did not take {what}: {data.get('error', '')}"
         case EventType.TICKET_RESOLVED:
             kind = "healthy"
             text = (
@@ -121,6 +163,7 @@ def status(service: Service) -> dict[str, Any]:
     rows.sort(key=lambda row: (row["ended"], order[row["state"]], row["agent_id"], -row["state_since"]))
     live = [row for row in rows if not row["ended"]]
     tickets = sorted(service.tickets.open_tickets(), key=lambda t: t.first_seen, reverse=True)
+    outbox = service.outbox.status()
     return {
         "now": clock_time(now),
         "up_for": ago(now - service.started_at),
@@ -128,9 +171,11 @@ def status(service: Service) -> dict[str, Any]:
         "agents": live,
         "ended": [row for row in rows if row["ended"]][:10],
         "tickets": [ticket_row(ticket, now) for ticket in tickets],
-        "outbox": service.outbox.status(),
+        "outbox": outbox,
+        "handed_over": [notification_row(handed, outbox, now) for handed in service.notifications.latest],
         "feed": [event_line(event) for event in reversed(service.recent)],
         "not_ready": service.ready(),
+        "stand_in": service.recorder is not None,
         "paged": paged(service),
     }
 

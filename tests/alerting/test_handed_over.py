@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import pytest
+
+from queenright.alerting.notification import HandedOver, Handover, handed_over
+from queenright.health.findings import Severity
+from queenright.health.store import Store
+from queenright.health.tickets import TicketStatus
+from tests.alerting.conftest import MakePost, ServedPeer, StartPeer
+from tests.alerting.parts import T0, ticket
+
+
+async def read(store: Store, limit: int = 50) -> list[HandedOver]:
+    return await store.read(lambda conn: handed_over(conn, limit))
+
+
+async def test_nothing_written_is_an_empty_list(store: Store) -> None:
+    assert await read(store) == []
+
+
+async def test_what_was_written_is_told_with_whose_it_is_and_who_took_it(
+    make_post: MakePost, start_peer: StartPeer, store: Store
+) -> None:
+    one, other = await start_peer(), await start_peer()
+    post = make_post(one.url, other.url)
+    await post.say(ticket())
+    other.peer.status = 503
+
+    await post.deliver(after=2)
+
+    [found] = await read(store)
+    assert (found.ticket_id, found.agent, found.cause) == ("ticket-1", "researcher", "doom_loop")
+    assert (found.severity, found.ticket_severity) == ("critical", "high")
+    assert found.title == "researcher is in a loop (high)."
+    assert (found.status, found.written_at, found.ended_at, found.active) == ("firing", T0, None, True)
+    assert found.peers == (
+        Handover(peer=one.url, status="firing", delivered_at=T0 + 2, attempts=1, last_error=None),
+    )
+
+
+async def test_the_end_has_a_line_of_its_own(make_post: MakePost, peer: ServedPeer, store: Store) -> None:
+    post = make_post(peer.url)
+    await post.say(ticket())
+    await post.deliver()
+    post.now += 30
+    await post.say(ticket(status=TicketStatus.RESOLVED))
+    await post.deliver(after=1)
+
+    [found] = await read(store)
+
+    assert (found.status, found.ended_at, found.active) == ("resolved", T0 + 30, False)
+    assert [(p.status, p.delivered_at) for p in found.peers] == [("firing", T0), ("resolved", T0 + 31)]
+
+
+async def test_a_refusal_says_why(make_post: MakePost, peer: ServedPeer, store: Store) -> None:
+    peer.peer.refuses.add("researcher")
+    post = make_post(peer.url)
+    await post.say(ticket())
+    await post.deliver()
+
+    [answer] = (await read(store))[0].peers
+
+    assert answer.delivered_at is None
+    assert answer.attempts == 1
+    assert answer.last_error == "400 a label is wrong"
+
+
+async def test_no_login_of_a_peer_is_in_it(make_post: MakePost, peer: ServedPeer, store: Store) -> None:
+    """Neither in its name nor in what it said."""
+    peer.peer.refuses.add("researcher")
+    post = make_post(peer.url.replace("http://", "http://operator:hunter2secret@"))
+    await post.say(ticket())
+    await post.deliver()
+
+    found = await read(store)
+
+    assert found[0].peers[0].peer == peer.url
+    assert "hunter2secret" not in repr(found)
+
+
+async def test_a_rise_is_two_and_the_newest_is_first(
+    make_post: MakePost, peer: ServedPeer, store: Store
+) -> None:
+    post = make_post(peer.url)
+    await post.say(ticket(severity=Severity.MEDIUM))
+    await post.deliver()
+    await post.say(ticket(severity=Severity.CRITICAL))
+    await post.deliver(after=1)
+
+    found = await read(store)
+
+    assert [(n.severity, n.status) for n in found] == [("critical", "firing"), ("warning", "resolved")]
+    # The row that stands for "nobody need be told that it fired" is nobody's answer.
+    assert {p.peer for n in found for p in n.peers} == {peer.url}
+
+
+@pytest.mark.parametrize("limit", [1, 3])
+async def test_only_so_many_are_read(make_post: MakePost, store: Store, limit: int) -> None:
+    post = make_post()
+    for number in range(5):
+        await post.say(ticket(ticket_id=f"t{number}", worker_agent_id=f"agent-{number}"))
+
+    found = await read(store, limit)
+
+    assert [n.ticket_id for n in found] == ["t4", "t3", "t2"][:limit]
+    assert found[0].peers == ()

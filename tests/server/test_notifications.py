@@ -1,0 +1,189 @@
+"""What was handed to Alertmanager, as the API, the page and the feed tell it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from queenright.alerting.recorder import Recorder
+from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.settings import Settings, load_settings
+from queenright.server.sockets import listen, listening, url_of
+from queenright.server.up import DEMO_DEFAULTS, Running, serving
+from queenright.server.view import event_line, status
+from tests.alerting.parts import MoodyPeer
+from tests.server.conftest import looping
+
+
+class Peer(MoodyPeer):
+    """With its address."""
+
+    url = ""
+
+
+@pytest.fixture
+async def peer() -> AsyncIterator[Peer]:
+    found = Peer()
+    with listen("127.0.0.1", 0, what="a peer", option="") as sock:
+        async with listening(found, sock):
+            found.url = url_of(sock)
+            yield found
+
+
+@pytest.fixture
+def settings(tmp_path: Path, peer: Peer) -> Settings:
+    return load_settings(
+        defaults=DEMO_DEFAULTS | {"storage": tmp_path / "storage"},
+        alerting={"alertmanager_urls": [peer.url.replace("//", "//operator:hunter2secret@")]},
+        http={"port": 0},
+        otlp={"port": 0},
+    )
+
+
+def shown(running: Running) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = status(running.service)["handed_over"]
+    return found
+
+
+async def until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline, f"within 10 s: {what}"
+        await asyncio.sleep(0.02)
+
+
+async def loop(running: Running, **looper: Any) -> None:
+    await running.service.ingest(list(looping(running.service.clock(), **looper)))
+
+
+def taken(running: Running) -> bool:
+    return any(p["delivered_at"] for n in shown(running) for p in n["peers"])
+
+
+async def test_the_api_tells_every_notification_and_who_took_it(
+    running: Running, http: httpx.AsyncClient, peer: Peer
+) -> None:
+    await loop(running)
+    await until(lambda: taken(running), "the peer has it")
+
+    answer = (await http.get("/api/notifications")).json()
+
+    assert answer["outbox"]["active"] == 1
+    assert answer["next"] is None
+    [found] = answer["notifications"]
+    [ticket] = running.service.tickets.open_tickets()
+    assert (found["ticket_id"], found["agent"], found["cause"]) == (ticket.ticket_id, "looper", "doom_loop")
+    assert found["status"] == "firing"
+    [answered] = found["peers"]
+    assert (answered["peer"], answered["attempts"], answered["last_error"]) == (peer.url, 1, None)
+    assert answered["outcome"].startswith("taken ")
+
+
+async def test_a_peer_that_is_down_is_named_with_the_reason(
+    running: Running, http: httpx.AsyncClient, peer: Peer
+) -> None:
+    peer.status = 503
+    await loop(running)
+    await until(lambda: shown(running) and shown(running)[0]["peers"][0]["last_error"], "a failed attempt")
+
+    page = (await http.get("/")).text
+    [found] = (await http.get("/api/notifications")).json()["notifications"]
+
+    assert f"{peer.url}: not taken yet: 503 not now" in page
+    assert found["peers"][0]["delivered_at"] is None
+    assert "hunter2secret" not in page + json.dumps(found)
+
+
+async def test_a_refusal_is_on_the_page_with_what_the_peer_said(
+    running: Running, http: httpx.AsyncClient, peer: Peer
+) -> None:
+    peer.refuses.add("looper")
+    await loop(running)
+    await until(
+        lambda: shown(running) and shown(running)[0]["peers"][0]["outcome"].startswith("refused"), "a refusal"
+    )
+
+    assert f"{peer.url}: refused: 400 a label is wrong" in (await http.get("/")).text
+
+
+async def test_the_end_of_a_run_is_shown_as_the_end(running: Running, peer: Peer) -> None:
+    await loop(running)
+    await until(lambda: taken(running), "the peer has it")
+
+    await loop(running, times=0, ended=True)
+    await until(lambda: "end taken" in json.dumps(shown(running)), "the peer has the end")
+
+    assert shown(running)[0]["status"] == "resolved"
+
+
+async def test_a_restart_forgets_no_notification(settings: Settings, peer: Peer) -> None:
+    async with serving(settings) as running:
+        await loop(running)
+        await until(lambda: taken(running), "the peer has it")
+    peer.status = 503
+
+    async with serving(settings) as again:
+        [found] = shown(again)
+        async with httpx.AsyncClient(base_url=again.url, trust_env=False) as http:
+            page = (await http.get("/")).text
+
+    assert found["agent"] == "looper"
+    assert found["peers"][0]["outcome"].startswith("taken ")
+    assert "looper is in a loop" in page
+
+
+async def test_without_a_peer_the_page_says_that_it_waits(tmp_path: Path) -> None:
+    settings = load_settings(
+        defaults=DEMO_DEFAULTS | {"storage": tmp_path / "alone"}, http={"port": 0}, otlp={"port": 0}
+    )
+    async with serving(settings) as running:
+        await loop(running)
+        await until(lambda: shown(running), "a notification")
+        async with httpx.AsyncClient(base_url=running.url, trust_env=False) as http:
+            page = (await http.get("/")).text
+
+    assert "Waits: no Alertmanager is configured." in page
+
+
+async def test_what_people_got_is_only_told_where_it_is_known(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    without = (await http.get("/")).text
+    running.service.recorder = Recorder()
+    beside = (await http.get("/")).text
+
+    assert "What people got" not in without
+    assert "Handed to Alertmanager" in without
+    assert "The stand-in has received nothing since it started." in beside
+
+
+async def test_rendering_asks_the_store_nothing(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    await loop(running)
+    await until(lambda: taken(running), "the peer has it")
+    asked: list[object] = []
+    monkeypatch.setattr(running.service.store, "read_now", asked.append)
+
+    for _ in range(10):
+        shown(running)
+
+    assert asked == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (EventType.NOTIFICATION_DELIVERED, "Alertmanager took the firing alert on researcher"),
+        (EventType.NOTIFICATION_FAILED, "Alertmanager did not take the firing alert on researcher: 503"),
+    ],
+)
+def test_the_feed_says_whose_alert_it_was(kind: EventType, text: str) -> None:
+    event = AgentEvent(type=kind, time=1.0, agent_id="researcher", data={"status": "firing", "error": "503"})
+
+    assert event_line(event)["text"] == text
