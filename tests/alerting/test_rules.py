@@ -56,7 +56,6 @@ def test_promtool_takes_every_rule() -> None:
 @pytest.mark.parametrize("file", TESTS, ids=lambda f: f.stem)
 def test_every_rule_test_passes(file: Path) -> None:
     """B79: fires, does not fire while waiting, boundary, not after unload, a killed process, resolves."""
-    """B79: each alert fires, stays silent while waiting and after unload, and resolves; see the file."""
     assert promtool("test", "rules", file) == ""
 
 
