@@ -143,8 +143,8 @@ def wait_for_scrapes(client: httpx.Client, process: subprocess.Popen[bytes], log
         try:
             if client.get("/query", params={"query": expr}).json()["data"]["result"]:
                 return
-        except (httpx.TransportError, KeyError):
-            pass  # still starting
+        except (httpx.TransportError, KeyError, ValueError):
+            pass  # still starting: nobody there, no answer yet, or 503 in words
         time.sleep(0.2)
     raise AssertionError(log.read_text())
 
