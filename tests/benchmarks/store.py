@@ -17,7 +17,8 @@ from queenright.health.store import Store
 from queenright.health.ticket_service import TicketService
 from queenright.health.tickets import TicketDraft
 from queenright.health.vitals import VitalSigns
-from queenright.runtime.events import AgentEvent, EventType, new_id
+from queenright.instrumentation.identity import new_id
+from queenright.runtime.events import AgentEvent, EventType
 from tests.benchmarks.row import Row
 
 _ROWS = 50_000

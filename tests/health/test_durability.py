@@ -31,7 +31,8 @@ from queenright.health.store import Store
 from queenright.health.ticket_service import TicketService
 from queenright.health.tickets import TicketDraft
 from queenright.health.vitals import VitalSigns
-from queenright.runtime.events import AgentEvent, EventType, new_id
+from queenright.instrumentation.identity import new_id
+from queenright.runtime.events import AgentEvent, EventType
 
 def worker(session):
     found = Finding(kind=FindingKind.DOOM_LOOP, severity=Severity.HIGH, evidence="e", since=1.0)

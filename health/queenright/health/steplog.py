@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from queenright.instrumentation.fingerprint import fingerprint
+from queenright.instrumentation.identity import check_session_id
 from queenright.instrumentation.names import ToolOutcome, Verdict
 from queenright.instrumentation.redaction import redact
 from queenright.instrumentation.steplog import step_log_path
@@ -28,26 +29,14 @@ _OUTCOMES: Final = frozenset(outcome.value for outcome in ToolOutcome)
 _HEAD: Final = 64
 
 
-class SessionIdRefused(ValueError):
-    """Raised for a session id that would lead out of the sessions' folder."""
-
-    def __init__(self, session_id: str) -> None:
-        super().__init__(
-            f"Session id {session_id!r} is refused: it must be a file name, without separators, not '..'."
-        )
-        self.session_id = session_id
-
-
 def open_step_log(storage: Path, session_id: str) -> StepLogReader:
     """
     Return a reader of a session's step log below ``storage``; the file need not exist yet.
 
     Raises:
-        SessionIdRefused: if the id is no plain file name.
+        SessionIdRefused: if the id could not be the name of a directory.
     """
-    if session_id in ("", ".", "..") or any(c in session_id for c in "/\\\0"):
-        raise SessionIdRefused(session_id)
-    return StepLogReader(step_log_path(storage, session_id))
+    return StepLogReader(step_log_path(storage, check_session_id(session_id)))
 
 
 class StepLogReader:

@@ -35,8 +35,9 @@ from queenright.health.tickets import (
     TicketUnknown,
     mismatches,
 )
+from queenright.instrumentation.identity import new_id
 from queenright.instrumentation.redaction import redact
-from queenright.runtime.events import AgentEvent, Clock, EventType, new_id
+from queenright.runtime.events import AgentEvent, Clock, EventType
 
 T = TypeVar("T")
 OnChange = Callable[[Connection, EscalationTicket], None]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final
+
+from queenright.instrumentation.identity import new_id
 
 Clock = Callable[[], float]
 """Returns seconds since the epoch, UTC. ``time.time`` in production, a fake in tests."""
@@ -85,15 +85,6 @@ ALERT_CLASS: Final[frozenset[EventType]] = frozenset(
     }
 )
 """Events that are never dropped, and are in the durable log before anyone acts on them."""
-
-
-def new_id() -> str:
-    """Return a UUIDv7 (RFC 9562): unique, and sorts by the time it was made."""
-    value = (int(time.time() * 1000) << 80) | int.from_bytes(os.urandom(10), "big")
-    value = (value & ~(0xF << 76)) | (0x7 << 76)
-    value = (value & ~(0x3 << 62)) | (0x2 << 62)
-    digits = f"{value:032x}"
-    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
 @dataclass(slots=True, kw_only=True)

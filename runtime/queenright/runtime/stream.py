@@ -9,11 +9,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from queenright.instrumentation.identity import new_id
 from queenright.runtime.bus import EventBus, Subscription
 from queenright.runtime.conversation import Conversation
 from queenright.runtime.deadline import Sleep
 from queenright.runtime.event_loop import EventLoopNode, NodeResult
-from queenright.runtime.events import AgentEvent, Clock, EventType, new_id
+from queenright.runtime.events import AgentEvent, Clock, EventType
 from queenright.runtime.graph import EntryPointSpec, GraphSpec
 from queenright.runtime.model import Model
 from queenright.runtime.sessions import Session

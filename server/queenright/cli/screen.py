@@ -90,15 +90,13 @@ class Screen:
 
 def _render(now: dict[str, Any], height: int) -> Group:
     agents = Table(expand=True, box=None, header_style="bright_black")
-    for column, justify in (
-        ("State", "left"),
-        ("Agent", "left"),
-        ("Doing", "left"),
-        ("Steps", "right"),
-        ("Bad", "right"),
-        ("Why", "left"),
-    ):
-        agents.add_column(column, justify=justify, no_wrap=True, overflow="ellipsis")  # type: ignore[arg-type]
+    for column in ("State", "Agent", "Doing", "Steps", "Bad", "Why"):
+        agents.add_column(
+            column,
+            justify="right" if column in ("Steps", "Bad") else "left",
+            no_wrap=True,
+            overflow="ellipsis",
+        )
     for row in now["agents"]:
         doing = f"waits: {row['waiting']}" if row["waiting"] else row["tool"] or row["phase"]
         why = "; ".join(f"{f['kind']} ({f['severity']})" for f in row["findings"])

@@ -21,7 +21,7 @@ from typing import Final
 import httpx
 from prometheus_client import Counter
 
-from queenright.runtime.events import new_id
+from queenright.instrumentation.identity import new_id
 
 logger = logging.getLogger(__name__)
 
