@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import socket
@@ -14,9 +15,11 @@ from pathlib import Path
 import httpx
 import pytest
 
+from queenright.server.programs import find_program
 from queenright.server.settings import Settings
 from queenright.server.up import UpOptions
 from queenright.server.up import up as up_in_process
+from tests.end_to_end.conftest import until
 
 FREE_PORTS = [
     "--port=0",
@@ -168,6 +171,60 @@ def test_killed_outright_it_leaves_no_program_behind(up: Up) -> None:
 
     assert gone(prometheus)
     assert gone(alertmanager)
+
+
+async def test_a_program_that_ends_by_itself_is_said_and_the_service_is_not_ready(
+    settings: Settings, tmp_path: Path
+) -> None:
+    program = find_program("alertmanager")
+    assert program, "this test needs the alertmanager program: `make test` fetches it"
+    pid, wrapper = tmp_path / "pid", tmp_path / "alertmanager"
+    wrapper.write_text(f'#!/bin/sh\necho $$ > {pid}\nexec {program} "$@"\n', encoding="utf-8")
+    wrapper.chmod(0o755)
+    said: list[str] = []
+    options = UpOptions(demo=False, prometheus_port=0, alertmanager_port=0, receiver_port=0)
+
+    def find(name: str) -> Path | None:
+        return wrapper if name == "alertmanager" else None
+
+    async with up_in_process(settings, options, say=said.append, find=find) as running:
+        ready = running.service.ready()
+        os.kill(int(pid.read_text("utf-8")), signal.SIGKILL)
+        await until(lambda: bool(running.service.faults), seconds=10, what="a fault")
+
+        [fault] = running.service.ready()
+
+    assert ready == []
+    assert "Alertmanager has ended by itself" in fault
+    assert "restart `queenright up`" in fault
+    assert any(fault in line for line in said)
+
+
+def test_agents_of_a_demo_that_was_killed_are_not_paged_about_by_the_next(up: Up, storage: Path) -> None:
+    up.wait_for("slack got firing: researcher")
+    up.end(signal.SIGKILL)
+
+    again = Up(storage, *FREE_PORTS, "--files", str(Path(__file__).parents[2] / "docs"))
+    try:
+        # Past the stall threshold of the demo's clock.
+        again.wait_for("slack got resolved: .*researcher", 60)
+        time.sleep(5)
+    finally:
+        code = again.end()
+
+    assert code == 0
+    assert "has stalled" not in again.printed
+
+
+def test_a_storage_that_cannot_be_used_is_said_in_a_line(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+
+    refused = Up(file, *FREE_PORTS)
+
+    assert refused.process.wait(30) == 1
+    assert "cannot be used" in refused.printed
+    assert "Traceback" not in refused.printed
 
 
 async def test_without_the_programs_it_says_so_and_works(settings: Settings) -> None:

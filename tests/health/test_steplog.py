@@ -193,7 +193,7 @@ def test_secrets_in_a_log_do_not_come_in(log: Path) -> None:
 
 
 def test_what_a_worker_writes_is_what_is_read(tmp_path: Path) -> None:
-    with Worker("bee", storage=tmp_path) as worker:
+    with Worker("bee", storage=tmp_path, endpoint="http://127.0.0.1:9") as worker:
         for _ in range(3):
             with worker.step("work") as step:
                 with step.tool("search", {"q": "hive"}) as call:

@@ -39,6 +39,9 @@ Forward = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
+_WORST_FIRST = ["critical", "high", "medium", "low"]
+
+
 def main() -> None:
     """Run the command line; errors of ours are one message on stderr and exit code 1."""
     try:
@@ -170,12 +173,13 @@ def tickets(
     all_: Annotated[bool, typer.Option("--all", help="Closed tickets too.")] = False,
     url: Annotated[str, typer.Option(help="Where the service is.")] = "http://127.0.0.1:8420",
 ) -> None:
-    """List tickets of a running service, newest first."""
+    """List tickets of a running service, worst first: those of the newest 1,000."""
     from queenright.cli.ask import ask
 
-    found = ask(url, "/api/tickets")["tickets"]
+    found = ask(url, "/api/tickets?limit=1000")["tickets"]
     if not all_:
         found = [t for t in found if t["status"] not in ("resolved", "worker_gone", "dismissed")]
+    found.sort(key=lambda t: _WORST_FIRST.index(t["severity"]))
     if as_json:
         typer.echo(json.dumps(found, indent=2))
         return

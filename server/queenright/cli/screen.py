@@ -96,8 +96,10 @@ def _render(now: dict[str, Any], height: int) -> Group:
             justify="right" if column in ("Steps", "Bad") else "left",
             no_wrap=True,
             overflow="ellipsis",
+            max_width=28 if column == "Agent" else None,
         )
-    for row in now["agents"]:
+    shown = now["agents"][: max(height // 2 - 4, 4)]
+    for row in shown:
         doing = f"waits: {row['waiting']}" if row["waiting"] else row["tool"] or row["phase"]
         why = "; ".join(f"{f['kind']} ({f['severity']})" for f in row["findings"])
         agents.add_row(
@@ -108,12 +110,12 @@ def _render(now: dict[str, Any], height: int) -> Group:
             Text(str(row["bad_steps"]), style="dark_orange" if row["bad_steps"] >= 5 else ""),
             why,
         )
-    room = max(height - len(now["agents"]) - 12, 4)
-    lines = [_page_line(page) for page in now["paged"][:3]]
-    lines += [
-        Text.assemble((event["time"] + "  ", "bright_black"), (event["text"], _STYLE.get(event["kind"], "")))
-        for event in now["feed"][: max(room - len(lines), 2)]
-    ]
+    if hidden := len(now["agents"]) - len(shown):
+        agents.add_row("", f"and {hidden} more", "", "", "", "")
+    room = max(height - len(shown) - 13, 4)
+    told = [(page["time"], _page_line(page)) for page in now["paged"][:room]]
+    told += [(event["time"], _event_line(event)) for event in now["feed"][:room]]
+    lines = [line for _, line in sorted(told, key=lambda each: each[0], reverse=True)[:room]]
     for line in lines:
         line.truncate(400, overflow="ellipsis")
         line.no_wrap = True
@@ -121,6 +123,12 @@ def _render(now: dict[str, Any], height: int) -> Group:
     return Group(
         Panel(agents, title="Agents", border_style="bright_black"),
         Panel(feed, title="What happened", border_style="bright_black"),
+    )
+
+
+def _event_line(event: dict[str, Any]) -> Text:
+    return Text.assemble(
+        (event["time"] + "  ", "bright_black"), (event["text"], _STYLE.get(event["kind"], ""))
     )
 
 

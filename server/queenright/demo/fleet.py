@@ -15,6 +15,8 @@ from queenright.demo.personas import FLEET, Persona
 from queenright.demo.tools import Library, Tool
 from queenright.instrumentation import Worker, flush
 
+DEMO_FRAMEWORK = "queenright-demo"
+
 
 class Fleet:
     """
@@ -86,7 +88,7 @@ class Fleet:
         try:
             with Worker(
                 persona.agent,
-                framework="queenright-demo",
+                framework=DEMO_FRAMEWORK,
                 endpoint=self._endpoint,
                 registry=self._registry,
                 storage=self._storage,

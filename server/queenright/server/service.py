@@ -11,9 +11,11 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import tempfile
 import time
 from collections import deque
 from collections.abc import Sequence
+from pathlib import Path
 
 from opentelemetry import trace
 from opentelemetry.trace import Tracer
@@ -29,6 +31,7 @@ from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.store import Store
 from queenright.health.ticket_service import TicketService
 from queenright.health.tickets import EscalationTicket
+from queenright.instrumentation.errors import QueenrightError
 from queenright.judge import JudgeAndQueen
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import ALERT_CLASS, AgentEvent, Clock, EventType
@@ -56,6 +59,27 @@ _WORKER_CHANGES = frozenset(
         EventType.EXECUTION_FAILED,
     }
 )
+
+
+class StorageRefused(QueenrightError):
+    """Raised when the storage folder cannot be written to."""
+
+
+def usable(storage: Path) -> None:
+    """
+    Make the storage folder if it is not there.
+
+    Raises:
+        StorageRefused: it cannot be made or written to.
+    """
+    try:
+        storage.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=storage):
+            return
+    except OSError as error:
+        raise StorageRefused(
+            f"The storage folder {storage} cannot be used ({error.strerror}); name another with --storage."
+        ) from None
 
 
 def calm_collector() -> None:
@@ -100,6 +124,8 @@ class Service:
         """The stand-in for Slack and PagerDuty, where anything is sent to it."""
         self.deadman_at: float | None = None
         """When the Watchdog alert last came back through Prometheus and Alertmanager."""
+        self.faults: list[str] = []
+        """What is broken beside the service, in words; told by whoever runs it."""
         self.stopping = asyncio.Event()
         """Set when open event streams should end."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -115,7 +141,7 @@ class Service:
         """
         self._loop = asyncio.get_running_loop()
         settings = self.settings
-        settings.storage.mkdir(parents=True, exist_ok=True)
+        usable(settings.storage)
         health = settings.health_monitoring
         self.store = await asyncio.to_thread(Store.open, settings.database_url)
         self.monitor = HealthMonitor(health, on_delay=lambda kind, delay: self.metrics.detected(kind, delay))
@@ -208,6 +234,7 @@ class Service:
     def ready(self) -> list[str]:
         """Return what is not ready, in words; empty when all is well."""
         missing = [f"{task.get_name()} has stopped" for task in self._tasks if task.done()]
+        missing += self.faults
         if not self._tasks:
             missing.append("the service has not started")
         return missing

@@ -21,15 +21,16 @@ from prometheus_client import CollectorRegistry
 from queenright.alerting.config import render_alertmanager, render_prometheus
 from queenright.alerting.files import rules_folder, templates_folder
 from queenright.alerting.recorder import Recorder
-from queenright.demo import Fleet
+from queenright.demo import DEMO_FRAMEWORK, Fleet
 from queenright.instrumentation import serve_metrics
 from queenright.instrumentation.errors import QueenrightError
+from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.app import create_app
 from queenright.server.children import Child
 from queenright.server.otlp.forward import Forwarder
 from queenright.server.otlp.receiver import otlp_app
 from queenright.server.programs import ProgramMissing, find_program
-from queenright.server.service import Service
+from queenright.server.service import Service, usable
 from queenright.server.settings import Settings
 from queenright.server.sockets import free_port, listen, listening, url_of
 from queenright.server.tracing import tracer_provider
@@ -100,7 +101,7 @@ def only_one(storage: Path, url: str) -> Iterator[None]:
     Raises:
         AlreadyRunning: another process holds it.
     """
-    storage.mkdir(parents=True, exist_ok=True)
+    usable(storage)
     path = storage / "up.lock"
     with path.open("a+", encoding="utf-8") as lock:
         try:
@@ -193,6 +194,7 @@ async def up(
                 )
                 stack.push_async_callback(child.stop)
                 await child.ready(f"{alertmanager_url}/-/ready")
+                await stack.enter_async_context(_watched(child, running.service, say))
                 running.alertmanager_url = alertmanager_url
 
             # The demo agents have a /metrics of their own, as agents have.
@@ -207,6 +209,7 @@ async def up(
                 stack.push_async_callback(child.stop)
                 running.prometheus_url = f"http://127.0.0.1:{port}"
                 await child.ready(f"{running.prometheus_url}/-/ready")
+                await stack.enter_async_context(_watched(child, running.service, say))
             if options.demo:
                 fleet = Fleet(
                     options.files,
@@ -216,6 +219,7 @@ async def up(
                     model=options.model,
                 )
                 say(f"Starting the demo fleet on {fleet.files} files below {options.files.resolve()} ...")
+                await _end_former_demo(running.service)
                 fleet.start()
                 stack.push_async_callback(asyncio.to_thread, fleet.stop)
             yield running
@@ -267,6 +271,43 @@ async def _service(
     finally:
         await service.stop()
         await asyncio.to_thread(provider.shutdown)
+
+
+@contextlib.asynccontextmanager
+async def _watched(child: Child, service: Service, say: Say) -> AsyncIterator[None]:
+    """Say it, and be no longer ready, when a program that we started ends by itself."""
+
+    async def watch() -> None:
+        code = await child.process.wait()
+        fault = f"{child.name} has ended by itself (exit code {code}, {child.log}); restart `queenright up`"
+        service.faults.append(fault)
+        say(f"warning: {fault}.")
+
+    task = asyncio.create_task(watch())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def _end_former_demo(service: Service) -> None:
+    """End the runs of demo agents that died with a process before this one: nobody else will."""
+    died = [health.vitals for health in service.workers() if health.vitals.framework == DEMO_FRAMEWORK]
+    await service.ingest(
+        [
+            AgentEvent(
+                type=EventType.EXECUTION_COMPLETED,
+                time=service.clock(),
+                agent_id=vitals.agent_id,
+                session_id=vitals.session_id,
+                incarnation_id=vitals.incarnation_id,
+            )
+            for vitals in died
+            if not vitals.ended
+        ]
+    )
 
 
 def _program(name: str, find: Find, say: Say) -> Path | None:
