@@ -19,7 +19,7 @@ from queenright.judge import JudgeAndQueen, JudgeSettings
 from queenright.judge.rules import RulesModel
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.runtime.model import Message, Model, ModelReply, ToolCall, ToolSpec
+from queenright.runtime.model import LLMProvider, Message, ModelReply, OnText, ToolCall, ToolSpec
 
 AGENT = "deep_research_agent"
 SESSION = "session_1"
@@ -58,7 +58,9 @@ class TalkingModel:
         self.speak = speak
         self.shown: list[list[Message]] = []
 
-    async def complete(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
+    async def complete(
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
+    ) -> ModelReply:
         self.shown.append(list(messages))
         reply = self.speak(messages, tools)
         return await reply if isinstance(reply, Awaitable) else reply
@@ -78,8 +80,8 @@ class Hive:
         self.exporter = InMemorySpanExporter()
         self.changes: list[EscalationTicket] = []
         self.events: list[AgentEvent] = []
-        self.judge_model: Model = RulesModel()
-        self.queen_model: Model = RulesModel()
+        self.judge_model: LLMProvider = RulesModel()
+        self.queen_model: LLMProvider = RulesModel()
         self.running = False
 
     async def start(self, *, keep_monitor: bool = False, log: bool = True) -> None:

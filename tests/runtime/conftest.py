@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from queenright.runtime.model import Message, ModelReply, ToolCall, ToolSpec
+from queenright.runtime.model import Message, ModelReply, OnText, ToolCall, ToolSpec
 
 
 class FakeTime:
@@ -55,7 +55,9 @@ class ScriptedModel:
         self.shown: list[list[Message]] = []
         self.offered: list[list[str]] = []
 
-    async def complete(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
+    async def complete(
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
+    ) -> ModelReply:
         self.shown.append(list(messages))
         self.offered.append([tool.name for tool in tools])
         reply = self.replies.pop(0) if self.replies else ModelReply(text="nothing more to say")

@@ -22,7 +22,7 @@ from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.bus import EventBus, Subscription
 from queenright.runtime.deadline import Sleep
 from queenright.runtime.events import AgentEvent, Clock, EventType
-from queenright.runtime.model import Model
+from queenright.runtime.model import LLMProvider
 
 
 class JudgeAndQueen:
@@ -61,7 +61,7 @@ class JudgeAndQueen:
         tracer: Tracer,
         monotonic: Clock = time.monotonic,
         sleep: Sleep = asyncio.sleep,
-        models: tuple[Model, Model] | None = None,
+        models: tuple[LLMProvider, LLMProvider] | None = None,
     ) -> None:
         self.metrics = JudgeMetrics(registry, tickets.open_counts)
         self.runtime = AgentRuntime(bus=bus, storage=storage, clock=clock, monotonic=monotonic, sleep=sleep)

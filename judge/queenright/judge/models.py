@@ -16,7 +16,7 @@ from queenright.instrumentation.redaction import redact
 from queenright.judge.metrics import JudgeMetrics, ModelRole
 from queenright.judge.rules import RulesModel
 from queenright.judge.settings import RULES, ModelSettings
-from queenright.runtime.model import Message, Model, ModelError, ModelReply, ToolCall, ToolSpec
+from queenright.runtime.model import LLMProvider, Message, ModelError, ModelReply, OnText, ToolCall, ToolSpec
 
 _ERROR_LIMIT: Final = 300
 
@@ -31,7 +31,7 @@ def load_model(
     *,
     metrics: JudgeMetrics,
     monotonic: Callable[[], float] = time.perf_counter,
-) -> Model:
+) -> LLMProvider:
     """
     Return the model called ``settings.model``, with everything it costs counted for ``role``.
 
@@ -51,7 +51,7 @@ class Metered:
     """A model whose answers are counted: time, tokens, dollars."""
 
     def __init__(
-        self, model: Model, role: ModelRole, metrics: JudgeMetrics, monotonic: Callable[[], float]
+        self, model: LLMProvider, role: ModelRole, metrics: JudgeMetrics, monotonic: Callable[[], float]
     ) -> None:
         self._model = model
         self._role = role
@@ -63,12 +63,14 @@ class Metered:
         """The model's own name."""
         return self._model.name
 
-    async def complete(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
+    async def complete(
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
+    ) -> ModelReply:
         """Ask the model, and count."""
         began = self._monotonic()
         reply: ModelReply | None = None
         try:
-            reply = await self._model.complete(messages, tools)
+            reply = await self._model.complete(messages, tools, on_text)
         finally:
             self._metrics.answered(self._role, self.name, reply, self._monotonic() - began)
         return reply
@@ -91,7 +93,9 @@ class LiteLlmModel:
         """The model string."""
         return self._name
 
-    async def complete(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
+    async def complete(
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
+    ) -> ModelReply:
         """
         Ask the model.
 

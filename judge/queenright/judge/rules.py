@@ -10,7 +10,7 @@ from queenright.judge import policy
 from queenright.judge.quoting import unquote
 from queenright.judge.settings import RULES
 from queenright.runtime.event_loop import SET_OUTPUT
-from queenright.runtime.model import Message, ModelError, ModelReply, ToolCall, ToolSpec
+from queenright.runtime.model import Message, ModelError, ModelReply, OnText, ToolCall, ToolSpec
 
 SUMMARY: Final = "get_worker_health_summary"
 EMIT: Final = "emit_escalation_ticket"
@@ -26,7 +26,9 @@ class RulesModel:
         """``queenright/rules``."""
         return RULES
 
-    async def complete(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
+    async def complete(
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
+    ) -> ModelReply:
         """
         Say the next thing: as the judge if there is a ticket to write, as the queen if there is an operator.
 

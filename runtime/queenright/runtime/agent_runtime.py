@@ -15,7 +15,7 @@ from queenright.runtime.bus import EventBus
 from queenright.runtime.deadline import Sleep
 from queenright.runtime.events import Clock
 from queenright.runtime.graph import EntryPointSpec, GraphSpec
-from queenright.runtime.model import Model
+from queenright.runtime.model import LLMProvider
 from queenright.runtime.sessions import persistent_session
 from queenright.runtime.stream import Entry, RunNode, Stream, Surroundings, Trigger
 from queenright.runtime.tools import Tool, ToolRegistry
@@ -73,7 +73,7 @@ class AgentRuntime:
         self,
         graph: GraphSpec,
         *,
-        model: Model,
+        model: LLMProvider,
         tools: Iterable[Tool] = (),
         entries: Mapping[str, Entry] | None = None,
     ) -> None:

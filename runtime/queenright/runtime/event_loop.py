@@ -13,7 +13,7 @@ from queenright.runtime.conversation import Conversation
 from queenright.runtime.deadline import Sleep, within
 from queenright.runtime.events import EventType
 from queenright.runtime.graph import NodeSpec
-from queenright.runtime.model import Message, Model, ModelError, ModelReply, ToolCall
+from queenright.runtime.model import LLMProvider, Message, ModelError, ModelReply, ToolCall
 from queenright.runtime.tools import Tool, ToolRegistry
 
 SET_OUTPUT: Final = "set_output"
@@ -58,7 +58,7 @@ class EventLoopNode:
         self,
         spec: NodeSpec,
         *,
-        model: Model,
+        model: LLMProvider,
         tools: ToolRegistry,
         conversation: Conversation,
         emit: Emit,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -13,6 +13,18 @@ Role = Literal["system", "user", "assistant", "tool"]
 
 class ModelError(QueenrightError):
     """Raised by a model that gave no answer: the provider failed, refused, or answered nonsense."""
+
+
+class TransientModelError(ModelError):
+    """
+    Raised by a model that may well answer if it is asked again: a rate limit, a time-out, a cut stream.
+
+    ``retry_after`` is how many seconds the provider asked to be left alone, if it said so.
+    """
+
+    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +93,15 @@ class ModelReply:
     input_tokens: int = 0
     output_tokens: int = 0
     cost: float = 0.0
+    finish_reason: str = ""
+    """Why the model stopped, in its provider's words."""
 
 
-class Model(Protocol):
+OnText = Callable[[str], None]
+"""Is given each piece of an answer's text as it arrives."""
+
+
+class LLMProvider(Protocol):
     """Something that continues a conversation: a language model, or a rule that stands in for one."""
 
     @property
@@ -91,11 +109,20 @@ class Model(Protocol):
         """What it is called, for spans and metrics: a fixed word."""
         ...
 
-    async def complete(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
+    async def complete(
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
+    ) -> ModelReply:
         """
         Answer ``messages``, oldest first, with text or with calls of ``tools``.
 
+        Args:
+            messages: The conversation, the system prompt first.
+            tools: What may be called.
+            on_text: Is given the text piece by piece, by a provider that streams. It must not be relied
+                on: another gives it nothing, and the whole text is in the reply in either case.
+
         Raises:
+            TransientModelError: There is no answer, and there may be one later.
             ModelError: There is no answer.
         """
         ...

@@ -16,7 +16,7 @@ from queenright.runtime.deadline import Sleep
 from queenright.runtime.event_loop import EventLoopNode, NodeResult
 from queenright.runtime.events import AgentEvent, Clock, EventType
 from queenright.runtime.graph import EntryPointSpec, GraphSpec
-from queenright.runtime.model import Model
+from queenright.runtime.model import LLMProvider
 from queenright.runtime.sessions import Session
 from queenright.runtime.tools import ToolRegistry
 
@@ -71,7 +71,7 @@ class Stream:
         spec: EntryPointSpec,
         *,
         session: Session,
-        model: Model,
+        model: LLMProvider,
         tools: ToolRegistry,
         entry: Entry,
         around: Surroundings,
