@@ -108,6 +108,9 @@ class HealthJudge:
             tools=(SUMMARY, EMIT),
             output_keys=("health_verdict",),
             max_turns=self._model.max_turns,
+            # An answer without its outputs is no answer: the rules' stand, and the next check asks anew.
+            max_retries=0,
+            max_messages=60,
             model_timeout_seconds=self._model.timeout_seconds,
         )
         entry = EntryPointSpec(

@@ -115,6 +115,9 @@ class Queen:
             tools=(SUMMARY, NOTIFY, DISMISS),
             output_keys=("intervention_decision",),
             max_turns=self._model.max_turns,
+            # An answer without a decision is none: the queen herself tries again, up to the bypass time.
+            max_retries=0,
+            max_messages=60,
             model_timeout_seconds=self._model.timeout_seconds,
         )
         entry = EntryPointSpec(

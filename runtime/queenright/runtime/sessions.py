@@ -24,8 +24,8 @@ class Session:
         """Open what was said in ``node``."""
         return Conversation(
             self.path / "conversations" / node.id,
-            max_messages=node.max_messages,
-            max_characters=node.max_characters,
+            max_messages=node.max_messages or 60,
+            max_characters=node.max_context_tokens * 4,
         )
 
 
