@@ -28,11 +28,13 @@ from queenright.alerting.recorder import Recorder
 from queenright.health import event_log
 from queenright.health.findings import WorkerKey
 from queenright.health.monitor import HealthMonitor, WorkerHealth
-from queenright.health.store import Store
+from queenright.health.store import Store, StoreError
 from queenright.health.ticket_service import TicketService
 from queenright.health.tickets import EscalationTicket
+from queenright.health.vitals import WORKER_EVENTS
 from queenright.instrumentation.errors import QueenrightError
 from queenright.judge import JudgeAndQueen
+from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import ALERT_CLASS, AgentEvent, Clock, EventType
 from queenright.server.latest_notifications import CHANGING, LatestNotifications
@@ -47,6 +49,7 @@ REBUILD_SECONDS = 24 * 3600
 """How far back the event log is read at start to know the workers again."""
 
 _LONGEST_SLEEP = 1.0
+_RETRY_PAUSE = 1.0
 _JUMP = 5.0
 """If wall and monotonic time part by so much between two ticks, the clock jumped or the host slept."""
 
@@ -129,7 +132,12 @@ class Service:
         self.stopping = asyncio.Event()
         """Set when open event streams should end."""
         self._tasks: list[asyncio.Task[None]] = []
-        self._over_otlp: set[WorkerKey] = set()
+        self._said: list[AgentEvent] = []
+        """What the monitor has to say and nobody has been told yet."""
+        self._something_to_say = asyncio.Event()
+        self._live: set[WorkerKey] = set()
+        """Workers that tell of themselves, by OTLP or on the bus: their step logs tell nothing new."""
+        self._reading_step_log = False
         self._replayed: dict[WorkerKey, float] = {}
 
     async def start(self) -> None:
@@ -150,7 +158,7 @@ class Service:
             log=self.store,
             on_drop=self.metrics.dropped,
             on_error=lambda name, error: _log.error("subscriber %s failed: %r", name, error),
-            on_publish=self.metrics.published,
+            on_publish=self._see,
         )
         self.outbox = Outbox(
             self.store,
@@ -188,6 +196,7 @@ class Service:
         await self.judging.start()
         self._tasks = [
             asyncio.create_task(self._watch(), name="deadlines"),
+            asyncio.create_task(self._speak(), name="vital-signs"),
             asyncio.create_task(self._sweep(), name="sweep"),
             asyncio.create_task(self.outbox.run(), name="outbox"),
             asyncio.create_task(self.notifications.run(), name="notifications"),
@@ -206,6 +215,7 @@ class Service:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.judging.stop()
+        await self._publish_said()
         await self.bus.close()
         await self.store.close()
 
@@ -216,20 +226,49 @@ class Service:
         Raises:
             StoreError: it could not be made durable; nothing was taken in.
         """
-        if self.settings.step_logs:
-            self._over_otlp.update((event.agent_id, event.session_id) for event in events)
-        await self._take_in(events)
-
-    async def _take_in(self, events: Sequence[AgentEvent]) -> None:
         await self.store.append(events)
-        said: list[AgentEvent] = []
-        now = self.clock()
-        if self.settings.health_monitoring.enabled:
-            for event in events:
-                said.extend(self.monitor.apply(event, now))
         self.bus.fan_out(*events)
-        if said:
-            await self.bus.publish(*said)
+        await self._publish_said()
+
+    def _see(self, events: Sequence[AgentEvent]) -> None:
+        """
+        Let what goes over the bus move vital signs, before any subscriber acts on it.
+
+        All of it comes by here once: what arrived by OTLP or was read in a step log, and what graphs on
+        the runtime publish themselves.
+        """
+        self.metrics.published(events)
+        if self.settings.step_logs and not self._reading_step_log:
+            self._live.update(
+                (event.agent_id, event.session_id) for event in events if event.type in WORKER_EVENTS
+            )
+        if not self.settings.health_monitoring.enabled:
+            return
+        now = self.clock()
+        for event in events:
+            try:
+                self._said += self.monitor.apply(event, now)
+            except Exception:
+                _log.exception("an event of %r could not be looked at: %s", event.agent_id, event.type)
+        if self._said:
+            self._something_to_say.set()
+
+    async def _publish_said(self) -> bool:
+        """
+        Publish what the monitor had to say: durable first, then to whoever acts on it. False if it failed.
+
+        What cannot be made durable now is kept, and tried again: the monitor says nothing twice.
+        """
+        said, self._said = self._said, []
+        try:
+            if said:
+                await self.bus.publish(*said)
+        except StoreError as error:
+            _log.error("%d findings and states cannot be stored, and are tried again: %s", len(said), error)
+            self._said = said + self._said
+            self._something_to_say.set()
+            return False
+        return True
 
     def ready(self) -> list[str]:
         """Return what is not ready, in words; empty when all is well."""
@@ -239,7 +278,20 @@ class Service:
             missing.append("the service has not started")
         return missing
 
+    @property
+    def runtime(self) -> AgentRuntime:
+        """Where judge and queen run, and other graphs may."""
+        return self.judging.runtime
+
     # -- parts that run by themselves -----------------------------------------------------------
+
+    async def _speak(self) -> None:
+        """Publish what the monitor says of events that nobody waits for, as ``ingest`` waits for its own."""
+        while True:
+            await self._something_to_say.wait()
+            self._something_to_say.clear()
+            if not await self._publish_said():
+                await asyncio.sleep(_RETRY_PAUSE)
 
     async def _watch(self) -> None:
         """Wake at the next deadline, a second at the latest, and see who has passed theirs."""
@@ -251,8 +303,8 @@ class Service:
                 self.monitor.clock_jumped(now)
             wall, steady = now, moment
             try:
-                if said := self.monitor.advance(now):
-                    await self.bus.publish(*said)
+                self._said += self.monitor.advance(now)
+                await self._publish_said()
                 await self.tickets.settle(now)
             except Exception:
                 _log.exception("a deadline could not be handled; the next tick tries again")
@@ -269,21 +321,28 @@ class Service:
             began = time.perf_counter()
             try:
                 evaluated, said = self.monitor.sweep(self.clock())
-                if said:
-                    await self.bus.publish(*said)
+                self._said += said
+                await self._publish_said()
                 self.metrics.swept(evaluated, time.perf_counter() - began)
-                self._over_otlp &= {health.key for health in self.monitor.workers()}
+                self._live &= {health.key for health in self.monitor.workers()}
             except Exception:
                 _log.exception("a sweep failed")
                 self.metrics.swept(0, time.perf_counter() - began, failed=True)
             await asyncio.sleep(self.settings.health_monitoring.health_check.interval_seconds)
 
     async def _from_step_log(self, events: Sequence[AgentEvent]) -> None:
-        await self._take_in([event for event in events if self._is_news(event)])
+        news = [event for event in events if self._is_news(event)]
+        await self.store.append(news)
+        self._reading_step_log = True
+        try:
+            self.bus.fan_out(*news)
+        finally:
+            self._reading_step_log = False
+        await self._publish_said()
 
     def _is_news(self, event: AgentEvent) -> bool:
-        """Not what came over OTLP too, nor what was read before a restart."""
-        if (event.agent_id, event.session_id) in self._over_otlp:
+        """Not what the worker tells itself, nor what was read before a restart."""
+        if (event.agent_id, event.session_id) in self._live:
             return False
         known = self.monitor.get(event.agent_id, event.session_id)
         return known is None or event.time > self._replayed.get(known.key, 0.0)
