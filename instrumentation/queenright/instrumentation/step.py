@@ -45,9 +45,22 @@ class _Block:
     One span that is open while its ``with`` or ``async with`` block runs.
 
     An exception that leaves the block is recorded and goes on unchanged; none of ours is added.
+
+    What was recorded can be read: ``started_at`` and, once the block is left, ``ended_at`` (seconds since
+    the epoch), ``error_type`` and ``error_text`` (redacted; None if nothing failed).
     """
 
-    __slots__ = ("_attached", "_attributes", "_context", "_run", "_span", "_started")
+    __slots__ = (
+        "_attached",
+        "_attributes",
+        "_context",
+        "_run",
+        "_span",
+        "ended_at",
+        "error_text",
+        "error_type",
+        "started_at",
+    )
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -55,7 +68,20 @@ class _Block:
         self._context: Context | None = None
         self._attached: Token[Context] | None = None
         self._attributes: dict[str, str | int | float | bool] = {}
-        self._started = 0.0
+        self.started_at = self.ended_at = 0.0
+        self.error_type: str | None = None
+        self.error_text: str | None = None
+
+    @property
+    def trace_id(self) -> str:
+        """The id of the trace that the span is in, in hexadecimal; empty if spans are not recorded."""
+        context = self._span.get_span_context()
+        return f"{context.trace_id:032x}" if context.is_valid else ""
+
+    @property
+    def span_id(self) -> str:
+        """The id of the span, in hexadecimal; empty if spans are not recorded."""
+        return _span_id(self._span)
 
     def _begin(self, now: float) -> None:
         raise NotImplementedError
@@ -64,7 +90,7 @@ class _Block:
         raise NotImplementedError
 
     def _open(self, name: str, kind: SpanKind, parent: Context | None, now: float) -> None:
-        self._started = now
+        self.started_at = now
         span = self._span = self._run.tracer.start_span(
             name, parent, kind, self._attributes, start_time=nanoseconds(now)
         )
@@ -85,7 +111,8 @@ class _Block:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
-            self._end(self._run.clock(), error if is_failure(error) else None)
+            self.ended_at = now = self._run.clock()
+            self._end(now, error if is_failure(error) else None)
         except Exception as ours:
             report(ours)
             with harmless:
@@ -159,7 +186,6 @@ class Step(_Block):
 
     def _end(self, now: float, error: BaseException | None) -> None:
         run, span = self._run, self._span
-        error_type = error_text = None
         label = self._verdict.value.lower() if self._verdict else "continue"
         if self._verdict is not None:
             span.set_attribute(names.STEP_VERDICT, self._verdict.value)
@@ -167,11 +193,11 @@ class Step(_Block):
         if feedback is not None:
             span.set_attribute(names.STEP_FEEDBACK, feedback)
         if error is not None:
-            error_type, error_text = run.fail(span, error)
+            self.error_type, self.error_text = run.fail(span, error)
             label = "error"
         span.end(nanoseconds(now))
         run.active(now)
-        run.series.step_ended(self.node, label, max(0.0, now - self._started), run.exemplar)
+        run.series.step_ended(self.node, label, max(0.0, now - self.started_at), run.exemplar)
         run.judged(label, now)
         if run.log is not None:
             run.log.append(
@@ -181,12 +207,12 @@ class Step(_Block):
                     step_index=self.index,
                     verdict=self._verdict.value if self._verdict else None,
                     feedback=feedback,
-                    error_type=error_type,
-                    error=error_text,
+                    error_type=self.error_type,
+                    error=self.error_text,
                     tool_calls=self._calls,
                     input_tokens=self._tokens[0],
                     output_tokens=self._tokens[1],
-                    started_at=iso(self._started),
+                    started_at=iso(self.started_at),
                     ended_at=iso(now),
                     trace_id=run.trace_id,
                     span_id=_span_id(span),
@@ -197,16 +223,22 @@ class Step(_Block):
 
 
 class ToolCall(_Block):
-    """One call of a tool."""
+    """
+    One call of a tool.
+
+    ``arguments_hash`` is there from the beginning; ``result_hash`` (empty if nobody told the result) and
+    ``outcome`` once the block is left.
+    """
 
     __slots__ = (
         "_arguments",
-        "_arguments_hash",
         "_call_id",
         "_failure",
-        "_result_hash",
         "_step",
         "_timeout",
+        "arguments_hash",
+        "outcome",
+        "result_hash",
         "tool",
     )
 
@@ -219,14 +251,15 @@ class ToolCall(_Block):
         with harmless:
             self._timeout = float(timeout) if timeout is not None else None
         self._call_id = _name(call_id)
-        self._arguments_hash = ""
-        self._result_hash = ""
+        self.arguments_hash = ""
+        self.result_hash = ""
+        self.outcome = ToolOutcome.OK
         self._failure: BaseException | None = None
 
     def result(self, value: T) -> T:
         """Say what the tool answered, and return it; only its fingerprint leaves the process, by default."""
         with harmless:
-            self._result_hash = fingerprint(value)
+            self.result_hash = fingerprint(value)
             if self._run.captures:
                 self._span.set_attribute(names.GEN_AI_TOOL_CALL_RESULT, redact(str(value), _CONTENT_LIMIT))
         return value
@@ -237,12 +270,12 @@ class ToolCall(_Block):
 
     def _begin(self, now: float) -> None:
         run, step = self._run, self._step
-        self._arguments_hash = fingerprint(self._arguments)
+        self.arguments_hash = fingerprint(self._arguments)
         attributes = self._attributes = {
             **step._attributes,
             names.GEN_AI_OPERATION_NAME: Operation.EXECUTE_TOOL.value,
             names.GEN_AI_TOOL_NAME: self.tool,
-            names.TOOL_ARGUMENTS_HASH: self._arguments_hash,
+            names.TOOL_ARGUMENTS_HASH: self.arguments_hash,
         }
         if self._timeout is not None:
             attributes[names.TOOL_TIMEOUT] = self._timeout
@@ -260,31 +293,30 @@ class ToolCall(_Block):
         run, span = self._run, self._span
         run.closed(self)
         failure, self._failure = error or self._failure, None
-        outcome, error_type, error_text = ToolOutcome.OK, None, None
         if failure is not None:
-            error_type, error_text = run.fail(span, failure)
-            outcome = ToolOutcome.TIMEOUT if _is_timeout(failure) else ToolOutcome.ERROR
+            error_type, error_text = self.error_type, self.error_text = run.fail(span, failure)
+            self.outcome = ToolOutcome.TIMEOUT if _is_timeout(failure) else ToolOutcome.ERROR
             # The same failure again is the same result again.
-            self._result_hash = self._result_hash or fingerprint(f"{error_type}: {error_text}")
-        if self._result_hash:
-            span.set_attribute(names.TOOL_RESULT_HASH, self._result_hash)
+            self.result_hash = self.result_hash or fingerprint(f"{error_type}: {error_text}")
+        if self.result_hash:
+            span.set_attribute(names.TOOL_RESULT_HASH, self.result_hash)
         span.end(nanoseconds(now))
         run.active(now)
-        seconds = max(0.0, now - self._started)
-        run.series.tool_ended(self.tool, outcome.value, seconds, run.exemplar)
-        if self._result_hash and failure is None:
-            run.learnt(self._result_hash, now)
+        seconds = max(0.0, now - self.started_at)
+        run.series.tool_ended(self.tool, self.outcome.value, seconds, run.exemplar)
+        if self.result_hash and failure is None:
+            run.learnt(self.result_hash, now)
         if run.log is not None:
             self._step._calls.append(
                 {
                     "tool_name": self.tool,
                     "call_id": self._call_id,
-                    "args_hash": self._arguments_hash,
-                    "result_hash": self._result_hash,
-                    "outcome": outcome.value,
-                    "error_type": error_type,
-                    "error": error_text,
-                    "started_at": iso(self._started),
+                    "args_hash": self.arguments_hash,
+                    "result_hash": self.result_hash,
+                    "outcome": self.outcome.value,
+                    "error_type": self.error_type,
+                    "error": self.error_text,
+                    "started_at": iso(self.started_at),
                     "ended_at": iso(now),
                     "span_id": _span_id(span),
                 }
@@ -347,7 +379,7 @@ class LlmCall(_Block):
         run.closed(self)
         failure, self._failure = error or self._failure, None
         if failure is not None:
-            run.fail(span, failure)
+            self.error_type, self.error_text = run.fail(span, failure)
         if self._tokens is not None:
             read, written = self._tokens
             span.set_attribute(names.GEN_AI_USAGE_INPUT_TOKENS, read)
