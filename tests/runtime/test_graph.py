@@ -1,57 +1,419 @@
+import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from queenright.runtime.events import EventType
-from queenright.runtime.graph import EntryPointSpec, GraphSpec, NodeSpec
+from queenright.runtime.graph import EdgeSpec, EntryPointSpec, GraphSpec, NodeSpec
 
 NODE = NodeSpec(id="judge", system_prompt="Judge.")
+START = EntryPointSpec(id="e", node_id="judge")
+
+
+def worker(node_id: str, **fields: Any) -> NodeSpec:
+    return NodeSpec(id=node_id, **{"system_prompt": "Work.", **fields})
+
+
+def chain(*edges: tuple[str, str] | EdgeSpec, **nodes: Any) -> GraphSpec:
+    """A graph that starts in ``a``, with a node for every name in ``edges``."""
+    specs = [e if isinstance(e, EdgeSpec) else EdgeSpec(source=e[0], target=e[1]) for e in edges]
+    names = dict.fromkeys(["a", *(name for e in specs for name in (e.source, e.target))])
+    return GraphSpec(
+        id="g",
+        nodes=tuple(nodes.get(name) or worker(name) for name in names),
+        edges=tuple(specs),
+        entry_points=(EntryPointSpec(id="e", node_id="a"),),
+    )
+
+
+def faults(**fields: Any) -> list[str]:
+    """Every line that is said about a graph, without the id of the graph."""
+    fields = {"nodes": [NODE], "entry_points": [START], **fields}
+    with pytest.raises(ValidationError) as refused:
+        GraphSpec.model_validate({"id": "g", **fields})
+    [error] = refused.value.errors()
+    lines = str(error["msg"]).removeprefix("Value error, ").splitlines()
+    assert all(line.startswith("graph 'g': ") for line in lines)
+    return [line.removeprefix("graph 'g': ") for line in lines]
 
 
 @pytest.mark.parametrize(
     ("fields", "fault"),
     [
-        ({"trigger_type": "timer"}, "entry point 'e': a timer needs interval_seconds"),
-        ({"interval_seconds": 5}, "entry point 'e': interval_seconds is for timers, not manual"),
-        ({"trigger_type": "event"}, "entry point 'e': an event trigger needs event_types"),
-        ({"event_types": {EventType.STEP_STARTED}}, "entry point 'e': event_types is for events, not manual"),
-        ({"trigger_type": "timer", "interval_seconds": 0}, "greater than 0"),
-        ({"trigger_type": "event", "event_types": {"no_such_event"}}, "no_such_event|Input should be"),
-        ({"trigger_type": "cron"}, "trigger_type"),
-        ({"isolation_level": "shared"}, "isolation_level"),
-        ({"interval": 5}, "interval"),
+        ({"trigger_type": "timer"}, "a timer needs interval_seconds or cron"),
+        (
+            {"trigger_type": "timer", "interval_seconds": 5, "cron": "* * * * *"},
+            "a timer has interval_seconds or cron, not both",
+        ),
+        ({"interval_seconds": 5}, "interval_seconds is for timers, not manual"),
+        ({"cron": "* * * * *"}, "cron is for timers, not manual"),
+        (
+            {"trigger_type": "timer", "cron": "0 0 * *"},
+            "cron '0 0 * *' has 4 fields; it needs minute, hour, day of month, month, day of week",
+        ),
+        ({"trigger_type": "timer", "cron": "61 * * * *"}, "cron '61 * * * *': Bad minute"),
+        ({"trigger_type": "timer", "cron": "0 0 31 2 *"}, "cron '0 0 31 2 *': Bad day-of-month"),
+        (
+            {"trigger_type": "timer", "cron": "0 0 * * *", "timezone": "Hive/North"},
+            "there is no timezone 'Hive/North'; one is such as 'UTC' or 'Europe/Vienna'",
+        ),
+        (
+            {"trigger_type": "timer", "cron": "0 0 * * *", "timezone": "../../etc/passwd"},
+            "there is no timezone '../../etc/passwd'; one is such as 'UTC' or 'Europe/Vienna'",
+        ),
+        (
+            {"trigger_type": "timer", "interval_seconds": 5, "timezone": "Europe/Vienna"},
+            "timezone is for cron",
+        ),
+        ({"trigger_type": "event"}, "an event trigger needs event_types"),
+        ({"event_types": {EventType.STEP_STARTED}}, "event_types is for events, not manual"),
+        ({"filter_agent": "bee"}, "filter_agent is for events, not manual"),
+        (
+            {"isolation_level": "shared", "max_concurrent": 2},
+            "max_concurrent 2 needs isolation_level per_run",
+        ),
     ],
 )
 def test_what_is_wrong_with_an_entry_point_is_said_by_name(fields: dict[str, Any], fault: str) -> None:
+    entry = EntryPointSpec(id="e", node_id="judge", **fields)
+
+    [said] = faults(entry_points=[entry])
+
+    assert said.startswith(f"entry point 'e': {fault}")
+
+
+@pytest.mark.parametrize(
+    ("fields", "fault"),
+    [
+        ({"trigger_type": "timer", "interval_seconds": 0}, "greater than 0"),
+        ({"trigger_type": "timer", "interval_seconds": float("inf")}, "finite number"),
+        ({"trigger_type": "event", "event_types": {"no_such_event"}}, "no_such_event|Input should be"),
+        ({"trigger_type": "cron"}, "trigger_type"),
+        ({"isolation_level": "none"}, "isolation_level"),
+        ({"max_concurrent": 0}, "greater than or equal to 1"),
+        ({"interval": 5}, "interval"),
+    ],
+)
+def test_a_value_that_no_entry_point_has_is_refused(fields: dict[str, Any], fault: str) -> None:
     with pytest.raises(ValidationError, match=fault):
         EntryPointSpec(id="e", node_id="judge", **fields)
 
 
-def test_an_entry_point_that_starts_a_missing_node_is_refused() -> None:
-    with pytest.raises(ValidationError, match="entry point 'e' starts node 'queen'; there are: judge"):
-        GraphSpec(id="g", nodes=(NODE,), entry_points=(EntryPointSpec(id="e", node_id="queen"),))
+@pytest.mark.parametrize(
+    ("fields", "level"),
+    [
+        ({}, "per_run"),
+        ({"trigger_type": "manual", "isolation_level": None}, "per_run"),
+        ({"trigger_type": "timer", "interval_seconds": 5}, "isolated"),
+        ({"trigger_type": "event", "event_types": ["step_started"]}, "isolated"),
+        ({"trigger_type": "timer", "interval_seconds": 5, "isolation_level": "shared"}, "shared"),
+    ],
+)
+def test_where_nothing_is_said_the_trigger_decides_whose_session_it_is(
+    fields: dict[str, Any], level: str
+) -> None:
+    entry = EntryPointSpec(id="e", node_id="judge", **fields)
+
+    assert entry.isolation_level == level
+    assert EntryPointSpec.model_validate_json(entry.model_dump_json()) == entry
 
 
-def test_ids_that_are_there_twice_are_refused() -> None:
-    entry = EntryPointSpec(id="e", node_id="judge")
+@pytest.mark.parametrize(
+    ("fields", "fault"),
+    [
+        ({}, "an event_loop node needs a system_prompt"),
+        (
+            {"system_prompt": "x", "function": "f"},
+            "function is for function and router nodes, not event_loop",
+        ),
+        ({"system_prompt": "x", "routes": {"a": ""}}, "routes is for routers, not event_loop"),
+        ({"node_type": "function"}, "a function node needs a function"),
+        (
+            {"node_type": "function", "function": "f", "tools": ("t",)},
+            "tools is for nodes with a model, and this one calls function 'f'",
+        ),
+        (
+            {"node_type": "function", "function": "f", "system_prompt": "x"},
+            "system_prompt is for nodes with a model, and this one calls function 'f'",
+        ),
+        (
+            {"node_type": "function", "function": "f", "client_facing": True},
+            "client_facing is for event_loop nodes, not function",
+        ),
+        ({"system_prompt": "x", "tools": ("t", "t")}, "tool 't' is there twice"),
+        ({"system_prompt": "x", "output_keys": ("o", "o")}, "output key 'o' is there twice"),
+        (
+            {"system_prompt": "x", "output_keys": ("o",), "nullable_output_keys": ("p",)},
+            "nullable output key 'p' is none of its output_keys",
+        ),
+        (
+            {"system_prompt": "x", "conversation_judge": "llm"},
+            "conversation_judge 'llm' needs success_criteria to judge by",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_node_is_said_by_name(fields: dict[str, Any], fault: str) -> None:
+    assert faults(nodes=[NodeSpec(id="judge", **fields)]) == [f"node 'judge': {fault}"]
 
-    with pytest.raises(ValidationError, match="node 'judge' is there twice"):
-        GraphSpec(id="g", nodes=(NODE, NODE), entry_points=(entry,))
-    with pytest.raises(ValidationError, match="entry point 'e' is there twice"):
-        GraphSpec(id="g", nodes=(NODE,), entry_points=(entry, entry))
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("max_turns", 0),
+        ("max_retries", -1),
+        ("model_attempts", 0),
+        ("max_context_tokens", 199),
+        ("max_messages", 1),
+        ("tool_timeout_seconds", 0),
+    ],
+)
+def test_a_limit_that_allows_nothing_is_refused(field: str, value: int) -> None:
+    with pytest.raises(ValidationError, match=field):
+        NodeSpec.model_validate({"id": "judge", "system_prompt": "x", field: value})
+
+
+def router(**fields: Any) -> NodeSpec:
+    return NodeSpec.model_validate(
+        {"id": "a", "node_type": "router", "function": "f", "routes": {"left": ""}, **fields}
+    )
+
+
+@pytest.mark.parametrize(
+    ("node", "edge", "said"),
+    [
+        (worker("a"), {"expression": "x > 1"}, ["expression is for edges that are taken when 'expression'"]),
+        (worker("a"), {"when": "expression"}, ["needs an expression"]),
+        (worker("a"), {"when": "expression", "expression": "x >"}, ["condition 'x >': invalid syntax"]),
+        (
+            worker("a"),
+            {"when": "expression", "expression": "__import__('os')"},
+            ["there is no function '__import__'"],
+        ),
+        (worker("a"), {"route": "left"}, ["route is for edges that are taken when 'route', not 'success'"]),
+        (
+            worker("a"),
+            {"when": "route", "route": "left"},
+            ["a route leaves node 'a', which is no router but event_loop"],
+        ),
+        (
+            router(),
+            {"when": "route", "route": "up"},
+            ["route 'left' has no edge", "node 'a' has no route 'up'; it has: left"],
+        ),
+        (router(), {"when": "success"}, ["route 'left' has no edge"]),
+        (
+            router(routes={}),
+            {"when": "route", "route": "up"},
+            ["a router needs routes", "no route 'up'; it has: none"],
+        ),
+        (
+            router(system_prompt="Choose."),
+            {"when": "route", "route": "left"},
+            ["a router needs either a system_prompt or a function, and not both"],
+        ),
+    ],
+)
+def test_what_is_wrong_with_an_edge_or_its_router_is_said_by_name(
+    node: NodeSpec, edge: dict[str, Any], said: list[str]
+) -> None:
+    found = faults(
+        nodes=[node, worker("b")],
+        edges=[{"source": "a", "target": "b", **edge}],
+        entry_points=[{"id": "e", "node_id": "a"}],
+    )
+
+    assert len(found) == len(said)
+    for line, part in zip(found, said, strict=True):
+        assert part in line
+        assert line.startswith(("edge 'a-b': ", "node 'a': "))
+
+
+def test_an_edge_maps_only_to_what_its_target_takes() -> None:
+    edges = [{"source": "judge", "target": "b", "input_mapping": {"draft": "report"}}]
+
+    assert faults(nodes=[NODE, worker("b", input_keys=("text",))], edges=edges) == [
+        "edge 'judge-b': 'draft' is no input key of node 'b'; it has: text"
+    ]
+
+
+def test_everything_that_is_wrong_is_said_at_once() -> None:
+    found = faults(
+        nodes=[{"id": "judge"}, NODE, worker("island")],
+        edges=[
+            {"source": "judge", "target": "b"},
+            {"source": "c", "target": "judge"},
+            {"id": "x", "source": "judge", "target": "judge", "when": "failure"},
+            {"id": "x", "source": "judge", "target": "judge", "when": "expression"},
+        ],
+        entry_points=[START, {"id": "e", "node_id": "queen", "trigger_type": "timer"}],
+    )
+
+    assert found == [
+        "node 'judge' is there twice",
+        "edge 'x' is there twice",
+        "entry point 'e' is there twice",
+        "node 'judge': an event_loop node needs a system_prompt",
+        "edge 'judge-b' leads to node 'b', which is not there; there are: judge, island",
+        "edge 'c-judge' leaves node 'c', which is not there; there are: judge, island",
+        "edge 'x': an edge that is taken when 'expression' needs an expression",
+        "entry point 'e' starts node 'queen', which is not there; there are: judge, island",
+        "entry point 'e': a timer needs interval_seconds or cron",
+        "node 'island' is reached from no entry point",
+    ]
+
+
+def test_an_empty_graph_is_refused() -> None:
+    assert faults(nodes=[], entry_points=[]) == [
+        "there is no node",
+        "there is no entry point: nothing starts it",
+    ]
+
+
+def test_an_edge_that_is_there_twice_is_refused() -> None:
+    edge = {"source": "judge", "target": "b"}
+
+    assert faults(nodes=[NODE, worker("b")], edges=[edge, edge]) == [
+        "edge 'judge-b-2' is edge 'judge-b' again: it would start node 'b' twice"
+    ]
 
 
 @pytest.mark.parametrize("bad", ["", "..", "a/b", "../up", "a b", ".hidden", "x" * 101])
 def test_ids_that_cannot_be_folder_names_are_refused(bad: str) -> None:
     """B8: a path separator or `..` never reaches the disk."""
     with pytest.raises(ValidationError):
-        GraphSpec(id=bad, nodes=(NODE,), entry_points=(EntryPointSpec(id="e", node_id="judge"),))
+        GraphSpec(id=bad, nodes=(NODE,), entry_points=(START,))
+    with pytest.raises(ValidationError):
+        worker(bad)
+
+
+def test_edges_without_a_name_are_named_after_where_they_lead() -> None:
+    graph = chain(
+        ("a", "b"),
+        EdgeSpec(source="a", target="b", when="failure"),
+        EdgeSpec(id="b-c", source="a", target="c"),
+        ("b", "c"),
+    )
+
+    assert [edge.id for edge in graph.edges] == ["a-b", "a-b-2", "b-c", "b-c-2"]
+
+
+def test_the_longest_ids_make_an_edge_id_too() -> None:
+    a, b = "a" * 100, "b" * 100
+
+    graph = GraphSpec(
+        id="g",
+        nodes=(worker(a), worker(b)),
+        edges=(EdgeSpec(source=a, target=b),),
+        entry_points=(EntryPointSpec(id="e", node_id=a),),
+    )
+
+    assert GraphSpec.model_validate_json(graph.model_dump_json()) == graph
+
+
+def test_a_graph_is_the_same_after_a_round_trip_through_json() -> None:
+    graph = chain(
+        EdgeSpec(source="a", target="b", when="route", route="left", input_mapping={"text": "report"}),
+        EdgeSpec(source="b", target="c", when="expression", expression="score > 3", priority=2),
+        a=router(),
+        b=worker("b", output_keys=("score",), max_messages=10, input_keys=("text",)),
+    )
+
+    assert GraphSpec.model_validate(json.loads(graph.model_dump_json())) == graph
 
 
 def test_a_node_is_found_by_its_id() -> None:
-    graph = GraphSpec(id="g", nodes=(NODE,), entry_points=(EntryPointSpec(id="e", node_id="judge"),))
+    graph = GraphSpec(id="g", nodes=(NODE,), entry_points=(START,))
 
     assert graph.node("judge") is NODE
     with pytest.raises(KeyError):
         graph.node("queen")
+
+
+def test_edges_are_looked_at_from_the_highest_priority_down() -> None:
+    graph = chain(
+        EdgeSpec(source="a", target="b"),
+        EdgeSpec(source="a", target="c", priority=5),
+        EdgeSpec(source="a", target="d"),
+        EdgeSpec(source="c", target="d", priority=9),
+    )
+
+    assert [edge.target for edge in graph.edges_from("a")] == ["c", "b", "d"]
+    assert graph.edges_from("d") == ()
+
+
+def test_a_node_reaches_itself_only_round_a_cycle() -> None:
+    graph = chain(("a", "b"), ("b", "c"), EdgeSpec(source="c", target="b", when="failure"))
+
+    assert graph.reachable("a") == {"b", "c"}
+    assert graph.reachable("b") == {"b", "c"}
+    assert chain().reachable("a") == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("edges", "said"),
+    [
+        ([("a", "a")], "'a' -> 'a'"),
+        ([("a", "b"), ("b", "c"), ("c", "b")], "'b' -> 'c' -> 'b'"),
+        ([EdgeSpec(source="a", target="a", when="always")], "'a' -> 'a'"),
+    ],
+)
+def test_a_cycle_without_an_exit_is_refused_and_its_nodes_are_named(
+    edges: list[tuple[str, str] | EdgeSpec], said: str
+) -> None:
+    with pytest.raises(ValidationError, match=f"nodes go round for ever: {said}; give one of them an edge"):
+        chain(*edges)
+
+
+@pytest.mark.parametrize(
+    "edges",
+    [
+        [("a", "b"), ("b", "a"), ("b", "c")],
+        [EdgeSpec(source="a", target="a", when="failure")],
+        [("a", "b"), EdgeSpec(source="b", target="a", when="expression", expression="score < 3")],
+    ],
+)
+def test_a_cycle_that_can_end_is_accepted(edges: list[tuple[str, str] | EdgeSpec]) -> None:
+    assert "a" in chain(*edges).reachable("a")
+
+
+def test_a_limit_to_its_visits_ends_a_cycle() -> None:
+    assert chain(("a", "a"), a=worker("a", max_node_visits=3)).reachable("a") == {"a"}
+
+
+def test_a_router_that_only_leads_back_is_no_exit() -> None:
+    with pytest.raises(ValidationError, match="'a' -> 'b' -> 'a'"):
+        chain(EdgeSpec(source="a", target="b", when="route", route="left"), ("b", "a"), a=router())
+
+
+@given(
+    pairs=st.sets(st.tuples(st.sampled_from("abcde"), st.sampled_from("abcde")), max_size=12),
+)
+def test_whatever_the_edges_a_graph_that_is_accepted_can_always_end(pairs: set[tuple[str, str]]) -> None:
+    """All edges are taken on success, so a graph without an end is one in which some node reaches no last."""
+    try:
+        graph = chain(*sorted(pairs))
+    except ValidationError as refused:
+        text = str(refused)
+        assert "nodes go round for ever" in text or "is reached from no entry point" in text
+        return
+    last = {node.id for node in graph.nodes if not graph.edges_from(node.id)}
+
+    assert all(node.id in last or graph.reachable(node.id) & last for node in graph.nodes)
+
+
+def test_a_graph_may_be_long() -> None:
+    names = [f"n{k}" for k in range(400)]
+    edges = [EdgeSpec(source=a, target=b) for a, b in pairwise(names)]
+
+    graph = GraphSpec(
+        id="g",
+        nodes=tuple(worker(name) for name in names),
+        edges=tuple(edges),
+        entry_points=(EntryPointSpec(id="e", node_id="n0"),),
+    )
+
+    assert len(graph.reachable("n0")) == 399

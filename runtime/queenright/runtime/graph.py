@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import field_validator
+from pydantic import field_validator, model_validator
 
+from queenright.runtime.graph_check import adjacency, beyond, problems
 from queenright.runtime.specs import (
     ConversationMode,
     EdgeSpec,
@@ -32,7 +33,12 @@ __all__ = [
 
 
 class GraphSpec(Spec):
-    """A graph: its nodes, the edges between them, and its entry points."""
+    """
+    A graph: its nodes, the edges between them, and its entry points.
+
+    Raises:
+        pydantic.ValidationError: Something is wrong with it; the text names every problem, a line each.
+    """
 
     id: Identifier
     description: str = ""
@@ -57,6 +63,13 @@ class GraphSpec(Spec):
             named.append(edge)
         return tuple(named)
 
+    @model_validator(mode="after")
+    def _sound(self) -> GraphSpec:
+        found = problems(self.nodes, self.edges, self.entry_points)
+        if found:
+            raise ValueError("\n".join(f"graph {self.id!r}: {problem}" for problem in found))
+        return self
+
     def node(self, node_id: str) -> NodeSpec:
         """
         Return the node called ``node_id``.
@@ -75,13 +88,5 @@ class GraphSpec(Spec):
         return tuple(sorted(leaving, key=lambda edge: -edge.priority))
 
     def reachable(self, node_id: str) -> frozenset[str]:
-        """Return the nodes that one edge or more lead to from ``node_id``: itself only if it is in a cycle."""
-        found: set[str] = set()
-        ahead = [node_id]
-        while ahead:
-            source = ahead.pop()
-            for edge in self.edges:
-                if edge.source == source and edge.target not in found:
-                    found.add(edge.target)
-                    ahead.append(edge.target)
-        return frozenset(found)
+        """Return the nodes that an edge or more lead to from ``node_id``: itself only if it is in a cycle."""
+        return frozenset(beyond(node_id, adjacency(self.edges)))

@@ -25,7 +25,7 @@ ConversationMode = Literal["continuous", "fresh"]
 class Spec(BaseModel):
     """A value that is checked once, when it is made, and never changes."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class NodeSpec(Spec):
