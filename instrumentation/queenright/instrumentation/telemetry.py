@@ -81,6 +81,7 @@ class Telemetry:
         endpoint: Another base URL.
         tracer_provider: Spans go through this provider instead; sampling and export are its affair.
         connect: Makes the sender that batches go to instead of OTLP; for tests and other transports.
+        records: Whether start records are sent too; not where whoever runs the workers tells what they begin.
         interval: Seconds between deliveries.
         capacity: How many spans, and how many records, wait at most; then the oldest are dropped.
     """
@@ -91,6 +92,7 @@ class Telemetry:
         *,
         tracer_provider: trace.TracerProvider | None = None,
         connect: Callable[[], Sender] | None = None,
+        records: bool = True,
         interval: float = 0.5,
         capacity: int = 8192,
     ) -> None:
@@ -106,16 +108,22 @@ class Telemetry:
         self._delivery = Delivery(
             connect or (lambda: OtlpSender(base, resource)), interval=interval, capacity=capacity
         )
-        self._disabled = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
-        if tracer_provider is None and self._disabled:
+        disabled = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+        self._records = records and not disabled
+        if tracer_provider is None and disabled:
             tracer_provider = NoOpTracerProvider()
         light = LightTracer(self._delivery.put_span)
         self.tracer: Final = tracer_provider.get_tracer(SCOPE.name) if tracer_provider else light
 
     def record(self, name: str, time_ns: int, span: SpanContext, attributes: Attributes) -> None:
         """Queue a start record."""
-        if not self._disabled:
+        if self._records:
             self._delivery.put_record(Record(name, time_ns, span, attributes))
+
+    @classmethod
+    def muted(cls) -> Telemetry:
+        """Return telemetry that goes nowhere."""
+        return cls(tracer_provider=NoOpTracerProvider(), records=False)
 
     def flush(self, timeout: float = 2.0) -> bool:
         """Send what is queued; return whether all was delivered within ``timeout`` seconds."""

@@ -55,6 +55,8 @@ class Worker:
         registry: Where the metrics live; default prometheus-client's own.
         storage: Folder for ``sessions/{session_id}/logs/tool_logs.jsonl``; default ``QUEENRIGHT_STORAGE``;
             without either no step log is written.
+        step_log: The step log's own path, where it does not lie below ``storage`` like that.
+        incarnation_id: This life of the process, where several workers share one; made if left out.
         heartbeat_interval: Seconds between heartbeats at most.
         clock: Returns seconds since the epoch.
         ids: Returns a new id.
@@ -76,6 +78,8 @@ class Worker:
         telemetry: Telemetry | None = None,
         registry: CollectorRegistry | None = None,
         storage: str | os.PathLike[str] | None = None,
+        step_log: Path | None = None,
+        incarnation_id: str | None = None,
         heartbeat_interval: float = 300.0,
         clock: Callable[[], float] = time.time,
         ids: Callable[[], str] = new_id,
@@ -86,7 +90,7 @@ class Worker:
             raise ValueError(f"heartbeat_interval must be above 0 seconds, not {heartbeat_interval!r}.")
         self.agent = agent
         self.session_id = check_session_id(session_id) if session_id is not None else ids()
-        self.incarnation_id = ids()
+        self.incarnation_id = incarnation_id or ids()
         self._run = Run(
             agent=agent,
             session_id=self.session_id,
@@ -96,7 +100,7 @@ class Worker:
             version=version,
             telemetry=telemetry or _telemetry(endpoint),
             families=_families(registry or REGISTRY),
-            log=_step_log(storage or os.environ.get(STORAGE_ENV), self.session_id),
+            log=_step_log(step_log, storage or os.environ.get(STORAGE_ENV), self.session_id),
             heartbeat_interval=heartbeat_interval,
             clock=clock,
         )
@@ -197,7 +201,11 @@ def _families(registry: CollectorRegistry) -> WorkerFamilies:
     return WorkerFamilies.of(CollectorRegistry())
 
 
-def _step_log(storage: str | os.PathLike[str] | None, session_id: str) -> StepLog | None:
+def _step_log(
+    path: Path | None, storage: str | os.PathLike[str] | None, session_id: str
+) -> StepLog | None:
     with harmless:
-        return StepLog(step_log_path(Path(storage), session_id)) if storage else None
+        if path is None and storage:
+            path = step_log_path(Path(storage), session_id)
+        return StepLog(path) if path is not None else None
     return None

@@ -3,44 +3,86 @@
 from __future__ import annotations
 
 import asyncio
-import json
+import logging
+import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from random import Random
+from typing import Any, Final
+
+from prometheus_client import CollectorRegistry
 
 from queenright.instrumentation.errors import QueenrightError
-from queenright.runtime.bus import EventBus
+from queenright.instrumentation.identity import new_id
+from queenright.instrumentation.telemetry import Telemetry
+from queenright.runtime.bus import EventBus, Handler, Subscription
 from queenright.runtime.deadline import Sleep
-from queenright.runtime.events import Clock
+from queenright.runtime.events import Clock, EventType
+from queenright.runtime.execution import Execution, ExecutionResult, Trigger
+from queenright.runtime.files import Disk
+from queenright.runtime.goal import Goal, GoalProgress
 from queenright.runtime.graph import EntryPointSpec, GraphSpec
+from queenright.runtime.guard import GuardFactory
 from queenright.runtime.model import LLMProvider
-from queenright.runtime.sessions import persistent_session
-from queenright.runtime.stream import Entry, RunNode, Stream, Surroundings, Trigger
+from queenright.runtime.node_judge import NodeJudge
+from queenright.runtime.parts import LoadedGraph, NodeFunction, Surroundings
+from queenright.runtime.session_store import Session, SessionStatus, SessionStore
+from queenright.runtime.stream import Entry, ExecutionStream
 from queenright.runtime.tools import Tool, ToolRegistry
+
+_log = logging.getLogger(__name__)
+
+RESULTS_KEPT: Final = 1000
+"""So many runs that are over are remembered, the newest."""
+
+PRESENT_SECONDS: Final = 120.0
+"""A user who said something within so many seconds is there."""
+
+_RESUMABLE: Final = frozenset(
+    {SessionStatus.ACTIVE, SessionStatus.PAUSED, SessionStatus.FAILED, SessionStatus.CANCELLED}
+)
 
 
 class GraphError(QueenrightError):
-    """Raised when a graph or entry point is asked for that is not there, or is added twice."""
+    """Raised when a graph, entry point, run or node is asked for that is not there, or is added twice."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingNode:
+    """A node that waits for a user."""
+
+    graph_id: str
+    node_id: str
+    execution_id: str
+    session_id: str
+    question: str
 
 
 @dataclass(frozen=True, slots=True)
-class _Graph:
-    spec: GraphSpec
-    streams: Mapping[str, Stream]
+class _Registered:
+    graph: LoadedGraph
+    streams: Mapping[str, ExecutionStream]
 
 
 class AgentRuntime:
     """
-    Runs graphs. All of them share one bus; each entry point has a session, a queue and one run at a time.
+    Runs graphs. All of them share one bus; each has its own sessions on disk.
 
     Args:
         bus: Where events come from and go to.
-        storage: The folder under which graphs keep their sessions (``graphs/{graph_id}/sessions/...``).
-        clock: Times of events.
-        monotonic: The clock that timers go by, in seconds from anywhere.
+        storage: The folder of the sessions: ``sessions/...`` of the primary graph, ``graphs/{id}/...`` of
+            the others.
+        clock: Times of events, and of cron.
+        monotonic: The clock that intervals and presence go by, in seconds from anywhere.
         sleep: Waits on that clock.
+        ids: Makes ids of runs.
+        disk: Does the disk work.
+        guards: Makes the guards that watch nodes for loops from inside; without, there are none.
+        telemetry: Where spans of workers go; without, nowhere.
+        registry: Where the metrics of workers live; without, in one of their own.
+        random: Spreads retries.
     """
 
     def __init__(
@@ -51,30 +93,71 @@ class AgentRuntime:
         clock: Clock = time.time,
         monotonic: Clock = time.monotonic,
         sleep: Sleep = asyncio.sleep,
+        ids: Callable[[], str] = new_id,
+        disk: Disk | None = None,
+        guards: GuardFactory | None = None,
+        telemetry: Telemetry | None = None,
+        registry: CollectorRegistry | None = None,
+        random: Random | None = None,
     ) -> None:
-        self._around = Surroundings(bus=bus, clock=clock, monotonic=monotonic, sleep=sleep)
-        self._storage = storage
-        self._graphs: dict[str, _Graph] = {}
+        self.bus = bus
+        self.storage = storage
+        self.disk = disk or Disk()
+        self._monotonic = monotonic
+        self._registered: dict[str, _Registered] = {}
+        self._active_graph_id: str | None = None
+        self._current: Session | None = None
+        self._user_spoke_at: float | None = None
+        self._executions: dict[str, Execution] = {}
         self._started = False
+        muted = (Telemetry.muted(), CollectorRegistry())
+        self._around = Surroundings(
+            bus=bus,
+            clock=clock,
+            monotonic=monotonic,
+            sleep=sleep,
+            ids=ids,
+            disk=self.disk,
+            random=random or Random(),
+            guards=guards,
+            telemetry=telemetry or muted[0],
+            registry=registry or CollectorRegistry(),
+            muted=muted,
+            incarnation_id=ids(),
+            current_session=lambda: self._current,
+            entered=self._entered,
+            context={"runtime": self},
+        )
+
+    # -- life -----------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Start every graph added so far; those added later start at once."""
         if not self._started:
             self._started = True
-            for graph in self._graphs.values():
-                _start(graph)
+            for registered in self._registered.values():
+                _start(registered)
 
     async def stop(self) -> None:
-        """Stop everything; no task and no subscription is left."""
+        """Stop everything; runs are paused and can be resumed, and no task and no subscription is left."""
         self._started = False
-        await asyncio.gather(*(s.stop() for g in self._graphs.values() for s in g.streams.values()))
+        streams = [s for r in self._registered.values() for s in r.streams.values()]
+        await asyncio.gather(*(stream.stop() for stream in streams))
+
+    # -- graphs ---------------------------------------------------------------------------------
 
     def add_graph(
         self,
         graph: GraphSpec,
         *,
         model: LLMProvider,
+        models: Mapping[str, LLMProvider] | None = None,
         tools: Iterable[Tool] = (),
+        functions: Mapping[str, NodeFunction] | None = None,
+        judges: Mapping[str, NodeJudge] | None = None,
+        goal: Goal | None = None,
+        agent_id: str = "",
+        primary: bool = False,
         entries: Mapping[str, Entry] | None = None,
     ) -> None:
         """
@@ -83,133 +166,409 @@ class AgentRuntime:
         Args:
             graph: What it is.
             model: Who thinks in its nodes.
+            models: Models of single nodes, by the name that the node gives.
             tools: What its nodes may use.
-            entries: By entry point, what to do when it fires. Without one, the node runs once on the
-                trigger's ``message``, or on its input or event as JSON.
+            functions: What its function nodes and routers run, by name.
+            judges: Who judges its nodes' turns, by name.
+            goal: What it is for; progress towards it is told.
+            agent_id: The worker that it is; empty for a graph that is none, and is not monitored.
+            primary: Whether this is the graph that the others are there for: at most one.
+            entries: By entry point, what to do when it fires in place of one run of the graph.
 
         Raises:
-            GraphError: The id is taken, a node names a tool that is not in ``tools``, or
-                ``entries`` names an entry point that the graph has not.
+            GraphError: The id is taken, or something that the graph names is not given; says what.
         """
-        if graph.id in self._graphs:
+        if graph.id in self._registered:
             raise GraphError(f"graph {graph.id!r} is there already; remove it first")
+        if primary and (taken := self._primary()) is not None:
+            raise GraphError(f"graph {graph.id!r} cannot be primary: {taken!r} is")
         registry = ToolRegistry(tools)
-        for node in graph.nodes:
-            missing = [name for name in node.tools if name not in registry]
-            if missing:
-                raise GraphError(
-                    f"graph {graph.id!r}: node {node.id!r} uses tool {missing[0]!r}, which is not given"
-                )
+        loaded = LoadedGraph(
+            spec=graph,
+            model=model,
+            models=dict(models or {}),
+            tools=registry,
+            functions=dict(functions or {}),
+            judges=dict(judges or {}),
+            goal=goal,
+            agent_id=agent_id,
+            primary=primary,
+            store=self._store(graph.id, primary=primary),
+        )
         chosen = dict(entries or {})
-        unknown = chosen.keys() - {entry.id for entry in graph.entry_points}
-        if unknown:
-            raise GraphError(f"graph {graph.id!r} has no entry point {min(unknown)!r}")
-        path = self._storage / "graphs" / graph.id
+        _complete(loaded, chosen)
         streams = {
-            spec.id: Stream(
-                graph,
-                spec,
-                session=persistent_session(path, spec.id, self._around.clock),
-                model=model,
-                tools=registry,
-                entry=chosen.get(spec.id, _run_once),
-                around=self._around,
-            )
+            spec.id: ExecutionStream(loaded, spec, entry=chosen.get(spec.id), around=self._around)
             for spec in graph.entry_points
         }
-        self._graphs[graph.id] = _Graph(graph, streams)
+        self._registered[graph.id] = _Registered(loaded, streams)
         if self._started:
-            _start(self._graphs[graph.id])
+            _start(self._registered[graph.id])
 
     async def remove_graph(self, graph_id: str) -> None:
         """
-        Cancel what the graph is doing and forget it; its sessions stay on disk.
+        Pause what the graph is doing and forget it; its sessions stay on disk.
 
         Raises:
-            GraphError: There is no such graph.
+            GraphError: There is no such graph, or it is the primary one.
         """
-        graph = self._graph(graph_id)
-        del self._graphs[graph_id]
-        await asyncio.gather(*(stream.stop() for stream in graph.streams.values()))
+        registered = self._find(graph_id)
+        if registered.graph.primary:
+            raise GraphError(f"graph {graph_id!r} is the primary one and stays; stop the runtime instead")
+        del self._registered[graph_id]
+        if self._active_graph_id == graph_id:
+            self._active_graph_id = None
+        await asyncio.gather(*(stream.stop() for stream in registered.streams.values()))
 
     def list_graphs(self) -> list[str]:
         """Ids of the graphs, in the order they were added."""
-        return list(self._graphs)
+        return list(self._registered)
 
-    def get_graph(self, graph_id: str) -> GraphSpec:
+    def get_graph(self, graph_id: str | None = None) -> GraphSpec:
         """
-        Return a graph's specification.
+        Return a graph's specification; without an id, the active graph's.
 
         Raises:
             GraphError: There is no such graph.
         """
-        return self._graph(graph_id).spec
+        return self._find(graph_id).graph.spec
+
+    def get_active_graph(self) -> GraphSpec:
+        """
+        Return the graph that receives what a user says.
+
+        Raises:
+            GraphError: There is no graph.
+        """
+        return self.get_graph()
+
+    @property
+    def active_graph_id(self) -> str:
+        """
+        The graph that receives what a user says: the one that was set, else the primary, else the first.
+
+        Raises:
+            GraphError: There is no graph, or none of the id that is set.
+        """
+        return self._find(None).graph.spec.id
+
+    @active_graph_id.setter
+    def active_graph_id(self, graph_id: str) -> None:
+        self._active_graph_id = self._find(graph_id).graph.spec.id
+
+    def agent_of(self, graph_id: str | None = None) -> str:
+        """
+        Return the worker that a graph is; empty if it is none.
+
+        Raises:
+            GraphError: There is no such graph.
+        """
+        return self._find(graph_id).graph.agent_id
 
     def get_entry_points(self, graph_id: str | None = None) -> list[EntryPointSpec]:
         """
-        Return the entry points of a graph; without an id, of the first one added.
+        Return the entry points of a graph; without an id, the active graph's.
 
         Raises:
             GraphError: There is no such graph.
         """
-        return list(self._graph(graph_id).spec.entry_points)
+        return list(self._find(graph_id).graph.spec.entry_points)
 
-    def get_stream(self, entry_point_id: str, *, graph_id: str | None = None) -> Stream:
+    def get_stream(self, entry_point_id: str, *, graph_id: str | None = None) -> ExecutionStream:
         """
-        Return the stream of an entry point: its session, what waits, ticks skipped.
+        Return the stream of an entry point: what runs, what waits, ticks skipped.
 
         Raises:
             GraphError: There is no such graph or entry point.
         """
-        graph = self._graph(graph_id)
-        stream = graph.streams.get(entry_point_id)
+        registered = self._find(graph_id)
+        stream = registered.streams.get(entry_point_id)
         if stream is None:
-            have = ", ".join(graph.streams)
-            raise GraphError(f"graph {graph.spec.id!r} has no entry point {entry_point_id!r}; it has: {have}")
+            have, name = ", ".join(registered.streams), registered.graph.spec.id
+            raise GraphError(f"graph {name!r} has no entry point {entry_point_id!r}; it has: {have}")
         return stream
 
-    def trigger(
+    def session_store(self, graph_id: str | None = None) -> SessionStore:
+        """
+        Return where a graph's sessions are.
+
+        Raises:
+            GraphError: There is no such graph.
+        """
+        return self._find(graph_id).graph.store
+
+    # -- runs -----------------------------------------------------------------------------------
+
+    async def trigger(
         self,
         entry_point_id: str,
         input_data: Mapping[str, Any] | None = None,
         *,
         graph_id: str | None = None,
-    ) -> asyncio.Future[Any]:
+        session_id: str | None = None,
+    ) -> str:
         """
-        Fire an entry point, whatever its own trigger is; the run waits its turn behind those before it.
+        Fire an entry point, whatever its own trigger is, and return the run's id at once.
 
-        Returns:
-            A future of what the run returned: a ``NodeResult`` where the graph has no entry of its
-            own, ``Failed`` if it raised. It may be left alone. Cancelled if the graph is removed.
+        Args:
+            entry_point_id: Which one.
+            input_data: What the run is given, as JSON values.
+            graph_id: Of which graph; without, of the active one.
+            session_id: An existing session to run in.
 
         Raises:
             GraphError: There is no such graph or entry point, or the runtime is not started.
         """
         stream = self.get_stream(entry_point_id, graph_id=graph_id)
-        if not self._started:
-            raise GraphError(f"cannot trigger {stream.id!r}: the runtime is not started")
-        return stream.fire(Trigger(input_data=input_data or {}))
+        self._check_started(stream)
+        return self._remember(stream.fire(Trigger(input_data=input_data or {}), session_id=session_id))
 
-    def _graph(self, graph_id: str | None) -> _Graph:
-        if graph_id is None and self._graphs:
-            return next(iter(self._graphs.values()))
-        graph = self._graphs.get(graph_id or "")
-        if graph is None:
-            raise GraphError(
-                f"there is no graph {graph_id!r}; there are: {', '.join(self._graphs) or 'none'}"
+    async def resume(
+        self, session_id: str, graph_id: str | None = None, *, checkpoint_id: str | None = None
+    ) -> str:
+        """
+        Take up the newest run of a session that did not get to its end, and return its id.
+
+        Args:
+            session_id: The session.
+            graph_id: Whose session; without, the active graph's.
+            checkpoint_id: Go back to this checkpoint first.
+
+        Raises:
+            SessionNotFound: There is no such session.
+            GraphError: There is no such graph, nothing to resume, it goes on already, or the runtime is
+                not started.
+        """
+        registered = self._find(graph_id)
+        store, name = registered.graph.store, registered.graph.spec.id
+        state = await self.disk.run(lambda: store.read_state(session_id))
+        runs = [run for run in state.executions.values() if run.graph_id == name]
+        open_runs = [run for run in runs if (run.status in _RESUMABLE and run.pending) or checkpoint_id]
+        if not open_runs:
+            ended = ", ".join(f"{run.entry_point} {run.status.value}" for run in runs) or "no run"
+            raise GraphError(f"session {session_id!r} has nothing to resume in graph {name!r}: {ended}")
+        last = max(open_runs, key=lambda run: run.updated_at)
+        stream = self.get_stream(last.entry_point, graph_id=name)
+        self._check_started(stream)
+        if any(execution.id == last.execution_id for execution in stream.executions):
+            raise GraphError(f"session {session_id!r} need not be resumed: run {last.execution_id!r} goes on")
+        return self._remember(stream.take_up(last.execution_id, session_id, checkpoint_id))
+
+    async def wait(self, execution_id: str) -> ExecutionResult:
+        """
+        Wait until a run is over, and return how it ended.
+
+        Raises:
+            GraphError: No run of that id is known.
+        """
+        return await self._execution(execution_id).ended()
+
+    def get_execution_result(self, execution_id: str, graph_id: str | None = None) -> ExecutionResult | None:
+        """
+        Return how a run ended; None while it has not.
+
+        Raises:
+            GraphError: No run of that id is known, or it is another graph's.
+        """
+        execution = self._execution(execution_id)
+        result = execution.result
+        if graph_id is not None and result is not None and result.graph_id != graph_id:
+            raise GraphError(f"run {execution_id!r} is of graph {result.graph_id!r}, not {graph_id!r}")
+        return result
+
+    async def cancel_execution(self, execution_id: str, graph_id: str | None = None) -> bool:
+        """Stop a run for good; it has ended when this returns. False if there is none such."""
+        return await self._end(execution_id, graph_id, SessionStatus.CANCELLED)
+
+    async def pause_execution(self, execution_id: str, graph_id: str | None = None) -> bool:
+        """Stop a run so that it can be resumed; it has stopped when this returns. False if there is none."""
+        return await self._end(execution_id, graph_id, SessionStatus.PAUSED)
+
+    def get_goal_progress(self, graph_id: str | None = None) -> GoalProgress | None:
+        """
+        Return how far the newest run of a graph has got towards its goal; None if it has none.
+
+        Raises:
+            GraphError: There is no such graph.
+        """
+        name = self._find(graph_id).graph.spec.id
+        for execution in reversed(self._executions.values()):
+            executor = execution.executor
+            if executor is not None and executor.graph_id == name and executor.goal is not None:
+                return executor.goal
+        return None
+
+    # -- users ----------------------------------------------------------------------------------
+
+    async def inject_input(
+        self, node_id: str, content: str, graph_id: str | None = None, *, session_id: str | None = None
+    ) -> bool:
+        """
+        Give a running node what a user said; it is durable when this returns.
+
+        Without a graph, the active one is looked at first, then the others; a node that waits for input
+        comes before one that does not.
+
+        Returns:
+            False if no such node is running: then ``trigger`` is what was meant.
+
+        Raises:
+            GraphError: There is no such graph, or several runs have such a node: then say the session.
+        """
+        self._user_spoke_at = self._monotonic()
+        graphs = [self._find(graph_id)] if graph_id is not None else self._by_attention()
+        for registered in graphs:
+            nodes = [
+                (execution, node)
+                for stream in registered.streams.values()
+                for execution, name, node in stream.nodes()
+                if name == node_id and session_id in (None, execution.session_id)
+            ]
+            waiting = [found for found in nodes if found[1].waiting_for_user]
+            found = waiting or nodes
+            if len(found) > 1:
+                sessions = ", ".join(sorted(str(execution.session_id) for execution, _ in found))
+                raise GraphError(
+                    f"node {node_id!r} is running in several sessions; say which with session_id: {sessions}"
+                )
+            if found:
+                await found[0][1].inject(content)
+                return True
+        return False
+
+    def waiting_nodes(self) -> list[WaitingNode]:
+        """Return the nodes that wait for a user, those of the active graph first."""
+        return [
+            WaitingNode(
+                graph_id=registered.graph.spec.id,
+                node_id=node_id,
+                execution_id=execution.id,
+                session_id=execution.session_id or "",
+                question=node.question or "",
             )
-        return graph
+            for registered in self._by_attention()
+            for stream in registered.streams.values()
+            for execution, node_id, node in stream.nodes()
+            if node.waiting_for_user
+        ]
+
+    @property
+    def user_idle_seconds(self) -> float:
+        """How long no user has said anything; infinite if none ever has."""
+        return math.inf if self._user_spoke_at is None else self._monotonic() - self._user_spoke_at
+
+    @property
+    def user_present(self) -> bool:
+        """Whether a user said something lately."""
+        return self.user_idle_seconds < PRESENT_SECONDS
+
+    def subscribe_to_events(
+        self,
+        types: Collection[EventType] | None,
+        handler: Handler,
+        *,
+        name: str = "runtime",
+        filter_graph: str | None = None,
+        filter_stream: str | None = None,
+        filter_node: str | None = None,
+    ) -> Subscription:
+        """Call ``handler`` for events of this bus; ``cancel()`` what is returned to end it."""
+        return self.bus.subscribe(
+            handler,
+            name=name,
+            types=types,
+            filter_graph=filter_graph,
+            filter_stream=filter_stream,
+            filter_node=filter_node,
+        )
+
+    # -- inside ---------------------------------------------------------------------------------
+
+    def _primary(self) -> str | None:
+        return next((name for name, r in self._registered.items() if r.graph.primary), None)
+
+    def _store(self, graph_id: str, *, primary: bool) -> SessionStore:
+        base = self.storage if primary else self.storage / "graphs" / graph_id
+        return SessionStore(base, clock=self._around.clock)
+
+    def _find(self, graph_id: str | None) -> _Registered:
+        wanted = graph_id or self._active_graph_id or self._primary() or next(iter(self._registered), None)
+        registered = self._registered.get(wanted or "")
+        if registered is None:
+            have = ", ".join(self._registered) or "none"
+            raise GraphError(f"there is no graph {wanted!r}; there are: {have}")
+        return registered
+
+    def _by_attention(self) -> list[_Registered]:
+        if not self._registered:
+            return []
+        first = self._find(None)
+        return [first, *(r for r in self._registered.values() if r is not first)]
+
+    def _entered(self, session: Session) -> None:
+        self._current = session
+
+    def _check_started(self, stream: ExecutionStream) -> None:
+        if not self._started:
+            raise GraphError(f"cannot run {stream.id!r}: the runtime is not started")
+
+    def _remember(self, execution: Execution) -> str:
+        self._executions.pop(execution.id, None)
+        self._executions[execution.id] = execution
+        if len(self._executions) > RESULTS_KEPT:
+            over = [name for name, known in self._executions.items() if known.done]
+            for name in over[: len(self._executions) - RESULTS_KEPT]:
+                del self._executions[name]
+        return execution.id
+
+    def _execution(self, execution_id: str) -> Execution:
+        execution = self._executions.get(execution_id) or self._running(execution_id)
+        if execution is None:
+            raise GraphError(f"no run {execution_id!r} is known; the last {RESULTS_KEPT} are remembered")
+        return execution
+
+    def _running(self, execution_id: str) -> Execution | None:
+        """Find a run that nobody triggered by hand."""
+        streams = (s for r in self._registered.values() for s in r.streams.values())
+        return next((e for s in streams for e in s.executions if e.id == execution_id), None)
+
+    async def _end(self, execution_id: str, graph_id: str | None, status: SessionStatus) -> bool:
+        graphs = [self._find(graph_id)] if graph_id is not None else list(self._registered.values())
+        for registered in graphs:
+            for stream in registered.streams.values():
+                if await stream.end(execution_id, status):
+                    return True
+        return False
 
 
-def _start(graph: _Graph) -> None:
-    for stream in graph.streams.values():
+def _start(registered: _Registered) -> None:
+    for stream in registered.streams.values():
         stream.start()
 
 
-async def _run_once(trigger: Trigger, run: RunNode) -> Any:
-    """Run the node once on what the trigger brought."""
-    message = trigger.input_data.get("message")
-    if not isinstance(message, str):
-        brought = trigger.event.to_dict() if trigger.event is not None else dict(trigger.input_data)
-        message = json.dumps(brought, ensure_ascii=False)
-    return await run(message)
+def _complete(graph: LoadedGraph, entries: Mapping[str, Entry]) -> None:
+    """
+    Check that everything a graph names is given.
+
+    Raises:
+        GraphError: Something is not.
+    """
+    name = graph.spec.id
+    for node in graph.spec.nodes:
+        where = f"graph {name!r}: node {node.id!r}"
+        for what, wanted, given in (
+            ("tool", node.tools, graph.tools),
+            ("function", (node.function,) if node.function else (), graph.functions),
+            ("model", (node.model,) if node.model else (), graph.models),
+            ("judge", _named_judge(node.conversation_judge), graph.judges),
+        ):
+            missing = [one for one in wanted if one not in given]
+            if missing:
+                raise GraphError(f"{where} uses {what} {missing[0]!r}, which is not given")
+    unknown = entries.keys() - {entry.id for entry in graph.spec.entry_points}
+    if unknown:
+        raise GraphError(f"graph {name!r} has no entry point {min(unknown)!r}")
+
+
+def _named_judge(judge: str) -> tuple[str, ...]:
+    return (judge,) if judge not in ("", "llm") else ()

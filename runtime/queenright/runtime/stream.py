@@ -1,221 +1,410 @@
-"""A stream: the runs that one entry point started, one after another."""
+"""A stream: the runs that one entry point starts."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from queenright.instrumentation.identity import new_id
-from queenright.runtime.bus import EventBus, Subscription
-from queenright.runtime.conversation import Conversation
-from queenright.runtime.deadline import Sleep
+from queenright.instrumentation import Worker
+from queenright.instrumentation.redaction import redact
+from queenright.runtime.bus import Subscription
 from queenright.runtime.event_loop import EventLoopNode, NodeResult
-from queenright.runtime.events import AgentEvent, Clock, EventType
-from queenright.runtime.graph import EntryPointSpec, GraphSpec
-from queenright.runtime.model import LLMProvider
-from queenright.runtime.sessions import Session
-from queenright.runtime.tools import ToolRegistry
+from queenright.runtime.events import AgentEvent, EventType
+from queenright.runtime.execution import Execution, ExecutionResult, Trigger
+from queenright.runtime.executor import GraphExecutor, NodeFailed
+from queenright.runtime.graph import EntryPointSpec
+from queenright.runtime.parts import LoadedGraph, Surroundings
+from queenright.runtime.reporting import Origin, Reporter
+from queenright.runtime.runtime_logger import RuntimeLogger
+from queenright.runtime.session_store import Session, SessionStatus, SessionStore
+from queenright.runtime.timers import Tick, cron_ticks, interval_ticks
 
 _log = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trigger:
-    """Why an entry point fires: a call with ``input_data``, a tick of its timer, or an event."""
-
-    input_data: Mapping[str, Any] = field(default_factory=dict)
-    tick: int | None = None
-    """Of a timer: the k of ``t0 + k * interval``."""
-    event: AgentEvent | None = None
-
+FRAMEWORK = "queenright"
+CANCELLED = "cancelled"
+"""The error type of a run that somebody cancelled: it ended, and did not fail."""
 
 RunNode = Callable[[str], Awaitable[NodeResult]]
 """Runs the entry point's node once on a message."""
 
 Entry = Callable[[Trigger, RunNode], Awaitable[Any]]
-"""What an entry point does when it fires: runs its node as often as there is something to say to it."""
+"""What an entry point does when it fires, in place of one run of its graph."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failed:
-    """What a run that raised comes back as."""
+class _Open:
+    """A run that has its session."""
 
-    error: BaseException
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """What a stream needs of the runtime that it runs on."""
-
-    bus: EventBus
-    clock: Clock
-    monotonic: Callable[[], float]
-    sleep: Sleep
+    session: Session
+    executor: GraphExecutor
+    reporter: Reporter
 
 
-class Stream:
+@dataclass(slots=True)
+class _Opening:
+    """What has been opened for a run so far, and how to close it."""
+
+    closers: list[Callable[[], None]] = field(default_factory=list)
+    opened: _Open | None = None
+
+    def close(self) -> None:
+        while self.closers:
+            self.closers.pop()()
+
+
+class ExecutionStream:
     """
-    One entry point at work: a queue of triggers, and at most one run at a time.
+    One entry point at work.
 
-    Nothing waits in front of a run that is going on but its own queue: events are queued and never
-    lost, ticks that come meanwhile are skipped and counted.
+    At most ``max_concurrent`` runs go on at a time, the others wait in order: events are never lost.
+    A tick of a timer that comes while a run goes on is skipped and counted. Runs of one graph in one
+    session take turns, whoever started them; a session that another process writes in is refused.
     """
 
     def __init__(
-        self,
-        graph: GraphSpec,
-        spec: EntryPointSpec,
-        *,
-        session: Session,
-        model: LLMProvider,
-        tools: ToolRegistry,
-        entry: Entry,
-        around: Surroundings,
+        self, graph: LoadedGraph, spec: EntryPointSpec, *, entry: Entry | None, around: Surroundings
     ) -> None:
-        self.id = f"{graph.id}::{spec.id}"
+        self.id = f"{graph.spec.id}::{spec.id}"
         self.spec = spec
-        self.session = session
         self.ticks_skipped = 0
         self._graph = graph
-        self._node = graph.node(spec.node_id)
-        self._model = model
-        self._tools = tools
         self._entry = entry
         self._around = around
-        self._queue: deque[tuple[Trigger, asyncio.Future[Any]]] = deque()
-        self._worker: asyncio.Task[None] | None = None
+        self._queue: deque[Execution] = deque()
+        self._active: dict[str, Execution] = {}
         self._timer: asyncio.Task[None] | None = None
         self._subscription: Subscription | None = None
-        self._conversation: Conversation | None = None
+        self._session: Session | None = None
+
+    @property
+    def graph_id(self) -> str:
+        """The graph that the entry point is of."""
+        return self._graph.spec.id
 
     @property
     def pending(self) -> int:
-        """Triggers that wait, and the one being worked on."""
-        return len(self._queue) + (self._worker is not None)
+        """Runs that wait, and those going on."""
+        return len(self._queue) + len(self._active)
+
+    @property
+    def executions(self) -> list[Execution]:
+        """The runs going on, oldest first, then those that wait."""
+        return [*self._active.values(), *self._queue]
 
     def start(self) -> None:
         """Begin to listen to the entry point's timer or events."""
-        name = f"graph:{self.id}"
         if self.spec.trigger_type == "timer":
-            self._timer = asyncio.create_task(self._tick(), name=f"{name}:timer")
+            self._timer = asyncio.create_task(self._tick(), name=f"graph:{self.id}:timer")
         elif self.spec.trigger_type == "event":
             self._subscription = self._around.bus.subscribe(
-                self._on_event, name=self.id, types=self.spec.event_types
+                self._on_event,
+                name=self.id,
+                types=self.spec.event_types,
+                filter_graph=self.spec.filter_graph,
+                filter_stream=self.spec.filter_stream,
+                filter_node=self.spec.filter_node,
+                filter_agent=self.spec.filter_agent,
             )
 
     async def stop(self) -> None:
-        """Listen no more, cancel what runs and what waits, and return when it has ended."""
+        """Listen no more, pause what runs, cancel what waits, and return when all has ended."""
         if self._subscription is not None:
             self._subscription.cancel()
-        tasks = [t for t in (self._timer, self._worker) if t is not None and t is not asyncio.current_task()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        self._worker = self._timer = self._subscription = None
-        while self._queue:
-            self._queue.popleft()[1].cancel()
+            self._subscription = None
+        if self._timer is not None:
+            self._timer.cancel()
+            await asyncio.gather(self._timer, return_exceptions=True)
+            self._timer = None
+        await asyncio.gather(*(self.end(e.id, SessionStatus.PAUSED) for e in self.executions))
 
-    def fire(self, trigger: Trigger) -> asyncio.Future[Any]:
-        """Queue a run; the future is what the entry returns, or ``Failed``."""
-        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._queue.append((trigger, done))
-        if self._worker is None:
-            self._worker = asyncio.create_task(self._work(), name=f"graph:{self.id}")
-        return done
+    def fire(self, trigger: Trigger, *, session_id: str | None = None) -> Execution:
+        """
+        Queue a run, and return it.
+
+        Args:
+            trigger: Why it runs.
+            session_id: The session to run in; else as the entry point's isolation says.
+        """
+        return self._enqueue(Execution(id=self._around.ids(), trigger=trigger, session_id=session_id))
+
+    def take_up(self, execution_id: str, session_id: str, checkpoint_id: str | None) -> Execution:
+        """Queue the continuation of an interrupted run, and return it."""
+        return self._enqueue(
+            Execution(
+                id=execution_id,
+                trigger=Trigger(),
+                session_id=session_id,
+                resumes=True,
+                checkpoint_id=checkpoint_id,
+            )
+        )
+
+    async def end(self, execution_id: str, status: SessionStatus) -> bool:
+        """
+        Stop a run: for good, or to be resumed; return whether there was one to stop.
+
+        It has ended when this returns, unless it is the run itself that asks.
+        """
+        execution = next((e for e in self.executions if e.id == execution_id), None)
+        if execution is None:
+            return False
+        execution.ends_as = status
+        if execution.task is None:
+            self._queue.remove(execution)
+            execution.finish(self._result(execution, SessionStatus.CANCELLED, error_type=CANCELLED))
+            return True
+        execution.task.cancel()
+        if execution.task is not asyncio.current_task():
+            await execution.ended()
+        return True
+
+    def nodes(self) -> list[tuple[Execution, str, EventLoopNode]]:
+        """Return the nodes that are talking with a model now, with the runs they are in."""
+        found: list[tuple[Execution, str, EventLoopNode]] = []
+        for execution in self._active.values():
+            if execution.executor is not None:
+                found += [(execution, node_id, node) for node_id, node in execution.executor.nodes.items()]
+        return found
+
+    # -- what fires -----------------------------------------------------------------------------
 
     def _on_event(self, event: AgentEvent) -> None:
-        if not (self.spec.exclude_own_graph and event.graph_id == self._graph.id):
+        if not (self.spec.exclude_own_graph and event.graph_id == self.graph_id):
             self.fire(Trigger(event=event))
 
     async def _tick(self) -> None:
-        """Fire at ``t0 + k * interval``; a run that is late moves no later tick."""
-        interval = self.spec.interval_seconds
-        assert interval is not None  # the spec saw to it
-        t0 = self._around.monotonic()
-        k = 0
-        while True:
-            k += 1
-            late = int((self._around.monotonic() - t0) // interval)
-            if late > k:
-                # The process itself was held up past whole intervals.
-                self.ticks_skipped += late - k
-                k = late
-            await self._around.sleep(max(0.0, t0 + k * interval - self._around.monotonic()))
-            if self._worker is None:
-                self.fire(Trigger(tick=k))
-            else:
+        async for tick in self._ticks():
+            self.ticks_skipped += tick.skipped
+            if self.pending:
                 self.ticks_skipped += 1
+            else:
+                self.fire(Trigger(tick=tick.number))
 
-    async def _work(self) -> None:
+    def _ticks(self) -> AsyncIterator[Tick]:
+        around, spec = self._around, self.spec
+        if spec.cron:
+            return cron_ticks(spec.cron, spec.timezone, clock=around.clock, sleep=around.sleep)
+        assert spec.interval_seconds is not None  # the spec saw to it
+        return interval_ticks(spec.interval_seconds, monotonic=around.monotonic, sleep=around.sleep)
+
+    # -- runs -----------------------------------------------------------------------------------
+
+    def _enqueue(self, execution: Execution) -> Execution:
+        self._queue.append(execution)
+        self._pump()
+        return execution
+
+    def _pump(self) -> None:
+        while self._queue and len(self._active) < self.spec.max_concurrent:
+            execution = self._queue.popleft()
+            self._active[execution.id] = execution
+            execution.task = asyncio.create_task(self._execute(execution), name=f"graph:{self.id}")
+            # Not at the end of the coroutine: one that is cancelled before it began has none.
+            execution.task.add_done_callback(lambda _, ended=execution: self._over(ended))
+
+    def _over(self, execution: Execution) -> None:
+        self._active.pop(execution.id, None)
+        if not execution.done:
+            execution.finish(self._result(execution, SessionStatus.CANCELLED, error_type=CANCELLED))
+        self._pump()
+
+    async def _execute(self, execution: Execution) -> None:
+        opening = _Opening()
+        status, value, error = SessionStatus.COMPLETED, None, ""
+        error_type = ""
         try:
-            while self._queue:
-                trigger, done = self._queue.popleft()
-                try:
-                    result = await self._run(trigger)
-                except asyncio.CancelledError as error:
-                    task = asyncio.current_task()
-                    if task is None or task.cancelling():
-                        done.cancel()
-                        raise
-                    # Something that the run waited for was cancelled, not the run.
-                    result = Failed(error=error)
-                if not done.done():
-                    done.set_result(result)
-        finally:
-            self._worker = None
-
-    async def _run(self, trigger: Trigger) -> Any:
-        execution_id = new_id()
-
-        async def emit(event_type: EventType, data: Mapping[str, Any]) -> None:
-            await self._emit(event_type, data, execution_id)
-
-        async def run_node(message: str) -> NodeResult:
-            node = EventLoopNode(
-                self._node,
-                model=self._model,
-                tools=self._tools,
-                conversation=self._open_conversation(),
-                emit=emit,
-                sleep=self._around.sleep,
-            )
-            return await node.run(message)
-
-        try:
-            return await self._entry(trigger, run_node)
-        except Exception as error:
+            if self._entry is not None and not execution.resumes:
+                value = await self._entry(execution.trigger, self._runner(execution, opening))
+            else:
+                run = await self._open(execution, opening)
+                if not execution.resumes:
+                    await run.executor.enter(_input(execution.trigger))
+                await run.executor.run()
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if execution.ends_as is None and (task is None or not task.cancelling()):
+                status, error, error_type = SessionStatus.FAILED, "cancelled from inside", "CancelledError"
+            else:
+                status = execution.ends_as or SessionStatus.PAUSED
+                error_type = CANCELLED if status is SessionStatus.CANCELLED else ""
+        except NodeFailed as failed:
+            status, error = SessionStatus.FAILED, str(failed)
+            error_type = failed.result.error_type or failed.result.outcome
+        except Exception as fault:
             _log.exception("a run of %s failed", self.id)
-            await emit(
-                EventType.EXECUTION_FAILED, {"error_type": type(error).__name__, "error": str(error)[-500:]}
-            )
-            return Failed(error=error)
+            status, error, error_type = SessionStatus.FAILED, redact(str(fault)), type(fault).__name__
+        await self._close(execution, opening, status, value, error, error_type)
 
-    def _open_conversation(self) -> Conversation:
-        if self._conversation is None:
-            self._conversation = self.session.conversation(self._node)
-        if self.spec.conversation_mode == "fresh":
-            self._conversation.clear()
-        return self._conversation
-
-    async def _emit(self, event_type: EventType, data: Mapping[str, Any], execution_id: str) -> None:
-        # Without an agent_id: a graph of the service itself is no worker, and its own trouble
-        # must not look like a worker's.
-        event = AgentEvent(
-            type=event_type,
-            time=self._around.clock(),
-            graph_id=self._graph.id,
-            stream_id=self.id,
-            node_id=self._node.id,
-            session_id=self.session.id,
-            execution_id=execution_id,
-            data=data,
-        )
+    async def _close(
+        self,
+        execution: Execution,
+        opening: _Opening,
+        status: SessionStatus,
+        value: Any,
+        error: str,
+        error_type: str,
+    ) -> None:
+        """Write down and tell how a run ended; whatever happens on the way, its session is free afterwards."""
+        run = opening.opened
+        result = self._result(execution, status, value=value, error=error, error_type=error_type)
         try:
-            await self._around.bus.publish(event)
-        except Exception:
-            # What a node says about itself is not worth the run; what is decided in it is kept elsewhere.
-            _log.exception("could not publish %s of %s", event_type, self.id)
+            if run is not None:
+                state = await run.executor.close(status, error=error, error_type=error_type)
+                result = self._result(
+                    execution, status, value=value, error=state.error, error_type=error_type, run=run
+                )
+                await self._tell_end(run, result)
+        except Exception as fault:
+            _log.exception("the end of a run of %s could not be written down", self.id)
+            result = self._result(
+                execution, SessionStatus.FAILED, error=redact(str(fault)), error_type=type(fault).__name__
+            )
+        finally:
+            opening.close()
+            execution.finish(result)
+
+    def _runner(self, execution: Execution, opening: _Opening) -> RunNode:
+        async def run_node(message: str) -> NodeResult:
+            run = opening.opened or await self._open(execution, opening)
+            await run.executor.enter({"message": message})
+            with suppress(NodeFailed):
+                await run.executor.run()
+            assert run.executor.last is not None  # a node was entered
+            return run.executor.last
+
+        return run_node
+
+    async def _open(self, execution: Execution, opening: _Opening) -> _Open:
+        """Take a session, and begin the run in it."""
+        around, graph = self._around, self._graph
+        session, store = await self._find_session(execution)
+        execution.session_id = session.id
+        await self._take_turn(session, store, opening)
+        telemetry, registry = (around.telemetry, around.registry) if graph.agent_id else around.muted
+        worker = Worker(
+            graph.agent_id or graph.spec.id,
+            session_id=session.id,
+            incarnation_id=around.incarnation_id,
+            graph_id=graph.spec.id,
+            framework=FRAMEWORK,
+            telemetry=telemetry,
+            registry=registry,
+            step_log=session.logs / "tool_logs.jsonl",
+            clock=around.clock,
+        )
+        worker.start()
+        opening.closers.append(worker.close)
+        origin = Origin(
+            agent_id=graph.agent_id,
+            session_id=session.id,
+            incarnation_id=around.incarnation_id,
+            graph_id=self.graph_id,
+            stream_id=self.id,
+            execution_id=execution.id,
+        )
+        reporter = Reporter(bus=around.bus, worker=worker, origin=origin, clock=around.clock)
+        executor = execution.executor = GraphExecutor(
+            graph,
+            around,
+            session=session,
+            store=store,
+            origin=origin,
+            entry_point=self.spec.id,
+            entry_node=self.spec.node_id,
+            reporter=reporter,
+            logger=RuntimeLogger(session, store.base / "runtime_logs"),
+            fresh=self.spec.conversation_mode == "fresh",
+        )
+        about = {"framework": FRAMEWORK, "start_records": True, "entry_point": self.spec.id}
+        if execution.resumes:
+            await executor.take_up(execution.checkpoint_id)
+        else:
+            await executor.begin(_input(execution.trigger))
+        opening.opened = _Open(session=session, executor=executor, reporter=reporter)
+        await reporter.emit(EventType.EXECUTION_STARTED, about)
+        if execution.resumes:
+            await reporter.emit(EventType.EXECUTION_RESUMED, {})
+        return opening.opened
+
+    async def _find_session(self, execution: Execution) -> tuple[Session, SessionStore]:
+        around, graph, store = self._around, self._graph, self._graph.store
+        if self.spec.isolation_level == "shared" and not graph.primary:
+            main = around.current_session()
+            if main is not None:
+                # The state is the primary graph's, conversations and logs are this graph's own.
+                shared = SessionStore(main.root.parent.parent, clock=around.clock)
+                return await around.disk.run(lambda: shared.shared(main, self.graph_id)), shared
+
+        def find() -> Session:
+            if execution.session_id is not None:
+                return store.open(execution.session_id)
+            if self.spec.isolation_level == "isolated":
+                return self._session or store.persistent(self.graph_id, self.spec.id, graph.agent_id)
+            return store.create(graph_id=self.graph_id, entry_point=self.spec.id, agent_id=graph.agent_id)
+
+        shares = self.spec.isolation_level == "shared" and execution.session_id is None
+        session = (around.current_session() if shares else None) or await around.disk.run(find)
+        if self.spec.isolation_level == "isolated" and execution.session_id is None:
+            self._session = session
+        if graph.primary:
+            around.entered(session)
+        return session, store
+
+    async def _take_turn(self, session: Session, store: SessionStore, opening: _Opening) -> None:
+        """Wait for runs of this graph in this session, and keep other processes out of it."""
+        locks = self._around.locks
+        lock = locks.setdefault(str(session.path), asyncio.Lock())
+        await lock.acquire()
+        opening.closers.append(lock.release)
+        claim = await self._around.disk.run(lambda: store.claim(session))
+        opening.closers.append(claim.release)
+
+    async def _tell_end(self, run: _Open, result: ExecutionResult) -> None:
+        tell = run.reporter.emit
+        match result.status:
+            case SessionStatus.COMPLETED:
+                ended = {"entry_point": self.spec.id, "outputs": sorted(result.outputs)}
+                await tell(EventType.EXECUTION_COMPLETED, ended)
+            case SessionStatus.PAUSED:
+                await tell(EventType.EXECUTION_PAUSED, {"entry_point": self.spec.id})
+            case _:
+                failed = {"error_type": result.error_type, "error": result.error[-500:]}
+                await tell(EventType.EXECUTION_FAILED, {"entry_point": self.spec.id, **failed})
+
+    def _result(
+        self,
+        execution: Execution,
+        status: SessionStatus,
+        *,
+        value: Any = None,
+        error: str = "",
+        error_type: str = "",
+        run: _Open | None = None,
+    ) -> ExecutionResult:
+        executor = None if run is None else run.executor
+        return ExecutionResult(
+            execution_id=execution.id,
+            session_id=execution.session_id or "",
+            graph_id=self.graph_id,
+            entry_point=self.spec.id,
+            status=status,
+            outputs={} if executor is None else dict(executor.state.outputs),
+            error=error,
+            error_type=error_type,
+            path=() if executor is None else tuple(executor.state.path),
+            node=None if executor is None else executor.last,
+            goal=None if executor is None else executor.goal,
+            value=value,
+        )
+
+
+def _input(trigger: Trigger) -> Mapping[str, Any]:
+    if trigger.event is not None:
+        return {"event": trigger.event.to_dict()}
+    return trigger.input_data if trigger.tick is None else {"tick": trigger.tick}

@@ -1,0 +1,99 @@
+"""Executions: one run of a graph, from the trigger that asked for it to its result."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from queenright.runtime.event_loop import NodeResult
+from queenright.runtime.events import AgentEvent
+from queenright.runtime.goal import GoalProgress
+from queenright.runtime.session_store import SessionStatus
+
+if TYPE_CHECKING:
+    from queenright.runtime.executor import GraphExecutor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trigger:
+    """Why an entry point fires: a call with ``input_data``, a tick of its timer, or an event."""
+
+    input_data: Mapping[str, Any] = field(default_factory=dict)
+    tick: int | None = None
+    """Of a timer: the number of the moment at which it was due."""
+    event: AgentEvent | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionResult:
+    """How a run ended."""
+
+    execution_id: str
+    session_id: str
+    graph_id: str
+    entry_point: str
+    status: SessionStatus
+    outputs: Mapping[str, Any] = field(default_factory=dict)
+    """What the nodes put out that no edge led on from; ``text`` where they only spoke."""
+    error: str = ""
+    error_type: str = ""
+    path: tuple[str, ...] = ()
+    """The nodes that ended, in that order."""
+    node: NodeResult | None = None
+    """How the last of them ended."""
+    goal: GoalProgress | None = None
+    value: Any = None
+    """What the entry point's own function returned, where it has one."""
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the run got to its end."""
+        return self.status is SessionStatus.COMPLETED
+
+
+class Execution:
+    """A run that was asked for: waiting, going on, or over."""
+
+    def __init__(
+        self,
+        *,
+        id: str,  # noqa: A002 - what it is called everywhere
+        trigger: Trigger,
+        session_id: str | None = None,
+        resumes: bool = False,
+        checkpoint_id: str | None = None,
+    ) -> None:
+        self.id = id
+        self.trigger = trigger
+        self.session_id = session_id
+        self.resumes = resumes
+        self.checkpoint_id = checkpoint_id
+        self.ends_as: SessionStatus | None = None
+        """How it is to end, once somebody has asked it to."""
+        self.task: asyncio.Task[None] | None = None
+        self.executor: GraphExecutor | None = None
+        self._result: asyncio.Future[ExecutionResult] = asyncio.get_running_loop().create_future()
+
+    def __repr__(self) -> str:
+        return f"Execution({self.id!r}, session {self.session_id!r}, done={self.done})"
+
+    @property
+    def done(self) -> bool:
+        """Whether it is over."""
+        return self._result.done()
+
+    @property
+    def result(self) -> ExecutionResult | None:
+        """How it ended, or None while it has not."""
+        return self._result.result() if self._result.done() else None
+
+    def finish(self, result: ExecutionResult) -> None:
+        """Say how it ended; the first word counts."""
+        if not self._result.done():
+            self._result.set_result(result)
+
+    async def ended(self) -> ExecutionResult:
+        """Wait until it is over, and return how it ended; whoever waits may be cancelled, the run is not."""
+        return await asyncio.shield(self._result)

@@ -1,0 +1,67 @@
+"""Shared memory: what the nodes of a session know together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from queenright.instrumentation.errors import QueenrightError
+
+
+class MemoryRefused(QueenrightError):
+    """Raised for a value that cannot be remembered, because it is no JSON."""
+
+
+class SharedMemory:
+    """
+    JSON values by key. What goes in and what comes out are copies: nobody changes another's value in place.
+
+    Raises:
+        MemoryRefused: A value is no JSON.
+    """
+
+    def __init__(self, values: Mapping[str, Any] | None = None) -> None:
+        self._values = {key: _copy(key, value) for key, value in (values or {}).items()}
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._values
+
+    def __repr__(self) -> str:
+        return f"SharedMemory({sorted(self._values)})"  # values may be secret
+
+    def read(self, key: str) -> Any:
+        """
+        Return one value.
+
+        Raises:
+            KeyError: Nobody has set it.
+        """
+        return _copy(key, self._values[key])
+
+    def read_all(self) -> dict[str, Any]:
+        """Return everything."""
+        return self.view(self._values)
+
+    def view(self, keys: Iterable[str]) -> dict[str, Any]:
+        """Return those of ``keys`` that are set."""
+        return {key: self.read(key) for key in keys if key in self._values}
+
+    def write(self, values: Mapping[str, Any]) -> None:
+        """
+        Set values; all of them or, if one is refused, none.
+
+        Raises:
+            MemoryRefused: A value is no JSON.
+        """
+        self._values.update({key: _copy(key, value) for key, value in values.items()})
+
+
+def _copy(key: str, value: Any) -> Any:
+    try:
+        return json.loads(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise MemoryRefused(
+            f"{key!r} cannot be remembered: {type(value).__name__} is no JSON ({error}); set text, numbers, "
+            "true, false, null, lists or objects of these."
+        ) from error

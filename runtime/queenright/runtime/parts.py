@@ -1,0 +1,76 @@
+"""What streams and executors are made of: the graph as it was added, and the runtime around it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+from weakref import WeakValueDictionary
+
+from prometheus_client import CollectorRegistry
+
+from queenright.instrumentation.telemetry import Telemetry
+from queenright.runtime.bus import EventBus
+from queenright.runtime.deadline import Sleep
+from queenright.runtime.events import Clock
+from queenright.runtime.files import Disk
+from queenright.runtime.goal import Goal
+from queenright.runtime.graph import GraphSpec, NodeSpec
+from queenright.runtime.guard import GuardFactory
+from queenright.runtime.model import LLMProvider
+from queenright.runtime.node_judge import NodeJudge
+from queenright.runtime.session_store import Session, SessionStore
+from queenright.runtime.tools import ToolRegistry
+
+NodeFunction = Callable[..., Any]
+"""What a function node runs: its inputs come as keyword arguments."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedGraph:
+    """A graph with everything its nodes need."""
+
+    spec: GraphSpec
+    model: LLMProvider
+    models: Mapping[str, LLMProvider]
+    tools: ToolRegistry
+    functions: Mapping[str, NodeFunction]
+    judges: Mapping[str, NodeJudge]
+    goal: Goal | None
+    agent_id: str
+    """The worker that this graph is; empty for a graph of the service itself, which is none."""
+    primary: bool
+    store: SessionStore
+
+    def model_of(self, node: NodeSpec) -> LLMProvider:
+        """Return who thinks in ``node``."""
+        return self.models[node.model] if node.model else self.model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What a stream and an executor need of the runtime that they are on."""
+
+    bus: EventBus
+    clock: Clock
+    monotonic: Clock
+    sleep: Sleep
+    ids: Callable[[], str]
+    disk: Disk
+    random: Random
+    guards: GuardFactory | None
+    telemetry: Telemetry
+    registry: CollectorRegistry
+    muted: tuple[Telemetry, CollectorRegistry]
+    """For graphs that are no workers: their steps are logged, and counted nowhere."""
+    incarnation_id: str
+    current_session: Callable[[], Session | None]
+    """The session that the primary graph is in, or was in last."""
+    entered: Callable[[Session], None]
+    """Is told of each session that the primary graph enters."""
+    context: Mapping[str, object]
+    """Of the context parameters of tools, those that are the same for all: ``runtime``."""
+    locks: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
+    """By folder: runs of one graph in one session take turns."""
