@@ -1,0 +1,278 @@
+"""A server that speaks OpenAI's chat completions over real HTTP, and fails in every way a provider can."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any, Final
+
+DONE: Final = b"data: [DONE]\n\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """
+    An answer: streamed in pieces to whoever asks for a stream, whole to everybody else.
+
+    Args:
+        text: Its words; each piece is a delta of its own.
+        tool_calls: ``(id, name, arguments)`` each.
+        usage: Tokens read and written; None says nothing about them.
+        fragment: Into how many characters a call's arguments are cut.
+    """
+
+    text: Sequence[str] = ()
+    tool_calls: Sequence[tuple[str, str, str]] = ()
+    usage: tuple[int, int] | None = (12, 3)
+    finish_reason: str | None = ""
+    model: str = "gpt-4o-mini"
+    fragment: int = 5
+
+    @property
+    def ended(self) -> str | None:
+        """The finish reason, by default what OpenAI says."""
+        return (
+            ("tool_calls" if self.tool_calls else "stop") if self.finish_reason == "" else self.finish_reason
+        )
+
+    def events(self) -> list[bytes]:
+        """The answer as server-sent events, without the last one, ``[DONE]``."""
+        deltas: list[dict[str, Any]] = [{"role": "assistant", "content": "" if self.text else None}]
+        deltas += [{"content": piece} for piece in self.text]
+        heads = [
+            {"index": i, "id": call_id, "type": "function", "function": {"name": name, "arguments": ""}}
+            for i, (call_id, name, _) in enumerate(self.tool_calls)
+        ]
+        deltas += [{"tool_calls": [head]} for head in heads]
+        # Arguments of parallel calls come interleaved, as the field allows.
+        cut = [_cut(arguments, self.fragment) for _, _, arguments in self.tool_calls]
+        for n in range(max(map(len, cut), default=0)):
+            deltas += [
+                {"tool_calls": [{"index": i, "function": {"arguments": pieces[n]}}]}
+                for i, pieces in enumerate(cut)
+                if n < len(pieces)
+            ]
+        chunks = [self._chunk([{"index": 0, "delta": delta, "finish_reason": None}]) for delta in deltas]
+        if self.ended is not None:
+            chunks.append(self._chunk([{"index": 0, "delta": {}, "finish_reason": self.ended}]))
+        if self.usage is not None:
+            chunks.append(self._chunk([]) | {"usage": self._usage()})
+        return [event(chunk) for chunk in chunks]
+
+    def whole(self) -> dict[str, Any]:
+        """The answer as one JSON value."""
+        message: dict[str, Any] = {"role": "assistant", "content": "".join(self.text) or None}
+        if self.tool_calls:
+            message["tool_calls"] = [
+                {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+                for call_id, name, arguments in self.tool_calls
+            ]
+        row = self._chunk([{"index": 0, "message": message, "finish_reason": self.ended}])
+        row["object"] = "chat.completion"
+        return row | ({} if self.usage is None else {"usage": self._usage()})
+
+    def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        row = {"id": "chat-1", "object": "chat.completion.chunk", "created": 1, "model": self.model}
+        return row | {"choices": choices}
+
+    def _usage(self) -> dict[str, int]:
+        assert self.usage is not None
+        read, written = self.usage
+        return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """An answer that is an error; ``code`` is OpenAI's word for it."""
+
+    status: int
+    message: str = "no"
+    code: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stream:
+    """
+    Raw events, and then: the end of the stream, or the connection torn, or nothing until it is released.
+
+    A stream that is held ends with ``then`` once it is released. Without ``head`` not even the status is
+    sent before.
+    """
+
+    head: bool = True
+
+    events: Sequence[bytes] = ()
+    torn: bool = False
+    held: bool = False
+    then: Sequence[bytes] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Whole:
+    """JSON in one piece, also for those who asked for a stream: a server that does not know how."""
+
+    answer: Answer
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What was asked: one request."""
+
+    path: str
+    headers: Mapping[str, str]
+    body: Mapping[str, Any]
+
+
+Reply = Answer | Refusal | Stream | Whole
+
+
+class OpenAIServer:
+    """
+    Answers one request with one reply, in order; without a reply left, with status 500.
+
+    Every connection serves one request. What was asked is in ``requests``.
+    """
+
+    def __init__(self, replies: Iterable[Reply] = ()) -> None:
+        self.replies = list(replies)
+        self.requests: list[Request] = []
+        self.url = ""
+        self.held = asyncio.Event()
+        """Set once a reply is held back."""
+        self.released = asyncio.Event()
+        """Set it, and what is held goes on."""
+        self.gone = asyncio.Event()
+        """Set once a client went away from a reply that was held."""
+        self._serving: set[asyncio.Task[None]] = set()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
+        try:
+            request = await _read(reader)
+            self.requests.append(request)
+            reply = self.replies.pop(0) if self.replies else Refusal(status=500, message="no reply left")
+            await self._answer(reply, request, reader, writer)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+
+    async def _answer(
+        self, reply: Reply, request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        match reply:
+            case Refusal():
+                error = {"message": reply.message, "type": "error", "code": reply.code}
+                await _send_json(writer, reply.status, {"error": error}, reply.headers)
+            case Whole():
+                await _send_json(writer, 200, reply.answer.whole())
+            case Answer() if not request.body.get("stream"):
+                await _send_json(writer, 200, reply.whole())
+            case Answer():
+                await _send_stream(writer, [*reply.events(), DONE])
+                await _end_stream(writer)
+            case Stream():
+                await self._stream(reply, reader, writer)
+
+    async def _stream(
+        self, reply: Stream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        if reply.head:
+            await _send_stream(writer, reply.events)
+        if reply.held:
+            self.held.set()
+            release, leave = (
+                asyncio.ensure_future(self.released.wait()),
+                asyncio.ensure_future(reader.read(1)),
+            )
+            await asyncio.wait((release, leave), return_when=asyncio.FIRST_COMPLETED)
+            went = leave.done()
+            for waiting in (release, leave):
+                waiting.cancel()
+            if went:
+                self.gone.set()
+                return
+            await _send_chunks(writer, reply.then)
+        if reply.torn:
+            writer.transport.abort()
+            return
+        await _end_stream(writer)
+
+    async def close(self) -> None:
+        """End every connection."""
+        for task in list(self._serving):
+            task.cancel()
+        await asyncio.gather(*self._serving, return_exceptions=True)
+
+
+@contextlib.asynccontextmanager
+async def openai_server(*replies: Reply) -> AsyncIterator[OpenAIServer]:
+    """Serve ``replies`` on a free port of this machine; ``url`` ends in ``/v1``."""
+    server = OpenAIServer(replies)
+    listener = await asyncio.start_server(server.serve, "127.0.0.1", 0)
+    server.url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/v1"
+    try:
+        yield server
+    finally:
+        listener.close()
+        await server.close()
+        await listener.wait_closed()
+
+
+def event(value: Mapping[str, Any]) -> bytes:
+    """One server-sent event."""
+    return b"data: " + json.dumps(value).encode() + b"\n\n"
+
+
+def _cut(text: str, size: int) -> list[str]:
+    return [text[at : at + size] for at in range(0, len(text), size)]
+
+
+async def _read(reader: asyncio.StreamReader) -> Request:
+    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+    first, *lines = head.strip().split("\r\n")
+    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    body = await reader.readexactly(int(headers.get("content-length", 0)))
+    return Request(first.split(" ")[1], headers, json.loads(body or b"{}"))
+
+
+def _head(status: int, headers: Mapping[str, str]) -> bytes:
+    rows = {**headers, "connection": "close"}
+    lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", *(f"{k}: {v}" for k, v in rows.items())]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1")
+
+
+async def _send_json(
+    writer: asyncio.StreamWriter, status: int, value: object, headers: Mapping[str, str] | None = None
+) -> None:
+    body = json.dumps(value).encode()
+    rows = {"content-type": "application/json", "content-length": str(len(body)), **(headers or {})}
+    writer.write(_head(status, rows) + body)
+    await writer.drain()
+
+
+async def _send_stream(writer: asyncio.StreamWriter, events: Iterable[bytes]) -> None:
+    writer.write(_head(200, {"content-type": "text/event-stream", "transfer-encoding": "chunked"}))
+    await _send_chunks(writer, events)
+
+
+async def _send_chunks(writer: asyncio.StreamWriter, events: Iterable[bytes]) -> None:
+    for data in events:
+        writer.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+        await writer.drain()
+
+
+async def _end_stream(writer: asyncio.StreamWriter) -> None:
+    writer.write(b"0\r\n\r\n")
+    await writer.drain()
