@@ -1,0 +1,93 @@
+"""What an agent needs from the environment, and what of it is missing: by name; values are never said."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from queenright.instrumentation.errors import QueenrightError
+
+PROVIDER_VARIABLES: Final[Mapping[str, tuple[str, ...]]] = {
+    "anthropic": ("ANTHROPIC_API_KEY",),
+    "azure": ("AZURE_API_KEY",),
+    "cerebras": ("CEREBRAS_API_KEY",),
+    "cohere": ("COHERE_API_KEY", "CO_API_KEY"),
+    "deepseek": ("DEEPSEEK_API_KEY",),
+    "fireworks_ai": ("FIREWORKS_API_KEY", "FIREWORKS_AI_API_KEY"),
+    "gemini": ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
+    "groq": ("GROQ_API_KEY",),
+    "mistral": ("MISTRAL_API_KEY",),
+    "openai": ("OPENAI_API_KEY",),
+    "openrouter": ("OPENROUTER_API_KEY",),
+    "perplexity": ("PERPLEXITYAI_API_KEY", "PERPLEXITY_API_KEY"),
+    "together_ai": ("TOGETHERAI_API_KEY", "TOGETHER_API_KEY"),
+    "xai": ("XAI_API_KEY",),
+}
+"""By the prefix of a litellm model's name: variables of which one must be set. Others are not known here."""
+
+# Models that litellm knows without a prefix, by how their names begin.
+_BARE: Final = (
+    (re.compile(r"gpt-|chatgpt-|o[1-9](?:-|$)"), "openai"),
+    (re.compile(r"claude-"), "anthropic"),
+)
+
+_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+class MissingCredential(QueenrightError):
+    """
+    Raised when a variable is needed that the environment has not.
+
+    Args:
+        variables: The names of those that are missing.
+        wanted_by: What needs them.
+    """
+
+    def __init__(self, variables: Iterable[str], wanted_by: str) -> None:
+        self.variables = tuple(variables)
+        names = ", ".join(self.variables)
+        super().__init__(f"{wanted_by}: not set in the environment: {names}; set it and try again.")
+
+
+def variables_of_model(model: str) -> tuple[str, ...]:
+    """Return the variables of which one must be set for ``model``; empty if none is needed, or none known."""
+    prefix, slash, _ = model.partition("/")
+    if slash:
+        return PROVIDER_VARIABLES.get(prefix, ())
+    for pattern, provider in _BARE:
+        if pattern.match(model):
+            return PROVIDER_VARIABLES[provider]
+    return ()
+
+
+def missing(declared: Iterable[str], models: Iterable[str], environment: Mapping[str, str]) -> list[str]:
+    """
+    Return what is not set, by name; ``A or B`` where either would do. Set to nothing is not set.
+
+    Args:
+        declared: Variables that the agent says it needs.
+        models: Names of the models that it uses.
+        environment: Where to look: ``os.environ``.
+    """
+    needed = [(name,) for name in declared] + [variables_of_model(model) for model in models]
+    absent = [" or ".join(names) for names in needed if names and not any(map(environment.get, names))]
+    return list(dict.fromkeys(absent))
+
+
+def references(text: str) -> list[str]:
+    """Return the variables that ``text`` refers to as ``${NAME}``, in order."""
+    return _REFERENCE.findall(text)
+
+
+def filled_in(text: str, environment: Mapping[str, str], *, wanted_by: str) -> str:
+    """
+    Return ``text`` with each ``${NAME}`` replaced by that variable's value.
+
+    Raises:
+        MissingCredential: A variable is not set; all of them are named.
+    """
+    absent = [name for name in dict.fromkeys(references(text)) if name not in environment]
+    if absent:
+        raise MissingCredential(absent, wanted_by)
+    return _REFERENCE.sub(lambda found: environment[found[1]], text)

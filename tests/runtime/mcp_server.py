@@ -1,0 +1,61 @@
+"""A real MCP server for the tests: over stdio as a program, over streamable HTTP as an app."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+from mcp.server import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+
+
+def make_server(counted: Path | None = None) -> MCPServer:
+    server = MCPServer("for-tests")
+
+    @server.tool()
+    def add(a: int, b: int) -> str:
+        """Add two numbers."""
+        return str(a + b)
+
+    @server.tool()
+    def refuse(why: str) -> str:
+        """Refuse, saying why."""
+        raise ToolError(f"refused: {why}")
+
+    @server.tool()
+    def environment(variable: str) -> str:
+        """Say what a variable of the environment is."""
+        return os.environ.get(variable, "not set")
+
+    @server.tool()
+    def folder() -> str:
+        """Say where the server runs."""
+        return str(Path.cwd())
+
+    @server.tool()
+    def die() -> str:
+        """End the server without an answer."""
+        os._exit(3)
+
+    @server.tool()
+    def hang() -> str:
+        """Never answer."""
+        time.sleep(3600)
+        return "never"
+
+    @server.tool(name="strange.name/of tool")
+    def strange() -> str:
+        """Have a name that few providers take."""
+        return "strange"
+
+    if counted is not None:
+        with counted.open("a", encoding="utf-8") as starts:
+            starts.write("started\n")
+    return server
+
+
+if __name__ == "__main__":
+    print("a word on stderr", file=sys.stderr, flush=True)
+    make_server(Path(sys.argv[1]) if len(sys.argv) > 1 else None).run("stdio")

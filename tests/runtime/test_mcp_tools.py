@@ -1,0 +1,343 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from queenright.runtime.agent_spec import AgentLoadError
+from queenright.runtime.credentials import MissingCredential
+from queenright.runtime.mcp_spec import McpServerSpec, read_mcp_servers
+from queenright.runtime.mcp_tools import McpServer, McpUnavailable, mcp_tools
+from queenright.runtime.model import ToolCall
+from queenright.runtime.tools import ToolRegistry, ToolResult
+from tests.runtime.conftest import FakeTime
+from tests.runtime.mcp_server import make_server
+
+PROGRAM = Path(__file__).with_name("mcp_server.py")
+SECRET = "correct-horse-battery"
+
+
+def over_stdio(tmp_path: Path, name: str = "local", *, sleep: Any = asyncio.sleep, **more: Any) -> McpServer:
+    spec = McpServerSpec.model_validate(
+        {"command": "python", "args": [str(PROGRAM), str(tmp_path / "starts")], **more}
+    )
+    return McpServer(
+        name,
+        spec,
+        folder=tmp_path,
+        log=tmp_path / "logs" / f"mcp_{name}.log",
+        environment={"TOKEN": SECRET},
+        sleep=sleep,
+    )
+
+
+@contextlib.asynccontextmanager
+async def closing(server: McpServer) -> AsyncIterator[ToolRegistry]:
+    try:
+        yield ToolRegistry(await mcp_tools([server]))
+    finally:
+        await server.close()
+
+
+async def call(tools: ToolRegistry, name: str, **arguments: Any) -> ToolResult:
+    return await tools.call(ToolCall("c1", name, json.dumps(arguments)))
+
+
+class Watched:
+    """An ASGI app that keeps the headers of what it was asked."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+        self.headers: list[Mapping[str, str]] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            self.headers.append({k.decode(): v.decode() for k, v in scope["headers"]})
+        await self.app(scope, receive, send)
+
+
+@contextlib.asynccontextmanager
+async def over_http(port: int = 0) -> AsyncIterator[tuple[int, Watched]]:
+    app = Watched(make_server().streamable_http_app())
+    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="error", timeout_graceful_shutdown=1))
+    serving = asyncio.create_task(server.serve())
+    await until(lambda: server.started)
+    [listening] = server.servers
+    try:
+        yield listening.sockets[0].getsockname()[1], app
+    finally:
+        server.should_exit = True
+        await serving
+
+
+def http_server(port: int, tmp_path: Path, name: str = "remote", **more: Any) -> McpServer:
+    spec = McpServerSpec.model_validate({"url": f"http://127.0.0.1:{port}/mcp", **more})
+    return McpServer(
+        name, spec, folder=tmp_path, log=tmp_path / "logs" / "x.log", environment={"TOKEN": SECRET}
+    )
+
+
+async def test_a_tool_over_stdio_has_the_servers_schema_and_answers(tmp_path: Path) -> None:
+    async with closing(over_stdio(tmp_path, timeout_seconds=7)) as tools:
+        offered = {spec.name: spec for spec in tools.specs()}
+
+        assert offered["add"].description == "Add two numbers."
+        assert offered["add"].parameters["required"] == ["a", "b"]
+        assert await call(tools, "add", a=2, b=40) == ToolResult("42")
+
+
+async def test_a_name_that_few_providers_take_is_made_plain_and_still_reaches_its_tool(
+    tmp_path: Path,
+) -> None:
+    async with closing(over_stdio(tmp_path)) as tools:
+        assert await call(tools, "strange_name_of_tool") == ToolResult("strange")
+
+
+async def test_what_a_tool_refuses_is_an_error_answer(tmp_path: Path) -> None:
+    async with closing(over_stdio(tmp_path)) as tools:
+        refused = await call(tools, "refuse", why="it is late")
+        wrong = await call(tools, "add", a="many", b=1)
+
+        assert refused.failed
+        assert "refused: it is late" in refused.content
+        assert wrong.failed
+        assert "a" in wrong.content
+
+
+async def test_a_server_is_given_its_env_filled_in_and_nothing_else_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QUEENRIGHT_TEST_ELSE", "not for servers")
+    async with closing(over_stdio(tmp_path, env={"GREETING": "hello ${TOKEN}x"})) as tools:
+        # The values are there, and are masked when the server repeats them.
+        assert await call(tools, "environment", variable="GREETING") == ToolResult(f"hello {SECRET}x")
+        assert await call(tools, "environment", variable="QUEENRIGHT_TEST_ELSE") == ToolResult("not set")
+
+
+async def test_the_server_runs_in_its_folder_and_its_stderr_goes_to_its_log(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "sub").mkdir()
+    async with closing(over_stdio(tmp_path, cwd="sub")) as tools:
+        assert await call(tools, "folder") == ToolResult(str((tmp_path / "sub").resolve()))
+
+    assert "a word on stderr" in (tmp_path / "logs" / "mcp_local.log").read_text(encoding="utf-8")
+    assert "a word on stderr" not in capfd.readouterr().err
+
+
+async def test_a_server_that_dies_in_a_call_answers_with_an_error_and_is_started_again_at_the_next(
+    tmp_path: Path,
+) -> None:
+    async with closing(over_stdio(tmp_path)) as tools:
+        died = await call(tools, "die")
+        again = await call(tools, "add", a=1, b=1)
+
+        assert died.failed
+        assert "may or may not have taken effect" in died.content
+        assert again == ToolResult("2")
+    assert (tmp_path / "starts").read_text(encoding="utf-8") == "started\n" * 2
+
+
+async def test_a_server_that_died_between_two_calls_loses_neither(tmp_path: Path) -> None:
+    server = over_stdio(tmp_path)
+    async with closing(server) as tools:
+        [pid] = children()
+        os.kill(pid, signal.SIGKILL)
+        await until(lambda: server.gone)
+
+        both = await asyncio.gather(call(tools, "add", a=1, b=2), call(tools, "add", a=3, b=4))
+
+        assert both == [ToolResult("3"), ToolResult("7")]
+    # Two calls at once, and one new server.
+    assert (tmp_path / "starts").read_text(encoding="utf-8") == "started\n" * 2
+
+
+async def test_a_server_that_cannot_be_started_again_is_said_at_each_call(tmp_path: Path) -> None:
+    program = tmp_path / "server.py"
+    program.write_text(f"import runpy; runpy.run_path({str(PROGRAM)!r}, run_name='__main__')")
+    async with closing(over_stdio(tmp_path, args=[str(program)])) as tools:
+        program.write_text("raise SystemExit('not today')")
+        await call(tools, "die")
+        first, second = await call(tools, "add", a=1, b=1), await call(tools, "add", a=1, b=1)
+
+        assert "The MCP server 'local' (python) cannot be reached" in first.content
+        assert "mcp_local.log" in first.content
+        assert first == second
+    assert "not today" in (tmp_path / "logs" / "mcp_local.log").read_text(encoding="utf-8")
+
+
+async def test_nothing_is_left_running_when_a_server_is_closed(tmp_path: Path) -> None:
+    async with closing(over_stdio(tmp_path)):
+        assert len(children()) == 1
+
+    assert children() == []
+    assert [t for t in asyncio.all_tasks() if t is not asyncio.current_task()] == []
+
+
+async def test_a_call_that_is_cancelled_leaves_the_server_to_the_others(tmp_path: Path) -> None:
+    async with over_http() as (port, _), closing(http_server(port, tmp_path)) as tools:
+        waiting = asyncio.create_task(call(tools, "add", a=1, b=1))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await waiting
+
+        assert await call(tools, "add", a=20, b=22) == ToolResult("42")
+
+
+async def test_a_server_that_says_nothing_is_given_up_after_its_time(
+    tmp_path: Path, fake_time: FakeTime
+) -> None:
+    server = over_stdio(
+        tmp_path,
+        args=["-c", "import sys; sys.stdin.read()"],
+        connect_timeout_seconds=5,
+        sleep=fake_time.sleep,
+    )
+    connecting = asyncio.create_task(server.list_tools())
+    await until(children)
+
+    await fake_time.advance(5)
+
+    with pytest.raises(
+        McpUnavailable, match=r"'local' .* cannot be reached: TimeoutError: no answer within 5 s"
+    ):
+        await connecting
+    await server.close()
+    assert children() == []
+
+
+async def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
+    server = over_stdio(tmp_path, command="no-such-program")
+
+    with pytest.raises(McpUnavailable, match="no-such-program"):
+        await server.list_tools()
+
+    await server.close()
+
+
+async def test_a_tool_over_http_answers_and_its_headers_are_sent(tmp_path: Path) -> None:
+    async with over_http() as (port, app):
+        server = http_server(port, tmp_path, headers={"Authorization": "Bearer ${TOKEN}"})
+        async with closing(server) as tools:
+            assert await call(tools, "add", a=2, b=40) == ToolResult("42")
+
+    assert {headers.get("authorization") for headers in app.headers} == {f"Bearer {SECRET}"}
+
+
+async def test_an_http_server_that_was_started_anew_is_reached_again(tmp_path: Path) -> None:
+    async with over_http() as (port, _):
+        server = http_server(port, tmp_path)
+        tools = ToolRegistry(await mcp_tools([server]))
+        assert await call(tools, "add", a=1, b=1) == ToolResult("2")
+    try:
+        away = await call(tools, "add", a=1, b=1)
+        still_away = await call(tools, "add", a=1, b=1)
+        async with over_http(port):
+            back = await call(tools, "add", a=1, b=1)
+    finally:
+        await server.close()
+
+    assert away.failed
+    assert "'remote'" in away.content
+    assert f"http://127.0.0.1:{port}/mcp" in still_away.content
+    assert back == ToolResult("2")
+
+
+async def test_names_that_collide_are_told_apart_by_their_server(tmp_path: Path) -> None:
+    async with over_http() as (port, _):
+        servers = [over_stdio(tmp_path, "one"), http_server(port, tmp_path, "two")]
+        try:
+            names = [tool.name for tool in await mcp_tools(servers)]
+            alone = [tool.name for tool in await mcp_tools(servers[:1], taken=["add"])]
+        finally:
+            await asyncio.gather(*(server.close() for server in servers))
+
+    assert {"one__add", "two__add"} <= set(names)
+    assert "add" not in names
+    assert {"one__add", "die"} <= set(alone)
+
+
+async def test_a_secret_is_in_no_message_and_no_repr(tmp_path: Path) -> None:
+    server = http_server(
+        9,
+        tmp_path,
+        headers={"Authorization": f"Bearer {SECRET}"},
+        url=f"http://u:{SECRET}@127.0.0.1:9/x?k={SECRET}",
+    )
+    local = over_stdio(tmp_path, env={"A": SECRET}, command="/nowhere")
+
+    for each in (server, local):
+        with pytest.raises(McpUnavailable) as raised:
+            await each.list_tools()
+        await each.close()
+        assert SECRET not in str(raised.value)
+        assert SECRET not in repr(each._spec)
+
+
+async def test_a_variable_that_is_not_set_is_named_before_anything_is_started(tmp_path: Path) -> None:
+    server = over_stdio(tmp_path, env={"A": "${NOT_THERE} and ${TOKEN}"})
+
+    with pytest.raises(MissingCredential, match="MCP server 'local': not set in the environment: NOT_THERE"):
+        await server.list_tools()
+
+    await server.close()
+    assert not (tmp_path / "starts").exists()
+
+
+async def test_without_the_client_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mcp", None)
+    server = over_stdio(tmp_path)
+
+    with pytest.raises(McpUnavailable, match=r"pip install 'queenright\[mcp\]'"):
+        await server.list_tools()
+
+
+@pytest.mark.parametrize(
+    ("server", "said"),
+    [
+        ({}, "needs either command (a program) or url"),
+        ({"command": "x", "url": "http://x"}, "needs either command"),
+        ({"command": "x", "headers": {"A": SECRET}}, "headers are for a server with a url"),
+        ({"url": "http://x", "env": {"A": SECRET}}, "args, env and cwd are for a server with a command"),
+        ({"url": f"ftp://{SECRET}"}, "must begin with http:// or https://"),
+        ({"command": "x", "env": {"A": [SECRET]}}, "servers.a.env.A: Input should be a valid string"),
+        ({"command": "x", "evn": {"A": SECRET}}, "servers.a.evn: Extra inputs are not permitted"),
+    ],
+)
+def test_a_faulty_file_says_where_without_the_values(tmp_path: Path, server: Any, said: str) -> None:
+    path = tmp_path / "mcp_servers.json"
+    path.write_text(json.dumps({"servers": {"a": server}}), encoding="utf-8")
+
+    with pytest.raises(AgentLoadError) as raised:
+        read_mcp_servers(path)
+
+    assert said in str(raised.value)
+    assert str(path) in str(raised.value)
+    assert SECRET not in str(raised.value)
+
+
+async def until(holds: Callable[[], object]) -> None:
+    while not holds():  # noqa: ASYNC110 - another process is waited for, or a library that has no event
+        await asyncio.sleep(0.01)
+
+
+def children() -> list[int]:
+    """The programs that this process runs, without those that have ended."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, parent = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[:2]
+            if int(parent) == os.getpid() and state != "Z":
+                found.append(int(stat.parent.name))
+    return found
