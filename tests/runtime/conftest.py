@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from queenright.runtime.files import Disk
 from queenright.runtime.model import Message, ModelReply, OnText, ToolCall, ToolSpec
 
 
@@ -15,6 +16,8 @@ class FakeTime:
         self.now = 1_000_000.0
         self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
         self._order = itertools.count()
+        self.disk = Disk()
+        """For whoever does disk work in threads: `settle` waits for it."""
 
     def __call__(self) -> float:
         return self.now
@@ -41,8 +44,16 @@ class FakeTime:
         await self.settle()
 
     async def settle(self) -> None:
-        for _ in range(50):
-            await asyncio.sleep(0)
+        """Let everything come to rest: the loop idle, and no disk work under way."""
+        quiet = 0
+        while quiet < 50:
+            if self.disk.pending:
+                quiet = 0
+                # A thread answers in its own time.
+                await asyncio.sleep(0.0002)
+            else:
+                quiet += 1
+                await asyncio.sleep(0)
 
 
 class ScriptedModel:

@@ -437,14 +437,14 @@ class GraphExecutor:
             limit = self._graph.spec.node(edge.target).max_node_visits
             if limit and mine.visits.get(edge.target, 0) >= limit:
                 raise _Unusable(
-                    f"edge {edge.id!r} leads to node {edge.target!r} once more, which was visited {limit} times; "
-                    "raise max_node_visits if that is right"
+                    f"edge {edge.id!r} leads to node {edge.target!r} once more, which was visited "
+                    f"{limit} times; raise max_node_visits if that is right"
                 )
 
     def _carried(
         self, edge: EdgeSpec, outputs: Mapping[str, Any], result: NodeResult, memory: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Return what goes along an edge: what it maps, else what the node put out, if the next says no keys."""
+        """Return what goes along an edge: what it maps, else what the node put out where no keys are named."""
         if edge.input_mapping:
             return {target: memory[key] for target, key in edge.input_mapping.items() if key in memory}
         if self._graph.spec.node(edge.target).input_keys:

@@ -250,7 +250,7 @@ class ExecutionStream:
         error: str,
         error_type: str,
     ) -> None:
-        """Write down and tell how a run ended; whatever happens on the way, its session is free afterwards."""
+        """Write down and tell how a run ended; whatever happens then, its session is free afterwards."""
         run = opening.opened
         result = self._result(execution, status, value=value, error=error, error_type=error_type)
         try:
@@ -260,6 +260,8 @@ class ExecutionStream:
                     execution, status, value=value, error=state.error, error_type=error_type, run=run
                 )
                 await self._tell_end(run, result)
+            elif status is SessionStatus.FAILED:
+                await self._tell_never_began(execution, result)
         except Exception as fault:
             _log.exception("the end of a run of %s could not be written down", self.id)
             result = self._result(
@@ -376,6 +378,20 @@ class ExecutionStream:
             case _:
                 failed = {"error_type": result.error_type, "error": result.error[-500:]}
                 await tell(EventType.EXECUTION_FAILED, {"entry_point": self.spec.id, **failed})
+
+    async def _tell_never_began(self, execution: Execution, result: ExecutionResult) -> None:
+        """Tell of a run that failed before it had a session: it is nobody's work yet, so no worker's."""
+        failed = {"error_type": result.error_type, "error": result.error[-500:]}
+        await self._around.bus.publish(
+            AgentEvent(
+                type=EventType.EXECUTION_FAILED,
+                time=self._around.clock(),
+                graph_id=self.graph_id,
+                stream_id=self.id,
+                execution_id=execution.id,
+                data={"entry_point": self.spec.id, **failed},
+            )
+        )
 
     def _result(
         self,

@@ -17,7 +17,7 @@ from queenright.runtime.deadline import Sleep
 from queenright.runtime.events import Clock
 
 _LONGEST_SLEEP: Final = 30.0
-"""A cron timer looks at the wall clock so often, because that can be set, and stand still, while it sleeps."""
+"""A cron timer looks at the wall clock so often, because that can be set, or stand still, meanwhile."""
 
 _MOST_SKIPPED: Final = 10_000
 
