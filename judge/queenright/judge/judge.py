@@ -9,19 +9,19 @@ from datetime import UTC, datetime
 from typing import Final
 
 from opentelemetry.trace import Span, Tracer, get_current_span
-from pydantic import BaseModel, ConfigDict, Field
 
 from queenright.health.findings import FindingKind, Severity, WorkerKey
 from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.settings import HealthSettings
 from queenright.health.summary import summarise
 from queenright.health.ticket_service import TicketService
-from queenright.health.tickets import EscalationTicket, TicketRefused, parse_draft
+from queenright.health.tickets import EscalationTicket, TicketRefused
 from queenright.instrumentation import names
 from queenright.judge import policy
 from queenright.judge.coverage import Coverage, reason_for_ticket
 from queenright.judge.desk import WorkerDesk
 from queenright.judge.metrics import CheckOutcome, JudgeMetrics
+from queenright.judge.monitoring_tools import EmitArguments, emit_tool, write_ticket, written
 from queenright.judge.prompting import judge_prompt
 from queenright.judge.quoting import quote
 from queenright.judge.rules import EMIT, SUMMARY
@@ -42,17 +42,6 @@ JUDGE_NODE: Final = "judge"
 Shown = frozenset[tuple[FindingKind, Severity]]
 
 _EVALUATION: Final = "worker_health"
-
-
-class EmitArguments(BaseModel):
-    """The ticket."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    ticket_json: str = Field(
-        min_length=2,
-        description="One JSON object: severity, cause, judge_reasoning, suggested_action, evidence_snippet.",
-    )
 
 
 class HealthJudge:
@@ -123,10 +112,7 @@ class HealthJudge:
 
     def tools(self) -> list[Tool]:
         """Return the judge's two tools."""
-        emit = Tool(
-            EMIT, "Write an escalation ticket about the worker in question.", EmitArguments, self._emit
-        )
-        return [self._desk.tool(), emit]
+        return [self._desk.tool(), emit_tool(self._emit)]
 
     def adopt(self, tickets: Iterable[EscalationTicket]) -> None:
         """Learn of tickets from before a restart: what they cover is not judged again."""
@@ -186,7 +172,7 @@ class HealthJudge:
             if draft is None:
                 continue
             try:
-                await self._tickets.raise_ticket(health, parse_draft(json.dumps(draft)))
+                await write_ticket(self._tickets, health, json.dumps(draft))
                 counted = True
             except Exception:
                 _log.exception("the ticket of %s could not be counted", key[0])
@@ -256,18 +242,10 @@ class HealthJudge:
 
     async def _raise(self, health: WorkerHealth, ticket_json: str) -> str:
         trace_id, span_id = ids_of(get_current_span())
-        raised = await self._tickets.raise_ticket(
-            health, parse_draft(ticket_json), trace_id=trace_id, span_id=span_id
-        )
+        raised = await write_ticket(self._tickets, health, ticket_json, trace_id=trace_id, span_id=span_id)
         self._raised = True
         self._coverage.ticketed(health, raised.ticket)
-        return json.dumps(
-            {
-                "ticket_id": raised.ticket.ticket_id,
-                "change": raised.change,
-                "severity": raised.ticket.severity.value,
-            }
-        )
+        return written(raised)
 
     def _message(self, health: WorkerHealth, reason: str) -> str:
         at = datetime.fromtimestamp(self._clock(), UTC).isoformat(timespec="seconds")

@@ -20,6 +20,7 @@ from queenright.instrumentation import names
 from queenright.judge import policy, wording
 from queenright.judge.desk import WorkerDesk
 from queenright.judge.metrics import JudgeMetrics, TriageDecision
+from queenright.judge.monitoring_tools import NotifyArguments, notify_tool, open_ticket, urgency_of
 from queenright.judge.prompting import queen_prompt
 from queenright.judge.quoting import quote
 from queenright.judge.rules import DISMISS, NOTIFY, SUMMARY
@@ -39,18 +40,6 @@ TRIAGE_NODE: Final = "ticket_triage"
 
 _TRIES: Final = 4
 """A triage that failed is tried again so many times within the bypass time."""
-
-
-class NotifyArguments(BaseModel):
-    """What the operator is told."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    ticket_id: str
-    analysis: str = Field(
-        min_length=10, max_length=2000, description="Two or three sentences for the operator."
-    )
-    urgency: Severity
 
 
 class DismissArguments(BaseModel):
@@ -132,7 +121,7 @@ class Queen:
         """Return the queen's three tools."""
         return [
             self._desk.tool(),
-            Tool(NOTIFY, "Tell the operator about the ticket.", NotifyArguments, self._notify),
+            notify_tool(self._notify),
             Tool(DISMISS, "Keep the ticket from the operator.", DismissArguments, self._dismiss),
         ]
 
@@ -198,8 +187,7 @@ class Queen:
         if self._recovered():
             await self._dismiss_recovered(ticket)
             return f"not sent: the condition is gone; dismissed as {policy.RECOVERED!r}"
-        urgency = max(given.urgency, ticket.severity, key=lambda severity: severity.rank)
-        await self._intervene(ticket, given.analysis, urgency, by="queen")
+        await self._intervene(ticket, given.analysis, urgency_of(given.urgency, ticket), by="queen")
         return "the operator is told"
 
     async def _dismiss(self, given: DismissArguments) -> str:
@@ -218,16 +206,8 @@ class Queen:
 
     def _checked(self, ticket_id: str) -> EscalationTicket:
         """Return the ticket a tool call is about, if it may be decided on."""
-        ticket = self._tickets.get(ticket_id)
-        if ticket is None:
-            raise ToolError(f"there is no ticket {ticket_id!r}")
-        if self._current is None or ticket_id != self._current.ticket_id:
-            raise ToolError(
-                f"this triage is not about ticket {ticket_id!r}; decide on the one in the last message"
-            )
-        if ticket.status is not TicketStatus.OPEN:
-            raise ToolError(f"ticket {ticket_id!r} is {ticket.status.value} already; end with set_output")
-        return ticket
+        about = self._current.ticket_id if self._current is not None else ""
+        return open_ticket(self._tickets, ticket_id, about=about)
 
     def _recovered(self) -> bool:
         # A worker that is known no more (after a restart) is not one that has recovered.
