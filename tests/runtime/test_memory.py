@@ -1,0 +1,53 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queenright.runtime.memory import MemoryRefused, SharedMemory
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.text(), json_values, max_size=4))
+def test_what_is_written_is_read(values: dict[str, object]) -> None:
+    memory = SharedMemory()
+
+    memory.write(values)
+
+    assert memory.read_all() == values
+
+
+def test_nobody_changes_anothers_value_in_place() -> None:
+    mine = {"seen": [1]}
+    memory = SharedMemory(mine)
+
+    mine["seen"].append(2)
+    memory.read("seen").append(3)
+
+    assert memory.read("seen") == [1]
+
+
+@pytest.mark.parametrize("value", [object(), {1, 2}, b"x", float("nan")])
+def test_what_is_no_json_is_refused_by_name_and_changes_nothing(value: object) -> None:
+    memory = SharedMemory({"kept": 1})
+
+    with pytest.raises(MemoryRefused, match="'bad' cannot be remembered: .* is no JSON"):
+        memory.write({"kept": 2, "bad": value})
+
+    assert memory.read_all() == {"kept": 1}
+
+
+def test_a_view_shows_only_what_is_asked_for_and_set() -> None:
+    memory = SharedMemory({"a": 1, "b": 2})
+
+    assert memory.view(("b", "c")) == {"b": 2}
+    assert "c" not in memory
+    with pytest.raises(KeyError):
+        memory.read("c")
+
+
+def test_values_are_not_in_its_repr() -> None:
+    assert "hunter2" not in repr(SharedMemory({"password": "hunter2"}))

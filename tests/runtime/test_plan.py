@@ -1,0 +1,109 @@
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queenright.runtime.conditions import ConditionError
+from queenright.runtime.graph import EdgeSpec, EntryPointSpec, GraphSpec, NodeSpec
+from queenright.runtime.plan import edges_taken, ready
+from queenright.runtime.session_store import PendingNode
+
+
+def graph(*edges: EdgeSpec, nodes: str = "abcde") -> GraphSpec:
+    """A graph that is not checked: plans must hold for any."""
+    return GraphSpec.model_construct(
+        id="g",
+        nodes=tuple(NodeSpec(id=n, system_prompt="x") for n in nodes),
+        edges=tuple(e.model_copy(update={"id": e.id or f"{e.source}-{e.target}"}) for e in edges),
+        entry_points=(EntryPointSpec(id="e", node_id="a"),),
+    )
+
+
+def edge(source: str, target: str, **more: Any) -> EdgeSpec:
+    return EdgeSpec(source=source, target=target, **more)
+
+
+def taken(g: GraphSpec, node: str = "a", **more: Any) -> list[str]:
+    how: dict[str, Any] = {"succeeded": True, "route": "", "memory": {}, **more}
+    return [e.target for e in edges_taken(g, node, **how)]
+
+
+@pytest.mark.parametrize(
+    ("when", "succeeded", "is_taken"),
+    [
+        ("always", True, True),
+        ("always", False, True),
+        ("success", True, True),
+        ("success", False, False),
+        ("failure", True, False),
+        ("failure", False, True),
+    ],
+)
+def test_an_edge_is_taken_by_how_its_node_ended(when: Any, succeeded: bool, is_taken: bool) -> None:
+    assert bool(taken(graph(edge("a", "b", when=when)), succeeded=succeeded)) is is_taken
+
+
+def test_edges_of_one_priority_are_taken_side_by_side() -> None:
+    assert taken(graph(edge("a", "b"), edge("a", "c"))) == ["b", "c"]
+
+
+def test_an_edge_of_lower_priority_is_for_when_none_above_it_holds() -> None:
+    g = graph(
+        edge("a", "b", when="expression", expression="score > 5", priority=1),
+        edge("a", "c", when="always"),
+    )
+
+    assert taken(g, memory={"score": 6}) == ["b"]
+    assert taken(g, memory={"score": 5}) == ["c"]
+
+
+def test_an_expression_is_not_asked_of_a_node_that_failed() -> None:
+    assert taken(graph(edge("a", "b", when="expression", expression="missing > 5")), succeeded=False) == []
+
+
+def test_an_expression_over_what_nobody_set_says_so() -> None:
+    with pytest.raises(ConditionError, match="missing"):
+        taken(graph(edge("a", "b", when="expression", expression="missing > 5")))
+
+
+def test_a_router_takes_the_edge_of_its_route() -> None:
+    g = graph(edge("a", "b", when="route", route="left"), edge("a", "c", when="route", route="right"))
+
+    assert taken(g, route="right") == ["c"]
+
+
+def starting(g: GraphSpec, waiting: str, running: str = "") -> str:
+    nodes = [PendingNode(node_id=n, visit=1) for n in waiting]
+    return "".join(n.node_id for n in ready(g, nodes, set(running)))
+
+
+def test_branches_of_different_length_come_together_where_they_meet() -> None:
+    g = graph(edge("a", "b"), edge("a", "c"), edge("b", "e"), edge("c", "d"), edge("d", "e"))
+
+    assert starting(g, "bc") == "bc"
+    assert starting(g, "e", running="c") == ""
+    assert starting(g, "ed") == "d"
+    assert starting(g, "e") == "e"
+
+
+def test_nodes_that_can_only_wait_for_each_other_start_together() -> None:
+    g = graph(edge("a", "b"), edge("a", "c"), edge("b", "a"), edge("c", "a"))
+
+    assert starting(g, "bc") == "bc"
+    assert starting(g, "b", running="c") == ""
+
+
+def test_a_node_is_not_started_twice_at_a_time() -> None:
+    assert starting(graph(edge("a", "a")), "a", running="a") == ""
+
+
+@given(
+    edges=st.lists(st.tuples(st.sampled_from("abcde"), st.sampled_from("abcde")), max_size=12),
+    waiting=st.lists(st.sampled_from("abcde"), min_size=1, max_size=5, unique=True),
+)
+def test_whatever_the_graph_something_can_always_start(
+    edges: list[tuple[str, str]], waiting: list[str]
+) -> None:
+    """No graph, however tangled, can wait for itself."""
+    assert starting(graph(*(edge(s, t) for s, t in edges)), "".join(waiting))

@@ -1,0 +1,104 @@
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from queenright.runtime.timers import Tick, cron_ticks, interval_ticks
+from tests.runtime.conftest import FakeTime
+
+Fired = list[tuple[float, Tick]]
+
+
+@asynccontextmanager
+async def following(ticks: AsyncIterator[Tick], clock: Callable[[], float]) -> AsyncIterator[Fired]:
+    fired: Fired = []
+
+    async def follow() -> None:
+        async for tick in ticks:
+            fired.append((clock(), tick))
+
+    task = asyncio.create_task(follow())
+    yield fired
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def at(text: str, zone: str = "UTC") -> float:
+    return datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone)).timestamp()
+
+
+def times(fired: Fired, zone: str = "UTC") -> list[str]:
+    return [f"{datetime.fromtimestamp(t, UTC).astimezone(ZoneInfo(zone)):%m-%d %H:%M}" for t, _ in fired]
+
+
+async def test_an_interval_does_not_drift(fake_time: FakeTime) -> None:
+    """B56: ticks are at t0 + k × interval."""
+    t0 = fake_time.now
+    async with following(interval_ticks(0.1, monotonic=fake_time, sleep=fake_time.sleep), fake_time) as fired:
+        await fake_time.advance(100)
+
+    assert len(fired) in (999, 1000)
+    assert all(abs(when - (t0 + tick.number * 0.1)) < 1e-6 for when, tick in fired)
+
+
+async def test_intervals_that_passed_unnoticed_are_counted_and_not_made_up_for(fake_time: FakeTime) -> None:
+    """B55: a process that was held up fires once, and is on the grid again."""
+    async with following(interval_ticks(10, monotonic=fake_time, sleep=fake_time.sleep), fake_time) as fired:
+        await fake_time.advance(10)
+        fake_time.now += 57
+        await fake_time.advance(13)
+
+    assert [(tick.number, tick.skipped) for _, tick in fired] == [(1, 0), (2, 0), (6, 3), (7, 0), (8, 0)]
+
+
+async def test_cron_fires_at_the_named_minutes(fake_time: FakeTime) -> None:
+    fake_time.now = at("2026-03-02 08:50")
+    ticks = cron_ticks("*/15 9 * * *", "UTC", clock=fake_time, sleep=fake_time.sleep)
+    async with following(ticks, fake_time) as fired:
+        await fake_time.advance(2 * 3600)
+
+    assert times(fired) == ["03-02 09:00", "03-02 09:15", "03-02 09:30", "03-02 09:45"]
+
+
+@pytest.mark.parametrize(
+    ("start", "fires"),
+    [
+        ("2026-03-28 12:00", ["03-29 03:00", "03-30 02:30"]),  # 02:30 does not exist: right after the jump
+        ("2026-10-24 12:00", ["10-25 02:30", "10-26 02:30"]),  # 02:30 is there twice: fires once
+    ],
+)
+async def test_cron_keeps_to_its_zone_through_summer_time(
+    fake_time: FakeTime, start: str, fires: list[str]
+) -> None:
+    fake_time.now = at(start, "Europe/Vienna")
+    ticks = cron_ticks("30 2 * * *", "Europe/Vienna", clock=fake_time, sleep=fake_time.sleep)
+    async with following(ticks, fake_time) as fired:
+        await fake_time.advance(40 * 3600)
+
+    assert times(fired, "Europe/Vienna") == fires
+
+
+async def test_a_night_asleep_is_no_storm_of_cron_ticks(fake_time: FakeTime) -> None:
+    """B23, B55: one tick for the moments that passed, the others counted."""
+    fake_time.now = at("2026-03-02 08:00")
+    ticks = cron_ticks("* * * * *", "UTC", clock=fake_time, sleep=fake_time.sleep)
+    async with following(ticks, fake_time) as fired:
+        await fake_time.advance(60)
+        fake_time.now += 8 * 3600
+        await fake_time.advance(60)
+
+    assert [tick.skipped for _, tick in fired] == [0, 479, 0]
+
+
+async def test_a_clock_that_is_set_back_repeats_nothing(fake_time: FakeTime) -> None:
+    fake_time.now = at("2026-03-02 08:59")
+    ticks = cron_ticks("0 * * * *", "UTC", clock=fake_time, sleep=fake_time.sleep)
+    async with following(ticks, fake_time) as fired:
+        await fake_time.advance(120)
+        fake_time.now = at("2026-03-02 08:30")
+        await fake_time.advance(3600)
+
+    assert times(fired) == ["03-02 09:00"]
