@@ -1,0 +1,217 @@
+"""The guard inside a node: the monitor's own detectors, on the events of one visit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queenright.health.detectors import detect
+from queenright.health.settings import HealthSettings, Loops
+from queenright.health.vitals import VitalSigns
+from queenright.runtime.events import AgentEvent, EventType
+from queenright.runtime.guard import Guard, GuardFinding
+from queenright.runtime.reporting import Origin
+from queenright.server.guards import GUARDED, health_guard
+
+NOON = 1_800_000_000.0
+ORIGIN = Origin(agent_id="scribe", session_id="one", graph_id="writing")
+
+
+def guard(settings: HealthSettings | None = None) -> Guard:
+    return health_guard(settings or HealthSettings())(ORIGIN, "write")
+
+
+def event(kind: EventType, at: float, incarnation: str = "life-1", **data: object) -> AgentEvent:
+    return AgentEvent(
+        type=kind,
+        time=NOON + at,
+        agent_id="scribe",
+        session_id="one",
+        incarnation_id=incarnation,
+        node_id="write",
+        data=data,
+    )
+
+
+def turn(
+    n: int,
+    *,
+    args: str = "a",
+    result: str = "b",
+    verdict: str = "CONTINUE",
+    outcome: str = "ok",
+    incarnation: str = "life-1",
+) -> list[AgentEvent]:
+    """A turn with one tool call, a second long."""
+    call = event(
+        EventType.TOOL_CALL_COMPLETED,
+        n,
+        incarnation,
+        tool="search",
+        turn=f"write:{n}",
+        args_hash=args,
+        result_hash=result,
+        outcome=outcome,
+        error_type="OSError" if outcome == "error" else None,
+    )
+    return [call, event(EventType.STEP_COMPLETED, n + 0.5, incarnation, index=n, verdict=verdict)]
+
+
+def observe(watching: Guard, events: Iterable[AgentEvent]) -> list[GuardFinding]:
+    return [found for each in events if (found := watching.observe(each)) is not None]
+
+
+def loop(times: int, start: int = 0) -> Iterator[AgentEvent]:
+    for n in range(start, start + times):
+        yield from turn(n)
+
+
+def test_work_that_gets_somewhere_is_left_alone() -> None:
+    turns = [turn(n, args=f"a{n}", result=f"b{n}") for n in range(50)]
+
+    assert observe(guard(), (each for one in turns for each in one)) == []
+
+
+def test_the_third_equal_call_with_its_result_is_said_to_the_model() -> None:
+    """B26: what the monitor calls a loop, the guard does; also within the monitor's start grace."""
+    watching = guard()
+
+    before = observe(watching, loop(2))
+    [said, *_] = observe(watching, loop(1, start=2))
+
+    assert before == []
+    assert (said.kind, said.stop) == ("doom_loop", False)
+    assert "search was called 3 times with the same arguments and result" in said.evidence
+
+
+def test_a_loop_that_goes_on_stops_the_visit() -> None:
+    found = observe(guard(), loop(10))
+
+    stops = [each.stop for each in found]
+    assert stops == sorted(stops)
+    assert (found[0].stop, found[-1].stop, found[-1].kind) == (False, True, "doom_loop")
+
+
+def test_changing_results_are_no_loop() -> None:
+    """B28, B32: a poll with changing results, an edit-test cycle with changing output."""
+    turns = [turn(n, result=f"b{n}") for n in range(30)]
+
+    assert observe(guard(), (each for one in turns for each in one)) == []
+
+
+def test_tools_on_the_exempt_list_are_ignored() -> None:
+    """B28: the guard goes by the settings of the monitor."""
+    settings = HealthSettings(loops=Loops(exempt_tools=("search",)))
+
+    assert observe(guard(settings), loop(30)) == []
+
+
+def test_one_error_whatever_the_arguments_is_said_and_then_stops() -> None:
+    """B30: an error streak."""
+    turns = [turn(n, args=f"a{n}", result=f"b{n}", outcome="error") for n in range(10)]
+
+    found = observe(guard(), (each for one in turns for each in one))
+
+    assert {each.kind for each in found} == {"error_streak"}
+    assert [found[0].stop, found[-1].stop] == [False, True]
+
+
+def test_steps_judged_bad_again_and_again_stop_the_visit() -> None:
+    """B14: fifteen bad steps are high."""
+    steps = [event(EventType.STEP_COMPLETED, n, index=n, verdict="RETRY", text="the same") for n in range(15)]
+    watching = guard()
+
+    found = [watching.observe(step) for step in steps]
+
+    assert found[:9] == [None] * 9
+    assert [(each.kind, each.stop) for each in found[9:] if each] == [("retry_storm", False)] * 5 + [
+        ("retry_storm", True)
+    ]
+
+
+def test_a_failing_provider_is_nobodys_loop() -> None:
+    """B34: neither a loop nor the agent's fault."""
+    calls = [event(EventType.LLM_CALL_COMPLETED, n, error_type="RateLimitError") for n in range(20)]
+
+    assert observe(guard(), calls) == []
+
+
+def test_silence_is_not_the_guards_affair() -> None:
+    assert observe(guard(), [*turn(0), *turn(40_000, args="x", result="y")]) == []
+
+
+def test_a_visit_taken_up_after_a_kill_is_judged_as_if_it_had_not_been_killed() -> None:
+    """B33: between call two and three; the new life is shown what the old one had seen."""
+    again = guard()
+    replayed = observe(again, loop(2))
+
+    after = observe(again, turn(2, incarnation="life-2"))
+
+    assert replayed == []
+    assert after == observe(guard(), loop(3))
+
+
+def test_bad_steps_before_a_kill_count_on_after_it() -> None:
+    """B13, B33: only an ACCEPT and a new visit reset the count, and this is the same visit."""
+    bad = [event(EventType.STEP_COMPLETED, n, verdict="RETRY", text="same") for n in range(14)]
+    last = event(EventType.STEP_COMPLETED, 14, "life-2", verdict="RETRY", text="same")
+    watching = guard()
+    observe(watching, bad)
+
+    found = watching.observe(last)
+
+    assert found is not None
+    assert found.stop
+
+
+def test_a_guard_sees_one_visit_only() -> None:
+    """B13: another visit starts at nothing."""
+    make = health_guard(HealthSettings())
+    observe(make(ORIGIN, "write"), loop(9))
+
+    assert observe(make(ORIGIN, "write"), loop(2, start=9)) == []
+
+
+@pytest.mark.parametrize("backwards", [-1.0, -3600.0])
+def test_a_clock_that_is_set_back_changes_no_verdict(backwards: float) -> None:
+    """B23."""
+    events = list(loop(3))
+    for late in events[2:]:
+        late.time += backwards
+
+    [said, *_] = observe(guard(), events)
+
+    assert said.kind == "doom_loop"
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from("abc"),
+            st.sampled_from("xyz"),
+            st.sampled_from(["ACCEPT", "RETRY", "CONTINUE"]),
+            st.sampled_from(["ok", "error"]),
+        ),
+        max_size=40,
+    )
+)
+def test_the_guard_says_what_the_detectors_say(
+    turns: list[tuple[str, str, str, str]],
+) -> None:
+    settings = HealthSettings()
+    vitals = VitalSigns("scribe", "one", NOON, settings.loops)
+    watching = guard(settings)
+    for n, (args, result, verdict, outcome) in enumerate(turns):
+        for each in turn(n, args=args, result=result, verdict=verdict, outcome=outcome):
+            vitals.apply(each, each.time)
+            found = watching.observe(each)
+
+            known = {f.kind.value: f for f in detect(vitals, settings, each.time) if f.kind in GUARDED}
+            bad = [f for f in known.values() if f.severity.rank >= 1]
+            assert (found is not None) == bool(bad)
+            if found is not None:
+                assert found.evidence == known[found.kind].evidence
+                assert found.stop == any(f.severity.rank >= 2 for f in bad)
