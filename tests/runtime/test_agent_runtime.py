@@ -1,4 +1,5 @@
 import asyncio
+import math
 from pathlib import Path
 from typing import Any
 
@@ -7,19 +8,27 @@ import pytest
 from queenright.runtime.agent_runtime import AgentRuntime, GraphError
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import AgentEvent, EventType
+from queenright.runtime.execution import ExecutionResult, Trigger
 from queenright.runtime.graph import EntryPointSpec, GraphSpec, NodeSpec
 from queenright.runtime.model import ModelReply
-from queenright.runtime.stream import Failed, RunNode, Trigger
+from queenright.runtime.session_store import SessionStatus
+from queenright.runtime.stream import RunNode
 from tests.runtime.conftest import FakeTime, ScriptedModel
 
 TICKET = EventType.WORKER_ESCALATION_TICKET
+
+
+class Hanging(ScriptedModel):
+    async def complete(self, *_: Any) -> ModelReply:
+        await asyncio.Event().wait()
+        raise AssertionError
 
 
 def graph(graph_id: str = "g", node: str = "judge", **entry: Any) -> GraphSpec:
     return GraphSpec(
         id=graph_id,
         nodes=(NodeSpec(id=node, system_prompt="Judge."),),
-        entry_points=(EntryPointSpec(id="e", node_id=node, **entry),),
+        entry_points=(EntryPointSpec(id="e", node_id=node, **{"isolation_level": "isolated", **entry}),),
     )
 
 
@@ -28,11 +37,11 @@ def timer(seconds: float) -> dict[str, Any]:
 
 
 def runtime_on(bus: EventBus, path: Path, time: FakeTime) -> AgentRuntime:
-    return AgentRuntime(bus=bus, storage=path, clock=time, monotonic=time, sleep=time.sleep)
+    return AgentRuntime(bus=bus, storage=path, clock=time, monotonic=time, sleep=time.sleep, disk=time.disk)
 
 
-def kept_messages(sessions: Path, conversation: str) -> int:
-    return len(list(sessions.glob(f"session_*/{conversation}/*.json")))
+async def run(runtime: AgentRuntime, message: str, **more: Any) -> ExecutionResult:
+    return await runtime.wait(await runtime.trigger("e", {"message": message}, **more))
 
 
 async def test_thirty_ticks_fire_on_the_dot(tmp_path: Path, fake_time: FakeTime) -> None:
@@ -150,7 +159,7 @@ async def test_a_graph_is_not_started_by_its_own_events(tmp_path: Path, fake_tim
 async def test_events_of_a_graph_carry_where_they_come_from_and_no_worker(
     tmp_path: Path, fake_time: FakeTime
 ) -> None:
-    """B50, B63: graph, stream, node and session are on every event; agent_id is not."""
+    """B50, B63: graph, stream and session are on every event; agent_id is not on those of no worker."""
     bus = EventBus()
     seen: list[AgentEvent] = []
     bus.subscribe(seen.append, name="reader")
@@ -159,15 +168,32 @@ async def test_events_of_a_graph_carry_where_they_come_from_and_no_worker(
     runtime.add_graph(graph("right"), model=ScriptedModel())
     await runtime.start()
 
-    await runtime.trigger("e", {"message": "hi"}, graph_id="right")
+    result = await run(runtime, "hi", graph_id="right")
     await bus.drain()
 
-    assert {(e.graph_id, e.stream_id, e.node_id, e.agent_id) for e in seen} == {
-        ("right", "right::e", "judge", "")
+    assert {(e.graph_id, e.stream_id, e.agent_id, e.session_id, e.execution_id) for e in seen} == {
+        ("right", "right::e", "", result.session_id, result.execution_id)
     }
-    assert {e.session_id for e in seen} == {runtime.get_stream("e", graph_id="right").session.id}
-    assert len({e.execution_id for e in seen}) == 1
+    assert {e.node_id for e in seen if "node" in e.type or "step" in e.type} == {"judge"}
     await runtime.stop()
+
+
+async def test_events_of_a_worker_name_it_and_one_incarnation(tmp_path: Path, fake_time: FakeTime) -> None:
+    """B63: two runs of one process are one incarnation; another process is another."""
+    seen: list[AgentEvent] = []
+    for _ in range(2):
+        bus = EventBus()
+        bus.subscribe(seen.append, name="reader")
+        runtime = runtime_on(bus, tmp_path, fake_time)
+        runtime.add_graph(graph(), model=ScriptedModel(), agent_id="bee")
+        await runtime.start()
+        await run(runtime, "one")
+        await run(runtime, "two")
+        await bus.drain()
+        await runtime.stop()
+
+    assert {e.agent_id for e in seen} == {"bee"}
+    assert len({e.incarnation_id for e in seen}) == 2
 
 
 async def test_after_a_restart_the_second_run_still_knows_the_first(
@@ -181,15 +207,13 @@ async def test_after_a_restart_the_second_run_still_knows_the_first(
         runtime = runtime_on(EventBus(), tmp_path, fake_time)
         runtime.add_graph(graph(), model=model)
         await runtime.start()
-        await runtime.trigger("e", {"message": message})
-        ids.append(runtime.get_stream("e").session.id)
+        ids.append((await run(runtime, message)).session_id)
         shown.append([m.content for m in model.shown[0]])
         await runtime.stop()
         fake_time.now += 60
 
     assert ids[0] == ids[1]
     assert shown[1] == ["Judge.", "first check", "did the first check", "second check"]
-    assert kept_messages(tmp_path / "graphs/g/sessions", "conversations/judge") == 4
 
 
 async def test_a_fresh_conversation_knows_nothing_of_the_run_before(
@@ -200,10 +224,25 @@ async def test_a_fresh_conversation_knows_nothing_of_the_run_before(
     runtime.add_graph(graph(conversation_mode="fresh"), model=model)
     await runtime.start()
 
-    await runtime.trigger("e", {"message": "one"})
-    await runtime.trigger("e", {"message": "two"})
+    await run(runtime, "one")
+    await run(runtime, "two")
 
     assert [m.content for m in model.shown[1]] == ["Judge.", "two"]
+    await runtime.stop()
+
+
+@pytest.mark.parametrize(("isolation", "sessions"), [("isolated", 1), ("per_run", 3)])
+async def test_isolation_says_how_many_sessions_there_are(
+    tmp_path: Path, fake_time: FakeTime, isolation: str, sessions: int
+) -> None:
+    runtime = runtime_on(EventBus(), tmp_path, fake_time)
+    runtime.add_graph(graph(isolation_level=isolation), model=ScriptedModel())
+    await runtime.start()
+
+    results = [await run(runtime, str(n)) for n in range(3)]
+
+    assert len({r.session_id for r in results}) == sessions
+    assert len(runtime.session_store().list_sessions()) == sessions
     await runtime.stop()
 
 
@@ -211,11 +250,70 @@ async def test_entry_points_of_one_graph_have_sessions_of_their_own(
     tmp_path: Path, fake_time: FakeTime
 ) -> None:
     node = NodeSpec(id="judge", system_prompt="Judge.")
-    entries = tuple(EntryPointSpec(id=i, node_id="judge") for i in ("a", "b"))
+    entries = tuple(EntryPointSpec(id=i, node_id="judge", isolation_level="isolated") for i in ("a", "b"))
     runtime = runtime_on(EventBus(), tmp_path, fake_time)
     runtime.add_graph(GraphSpec(id="g", nodes=(node,), entry_points=entries), model=ScriptedModel())
+    await runtime.start()
 
-    assert runtime.get_stream("a").session.id != runtime.get_stream("b").session.id
+    results = [await runtime.wait(await runtime.trigger(i, {"message": "x"})) for i in ("a", "b")]
+
+    assert results[0].session_id != results[1].session_id
+    await runtime.stop()
+
+
+async def test_runs_in_one_session_take_turns(tmp_path: Path, fake_time: FakeTime) -> None:
+    """One writer a session, whoever triggers, and however many may run at a time."""
+    at_once = running = 0
+
+    class Slow(ScriptedModel):
+        async def complete(self, *given: Any) -> ModelReply:
+            nonlocal at_once, running
+            running += 1
+            at_once = max(at_once, running)
+            await fake_time.sleep(1)
+            running -= 1
+            return ModelReply(text="done")
+
+    runtime = runtime_on(EventBus(), tmp_path, fake_time)
+    runtime.add_graph(graph(isolation_level="per_run", max_concurrent=8), model=Slow())
+    await runtime.start()
+    first = await runtime.trigger("e", {"message": "one"})
+    await fake_time.advance(2)
+    session = (await runtime.wait(first)).session_id
+
+    runs = [await runtime.trigger("e", {"message": str(n)}, session_id=session) for n in range(5)]
+    await fake_time.advance(10)
+    results = [await runtime.wait(r) for r in runs]
+
+    assert [r.status for r in results] == [SessionStatus.COMPLETED] * 5
+    assert at_once == 1
+    await runtime.stop()
+
+
+async def test_a_session_that_another_process_writes_in_is_refused(
+    tmp_path: Path, fake_time: FakeTime
+) -> None:
+    bus = EventBus()
+    failures: list[AgentEvent] = []
+    bus.subscribe(failures.append, name="reader", types={EventType.EXECUTION_FAILED})
+    runtime = runtime_on(bus, tmp_path, fake_time)
+    runtime.add_graph(graph(), model=ScriptedModel())
+    await runtime.start()
+    session_id = (await run(runtime, "one")).session_id
+    store = runtime.session_store()
+    theirs = store.claim(store.open(session_id))
+
+    refused = await run(runtime, "two")
+    theirs.release()
+    after = await run(runtime, "three")
+    await bus.drain()
+
+    assert refused.status is SessionStatus.FAILED
+    assert refused.error_type == "SessionBusy"
+    assert session_id in refused.error
+    assert after.succeeded
+    assert [e.data["error_type"] for e in failures] == ["SessionBusy"]
+    await runtime.stop()
 
 
 @pytest.mark.parametrize("before", [True, False])
@@ -249,29 +347,20 @@ async def test_a_graph_removed_in_the_middle_of_a_tick_leaves_no_task_and_no_sub
     tmp_path: Path, fake_time: FakeTime
 ) -> None:
     """B57: also when its model hangs."""
-
-    class Hanging(ScriptedModel):
-        async def complete(self, *_: Any) -> ModelReply:
-            await asyncio.Event().wait()
-            raise AssertionError
-
     bus = EventBus()
     runtime = runtime_on(bus, tmp_path, fake_time)
     await runtime.start()
     before = asyncio.all_tasks()
-    spec = GraphSpec(
-        id="g",
-        nodes=(NodeSpec(id="judge", system_prompt="Judge."),),
-        entry_points=(
-            EntryPointSpec(id="t", node_id="judge", trigger_type="timer", interval_seconds=10),
-            EntryPointSpec(id="e", node_id="judge", trigger_type="event", event_types=frozenset({TICKET})),
-        ),
+    entries = (
+        EntryPointSpec(id="t", node_id="judge", trigger_type="timer", interval_seconds=10),
+        EntryPointSpec(id="e", node_id="judge", trigger_type="event", event_types=frozenset({TICKET})),
     )
-    runtime.add_graph(spec, model=Hanging())
+    nodes = (NodeSpec(id="judge", system_prompt="Judge."),)
+    runtime.add_graph(GraphSpec(id="g", nodes=nodes, entry_points=entries), model=Hanging())
     await fake_time.advance(10)
     bus.fan_out(AgentEvent(type=TICKET, time=0.0))
     await fake_time.settle()
-    waiting = runtime.trigger("t", {"message": "behind the hanging one"})
+    waiting = await runtime.trigger("t", {"message": "behind the hanging one"})
     assert len(asyncio.all_tasks() - before) >= 3
 
     await runtime.remove_graph("g")
@@ -279,7 +368,7 @@ async def test_a_graph_removed_in_the_middle_of_a_tick_leaves_no_task_and_no_sub
 
     assert asyncio.all_tasks() == before
     assert bus.subscriptions == ()
-    assert waiting.cancelled()
+    assert (await runtime.wait(waiting)).status is SessionStatus.CANCELLED
     assert runtime.list_graphs() == []
 
 
@@ -298,10 +387,11 @@ async def test_a_run_that_raises_is_told_and_the_next_one_runs(
 
     runtime.add_graph(graph(), model=ScriptedModel(), entries={"e": entry})
     await runtime.start()
-    first, second = runtime.trigger("e", {"bad": True}), runtime.trigger("e", {})
+    first = await runtime.trigger("e", {"bad": True})
+    second = await runtime.trigger("e", {})
 
-    assert isinstance(await first, Failed)
-    assert await second == "fine"
+    assert (await runtime.wait(first)).error == "no such bee"
+    assert (await runtime.wait(second)).value == "fine"
     await bus.drain()
     assert [(e.agent_id, e.data["error"]) for e in failures] == [("", "no such bee")]
     await runtime.stop()
@@ -314,13 +404,16 @@ async def test_a_log_that_fails_does_not_fail_the_run(
         async def append(self, events: Any) -> None:
             raise OSError("disk full")
 
+        async def history(self, **_: Any) -> list[AgentEvent]:
+            return []
+
     runtime = runtime_on(EventBus(log=FullDisk()), tmp_path, fake_time)
     runtime.add_graph(graph(), model=ScriptedModel([ModelReply(text="fine")]))
     await runtime.start()
 
-    result = await runtime.trigger("e", {"message": "hi"})
+    result = await run(runtime, "hi")
 
-    assert result.text == "fine"
+    assert result.outputs == {"text": "fine"}
     assert "disk full" in caplog.text
     await runtime.stop()
 
@@ -344,26 +437,208 @@ async def test_a_runtime_that_was_stopped_starts_again(tmp_path: Path, fake_time
     await runtime.stop()
 
 
+async def test_a_run_can_be_cancelled_and_is_over_then(tmp_path: Path, fake_time: FakeTime) -> None:
+    """B55: a run that hangs can be cancelled, and one that waits behind it."""
+    bus = EventBus()
+    ends: list[AgentEvent] = []
+    bus.subscribe(ends.append, name="reader", types={EventType.EXECUTION_FAILED})
+    runtime = runtime_on(bus, tmp_path, fake_time)
+    runtime.add_graph(graph(), model=Hanging())
+    await runtime.start()
+    going, waiting = [await runtime.trigger("e", {"message": m}) for m in ("one", "two")]
+    await fake_time.settle()
+    assert runtime.get_execution_result(going) is None
+
+    assert await runtime.cancel_execution(waiting)
+    assert await runtime.cancel_execution(going)
+    await bus.drain()
+
+    for execution in (going, waiting):
+        result = runtime.get_execution_result(execution)
+        assert result is not None
+        assert (result.status, result.error_type) == (SessionStatus.CANCELLED, "cancelled")
+    assert [e.data["error_type"] for e in ends] == ["cancelled"]
+    assert not await runtime.cancel_execution(going)
+    assert runtime.get_stream("e").pending == 0
+    await runtime.stop()
+
+
 async def test_misuse_is_named(tmp_path: Path, fake_time: FakeTime) -> None:
     runtime = runtime_on(EventBus(), tmp_path, fake_time)
     with pytest.raises(GraphError, match="there is no graph None; there are: none"):
         runtime.get_stream("e")
-    runtime.add_graph(graph(), model=ScriptedModel())
+    runtime.add_graph(graph(), model=ScriptedModel(), primary=True)
 
     with pytest.raises(GraphError, match="graph 'g' is there already"):
         runtime.add_graph(graph(), model=ScriptedModel())
+    with pytest.raises(GraphError, match="graph 'h' cannot be primary: 'g' is"):
+        runtime.add_graph(graph("h"), model=ScriptedModel(), primary=True)
     with pytest.raises(GraphError, match="graph 'h' has no entry point 'x'"):
         runtime.add_graph(graph("h"), model=ScriptedModel(), entries={"x": lambda t, r: r("")})
     with pytest.raises(GraphError, match="has no entry point 'x'; it has: e"):
         runtime.get_stream("x")
     with pytest.raises(GraphError, match="there is no graph 'h'; there are: g"):
         await runtime.remove_graph("h")
+    with pytest.raises(GraphError, match="'g' is the primary one and stays"):
+        await runtime.remove_graph("g")
     with pytest.raises(GraphError, match="not started"):
-        runtime.trigger("e", {})
-    tooled = GraphSpec(
-        id="t",
-        nodes=(NodeSpec(id="n", system_prompt="x", tools=("fly",)),),
-        entry_points=(EntryPointSpec(id="e", node_id="n"),),
+        await runtime.trigger("e", {})
+    with pytest.raises(GraphError, match="no run 'nobody' is known"):
+        await runtime.wait("nobody")
+    with pytest.raises(GraphError, match="there is no graph 'h'"):
+        runtime.active_graph_id = "h"
+
+
+@pytest.mark.parametrize(
+    ("node", "missing"),
+    [
+        ({"system_prompt": "x", "tools": ("fly",)}, "tool 'fly'"),
+        ({"system_prompt": "x", "model": "large"}, "model 'large'"),
+        ({"system_prompt": "x", "conversation_judge": "strict"}, "judge 'strict'"),
+        ({"node_type": "function", "function": "buzz"}, "function 'buzz'"),
+    ],
+)
+async def test_what_a_node_uses_and_nobody_gave_is_named(
+    tmp_path: Path, fake_time: FakeTime, node: dict[str, Any], missing: str
+) -> None:
+    runtime = runtime_on(EventBus(), tmp_path, fake_time)
+    spec = GraphSpec(
+        id="t", nodes=(NodeSpec(id="n", **node),), entry_points=(EntryPointSpec(id="e", node_id="n"),)
     )
-    with pytest.raises(GraphError, match="node 'n' uses tool 'fly', which is not given"):
-        runtime.add_graph(tooled, model=ScriptedModel())
+
+    with pytest.raises(GraphError, match=f"node 'n' uses {missing}, which is not given"):
+        runtime.add_graph(spec, model=ScriptedModel())
+
+
+async def test_the_active_graph_is_the_one_set_then_the_primary_then_the_first(
+    tmp_path: Path, fake_time: FakeTime
+) -> None:
+    runtime = runtime_on(EventBus(), tmp_path, fake_time)
+    runtime.add_graph(graph("first"), model=ScriptedModel())
+    assert runtime.active_graph_id == "first"
+
+    runtime.add_graph(graph("main"), model=ScriptedModel(), primary=True)
+    assert runtime.active_graph_id == "main"
+
+    runtime.active_graph_id = "first"
+    assert runtime.get_active_graph().id == "first"
+    assert runtime.get_entry_points() == runtime.get_entry_points("first")
+
+    await runtime.remove_graph("first")
+    assert runtime.active_graph_id == "main"
+
+
+async def test_sessions_of_secondary_graphs_lie_apart(tmp_path: Path, fake_time: FakeTime) -> None:
+    runtime = runtime_on(EventBus(), tmp_path, fake_time)
+    runtime.add_graph(graph("main"), model=ScriptedModel(), primary=True, agent_id="bee")
+    runtime.add_graph(graph("second"), model=ScriptedModel())
+    await runtime.start()
+
+    main, second = await run(runtime, "x", graph_id="main"), await run(runtime, "x", graph_id="second")
+
+    assert (tmp_path / "sessions" / main.session_id / "state.json").is_file()
+    apart = tmp_path / "graphs" / "second" / "sessions" / second.session_id
+    assert (apart / "state.json").is_file()
+    assert (apart / "conversations" / "judge" / "cursor.json").is_file()
+    assert (apart / "logs" / "tool_logs.jsonl").is_file()
+    await runtime.stop()
+
+
+async def test_a_graph_that_shares_a_session_shares_its_memory_and_not_its_conversation(
+    tmp_path: Path, fake_time: FakeTime
+) -> None:
+    runtime = runtime_on(EventBus(), tmp_path, fake_time)
+    runtime.add_graph(graph("main", isolation_level="per_run"), model=ScriptedModel(), primary=True)
+    guardian = GraphSpec(
+        id="guardian",
+        nodes=(NodeSpec(id="judge", system_prompt="Guard.", input_keys=("hive",)),),
+        entry_points=(EntryPointSpec(id="e", node_id="judge", isolation_level="shared"),),
+    )
+    model = ScriptedModel()
+    runtime.add_graph(guardian, model=model)
+    await runtime.start()
+    main = await runtime.wait(await runtime.trigger("e", {"hive": "north"}, graph_id="main"))
+
+    shared = await runtime.wait(await runtime.trigger("e", {"why": "failed"}, graph_id="guardian"))
+
+    assert shared.session_id == main.session_id
+    assert "north" in model.shown[0][1].content
+    session = tmp_path / "sessions" / main.session_id
+    assert (session / "conversations" / "judge").is_dir()
+    assert (session / "graphs" / "guardian" / "conversations" / "judge").is_dir()
+    state = runtime.session_store("main").read_state(main.session_id)
+    assert state.memory == {"hive": "north", "why": "failed"}
+    assert set(state.executions) == {"main::e", "guardian::e"}
+    await runtime.stop()
+
+
+async def test_a_user_is_there_while_words_are_fresh(tmp_path: Path, fake_time: FakeTime) -> None:
+    runtime = runtime_on(EventBus(), tmp_path, fake_time)
+    runtime.add_graph(graph(), model=ScriptedModel())
+    await runtime.start()
+    assert math.isinf(runtime.user_idle_seconds)
+    assert not runtime.user_present
+
+    assert not await runtime.inject_input("judge", "hello?")
+
+    fake_time.now += 119
+    assert runtime.user_present
+    assert runtime.user_idle_seconds == 119
+    fake_time.now += 1
+    assert not runtime.user_present
+    await runtime.stop()
+
+
+async def test_what_a_user_says_goes_to_the_active_graph_first(tmp_path: Path, fake_time: FakeTime) -> None:
+    """B62: two graphs with the same node id; words go where they belong."""
+    runtime = runtime_on(EventBus(), tmp_path, fake_time)
+    models = {name: ScriptedModel([ModelReply(text="Who are you?")]) for name in ("left", "right")}
+    for name, model in models.items():
+        spec = GraphSpec(
+            id=name,
+            nodes=(NodeSpec(id="chat", system_prompt="Talk.", client_facing=True, output_keys=("name",)),),
+            entry_points=(EntryPointSpec(id="e", node_id="chat", max_concurrent=2),),
+        )
+        runtime.add_graph(spec, model=model)
+    await runtime.start()
+    for name in models:
+        await runtime.trigger("e", {"message": "hi"}, graph_id=name)
+    await fake_time.settle()
+    assert [(w.graph_id, w.node_id, w.question) for w in runtime.waiting_nodes()] == [
+        ("left", "chat", "Who are you?"),
+        ("right", "chat", "Who are you?"),
+    ]
+
+    runtime.active_graph_id = "right"
+    assert await runtime.inject_input("chat", "a drone")
+    await fake_time.settle()
+
+    assert [m.content for m in models["right"].shown[1]][-1] == "a drone"
+    assert len(models["left"].shown) == 1
+    with_two = await runtime.trigger("e", {"message": "hi"}, graph_id="left")
+    await fake_time.settle()
+    with pytest.raises(GraphError, match="several sessions; say which"):
+        await runtime.inject_input("chat", "me", graph_id="left")
+    session = next(w.session_id for w in runtime.waiting_nodes() if w.execution_id == with_two)
+    assert await runtime.inject_input("chat", "me", graph_id="left", session_id=session)
+    await runtime.stop()
+
+
+async def test_subscribers_hear_of_one_graph(tmp_path: Path, fake_time: FakeTime) -> None:
+    """B62: routing is by graph and node."""
+    runtime = runtime_on(EventBus(), tmp_path, fake_time)
+    heard: list[AgentEvent] = []
+    for name in ("left", "right"):
+        runtime.add_graph(graph(name), model=ScriptedModel())
+    subscription = runtime.subscribe_to_events(
+        {EventType.STEP_COMPLETED}, heard.append, filter_graph="left", filter_node="judge"
+    )
+    await runtime.start()
+
+    await run(runtime, "x", graph_id="left")
+    await run(runtime, "x", graph_id="right")
+    await runtime.bus.drain()
+
+    assert [e.graph_id for e in heard] == ["left"]
+    subscription.cancel()
+    await runtime.stop()

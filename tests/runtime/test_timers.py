@@ -35,7 +35,7 @@ def times(fired: Fired, zone: str = "UTC") -> list[str]:
 
 
 async def test_an_interval_does_not_drift(fake_time: FakeTime) -> None:
-    """B56: ticks are at t0 + k × interval."""
+    """B56: ticks are at t0 + k * interval."""
     t0 = fake_time.now
     async with following(interval_ticks(0.1, monotonic=fake_time, sleep=fake_time.sleep), fake_time) as fired:
         await fake_time.advance(100)

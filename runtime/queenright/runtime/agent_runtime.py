@@ -393,9 +393,8 @@ class AgentRuntime:
         """
         name = self._find(graph_id).graph.spec.id
         for execution in reversed(self._executions.values()):
-            executor = execution.executor
-            if executor is not None and executor.graph_id == name and executor.goal is not None:
-                return executor.goal
+            if execution.graph_id == name and (goal := execution.goal) is not None:
+                return goal
         return None
 
     # -- users ----------------------------------------------------------------------------------

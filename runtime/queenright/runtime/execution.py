@@ -60,12 +60,14 @@ class Execution:
         self,
         *,
         id: str,  # noqa: A002 - what it is called everywhere
+        graph_id: str,
         trigger: Trigger,
         session_id: str | None = None,
         resumes: bool = False,
         checkpoint_id: str | None = None,
     ) -> None:
         self.id = id
+        self.graph_id = graph_id
         self.trigger = trigger
         self.session_id = session_id
         self.resumes = resumes
@@ -89,10 +91,19 @@ class Execution:
         """How it ended, or None while it has not."""
         return self._result.result() if self._result.done() else None
 
+    @property
+    def goal(self) -> GoalProgress | None:
+        """How far it has got towards its graph's goal."""
+        if self.executor is not None:
+            return self.executor.goal
+        return self._result.result().goal if self._result.done() else None
+
     def finish(self, result: ExecutionResult) -> None:
         """Say how it ended; the first word counts."""
         if not self._result.done():
             self._result.set_result(result)
+        # Results are kept for long; what it took to get there is not.
+        self.executor = None
 
     async def ended(self) -> ExecutionResult:
         """Wait until it is over, and return how it ended; whoever waits may be cancelled, the run is not."""

@@ -131,13 +131,16 @@ class ExecutionStream:
             trigger: Why it runs.
             session_id: The session to run in; else as the entry point's isolation says.
         """
-        return self._enqueue(Execution(id=self._around.ids(), trigger=trigger, session_id=session_id))
+        return self._enqueue(
+            Execution(id=self._around.ids(), graph_id=self.graph_id, trigger=trigger, session_id=session_id)
+        )
 
     def take_up(self, execution_id: str, session_id: str, checkpoint_id: str | None) -> Execution:
         """Queue the continuation of an interrupted run, and return it."""
         return self._enqueue(
             Execution(
                 id=execution_id,
+                graph_id=self.graph_id,
                 trigger=Trigger(),
                 session_id=session_id,
                 resumes=True,

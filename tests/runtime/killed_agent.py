@@ -1,0 +1,328 @@
+"""
+An agent that is killed again and again: ``python -m tests.runtime.killed_agent FOLDER SEED ROUNDS``.
+
+Everything is imported once; each life of the agent is a fork that kills itself with SIGKILL at a random step
+of its event loop or at a random write to the disk, until one life gets to the end. Then what is on the disk
+is compared with what an agent left that was never killed. Prints what is wrong, and nothing if nothing is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from queenright.health.settings import HealthSettings
+from queenright.runtime import files
+from queenright.runtime.agent_runtime import AgentRuntime
+from queenright.runtime.bus import EventBus
+from queenright.runtime.conversation import Conversation, EntryKind
+from queenright.runtime.cursor import NodeCursor
+from queenright.runtime.files import Disk, read_json
+from queenright.runtime.graph import EdgeSpec, EntryPointSpec, GraphSpec, NodeSpec
+from queenright.runtime.model import Message, ModelReply, OnText, ToolCall, ToolSpec
+from queenright.runtime.session_store import Session, SessionStatus, SessionStore
+from queenright.runtime.tools import Tool
+from queenright.server.guards import health_guard
+
+LOOKS = 6
+SPAN = 700
+"""Kills come somewhere in so many steps of the loop: about as many as an undisturbed run takes."""
+WRITES = 160
+NEVER = 10**9
+
+
+class Look(BaseModel):
+    n: int
+
+
+class Bee:
+    """A model that is a function of what it is shown, so that a resumed run goes where it would have gone."""
+
+    name = "bee"
+
+    async def complete(
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
+    ) -> ModelReply:
+        await asyncio.sleep(0)
+        said = {m.content for m in messages}
+        made = sum(len(m.tool_calls) for m in messages)
+
+        def calling(*calls: tuple[str, dict[str, Any]]) -> ModelReply:
+            return ModelReply(
+                text="so",
+                tool_calls=tuple(
+                    ToolCall(f"c{made + i}", name, json.dumps(arguments))
+                    for i, (name, arguments) in enumerate(calls)
+                ),
+                input_tokens=10,
+                output_tokens=2,
+            )
+
+        match messages[0].content:
+            case "Plan.":
+                if "bees" in said:
+                    return calling(("set_output", {"topic": "bees"}))
+                return calling(("ask_user", {"question": "Which topic?"}))
+            case "Look.":
+                missing = [n for n in range(LOOKS) if f"saw {n}" not in said]
+                if missing:
+                    return calling(*(("look", {"n": n}) for n in missing[:2]))
+                return calling(("set_output", {"seen": str(LOOKS)}))
+            case _:
+                first = any("first" in call.arguments for m in messages for call in m.tool_calls)
+                return calling(("set_output", {"second": "2"} if first else {"first": "1"}))
+
+
+def graph() -> GraphSpec:
+    def talks(name: str, prompt: str, keys: str, **more: Any) -> NodeSpec:
+        return NodeSpec(id=name, system_prompt=prompt, output_keys=tuple(keys.split()), **more)
+
+    return GraphSpec(
+        id="hive",
+        nodes=(
+            talks("plan", "Plan.", "topic", client_facing=True),
+            talks("look", "Look.", "seen", tools=("look",)),
+            NodeSpec(id="count", node_type="function", function="count", output_keys=("counted",)),
+            talks("sum", "Sum.", "first second", input_keys=("seen", "counted")),
+        ),
+        edges=tuple(
+            EdgeSpec(source=s, target=t)
+            for s, t in (("plan", "look"), ("plan", "count"), ("look", "sum"), ("count", "sum"))
+        ),
+        entry_points=(EntryPointSpec(id="start", node_id="plan"),),
+    )
+
+
+async def live(folder: Path, kill: Callable[[AgentRuntime], None]) -> None:
+    """One life: begin the run, or take it up; answer the question when it is asked."""
+    effects = folder / "effects"
+
+    async def look(given: Look) -> str:
+        with effects.open("a") as file:
+            file.write(f"{given.n}\n")
+        await asyncio.sleep(0)
+        return f"saw {given.n}"
+
+    runtime = AgentRuntime(
+        bus=EventBus(),
+        storage=folder,
+        disk=Disk(),
+        guards=health_guard(HealthSettings()),
+    )
+    runtime.add_graph(
+        graph(),
+        model=Bee(),
+        tools=[Tool("look", "Look.", Look, look)],
+        functions={"count": lambda: 3},
+        agent_id="bee",
+        primary=True,
+    )
+    kill(runtime)
+    await runtime.start()
+    known = runtime.session_store().list_sessions()
+    if known and known[0].executions:
+        run = await runtime.resume(known[0].session_id)
+    else:
+        session = known[0].session_id if known else None
+        run = await runtime.trigger("start", {"message": "go"}, session_id=session)
+    while (result := runtime.get_execution_result(run)) is None:
+        for waiting in runtime.waiting_nodes():
+            await runtime.inject_input(waiting.node_id, "bees")
+        await asyncio.sleep(0)
+    await runtime.stop()
+    if not result.succeeded:
+        raise AssertionError(f"the run ended {result}")
+
+
+def life(folder: Path, step: int, write: int) -> None:
+    """Live, and die at the given step of the loop or the given write to the disk; then the memory is dumped."""
+    runtimes: list[AgentRuntime] = []
+    loop = asyncio.new_event_loop()
+    steps = writes = 0
+    original = loop._run_once  # type: ignore[attr-defined]
+
+    def run_once() -> None:
+        nonlocal steps
+        steps += 1
+        if steps == step:
+            (folder / "at_kill.json").write_text(json.dumps(memory_of(runtimes[0]) if runtimes else []))
+            os.kill(os.getpid(), signal.SIGKILL)
+        original()
+
+    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            nonlocal writes
+            writes += 1
+            if writes == write:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*args, **kwargs)
+
+        return call
+
+    loop._run_once = run_once  # type: ignore[attr-defined]
+    for name in ("replace", "fsync", "unlink", "write"):
+        setattr(files.os, name, counted(getattr(os, name)))
+    loop.run_until_complete(live(folder, runtimes.append))
+    (folder / "counts.json").write_text(json.dumps([steps, writes]))
+
+
+def memory_of(runtime: AgentRuntime) -> list[dict[str, Any]]:
+    """What the nodes under way have in memory."""
+    found = []
+    for _, node_id, node in runtime.get_stream("start").nodes():
+        cursor = node.cursor
+        if cursor is not None:
+            entries = [e.to_dict() for e in node.conversation.entries]
+            found.append({"node": node_id, "cursor": cursor.to_dict(), "entries": entries})
+    return found
+
+
+def fork(work: Callable[..., None], *args: Any) -> bool:
+    """Run ``work`` in a child; return whether it was killed. Any other end but a good one is an error."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work(*args)
+        except BaseException:
+            import traceback
+
+            traceback.print_exc(file=sys.stdout)
+            sys.stdout.flush()
+            os._exit(1)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        return True
+    assert os.WEXITSTATUS(status) == 0, "a life ended in an error"
+    return False
+
+
+def the_session(folder: Path) -> tuple[SessionStore, Session] | None:
+    store = SessionStore(folder, clock=lambda: 0.0)
+    known = store.list_sessions()
+    assert len(known) <= 1, f"{len(known)} sessions"
+    return (store, store.open(known[0].session_id)) if known else None
+
+
+def conversation(session: Session, name: str) -> Conversation:
+    opened = Conversation.open(session.conversations / name, disk=Disk(), clock=lambda: 0.0)
+    assert not opened.skipped, f"unreadable: {opened.skipped}"
+    return opened
+
+
+def check_kill(folder: Path) -> None:
+    """What was in memory is on the disk: everything that was written before the kill, and nothing undone."""
+    dump = folder / "at_kill.json"
+    if not dump.exists():
+        return
+    found = the_session(folder)
+    for row in json.loads(dump.read_text()):
+        assert found is not None
+        node_id, was = row["node"], NodeCursor.from_dict(row["cursor"])
+        opened = conversation(found[1], node_id)
+        on_disk = [e.to_dict() for e in opened.entries]
+        assert on_disk[: len(row["entries"])] == row["entries"], f"{node_id}: the conversation is another"
+        path = found[1].conversations / node_id / "cursor.json"
+        now = NodeCursor.from_dict(read_json(path)) if path.exists() else NodeCursor(visit_id=was.visit_id)
+        if now.visit_id != was.visit_id:
+            now = NodeCursor(visit_id=was.visit_id)
+        for entry in opened.entries:
+            if entry.seq > now.seq:
+                now.fold(entry)
+        assert now.iteration >= was.iteration, f"{node_id}: turns were lost"
+        assert now.user_interaction_count >= was.user_interaction_count, f"{node_id}: the user was forgotten"
+        assert now.retries >= was.retries, f"{node_id}: retries were lost"
+        assert now.noted >= was.noted, f"{node_id}: the guard's counters were lost: {now.noted} < {was.noted}"
+        assert was.outputs.items() <= now.outputs.items(), f"{node_id}: outputs were lost"
+        if was.question is not None and now.user_interaction_count == was.user_interaction_count:
+            assert now.question == was.question, f"{node_id}: the question was lost"
+    dump.unlink()
+
+
+def check_end(folder: Path, kills: int) -> dict[str, Any]:
+    """Return what the run came to; what must hold of any is asserted."""
+    found = the_session(folder)
+    assert found is not None
+    store, session = found
+    state = store.read_state(session.id)
+    [run] = state.executions.values()
+    assert run.status is SessionStatus.COMPLETED
+    assert not run.pending
+    result: dict[str, Any] = {"memory": state.memory, "outputs": run.outputs, "visits": run.visits}
+    for name in ("plan", "look", "sum"):
+        opened = conversation(session, name)
+        asked = [c.id for e in opened.entries for c in e.message.tool_calls]
+        answered = [e.message.tool_call_id for e in opened.entries if e.kind is EntryKind.TOOL]
+        assert sorted(asked) == sorted(answered), f"{name}: calls and answers do not match"
+        cursor = NodeCursor.from_dict(read_json(session.conversations / name / "cursor.json"))
+        turns = sum(e.kind is EntryKind.ASSISTANT for e in opened.entries)
+        assert cursor.iteration == turns, f"{name}: {cursor.iteration} turns counted, {turns} there"
+        assert cursor.verdicts.count("ACCEPT") == 1
+        assert cursor.accepted
+        users = [e.message.content for e in opened.entries if e.kind is EntryKind.USER]
+        assert len(users) == cursor.user_interaction_count
+        result[name] = {
+            "outputs": cursor.outputs,
+            "answers": sorted(
+                {e.message.content for e in opened.entries if str(e.message.content).startswith("saw")}
+            ),
+            "users": sorted(set(users)),
+        }
+        # A question may be asked anew after a kill, and then answered anew; never more often than that.
+        assert len(users) <= 1 + kills if name == "plan" else not users
+        inbox = session.conversations / name / "inbox"
+        assert not inbox.exists() or not list(inbox.glob("*.json")), f"{name}: input was left over"
+    effects = sorted({int(line) for line in (folder / "effects").read_text().split()})
+    assert effects == list(range(LOOKS))
+    times = len((folder / "effects").read_text().split())
+    assert times <= LOOKS + 2 * kills, f"{times} calls after {kills} kills"
+    return result
+
+
+def main(folder: Path, seed: int, rounds: int) -> int:
+    """Compare ``rounds`` killed runs with one that was not."""
+    dice = random.Random(seed)
+    calm = folder / "calm"
+    calm.mkdir(parents=True)
+    assert not fork(life, calm, NEVER, NEVER)
+    wanted = check_end(calm, 0)
+    steps, writes = json.loads((calm / "counts.json").read_text())
+    kills_in_all = 0
+    for number in range(rounds):
+        here = folder / f"round{number}"
+        here.mkdir()
+        kills = 0
+        script: list[tuple[int, int]] = []
+        try:
+            while kills < 12:
+                by_step = dice.random() < 0.6
+                at = (dice.randint(1, steps), NEVER) if by_step else (NEVER, dice.randint(1, writes))
+                script.append(at)
+                if not fork(life, here, *at):
+                    break
+                kills += 1
+                check_kill(here)
+            else:
+                script.append((NEVER, NEVER))
+                assert not fork(life, here, NEVER, NEVER)
+            came = check_end(here, kills)
+            assert came == wanted, f"{came} is not {wanted}"
+        except AssertionError as error:
+            print(f"seed {seed}, round {number}, kills at {script}: {error}")
+            return 1
+        kills_in_all += kills
+    print(json.dumps({"rounds": rounds, "kills": kills_in_all, "steps": steps, "writes": writes}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])))

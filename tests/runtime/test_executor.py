@@ -1,0 +1,444 @@
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from queenright.runtime.agent_runtime import AgentRuntime
+from queenright.runtime.bus import EventBus
+from queenright.runtime.checkpoint_store import CheckpointStore
+from queenright.runtime.events import AgentEvent, EventType
+from queenright.runtime.execution import ExecutionResult
+from queenright.runtime.goal import Goal, SuccessCriterion
+from queenright.runtime.graph import EdgeSpec, EntryPointSpec, GraphSpec, NodeSpec
+from queenright.runtime.model import ModelReply
+from queenright.runtime.session_store import SessionState, SessionStatus
+from tests.runtime.conftest import FakeTime, ScriptedModel, calls
+
+
+class Bench:
+    """A runtime with one graph on it, and what it published."""
+
+    def __init__(self, path: Path, time: FakeTime) -> None:
+        self.path, self.time = path, time
+        self.bus = EventBus()
+        self.events: list[AgentEvent] = []
+        self.bus.subscribe(self.events.append, name="test", capacity=100_000)
+        self.runtime = AgentRuntime(
+            bus=self.bus, storage=path, clock=time, monotonic=time, sleep=time.sleep, disk=time.disk
+        )
+        self.model = ScriptedModel()
+
+    async def load(self, *nodes: NodeSpec, edges: str = "", agent_id: str = "bee", **more: Any) -> None:
+        """Start a graph; ``edges`` as in ``a>b a>c``."""
+        spec = GraphSpec(
+            id="g",
+            nodes=nodes,
+            edges=more.pop("edge_specs", ())
+            or tuple(EdgeSpec(source=e[0], target=e[2]) for e in edges.split()),
+            entry_points=(EntryPointSpec(id="e", node_id=nodes[0].id),),
+        )
+        self.runtime.add_graph(spec, model=self.model, agent_id=agent_id, primary=True, **more)
+        await self.runtime.start()
+
+    async def run(self, **given: Any) -> ExecutionResult:
+        execution = await self.runtime.trigger("e", given)
+        result = await self.runtime.wait(execution)
+        await self.bus.drain()
+        return result
+
+    def of(self, *types: EventType) -> list[AgentEvent]:
+        return [event for event in self.events if event.type in types]
+
+    def state(self, result: ExecutionResult) -> SessionState:
+        return self.runtime.session_store().read_state(result.session_id)
+
+    def folder(self, result: ExecutionResult) -> Path:
+        return self.path / "sessions" / result.session_id
+
+
+@pytest.fixture
+async def bench(tmp_path: Path, fake_time: FakeTime) -> AsyncIterator[Bench]:
+    bench = Bench(tmp_path, fake_time)
+    yield bench
+    await bench.runtime.stop()
+
+
+def function(name: str, takes: str = "", gives: str = "", **more: Any) -> NodeSpec:
+    return NodeSpec(
+        id=name,
+        node_type="function",
+        function=name,
+        input_keys=tuple(takes.split()),
+        output_keys=tuple(gives.split()),
+        **more,
+    )
+
+
+async def test_what_one_node_puts_out_the_next_one_is_given(bench: Bench) -> None:
+    await bench.load(
+        function("a", "text", "words"),
+        function("b", "words", "count"),
+        edges="a>b",
+        functions={"a": lambda text: text.split(), "b": lambda words: {"count": len(words)}},
+    )
+
+    result = await bench.run(text="a hive of bees")
+
+    assert result.succeeded
+    assert result.path == ("a", "b")
+    assert result.outputs == {"count": 4}
+    assert bench.state(result).memory == {
+        "text": "a hive of bees",
+        "words": ["a", "hive", "of", "bees"],
+        "count": 4,
+    }
+    assert [e.data["edge"] for e in bench.of(EventType.EDGE_TRAVERSED)] == ["a-b"]
+
+
+async def test_branches_run_side_by_side_and_meet_once(bench: Bench) -> None:
+    """However long each is; what both put out is there where they meet."""
+    together = asyncio.Barrier(2)
+    met: list[dict[str, int]] = []
+
+    async def left() -> int:
+        await together.wait()
+        return 1
+
+    async def right() -> int:
+        await together.wait()
+        return 2
+
+    await bench.load(
+        function("a"),
+        function("b", gives="left"),
+        function("c", gives="right"),
+        function("d", "right", gives="far"),
+        function("e", "left right far"),
+        edges="a>b a>c c>d b>e d>e",
+        functions={
+            "a": lambda: None,
+            "b": left,
+            "c": right,
+            "d": lambda right: right * 10,
+            "e": lambda **given: met.append(given),
+        },
+    )
+
+    result = await bench.run()
+
+    assert result.succeeded
+    assert met == [{"left": 1, "right": 2, "far": 20}]
+
+
+async def test_a_failure_that_no_edge_leads_on_from_ends_the_run_and_stops_the_others(bench: Bench) -> None:
+    stopped = asyncio.Event()
+
+    async def hang() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+
+    def fail() -> None:
+        raise ValueError("no nectar, key sk-abcdefghijklmnopqrstuvwx1234")
+
+    await bench.load(
+        function("a"),
+        function("b"),
+        function("c"),
+        edges="a>b a>c",
+        functions={"a": lambda: None, "b": fail, "c": hang},
+    )
+
+    result = await bench.run()
+
+    assert stopped.is_set()
+    assert result.status is SessionStatus.FAILED
+    assert result.error_type == "ValueError"
+    assert "node 'b' failed: no nectar" in result.error
+    assert "sk-abcdef" not in result.error + json.dumps([e.to_dict() for e in bench.events])
+    [failed] = bench.of(EventType.EXECUTION_FAILED)
+    assert failed.data["error_type"] == "ValueError"
+    assert bench.state(result).status is SessionStatus.FAILED
+
+
+async def test_a_failure_edge_is_a_way_on(bench: Bench) -> None:
+    def fail() -> None:
+        raise ValueError("no nectar")
+
+    heard: list[dict[str, Any]] = []
+    await bench.load(
+        function("a"),
+        function("b"),
+        edge_specs=(EdgeSpec(source="a", target="b", when="failure"),),
+        functions={"a": fail, "b": lambda **given: heard.append(given)},
+    )
+
+    result = await bench.run()
+
+    assert result.succeeded
+    assert heard == [{"error": "no nectar", "outcome": "failed"}]
+
+
+async def test_a_loop_goes_on_until_its_condition_holds(bench: Bench) -> None:
+    """Each time round is a visit of its own."""
+    again = EdgeSpec(source="a", target="a", when="expression", expression="n < 4")
+    await bench.load(
+        function("a", "n", "n"), edge_specs=(again,), functions={"a": lambda n: n + 1}, agent_id="bee"
+    )
+
+    result = await bench.run(n=0)
+
+    assert result.outputs == {"n": 4}
+    assert result.path == ("a",) * 4
+    [run] = bench.state(result).executions.values()
+    assert run.visits == {"a": 4}
+
+
+async def test_a_loop_beyond_its_limit_is_an_error_that_names_the_edge(bench: Bench) -> None:
+    again = EdgeSpec(source="a", target="a", when="expression", expression="True")
+    await bench.load(function("a", max_node_visits=3), edge_specs=(again,), functions={"a": lambda: None})
+
+    result = await bench.run()
+
+    assert result.path == ("a", "a")
+    assert "edge 'a-a' leads to node 'a' once more, which was visited 3 times" in result.error
+
+
+async def test_a_router_with_a_function_chooses_by_name(bench: Bench) -> None:
+    routes = {"left": "bees", "right": "wasps"}
+    await bench.load(
+        NodeSpec(id="a", node_type="router", function="choose", routes=routes, input_keys=("kind",)),
+        function("b", gives="went"),
+        function("c", gives="went"),
+        edge_specs=(
+            EdgeSpec(source="a", target="b", when="route", route="left"),
+            EdgeSpec(source="a", target="c", when="route", route="right"),
+        ),
+        functions={
+            "choose": lambda kind: "left" if kind == "bee" else "right",
+            "b": lambda: "left",
+            "c": lambda: "right",
+        },
+    )
+
+    assert (await bench.run(kind="bee")).outputs == {"went": "left"}
+    assert (await bench.run(kind="wasp")).outputs == {"went": "right"}
+
+
+async def test_a_router_with_a_model_is_held_to_its_routes(bench: Bench) -> None:
+    await bench.load(
+        NodeSpec(
+            id="a", node_type="router", system_prompt="Sort.", routes={"left": "bees", "right": "wasps"}
+        ),
+        function("b", gives="went"),
+        function("c", gives="went"),
+        edge_specs=(
+            EdgeSpec(source="a", target="b", when="route", route="left"),
+            EdgeSpec(source="a", target="c", when="route", route="right"),
+        ),
+        functions={"b": lambda: "left", "c": lambda: "right"},
+    )
+    bench.model.replies = [
+        calls("set_output", '{"route": "up"}', "c1"),
+        calls("set_output", '{"route": "right"}', "c2"),
+    ]
+
+    result = await bench.run(message="a wasp")
+
+    assert result.outputs == {"went": "right"}
+    assert "left: bees" in bench.model.shown[0][0].content
+    assert "route must be one of: left, right" in bench.model.shown[1][-1].content
+
+
+@pytest.mark.parametrize(
+    ("run", "says"),
+    [
+        (lambda: {"other": 1}, "did not return 'x'; it must return an object with: x, y"),
+        (lambda: {"x": object(), "y": 1}, "'x' cannot be remembered: object is no JSON"),
+        (lambda: 1, "did not return 'x'"),
+    ],
+)
+async def test_a_function_that_does_not_return_its_outputs_is_told_so(
+    bench: Bench, run: Callable[[], Any], says: str
+) -> None:
+    await bench.load(function("a", gives="x y"), functions={"a": run})
+
+    assert says in (await bench.run()).error
+
+
+async def test_an_input_that_nobody_set_is_named(bench: Bench) -> None:
+    await bench.load(function("a", takes="x"), functions={"a": lambda x: None})
+
+    result = await bench.run(z=1)
+
+    assert "node 'a' needs 'x', which nobody has set; there is: z" in result.error
+
+
+async def test_an_edge_carries_what_it_maps(bench: Bench) -> None:
+    await bench.load(
+        function("a", gives="x"),
+        function("b", "y", "z"),
+        edge_specs=(EdgeSpec(source="a", target="b", input_mapping={"y": "x"}),),
+        functions={"a": lambda: 1, "b": lambda y: y + 1},
+    )
+
+    assert (await bench.run()).outputs == {"z": 2}
+
+
+async def test_a_plain_function_does_not_hold_up_the_loop(bench: Bench) -> None:
+    where: list[str] = []
+    await bench.load(function("a"), functions={"a": lambda: where.append(threading.current_thread().name)})
+
+    await bench.run()
+
+    assert where != [threading.current_thread().name]
+
+
+async def test_a_function_is_given_what_the_runtime_knows_if_it_asks_for_it(bench: Bench) -> None:
+    seen: dict[str, Any] = {}
+
+    def write(session_id: str, node_id: str, data_dir: Path) -> None:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        (data_dir / "report.txt").write_text("all well")
+        seen.update(session_id=session_id, node_id=node_id)
+
+    await bench.load(function("a"), functions={"a": write})
+
+    result = await bench.run()
+
+    assert seen == {"session_id": result.session_id, "node_id": "a"}
+    assert (bench.folder(result) / "artifacts" / "report.txt").read_text() == "all well"
+
+
+async def test_each_node_that_is_done_is_a_checkpoint_in_a_chain(bench: Bench) -> None:
+    await bench.load(
+        function("a", gives="x"),
+        function("b", gives="y"),
+        edges="a>b",
+        functions={"a": lambda: 1, "b": lambda: 2},
+    )
+
+    result = await bench.run()
+
+    store = CheckpointStore(bench.folder(result) / "checkpoints", clock=bench.time, ids=lambda: "")
+    newest, oldest = store.list_checkpoints()
+    assert (oldest.node_id, newest.node_id) == ("a", "b")
+    assert oldest.memory == {"x": 1}
+    assert [p.node_id for p in oldest.execution.pending] == ["b"]
+    assert newest.parent_id == oldest.checkpoint_id
+    assert [e.data["checkpoint_id"] for e in bench.of(EventType.CHECKPOINT_SAVED)] == [
+        oldest.checkpoint_id,
+        newest.checkpoint_id,
+    ]
+
+
+async def test_a_graph_that_is_no_worker_saves_no_checkpoints(bench: Bench) -> None:
+    await bench.load(function("a"), functions={"a": lambda: None}, agent_id="")
+
+    result = await bench.run()
+
+    assert result.succeeded
+    assert not (bench.folder(result) / "checkpoints").exists()
+
+
+async def test_progress_towards_the_goal_is_told_as_it_is_made(bench: Bench) -> None:
+    goal = Goal(
+        id="honey",
+        name="Honey",
+        description="Make honey.",
+        success_criteria=(
+            SuccessCriterion(id="nectar", description="found", expression="nectar > 3"),
+            SuccessCriterion(id="honey", description="made", expression="honey > 1", weight=3),
+        ),
+    )
+    await bench.load(
+        function("a", gives="nectar"),
+        function("b", gives="honey"),
+        edges="a>b",
+        functions={"a": lambda: 4, "b": lambda: 2},
+        goal=goal,
+    )
+
+    result = await bench.run()
+
+    assert [e.data["fraction"] for e in bench.of(EventType.GOAL_PROGRESS)] == [0.25, 1.0]
+    assert result.goal is not None
+    assert result.goal.achieved
+    assert bench.runtime.get_goal_progress() == result.goal
+
+
+async def test_a_run_is_logged_at_three_levels(bench: Bench) -> None:
+    await bench.load(
+        NodeSpec(id="a", system_prompt="Find.", tools=(), output_keys=("x",)),
+        function("b", "x", "y"),
+        edges="a>b",
+        functions={"b": lambda x: x + "!"},
+    )
+    bench.model.replies = [
+        ModelReply(text="let me see", input_tokens=5, output_tokens=3),
+        calls("set_output", '{"x": "honey"}'),
+    ]
+
+    result = await bench.run(message="go")
+
+    logs = bench.folder(result) / "logs"
+    summary = json.loads((logs / "summary.json").read_text())
+    details = [json.loads(line) for line in (logs / "details.jsonl").read_text().splitlines()]
+    steps = [json.loads(line) for line in (logs / "tool_logs.jsonl").read_text().splitlines()]
+    assert "completed" in json.dumps(summary)
+    assert [(row["node_id"], row["outcome"], row["turns"]) for row in details] == [
+        ("a", "done", 2),
+        ("b", "done", 1),
+    ]
+    assert details[0]["verdicts"] == {"RETRY": 1, "ACCEPT": 1}
+    assert [(row["node_id"], row["verdict"]) for row in steps] == [
+        ("a", "RETRY"),
+        ("a", "ACCEPT"),
+        ("b", "ACCEPT"),
+    ]
+    assert (bench.path / "runtime_logs" / "executions.jsonl").read_text().count("\n") == 1
+
+
+async def test_nodes_that_follow_each_other_talk_in_one_thread(bench: Bench) -> None:
+    """Each under its own prompt; the second sees what was said to the first."""
+    await bench.load(
+        NodeSpec(id="a", system_prompt="Find.", output_keys=("x",)),
+        NodeSpec(id="b", system_prompt="Tell.", input_keys=("x",)),
+        edges="a>b",
+    )
+    bench.model.replies = [calls("set_output", '{"x": "honey"}'), ModelReply(text="It is honey.")]
+
+    result = await bench.run(message="what is it?")
+
+    assert result.outputs == {"text": "It is honey."}
+    second = bench.model.shown[1]
+    assert second[0].content == "Tell."
+    assert [m.role for m in second[1:]] == ["user", "assistant", "tool", "user"]
+    assert second[1].content == "what is it?"
+    assert json.loads(second[-1].content) == {"x": "honey"}
+
+
+async def test_events_of_a_run_tell_its_whole_story(bench: Bench) -> None:
+    """B19, B63: what begins is told before it ends, and each event says whose it is."""
+    await bench.load(NodeSpec(id="a", system_prompt="Find."))
+    bench.model.replies = [ModelReply(text="found")]
+
+    result = await bench.run(message="go")
+
+    assert [e.type for e in bench.events] == [
+        EventType.EXECUTION_STARTED,
+        EventType.NODE_LOOP_STARTED,
+        EventType.STEP_STARTED,
+        EventType.LLM_CALL_STARTED,
+        EventType.LLM_CALL_COMPLETED,
+        EventType.STEP_COMPLETED,
+        EventType.NODE_LOOP_COMPLETED,
+        EventType.CHECKPOINT_SAVED,
+        EventType.EXECUTION_COMPLETED,
+    ]
+    assert {(e.agent_id, e.session_id, e.graph_id) for e in bench.events} == {("bee", result.session_id, "g")}
