@@ -115,7 +115,8 @@ class Conversation:
         Raises:
             OSError: The disk refused; none was added.
             TypeError: ``data`` holds what is no JSON value.
-            ValueError: The kind does not go with the message's role, or is a summary: ``compact`` makes those.
+            ValueError: The kind does not go with the message's role, or is SUMMARY: ``compact`` alone makes
+                those.
         """
         if not drafts:
             return []
@@ -234,6 +235,8 @@ class Conversation:
         self._remove(entry.seq for entry in gone if entry.seq not in kept)
 
     def _forget(self) -> None:
+        if self._last_seq == 0:
+            return
         write_json(self._cleared, {"through": self._last_seq})
         gone, self._entries = self._entries, []
         self._remove(entry.seq for entry in gone)

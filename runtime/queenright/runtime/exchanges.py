@@ -108,7 +108,7 @@ def first_kept(items: Sequence[Exchange], *, max_tokens: int, max_entries: int |
 
 
 def clipped_to(entries: Sequence[Entry], max_tokens: int) -> list[Entry]:
-    """Return ``entries`` with their longest texts clipped until all are at most ``max_tokens``, if possible."""
+    """Return ``entries``, their longest texts clipped until all are at most ``max_tokens``, if possible."""
     result = list(entries)
     longest = max((_longest(entry.message) for entry in result), default=0)
     while estimated_tokens(entry.message for entry in result) > max_tokens and longest > _SHORTEST:
