@@ -14,9 +14,14 @@ ResultT = TypeVar("ResultT")
 _GRACE_SECONDS: Final = 1.0
 
 
-async def within(seconds: float, work: Coroutine[Any, Any, ResultT], sleep: Sleep) -> ResultT:
+async def within(
+    seconds: float, work: Coroutine[Any, Any, ResultT], sleep: Sleep, *, grace: float = _GRACE_SECONDS
+) -> ResultT:
     """
-    Return what ``work`` returns, or cancel it after ``seconds``.
+    Return what ``work`` returns, or cancel it after ``seconds``, or with the caller.
+
+    Work that is slow to stop is waited for ``grace`` seconds at most: it must not hold up whoever gave it
+    a limit.
 
     Raises:
         TimeoutError: The time was up.
@@ -33,5 +38,11 @@ async def within(seconds: float, work: Coroutine[Any, Any, ResultT], sleep: Slee
         for pending in unfinished:
             pending.cancel()
         if unfinished:
-            # Work that is slow to stop must not hold up whoever gave it a limit.
-            await asyncio.wait(unfinished, timeout=_GRACE_SECONDS)
+            await asyncio.wait(unfinished, timeout=grace)
+        # What it still had to say is nobody's any more; asyncio would complain of it.
+        task.add_done_callback(_seen)
+
+
+def _seen(task: asyncio.Future[Any]) -> None:
+    if not task.cancelled():
+        task.exception()

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.names import Verdict
 from queenright.runtime.graph import NodeSpec
 from queenright.runtime.model import LLMProvider, Message, ModelError, ModelReply, ToolSpec
@@ -19,6 +20,13 @@ Ask = Callable[[LLMProvider, Sequence[Message], Sequence[ToolSpec]], Awaitable[M
 Asks a model as the node asks its own: within the node's time limit, again after a failure that passes, and
 said to everybody who looks on. Raises ModelError or TimeoutError if there is no answer.
 """
+
+
+class JudgeFailed(QueenrightError):
+    """Raised when a judge broke, so that there is no verdict."""
+
+    def __init__(self, node_id: str, error: Exception) -> None:
+        super().__init__(f"the judge of node {node_id!r} failed: {type(error).__name__}: {error}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

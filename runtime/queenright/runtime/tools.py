@@ -236,7 +236,7 @@ def tool_from_function(
         answer: object = function(**keywords(given), **around)
         return answer
 
-    called: str = name or getattr(function, "__name__", "function")
+    called: str = name or str(getattr(function, "__name__", "function"))
     return Tool(
         name=called,
         description=summary_of(function) or called,
