@@ -177,6 +177,11 @@ class Hive:
 
     # -- time -----------------------------------------------------------------------------------
 
+    @property
+    def working(self) -> int:
+        """What is with the threads of the store and of the disk."""
+        return self.store.depth + self.judging.runtime.disk.pending
+
     async def settle(self) -> None:
         """Let everything come to rest: the loop idle, the database written, no run in progress."""
         quiet = 0
@@ -186,10 +191,10 @@ class Hive:
                 await self.bus.drain()
                 for _ in range(5):
                     await asyncio.sleep(0)
-                # A thread of the store answers in its own time.
-                await asyncio.sleep(0.001 if self.store.depth == 0 else 0.003)
+                # Threads of the store and of the disk answer in their own time.
+                await asyncio.sleep(0.001 if self.working == 0 else 0.003)
                 still = before == (len(self.events), len(self.exporter.get_finished_spans()))
-                quiet = quiet + 1 if still and self.store.depth == 0 else 0
+                quiet = quiet + 1 if still and self.working == 0 else 0
 
     async def pass_time(self, seconds: float) -> None:
         until = self.time.now + seconds

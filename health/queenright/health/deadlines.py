@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from queenright.health.settings import HealthSettings
-from queenright.health.vitals import OpenTool, VitalSigns
+from queenright.health.vitals import OpenTool, SessionStatus, VitalSigns
 from queenright.instrumentation.names import Phase
 
 
@@ -37,8 +37,8 @@ def silent_since(v: VitalSigns) -> float:
 
 
 def may_be_silent(v: VitalSigns) -> bool:
-    """Return whether silence means nothing: the worker waits rightly, or is over."""
-    return v.waiting is not None or v.ended_at is not None
+    """Return whether silence means nothing: the worker waits rightly, is over, or is who knows where."""
+    return v.waiting is not None or v.ended_at is not None or v.status is SessionStatus.UNKNOWN
 
 
 def stall_clock(v: VitalSigns, settings: HealthSettings) -> StallClock | None:

@@ -22,6 +22,8 @@ from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.bus import EventBus, Subscription
 from queenright.runtime.deadline import Sleep
 from queenright.runtime.events import AgentEvent, Clock, EventType
+from queenright.runtime.execution import Trigger
+from queenright.runtime.guard import GuardFactory
 from queenright.runtime.model import LLMProvider
 
 
@@ -36,12 +38,13 @@ class JudgeAndQueen:
         settings: The health layer's.
         judge: Which models think.
         clock: Seconds since the epoch.
-        storage: Where conversations are kept (``graphs/...``).
+        storage: Where conversations are kept (``graphs/...``), and sessions of other graphs.
         registry: Where the metrics go.
         tracer: Makes the spans.
         monotonic: The clock of timers.
         sleep: Waits on that clock.
         models: Models to use in place of those named in ``judge``: (judge's, queen's).
+        guards: Makes the guards that watch nodes on the runtime from inside.
 
     Raises:
         ModelUnavailableError: A model is set that cannot be used here.
@@ -62,9 +65,13 @@ class JudgeAndQueen:
         monotonic: Clock = time.monotonic,
         sleep: Sleep = asyncio.sleep,
         models: tuple[LLMProvider, LLMProvider] | None = None,
+        guards: GuardFactory | None = None,
     ) -> None:
         self.metrics = JudgeMetrics(registry, tickets.open_counts)
-        self.runtime = AgentRuntime(bus=bus, storage=storage, clock=clock, monotonic=monotonic, sleep=sleep)
+        self.runtime = AgentRuntime(
+            bus=bus, storage=storage, clock=clock, monotonic=monotonic, sleep=sleep, guards=guards
+        )
+        """Where both run, and where other graphs may."""
         self._bus = bus
         self._monitor = monitor
         self._tickets = tickets
@@ -143,11 +150,12 @@ class JudgeAndQueen:
 
     def _wake(self, agent_id: str | None, session_id: str | None, reason: str) -> None:
         if self._started and self._judge.note(agent_id, session_id, reason):
-            self.runtime.trigger(HEALTH_CHECK, graph_id=JUDGE_GRAPH)
+            self.runtime.get_stream(HEALTH_CHECK, graph_id=JUDGE_GRAPH).fire(Trigger())
 
     def _triage(self, ticket_id: str) -> None:
         if self._started:
-            self.runtime.trigger(TICKET_RECEIVER, {"ticket_id": ticket_id}, graph_id=QUEEN_GRAPH)
+            stream = self.runtime.get_stream(TICKET_RECEIVER, graph_id=QUEEN_GRAPH)
+            stream.fire(Trigger(input_data={"ticket_id": ticket_id}))
 
     def _worker_changed(self, event: AgentEvent) -> None:
         health = self._monitor.get(event.agent_id, event.session_id)

@@ -29,8 +29,9 @@ from queenright.judge.settings import ModelSettings
 from queenright.judge.tracing import ids_of, links_to
 from queenright.runtime.event_loop import NodeResult
 from queenright.runtime.events import Clock
+from queenright.runtime.execution import Trigger
 from queenright.runtime.graph import EntryPointSpec, GraphSpec, NodeSpec
-from queenright.runtime.stream import RunNode, Trigger
+from queenright.runtime.stream import RunNode
 from queenright.runtime.tools import Tool, ToolError
 
 _log = logging.getLogger(__name__)
@@ -100,6 +101,7 @@ class HealthJudge:
             # An answer without its outputs is no answer: the rules' stand, and the next check asks anew.
             max_retries=0,
             max_messages=60,
+            max_context_tokens=15_000,
             model_timeout_seconds=self._model.timeout_seconds,
         )
         entry = EntryPointSpec(
@@ -207,7 +209,7 @@ class HealthJudge:
 
     async def _conclude(self, result: NodeResult) -> tuple[CheckOutcome, str]:
         """Say what a run of the model came to, and hold it to the rules' floor."""
-        verdict = result.outputs.get("health_verdict", "")
+        verdict = str(result.outputs.get("health_verdict", ""))
         if self._raised:
             return "ticket", verdict or "ticket written"
         answered = result.outcome == "done" and verdict.strip().lower().startswith("healthy")

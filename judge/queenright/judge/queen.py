@@ -28,8 +28,9 @@ from queenright.judge.settings import ModelSettings
 from queenright.judge.tracing import child_of
 from queenright.runtime.deadline import Sleep
 from queenright.runtime.events import Clock, EventType
+from queenright.runtime.execution import Trigger
 from queenright.runtime.graph import EntryPointSpec, GraphSpec, NodeSpec
-from queenright.runtime.stream import RunNode, Trigger
+from queenright.runtime.stream import RunNode
 from queenright.runtime.tools import Tool, ToolError
 
 _log = logging.getLogger(__name__)
@@ -107,6 +108,7 @@ class Queen:
             # An answer without a decision is none: the queen herself tries again, up to the bypass time.
             max_retries=0,
             max_messages=60,
+            max_context_tokens=15_000,
             model_timeout_seconds=self._model.timeout_seconds,
         )
         entry = EntryPointSpec(

@@ -37,6 +37,7 @@ from queenright.judge import JudgeAndQueen
 from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import ALERT_CLASS, AgentEvent, Clock, EventType
+from queenright.server.guards import health_guard
 from queenright.server.latest_notifications import CHANGING, LatestNotifications
 from queenright.server.metrics import ServiceMetrics
 from queenright.server.settings import Settings
@@ -185,6 +186,7 @@ class Service:
             storage=settings.storage,
             registry=self.registry,
             tracer=self._tracer,
+            guards=health_guard(health),
         )
         self.notifications = LatestNotifications(self.store)
         self.bus.subscribe(self._remember, name="status", types=ALERT_CLASS)
