@@ -21,7 +21,6 @@ from typing import Any
 from pydantic import BaseModel
 
 from queenright.health.settings import HealthSettings
-from queenright.runtime import files
 from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.bus import EventBus
 from queenright.runtime.conversation import Conversation, EntryKind
@@ -144,7 +143,7 @@ async def live(folder: Path, kill: Callable[[AgentRuntime], None]) -> None:
 
 
 def life(folder: Path, step: int, write: int) -> None:
-    """Live, and die at the given step of the loop or the given write to the disk; then the memory is dumped."""
+    """Live, and die at the given step of the loop, the memory dumped, or at the given write to the disk."""
     runtimes: list[AgentRuntime] = []
     loop = asyncio.new_event_loop()
     steps = writes = 0
@@ -170,7 +169,7 @@ def life(folder: Path, step: int, write: int) -> None:
 
     loop._run_once = run_once  # type: ignore[attr-defined]
     for name in ("replace", "fsync", "unlink", "write"):
-        setattr(files.os, name, counted(getattr(os, name)))
+        setattr(os, name, counted(getattr(os, name)))
     loop.run_until_complete(live(folder, runtimes.append))
     (folder / "counts.json").write_text(json.dumps([steps, writes]))
 
@@ -181,7 +180,7 @@ def memory_of(runtime: AgentRuntime) -> list[dict[str, Any]]:
     for _, node_id, node in runtime.get_stream("start").nodes():
         cursor = node.cursor
         if cursor is not None:
-            entries = [e.to_dict() for e in node.conversation.entries]
+            entries = [e.to_dict() for e in node._conversation.entries]
             found.append({"node": node_id, "cursor": cursor.to_dict(), "entries": entries})
     return found
 

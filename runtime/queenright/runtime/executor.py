@@ -14,7 +14,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from queenright.instrumentation.names import Verdict
 from queenright.instrumentation.redaction import redact
@@ -300,7 +300,6 @@ class GraphExecutor:
             disk=around.disk,
             clock=around.clock,
             sleep=around.sleep,
-            monotonic=around.monotonic,
             judge=self._judge(spec),
             guard=around.guards(self._origin, spec.id) if around.guards and graph.agent_id else None,
             context=self._context(spec.id),
@@ -325,9 +324,7 @@ class GraphExecutor:
     async def _call(self, spec: NodeSpec, pending: PendingNode, given: Mapping[str, Any]) -> NodeResult:
         """Run a function: one step, accepted if it returns."""
         function = self._graph.functions[spec.function]
-        wanted = inspect.signature(function).parameters
-        context = {key: value for key, value in self._context(spec.id).items() if key in wanted}
-        arguments = {**given, **context}
+        arguments = {**_wanted(function, given, spec), **_wanted(function, self._context(spec.id))}
         await self._reporter.emit(EventType.NODE_LOOP_STARTED, {"messages": 0}, node_id=spec.id)
         result = NodeResult(outcome="failed")
         try:
@@ -444,14 +441,14 @@ class GraphExecutor:
     def _carried(
         self, edge: EdgeSpec, outputs: Mapping[str, Any], result: NodeResult, memory: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Return what goes along an edge: what it maps, else what the node put out where no keys are named."""
+        """Return what goes along an edge: what it maps, else what the node put out if no keys are named."""
         if edge.input_mapping:
             return {target: memory[key] for target, key in edge.input_mapping.items() if key in memory}
         if self._graph.spec.node(edge.target).input_keys:
             return {}
         if result.outcome != "done":
             return {"error": result.error, "outcome": result.outcome}
-        return dict(outputs) or {"text": result.text}
+        return dict(outputs) or ({"text": result.text} if result.text else {})
 
     def _add(self, mine: ExecutionState, nodes: Sequence[tuple[str, dict[str, Any]]]) -> None:
         """Put nodes among those under way; one that waits already is given the rest of its input."""
@@ -474,7 +471,7 @@ class GraphExecutor:
         self.state = state.executions[self._key]
         self._memory = SharedMemory(state.memory)
 
-    async def _checkpoint(self, node_id: str, reason: str) -> None:
+    async def _checkpoint(self, node_id: str, reason: Literal["node", "pause"]) -> None:
         checkpoints = self._checkpoints
         if checkpoints is None:
             return
@@ -554,6 +551,18 @@ def _message(given: Mapping[str, Any]) -> str:
     if set(given) == {"message"} and isinstance(given["message"], str):
         return given["message"]
     return json.dumps(given, ensure_ascii=False, indent=1)
+
+
+def _wanted(
+    function: Callable[..., Any], given: Mapping[str, Any], spec: NodeSpec | None = None
+) -> Mapping[str, Any]:
+    """Return what a function has parameters for; all of it where its node says what its inputs are."""
+    if spec is not None and spec.input_keys:
+        return given
+    parameters = inspect.signature(function).parameters
+    if spec is not None and any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return given
+    return {key: value for key, value in given.items() if key in parameters}
 
 
 def _outputs(spec: NodeSpec, value: Any) -> dict[str, Any]:

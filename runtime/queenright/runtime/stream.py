@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from queenright.instrumentation import Worker
@@ -209,9 +210,9 @@ class ExecutionStream:
             self._active[execution.id] = execution
             execution.task = asyncio.create_task(self._execute(execution), name=f"graph:{self.id}")
             # Not at the end of the coroutine: one that is cancelled before it began has none.
-            execution.task.add_done_callback(lambda _, ended=execution: self._over(ended))
+            execution.task.add_done_callback(partial(self._over, execution))
 
-    def _over(self, execution: Execution) -> None:
+    def _over(self, execution: Execution, _: asyncio.Task[None]) -> None:
         self._active.pop(execution.id, None)
         if not execution.done:
             execution.finish(self._result(execution, SessionStatus.CANCELLED, error_type=CANCELLED))
@@ -354,7 +355,9 @@ class ExecutionStream:
             return store.create(graph_id=self.graph_id, entry_point=self.spec.id, agent_id=graph.agent_id)
 
         shares = self.spec.isolation_level == "shared" and execution.session_id is None
-        session = (around.current_session() if shares else None) or await around.disk.run(find)
+        session = around.current_session() if shares else None
+        if session is None:
+            session = await around.disk.run(find)
         if self.spec.isolation_level == "isolated" and execution.session_id is None:
             self._session = session
         if graph.primary:

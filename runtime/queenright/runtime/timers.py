@@ -7,6 +7,7 @@ counted as skipped and not made up for.
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,6 +21,8 @@ _LONGEST_SLEEP: Final = 30.0
 """A cron timer looks at the wall clock so often, because that can be set, or stand still, meanwhile."""
 
 _MOST_SKIPPED: Final = 10_000
+_SLACK: Final = 1e-6
+"""Of an interval: a moment that is due just now has not passed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +39,8 @@ async def interval_ticks(seconds: float, *, monotonic: Clock, sleep: Sleep) -> A
     number = 0
     while True:
         number += 1
-        late = int((monotonic() - t0) // seconds)
-        skipped = max(0, late - number)
+        passed = math.ceil((monotonic() - t0) / seconds - _SLACK) - 1
+        skipped = max(0, passed - number + 1)
         number += skipped
         await sleep(max(0.0, t0 + number * seconds - monotonic()))
         yield Tick(number, skipped)
