@@ -1,0 +1,66 @@
+"""What may be found on a disk in the place of a file: half of it, nothing, another's, a folder."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Final
+
+from hypothesis import strategies as st
+
+DAMAGES: Final = (
+    "torn",
+    "empty",
+    "not utf-8",
+    "utf-16",
+    "another's",
+    "a list",
+    "a word",
+    "deep",
+    "huge number",
+    "wrong types",
+    "folder",
+    "link to nothing",
+    "gone",
+)
+
+damages: Final = st.sampled_from(DAMAGES)
+
+
+def damage(path: Path, kind: str) -> None:
+    """Put ``kind`` in the place of the file at ``path``."""
+    was = path.read_bytes()
+    row = json.loads(was)
+    path.unlink()
+    match kind:
+        case "folder":
+            path.mkdir()
+            (path / "inside.json").write_bytes(was)
+        case "link to nothing":
+            path.symlink_to(path.parent / "nowhere")
+        case "gone":
+            pass
+        case _:
+            path.write_bytes(
+                {
+                    "torn": was[: len(was) // 2],
+                    "empty": b"",
+                    "not utf-8": b"\xff" + was,
+                    "utf-16": was.decode().encode("utf-16"),
+                    "another's": b'{"name": "somebody else\'s"}',
+                    "a list": b"[1, 2]",
+                    "a word": b"null",
+                    "deep": b"[" * 100_000,
+                    "huge number": json.dumps({**row, "seq": 10**400, "created_at": 10**400}).encode(),
+                    "wrong types": json.dumps({key: [{}] for key in row}).encode(),
+                }[kind]
+            )
+
+
+def remove(path: Path) -> None:
+    """Remove whatever is at ``path``."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
