@@ -1,81 +1,39 @@
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
 
-from queenright.runtime.conversation import Conversation
-from queenright.runtime.event_loop import EventLoopNode
-from queenright.runtime.events import EventType
-from queenright.runtime.graph import NodeSpec
-from queenright.runtime.model import Message, ModelError, ModelReply
-from queenright.runtime.tools import Tool, ToolError, ToolRegistry
-from tests.runtime.conftest import FakeTime, ScriptedModel, calls
-
-
-class Where(BaseModel):
-    place: str
-
-
-def look(given: Where) -> str:
-    if given.place == "nowhere":
-        raise ToolError("there is no nowhere; try the hive")
-    if given.place == "void":
-        raise OSError("void")
-    return f"looked at {given.place}"
-
-
-LOOK = Tool("look", "Look at a place.", Where, look)
-
-
-class Bench:
-    """A node on a table: its model, its conversation, the events it emitted."""
-
-    def __init__(self, path: Path, model: ScriptedModel, time: FakeTime, **spec: Any) -> None:
-        fields = {
-            "id": "n",
-            "system_prompt": "Be a bee.",
-            "tools": ("look",),
-            "output_keys": ("verdict",),
-        } | spec
-        self.events: list[tuple[EventType, Mapping[str, Any]]] = []
-        self.conversation = Conversation(path, max_messages=60, max_characters=60_000)
-        self.node = EventLoopNode(
-            NodeSpec(**fields),
-            model=model,
-            tools=ToolRegistry([LOOK]),
-            conversation=self.conversation,
-            emit=self.emit,
-            sleep=time.sleep,
-        )
-
-    async def emit(self, event_type: EventType, data: Mapping[str, Any]) -> None:
-        self.events.append((event_type, data))
+from queenright.instrumentation.names import Verdict
+from queenright.runtime.events import AgentEvent, EventType
+from queenright.runtime.guard import GuardFinding
+from queenright.runtime.model import Message, ModelError, ModelReply, OnText, ToolSpec, TransientModelError
+from queenright.runtime.node_judge import FunctionJudge, Judgement, Turn
+from queenright.runtime.tools import Tool
+from tests.runtime.conftest import FakeTime, ScriptedModel
+from tests.runtime.node_parts import Bench, Place, reply, sets
 
 
 async def test_the_model_is_asked_again_until_it_sets_its_output(tmp_path: Path, fake_time: FakeTime) -> None:
-    model = ScriptedModel([calls("look", '{"place": "hive"}'), calls("set_output", '{"verdict": "fine"}')])
+    model = ScriptedModel([reply(("look", '{"place": "hive"}')), sets(verdict="fine")])
     bench = Bench(tmp_path, model, fake_time)
 
-    result = await bench.node.run("How is the hive?")
+    result = await bench.run(message="How is the hive?")
 
     assert (result.outcome, result.outputs, result.turns) == ("done", {"verdict": "fine"}, 2)
+    assert (result.input_tokens, result.output_tokens, result.cost, result.tool_calls) == (20, 4, 1.0, 2)
+    assert result.verdicts == ("CONTINUE", "ACCEPT")
     assert model.shown[0] == [
         Message(role="system", content="Be a bee."),
         Message(role="user", content="How is the hive?"),
     ]
-    assert model.shown[1][-1] == Message(role="tool", content="looked at hive", tool_call_id="c1")
+    assert model.shown[1][-1] == Message(role="tool", content="looked at hive", tool_call_id="c0")
     assert model.offered[0] == ["look", "set_output"]
-    assert [t for t, _ in bench.events] == [
-        EventType.NODE_LOOP_STARTED,
-        EventType.LLM_CALL_COMPLETED,
-        EventType.TOOL_CALL_COMPLETED,
-        EventType.LLM_CALL_COMPLETED,
-        EventType.TOOL_CALL_COMPLETED,
-        EventType.NODE_LOOP_COMPLETED,
-    ]
+    turn = ["llm_call_started", "llm_call_completed", "tool_call_started", "tool_call_completed"]
+    step = ["step_started", *turn, "step_completed"]
+    assert bench.types() == ["node_loop_started", *step, *step, "node_loop_completed"]
 
 
 @pytest.mark.parametrize(
@@ -87,24 +45,40 @@ async def test_the_model_is_asked_again_until_it_sets_its_output(tmp_path: Path,
         ("look", "{}", "error: look: place: Field required"),
         ("look", "{not json", "error: look: arguments: Invalid JSON"),
         ("fly", "{}", "error: there is no tool 'fly'; there are: look, set_output"),
-        (
-            "set_output",
-            '{"verdict": ""}',
-            "error: set_output: verdict: String should have at least 1 character",
-        ),
-        ("set_output", '{"other": "x"}', "error: set_output: verdict: Field required; other: Extra inputs"),
+        ("ask_user", '{"question": "?"}', "error: there is no tool 'ask_user'; there are: look, set_output"),
+        ("set_output", '{"verdict": ""}', "error: set_output: verdict: must not be empty"),
+        ("set_output", '{"verdict": null}', "error: set_output: verdict: must not be empty"),
+        ("set_output", "{}", "error: set_output: none is set; set at least one of: verdict"),
+        ("set_output", '{"other": "x"}', "error: set_output: other: Extra inputs are not permitted"),
     ],
 )
 async def test_whatever_is_wrong_with_a_call_is_told_to_the_model(
     tmp_path: Path, fake_time: FakeTime, name: str, arguments: str, told: str
 ) -> None:
-    model = ScriptedModel([calls(name, arguments), calls("set_output", '{"verdict": "ok"}')])
+    model = ScriptedModel([reply((name, arguments)), sets(verdict="ok")])
     bench = Bench(tmp_path, model, fake_time)
 
-    result = await bench.node.run("Go.")
+    result = await bench.run()
 
-    assert result.outcome == "done"
+    assert (result.outcome, result.verdicts) == ("done", ("CONTINUE", "ACCEPT"))
     assert model.shown[1][-1].content.startswith(told)
+    assert bench.data(EventType.TOOL_CALL_COMPLETED)[0]["outcome"] == "error"
+
+
+async def test_outputs_may_come_one_by_one_and_be_any_json(tmp_path: Path, fake_time: FakeTime) -> None:
+    model = ScriptedModel(
+        [
+            reply(("set_output", '{"a": [1, {"b": null}]}')),
+            reply(("set_output", '{"schema": 0.5, "note": null}')),
+        ]
+    )
+    keys = ("a", "schema", "note", "rest")
+    bench = Bench(tmp_path, model, fake_time, output_keys=keys, nullable_output_keys=("note", "rest"))
+
+    result = await bench.run()
+
+    assert (result.outcome, result.turns) == ("done", 2)
+    assert result.outputs == {"a": [1, {"b": None}], "schema": 0.5, "note": None}
 
 
 async def test_a_model_that_fails_is_no_answer_and_the_conversation_says_so(
@@ -113,22 +87,31 @@ async def test_a_model_that_fails_is_no_answer_and_the_conversation_says_so(
     """B51: an exception is never a verdict."""
     bench = Bench(tmp_path, ScriptedModel([ModelError("overloaded")]), fake_time)
 
-    result = await bench.node.run("Go.")
+    result = await bench.run()
 
-    assert (result.outcome, result.error, result.outputs) == ("no_answer", "overloaded", {})
-    assert bench.conversation.messages[-1] == Message(role="assistant", content="(no answer: overloaded)")
+    assert (result.outcome, result.error, result.outputs, result.turns) == ("no_answer", "overloaded", {}, 1)
+    assert (result.error_type, result.verdicts) == ("ModelError", ())
+    assert bench.conversation.messages[-1] == Message(role="user", content="(no answer: overloaded)")
+    assert bench.data(EventType.STEP_COMPLETED)[0]["error_type"] == "ModelError"
+
+
+async def test_after_no_answer_the_same_visit_can_be_taken_up_again(
+    tmp_path: Path, fake_time: FakeTime
+) -> None:
+    bench = Bench(tmp_path, ScriptedModel([RuntimeError("a bug")]), fake_time)
+    assert (await bench.run()).error == "RuntimeError: a bug"
+
+    again = Bench(tmp_path, ScriptedModel([sets(verdict="ok")]), fake_time)
+    result = await again.run()
+
+    assert (result.outcome, result.turns) == ("done", 1)
+    assert [kind for kind, _ in again.contents()] == ["input", "feedback", "assistant", "tool"]
 
 
 async def test_a_model_that_hangs_is_given_up_at_its_time_limit(tmp_path: Path, fake_time: FakeTime) -> None:
     """B51: a timeout is never a verdict, and leaves no task behind."""
-
-    class Hanging(ScriptedModel):
-        async def complete(self, *_: Any) -> ModelReply:
-            await asyncio.Event().wait()
-            raise AssertionError
-
-    bench = Bench(tmp_path, Hanging(), fake_time, model_timeout_seconds=30)
-    run = asyncio.create_task(bench.node.run("Go."))
+    bench = Bench(tmp_path, Hanging(), fake_time, model_timeout_seconds=30, model_attempts=1)
+    run = asyncio.create_task(bench.run())
     others = asyncio.all_tasks() - {run}
 
     await fake_time.advance(29)
@@ -139,16 +122,99 @@ async def test_a_model_that_hangs_is_given_up_at_its_time_limit(tmp_path: Path, 
     assert asyncio.all_tasks() == others
 
 
-async def test_an_answer_in_words_is_incomplete_where_an_output_is_wanted(
+async def test_a_call_of_the_model_is_said_before_its_answer(tmp_path: Path, fake_time: FakeTime) -> None:
+    """B19: what hangs in its first step is seen to have begun."""
+    bench = Bench(tmp_path, Hanging(), fake_time)
+
+    run = asyncio.create_task(bench.run())
+    await fake_time.advance(1)
+
+    assert bench.types() == ["node_loop_started", "step_started", "llm_call_started"]
+    run.cancel()
+    await asyncio.wait([run])
+
+
+async def test_a_failure_that_passes_is_waited_out_as_backoff(tmp_path: Path, fake_time: FakeTime) -> None:
+    """B18: the wait is said as one, and is never shorter than the provider asked for."""
+    busy = TransientModelError("429", retry_after=20)
+    model = ScriptedModel([busy, TransientModelError("cut"), sets(verdict="ok")])
+    bench = Bench(tmp_path, model, fake_time)
+
+    run = asyncio.create_task(bench.run())
+    await fake_time.advance(19)
+    assert bench.data(EventType.WORKER_WAITING) == [{"reason": "backoff"}]
+    await fake_time.advance(20)
+
+    assert (await run).outcome == "done"
+    assert bench.data(EventType.WORKER_WAITING) == [{"reason": "backoff"}, {"reason": None}] * 2
+    errors = [data.get("error_type") for data in bench.data(EventType.LLM_CALL_COMPLETED)]
+    assert errors == ["TransientModelError", "TransientModelError", None]
+
+
+async def test_failures_of_the_provider_are_counted_and_end(tmp_path: Path, fake_time: FakeTime) -> None:
+    """B34: each failed call is one, whatever becomes of the step."""
+    bench = Bench(tmp_path, ScriptedModel([TransientModelError("429")] * 9), fake_time, model_attempts=3)
+
+    run = asyncio.create_task(bench.run())
+    await fake_time.advance(60)
+
+    result = await run
+    assert (result.outcome, result.error, result.error_type) == ("no_answer", "429", "TransientModelError")
+    assert len(bench.data(EventType.LLM_CALL_COMPLETED)) == 3
+    assert [row["type"] for row in bench.cursor.guard] == ["llm_call_completed"] * 3
+
+
+async def test_text_is_handed_out_as_it_comes(tmp_path: Path, fake_time: FakeTime) -> None:
+    class Streaming(ScriptedModel):
+        async def complete(
+            self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
+        ) -> ModelReply:
+            assert on_text is not None
+            on_text("All ")
+            on_text("well.")
+            return ModelReply(text="All well.")
+
+    quiet = Bench(tmp_path / "a", Streaming(), fake_time, output_keys=())
+    await quiet.run()
+    loud = Bench(tmp_path / "b", Streaming(), fake_time, output_keys=(), client_facing=True)
+    run = asyncio.create_task(loud.run())
+    await fake_time.settle()
+    run.cancel()
+    await asyncio.wait([run])
+
+    assert quiet.data(EventType.LLM_TEXT_DELTA) == [{"text": "All "}, {"text": "well."}]
+    assert loud.data(EventType.CLIENT_OUTPUT_DELTA) == [{"text": "All "}, {"text": "well."}]
+
+
+async def test_who_answers_in_words_where_an_output_is_wanted_is_sent_back(
     tmp_path: Path, fake_time: FakeTime
 ) -> None:
     """B51: an invalid answer is never a verdict."""
-    bench = Bench(tmp_path, ScriptedModel([ModelReply(text="All is well!")]), fake_time)
+    model = ScriptedModel([ModelReply(text="All is well!"), sets(verdict="fine")])
+    bench = Bench(tmp_path, model, fake_time)
 
-    result = await bench.node.run("Go.")
+    result = await bench.run()
 
-    assert (result.outcome, result.text) == ("incomplete", "All is well!")
-    assert result.error == "ended without setting verdict"
+    assert (result.outcome, result.verdicts) == ("done", ("RETRY", "ACCEPT"))
+    assert model.shown[1][-1].content.startswith("You ended your turn without setting verdict.")
+
+
+async def test_without_retries_the_first_sending_back_is_the_end(tmp_path: Path, fake_time: FakeTime) -> None:
+    bench = Bench(tmp_path, ScriptedModel([ModelReply(text="Well!")]), fake_time, max_retries=0)
+
+    result = await bench.run()
+
+    assert (result.outcome, result.text, result.turns) == ("incomplete", "Well!", 1)
+    assert (result.error, result.verdicts) == ("ended without setting verdict", ("RETRY",))
+
+
+async def test_retries_are_counted_over_the_visit(tmp_path: Path, fake_time: FakeTime) -> None:
+    words = [ModelReply(text=f"Well {n}") for n in range(9)]
+    bench = Bench(tmp_path, ScriptedModel(words), fake_time, max_retries=2)
+
+    result = await bench.run()
+
+    assert (result.outcome, result.turns, result.verdicts) == ("incomplete", 3, ("RETRY",) * 3)
 
 
 async def test_an_answer_in_words_is_enough_where_no_output_is_wanted(
@@ -156,37 +222,414 @@ async def test_an_answer_in_words_is_enough_where_no_output_is_wanted(
 ) -> None:
     bench = Bench(tmp_path, ScriptedModel([ModelReply(text="Hello.")]), fake_time, output_keys=())
 
-    result = await bench.node.run("Hi.")
+    result = await bench.run()
 
-    assert (result.outcome, result.text) == ("done", "Hello.")
+    assert (result.outcome, result.text, result.outputs) == ("done", "Hello.", {})
 
 
 async def test_a_model_that_never_ends_is_stopped_after_its_turns(
     tmp_path: Path, fake_time: FakeTime
 ) -> None:
-    model = ScriptedModel([calls("look", '{"place": "hive"}', f"c{n}") for n in range(9)])
+    model = ScriptedModel([reply(("look", '{"place": "hive"}')) for _ in range(9)])
     bench = Bench(tmp_path, model, fake_time, max_turns=3)
 
-    result = await bench.node.run("Go.")
+    result = await bench.run()
 
     assert (result.outcome, result.turns, result.error) == ("incomplete", 3, "not done after 3 turns")
     assert len(model.shown) == 3
 
 
-async def test_several_calls_of_one_turn_are_all_answered(tmp_path: Path, fake_time: FakeTime) -> None:
-    first, second = calls("look", '{"place": "a"}', "1"), calls("look", '{"place": "b"}', "2")
+async def test_a_visit_that_ended_is_not_gone_through_again(tmp_path: Path, fake_time: FakeTime) -> None:
+    first = await Bench(tmp_path, ScriptedModel([sets(verdict="fine")]), fake_time).run()
+    again = Bench(tmp_path, ScriptedModel(), fake_time)
+
+    assert await again.run() == first
+    assert again.events == []
+
+
+async def test_a_new_visit_sees_what_was_said_unless_it_is_to_begin_afresh(
+    tmp_path: Path, fake_time: FakeTime
+) -> None:
+    await Bench(tmp_path, ScriptedModel([sets(verdict="one")]), fake_time).run("v1", "First.")
+    second = ScriptedModel([sets(verdict="two")])
+    result = await Bench(tmp_path, second, fake_time).run("v2", "Second.")
+    third = ScriptedModel([sets(verdict="three")])
+    await Bench(tmp_path, third, fake_time, fresh=True).run("v3", "Third.")
+
+    assert [m.content for m in second.shown[0][1:]] == ["First.", "", '{"verdict": "one"}', "Second."]
+    assert (result.outputs, result.turns, result.tool_calls) == ({"verdict": "two"}, 1, 1)
+    assert [m.content for m in third.shown[0][1:]] == ["Third."]
+
+
+async def test_a_long_conversation_is_shortened_and_keeps_the_task(
+    tmp_path: Path, fake_time: FakeTime
+) -> None:
+    calls = [reply(("look", f'{{"place": "{n}{"x" * 200}"}}')) for n in range(20)]
+    model = ScriptedModel([*calls, sets(verdict="ok")])
+    bench = Bench(tmp_path, model, fake_time, max_context_tokens=600)
+
+    result = await bench.run(message="Find the queen.")
+
+    assert (result.outcome, result.turns, result.tool_calls) == ("done", 21, 21)
+    assert "Find the queen." in model.shown[-1][1].content
+    assert all(sum(len(m.content) for m in shown) < 4 * 600 for shown in model.shown)
+
+
+# -- tools ------------------------------------------------------------------------------------------
+
+
+async def test_calls_of_one_turn_run_side_by_side(tmp_path: Path, fake_time: FakeTime) -> None:
+    """B31: parallel calls share their turn."""
+    meeting = asyncio.Barrier(3)
+
+    async def meet(given: Place) -> str:
+        await meeting.wait()
+        return f"met at {given.place}"
+
+    places = [("meet", f'{{"place": "{place}"}}') for place in "abc"]
+    model = ScriptedModel([reply(*places), sets(verdict="ok")])
+    bench = Bench(tmp_path, model, fake_time, tools=[Tool("meet", "Meet.", Place, meet)])
+
+    assert (await bench.run()).outcome == "done"
+    answers = {m.tool_call_id: m.content for m in model.shown[1] if m.role == "tool"}
+    assert answers == {"c0": "met at a", "c1": "met at b", "c2": "met at c"}
+    turns = [data["turn"] for data in bench.data(EventType.TOOL_CALL_COMPLETED)]
+    assert turns == ["n:0", "n:0", "n:0", "n:1"]
+
+
+async def test_calls_without_ids_of_their_own_are_told_apart(tmp_path: Path, fake_time: FakeTime) -> None:
+    first, second = reply(("look", '{"place": "a"}')), reply(("look", '{"place": "b"}'))
     both = ModelReply(tool_calls=first.tool_calls + second.tool_calls)
-    model = ScriptedModel([both, calls("set_output", '{"verdict": "ok"}')])
-    bench = Bench(tmp_path, model, fake_time)
+    model = ScriptedModel([both, sets(verdict="ok")])
 
-    await bench.node.run("Go.")
+    await Bench(tmp_path, model, fake_time).run()
 
-    assert [(m.tool_call_id, m.content) for m in model.shown[1][-2:]] == [
-        ("1", "looked at a"),
-        ("2", "looked at b"),
+    answers = {m.tool_call_id: m.content for m in model.shown[1] if m.role == "tool"}
+    assert answers == {"c0": "looked at a", "call_1_2": "looked at b"}
+
+
+async def test_a_declared_time_limit_is_passed_on_and_kept(tmp_path: Path, fake_time: FakeTime) -> None:
+    """B21: who looks on knows how long a call may be silent."""
+
+    async def dig(given: Place) -> str:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    slow = Tool("dig", "Dig.", Place, dig, timeout_seconds=2400)
+    calls = reply(("dig", '{"place": "a"}'), ("look", '{"place": "b"}'))
+    model = ScriptedModel([calls, sets(verdict="ok")])
+    bench = Bench(tmp_path, model, fake_time, tools=[slow, LOOK_], tool_timeout_seconds=7)
+
+    run = asyncio.create_task(bench.run())
+    await fake_time.advance(2399)
+    assert not run.done()
+    await fake_time.advance(1)
+
+    assert (await run).outcome == "done"
+    started = {data["tool"]: data.get("timeout") for data in bench.data(EventType.TOOL_CALL_STARTED)}
+    assert started == {"dig": 2400, "look": 7, "set_output": None}
+    [ended] = [d for d in bench.data(EventType.TOOL_CALL_COMPLETED) if d["tool"] == "dig"]
+    assert (ended["outcome"], ended["error_type"], ended["duration"]) == ("timeout", "TimeoutError", 2400)
+    [told] = [m.content for m in model.shown[1] if m.tool_call_id == "c0"]
+    assert told.startswith("error: dig: no answer within 2400 s; it may still be at work")
+
+
+async def test_each_of_many_slow_calls_in_one_step_is_activity(tmp_path: Path, fake_time: FakeTime) -> None:
+    """B20: fifteen calls of a minute each are no stall."""
+
+    class Numbered(BaseModel):
+        number: int
+
+    async def wait(given: Numbered) -> str:
+        await fake_time.sleep(60 * given.number)
+        return "done"
+
+    calls = [("wait", f'{{"number": {n}}}') for n in range(1, 16)]
+    model = ScriptedModel([reply(*calls), sets(verdict="ok")])
+    tool = Tool("wait", "Wait.", Numbered, wait, timeout_seconds=3600)
+    bench = Bench(tmp_path, model, fake_time, tools=[tool])
+
+    run = asyncio.create_task(bench.run())
+    await fake_time.advance(901)
+    await run
+
+    step = bench.types().index("step_completed")
+    ends = [e.time for e in bench.events[:step] if e.type is EventType.TOOL_CALL_COMPLETED]
+    assert [end - 1_000_000 for end in ends] == [60 * n for n in range(1, 16)]
+
+
+async def test_cancelled_among_its_tools_the_node_leaves_none_running(
+    tmp_path: Path, fake_time: FakeTime
+) -> None:
+    ended: list[str] = []
+
+    async def dig(given: Place) -> str:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(given.place)
+        raise AssertionError
+
+    calls = reply(("dig", '{"place": "a"}'), ("look", '{"place": "b"}'), ("dig", '{"place": "c"}'))
+    tools = [Tool("dig", "Dig.", Place, dig), LOOK_]
+    bench = Bench(tmp_path, ScriptedModel([calls]), fake_time, tools=tools)
+    run = asyncio.create_task(bench.run())
+    await fake_time.settle()
+    run.cancel()
+    await asyncio.wait([run])
+
+    assert run.cancelled()
+    assert ended == ["a", "c"]
+    assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("tool")]
+    model = ScriptedModel([sets(verdict="ok")])
+    again = Bench(tmp_path, model, fake_time, tools=tools)
+    assert (await again.run()).outcome == "done"
+    answers = {m.tool_call_id: m.content for m in model.shown[0] if m.role == "tool"}
+    assert answers["c1"] == "looked at b"
+    assert answers["c0"] == answers["c2"] != ""
+    assert "may or may not have taken effect" in answers["c0"]
+
+
+async def test_a_cancelled_step_is_no_bad_step(tmp_path: Path, fake_time: FakeTime) -> None:
+    bench = Bench(tmp_path, Hanging(), fake_time)
+    run = asyncio.create_task(bench.run())
+    await fake_time.settle()
+    run.cancel()
+    await asyncio.wait([run])
+
+    [step] = bench.data(EventType.STEP_COMPLETED)
+    [call] = bench.data(EventType.LLM_CALL_COMPLETED)
+    assert "error_type" not in step | call
+    assert "verdict" not in step
+
+
+# -- judges and guards ------------------------------------------------------------------------------
+
+
+async def test_a_judge_may_send_back_what_is_complete(tmp_path: Path, fake_time: FakeTime) -> None:
+    seen: list[Turn] = []
+
+    def judge(turn: Turn) -> Judgement:
+        seen.append(turn)
+        if turn.outputs["verdict"] == "draft":
+            return Judgement(Verdict.RETRY, "Say more.")
+        return Judgement(Verdict.ACCEPT)
+
+    model = ScriptedModel(
+        [sets(verdict="draft"), reply(("look", '{"place": "hive"}')), sets(verdict="better")]
+    )
+    bench = Bench(tmp_path, model, fake_time, judge=FunctionJudge(judge))
+
+    result = await bench.run()
+
+    assert (result.outputs, result.verdicts) == ({"verdict": "better"}, ("RETRY", "CONTINUE", "ACCEPT"))
+    assert model.shown[1][-1] == Message(role="user", content="Say more.")
+    assert [turn.iteration for turn in seen] == [1, 3]
+
+
+async def test_a_judge_may_give_up(tmp_path: Path, fake_time: FakeTime) -> None:
+    judge = FunctionJudge(lambda turn: Judgement(Verdict.ESCALATE, "beyond it"))
+    bench = Bench(tmp_path, ScriptedModel([sets(verdict="x")]), fake_time, judge=judge)
+
+    result = await bench.run()
+
+    assert (result.outcome, result.error, result.verdicts) == ("escalated", "beyond it", ("ESCALATE",))
+    assert bench.data(EventType.STEP_COMPLETED)[0]["verdict"] == "ESCALATE"
+
+
+async def test_who_is_told_to_go_on_is_told_in_words(tmp_path: Path, fake_time: FakeTime) -> None:
+    verdicts = iter([Verdict.CONTINUE, Verdict.ACCEPT])
+    model = ScriptedModel([ModelReply(text="One."), ModelReply(text="Two.")])
+    judge = FunctionJudge(lambda turn: next(verdicts))
+    bench = Bench(tmp_path, model, fake_time, output_keys=(), judge=judge)
+
+    assert (await bench.run()).verdicts == ("CONTINUE", "ACCEPT")
+    assert model.shown[1][-1] == Message(role="user", content="Go on.")
+
+
+async def test_a_judge_that_breaks_fails_the_visit_and_is_asked_again_later(
+    tmp_path: Path, fake_time: FakeTime
+) -> None:
+    def judge(turn: Turn) -> bool:
+        raise ZeroDivisionError("oops")
+
+    bench = Bench(tmp_path, ScriptedModel([sets(verdict="x")]), fake_time, judge=FunctionJudge(judge))
+    result = await bench.run()
+    again = await Bench(tmp_path, ScriptedModel(), fake_time).run()
+
+    assert (result.outcome, result.error_type) == ("failed", "JudgeFailed")
+    assert result.error == "the judge of node 'n' failed: ZeroDivisionError: oops"
+    assert (again.outcome, again.turns, again.verdicts) == ("done", 1, ("ACCEPT",))
+
+
+class Counting:
+    """A guard that counts calls of tools: from two on it warns, from ``limit`` on it stops."""
+
+    def __init__(self, limit: int = 99) -> None:
+        self.limit = limit
+        self.events: list[AgentEvent] = []
+
+    def observe(self, event: AgentEvent) -> GuardFinding | None:
+        self.events.append(event)
+        calls = sum(1 for e in self.events if e.type is EventType.TOOL_CALL_COMPLETED)
+        if event.type is EventType.TOOL_CALL_COMPLETED and calls >= 2:
+            return GuardFinding("doom_loop", f"{calls} calls", stop=calls >= self.limit)
+        return None
+
+
+async def test_what_the_guard_sees_is_said_to_the_model_once(tmp_path: Path, fake_time: FakeTime) -> None:
+    model = ScriptedModel([reply(("look", '{"place": "hive"}')) for _ in range(4)] + [sets(verdict="ok")])
+    bench = Bench(tmp_path, model, fake_time, guard=Counting())
+
+    assert (await bench.run()).outcome == "done"
+    told = [text for kind, text in bench.contents() if kind == "feedback"]
+    assert told == ["You may be going in circles: 2 calls. Try something else."]
+    assert model.shown[2][-1].content == told[0]
+
+
+async def test_the_guard_can_stop_the_visit(tmp_path: Path, fake_time: FakeTime) -> None:
+    guard = Counting(limit=3)
+    model = ScriptedModel([reply(("look", '{"place": "hive"}')) for _ in range(9)])
+    bench = Bench(tmp_path, model, fake_time, guard=guard)
+
+    result = await bench.run()
+
+    assert (result.outcome, result.error, result.error_type) == ("escalated", "3 calls", "doom_loop")
+    assert result.verdicts == ("CONTINUE", "CONTINUE", "ESCALATE")
+    assert bench.data(EventType.STEP_COMPLETED)[-1]["verdict"] == "ESCALATE"
+    order = ["llm_call_completed", "tool_call_completed", "step_completed"]
+    assert [event.type.value for event in guard.events] == order * 3
+    assert all(event.node_id == "n" and event.agent_id == "bee" for event in guard.events)
+
+
+async def test_what_the_guard_counted_survives_a_kill(tmp_path: Path, fake_time: FakeTime) -> None:
+    """B33: killed between the second call and the third, the third still stops it."""
+    calls = [reply(("look", '{"place": "hive"}')) for _ in range(2)]
+    first = Counting(limit=3)
+    bench = Bench(tmp_path, HangsAtLast(calls), fake_time, guard=first)
+    run = asyncio.create_task(bench.run())
+    await fake_time.settle()
+    run.cancel()
+    await asyncio.wait([run])
+
+    second = Counting(limit=3)
+    again = Bench(tmp_path, ScriptedModel([calls[0]]), fake_time, guard=second)
+    result = await again.run()
+
+    assert (result.outcome, result.error, result.turns) == ("escalated", "3 calls", 3)
+    shown = [(e.type, e.time, dict(e.data)) for e in second.events]
+    assert shown[: len(first.events)] == [(e.type, e.time, dict(e.data)) for e in first.events]
+
+
+async def test_a_guard_that_breaks_is_not_missed(
+    tmp_path: Path, fake_time: FakeTime, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken:
+        def observe(self, event: AgentEvent) -> GuardFinding | None:
+            raise ZeroDivisionError
+
+    bench = Bench(tmp_path, ScriptedModel([sets(verdict="ok")]), fake_time, guard=Broken())
+
+    assert (await bench.run()).outcome == "done"
+    assert "the guard of node n failed" in caplog.text
+
+
+# -- the user ---------------------------------------------------------------------------------------
+
+
+async def test_a_question_waits_for_the_user(tmp_path: Path, fake_time: FakeTime) -> None:
+    """B17: the wait is said, and ends with the reply."""
+    model = ScriptedModel([reply(("ask_user", '{"question": "Which hive?"}')), sets(verdict="ok")])
+    bench = Bench(tmp_path, model, fake_time, client_facing=True)
+
+    run = asyncio.create_task(bench.run())
+    await fake_time.advance(3 * 3600)
+
+    assert (bench.node.waiting_for_user, bench.node.question) == (True, "Which hive?")
+    assert bench.data(EventType.CLIENT_INPUT_REQUESTED) == [{"question": "Which hive?"}]
+    assert bench.types()[-2:] == ["client_input_requested", "worker_waiting"]
+    assert bench.data(EventType.WORKER_WAITING) == [{"reason": "user_input"}]
+    await bench.node.inject("The left one.")
+    result = await run
+    assert (result.outcome, result.verdicts) == ("done", ("CONTINUE", "ACCEPT"))
+    assert bench.data(EventType.WORKER_WAITING)[-1] == {"reason": None}
+    assert "client_input_received" in bench.types()
+    assert model.shown[1][-2:] == [
+        Message(role="tool", content="asked", tool_call_id="c0"),
+        Message(role="user", content="The left one."),
     ]
+    assert (bench.node.waiting_for_user, bench.cursor.user_interaction_count) == (False, 1)
 
 
-def test_a_tool_is_registered_once() -> None:
-    with pytest.raises(ValueError, match="'look' is registered twice"):
-        ToolRegistry([LOOK, LOOK])
+async def test_who_has_a_user_has_a_word_with_it_before_it_ends(tmp_path: Path, fake_time: FakeTime) -> None:
+    model = ScriptedModel([sets(verdict="ok"), ModelReply(text="Bye.")])
+    bench = Bench(tmp_path, model, fake_time, client_facing=True)
+
+    run = asyncio.create_task(bench.run())
+    await fake_time.settle()
+    assert (bench.node.waiting_for_user, bench.node.question) == (True, "")
+    await bench.node.inject("Fine.")
+
+    assert (await run).outputs == {"verdict": "ok"}
+
+
+async def test_input_that_comes_while_the_node_is_busy_is_taken_up_at_the_next_turn(
+    tmp_path: Path, fake_time: FakeTime
+) -> None:
+    model = ScriptedModel([reply(("look", '{"place": "hive"}')), sets(verdict="ok")])
+    bench = Bench(tmp_path, model, fake_time)
+    await bench.node.inject("first")
+    await bench.node.inject("second")
+
+    await bench.run()
+
+    assert [m.content for m in model.shown[0][1:]] == ["Go.", "first", "second"]
+    assert list((tmp_path / "inbox").iterdir()) == []
+
+
+async def test_input_is_taken_up_once_though_a_kill_left_it_in_the_inbox(
+    tmp_path: Path, fake_time: FakeTime
+) -> None:
+    bench = Bench(tmp_path, HangsAtLast([]), fake_time)
+    await bench.node.inject("hello")
+    [file] = (tmp_path / "inbox").iterdir()
+    kept = file.read_bytes()
+    run = asyncio.create_task(bench.run())
+    await fake_time.settle()
+    run.cancel()
+    await asyncio.wait([run])
+
+    file.write_bytes(kept)
+    (tmp_path / "inbox" / "torn.json").write_text('{"content": ')
+    again = Bench(tmp_path, ScriptedModel([sets(verdict="ok")]), fake_time)
+    await again.run()
+
+    assert [text for kind, text in again.contents() if kind == "user"] == ["hello"]
+    assert again.cursor.user_interaction_count == 1
+    assert [path.name for path in (tmp_path / "inbox").iterdir()] == ["torn.json"]
+
+
+class Hanging(ScriptedModel):
+    """Never answers."""
+
+    async def complete(self, *_: Any) -> ModelReply:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+class HangsAtLast(ScriptedModel):
+    """Answers what it has, then never again."""
+
+    async def complete(
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
+    ) -> ModelReply:
+        if not self.replies:
+            await asyncio.Event().wait()
+        return await super().complete(messages, tools, on_text)
+
+
+def look(given: Place) -> str:
+    return f"looked at {given.place}"
+
+
+LOOK_ = Tool("look", "Look at a place.", Place, look)

@@ -79,7 +79,6 @@ class EventLoopNode:
         disk: Does the disk work.
         clock: Times of what happens.
         sleep: The clock of time limits and waits.
-        monotonic: Seconds from anywhere, for what takes time.
         judge: Says whether a turn may be the last.
         guard: Looks on, and says when it goes in circles.
         context: Values for the context parameters of tools.
@@ -102,7 +101,6 @@ class EventLoopNode:
         disk: Disk,
         clock: Clock,
         sleep: Sleep,
-        monotonic: Clock,
         judge: NodeJudge,
         guard: Guard | None,
         context: Mapping[str, object],

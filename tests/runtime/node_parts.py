@@ -1,0 +1,159 @@
+"""Parts for the tests of nodes: a bench with a node on it, all of it real, that can be opened again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any, TypeVar
+
+from prometheus_client import CollectorRegistry
+from pydantic import BaseModel
+
+from queenright.instrumentation.telemetry import Telemetry
+from queenright.instrumentation.worker import Worker
+from queenright.runtime.bus import EventBus
+from queenright.runtime.conversation import Conversation
+from queenright.runtime.cursor import NodeCursor
+from queenright.runtime.deadline import Sleep
+from queenright.runtime.event_loop import EventLoopNode, NodeResult
+from queenright.runtime.events import AgentEvent, EventType
+from queenright.runtime.files import Disk
+from queenright.runtime.graph import NodeSpec
+from queenright.runtime.guard import Guard
+from queenright.runtime.model import LLMProvider, ModelReply, ToolCall
+from queenright.runtime.node_judge import ImplicitJudge, NodeJudge
+from queenright.runtime.reporting import Origin, Reporter
+from queenright.runtime.tools import Tool, ToolError, ToolRegistry
+from tests.runtime.conftest import FakeTime
+
+T = TypeVar("T")
+
+
+class Place(BaseModel):
+    place: str
+
+
+def look(given: Place) -> str:
+    if given.place == "nowhere":
+        raise ToolError("there is no nowhere; try the hive")
+    if given.place == "void":
+        raise OSError("void")
+    return f"looked at {given.place}"
+
+
+LOOK = Tool("look", "Look at a place.", Place, look)
+
+
+class InlineDisk(Disk):
+    """Does the work at once, with a rest before and after: a run takes the same steps each time."""
+
+    async def run(self, work: Callable[[], T]) -> T:
+        await asyncio.sleep(0)
+        result = work()
+        await asyncio.sleep(0)
+        return result
+
+
+class Bench:
+    """One node and what is around it; made again on the same folder, it is a restarted process."""
+
+    def __init__(
+        self,
+        path: Path,
+        model: LLMProvider,
+        time: FakeTime,
+        *,
+        tools: Iterable[Tool] = (LOOK,),
+        disk: Disk | None = None,
+        judge: NodeJudge | None = None,
+        guard: Guard | None = None,
+        fresh: bool = False,
+        context: dict[str, object] | None = None,
+        telemetry: Telemetry | None = None,
+        storage: Path | None = None,
+        sleep: Sleep | None = None,
+        **spec: Any,
+    ) -> None:
+        tools = list(tools)
+        fields = {
+            "id": "n",
+            "system_prompt": "Be a bee.",
+            "tools": tuple(tool.name for tool in tools),
+            "output_keys": ("verdict",),
+        }
+        self.spec = NodeSpec(**(fields | spec))
+        self.path = path
+        self.time = time
+        self.disk = disk or time.disk
+        self.events: list[AgentEvent] = []
+        self.worker = Worker(
+            "bee",
+            session_id="s1",
+            graph_id="g",
+            telemetry=telemetry or Telemetry.muted(),
+            registry=CollectorRegistry(),
+            storage=storage,
+            clock=time,
+        )
+        origin = Origin(
+            agent_id="bee",
+            session_id="s1",
+            incarnation_id=self.worker.incarnation_id,
+            graph_id="g",
+            stream_id="g::main",
+            execution_id="x1",
+        )
+        bus = EventBus(on_publish=self.events.extend)
+        self.reporter = Reporter(bus=bus, worker=self.worker, origin=origin, clock=time)
+        self.conversation = Conversation.open(path, disk=self.disk, clock=time)
+        self.node = EventLoopNode(
+            self.spec,
+            model=model,
+            tools=ToolRegistry(tools),
+            conversation=self.conversation,
+            folder=path,
+            reporter=self.reporter,
+            disk=self.disk,
+            clock=time,
+            sleep=sleep or time.sleep,
+            judge=judge or ImplicitJudge(),
+            guard=guard,
+            context=context or {},
+            random=Random(1),
+            fresh=fresh,
+        )
+
+    async def run(self, visit: str = "x1:n:1", message: str = "Go.") -> NodeResult:
+        return await self.node.run(visit, message)
+
+    @property
+    def cursor(self) -> NodeCursor:
+        return self.node.cursor
+
+    def types(self) -> list[str]:
+        return [event.type.value for event in self.events]
+
+    def data(self, type_: EventType) -> list[dict[str, Any]]:
+        return [dict(event.data) for event in self.events if event.type is type_]
+
+    def contents(self) -> list[tuple[str, str]]:
+        return [(entry.kind.value, entry.message.content) for entry in self.conversation.entries]
+
+
+def reply(*calls: tuple[str, str], text: str = "") -> ModelReply:
+    """Return an answer with calls, given as name and arguments."""
+    made = tuple(ToolCall(f"c{n}", name, arguments) for n, (name, arguments) in enumerate(calls))
+    return ModelReply(text=text, tool_calls=made, input_tokens=10, output_tokens=2, cost=0.5)
+
+
+def sets(**outputs: str) -> ModelReply:
+    """Return an answer that sets outputs."""
+    import json
+
+    return reply(("set_output", json.dumps(outputs)))
+
+
+def kinds(events: Sequence[AgentEvent]) -> list[str]:
+    return [event.type.value for event in events]
