@@ -100,6 +100,7 @@ class HealthJudge:
             max_turns=self._model.max_turns,
             # An answer without its outputs is no answer: the rules' stand, and the next check asks anew.
             max_retries=0,
+            model_attempts=1,
             max_messages=60,
             max_context_tokens=15_000,
             model_timeout_seconds=self._model.timeout_seconds,

@@ -107,6 +107,7 @@ class Queen:
             max_turns=self._model.max_turns,
             # An answer without a decision is none: the queen herself tries again, up to the bypass time.
             max_retries=0,
+            model_attempts=1,
             max_messages=60,
             max_context_tokens=15_000,
             model_timeout_seconds=self._model.timeout_seconds,
