@@ -1,12 +1,14 @@
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenright.runtime.bus import EventBus
+from queenright.runtime.bus import EventBus, Subscription
 from queenright.runtime.events import ALERT_CLASS, AgentEvent, EventType
+from tests.runtime.conftest import FakeTime
 
 DELTA = EventType.LLM_TEXT_DELTA
 TICKET = EventType.WORKER_ESCALATION_TICKET
@@ -31,6 +33,11 @@ class Gate:
 class ListLog:
     def __init__(self) -> None:
         self.rows: list[AgentEvent] = []
+        self.asked: list[dict[str, Any]] = []
+
+    async def history(self, **what: Any) -> list[AgentEvent]:
+        self.asked.append(what)
+        return list(self.rows)
 
     async def append(self, events: Sequence[AgentEvent]) -> None:
         await asyncio.sleep(0)
@@ -176,8 +183,8 @@ async def test_events_of_two_graphs_with_one_node_id_go_where_they_belong() -> N
     bus = EventBus()
     left: list[AgentEvent] = []
     right: list[AgentEvent] = []
-    bus.subscribe(left.append, name="left", graph_id="left", node_id="judge")
-    bus.subscribe(right.append, name="right", graph_id="right", node_id="judge")
+    bus.subscribe(left.append, name="left", filter_graph="left", filter_node="judge")
+    bus.subscribe(right.append, name="right", filter_graph="right", filter_node="judge")
 
     bus.fan_out(
         event(graph_id="left", node_id="judge", stream_id="1"),
@@ -193,7 +200,7 @@ async def test_events_of_two_graphs_with_one_node_id_go_where_they_belong() -> N
 async def test_filters_on_type_agent_and_stream_all_hold_at_once() -> None:
     bus = EventBus()
     seen: list[AgentEvent] = []
-    bus.subscribe(seen.append, name="narrow", types={TICKET}, agent_id="a", stream_id="s")
+    bus.subscribe(seen.append, name="narrow", types={TICKET}, filter_agent="a", filter_stream="s")
 
     bus.fan_out(
         event(TICKET, agent_id="a", stream_id="s", node_id="yes"),
@@ -219,7 +226,7 @@ async def test_events_are_durable_before_anyone_sees_them() -> None:
 
 
 async def test_what_could_not_be_made_durable_reaches_nobody() -> None:
-    class FullDisk:
+    class FullDisk(ListLog):
         async def append(self, events: Sequence[AgentEvent]) -> None:
             raise OSError("disk full")
 
@@ -322,3 +329,297 @@ async def test_another_thread_publishes_through_the_loop() -> None:
 def test_a_queue_must_have_room() -> None:
     with pytest.raises(ValueError, match="got 0"):
         EventBus().subscribe(lambda _: None, name="x", capacity=0)
+
+
+# -- whoever listens, and however ------------------------------------------------------------------
+
+
+class Bee:
+    """A subscriber with a temper; keeps what it was given."""
+
+    def __init__(self, temper: str) -> None:
+        self.temper = temper
+        self.seen: list[str] = []
+        self.subscription: Subscription | None = None
+
+    async def __call__(self, event: AgentEvent) -> None:
+        if event.type in ALERT_CLASS:
+            self.seen.append(event.node_id)
+        match self.temper:
+            case "slow":
+                for _ in range(3):
+                    await asyncio.sleep(0)
+            case "raising":
+                raise LookupError("no such flower")
+            case "cancelling" if len(self.seen) == 2:
+                assert self.subscription is not None
+                self.subscription.cancel()
+
+
+@given(
+    bees=st.lists(
+        st.tuples(
+            st.sampled_from(["fast", "slow", "raising", "cancelling"]),
+            st.sampled_from([None, "left", "right"]),
+            st.integers(min_value=1, max_value=5),
+        ),
+        min_size=1,
+        max_size=5,
+    ),
+    events=st.lists(
+        st.tuples(st.sampled_from([DELTA, TICKET]), st.sampled_from(["left", "right"]), st.booleans()),
+        max_size=40,
+    ),
+)
+def test_every_alert_reaches_each_live_subscriber_that_matches_once_and_in_order(
+    bees: list[tuple[str, str | None, int]], events: list[tuple[EventType, str, bool]]
+) -> None:
+    """B58, B60, B61, B62: whatever the others on the bus do, and however full a queue is."""
+
+    async def scenario() -> list[tuple[Bee, str | None]]:
+        bus = EventBus(on_error=lambda _name, _error: None)
+        listeners = []
+        for temper, graph, capacity in bees:
+            bee = Bee(temper)
+            bee.subscription = bus.subscribe(bee, name=temper, filter_graph=graph, capacity=capacity)
+            listeners.append((bee, graph))
+        for number, (kind, graph_id, pause) in enumerate(events):
+            await bus.publish(event(kind, graph_id=graph_id, node_id=str(number)))
+            if pause:
+                await asyncio.sleep(0)
+        await bus.drain()
+        await bus.close()
+        return listeners
+
+    for bee, graph in asyncio.run(scenario()):
+        sent = [str(n) for n, (kind, to, _) in enumerate(events) if kind is TICKET and graph in (None, to)]
+        assert bee.seen == (sent[:2] if bee.temper == "cancelling" else sent)
+
+
+async def test_a_million_deltas_later_every_ticket_is_still_readable() -> None:
+    """B61: from the bus by a subscriber that slept, and by one that waits for one of them."""
+    bus = EventBus()
+    gate = Gate()
+    bus.subscribe(gate, name="slow", capacity=100)
+    flood = [event() for _ in range(1000)]
+
+    with bus.expect(TICKET, filter_node="999") as expected:
+        for number in range(1000):
+            bus.fan_out(event(TICKET, node_id=str(number)), *flood)
+        last = await expected
+    gate.opened.set()
+    await bus.drain()
+
+    assert last.node_id == "999"
+    assert [e.node_id for e in gate.seen if e.type is TICKET] == [str(n) for n in range(1000)]
+
+
+async def test_an_event_keeps_its_graph_on_the_way_through_the_bus() -> None:
+    """B63: as its author set it, for subscribers, in the log and over the wire."""
+    log = ListLog()
+    bus = EventBus(log=log)
+    seen: list[AgentEvent] = []
+    bus.subscribe(seen.append, name="reader")
+    sent = event(TICKET, graph_id="worker_health_judge", stream_id="worker_health_judge::health_check")
+
+    await bus.publish(sent)
+    await bus.drain()
+
+    assert [e.graph_id for e in (*seen, *log.rows)] == ["worker_health_judge"] * 2
+    assert seen[0].to_dict()["graph_id"] == "worker_health_judge"
+
+
+def test_a_subscription_says_what_it_wants() -> None:
+    subscription = EventBus().subscribe(
+        lambda _: None,
+        name="x",
+        types=[TICKET],
+        filter_graph="g",
+        filter_stream="g::s",
+        filter_node="n",
+        filter_agent="a",
+    )
+
+    assert subscription.types == frozenset({TICKET})
+    assert (subscription.filter_graph, subscription.filter_stream) == ("g", "g::s")
+    assert (subscription.filter_node, subscription.filter_agent) == ("n", "a")
+    assert EventBus().subscribe(lambda _: None, name="y").types is None
+
+
+# -- waiting for an event -------------------------------------------------------------------------
+
+
+async def test_what_is_expected_is_caught_though_it_comes_before_it_is_awaited() -> None:
+    bus = EventBus()
+
+    with bus.expect(TICKET, filter_graph="g", where=lambda e: e.node_id == "b") as expected:
+        bus.fan_out(event(graph_id="g"), event(TICKET), event(TICKET, graph_id="g", node_id="a"))
+        bus.fan_out(event(TICKET, graph_id="g", node_id="b"), event(TICKET, graph_id="g", node_id="b"))
+
+        found = await expected
+
+        assert (found.graph_id, found.node_id) == ("g", "b")
+        assert await expected.within(5) is found
+
+
+async def test_an_event_is_awaited_once_it_is_durable() -> None:
+    log = ListLog()
+    bus = EventBus(log=log)
+    waiting = asyncio.ensure_future(bus.wait_for(TICKET, DELTA, timeout=None))
+    await asyncio.sleep(0)
+
+    await bus.publish(event(EventType.STEP_STARTED))
+    assert not waiting.done()
+    await bus.publish(event(node_id="n"))
+
+    assert await waiting is log.rows[-1]
+
+
+async def test_without_a_type_any_event_will_do() -> None:
+    bus = EventBus()
+
+    with bus.expect() as expected:
+        bus.fan_out(event(EventType.GOAL_PROGRESS))
+
+        assert (await expected).type is EventType.GOAL_PROGRESS
+
+
+async def test_waiting_ends_when_the_time_is_up_and_says_for_what(fake_time: FakeTime) -> None:
+    bus = EventBus()
+    waiting = asyncio.ensure_future(
+        bus.wait_for(TICKET, filter_node="judge", timeout=30, sleep=fake_time.sleep)
+    )
+    await fake_time.advance(29)
+    assert not waiting.done()
+
+    await fake_time.advance(1)
+
+    with pytest.raises(
+        TimeoutError,
+        match=r"^worker_escalation_ticket with node_id 'judge' did not come within 30 s$",
+    ):
+        await waiting
+    assert bus._listeners == []
+
+
+async def test_an_expectation_outlives_a_time_that_is_up(fake_time: FakeTime) -> None:
+    bus = EventBus()
+    with bus.expect(TICKET) as expected:
+        first = asyncio.ensure_future(expected.within(1, sleep=fake_time.sleep))
+        await fake_time.advance(1)
+        assert isinstance(first.exception(), TimeoutError)
+
+        bus.fan_out(event(TICKET))
+
+        assert (await expected.within(1, sleep=fake_time.sleep)).type is TICKET
+
+
+async def test_an_expectation_that_is_over_listens_no_more() -> None:
+    bus = EventBus()
+    before = asyncio.all_tasks()
+
+    with bus.expect(TICKET) as expected:
+        assert "done=False" in repr(expected)
+    bus.fan_out(event(TICKET))
+
+    assert bus._listeners == []
+    assert asyncio.all_tasks() == before
+    with pytest.raises(asyncio.CancelledError):
+        await expected
+
+
+async def test_a_failing_condition_reaches_who_waits_and_not_who_publishes() -> None:
+    """B60: as with handlers."""
+    bus = EventBus()
+    seen: list[AgentEvent] = []
+
+    def broken(_: AgentEvent) -> bool:
+        raise LookupError("no such bee")
+
+    with bus.expect(TICKET, where=broken) as expected:
+        bus.subscribe(seen.append, name="fine")
+        bus.fan_out(event(TICKET))
+        await bus.drain()
+
+        assert len(seen) == 1
+        with pytest.raises(LookupError, match="no such bee"):
+            await expected
+
+
+async def test_a_condition_may_cancel_a_subscription_that_would_be_next() -> None:
+    bus = EventBus()
+    seen: list[AgentEvent] = []
+    later: list[Subscription] = []
+
+    def cancels(_: AgentEvent) -> bool:
+        later[0].cancel()
+        return True
+
+    before = asyncio.all_tasks()
+    with bus.expect(TICKET, where=cancels):
+        later.append(bus.subscribe(seen.append, name="later"))
+        bus.fan_out(event(TICKET), event(TICKET))
+
+    assert asyncio.all_tasks() == before
+    assert seen == []
+
+
+async def test_whoever_waits_is_told_that_the_bus_closed() -> None:
+    bus = EventBus()
+    waiting = asyncio.ensure_future(bus.wait_for(TICKET, timeout=None))
+    await asyncio.sleep(0)
+
+    await bus.close()
+
+    with pytest.raises(RuntimeError, match="the bus was closed before worker_escalation_ticket came"):
+        await waiting
+    with pytest.raises(RuntimeError, match="the bus is closed"):
+        bus.expect(TICKET)
+
+
+async def test_a_waiter_that_is_cancelled_leaves_nothing_behind() -> None:
+    bus = EventBus()
+    before = asyncio.all_tasks()
+    waiting = asyncio.ensure_future(bus.wait_for(TICKET, timeout=60))
+    await asyncio.sleep(0)
+
+    waiting.cancel()
+    await asyncio.wait([waiting])
+
+    assert bus._listeners == []
+    assert asyncio.all_tasks() == before
+
+
+# -- history --------------------------------------------------------------------------------------
+
+
+async def test_without_a_log_there_is_no_history() -> None:
+    assert await EventBus().history() == []
+
+
+async def test_history_is_the_logs_own() -> None:
+    log = ListLog()
+    bus = EventBus(log=log)
+    await bus.publish(event(TICKET))
+
+    found = await bus.history(types=[TICKET], filter_graph="g", session_id="s", after="id", limit=5)
+
+    assert found == log.rows
+    assert log.asked == [
+        {
+            "types": [TICKET],
+            "filter_graph": "g",
+            "filter_stream": None,
+            "filter_node": None,
+            "filter_agent": None,
+            "session_id": "s",
+            "after": "id",
+            "limit": 5,
+            "newest": True,
+        }
+    ]
+
+
+async def test_a_page_of_history_has_room_for_an_event() -> None:
+    with pytest.raises(ValueError, match="limit must be at least 1, got 0"):
+        await EventBus().history(limit=0)

@@ -23,6 +23,7 @@ from sqlalchemy import Connection, Dialect, Row, func, insert, select, update
 from sqlalchemy.exc import DBAPIError
 
 from queenright.health.tables import EVENT_LOG_HEAD, EVENTS
+from queenright.runtime.bus import EventUnknown
 from queenright.runtime.events import AgentEvent, EventType
 
 _HASHED: Final = tuple(column for column in EVENTS.columns if column.name != "hash")
@@ -101,6 +102,51 @@ def read_events(
     if since is not None:
         query = query.where(EVENTS.c.time >= since)
     return [(row.seq, event) for row in conn.execute(query) if (event := _event(row)) is not None]
+
+
+def read_history(
+    conn: Connection,
+    *,
+    types: Collection[EventType] | None = None,
+    where: Mapping[str, str] | None = None,
+    after: str | None = None,
+    limit: int = 100,
+    newest: bool = True,
+) -> list[AgentEvent]:
+    """
+    Return a page of the log, oldest first; types that this version does not know are left out.
+
+    Args:
+        conn: A connection in a transaction.
+        types: Only these types; None is all, and an empty collection is none.
+        where: Columns, and the values they must have.
+        after: Only events logged after the one with this id.
+        limit: At most so many.
+        newest: Where there are more than ``limit``: the last of them, else the first.
+
+    Raises:
+        EventUnknown: There is no event ``after``.
+        ValueError: ``limit`` is not positive.
+    """
+    if limit < 1:
+        raise ValueError(f"limit must be at least 1, got {limit}")
+    query = select(*_HASHED).order_by(EVENTS.c.seq.desc() if newest else EVENTS.c.seq).limit(limit)
+    for column, value in (where or {}).items():
+        query = query.where(EVENTS.c[column] == value)
+    if after is not None:
+        seq = conn.execute(select(EVENTS.c.seq).where(EVENTS.c.id == after)).scalar()
+        if seq is None:
+            raise EventUnknown(after)
+        query = query.where(EVENTS.c.seq > seq)
+    if types is None:
+        # With the text added, the planner reads by sequence number and sorts nothing.
+        queries = [query.where((EVENTS.c.type + "").in_([t.value for t in EventType]))]
+    else:
+        # One look a type: the index on the type is in the order of the log within each.
+        queries = [query.where(EVENTS.c.type == t.value) for t in set(types)]
+    rows = sorted((row for one in queries for row in conn.execute(one)), key=lambda row: row.seq)
+    page = rows[-limit:] if newest else rows[:limit]
+    return [event for row in page if (event := _event(row)) is not None]
 
 
 def replay(conn: Connection, since: float) -> Iterator[AgentEvent]:

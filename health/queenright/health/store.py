@@ -13,7 +13,7 @@ import contextlib
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
@@ -23,8 +23,9 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
 from queenright.health.database import Database, StoreError
-from queenright.health.event_log import Verification, append_events, verify
-from queenright.runtime.events import ALERT_CLASS, AgentEvent
+from queenright.health.event_log import Verification, append_events, read_history, verify
+from queenright.runtime.event_filter import EventFilter
+from queenright.runtime.events import ALERT_CLASS, AgentEvent, EventType
 
 __all__ = ["Store", "StoreError"]
 
@@ -136,6 +137,34 @@ class Store:
         future: asyncio.Future[None] = loop.create_future()
         self._jobs.put(_Append(events, future))
         await future
+
+    async def history(
+        self,
+        *,
+        types: Collection[EventType] | None = None,
+        filter_graph: str | None = None,
+        filter_stream: str | None = None,
+        filter_node: str | None = None,
+        filter_agent: str | None = None,
+        session_id: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+        newest: bool = True,
+    ) -> list[AgentEvent]:
+        """
+        Return events from the event log, oldest first: what ``EventBus.history`` says.
+
+        Raises:
+            EventUnknown: The log has no event ``after``.
+            StoreError: The database refused.
+        """
+        wanted = EventFilter(graph=filter_graph, stream=filter_stream, node=filter_node, agent=filter_agent)
+        where = dict(wanted.where)
+        if session_id is not None:
+            where["session_id"] = session_id
+        return await self.read(
+            lambda conn: read_history(conn, types=types, where=where, after=after, limit=limit, newest=newest)
+        )
 
     async def transact(self, fn: Callable[[Connection], T]) -> T:
         """

@@ -8,148 +8,54 @@ A bus belongs to one event loop and is not thread-safe: from another thread, go 
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import Final, Protocol
+from typing import Protocol
 
-from queenright.runtime.events import ALERT_CLASS, AgentEvent, EventType
+from queenright.instrumentation.errors import QueenrightError
+from queenright.runtime.deadline import Sleep
+from queenright.runtime.event_filter import EventFilter
+from queenright.runtime.events import AgentEvent, EventType
+from queenright.runtime.expectation import Expectation
+from queenright.runtime.subscription import Handler, Subscription, current_task
+
+__all__ = ["EventBus", "EventLog", "EventUnknown", "Expectation", "Handler", "Subscription"]
 
 _log = logging.getLogger(__name__)
 
-_BREATHE: Final = 256
-"""A subscriber gives way to the rest of the loop after so many events in one go."""
 
-Handler = Callable[[AgentEvent], Awaitable[None] | None]
-"""Is given one event at a time, in order. May be a plain or an async function."""
+class EventUnknown(QueenrightError):
+    """Raised when events are asked for after one that the log has not."""
+
+    def __init__(self, event_id: str) -> None:
+        super().__init__(
+            f"event {event_id!r} is not in the log, so what came after it cannot be said; ask without `after`"
+        )
+        self.event_id = event_id
 
 
 class EventLog(Protocol):
-    """Where events are made durable before anyone acts on them."""
+    """Where events are made durable before anyone acts on them, and read again."""
 
     def append(self, events: Sequence[AgentEvent]) -> Awaitable[None]:
         """Return once ``events`` would survive a crash."""
         ...
 
-
-class Subscription:
-    """One subscriber: its filter, its queue, and the task that works the queue off."""
-
-    def __init__(
+    def history(
         self,
-        bus: EventBus,
-        handler: Handler,
         *,
-        name: str,
-        types: frozenset[EventType] | None,
-        where: tuple[tuple[str, str], ...],
-        capacity: int,
-    ) -> None:
-        self.name = name
-        self.dropped = 0
-        """Events this subscriber missed because its queue was full."""
-        self._bus = bus
-        self._handler = handler
-        self._types = types
-        self._where = where
-        self._capacity = capacity
-        # Two queues, so that the oldest event that may be dropped is always at hand; the number
-        # each item carries puts them back in order.
-        self._alerts: deque[tuple[int, AgentEvent | asyncio.Future[None]]] = deque()
-        self._others: deque[tuple[int, AgentEvent]] = deque()
-        self._number = 0
-        self._task: asyncio.Task[None] | None = None
-        # A handler must not run inside the span of whoever happened to publish.
-        self._context = contextvars.copy_context()
-
-    def __repr__(self) -> str:
-        return f"Subscription({self.name!r}, pending={self.pending}, dropped={self.dropped})"
-
-    @property
-    def pending(self) -> int:
-        """Events waiting to be handled."""
-        return len(self._alerts) + len(self._others)
-
-    def cancel(self) -> None:
-        """Stop: what is queued is discarded, a handler in progress is cancelled unless it is the caller."""
-        self._bus._remove(self)
-        self._others.clear()
-        while self._alerts:
-            _, item = self._alerts.popleft()
-            if isinstance(item, asyncio.Future) and not item.done():
-                item.set_result(None)
-        if self._task is not None and self._task is not _current_task():
-            self._task.cancel()
-
-    def _wants(self, event: AgentEvent) -> bool:
-        return all(getattr(event, name) == value for name, value in self._where)
-
-    def _offer(self, event: AgentEvent) -> None:
-        if self._where and not self._wants(event):
-            return
-        if len(self._others) + len(self._alerts) >= self._capacity:
-            # The oldest event that is no alert goes. Alerts only ever add to the queue.
-            if self._others:
-                self._others.popleft()
-                self._count_drop()
-            elif event.type not in ALERT_CLASS:
-                self._count_drop()
-                return
-        self._number += 1
-        if event.type in ALERT_CLASS:
-            self._alerts.append((self._number, event))
-        else:
-            self._others.append((self._number, event))
-        if self._task is None:
-            self._start()
-
-    def _mark(self) -> asyncio.Future[None]:
-        """Return a future that is done when everything queued so far has been handled."""
-        marker: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if self._task is None:
-            marker.set_result(None)
-        else:
-            self._number += 1
-            self._alerts.append((self._number, marker))
-        return marker
-
-    def _count_drop(self) -> None:
-        self.dropped += 1
-        if self._bus._on_drop is not None:
-            self._bus._on_drop(self.name, 1)
-
-    def _start(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._task = loop.create_task(self._work(), name=f"bus:{self.name}", context=self._context)
-
-    def _next(self) -> AgentEvent | asyncio.Future[None] | None:
-        if not self._others:
-            return self._alerts.popleft()[1] if self._alerts else None
-        if self._alerts and self._alerts[0][0] < self._others[0][0]:
-            return self._alerts.popleft()[1]
-        return self._others.popleft()[1]
-
-    async def _work(self) -> None:
-        """Handle what is queued, then end; the next event starts a new task."""
-        handled = 0
-        try:
-            while (item := self._next()) is not None:
-                if isinstance(item, asyncio.Future):
-                    if not item.done():
-                        item.set_result(None)
-                    continue
-                try:
-                    waiting = self._handler(item)
-                    if waiting is not None:
-                        await waiting
-                except Exception as error:
-                    self._bus._failed(self.name, error)
-                handled += 1
-                if handled % _BREATHE == 0:
-                    await asyncio.sleep(0)
-        finally:
-            self._task = None
+        types: Collection[EventType] | None,
+        filter_graph: str | None,
+        filter_stream: str | None,
+        filter_node: str | None,
+        filter_agent: str | None,
+        session_id: str | None,
+        after: str | None,
+        limit: int,
+        newest: bool,
+    ) -> Awaitable[list[AgentEvent]]:
+        """Return what is in the log; see ``EventBus.history``."""
+        ...
 
 
 class EventBus:
@@ -179,14 +85,14 @@ class EventBus:
         self._on_drop = on_drop
         self._on_error = on_error
         self._on_publish = on_publish
-        self._subscriptions: list[Subscription] = []
-        self._routes: dict[EventType, tuple[Subscription, ...]] = {}
+        self._listeners: list[Subscription | Expectation] = []
+        self._routes: dict[EventType, tuple[Subscription | Expectation, ...]] = {}
         self._closed = False
 
     @property
     def subscriptions(self) -> tuple[Subscription, ...]:
         """Who listens now."""
-        return tuple(self._subscriptions)
+        return tuple(one for one in self._listeners if isinstance(one, Subscription))
 
     async def publish(self, *events: AgentEvent) -> None:
         """
@@ -208,8 +114,8 @@ class EventBus:
             route = routes.get(event.type)
             if route is None:
                 route = routes[event.type] = self._route(event.type)
-            for subscription in route:
-                subscription._offer(event)
+            for listener in route:
+                listener.offer(event)
 
     def subscribe(
         self,
@@ -217,10 +123,10 @@ class EventBus:
         *,
         name: str,
         types: Collection[EventType] | None = None,
-        graph_id: str | None = None,
-        stream_id: str | None = None,
-        node_id: str | None = None,
-        agent_id: str | None = None,
+        filter_graph: str | None = None,
+        filter_stream: str | None = None,
+        filter_node: str | None = None,
+        filter_agent: str | None = None,
         capacity: int = 10_000,
     ) -> Subscription:
         """
@@ -230,10 +136,11 @@ class EventBus:
             handler: A plain or an async function of one event.
             name: Who this is, for the metric of dropped events: a fixed word, not an id.
             types: Event types wanted.
-            graph_id: Only events of this graph.
-            stream_id: Only events of this stream.
-            node_id: Only events of this node. Node ids repeat between graphs: give ``graph_id`` too.
-            agent_id: Only events of this worker.
+            filter_graph: Only events of this graph.
+            filter_stream: Only events of this stream.
+            filter_node: Only events of this node. Node ids repeat between graphs: give
+                ``filter_graph`` too.
+            filter_agent: Only events of this worker.
             capacity: How many events may wait.
 
         Raises:
@@ -244,18 +151,154 @@ class EventBus:
             raise ValueError(f"capacity must be at least 1, got {capacity}")
         if self._closed:
             raise RuntimeError(f"cannot subscribe {name!r}: the bus is closed")
-        fields = {"graph_id": graph_id, "stream_id": stream_id, "node_id": node_id, "agent_id": agent_id}
         subscription = Subscription(
-            self,
             handler,
             name=name,
-            types=None if types is None else frozenset(types),
-            where=tuple((field, value) for field, value in fields.items() if value is not None),
+            wanted=EventFilter(
+                types=None if types is None else frozenset(types),
+                graph=filter_graph,
+                stream=filter_stream,
+                node=filter_node,
+                agent=filter_agent,
+            ),
             capacity=capacity,
+            remove=self._remove,
+            on_drop=self._on_drop,
+            on_error=self._failed,
         )
-        self._subscriptions.append(subscription)
+        self._listeners.append(subscription)
         self._routes = {}
         return subscription
+
+    def expect(
+        self,
+        *types: EventType,
+        filter_graph: str | None = None,
+        filter_stream: str | None = None,
+        filter_node: str | None = None,
+        filter_agent: str | None = None,
+        where: Callable[[AgentEvent], bool] | None = None,
+    ) -> Expectation:
+        """
+        Begin at once to look out for an event, and await it later: nothing in between is missed.
+
+        ``with bus.expect(EventType.EXECUTION_COMPLETED) as done: ...`` and then ``await done.within(5)``.
+
+        Args:
+            types: Any of these; none given is all.
+            filter_graph: As for ``subscribe``, and so are the other filters.
+            filter_stream: Only of this stream.
+            filter_node: Only of this node.
+            filter_agent: Only of this worker.
+            where: What else must be so. Called by whoever publishes: must be quick.
+
+        Raises:
+            RuntimeError: The bus is closed, or no event loop is running.
+        """
+        if self._closed:
+            raise RuntimeError("nothing can be expected: the bus is closed")
+        expectation = Expectation(
+            wanted=EventFilter(
+                types=frozenset(types) if types else None,
+                graph=filter_graph,
+                stream=filter_stream,
+                node=filter_node,
+                agent=filter_agent,
+            ),
+            where=where,
+            remove=self._remove,
+        )
+        self._listeners.append(expectation)
+        self._routes = {}
+        return expectation
+
+    async def wait_for(
+        self,
+        *types: EventType,
+        filter_graph: str | None = None,
+        filter_stream: str | None = None,
+        filter_node: str | None = None,
+        filter_agent: str | None = None,
+        where: Callable[[AgentEvent], bool] | None = None,
+        timeout: float | None,  # noqa: ASYNC109 - the time goes by `sleep`
+        sleep: Sleep = asyncio.sleep,
+    ) -> AgentEvent:
+        """
+        Wait for an event; it looks out from when it is first awaited. For what happens before: ``expect``.
+
+        Args:
+            types: Any of these; none given is all.
+            filter_graph: As for ``subscribe``, and so are the other filters.
+            filter_stream: Only of this stream.
+            filter_node: Only of this node.
+            filter_agent: Only of this worker.
+            where: What else must be so. Called by whoever publishes: must be quick.
+            timeout: Seconds to wait at most; None waits for ever.
+            sleep: The clock that the time goes by.
+
+        Raises:
+            TimeoutError: No such event came in time; says which.
+            RuntimeError: The bus is closed, or was before one came.
+        """
+        expectation = self.expect(
+            *types,
+            filter_graph=filter_graph,
+            filter_stream=filter_stream,
+            filter_node=filter_node,
+            filter_agent=filter_agent,
+            where=where,
+        )
+        with expectation:
+            return await expectation.within(timeout, sleep=sleep)
+
+    async def history(
+        self,
+        *,
+        types: Collection[EventType] | None = None,
+        filter_graph: str | None = None,
+        filter_stream: str | None = None,
+        filter_node: str | None = None,
+        filter_agent: str | None = None,
+        session_id: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+        newest: bool = True,
+    ) -> list[AgentEvent]:
+        """
+        Return events from the log, oldest first; without a log there are none.
+
+        What was fanned out without being published is in no log.
+
+        Args:
+            types: Only these; None is all, and an empty collection is none.
+            filter_graph: Only of this graph.
+            filter_stream: Only of this stream.
+            filter_node: Only of this node.
+            filter_agent: Only of this worker.
+            session_id: Only of this session.
+            after: Only what came after the event with this id: the last one of the page before.
+            limit: At most so many.
+            newest: Where there are more than ``limit``: the last of them, else the first.
+
+        Raises:
+            ValueError: ``limit`` is not positive.
+            EventUnknown: The log has no event ``after``.
+        """
+        if limit < 1:
+            raise ValueError(f"limit must be at least 1, got {limit}")
+        if self._event_log is None:
+            return []
+        return await self._event_log.history(
+            types=types,
+            filter_graph=filter_graph,
+            filter_stream=filter_stream,
+            filter_node=filter_node,
+            filter_agent=filter_agent,
+            session_id=session_id,
+            after=after,
+            limit=limit,
+            newest=newest,
+        )
 
     async def drain(self) -> None:
         """
@@ -266,33 +309,38 @@ class EventBus:
         Raises:
             RuntimeError: Called by a handler, which would wait for itself.
         """
-        current = _current_task()
+        current = current_task()
         markers = []
-        for subscription in self._subscriptions:
-            if subscription._task is not None and subscription._task is current:
+        for subscription in self.subscriptions:
+            if subscription.task is not None and subscription.task is current:
                 raise RuntimeError(
                     f"handler {subscription.name!r} cannot drain the bus: it would wait for itself"
                 )
-            markers.append(subscription._mark())
+            markers.append(subscription.mark())
         if markers:
             await asyncio.wait(markers)
 
     async def close(self) -> None:
-        """End every subscription and wait for their tasks; queued events are discarded (``drain`` first)."""
+        """
+        End every subscription and wait for their tasks; queued events are discarded (``drain`` first).
+
+        Whoever waits for an event gets a RuntimeError.
+        """
         self._closed = True
-        tasks = [
-            s._task for s in self._subscriptions if s._task is not None and s._task is not _current_task()
-        ]
-        for subscription in self.subscriptions:
-            subscription.cancel()
+        tasks = [s.task for s in self.subscriptions if s.task is not None and s.task is not current_task()]
+        for listener in tuple(self._listeners):
+            if isinstance(listener, Subscription):
+                listener.cancel()
+            else:
+                listener.fail(RuntimeError(f"the bus was closed before {listener.wanted} came"))
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _route(self, event_type: EventType) -> tuple[Subscription, ...]:
-        return tuple(s for s in self._subscriptions if s._types is None or event_type in s._types)
+    def _route(self, event_type: EventType) -> tuple[Subscription | Expectation, ...]:
+        return tuple(s for s in self._listeners if s.wanted.types is None or event_type in s.wanted.types)
 
-    def _remove(self, subscription: Subscription) -> None:
-        if subscription in self._subscriptions:
-            self._subscriptions.remove(subscription)
+    def _remove(self, listener: Subscription | Expectation) -> None:
+        if listener in self._listeners:
+            self._listeners.remove(listener)
             self._routes = {}
 
     def _failed(self, name: str, error: BaseException) -> None:
@@ -303,10 +351,3 @@ class EventBus:
             self._on_error(name, error)
         except Exception:
             _log.exception("on_error failed for event handler %r", name)
-
-
-def _current_task() -> asyncio.Task[object] | None:
-    try:
-        return asyncio.current_task()
-    except RuntimeError:
-        return None

@@ -1,0 +1,176 @@
+import ast
+import json
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from queenright.runtime.conditions import FUNCTIONS, ConditionError, NotInMemory, check, holds
+
+MEMORY: dict[str, Any] = {
+    "score": 9,
+    "approved": True,
+    "empty": "",
+    "report": {"title": "The Hive", "tags": ["bees", "wax"], "len": 3},
+    "my-key": 1,
+    "secret": "sk-not-for-eyes",
+    "min": 2,
+}
+
+
+@pytest.mark.parametrize(
+    ("expression", "answer"),
+    [
+        ("score >= 8", True),
+        ("score >= 8 and not approved", False),
+        ("7 < score < 10", True),
+        ("report.title == 'The Hive'", True),
+        ("report['title'].lower().startswith('the')", True),
+        ("'bees' in report.tags", True),
+        ("report.tags[-1] == 'wax'", True),
+        ("report.tags[:1] == ['bees']", True),
+        ("report.len == 3", True),
+        ("len(report.tags) == 2 and max(score, 3) == 9", True),
+        ("lower('WAX') in report.tags", True),
+        ("score in (1, 9)", True),
+        ("score * 2 + 1 == 19 and score % 2 == 1", True),
+        ("memory['my-key'] == 1", True),
+        ("'draft' in memory", False),
+        ("'draft' in memory and draft > 3", False),
+        ("memory.get('draft') is None", True),
+        ("(1 if approved else 0) == 1", True),
+        ("empty", False),
+        ("report", True),
+        ("min == 2 and min(3, 1) == 1", True),
+        ("'score' in memory.keys() and 9 in memory.values()", True),
+        ("  score == 9  ", True),
+    ],
+)
+def test_a_condition_is_answered_from_the_memory(expression: str, answer: bool) -> None:
+    check(expression)
+
+    assert holds(expression, MEMORY) is answer
+
+
+@pytest.mark.parametrize(
+    ("expression", "missing"),
+    [
+        ("draft > 3", "'draft'"),
+        ("report.author == 'x'", "'author'"),
+        ("memory['draft']", "'draft'"),
+        ("report.tags[9]", "no such key or position"),
+        ("memory[secret]", "no such key or position"),
+        ("max", "'max'"),
+    ],
+)
+def test_what_is_not_in_the_memory_is_named(expression: str, missing: str) -> None:
+    check(expression)
+
+    with pytest.raises(NotInMemory, match=missing):
+        holds(expression, MEMORY)
+
+
+@pytest.mark.parametrize(
+    ("expression", "problem"),
+    [
+        ("", "is empty"),
+        ("   ", "is empty"),
+        ("score >", "invalid syntax"),
+        ("score = 1", "invalid syntax"),
+        ("1; 2", "invalid syntax"),
+        ("import os", "invalid syntax"),
+        ("x" * 1001, "1001 characters long; at most 1000"),
+        ("not " * 60 + "score", "nested more than 40 deep"),
+        ("(" * 300 + "1" + ")" * 300, "condition"),
+        ("\x00", "condition"),
+        ("'\ud800'", "cannot be read"),
+        ("score ** 9", "a power is not allowed"),
+        ("1 << 9999", "<< is not allowed"),
+        ("f'{score:>999999999}'", "an f-string is not allowed"),
+        ("[x for x in memory]", "a comprehension is not allowed"),
+        ("(lambda: 1)()", "only functions can be called"),
+        ("max(*report)", r"\* is not allowed"),
+        ("(y := 3)", ":= is not allowed"),
+        ("b'x'", "bytes is not allowed"),
+        ("max(1, key=len)", "named arguments are not allowed"),
+        ("report.__class__", "'__class__' is not allowed"),
+        ("memory.clear()", "'clear' cannot be called"),
+        ("''.format(score)", "'format' cannot be called"),
+        ("open('/etc/passwd')", "there is no function 'open'; there are: len, min"),
+        ("__import__('os').system('x')", "'system' cannot be called"),
+    ],
+)
+def test_what_is_no_condition_is_refused_before_it_is_ever_asked(expression: str, problem: str) -> None:
+    with pytest.raises(ConditionError, match=problem) as refused:
+        check(expression)
+    assert not isinstance(refused.value, NotInMemory)
+    with pytest.raises(ConditionError):
+        holds(expression, MEMORY)
+
+
+@pytest.mark.parametrize(
+    ("expression", "problem"),
+    [
+        ("score > report.title", "'>' not supported between instances of 'int' and 'str'"),
+        ("score / 0", "division by zero"),
+        ("'a' * 3", r"\* is for numbers, not str"),
+        ("'%999999999d' % 3", "% is for numbers, not str"),
+        ("big + big", "more than a million"),
+        ("int(secret)", r"cannot be answered \(ValueError\)"),
+        ("secret.get('x')", "cannot be answered"),
+    ],
+)
+def test_what_cannot_be_answered_is_said_without_what_is_in_the_memory(expression: str, problem: str) -> None:
+    check(expression)
+
+    with pytest.raises(ConditionError, match=problem) as failed:
+        holds(expression, {**MEMORY, "big": "x" * 600_000})
+    assert "sk-not-for-eyes" not in str(failed.value)
+
+
+def test_asking_leaves_the_memory_as_it_was() -> None:
+    memory = {"tags": ["wax"], "report": {"n": 1}}
+
+    holds("len(tags) == 1 and report.get('n') == 1 and tags + ['x'] == ['wax', 'x']", memory)
+
+    assert memory == {"tags": ["wax"], "report": {"n": 1}}
+
+
+@given(st.text(max_size=60))
+@example("memory.memory")
+@example("len(len)")
+def test_whatever_is_written_the_answer_is_yes_no_or_a_condition_error(expression: str) -> None:
+    try:
+        answer = holds(expression, MEMORY)
+    except ConditionError:
+        return
+    assert isinstance(answer, bool)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.text("abc", max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text("abc", max_size=2), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+@given(memory=st.dictionaries(st.sampled_from(["a", "b", "len"]), JSON, max_size=3), other=JSON)
+def test_equality_means_what_it_means_in_python(memory: dict[str, Any], other: Any) -> None:
+    """Values are compared as they are: nothing is lost or searched through on the way."""
+    literal = json.dumps(other) if isinstance(other, str) else repr(other)
+    for key, value in memory.items():
+        if not any(isinstance(node, ast.Dict) for node in ast.walk(ast.parse(literal))):
+            assert holds(f"{key} == {literal}", memory) == (value == other)
+
+
+def test_a_long_condition_shows_its_beginning_only() -> None:
+    with pytest.raises(ConditionError) as refused:
+        check("x" * 5000)
+    assert len(str(refused.value)) < 300
+
+
+def test_what_may_be_called_is_what_the_docs_say() -> None:
+    assert set(FUNCTIONS) == {"len", "min", "max", "abs", "int", "float", "str", "lower"}

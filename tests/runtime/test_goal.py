@@ -1,0 +1,161 @@
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from queenright.runtime.goal import Constraint, Goal, GoalProgress, SuccessCriterion, progress
+
+
+def goal(*criteria: str, **fields: Any) -> Goal:
+    """A goal with a criterion for each expression, called ``c0``, ``c1`` and so on."""
+    criteria_ = tuple(SuccessCriterion(id=f"c{n}", expression=e) for n, e in enumerate(criteria))
+    return Goal(id="g", **{"success_criteria": criteria_, **fields})
+
+
+def hard(expression: str, name: str = "h") -> Constraint:
+    return Constraint(id=name, expression=expression)
+
+
+def soft(expression: str, name: str = "s") -> Constraint:
+    return Constraint(id=name, expression=expression, kind="soft")
+
+
+def test_progress_is_the_weight_of_what_is_met() -> None:
+    criteria = (
+        SuccessCriterion(id="found", expression="len(sources) >= 3", weight=3),
+        SuccessCriterion(id="written", expression="report != ''"),
+    )
+
+    found = progress(goal(success_criteria=criteria), {"sources": [1, 2, 3], "report": ""}, finished=False)
+
+    assert found == GoalProgress(
+        goal_id="g", fraction=0.75, criteria={"found": "met", "written": "unmet"}, achieved=False
+    )
+
+
+def test_all_met_is_achieved() -> None:
+    found = progress(goal("score > 3", "approved"), {"score": 4, "approved": True}, finished=False)
+
+    assert (found.fraction, found.achieved) == (1.0, True)
+
+
+@pytest.mark.parametrize(
+    ("expression", "state"),
+    [
+        ("missing > 3", "unmet"),
+        ("report.missing", "unmet"),
+        ("score > 'x'", "unknown"),
+        ("score > 1", "met"),
+        ("score > 9", "unmet"),
+    ],
+)
+def test_a_criterion_is_met_unmet_or_unknown(expression: str, state: str) -> None:
+    found = progress(goal(expression), {"score": 5, "report": {}}, finished=True)
+
+    assert found.criteria == {"c0": state}
+    assert found.achieved is (state == "met")
+
+
+def test_a_criterion_in_words_is_met_when_the_execution_succeeded() -> None:
+    words = goal("")
+
+    assert progress(words, {}, finished=False).criteria == {"c0": "unknown"}
+    assert progress(words, {}, finished=True) == GoalProgress(
+        goal_id="g", fraction=1.0, criteria={"c0": "met"}, achieved=True
+    )
+
+
+@pytest.mark.parametrize(("finished", "fraction"), [(False, 0.0), (True, 1.0)])
+def test_a_goal_without_criteria_is_reached_by_finishing(finished: bool, fraction: float) -> None:
+    found = progress(goal(), {}, finished=finished)
+
+    assert (found.fraction, found.achieved) == (fraction, finished)
+
+
+def test_a_hard_constraint_spoils_the_goal_and_a_soft_one_is_told() -> None:
+    constraints = (soft("cost < 1"), hard("cost < 5"), soft("True", "kept"))
+
+    cheap = progress(goal("done", constraints=constraints), {"done": True, "cost": 2}, finished=True)
+    dear = progress(goal("done", constraints=constraints), {"done": True, "cost": 9}, finished=True)
+
+    assert (cheap.violated, cheap.achieved) == (("s",), True)
+    assert (dear.violated, dear.achieved, dear.fraction) == (("h", "s"), False, 1.0)
+
+
+def test_a_constraint_that_cannot_be_told_yet_is_violated_only_at_the_end() -> None:
+    bound = goal(constraints=(hard("cost < 5"), Constraint(id="polite", description="Be polite.")))
+
+    assert progress(bound, {}, finished=False).violated == ()
+    assert progress(bound, {}, finished=True).violated == ("h",)
+
+
+def test_everything_that_is_wrong_with_a_goal_is_said_at_once() -> None:
+    with pytest.raises(ValidationError) as refused:
+        Goal(
+            id="g",
+            success_criteria=(
+                SuccessCriterion(id="c", expression="x >"),
+                SuccessCriterion(id="c", expression="open('x')"),
+            ),
+            constraints=(hard("y **"), hard("1")),
+        )
+
+    text = str(refused.value)
+    for part in (
+        "goal 'g': criterion 'c' is there twice",
+        "goal 'g': criterion 'c': condition 'x >': invalid syntax",
+        "goal 'g': criterion 'c': condition \"open('x')\": there is no function 'open'",
+        "goal 'g': constraint 'h' is there twice",
+        "goal 'g': constraint 'h': condition 'y **': invalid syntax",
+    ):
+        assert part in text
+
+
+@pytest.mark.parametrize("weight", [0, -1, float("nan"), float("inf"), 1e9])
+def test_a_weight_that_is_none_is_refused(weight: float) -> None:
+    with pytest.raises(ValidationError, match="weight"):
+        SuccessCriterion(id="c", weight=weight)
+
+
+EXPRESSION = st.sampled_from(["a", "b > 1", "missing", "a > 'x'", ""])
+
+
+@given(
+    criteria=st.lists(
+        st.tuples(EXPRESSION, st.floats(min_value=1e-9, max_value=1e6)),
+        max_size=6,
+    ),
+    constraints=st.lists(st.tuples(EXPRESSION, st.sampled_from(["hard", "soft"])), max_size=4),
+    memory=st.fixed_dictionaries({"a": st.booleans(), "b": st.integers(0, 3)}),
+    finished=st.booleans(),
+)
+def test_whatever_the_goal_progress_is_between_none_and_all(
+    criteria: list[tuple[str, float]],
+    constraints: list[tuple[str, str]],
+    memory: dict[str, Any],
+    finished: bool,
+) -> None:
+    spec = Goal.model_validate(
+        {
+            "id": "g",
+            "success_criteria": [
+                {"id": f"c{n}", "expression": e, "weight": w} for n, (e, w) in enumerate(criteria)
+            ],
+            "constraints": [
+                {"id": f"k{n}", "expression": e, "kind": kind} for n, (e, kind) in enumerate(constraints)
+            ],
+        }
+    )
+
+    found = progress(spec, memory, finished=finished)
+
+    assert 0 <= found.fraction <= 1
+    assert set(found.criteria) == {one.id for one in spec.success_criteria}
+    assert (found.fraction == 1) >= found.achieved
+    assert GoalProgress.model_validate_json(found.model_dump_json()) == found
+    kinds = {one.id: one.kind for one in spec.constraints}
+    assert [kinds[name] for name in found.violated] == sorted(kinds[name] for name in found.violated)
+    if finished:
+        assert found.fraction >= progress(spec, memory, finished=False).fraction
