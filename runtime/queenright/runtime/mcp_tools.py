@@ -220,10 +220,13 @@ def _plain(name: str) -> str:
 
 def as_text(result: CallToolResult) -> str:
     """Return a result as a model can read it: its text; what is no text is named, not shown."""
-    parts = [_block(block) for block in result.content]
-    if not parts and result.structured_content is not None:
-        parts = [json.dumps(result.structured_content, ensure_ascii=False)]
-    return "\n".join(parts)
+    structured = result.structured_content
+    texts = all(block.type == "text" for block in result.content)
+    # Of several texts or none, what they are parts of is easier to read.
+    if structured is not None and texts and len(result.content) != 1:
+        wrapped = isinstance(structured, dict) and structured.keys() == {"result"}
+        return json.dumps(structured["result"] if wrapped else structured, ensure_ascii=False)
+    return "\n".join(_block(block) for block in result.content)
 
 
 def _block(block: Any) -> str:

@@ -138,6 +138,51 @@ def serve(
     )
 
 
+@app.command(epilog='Example: queenright run examples/docs_checker --input \'{"folder": "docs"}\'')
+def run(
+    path: Annotated[Path, typer.Argument(help="The agent's folder, with agent.json or agent.py.")],
+    input_text: Annotated[
+        str | None, typer.Option("--input", metavar="JSON|@FILE", help="What the run is given: an object.")
+    ] = None,
+    entry_point: Annotated[
+        str | None, typer.Option(metavar="ID", help="Where to begin; its first manual entry point.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="litellm model, or scripted:FILE, in place of the agent's own.")
+    ] = None,
+    storage: Annotated[
+        Path | None, typer.Option(help="Folder of its sessions; ~/.queenright/agents/NAME by default.")
+    ] = None,
+    session: Annotated[
+        str | None, typer.Option(metavar="ID", help="Begin in this session, with what it knows.")
+    ] = None,
+    resume: Annotated[
+        str | None, typer.Option(metavar="ID", help="Go on with what this session left unfinished.")
+    ] = None,
+    as_json: Json = False,
+    telemetry: Annotated[bool, typer.Option(help="Send telemetry to OTEL_EXPORTER_OTLP_ENDPOINT.")] = True,
+) -> None:
+    """Run one agent in the terminal. Ctrl-C pauses it and says how to go on."""
+    from queenright.cli.run_agent import Misuse, RunOptions, run_agent
+
+    options = RunOptions(
+        path=path,
+        input_text=input_text,
+        entry_point=entry_point,
+        model=model,
+        storage=storage,
+        session=session,
+        resume=resume,
+        as_json=as_json,
+        telemetry=telemetry,
+    )
+    try:
+        raise typer.Exit(run_agent(options))
+    except Misuse as misuse:
+        typer.echo(f"queenright: {misuse}", err=True)
+        raise typer.Exit(2) from None
+
+
 @app.command(epilog="Example: queenright evaluate runs.jsonl.gz --json")
 def evaluate(
     files: Annotated[list[Path], typer.Argument(help="Recorded runs, .jsonl or .jsonl.gz.")],

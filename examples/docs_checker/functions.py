@@ -1,0 +1,114 @@
+"""The nodes that need no model: they find the pages, the broken links and the stale commands."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from markdown import anchors_of, lines_of, links_of
+
+_SKIPPED = {"node_modules", "build", "dist"}
+_SHELLS = {"sh", "bash", "shell", "console", "zsh"}
+_MAKE_TARGET = re.compile(r"^([A-Za-z0-9_.-]+(?:\s+[A-Za-z0-9_.-]+)*)\s*:(?!=)", re.MULTILINE)
+
+
+def list_pages(folder: str) -> dict[str, Any]:
+    """Return every Markdown file below ``folder``, without hidden and built folders."""
+    root = Path(folder).expanduser().resolve()
+    if not root.is_dir():
+        raise ValueError(f'there is no folder {folder!r}; give one with --input \'{{"folder": "..."}}\'')
+    pages = []
+    for path in sorted(root.rglob("*.md")):
+        inner = path.relative_to(root)
+        if not any(part.startswith(".") or part in _SKIPPED for part in inner.parts):
+            pages.append(inner.as_posix())
+    return {"root": str(root), "pages": pages}
+
+
+def find_broken_links(root: str, pages: list[str]) -> dict[str, Any]:
+    """Return the links to files and headings that are not there. Links to other hosts are not followed."""
+    texts: dict[Path, str] = {}
+
+    def text_of(path: Path) -> str:
+        if path not in texts:
+            texts[path] = path.read_text(encoding="utf-8", errors="replace")
+        return texts[path]
+
+    found = []
+    for page in pages:
+        path = Path(root) / page
+        for line, target in links_of(text_of(path)):
+            if re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*:|//", target):
+                continue
+            file, _, anchor = unquote(target).partition("#")
+            wanted = (path.parent / file).resolve() if file else path
+            if not wanted.exists():
+                found.append({"page": page, "line": line, "target": target, "fault": "no such file"})
+            elif anchor and wanted.suffix == ".md" and anchor.lower() not in anchors_of(text_of(wanted)):
+                found.append({"page": page, "line": line, "target": target, "fault": "no such heading"})
+    return {"broken_links": found}
+
+
+def find_stale_commands(root: str, pages: list[str]) -> dict[str, Any]:
+    """Return commands in shell blocks that name a make target or a script that is not there."""
+    found = []
+    for page in pages:
+        path = Path(root) / page
+        for line in lines_of(path.read_text(encoding="utf-8", errors="replace")):
+            if line.language in _SHELLS:
+                fault = _fault(line.text, path.parent, Path(root))
+                if fault:
+                    found.append(
+                        {"page": page, "line": line.number, "command": line.text.strip(), "fault": fault}
+                    )
+    return {"stale_commands": found}
+
+
+def judge_findings(broken_links: list[Any], stale_commands: list[Any], data_dir: Path) -> str:
+    """Keep what was found for the tools, and say whether there is anything to report."""
+    findings = {"broken_links": broken_links, "stale_commands": stale_commands}
+    data_dir.mkdir(parents=True, exist_ok=True)
+    (data_dir / "findings.json").write_text(json.dumps(findings, indent=1), encoding="utf-8")
+    return "report" if broken_links or stale_commands else "clean"
+
+
+def write_clean_report(pages: list[str], data_dir: Path) -> dict[str, Any]:
+    """Say in a report that nothing was found."""
+    text = f"# Documentation\n\n{len(pages)} pages: no broken link and no stale command.\n"
+    (data_dir / "report.md").write_text(text, encoding="utf-8")
+    return {"report": "report.md"}
+
+
+def _fault(command: str, beside: Path, root: Path) -> str:
+    try:
+        words = shlex.split(command.strip().removeprefix("$ "), comments=True)
+    except ValueError:
+        return ""
+    if not words:
+        return ""
+    if words[0] == "make":
+        known = _make_targets(beside, root)
+        for word in words[1:]:
+            if known is not None and not word.startswith("-") and "=" not in word and word not in known:
+                return f"the Makefile has no target {word!r}"
+    script = words[0] if words[0].startswith("./") else ""
+    if words[0] in ("python", "python3", "bash", "sh") and len(words) > 1 and not words[1].startswith("-"):
+        script = words[1]
+    if script and not any((folder / script).exists() for folder in (beside, root)):
+        return f"there is no {script}"
+    return ""
+
+
+def _make_targets(beside: Path, root: Path) -> set[str] | None:
+    for folder in (beside, *beside.parents):
+        makefile = folder / "Makefile"
+        if makefile.is_file():
+            text = makefile.read_text(encoding="utf-8", errors="replace")
+            return {word for names in _MAKE_TARGET.findall(text) for word in names.split()}
+        if folder == root:
+            break
+    return None

@@ -1,0 +1,60 @@
+"""Markdown, as far as links and commands go: fences, headings, anchors and link targets, by line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+_FENCE = re.compile(r"^\s*(`{3,}|~{3,})\s*(\w*)")
+_HEADING = re.compile(r"^#{1,6}\s+(.*?)\s*#*\s*$")
+_LINK = re.compile(r"!?\[(?:[^\[\]]|\[[^\]]*\])*\]\(\s*<?([^)\s>]+)>?(?:\s+[\"'][^)]*)?\)")
+_REFERENCE = re.compile(r"^\s{0,3}\[[^\]]+\]:\s*<?(\S+?)>?\s*$")
+_INLINE_CODE = re.compile(r"(`+).*?\1")
+
+
+class Line(NamedTuple):
+    """One line of a page; ``language`` is that of the fence it is in, or None outside of fences."""
+
+    number: int
+    text: str
+    language: str | None
+
+
+def lines_of(text: str) -> Iterator[Line]:
+    """Go through a page line by line; the fences themselves are left out."""
+    fence, language = "", ""
+    for number, line in enumerate(text.splitlines(), 1):
+        found = _FENCE.match(line)
+        if fence:
+            if found and found[1].startswith(fence):
+                fence = ""
+            else:
+                yield Line(number, line, language)
+        elif found:
+            fence, language = found[1], found[2].lower()
+        else:
+            yield Line(number, line, None)
+
+
+def links_of(text: str) -> Iterator[tuple[int, str]]:
+    """Go through the targets of a page's links and pictures, with their line numbers."""
+    for line in lines_of(text):
+        if line.language is None:
+            prose = _INLINE_CODE.sub("", line.text)
+            targets = _LINK.findall(prose) + _REFERENCE.findall(prose)
+            yield from ((line.number, target) for target in targets)
+
+
+def anchors_of(text: str) -> set[str]:
+    """Return what can be linked to in a page with ``#``: its headings, by GitHub's rule."""
+    found: dict[str, int] = {}
+    anchors = set()
+    for line in lines_of(text):
+        heading = _HEADING.match(line.text) if line.language is None else None
+        if heading:
+            plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading[1]).lower()
+            slug = re.sub(r"\s", "-", re.sub(r"[^\w\s-]", "", plain))
+            anchors.add(f"{slug}-{found[slug]}" if slug in found else slug)
+            found[slug] = found.get(slug, 0) + 1
+    return anchors | set(re.findall(r"<a\s+(?:name|id)=[\"']([^\"']+)", text))

@@ -1,0 +1,103 @@
+"""The agent: one node with tools of its own and of an MCP server, and rules that stand in for a model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from queenright.runtime.agent_spec import AgentSpec
+from queenright.runtime.goal import Goal, SuccessCriterion
+from queenright.runtime.graph import EntryPointSpec, GraphSpec, NodeSpec
+from queenright.runtime.model import Message, ModelError, ModelReply, OnText, ToolCall, ToolSpec
+
+PROMPT = """You read the logs of a service and write a digest for whoever is on call.
+
+List the logs. For each that has errors, look at its error groups; where a group's meaning is not plain, look
+at the lines around its first line. Then call write_digest once, with the kinds of errors of all logs, the
+worst first, and set the outputs: `digest` to the name of the file that it answers, `errors` to how many
+errors there are in all."""
+
+agent = AgentSpec(
+    name="log_digest",
+    description="Groups the errors in a folder of log files and writes a digest.",
+    credentials=("LOG_FOLDER",),
+    graph=GraphSpec(
+        id="log_digest",
+        nodes=(
+            NodeSpec(
+                id="digest",
+                system_prompt=PROMPT,
+                tools=("list_logs", "error_groups", "lines_around", "write_digest"),
+                output_keys=("digest", "errors"),
+                max_turns=20,
+            ),
+        ),
+        entry_points=(EntryPointSpec(id="digest", node_id="digest"),),
+    ),
+    goal=Goal(
+        id="digest",
+        description="A digest is written.",
+        success_criteria=(SuccessCriterion(id="written", expression="digest != ''"),),
+    ),
+)
+
+
+class Rules:
+    """Does what the prompt says, by what the tools have answered so far, whatever it is asked."""
+
+    name = "rules"
+
+    async def complete(
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
+    ) -> ModelReply:
+        """Return the next calls of tools."""
+        answers = _answers(messages)
+        logs = answers.get("list_logs")
+        if logs is None:
+            return _reply("I look at what there is.", ("list_logs", {}))
+        failed = [answer for each in answers.values() for answer in each if str(answer).startswith("error:")]
+        if failed:
+            raise ModelError(f"a tool did not work: {failed[0]}")
+        broken = [log for log in logs[0] if log["errors"]]
+        groups = answers.get("error_groups", [])
+        if len(groups) < len(broken):
+            return _reply("", *(("error_groups", {"log": log["log"]}) for log in broken))
+        findings = sorted((group for each in groups for group in each), key=lambda group: -group["count"])
+        if "write_digest" not in answers:
+            known = [{key: f[key] for key in ("log", "pattern", "count", "first_line")} for f in findings]
+            return _reply("", ("write_digest", {"headline": _headline(findings), "findings": known}))
+        total = sum(log["errors"] for log in logs[0])
+        return _reply("", ("set_output", {"digest": "digest.md", "errors": total}))
+
+
+def _headline(findings: Sequence[Any]) -> str:
+    if not findings:
+        return "No errors."
+    first = findings[0]
+    return f"{len(findings)} kinds of errors; look at {first['log']} first, line {first['first_line']}."
+
+
+def _reply(text: str, *calls: tuple[str, Any]) -> ModelReply:
+    made = (ToolCall(f"call_{name}_{n}", name, json.dumps(given)) for n, (name, given) in enumerate(calls))
+    return ModelReply(text=text, tool_calls=tuple(made))
+
+
+def _answers(messages: Sequence[Message]) -> dict[str, list[Any]]:
+    """Return what each tool has answered, oldest first; what was no JSON as text."""
+    names = {call.id: call.name for message in messages for call in message.tool_calls}
+    found: dict[str, list[Any]] = {}
+    for message in messages:
+        if message.role == "tool":
+            found.setdefault(names[message.tool_call_id], []).append(_value(message.content))
+    return found
+
+
+def _value(content: str) -> Any:
+    try:
+        return json.loads(content)
+    except ValueError:
+        return content
+
+
+provider = Rules

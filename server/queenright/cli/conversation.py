@@ -1,0 +1,152 @@
+"""An agent in the terminal: what it does, what it says, and what is typed for it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from typing import IO, Final
+
+from queenright.runtime.agent_runtime import AgentRuntime
+from queenright.runtime.events import AgentEvent, EventType
+
+
+class Progress:
+    """
+    Shows what an agent does, a line each, and what its client-facing nodes say, as it comes.
+
+    Args:
+        out: Where to.
+    """
+
+    types: Final = frozenset(
+        {
+            EventType.NODE_LOOP_COMPLETED,
+            EventType.STEP_COMPLETED,
+            EventType.TOOL_CALL_COMPLETED,
+            EventType.LLM_CALL_COMPLETED,
+            EventType.CLIENT_OUTPUT_DELTA,
+            EventType.CLIENT_INPUT_REQUESTED,
+            EventType.WORKER_WAITING,
+            EventType.EXECUTION_STARTED,
+            EventType.EXECUTION_RESUMED,
+        }
+    )
+
+    def __init__(self, out: IO[str]) -> None:
+        self.asked: asyncio.Queue[AgentEvent] = asyncio.Queue()
+        """Each time that a node begins to wait for a user."""
+        self._out = out
+        self._said = ""
+        """What was said since the last line that was not the agent's own words."""
+
+    def show(self, event: AgentEvent) -> None:
+        """Show one event."""
+        if event.type is EventType.CLIENT_OUTPUT_DELTA:
+            text = str(event.data.get("text", ""))
+            self._said += text
+            self._out.write(text)
+            self._out.flush()
+        elif event.type is EventType.CLIENT_INPUT_REQUESTED:
+            question = str(event.data.get("question") or "")
+            if question.strip() and question.strip() not in self._said:
+                self._line(question)
+            self._end_of_speech()
+            self.asked.put_nowait(event)
+        else:
+            line = _told(event)
+            if line:
+                self._line(line)
+
+    def _line(self, line: str) -> None:
+        self._end_of_speech()
+        print(line, file=self._out, flush=True)
+
+    def _end_of_speech(self) -> None:
+        if self._said and not self._said.endswith("\n"):
+            print(file=self._out, flush=True)
+        self._said = ""
+
+
+def _told(event: AgentEvent) -> str:
+    """Return an event as a line, or nothing."""
+    data, node = event.data, event.node_id
+    match event.type:
+        case EventType.EXECUTION_STARTED:
+            return f"session {event.session_id}"
+        case EventType.EXECUTION_RESUMED:
+            return "taken up where it was"
+        case EventType.TOOL_CALL_COMPLETED:
+            error = f": {data['error']}" if data.get("error") else ""
+            return f"{node}: {data.get('tool')} {data.get('outcome')}{error}"
+        case EventType.LLM_CALL_COMPLETED if data.get("error_type"):
+            return f"{node}: {data.get('model')} did not answer: {data.get('error') or data['error_type']}"
+        case EventType.WORKER_WAITING if data.get("reason") == "backoff":
+            return f"{node}: waits before asking again"
+        case EventType.STEP_COMPLETED if data.get("verdict") in ("RETRY", "ESCALATE"):
+            why = f": {data['text']}" if data.get("text") else ""
+            return f"{node}: turn {data.get('index')} {str(data['verdict']).lower()}{why}"
+        case EventType.NODE_LOOP_COMPLETED:
+            error = f": {data['error']}" if data.get("error") else ""
+            return f"{node}: {data.get('outcome')}{error}"
+    return ""
+
+
+class Answers:
+    """
+    Hands what is typed to the nodes that wait for it, a line each.
+
+    Args:
+        runtime: Where the nodes are.
+        out: Where the prompt goes.
+    """
+
+    def __init__(self, runtime: AgentRuntime, out: IO[str]) -> None:
+        self._runtime = runtime
+        self._out = out
+        self._lines: asyncio.Queue[str | None] = asyncio.Queue()
+        self._reading = False
+
+    async def give(self, asked: asyncio.Queue[AgentEvent], stop: asyncio.Event) -> None:
+        """Answer each question in ``asked``; when there is nobody to answer any more, set ``stop``."""
+        while True:
+            event = await asked.get()
+            if not self._reading:
+                self._reading = True
+                self._read()
+            print("> ", end="", file=self._out, flush=True)
+            line = await self._lines.get()
+            if line is None:
+                print("\nNobody answers: stdin is at its end.", file=self._out, flush=True)
+                stop.set()
+                return
+            await self._runtime.inject_input(
+                event.node_id, line, event.graph_id, session_id=event.session_id or None
+            )
+
+    def _read(self) -> None:
+        loop = asyncio.get_running_loop()
+
+        def hand(line: str | None) -> None:
+            # The program may have ended while somebody was typing.
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(self._lines.put_nowait, line)
+
+        def read() -> None:
+            # Not by sys.stdin: a thread that holds its lock cannot be left behind when the program ends.
+            rest = b""
+            while True:
+                try:
+                    piece = os.read(0, 65536)
+                except OSError:
+                    piece = b""
+                *lines, rest = (rest + piece).split(b"\n")
+                for line in lines:
+                    hand(line.decode("utf-8", "replace").rstrip("\r"))
+                if not piece:
+                    if rest:
+                        hand(rest.decode("utf-8", "replace"))
+                    hand(None)
+                    return
+
+        threading.Thread(target=read, name="stdin", daemon=True).start()
