@@ -185,7 +185,8 @@ def test_a_model_without_litellm_is_refused_at_the_start(
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
 
     with pytest.raises(
-        ModelUnavailableError, match=r"the judge has no model: .*'gpt-5' needs litellm: install queenright\[llm\]"
+        ModelUnavailableError,
+        match=r"the judge has no model: .*'gpt-5' needs litellm: install queenright\[llm\]",
     ):
         load_model(ModelSettings(model="gpt-5"), "judge", metrics=metrics)
 

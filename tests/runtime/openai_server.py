@@ -249,7 +249,8 @@ async def _read(reader: asyncio.StreamReader) -> Request:
 
 def _head(status: int, headers: Mapping[str, str]) -> bytes:
     rows = {**headers, "connection": "close"}
-    lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", *(f"{k}: {v}" for k, v in rows.items())]
+    phrase = HTTPStatus(status).phrase if status in list(HTTPStatus) else "Unusual"
+    lines = [f"HTTP/1.1 {status} {phrase}", *(f"{k}: {v}" for k, v in rows.items())]
     return "\r\n".join([*lines, "", ""]).encode("latin-1")
 
 

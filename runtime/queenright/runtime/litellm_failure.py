@@ -22,6 +22,8 @@ _TRANSIENT: Final = frozenset({408, 409, 425, 429})
 # litellm puts the names of its exceptions before what the provider said, and its own again behind it.
 _PREFIXES = re.compile(r"^(?:(?:litellm\.)?[A-Za-z]+ ?(?:Error|Exception)(?: - |: *)|litellm\.[A-Za-z]+: *)+")
 _SUFFIX = re.compile(r"\.? (?:Original exception|LiteLLM Retried): ")
+# Where no key is set, litellm says so with the status 500 for some providers.
+_NO_KEY = re.compile(r"(?i)missing (?:\w+ )?(?:credentials|api key)")
 _SECRET_NAME = re.compile(r"(?i)key|token|secret|password|credential")
 
 
@@ -30,8 +32,8 @@ def failure(model: str, error: Exception, *, now: float) -> ModelError:
     Return what to raise for ``error``.
 
     Rate limits (429), time-outs (408), 5xx and everything without a status (refused connections, cut
-    streams) are transient. Refused keys, unknown models, refused content and conversations that are too
-    long are not: they would be refused again.
+    streams) are transient. Missing and refused keys, unknown models, refused content and conversations
+    that are too long are not: they would be refused again.
 
     Args:
         model: Who was asked, for the message.
@@ -39,10 +41,11 @@ def failure(model: str, error: Exception, *, now: float) -> ModelError:
         now: Seconds since the epoch, to read a ``Retry-After`` that is a date.
     """
     kind = type(getattr(error, "original_exception", None) or error).__name__
-    message = f"{model}: {kind}: {_said(error)}"
-    status = status_of(error)
-    if status is None or status in _TRANSIENT or status >= 500:
-        return TransientModelError(message, retry_after=retry_after(_headers(error), now=now))
+    said, status, headers = _said(error), status_of(error), _headers(error)
+    message = f"{model}: {kind}: {said}"
+    keyless = not headers and _NO_KEY.search(said)
+    if not keyless and (status is None or status in _TRANSIENT or status >= 500):
+        return TransientModelError(message, retry_after=retry_after(headers, now=now))
     return ModelError(message)
 
 
@@ -54,9 +57,6 @@ def status_of(error: Exception) -> int | None:
 
 def refuses_streams(error: Exception) -> bool:
     """Say whether the provider answers, but not in pieces."""
-    # litellm's own word for an interface of which a provider has only the other half.
-    if "Not implemented yet" in str(error):
-        return True
     return status_of(error) in (400, 422, 501) and re.search(r"(?i)\bstream", str(error)) is not None
 
 

@@ -122,7 +122,7 @@ class LiteLlmProvider:
             # package `mcp`, and with the one that is current.
             "_skip_mcp_handler": True,
         }
-        if self._streams:
+        if self._streams and _has_streaming(litellm, self._name):
             try:
                 return await self._streamed(litellm, question, on_text)
             except _NotStreamed:
@@ -166,8 +166,12 @@ class LiteLlmProvider:
             raise ModelError(f"{self._name} answered in a shape that is no answer: {error}") from error
 
     async def _ask(self, litellm: Any, question: dict[str, Any]) -> Any:
+        # After a second 422 litellm returns None and keeps the reason to itself.
+        failed = ModelError(f"{self._name}: the provider cannot process the request")
         try:
-            return await litellm.acompletion(**question)
+            answer = await litellm.acompletion(**question)
+            if answer is not None:
+                return answer
         except Exception as error:
             if question.get("stream") and refuses_streams(error):
                 raise _NotStreamed from None
@@ -199,6 +203,13 @@ def _litellm() -> Any:
     for noisy in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
         logging.getLogger(noisy).setLevel(logging.ERROR)
     return litellm
+
+
+def _has_streaming(litellm: Any, name: str) -> bool:
+    """Say whether there is a way to ask for a stream: a provider that a program registered may have none."""
+    handlers = {row["provider"]: row["custom_handler"] for row in litellm.custom_provider_map}
+    handler = handlers.get(name.partition("/")[0])
+    return handler is None or type(handler).astreaming is not litellm.CustomLLM.astreaming
 
 
 def _to_openai(message: Message) -> dict[str, Any]:

@@ -67,6 +67,7 @@ class ScriptedProvider:
     def __init__(self, replies: Iterable[ModelReply | Exception | Rule], *, name: str = "scripted") -> None:
         self._replies = iter(replies)
         self._name = name
+        self._given = 0
         self.shown: list[Shown] = []
         """What it was shown, oldest first."""
 
@@ -112,7 +113,10 @@ class ScriptedProvider:
         try:
             reply = next(self._replies)
         except StopIteration:
-            raise ModelError(f"{self._name}: the script ended after {len(self.shown) - 1} replies") from None
+            raise ModelError(
+                f"{self._name}: the script is at its end, replies given: {self._given}"
+            ) from None
+        self._given += 1
         if isinstance(reply, Exception):
             raise reply
         if not isinstance(reply, ModelReply):

@@ -1,0 +1,564 @@
+import asyncio
+import importlib
+import json
+import subprocess
+import sys
+import textwrap
+import traceback
+import warnings
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from email.utils import format_datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queenright.runtime.deadline import within
+from queenright.runtime.litellm_answer import Gathered
+from queenright.runtime.litellm_failure import retry_after
+from queenright.runtime.litellm_provider import LiteLlmProvider, ProviderUnavailable, load_provider
+from queenright.runtime.model import (
+    LLMProvider,
+    Message,
+    ModelError,
+    ModelReply,
+    ToolCall,
+    ToolSpec,
+    TransientModelError,
+)
+from queenright.runtime.scripted_provider import ScriptedProvider
+from tests.runtime.conftest import FakeTime
+from tests.runtime.openai_server import (
+    Answer,
+    OpenAIServer,
+    Refusal,
+    Reply,
+    Stream,
+    Whole,
+    event,
+    openai_server,
+)
+
+# litellm's own modules use what pydantic and the standard library have deprecated.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning:pydantic")
+
+NOW = 1_800_000_000.0
+MODEL = "openai/gpt-4o-mini"
+KEY = "bees-keep-this-one"
+"""Of no shape by which a key could be known."""
+ASKED = [Message(role="system", content="Be a bee."), Message(role="user", content="How is it?")]
+TOOLS = [ToolSpec("look", "Look.", {"type": "object", "properties": {"place": {"type": "string"}}})]
+HELLO = Answer(text=["Hel", "lo", " bees"])
+CALLS = Answer(
+    text=["Let me see."],
+    tool_calls=[("c1", "look", '{"place": "hive"}'), ("c2", "look", '{"place": "the far meadow"}')],
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def litellm() -> Any:
+    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+        warnings.simplefilter("ignore")
+        return importlib.import_module("litellm")
+
+
+@pytest.fixture
+def serving(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A server that litellm takes for OpenAI's."""
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+
+    @asynccontextmanager
+    async def serve(*replies: Reply) -> AsyncIterator[OpenAIServer]:
+        async with openai_server(*replies) as server:
+            monkeypatch.setenv("OPENAI_API_BASE", server.url)
+            yield server
+
+    return serve
+
+
+def provider(**given: Any) -> LiteLlmProvider:
+    return LiteLlmProvider(MODEL, **{"timeout_seconds": 30, "clock": lambda: NOW, **given})
+
+
+async def refused(serving: Any, *replies: Reply) -> ModelError:
+    async with serving(*replies) as server:
+        with pytest.raises(ModelError) as caught:
+            await provider().complete(ASKED, TOOLS)
+        assert len(server.requests) == len(replies)
+    return caught.value
+
+
+async def test_words_come_piece_by_piece_and_are_whole_in_the_reply(serving: Any) -> None:
+    heard: list[str] = []
+    async with serving(HELLO) as server:
+        reply = await provider().complete(ASKED, TOOLS, heard.append)
+
+    assert heard == ["Hel", "lo", " bees"]
+    assert (reply.text, reply.tool_calls, reply.finish_reason) == ("Hello bees", (), "stop")
+    [request] = server.requests
+    assert request.path == "/v1/chat/completions"
+    assert request.headers["authorization"] == f"Bearer {KEY}"
+    assert request.body["stream_options"] == {"include_usage": True}
+    assert [m["role"] for m in request.body["messages"]] == ["system", "user"]
+    assert request.body["tools"][0]["function"]["name"] == "look"
+
+
+async def test_tokens_and_dollars_are_what_the_provider_counts_and_asks(serving: Any) -> None:
+    async with serving(replace(HELLO, usage=(1_000_000, 500_000))):
+        reply = await provider().complete(ASKED, TOOLS)
+
+    assert (reply.input_tokens, reply.output_tokens) == (1_000_000, 500_000)
+    assert reply.cost == pytest.approx(0.15 + 0.30)
+
+
+async def test_a_model_without_a_price_costs_nothing(serving: Any) -> None:
+    async with serving(replace(HELLO, model="beespoke-1")):
+        reply = await LiteLlmProvider("openai/beespoke-1").complete(ASKED, [])
+
+    assert (reply.text, reply.input_tokens, reply.cost) == ("Hello bees", 12, 0.0)
+
+
+async def test_parallel_tool_calls_are_put_together_from_interleaved_pieces(serving: Any) -> None:
+    async with serving(CALLS):
+        reply = await provider().complete(ASKED, TOOLS)
+
+    assert reply.tool_calls == (
+        ToolCall("c1", "look", '{"place": "hive"}'),
+        ToolCall("c2", "look", '{"place": "the far meadow"}'),
+    )
+    assert (reply.text, reply.finish_reason) == ("Let me see.", "tool_calls")
+
+
+async def test_malformed_arguments_come_as_the_model_wrote_them(serving: Any) -> None:
+    async with serving(Answer(tool_calls=[("c1", "look", '{"place": ')])):
+        reply = await provider().complete(ASKED, TOOLS)
+
+    assert reply.tool_calls == (ToolCall("c1", "look", '{"place": '),)
+
+
+@pytest.mark.parametrize("written", ['{"place": ', "[1]", "hive", '"\ud800"'])
+async def test_malformed_arguments_are_shown_again_in_a_form_that_no_provider_refuses(
+    serving: Any, written: str
+) -> None:
+    said = [
+        *ASKED,
+        Message(role="assistant", content="", tool_calls=(ToolCall("c1", "look", written),)),
+        Message(role="tool", content="error: no JSON", tool_call_id="c1"),
+    ]
+    async with serving(HELLO) as server:
+        await provider().complete(said, TOOLS)
+
+    [request] = server.requests
+    _, _, call, answer = request.body["messages"]
+    assert json.loads(call["tool_calls"][0]["function"]["arguments"]) == {"malformed": written}
+    assert call.get("content") is None
+    assert answer["tool_call_id"] == "c1"
+
+
+async def test_what_cannot_be_sent_is_replaced_and_the_rest_is_said(serving: Any) -> None:
+    async with serving(HELLO) as server:
+        await provider().complete([Message(role="user", content="file \ud800.txt, ü")], [])
+
+    assert server.requests[0].body["messages"][0]["content"] == "file ?.txt, ü"
+    assert "tools" not in server.requests[0].body
+
+
+async def test_an_empty_answer_is_an_answer(serving: Any) -> None:
+    async with serving(Answer()):
+        reply = await provider().complete(ASKED, TOOLS)
+
+    assert (reply.text, reply.tool_calls, reply.finish_reason) == ("", (), "stop")
+
+
+async def test_an_answer_that_the_content_filter_took_is_none(serving: Any) -> None:
+    error = await refused(serving, Answer(finish_reason="content_filter"))
+
+    assert not isinstance(error, TransientModelError)
+    assert "content filter" in str(error)
+
+
+async def test_a_server_that_does_not_stream_is_asked_for_the_whole_from_then_on(serving: Any) -> None:
+    heard: list[str] = []
+    async with serving(Whole(answer=CALLS), CALLS, HELLO) as server:
+        model = provider()
+        first = await model.complete(ASKED, TOOLS, heard.append)
+        second = await model.complete(ASKED, TOOLS, heard.append)
+
+    assert [call.id for call in first.tool_calls] == ["c1", "c2"]
+    assert second.text == "Hello bees"
+    assert heard == ["Let me see.", "Hello bees"]
+    assert (second.input_tokens, second.output_tokens) == (12, 3)
+    assert second.cost > 0
+    assert [bool(request.body.get("stream")) for request in server.requests] == [True, False, False]
+
+
+async def test_a_model_that_may_not_be_streamed_is_asked_for_the_whole(serving: Any) -> None:
+    no = Refusal(status=400, message="Unsupported value: 'stream' does not support true with this model.")
+    async with serving(no, HELLO) as server:
+        reply = await provider().complete(ASKED, TOOLS)
+
+    assert reply.text == "Hello bees"
+    assert len(server.requests) == 2
+
+
+async def test_a_provider_without_a_streaming_interface_still_works(
+    litellm: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Whole(litellm.CustomLLM):  # type: ignore[misc]  # litellm is untyped here
+        async def acompletion(self, *_: Any, **asked: Any) -> Any:
+            response = asked["model_response"]
+            response.choices[0].message = litellm.Message(content="hum")
+            response.usage = litellm.Usage(prompt_tokens=2, completion_tokens=1, total_tokens=3)
+            return response
+
+    monkeypatch.setattr(litellm, "custom_provider_map", [{"provider": "hum", "custom_handler": Whole()}])
+    litellm.utils.custom_llm_setup()
+
+    reply = await LiteLlmProvider("hum/one").complete(ASKED, TOOLS)
+
+    assert (reply.text, reply.input_tokens, reply.output_tokens) == ("hum", 2, 1)
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 529])
+async def test_what_may_pass_is_transient_and_nothing_is_asked_twice(serving: Any, status: int) -> None:
+    error = await refused(serving, Refusal(status=status, message="the hive is full"))
+
+    assert isinstance(error, TransientModelError)
+    assert str(error).startswith(f"{MODEL}: ")
+    assert str(error).endswith(": the hive is full")
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "message"),
+    [
+        (400, None, "no such parameter"),
+        (400, "content_filter", "The response was filtered due to the content management policy."),
+        (400, "context_length_exceeded", "This model's maximum context length is 4097 tokens."),
+        (401, "invalid_api_key", "Incorrect API key provided."),
+        (403, None, "not from here"),
+        (404, "model_not_found", "The model does not exist."),
+    ],
+)
+async def test_what_would_be_refused_again_is_not_transient(
+    serving: Any, status: int, code: str | None, message: str
+) -> None:
+    error = await refused(serving, Refusal(status=status, code=code, message=message))
+
+    assert not isinstance(error, TransientModelError)
+    assert message in str(error)
+
+
+async def test_a_request_that_cannot_be_processed_is_not_transient(serving: Any) -> None:
+    no = Refusal(status=422, message="cannot be processed")
+    # At this status litellm itself asks once more, without the parameters that were refused.
+    error = await refused(serving, no, no)
+
+    assert not isinstance(error, TransientModelError)
+
+
+@pytest.mark.parametrize(
+    ("said", "seconds"),
+    [("7", 7.0), (format_datetime(datetime.fromtimestamp(NOW + 90, UTC), usegmt=True), 90.0)],
+)
+async def test_retry_after_is_read_in_seconds_and_as_a_date(serving: Any, said: str, seconds: float) -> None:
+    error = await refused(serving, Refusal(status=429, message="slow", headers={"Retry-After": said}))
+
+    assert isinstance(error, TransientModelError)
+    assert error.retry_after == seconds
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, None),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": "-3"}, None),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after": "1.5"}, 1.5),
+        ({"retry-after": "9", "retry-after-ms": "250"}, 0.25),
+        ({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0.0),
+        ({"retry-after": "Fri, 15 Jan 2027 08:00:05 -0000"}, 5.0),
+    ],
+)
+def test_retry_after_that_says_nothing_usable_is_none(headers: dict[str, str], seconds: float | None) -> None:
+    assert retry_after(headers, now=NOW) == seconds
+
+
+@given(st.text())
+def test_no_retry_after_breaks_the_reading_of_it(said: str) -> None:
+    seconds = retry_after({"retry-after": said, "retry-after-ms": said}, now=NOW)
+
+    assert seconds is None or 0 <= seconds < float("inf")
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [
+        pytest.param(Stream(events=HELLO.events()[:3], torn=True), id="torn"),
+        pytest.param(Stream(events=HELLO.events()[:3]), id="ended"),
+        pytest.param(Stream(events=CALLS.events()[:5]), id="in a tool call"),
+        pytest.param(Stream(), id="before it began"),
+        pytest.param(Stream(torn=True, head=False), id="torn before it began"),
+        pytest.param(Stream(events=[*HELLO.events()[:3], b"data: {no json\n\n"]), id="garbage"),
+        pytest.param(
+            Stream(events=[*HELLO.events()[:3], event({"error": {"message": "overloaded", "code": 503}})]),
+            id="error",
+        ),
+    ],
+)
+async def test_a_stream_that_is_cut_is_no_answer_and_may_be_asked_for_again(
+    serving: Any, cut: Stream
+) -> None:
+    async with serving(cut, HELLO) as server:
+        model = provider()
+        with pytest.raises(TransientModelError):
+            await model.complete(ASKED, TOOLS)
+        reply = await model.complete(ASKED, TOOLS)
+
+    assert reply.text == "Hello bees"
+    assert [bool(request.body.get("stream")) for request in server.requests] == [True, True]
+
+
+async def test_a_server_that_is_not_there_is_transient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    async with openai_server() as server:
+        monkeypatch.setenv("OPENAI_API_BASE", server.url)
+
+    with pytest.raises(TransientModelError, match="onnection"):
+        await provider().complete(ASKED, TOOLS)
+
+
+@pytest.mark.parametrize("head", [True, False])
+async def test_a_model_that_hangs_is_given_up_at_the_callers_limit_and_its_connection_closed(
+    serving: Any, fake_time: FakeTime, head: bool
+) -> None:
+    async with serving(Stream(events=HELLO.events()[:2], held=True, head=head)) as server:
+        asked = asyncio.ensure_future(within(60, provider().complete(ASKED, TOOLS), fake_time.sleep))
+        await arrives(server.held)
+        await fake_time.advance(60)
+        with pytest.raises(TimeoutError):
+            await asked
+        await arrives(server.gone)
+
+
+@pytest.mark.parametrize("head", [True, False])
+async def test_a_cancelled_question_closes_the_connection(serving: Any, head: bool) -> None:
+    async with serving(Stream(events=HELLO.events()[:2], held=True, head=head)) as server:
+        asked = asyncio.ensure_future(provider().complete(ASKED, TOOLS))
+        await arrives(server.held)
+        asked.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+        await arrives(server.gone)
+
+
+async def test_a_held_answer_goes_on_once_it_is_released(serving: Any) -> None:
+    events = HELLO.events()
+    async with serving(Stream(events=events[:2], held=True, then=events[2:])) as server:
+        asked = asyncio.ensure_future(provider().complete(ASKED, TOOLS))
+        await arrives(server.held)
+        server.released.set()
+
+        assert (await asked).text == "Hello bees"
+
+
+async def test_silence_beyond_the_providers_own_limit_is_transient(serving: Any) -> None:
+    async with serving(Stream(events=HELLO.events()[:2], held=True)):
+        with pytest.raises(TransientModelError, match=r"(?i)time"):
+            await provider(timeout_seconds=0.05).complete(ASKED, TOOLS)
+
+
+async def test_a_listener_that_fails_is_not_the_models_fault(serving: Any) -> None:
+    def deaf(_: str) -> None:
+        raise ZeroDivisionError
+
+    async with serving(HELLO):
+        with pytest.raises(ZeroDivisionError):
+            await provider().complete(ASKED, TOOLS, deaf)
+
+
+@pytest.mark.parametrize("shape", [KEY, "sk-" + "a1B2" * 10])
+async def test_a_key_that_the_provider_repeats_is_in_no_message_and_no_traceback(
+    serving: Any, shape: str
+) -> None:
+    no = Refusal(status=401, message=f"Incorrect API key provided: {shape}", code="invalid_api_key")
+    error = await refused(serving, no)
+
+    assert "Incorrect API key provided" in str(error)
+    assert shape not in "".join(traceback.format_exception(error))
+    assert KEY not in repr(provider())
+
+
+async def test_without_a_key_the_refusal_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+
+    with pytest.raises(ModelError, match="OPENAI_API_KEY") as caught:
+        await provider().complete(ASKED, TOOLS)
+
+    assert not isinstance(caught.value, TransientModelError)
+
+
+async def test_a_provider_that_litellm_does_not_know_is_refused() -> None:
+    with pytest.raises(ModelError, match=r"^honeycomb/x: .*Provider") as caught:
+        await LiteLlmProvider("honeycomb/x").complete(ASKED, [])
+
+    assert not isinstance(caught.value, TransientModelError)
+
+
+async def test_questions_at_once_do_not_mix(serving: Any) -> None:
+    answers = [Answer(text=[f"{n} ", "is it"]) for n in range(20)]
+    async with serving(*answers):
+        replies = await asyncio.gather(*(provider().complete(ASKED, TOOLS) for _ in answers))
+
+    assert sorted(reply.text for reply in replies) == sorted("".join(answer.text) for answer in answers)
+
+
+def piece(index: int, call_id: str | None, name: str | None, arguments: str | None) -> SimpleNamespace:
+    function = SimpleNamespace(name=name, arguments=arguments)
+    return SimpleNamespace(index=index, id=call_id, function=function)
+
+
+def chunk(*pieces: SimpleNamespace, content: str | None = None) -> SimpleNamespace:
+    delta = SimpleNamespace(content=content, tool_calls=list(pieces) or None)
+    return SimpleNamespace(choices=[SimpleNamespace(index=0, delta=delta, finish_reason=None)])
+
+
+def gather(*chunks: SimpleNamespace) -> ModelReply:
+    made = iter(f"made{n}" for n in range(9))
+    gathered = Gathered(lambda: next(made))
+    for one in chunks:
+        gathered.add(one)
+    return gathered.reply(0.0)
+
+
+def test_calls_that_a_server_all_numbers_zero_are_told_apart_by_their_ids() -> None:
+    reply = gather(
+        chunk(piece(0, "a", "look", '{"x":')),
+        chunk(piece(0, "a", "look", "1}")),
+        chunk(piece(0, "b", "look", "{}")),
+    )
+
+    assert reply.tool_calls == (ToolCall("a", "look", '{"x":1}'), ToolCall("b", "look", "{}"))
+
+
+def test_calls_without_an_id_are_given_one_each() -> None:
+    reply = gather(chunk(piece(0, None, "look", None), piece(1, "", "listen", None)))
+
+    assert reply.tool_calls == (ToolCall("made0", "look", "{}"), ToolCall("made1", "listen", "{}"))
+
+
+@given(
+    calls=st.lists(st.text(min_size=1), max_size=4),
+    text=st.text(max_size=20),
+    data=st.data(),
+)
+def test_however_an_answer_is_cut_it_is_put_together_again(
+    calls: list[str], text: str, data: st.DataObject
+) -> None:
+    queues = [
+        [piece(i, f"c{i}", f"tool{i}", None), *(piece(i, None, None, letter) for letter in arguments)]
+        for i, arguments in enumerate(calls)
+    ]
+    chunks = [chunk(content=letter) for letter in text]
+    while any(queues):
+        queue = data.draw(st.sampled_from([queue for queue in queues if queue]))
+        chunks.append(chunk(queue.pop(0)))
+
+    reply = gather(*chunks)
+
+    assert reply.text == text
+    assert {call.id: call.arguments for call in reply.tool_calls} == {
+        f"c{i}": arguments for i, arguments in enumerate(calls)
+    }
+
+
+def test_a_model_is_found_by_its_name() -> None:
+    model: LLMProvider = load_provider("anthropic/claude-sonnet-4-5", timeout_seconds=5)
+
+    assert isinstance(model, LiteLlmProvider)
+    assert model.name == "anthropic/claude-sonnet-4-5"
+
+
+async def test_a_script_is_a_model_too(tmp_path: Path) -> None:
+    path = tmp_path / "script.json"
+    path.write_text('{"replies": [{"text": "hum"}]}')
+
+    model = load_provider(f"scripted:{path}", timeout_seconds=5)
+
+    assert isinstance(model, ScriptedProvider)
+    assert (await model.complete(ASKED, TOOLS)).text == "hum"
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"), [("", "no model is named"), ("scripted:/nowhere/x.json", r"/nowhere/x\.json: cannot")]
+)
+def test_a_model_that_is_not_there_is_refused_with_the_way_out(name: str, reason: str) -> None:
+    with pytest.raises(ProviderUnavailable, match=reason):
+        load_provider(name, timeout_seconds=5)
+
+
+def test_without_litellm_a_model_is_refused_by_the_name_of_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+
+    with pytest.raises(ProviderUnavailable, match=r"'gpt-5' needs litellm: install queenright\[llm\]"):
+        load_provider("gpt-5", timeout_seconds=5)
+
+
+ALONE = """
+    import asyncio, os, sys
+
+    import queenright.runtime.litellm_provider as room
+
+    assert "litellm" not in sys.modules, "imported before the first question"
+    asked = []
+
+    def watch(name, given):
+        if name == "socket.connect" and isinstance(given[1], tuple):
+            asked.append(given[1][0])
+        if name == "socket.getaddrinfo":
+            asked.append(given[0])
+
+    sys.addaudithook(watch)
+    from queenright.runtime.model import Message, ToolSpec
+    from tests.runtime.openai_server import Answer, openai_server
+
+    async def main():
+        tools = [ToolSpec("look", "Look.", {"type": "object", "properties": {}})]
+        # Without usage litellm counts by itself; for a Llama, with a tokenizer that it would fetch.
+        silent = Answer(text=["hum"], usage=None, model="llama-3-8b")
+        async with openai_server(silent, Answer(text=["hum"])) as server:
+            os.environ["OPENAI_API_BASE"] = os.environ["HOSTED_VLLM_API_BASE"] = server.url
+            for name in ("hosted_vllm/llama-3-8b", "openai/gpt-4o-mini"):
+                model = room.load_provider(name, timeout_seconds=30)
+                print((await model.complete([Message(role="user", content="hi")], tools)).text)
+
+    asyncio.run(main())
+    print(sorted({str(host) for host in asked}))
+"""
+
+
+def test_alone_in_a_process_nobody_but_the_provider_is_asked(tmp_path: Path) -> None:
+    """Also: tools need nothing that litellm does not bring, whichever release of mcp is installed."""
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(ALONE)],
+        capture_output=True,
+        text=True,
+        cwd=root,
+        env={"PATH": "", "HOME": str(tmp_path), "OPENAI_API_KEY": KEY, "PYTHONPATH": str(root)},
+        check=False,
+    )
+
+    assert done.stdout.splitlines() == ["hum", "hum", "['127.0.0.1']"], done.stderr
+
+
+async def arrives(happened: asyncio.Event) -> None:
+    async with asyncio.timeout(10):
+        await happened.wait()

@@ -1,0 +1,171 @@
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queenright.runtime.model import (
+    LLMProvider,
+    Message,
+    ModelError,
+    ModelReply,
+    ToolCall,
+    ToolSpec,
+    TransientModelError,
+)
+from queenright.runtime.scripted_provider import ScriptedProvider, ScriptError
+
+ASKED = [Message(role="user", content="How is it?")]
+TOOLS = [ToolSpec("look", "Look.", {"type": "object"})]
+
+
+def script(folder: Path, value: Any) -> Path:
+    path = folder / "script.json"
+    path.write_text(json.dumps(value), encoding="utf-8")
+    return path
+
+
+async def test_replies_come_in_order_and_what_was_shown_is_kept() -> None:
+    provider = ScriptedProvider([ModelReply(text="one"), ModelReply(text="two")])
+    model: LLMProvider = provider
+
+    texts = [(await model.complete(ASKED, TOOLS)).text, (await model.complete([], [])).text]
+
+    assert texts == ["one", "two"]
+    assert [shown.messages for shown in provider.shown] == [tuple(ASKED), ()]
+    assert provider.shown[0].tools == tuple(TOOLS)
+    assert model.name == "scripted"
+
+
+async def test_after_the_last_reply_there_is_no_answer() -> None:
+    provider = ScriptedProvider([ModelReply()])
+    await provider.complete(ASKED, [])
+
+    for _ in range(2):
+        with pytest.raises(ModelError, match="at its end, replies given: 1"):
+            await provider.complete(ASKED, [])
+
+
+async def test_an_exception_is_raised_and_the_next_reply_follows() -> None:
+    provider = ScriptedProvider([TransientModelError("full", retry_after=3), ModelReply(text="now")])
+
+    with pytest.raises(TransientModelError, match="full"):
+        await provider.complete(ASKED, [])
+
+    assert (await provider.complete(ASKED, [])).text == "now"
+
+
+async def test_a_rule_answers_by_what_it_is_shown() -> None:
+    def echo(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
+        return ModelReply(text=f"{messages[-1].content} {tools[0].name}")
+
+    assert (await ScriptedProvider([echo]).complete(ASKED, TOOLS)).text == "How is it? look"
+
+
+async def test_a_rule_may_take_its_time() -> None:
+    let = asyncio.Event()
+
+    async def slow(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
+        await let.wait()
+        return ModelReply(text="at last")
+
+    asked = asyncio.ensure_future(ScriptedProvider([slow]).complete(ASKED, TOOLS))
+    await asyncio.sleep(0)
+    assert not asked.done()
+    let.set()
+
+    assert (await asked).text == "at last"
+
+
+@given(st.text())
+def test_the_pieces_are_the_text(text: str) -> None:
+    heard: list[str] = []
+
+    asyncio.run(ScriptedProvider([ModelReply(text=text)]).complete(ASKED, [], heard.append))
+
+    assert "".join(heard) == text
+    assert all(heard)
+
+
+async def test_a_script_is_read_from_a_file(tmp_path: Path) -> None:
+    path = script(
+        tmp_path,
+        {
+            "replies": [
+                {
+                    "text": "Tänzchen.",
+                    "tool_calls": [
+                        {"name": "look", "arguments": {"place": "hive"}},
+                        {"name": "look", "arguments": '{"place": ', "id": "mine"},
+                        {"name": "rest"},
+                    ],
+                    "input_tokens": 7,
+                    "cost": 0.5,
+                },
+                {"error": "full", "transient": True, "retry_after": 2},
+                {"error": "refused"},
+                {"tool_calls": [{"name": "look"}]},
+            ]
+        },
+    )
+    provider = ScriptedProvider.load(path)
+
+    first = await provider.complete(ASKED, [])
+    with pytest.raises(TransientModelError, match="full") as full:
+        await provider.complete(ASKED, [])
+    with pytest.raises(ModelError, match="refused") as refused:
+        await provider.complete(ASKED, [])
+    last = await provider.complete(ASKED, [])
+
+    assert first.tool_calls == (
+        ToolCall("call_1", "look", '{"place": "hive"}'),
+        ToolCall("mine", "look", '{"place": '),
+        ToolCall("call_3", "rest", "{}"),
+    )
+    assert (first.text, first.input_tokens, first.cost) == ("Tänzchen.", 7, 0.5)
+    assert full.value.retry_after == 2
+    assert not isinstance(refused.value, TransientModelError)
+    assert last.tool_calls[0].id == "call_4"
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ([], "is no script"),
+        ({"replies": {}}, "is no script"),
+        ({"replies": ["hum"]}, r"replies\[0\]: must be an object"),
+        ({"replies": [{}, {"txt": "hum"}]}, r"replies\[1\]: .*'txt'"),
+        ({"replies": [{"text": 3}]}, r"replies\[0\]: text is 3"),
+        ({"replies": [{"input_tokens": True}]}, "input_tokens is True"),
+        ({"replies": [{"tool_calls": None}]}, r"replies\[0\]"),
+        ({"replies": [{"tool_calls": [{"arguments": {}}]}]}, r"replies\[0\]: .*'name'"),
+        ({"replies": [{"tool_calls": ["look"]}]}, r"replies\[0\]"),
+        ({"replies": [{"error": "x", "transient": True, "retry_after": "soon"}]}, r"replies\[0\]: .*soon"),
+    ],
+)
+def test_a_slip_in_a_script_is_named_with_its_place(tmp_path: Path, value: Any, reason: str) -> None:
+    path = script(tmp_path, value)
+
+    with pytest.raises(ScriptError, match=reason) as caught:
+        ScriptedProvider.load(path)
+
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[" * 100_000])
+def test_a_file_that_is_no_json_is_no_script(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "script.json"
+    path.write_bytes(content)
+
+    with pytest.raises(ScriptError, match="is no JSON"):
+        ScriptedProvider.load(path)
+
+
+def test_a_file_that_is_not_there_or_a_folder_is_no_script(tmp_path: Path) -> None:
+    for path in (tmp_path / "none.json", tmp_path):
+        with pytest.raises(ScriptError, match="cannot be read"):
+            ScriptedProvider.load(path)
