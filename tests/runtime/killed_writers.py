@@ -1,0 +1,97 @@
+"""
+Processes that write until they are killed, or take a lock and hold it.
+
+Run as a program: the first argument says what to do, the others are its arguments.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+from queenright.runtime import files
+from queenright.runtime.files import Claim, write_files
+from queenright.runtime.session_store import SessionState, SessionStore
+
+
+def _say(word: str) -> None:
+    print(word, flush=True)
+
+
+def die_at_every_line(folder: str, copies: str) -> None:
+    """Write two files anew, killed before the first line of the code that does it, the second, and so on."""
+    paths = [Path(folder) / "first", Path(folder) / "made" / "second"]
+    for number in range(sys.maxsize):
+        shutil.rmtree(folder, ignore_errors=True)
+        write_files({paths[0]: b"old"})
+        child = os.fork()
+        if child == 0:
+            sys.settrace(_killer(number))
+            write_files(dict.fromkeys(paths, b"new"))
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        shutil.copytree(folder, Path(copies) / str(number))
+        if os.WIFEXITED(status):
+            break
+
+
+def _killer(number: int) -> Callable[[FrameType, str, object], object]:
+    lines = itertools.count()
+
+    def trace(frame: FrameType, event: str, _: object) -> object:
+        if frame.f_code.co_filename != files.__file__:
+            return None
+        if event == "line" and next(lines) == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return trace
+
+    return trace
+
+
+def hold(lock: str) -> None:
+    """Take a claim and keep it."""
+    claim = Claim.take(Path(lock))
+    _say("held")
+    sys.stdin.read()
+    claim.release()
+
+
+def hold_with_a_child(lock: str) -> None:
+    """Take a claim, and fork a child that lives on; tells its id."""
+    claim = Claim.take(Path(lock))
+    child = os.fork()
+    if child == 0:
+        sys.stdin.read()
+        os._exit(0)
+    _say(str(child))
+    os.waitpid(child, 0)
+    claim.release()
+
+
+def count(base: str, session_id: str, times: str) -> None:
+    """Add one to a number in a session's memory, so many times."""
+    store = SessionStore(Path(base), clock=time.time)
+    session = store.open(session_id)
+
+    def add(state: SessionState) -> None:
+        state.memory["count"] = state.memory.get("count", 0) + 1
+
+    for _ in range(int(times)):
+        store.update(session, add)
+
+
+if __name__ == "__main__":
+    work: dict[str, Callable[..., None]] = {
+        "die_at_every_line": die_at_every_line,
+        "hold": hold,
+        "hold_with_a_child": hold_with_a_child,
+        "count": count,
+    }
+    work[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,325 @@
+import asyncio
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from queenright.runtime.files import (
+    Claim,
+    Disk,
+    FileUnusable,
+    Locked,
+    append_line,
+    locked,
+    newest_lines,
+    read_json,
+    write_files,
+    write_json,
+)
+from tests.runtime.damage import damage
+
+WRITERS = Path(__file__).with_name("killed_writers.py")
+
+
+@contextmanager
+def writer(*arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, str(WRITERS), *map(str, arguments)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    # Half a surrogate pair, too: models write them.
+    | st.text(st.characters(codec=None), max_size=20),
+    lambda values: st.lists(values, max_size=4) | st.dictionaries(st.text(max_size=5), values, max_size=4),
+    max_leaves=20,
+)
+
+
+@settings(max_examples=50, deadline=None)
+@given(json_values)
+def test_what_was_written_is_read_again(value: object) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "not" / "there" / "yet.json"
+
+        write_json(path, value)
+
+        assert read_json(path) == value
+        assert os.listdir(path.parent) == ["yet.json"]
+
+
+def test_what_was_never_written_is_not_found(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        read_json(tmp_path / "x.json")
+
+
+@pytest.mark.parametrize("kind", ["torn", "empty", "not utf-8", "utf-16", "deep", "folder"])
+def test_a_file_that_is_no_json_is_named_with_the_reason(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "x.json"
+    write_json(path, {"a": 1})
+    damage(path, kind)
+
+    with pytest.raises(FileUnusable) as caught:
+        read_json(path)
+
+    assert str(path) in str(caught.value)
+    assert caught.value.reason
+
+
+def test_a_file_in_place_of_a_folder_above_is_unusable_and_not_missing(tmp_path: Path) -> None:
+    (tmp_path / "folder").write_bytes(b"")
+
+    with pytest.raises(FileUnusable, match="directory"):
+        read_json(tmp_path / "folder" / "x.json")
+
+
+def test_on_a_full_disk_none_of_the_files_is_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = tmp_path / "1", tmp_path / "2"
+    write_files({first: b"old", second: b"old"})
+    synced: list[int] = []
+
+    def full(file: int) -> None:
+        synced.append(file)
+        if len(synced) == 2:
+            raise OSError(errno.ENOSPC, "full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="full"):
+            write_files({first: b"new", second: b"new"})
+
+    assert (first.read_bytes(), second.read_bytes()) == (b"old", b"old")
+    assert sorted(os.listdir(tmp_path)) == ["1", "2"]
+
+
+def test_killed_at_any_line_a_file_is_old_or_new_and_never_half(tmp_path: Path) -> None:
+    copies = tmp_path / "copies"
+    with writer("die_at_every_line", tmp_path / "folder", copies) as process:
+        assert process.wait() == 0
+
+    found = []
+    for number in range(len(os.listdir(copies))):
+        first, second = copies / str(number) / "first", copies / str(number) / "made" / "second"
+        found.append((first.read_bytes(), second.read_bytes() if second.exists() else None))
+    assert len(found) > 30
+    # In the order in which they were given, and nothing else ever.
+    stages = [(b"old", None), (b"new", None), (b"new", b"new")]
+    assert list(dict.fromkeys(found)) == stages
+    assert found == sorted(found, key=stages.index)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(
+        st.one_of(
+            st.dictionaries(st.text(max_size=5), st.text(max_size=200), max_size=3),
+            st.sampled_from([b'{"torn": "li', b"\xff\xfe\n", b"[1]\n", b"\n\n", b"null\n", b"[" * 100_000]),
+        ),
+        max_size=30,
+    )
+)
+def test_lines_that_are_whole_are_read_whatever_lies_between(rows: list[dict[str, str] | bytes]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "logs" / "x.jsonl"
+        path.parent.mkdir()
+        for row in rows:
+            if isinstance(row, bytes):
+                with path.open("ab") as file:
+                    # As a kill leaves it, or another program.
+                    file.write(row if path.stat().st_size == 0 else b"\n" + row)
+            else:
+                append_line(path, row)
+
+        assert list(newest_lines(path))[::-1] == [row for row in rows if isinstance(row, dict)]
+
+
+def test_a_line_longer_than_what_is_read_at_once_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    rows = [{"n": n, "text": "x" * 50_000 * n} for n in range(5)]
+    for row in rows:
+        append_line(path, row)
+
+    assert list(newest_lines(path)) == rows[::-1]
+
+
+def test_no_file_is_no_lines_and_a_folder_is_unusable(tmp_path: Path) -> None:
+    assert list(newest_lines(tmp_path / "none.jsonl")) == []
+    with pytest.raises(FileUnusable):
+        list(newest_lines(tmp_path))
+
+
+def test_a_row_that_is_no_json_leaves_the_file_alone(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    append_line(path, {"a": 1})
+
+    with pytest.raises(TypeError):
+        append_line(path, {"a": object()})
+
+    assert path.read_bytes() == b'{"a":1}\n'
+
+
+def test_a_lock_is_held_by_one_also_between_threads_of_a_process(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    count = 0
+
+    def add() -> None:
+        nonlocal count
+        for _ in range(100):
+            with locked(path, wait=True):
+                was = count
+                os.sched_yield()
+                count = was + 1
+
+    threads = [threading.Thread(target=add) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert count == 400
+    with locked(path, wait=False), pytest.raises(Locked), locked(path, wait=False):
+        pass
+
+
+def test_a_lock_whose_file_was_replaced_meanwhile_is_taken_on_the_new_one(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with locked(path, wait=True):
+        path.unlink()
+        with locked(path, wait=False):
+            pass
+
+
+def test_a_lock_in_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), locked(tmp_path / "none" / "lock", wait=True):
+        pass
+
+
+def test_who_is_refused_a_claim_is_told_who_has_it(tmp_path: Path) -> None:
+    claim = Claim.take(tmp_path / "lock")
+
+    with pytest.raises(Locked, match=str(os.getpid())) as caught:
+        Claim.take(tmp_path / "lock")
+
+    assert caught.value.pid == os.getpid()
+    claim.release()
+    claim.release()
+    Claim.take(tmp_path / "lock").release()
+
+
+def test_a_claim_whose_file_says_nothing_is_held_by_nobody_known(tmp_path: Path) -> None:
+    claim = Claim.take(tmp_path / "lock")
+    (tmp_path / "lock").write_bytes(b"\xff")
+
+    with pytest.raises(Locked, match="another process") as caught:
+        Claim.take(tmp_path / "lock")
+
+    assert caught.value.pid is None
+    claim.release()
+
+
+def test_a_claim_is_free_as_soon_as_its_process_is_killed(tmp_path: Path) -> None:
+    with writer("hold", tmp_path / "lock") as process:
+        assert line(process) == "held"
+        with pytest.raises(Locked) as caught:
+            Claim.take(tmp_path / "lock")
+        assert caught.value.pid == process.pid
+
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+        Claim.take(tmp_path / "lock").release()
+
+
+def test_a_child_of_the_killed_process_does_not_hold_its_claim(tmp_path: Path) -> None:
+    with writer("hold_with_a_child", tmp_path / "lock") as process:
+        child = int(line(process))
+
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+        os.kill(child, 0)
+        Claim.take(tmp_path / "lock").release()
+
+
+async def test_disk_work_does_not_hold_up_the_loop() -> None:
+    disk, go = Disk(), threading.Event()
+
+    def work() -> str:
+        assert go.wait(60)
+        return "done"
+
+    running = asyncio.ensure_future(disk.run(work))
+    await asyncio.sleep(0)
+    assert disk.pending == 1
+    go.set()
+
+    assert await running == "done"
+    assert disk.pending == 0
+
+
+async def test_disk_work_that_fails_raises_what_it_raised() -> None:
+    disk = Disk()
+
+    with pytest.raises(ZeroDivisionError):
+        await disk.run(lambda: 1 // 0)
+
+    assert disk.pending == 0
+
+
+async def test_cancelled_disk_work_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+    disk, go, ended = Disk(), threading.Event(), threading.Event()
+
+    def work() -> None:
+        assert go.wait(60)
+        ended.set()
+        raise OSError("full")
+
+    running = asyncio.ensure_future(disk.run(work))
+    for _ in range(3):
+        await asyncio.sleep(0)
+        running.cancel()
+    await asyncio.sleep(0)
+    assert not running.done()
+    go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+    assert ended.is_set()
+    assert disk.pending == 0
+    assert "full" in caplog.text
+
+
+def test_json_is_one_line_whatever_is_in_it(tmp_path: Path) -> None:
+    append_line(tmp_path / "x", {"a": "1\n2\u2028\r", "ö": "\ud800"})
+
+    data = (tmp_path / "x").read_bytes()
+    assert data.count(b"\n") == 1
+    assert json.loads(data) == {"a": "1\n2\u2028\r", "ö": "\ud800"}
