@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +139,7 @@ class AgentRunner:
             absent = [variable for variable in server.variables if variable not in self._environment]
             if absent:
                 errors.append(f"MCP server {name!r}: not set in the environment: {', '.join(absent)}")
-        models = [m for m in (self._model, *self._node_models()) if isinstance(m, str)]
+        models = [m for m in (self._model, *self._node_models()) if m and isinstance(m, str)]
         for absent_one in missing(self.spec.credentials, models, self._environment):
             errors.append(f"not set in the environment: {absent_one}")
         if not self._model and (
@@ -240,7 +240,8 @@ class AgentRunner:
             if runtime is not None:
                 await runtime.stop()
         finally:
-            await self._close_servers()
+            servers, self._servers = self._servers, []
+            await _close(servers)
             self._parts.modules.forget()
 
     @property
@@ -258,7 +259,7 @@ class AgentRunner:
             raise AgentInvalid(self.spec.name, result.errors)
         parts = self._parts
         prefix = "mcp" if primary else f"mcp_{graph.id}"
-        self._servers = [
+        servers = [
             McpServer(
                 name,
                 server,
@@ -269,7 +270,7 @@ class AgentRunner:
             for name, server in parts.mcp_servers.items()
         ]
         try:
-            offered = await mcp_tools(self._servers, taken={tool.name for tool in parts.tools})
+            offered = await mcp_tools(servers, taken={tool.name for tool in parts.tools})
             runtime.add_graph(
                 graph,
                 model=self._provider(self._model) if self._model else _NoModel(),
@@ -282,12 +283,9 @@ class AgentRunner:
                 primary=primary,
             )
         except BaseException:
-            await self._close_servers()
+            await _close(servers)
             raise
-
-    async def _close_servers(self) -> None:
-        servers, self._servers = self._servers, []
-        await asyncio.gather(*(server.close() for server in servers))
+        self._servers += servers
 
     async def _until_over(self, runtime: AgentRuntime, execution_id: str) -> ExecutionResult:
         try:
@@ -323,3 +321,7 @@ class _NoModel:
         self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
     ) -> ModelReply:
         raise ModelError("the agent names no model; name one with --model")
+
+
+async def _close(servers: Iterable[McpServer]) -> None:
+    await asyncio.gather(*(server.close() for server in servers))

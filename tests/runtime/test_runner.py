@@ -1,0 +1,378 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from queenright.runtime.agent_runtime import AgentRuntime, GraphError
+from queenright.runtime.bus import EventBus
+from queenright.runtime.events import EventType
+from queenright.runtime.model import ModelReply
+from queenright.runtime.runner import AgentInvalid, AgentLoadError, AgentRunner
+from queenright.runtime.scripted_provider import ScriptedProvider
+from queenright.runtime.session_store import SessionStatus
+from tests.runtime.agents import CHATTER, MODEL_FREE, TALKER, TALKS, adder, chatter, folder_of, talker
+
+SECRET = "correct-horse-battery"
+MCP_SERVER = Path(__file__).with_name("mcp_server.py")
+
+AGENT_PY = """
+from queenright.runtime.agent_spec import AgentSpec
+from queenright.runtime.graph import EntryPointSpec, GraphSpec, NodeSpec
+from queenright.runtime.model import ModelReply
+import words
+
+agent = AgentSpec(
+    name="speaker",
+    graph=GraphSpec(
+        id="speaker",
+        nodes=(NodeSpec(id="say", system_prompt="Say."),),
+        entry_points=(EntryPointSpec(id="start", node_id="say"),),
+    ),
+)
+
+class provider:
+    name = "own"
+
+    async def complete(self, messages, tools, on_text=None):
+        return ModelReply(text=words.HELLO)
+"""
+
+
+@contextlib.asynccontextmanager
+async def loaded(path: Path, tmp_path: Path, **more: Any) -> AsyncIterator[AgentRunner]:
+    runner = AgentRunner.load(path, storage=tmp_path / "storage", **more)
+    try:
+        yield runner
+    finally:
+        await runner.cleanup_async()
+
+
+async def test_an_agent_of_functions_needs_no_model(tmp_path: Path) -> None:
+    async with loaded(adder(tmp_path / "agent"), tmp_path) as runner:
+        result = await runner.run({"a": 1, "b": 2})
+
+    assert result.status is SessionStatus.COMPLETED
+    assert result.outputs == {"sum": 3}
+    assert (tmp_path / "storage" / "sessions" / result.session_id / "state.json").is_file()
+
+
+async def test_tools_are_the_public_functions_of_tools_py_and_a_script_lies_beside_the_agent(
+    tmp_path: Path,
+) -> None:
+    async with loaded(talker(tmp_path / "agent"), tmp_path) as runner:
+        result = await runner.run()
+        info = runner.info()
+
+    assert result.outputs == {"answer": "42"}
+    assert info.tools == ("double",)
+    assert info.models == ("scripted:replies.json",)
+
+
+async def test_an_agent_in_python_brings_its_provider_and_imports_the_files_beside_it(tmp_path: Path) -> None:
+    folder = tmp_path / "agent"
+    folder.mkdir()
+    (folder / "agent.py").write_text(AGENT_PY, encoding="utf-8")
+    (folder / "words.py").write_text("HELLO = 'good day'\n", encoding="utf-8")
+    before = list(sys.path), set(sys.modules)
+
+    async with loaded(folder / "agent.py", tmp_path) as runner:
+        result = await runner.run()
+
+    assert result.outputs == {"text": "good day"}
+    assert sys.path == before[0]
+    assert "words" not in sys.modules
+    assert not {name for name in set(sys.modules) - before[1] if name.startswith("queenright_agent_")}
+    assert not (folder / "__pycache__").exists()
+
+
+async def test_a_model_that_is_given_comes_before_the_agents_own(tmp_path: Path) -> None:
+    model = ScriptedProvider([ModelReply(text="", tool_calls=())] * 9, name="mine")
+    asked: list[str] = []
+
+    def providers(name: str) -> ScriptedProvider:
+        asked.append(name)
+        return model
+
+    path = talker(tmp_path / "agent")
+    async with loaded(path, tmp_path, model="mine/x", providers=providers) as runner:
+        assert runner.validate().ok
+    async with loaded(path, tmp_path, model=model) as runner:
+        assert runner.info().models == ("mine",)
+
+    assert asked == ["mine/x"]
+
+
+def test_two_agents_with_files_of_one_name_keep_their_own(tmp_path: Path) -> None:
+    paths = []
+    for word in ("one", "two"):
+        path = adder(tmp_path / word, "from shared import WORD\n\ndef add(a, b):\n    return WORD\n")
+        (path / "shared.py").write_text(f"WORD = {word!r}\n", encoding="utf-8")
+        paths.append(path)
+
+    first, second = (AgentRunner.load(path, storage=tmp_path) for path in paths)
+
+    assert [r._parts.functions["add"](1, 2) for r in (first, second)] == ["one", "two"]
+
+
+def test_a_reload_sees_a_change_of_the_same_length_in_the_same_second(tmp_path: Path) -> None:
+    path = adder(tmp_path / "agent", "def add(a, b):\n    return 1\n")
+    old = AgentRunner.load(path, storage=tmp_path)
+    times = (path / "functions.py").stat()
+    (path / "functions.py").write_text("def add(a, b):\n    return 2\n", encoding="utf-8")
+    os.utime(path / "functions.py", ns=(times.st_atime_ns, times.st_mtime_ns))
+
+    new = AgentRunner.load(path, storage=tmp_path)
+
+    assert (old._parts.functions["add"](0, 0), new._parts.functions["add"](0, 0)) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "said"),
+    [
+        ("agent.json", "{\n  bad\n}", "agent.json, line 2: is not JSON"),
+        ("agent.json", "[]", "Input should be"),
+        ("agent.json", '{"name": "x"}', "graph: Field required"),
+        ("agent.json", json.dumps({**MODEL_FREE, "nmae": SECRET}), "nmae: Extra inputs are not permitted"),
+        ("functions.py", "x = 1\ndef broken(:\n", "functions.py, line 2: invalid syntax"),
+        ("functions.py", "x = 1\n\nraise RuntimeError('no')\n", "functions.py, line 3: RuntimeError: no"),
+        ("functions.py", "import not_there_at_all\n", "line 1: ModuleNotFoundError"),
+        ("functions.py", "import sys\nsys.exit(3)\n", "functions.py, line 2: SystemExit"),
+        ("functions.py", "import tools\n", "tools.py, line 1: ZeroDivisionError"),
+        ("tools.py", "def f(*rest): ...\n", "tools.py"),
+        ("tools.py", "tools = [len]\n", "`tools` holds a builtin_function_or_method"),
+        ("mcp_servers.json", '{"servers": {"a": {}}}', "servers.a: needs either command"),
+    ],
+)
+def test_a_faulty_file_is_named_with_its_line(tmp_path: Path, file: str, text: str, said: str) -> None:
+    path = adder(tmp_path / "agent")
+    (path / "tools.py").write_text("1 / 0\n" if "import tools" in text else "", encoding="utf-8")
+    (path / file).write_text(text, encoding="utf-8")
+
+    with pytest.raises(AgentLoadError) as raised:
+        AgentRunner.load(path, storage=tmp_path)
+
+    assert said in str(raised.value)
+    assert str(path) in str(raised.value)
+    assert SECRET not in str(raised.value)
+
+
+def test_a_file_that_is_not_utf8_a_folder_in_its_place_and_no_agent_at_all_are_said(tmp_path: Path) -> None:
+    (tmp_path / "latin").mkdir()
+    (tmp_path / "latin" / "agent.json").write_bytes(b'{"name": "\xe9"}')
+    (tmp_path / "folder" / "agent.json").mkdir(parents=True)
+    both = adder(tmp_path / "both")
+    (both / "agent.py").write_text("", encoding="utf-8")
+
+    for name, said in (
+        ("latin", "is not UTF-8 (byte 10)"),
+        ("folder", "has no agent.json and no agent.py"),
+        ("both", "has both agent.json and agent.py"),
+        ("nowhere", "is no folder"),
+    ):
+        with pytest.raises(AgentLoadError) as raised:
+            AgentRunner.load(tmp_path / name)
+        assert said in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("x = 1\n", "has no `agent`"),
+        ("agent = 3\n", "has an `agent` that is a int"),
+        (AGENT_PY.replace("class provider:", "provider = 3\nclass P:"), "`provider` is a int"),
+        (AGENT_PY.replace('name="speaker"', f'name="{SECRET} x"'), "String should match pattern"),
+    ],
+)
+def test_what_agent_py_must_hold_is_said(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "words.py").write_text("HELLO = 1\n", encoding="utf-8")
+    (tmp_path / "agent.py").write_text(text, encoding="utf-8")
+
+    with pytest.raises(AgentLoadError) as raised:
+        AgentRunner.load(tmp_path)
+
+    assert said in str(raised.value)
+    assert "agent.py" in str(raised.value)
+    assert SECRET not in str(raised.value)
+
+
+def test_everything_that_is_missing_is_found_before_the_start(tmp_path: Path) -> None:
+    spec = {
+        "name": "needy",
+        "model": "anthropic/claude-sonnet-4-5",
+        "credentials": ["NEEDY_TOKEN", "NEEDY_SET"],
+        "graph": {
+            "nodes": [
+                {"id": "f", "node_type": "function", "function": "nope", "output_keys": ["x"]},
+                {"id": "w", "system_prompt": "W.", "tools": ["hammer"], "conversation_judge": "strict"},
+            ],
+            "edges": [{"source": "f", "target": "w"}],
+            "entry_points": [{"id": "start", "node_id": "f"}],
+        },
+    }
+    path = folder_of(tmp_path / "agent", spec, functions="def other(): ...\n")
+
+    result = AgentRunner.load(
+        path, environment={"NEEDY_SET": SECRET}, providers=lambda _: ScriptedProvider([])
+    ).validate()
+
+    assert not result.ok
+    assert result.errors == (
+        "node 'f': function 'nope' is not in functions.py; there are: other",
+        "node 'w': judge 'strict' is not in judges.py; there are: none",
+        "node 'w': tool 'hammer' is not in tools.py; there are: none",
+        "not set in the environment: NEEDY_TOKEN",
+        "not set in the environment: ANTHROPIC_API_KEY",
+    )
+
+
+async def test_an_agent_that_cannot_work_is_not_started(tmp_path: Path) -> None:
+    spec = {**TALKER, "model": "", "credentials": ["NOT_SET_ANYWHERE"]}
+    async with loaded(folder_of(tmp_path / "agent", spec), tmp_path, environment={}) as runner:
+        with pytest.raises(AgentInvalid) as raised:
+            await runner.start()
+
+    assert "node 'work' needs a model" in str(raised.value)
+    assert "NOT_SET_ANYWHERE" in str(raised.value)
+    assert not (tmp_path / "storage").exists()
+
+
+def test_a_client_facing_node_with_nobody_at_a_terminal_is_a_warning(tmp_path: Path) -> None:
+    path = chatter(tmp_path / "agent")
+
+    assert AgentRunner.load(path).validate().warnings == ()
+    [warning] = AgentRunner.load(path, interactive=False).validate().warnings
+
+    assert "node 'chat' waits for a user" in warning
+
+
+async def test_a_judge_is_a_function_of_judges_py(tmp_path: Path) -> None:
+    spec = json.loads(json.dumps(TALKER))
+    spec["graph"]["nodes"][0]["conversation_judge"] = "only_43"
+    judges = "def only_43(turn):\n    return turn.outputs.get('answer') == '43'\n"
+    replies = [*TALKS, {"tool_calls": [{"name": "set_output", "arguments": {"answer": "43"}}]}]
+    path = folder_of(
+        tmp_path / "agent",
+        spec,
+        replies,
+        judges=judges,
+        tools="def double(number: int):\n    return 2 * number\n",
+    )
+    async with loaded(path, tmp_path) as runner:
+        result = await runner.run()
+
+    assert result.outputs == {"answer": "43"}
+
+
+async def test_a_run_that_is_cancelled_is_paused_and_resumed_by_another_runner(tmp_path: Path) -> None:
+    path = chatter(tmp_path / "agent")
+    async with loaded(path, tmp_path) as runner:
+        runtime = await runner.start()
+        running = asyncio.create_task(runner.run())
+        asked = await runtime.bus.wait_for(EventType.CLIENT_INPUT_REQUESTED, timeout=None)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    model = ScriptedProvider([ModelReply(text="So you are Ada."), *chat_replies()])
+    async with loaded(path, tmp_path, model=model) as runner:
+        runtime = await runner.start()
+        resumed = asyncio.create_task(runner.resume(asked.session_id))
+        await runtime.bus.wait_for(EventType.CLIENT_INPUT_REQUESTED, timeout=None)
+        assert await runtime.inject_input("chat", "Ada")
+        await runtime.bus.wait_for(EventType.CLIENT_INPUT_REQUESTED, timeout=None)
+        assert await runtime.inject_input("chat", "Yes")
+        result = await resumed
+
+    assert result.outputs == {"name": "Ada"}
+    assert result.session_id == asked.session_id
+
+
+def chat_replies() -> list[ModelReply]:
+    from queenright.runtime.model import ToolCall
+
+    return [ModelReply(text="Thanks.", tool_calls=(ToolCall("c", "set_output", '{"name": "Ada"}'),))]
+
+
+async def test_an_agent_joins_another_runtime_under_a_name_of_its_own(tmp_path: Path) -> None:
+    bus = EventBus()
+    runtime = AgentRuntime(bus=bus, storage=tmp_path / "shared")
+    await runtime.start()
+    first, second = (AgentRunner.load(adder(tmp_path / "agent")) for _ in range(2))
+    try:
+        await first.setup_as_secondary(runtime, "one")
+        await second.setup_as_secondary(runtime, "two")
+        with pytest.raises(GraphError, match="'two' is there already"):
+            await first.setup_as_secondary(runtime, "two")
+        result = await runtime.wait(await runtime.trigger("start", {"a": 2, "b": 2}, graph_id="two"))
+    finally:
+        await runtime.stop()
+        await first.cleanup_async()
+        await second.cleanup_async()
+
+    assert result.outputs == {"sum": 4}
+    assert runtime.list_graphs() == ["one", "two"]
+    assert runtime.agent_of("two") == "adder"
+
+
+async def test_tools_of_an_mcp_server_are_tools_like_any_other_and_the_server_ends_with_the_agent(
+    tmp_path: Path,
+) -> None:
+    replies = [
+        {
+            "tool_calls": [
+                {"name": "tools__add", "arguments": {"a": 40, "b": 2}},
+                {"name": "add", "arguments": {}},
+            ]
+        },
+        {"tool_calls": [{"name": "set_output", "arguments": {"answer": "42"}}]},
+    ]
+    spec = json.loads(json.dumps(TALKER))
+    spec["graph"]["nodes"][0]["tools"] = ["tools__add", "add"]
+    path = folder_of(tmp_path / "agent", spec, replies, tools="def add() -> str:\n    return 'mine'\n")
+    servers = {"servers": {"tools": {"command": "python", "args": [str(MCP_SERVER)], "env": {"K": "${K}"}}}}
+    (path / "mcp_servers.json").write_text(json.dumps(servers), encoding="utf-8")
+
+    absent = AgentRunner.load(path, environment={}).validate()
+    async with loaded(path, tmp_path, environment={"K": SECRET}) as runner:
+        seen: list[Mapping[str, Any]] = []
+        runtime = await runner.start()
+        runtime.subscribe_to_events([EventType.TOOL_CALL_COMPLETED], lambda event: seen.append(event.data))
+        result = await runner.run()
+        await runtime.bus.drain()
+
+    assert absent.errors == ("MCP server 'tools': not set in the environment: K",)
+    assert result.succeeded
+    assert {(d["tool"], d["outcome"]) for d in seen} >= {("tools__add", "ok"), ("add", "ok")}
+    assert "a word on stderr" in (tmp_path / "storage" / "logs" / "mcp_tools.log").read_text(encoding="utf-8")
+
+
+async def test_a_tool_that_no_server_offers_stops_the_start_and_leaves_no_server_behind(
+    tmp_path: Path,
+) -> None:
+    path = folder_of(tmp_path / "agent", TALKER, TALKS)
+    servers = {"servers": {"tools": {"command": "python", "args": [str(MCP_SERVER)]}}}
+    (path / "mcp_servers.json").write_text(json.dumps(servers), encoding="utf-8")
+    async with loaded(path, tmp_path) as runner:
+        with pytest.raises(GraphError, match="uses tool 'double'"):
+            await runner.start()
+
+        assert [t.get_name() for t in asyncio.all_tasks() if t.get_name().startswith("mcp ")] == []
+
+
+def test_the_folder_of_sessions_is_below_home_by_the_agents_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    runner = AgentRunner.load(folder_of(tmp_path / "agent", CHATTER, []))
+
+    assert runner.storage == tmp_path / ".queenright" / "agents" / "chatter"
+    assert runner.default_entry_point == "start"
