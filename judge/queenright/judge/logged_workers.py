@@ -16,15 +16,21 @@ from queenright.health.settings import HealthSettings
 from queenright.health.steplog import StepLogReader
 from queenright.health.vitals import SessionStatus as WorkerStatus
 from queenright.health.vitals import VitalSigns
+from queenright.instrumentation.names import WaitingReason
+from queenright.runtime.cursor import NodeCursor
+from queenright.runtime.entries import Entry
 from queenright.runtime.events import AgentEvent, Clock, EventType
-from queenright.runtime.files import Disk, FileUnusable
+from queenright.runtime.files import Disk, FileUnusable, read_json
 from queenright.runtime.session_store import (
     ExecutionState,
+    PendingNode,
+    Session,
     SessionNotFound,
     SessionState,
     SessionStatus,
     SessionStore,
 )
+from queenright.runtime.visit import CURSOR_FILE
 
 _log = logging.getLogger(__name__)
 
@@ -88,8 +94,8 @@ class LoggedWorkers:
     def _health(self, state: SessionState) -> WorkerHealth:
         followed = self._followed.get(state.session_id)
         if followed is None:
-            log = self._sessions.open(state.session_id).logs / "tool_logs.jsonl"
-            followed = _Followed(StepLogReader(log), self._agent(state), state, self._settings)
+            session = self._sessions.open(state.session_id)
+            followed = _Followed(session, self._agent(state), state, self._settings)
             self._followed[state.session_id] = followed
         return followed.brought_up_to_date(state, self._clock())
 
@@ -98,9 +104,10 @@ class _Followed:
     """One session: how far its log is read, and what that came to."""
 
     def __init__(
-        self, reader: StepLogReader, agent_id: str, state: SessionState, settings: HealthSettings
+        self, session: Session, agent_id: str, state: SessionState, settings: HealthSettings
     ) -> None:
-        self._reader = reader
+        self._session = session
+        self._reader = StepLogReader(session.logs / "tool_logs.jsonl")
         self._key = (agent_id, state.session_id)
         self._graph_id = state.graph_id
         self._monitor = HealthMonitor(settings)
@@ -160,9 +167,14 @@ class _Followed:
             yield self._event(EventType.EXECUTION_STARTED, run.updated_at)
         elif vitals.status is WorkerStatus.PAUSED:
             yield self._event(EventType.EXECUTION_RESUMED, run.updated_at)
-        if run.waiting_reason != (vitals.waiting or ""):
-            reason = run.waiting_reason or None
-            yield self._event(EventType.WORKER_WAITING, run.updated_at, reason=reason)
+        reason, at = run.waiting_reason, run.updated_at
+        talks = [_last_word(self._session, node) for node in run.pending]
+        if not reason and talks and None not in talks:
+            told = [talk for talk in talks if talk is not None]
+            at = max(at for _, at in told)
+            reason = WaitingReason.USER_INPUT.value if all(waits for waits, _ in told) else ""
+        if reason != (vitals.waiting or ""):
+            yield self._event(EventType.WORKER_WAITING, at, reason=reason or None)
 
     def _end(self, status: SessionStatus, run: ExecutionState) -> AgentEvent:
         at = run.ended_at if run.ended_at is not None else run.updated_at
@@ -181,3 +193,19 @@ class _Followed:
             graph_id=self._graph_id,
             data=data,
         )
+
+
+def _last_word(session: Session, node: PendingNode) -> tuple[bool, float] | None:
+    """
+    Return whether a node waits for its user, and when the last word was spoken; None if nobody can tell.
+
+    The cursor says that it asked; what was said since, an answer above all, is in the conversation only.
+    """
+    try:
+        cursor = NodeCursor.from_dict(read_json(session.conversations / node.node_id / CURSOR_FILE))
+        parts = session.conversations / (node.thread or node.node_id) / "parts"
+        newest = max(parts.iterdir(), key=lambda path: path.name)
+        entry = Entry.from_dict(read_json(newest))
+    except (OSError, ValueError, FileUnusable):
+        return None
+    return cursor.awaiting == "user" and entry.seq <= cursor.seq, entry.at

@@ -145,11 +145,15 @@ class Lookup:
         return health
 
     async def show(self, given: SummaryArguments) -> str:
-        """Return the summary of a worker, quoted: part of it was written by the worker."""
+        """Return the summary of a worker for a model."""
         health = await self.find(given.agent_id, given.session_id)
-        if health is None:
-            return quote("worker", no_active_session())
-        return quote("worker", summarise(health, self._clock(), given.last_n_steps))
+        return shown(health, self._clock(), given.last_n_steps)
+
+
+def shown(health: WorkerHealth | None, now: float, last_n_steps: int) -> str:
+    """Return a worker's summary, quoted: part of it was written by the worker."""
+    summary = no_active_session() if health is None else summarise(health, now, last_n_steps)
+    return quote("worker", summary)
 
 
 async def write_ticket(
@@ -227,16 +231,16 @@ def register_worker_monitoring_tools(
     Raises:
         ValueError: The registry has one of them already.
     """
-    lookup = Lookup(workers, clock)
+    anybody, looked_at = Lookup(workers, clock), Lookup(workers, clock)
 
     async def show(given: SummaryArguments) -> str:
-        health = await lookup.find(given.agent_id, given.session_id)
+        health = await anybody.find(given.agent_id, given.session_id)
         if health is not None:
-            lookup.key = health.key
-        return await lookup.show(given)
+            looked_at.key = health.key
+        return shown(health, clock(), given.last_n_steps)
 
     async def emit(given: EmitArguments) -> str:
-        health = await lookup.find()
+        health = await looked_at.find()
         if health is None:
             raise ToolError("there is no worker with an active session; nothing to write a ticket about")
         try:
