@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,17 @@ from sqlalchemy import Connection, create_engine
 from sqlalchemy import event as sqlalchemy_event
 from sqlalchemy.exc import IntegrityError
 
-from queenright.health.event_log import Verification, append_events, read_events, replay, verify
+from queenright.health.event_log import (
+    Verification,
+    append_events,
+    read_events,
+    read_history,
+    replay,
+    verify,
+)
 from queenright.health.store import Store
 from queenright.health.tables import EVENT_LOG_HEAD, EVENTS, METADATA
+from queenright.runtime.bus import EventBus, EventUnknown
 from queenright.runtime.events import AgentEvent, EventType
 
 ROWS = 12
@@ -319,3 +327,102 @@ def test_any_event_comes_back_as_it_was_and_the_log_stays_whole(batches: list[li
 
         assert [event for _, event in read_events(conn)] == [event for batch in batches for event in batch]
         assert verify(conn).ok
+
+
+# -- history ---------------------------------------------------------------------------------------
+
+
+def swarm() -> list[AgentEvent]:
+    """Twelve events of two graphs and two workers, every third one a ticket."""
+    return [
+        step(
+            i,
+            agent_id="ab"[i % 2],
+            id=f"event-{i:02}",
+            type=EventType.WORKER_ESCALATION_TICKET if i % 3 == 0 else EventType.STEP_COMPLETED,
+            graph_id="left" if i < 6 else "right",
+            node_id="judge",
+            session_id=f"s{i % 4}",
+        )
+        for i in range(12)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ({}, range(12)),
+        ({"limit": 3}, [9, 10, 11]),
+        ({"limit": 3, "newest": False}, [0, 1, 2]),
+        ({"after": "event-09"}, [10, 11]),
+        ({"after": "event-03", "limit": 2, "newest": False}, [4, 5]),
+        ({"after": "event-11"}, []),
+        ({"types": [EventType.WORKER_ESCALATION_TICKET]}, [0, 3, 6, 9]),
+        ({"types": [EventType.WORKER_ESCALATION_TICKET, EventType.STEP_COMPLETED], "limit": 4}, range(8, 12)),
+        ({"types": []}, []),
+        ({"filter_graph": "left", "filter_node": "judge"}, range(6)),
+        ({"filter_graph": "left", "filter_node": "queen"}, []),
+        ({"filter_agent": "a", "limit": 2}, [8, 10]),
+        ({"session_id": "s1", "filter_graph": "right"}, [9]),
+        ({"filter_stream": "right::e"}, []),
+    ],
+)
+async def test_history_is_a_page_of_the_log_oldest_first(
+    tmp_path: Path, asked: dict[str, Any], found: Iterable[int]
+) -> None:
+    """B62, B63: found again by graph and node, with the graph it came from."""
+    store = Store.open(f"sqlite:///{tmp_path / 'hive.db'}")
+    bus = EventBus(log=store)
+    events = swarm()
+    await bus.publish(*events)
+
+    page = await bus.history(**asked)
+
+    assert page == [events[n] for n in found]
+    await store.close()
+
+
+async def test_history_after_an_event_that_is_not_there_says_so(tmp_path: Path) -> None:
+    store = Store.open(f"sqlite:///{tmp_path / 'hive.db'}")
+    await store.append(swarm())
+
+    with pytest.raises(EventUnknown, match="event 'event-99' is not in the log"):
+        await store.history(after="event-99")
+    with pytest.raises(ValueError, match="limit must be at least 1, got -1"):
+        await store.history(limit=-1)
+    await store.close()
+
+
+def test_a_type_that_a_newer_version_wrote_takes_no_room_on_a_page(conn: Connection) -> None:
+    append_events(conn, [step(i) for i in range(6)])
+    conn.exec_driver_sql("UPDATE events SET type = 'swarmed' WHERE seq IN (4, 5, 6)")
+
+    assert [event.time for event in read_history(conn, limit=2)] == [1001.0, 1002.0]
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    limit=st.integers(1, 6),
+    types=st.none()
+    | st.sets(st.sampled_from([EventType.WORKER_ESCALATION_TICKET, EventType.STEP_COMPLETED])),
+    graph=st.none() | st.sampled_from(["left", "right"]),
+)
+def test_page_after_page_history_gives_everything_once(
+    conn: Connection, limit: int, types: set[EventType] | None, graph: str | None
+) -> None:
+    """For any filter and any size of page."""
+    events = swarm()
+    append_events(conn, events)
+    where = {} if graph is None else {"graph_id": graph}
+    read: list[AgentEvent] = []
+
+    while page := read_history(
+        conn, types=types, where=where, limit=limit, newest=False, after=read[-1].id if read else None
+    ):
+        assert len(page) <= limit
+        read += page
+
+    assert read == [
+        e for e in events if (types is None or e.type in types) and (graph is None or e.graph_id == graph)
+    ]
+    assert read_history(conn, types=types, where=where, limit=limit) == read[-limit:]

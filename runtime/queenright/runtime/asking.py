@@ -68,7 +68,8 @@ async def ask(
             asked = error.retry_after if isinstance(error, TransientModelError) else None
             seconds = backoff(attempt, retry_after=asked, random=random)
             _log.info("model %s of node %s is asked again in %.1f s", model.name, spec.id, seconds)
-            async with reporter.waiting(WaitingReason.BACKOFF, node_id=spec.id):
+            waits = {"seconds": round(seconds, 3), "attempt": attempt + 1}
+            async with reporter.waiting(WaitingReason.BACKOFF, node_id=spec.id, **waits):
                 await sleep(seconds)
     raise AssertionError("unreachable: the last attempt returns or raises")
 

@@ -1,0 +1,128 @@
+"""What a running graph says, held against the page that says what it says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from queenright.runtime.agent_runtime import AgentRuntime
+from queenright.runtime.bus import EventBus
+from queenright.runtime.events import AgentEvent, EventType
+from queenright.runtime.goal import Goal, SuccessCriterion
+from queenright.runtime.graph import EdgeSpec, EntryPointSpec, GraphSpec, NodeSpec
+from queenright.runtime.model import Message, ModelReply, OnText, ToolSpec, TransientModelError
+from tests.runtime.conftest import FakeTime, ScriptedModel, calls
+
+PAGE = Path(__file__).parents[2] / "docs" / "events.md"
+
+
+def documented() -> dict[EventType, tuple[set[str], set[str]]]:
+    """By type: the keys of ``data`` that are always there, and those that may be."""
+    rows: dict[EventType, tuple[set[str], set[str]]] = {}
+    for line in PAGE.read_text("utf-8").splitlines():
+        if not line.startswith("| `"):
+            continue
+        types, keys = line.strip("| ").split(" | ", 1)
+        found = re.findall(r"`(\w+)`(\??)", re.sub(r"\([^)]*\)", "", keys))
+        always = {key for key, optional in found if not optional}
+        for name in re.findall(r"`(\w+)`", types):
+            rows[EventType(name)] = (always, {key for key, _ in found})
+    return rows
+
+
+class Speaking(ScriptedModel):
+    """Says its text as it comes, too."""
+
+    async def complete(
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
+    ) -> ModelReply:
+        reply = await super().complete(messages, tools, on_text)
+        if on_text is not None and reply.text:
+            on_text(reply.text)
+        return reply
+
+
+GRAPH = GraphSpec(
+    id="g",
+    nodes=(
+        NodeSpec(id="ask", system_prompt="Ask.", client_facing=True, output_keys=("topic",)),
+        NodeSpec(id="count", node_type="function", function="count", output_keys=("words",)),
+        NodeSpec(id="write", system_prompt="Write."),
+    ),
+    edges=(EdgeSpec(source="ask", target="count"), EdgeSpec(source="count", target="write")),
+    entry_points=(EntryPointSpec(id="start", node_id="ask"),),
+)
+GOAL = Goal(id="done", success_criteria=(SuccessCriterion(id="counted", expression="words > 1"),))
+
+
+async def test_every_event_of_a_graph_has_the_keys_that_the_page_names(
+    tmp_path: Path, fake_time: FakeTime
+) -> None:
+    """B63: and the graph it came from."""
+    bus = EventBus()
+    seen: list[AgentEvent] = []
+    bus.subscribe(seen.append, name="reader")
+    runtime = AgentRuntime(
+        bus=bus,
+        storage=tmp_path,
+        clock=fake_time,
+        monotonic=fake_time,
+        sleep=fake_time.sleep,
+        disk=fake_time.disk,
+    )
+    model = Speaking(
+        [
+            TransientModelError("the hive is busy"),
+            ModelReply(text="What about?"),
+            calls("set_output", '{"topic": "bees and wax"}'),
+            ModelReply(text="Bees and wax."),
+        ]
+    )
+    runtime.add_graph(GRAPH, model=model, functions={"count": lambda: 3}, goal=GOAL, agent_id="bee")
+    await runtime.start()
+
+    with bus.expect(EventType.CLIENT_INPUT_REQUESTED) as asked:
+        execution = await runtime.trigger("start", {"message": "hello"})
+        await fake_time.advance(120)
+        await asked
+        await fake_time.settle()
+        await runtime.inject_input("ask", "Bees and wax, please.")
+        await fake_time.advance(1)
+        result = await runtime.wait(execution)
+    await runtime.stop()
+    await bus.drain()
+
+    rows = documented()
+    assert result.succeeded
+    assert {event.type for event in seen} >= {
+        EventType.EXECUTION_STARTED,
+        EventType.CLIENT_OUTPUT_DELTA,
+        EventType.LLM_TEXT_DELTA,
+        EventType.CLIENT_INPUT_RECEIVED,
+        EventType.WORKER_WAITING,
+        EventType.TOOL_CALL_COMPLETED,
+        EventType.EDGE_TRAVERSED,
+        EventType.GOAL_PROGRESS,
+        EventType.CHECKPOINT_SAVED,
+        EventType.EXECUTION_COMPLETED,
+    }
+    for event in seen:
+        always, ever = rows[event.type]
+        assert always <= event.data.keys() <= ever, event
+        assert (event.graph_id, event.stream_id, event.agent_id) == ("g", "g::start", "bee")
+
+
+def test_the_page_knows_every_event_that_workers_and_the_service_send() -> None:
+    # Interventions are named already, and nothing sends them yet.
+    unsent = {
+        EventType.NUDGE_SENT,
+        EventType.ESCALATION_TRIGGERED,
+        EventType.AGENT_TERMINATED,
+        EventType.RECOVERY_INITIATED,
+        EventType.RECOVERY_COMPLETED,
+        EventType.RECOVERY_FAILED,
+        EventType.CIRCUIT_BREAKER_STATE_CHANGED,
+    }
+
+    assert set(documented()) == set(EventType) - unsent
