@@ -379,7 +379,8 @@ class EventLoopNode:
         cursor.judged(judgement.verdict, judgement.feedback, self._clock())
         cursor.awaiting, cursor.question = "done", None
         cursor.accepted = result.outcome == "done"
-        cursor.result = asdict(self._told(result))
+        # As it is read again: lists for tuples.
+        cursor.result = {**asdict(self._told(result)), "verdicts": cursor.verdicts}
         await self._visit.save()
 
     def _told(self, result: NodeResult) -> NodeResult:

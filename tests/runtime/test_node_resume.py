@@ -1,0 +1,271 @@
+"""A node that is cancelled or killed at any moment, and taken up from the disk, comes to the same end."""
+
+import asyncio
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any, TypeVar
+
+import pytest
+
+from queenright.instrumentation.names import Verdict
+from queenright.runtime.conversation import Conversation
+from queenright.runtime.cursor import NodeCursor
+from queenright.runtime.event_loop import NodeResult
+from queenright.runtime.events import AgentEvent, EventType
+from queenright.runtime.files import Disk
+from queenright.runtime.guard import GuardFinding
+from queenright.runtime.model import Message, ModelReply, OnText, ToolSpec
+from queenright.runtime.node_judge import FunctionJudge, Judgement, Turn
+from queenright.runtime.tools import Tool
+from tests.runtime.conftest import FakeTime
+from tests.runtime.node_parts import Bench, InlineDisk, Place, reply, sets
+
+T = TypeVar("T")
+
+MEMORY = Path("/dev/shm")
+
+QUESTION = "Which hive?"
+WORDS = "The left one."
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Iterator[Path]:
+    """A folder in memory where there is one: thousands of synced writes are made in it."""
+    if not os.access(MEMORY, os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+        yield Path(folder)
+
+
+class Thinking:
+    """A model that goes by what it is shown alone, as one does that is asked again after a restart."""
+
+    name = "thinking"
+
+    async def complete(
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
+    ) -> ModelReply:
+        await asyncio.sleep(0)
+        told = [m.content for m in messages if m.role == "tool"]
+        unseen = [place for place in ("a", "b") if f"looked at {place}" not in told]
+        if unseen:
+            return reply(*(("look", json.dumps({"place": place})) for place in unseen))
+        if '{"part": "p"}' not in told:
+            return reply(("set_output", '{"part": "p"}'))
+        if WORDS not in [m.content for m in messages]:
+            return reply(("ask_user", json.dumps({"question": QUESTION})))
+        good = any(m.content == "Say more." for m in messages)
+        return sets(verdict="final" if good else "draft")
+
+
+def judge(turn: Turn) -> Judgement:
+    if turn.outputs["verdict"] == "draft":
+        return Judgement(Verdict.RETRY, "Say more.")
+    return Judgement(Verdict.ACCEPT)
+
+
+async def look(given: Place) -> str:
+    await asyncio.sleep(0)
+    if given.place == "b":
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    return f"looked at {given.place}"
+
+
+class Counting:
+    """A guard that warns of the second call of a tool, and keeps what it was shown."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[EventType, dict[str, Any]]] = []
+
+    def observe(self, event: AgentEvent) -> GuardFinding | None:
+        self.seen.append((event.type, dict(event.data)))
+        calls = sum(1 for type_, _ in self.seen if type_ is EventType.TOOL_CALL_COMPLETED)
+        return GuardFinding("doom_loop", "two calls", stop=False) if calls == 2 else None
+
+
+def bench(path: Path, time: FakeTime, disk: Disk, model: Any = None, guard: Any = None) -> Bench:
+    return Bench(
+        path,
+        model or Thinking(),
+        time,
+        tools=[Tool("look", "Look.", Place, look)],
+        disk=disk,
+        judge=FunctionJudge(judge),
+        guard=guard or Counting(),
+        output_keys=("verdict", "part"),
+        client_facing=True,
+    )
+
+
+async def drive(one: Bench, steps: int | None = None) -> NodeResult | None:
+    """Run a visit as its user would, answering once; after ``steps`` turns of the loop, cancel it."""
+    run = asyncio.create_task(one.run())
+    taken = 0
+    while not run.done() and (steps is None or taken < steps):
+        if one.node.waiting_for_user and not list(one.path.glob("inbox/*.json")):
+            assert one.node.question == QUESTION
+            await one.node.inject(WORDS)
+        await asyncio.sleep(0)
+        taken += 1
+        assert taken < 2_000
+    run.cancel()
+    await asyncio.wait([run])
+    return None if run.cancelled() else run.result()
+
+
+def story(one: Bench) -> list[Any]:
+    """Return what was said, without the times."""
+    timeless = []
+    for entry in one.conversation.entries:
+        data = {key: value for key, value in entry.data.items() if key not in ("ended_at", "inbox")}
+        timeless.append((entry.kind.value, entry.message, entry.visit_id, data))
+    return timeless
+
+
+def standing(cursor: NodeCursor) -> dict[str, Any]:
+    row = cursor.to_dict()
+    row["guard"] = [(each["type"], each["data"]) for each in row["guard"]]
+    del row["taken"]
+    return row
+
+
+def check_same_end(one: Bench, result: NodeResult | None, reference: Bench, wanted: NodeResult) -> bool:
+    """Check that a visit came to the reference's end; return whether a call had to be repaired."""
+    assert result is not None
+    assert (result.outcome, result.outputs) == ("done", wanted.outputs)
+    cursor = one.cursor
+    assert (cursor.user_interaction_count, cursor.question, cursor.accepted) == (1, None, True)
+    assert [v for v in cursor.verdicts if v != "CONTINUE"] == ["RETRY", "ACCEPT"]
+    assert cursor.warned == ["doom_loop"]
+    assert not [t for t in asyncio.all_tasks() if t.get_name().startswith("tool")]
+    assert list(one.path.glob("inbox/*.json")) == []
+    fresh = Conversation.open(one.path, disk=InlineDisk(), clock=one.time)
+    assert list(fresh.entries) == list(one.conversation.entries)
+    repaired = any(e.data.get("error_type") == "interrupted" for e in one.conversation.entries)
+    if not repaired:
+        assert story(one) == story(reference)
+        assert standing(cursor) == standing(reference.cursor)
+        assert result == wanted
+    said = {e.message.content for e in one.conversation.entries if "interrupted" not in e.message.content}
+    assert said == {e.message.content for e in reference.conversation.entries}
+    return repaired
+
+
+async def reference_run(path: Path, time: FakeTime, disk: Disk) -> tuple[Bench, NodeResult]:
+    one = bench(path, time, disk)
+    result = await drive(one)
+    assert result is not None
+    assert (result.turns, result.verdicts) == (5, ("CONTINUE", "CONTINUE", "CONTINUE", "RETRY", "ACCEPT"))
+    return one, result
+
+
+async def test_cancelled_after_any_step_of_the_loop_it_comes_to_the_same_end(
+    folders: Path, fake_time: FakeTime
+) -> None:
+    """B33 in passing: the guard's counters among them."""
+    reference, wanted = await reference_run(folders / "reference", fake_time, InlineDisk())
+    repaired = steps = 0
+    while True:
+        folder = folders / f"after-{steps}"
+        finished = await drive(bench(folder, fake_time, InlineDisk()), steps)
+        again = bench(folder, fake_time, InlineDisk())
+        repaired += check_same_end(again, await drive(again), reference, wanted)
+        shutil.rmtree(folder)
+        if finished is not None:
+            break
+        steps += 1
+    assert steps > 100
+    assert repaired > 0
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_cancelled_again_and_again_it_comes_to_the_same_end(
+    folders: Path, fake_time: FakeTime, seed: int
+) -> None:
+    random = Random(seed)
+    reference, wanted = await reference_run(folders / "reference", fake_time, InlineDisk())
+    folder = folders / "often"
+    result = None
+    while result is None:
+        one = bench(folder, fake_time, InlineDisk())
+        result = await drive(one, random.randrange(10, 80))
+    check_same_end(one, result, reference, wanted)
+
+
+class Keeping(InlineDisk):
+    """Keeps a copy of the folder after each work: what a kill at that moment would leave."""
+
+    def __init__(self, folder: Path, copies: Path) -> None:
+        super().__init__()
+        self.folder, self.copies, self.kept = folder, copies, 0
+
+    async def run(self, work: Callable[[], T]) -> T:
+        result = await super().run(work)
+        if self.folder.exists():
+            shutil.copytree(self.folder, self.copies / str(self.kept))
+            self.kept += 1
+        return result
+
+
+async def test_killed_between_any_two_writes_it_comes_to_the_same_end(
+    folders: Path, fake_time: FakeTime
+) -> None:
+    reference, wanted = await reference_run(folders / "reference", fake_time, InlineDisk())
+    disk = Keeping(folders / "first", folders / "copies")
+    await drive(bench(folders / "first", fake_time, disk))
+    assert disk.kept > 20
+    for number in range(disk.kept):
+        again = bench(folders / "copies" / str(number), fake_time, InlineDisk())
+        check_same_end(again, await drive(again), reference, wanted)
+
+
+async def test_what_the_guard_was_shown_is_shown_again_the_same(folders: Path, fake_time: FakeTime) -> None:
+    live, later = Counting(), Counting()
+    await drive(bench(folders, fake_time, InlineDisk(), guard=live))
+    # The end is taken back: the visit stands before its last verdict.
+    row = json.loads((folders / "cursor.json").read_text())
+    row |= {"awaiting": "model", "result": None, "max_turns": 5}
+    (folders / "cursor.json").write_text(json.dumps(row))
+
+    await drive(bench(folders, fake_time, InlineDisk(), guard=later))
+
+    assert later.seen[: len(live.seen)] == live.seen
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b'{"visit_id": ', b"[]", b"\xff\xfe", b'{"visit_id": "x1:n:1", "seq": 999}']
+)
+async def test_a_cursor_that_is_torn_or_foreign_is_made_anew_from_the_conversation(
+    folders: Path, fake_time: FakeTime, content: bytes
+) -> None:
+    one = bench(folders, fake_time, InlineDisk())
+    await drive(one, 120)
+    (folders / "cursor.json").write_bytes(content)
+
+    again = bench(folders, fake_time, InlineDisk())
+    result = await drive(again)
+
+    assert result is not None
+    assert (result.outcome, result.outputs) == ("done", {"part": "p", "verdict": "final"})
+    assert again.cursor.user_interaction_count == 1
+
+
+async def test_a_folder_in_place_of_the_cursor_is_an_error_of_the_disk_and_nothing_is_lost(
+    folders: Path, fake_time: FakeTime
+) -> None:
+    (folders / "cursor.json").mkdir()
+
+    with pytest.raises(OSError, match=r"cursor\.json"):
+        await bench(folders, fake_time, InlineDisk()).run()
+    (folders / "cursor.json").rmdir()
+
+    result = await drive(bench(folders, fake_time, InlineDisk()))
+    assert result is not None
+    assert result.outcome == "done"
