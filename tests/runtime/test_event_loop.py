@@ -142,11 +142,17 @@ async def test_a_failure_that_passes_is_waited_out_as_backoff(tmp_path: Path, fa
 
     run = asyncio.create_task(bench.run())
     await fake_time.advance(19)
-    assert bench.data(EventType.WORKER_WAITING) == [{"reason": "backoff"}]
+    assert bench.data(EventType.WORKER_WAITING) == [{"reason": "backoff", "seconds": 20, "attempt": 1}]
     await fake_time.advance(20)
 
     assert (await run).outcome == "done"
-    assert bench.data(EventType.WORKER_WAITING) == [{"reason": "backoff"}, {"reason": None}] * 2
+    waits = bench.data(EventType.WORKER_WAITING)
+    assert [(data["reason"], data.get("attempt")) for data in waits] == [
+        ("backoff", 1),
+        (None, None),
+        ("backoff", 2),
+        (None, None),
+    ]
     errors = [data.get("error_type") for data in bench.data(EventType.LLM_CALL_COMPLETED)]
     assert errors == ["TransientModelError", "TransientModelError", None]
 
