@@ -412,6 +412,62 @@ async def test_a_provider_that_litellm_does_not_know_is_refused() -> None:
     assert not isinstance(caught.value, TransientModelError)
 
 
+def anthropic(kind: str, **fields: Any) -> bytes:
+    return f"event: {kind}\ndata: {json.dumps({'type': kind, **fields})}\n\n".encode()
+
+
+CLAUDE = (
+    anthropic(
+        "message_start",
+        message={
+            "id": "m1",
+            "type": "message",
+            "role": "assistant",
+            "content": [],
+            "model": "claude-sonnet-4-5",
+            "usage": {"input_tokens": 25, "output_tokens": 1},
+        },
+    ),
+    anthropic("content_block_start", index=0, content_block={"type": "text", "text": ""}),
+    anthropic("content_block_delta", index=0, delta={"type": "text_delta", "text": "Let me see."}),
+    anthropic("content_block_stop", index=0),
+    anthropic(
+        "content_block_start",
+        index=1,
+        content_block={"type": "tool_use", "id": "t1", "name": "look", "input": {}},
+    ),
+    anthropic(
+        "content_block_delta", index=1, delta={"type": "input_json_delta", "partial_json": '{"place": '}
+    ),
+    anthropic("content_block_delta", index=1, delta={"type": "input_json_delta", "partial_json": '"hive"}'}),
+    anthropic("content_block_stop", index=1),
+    anthropic("message_delta", delta={"stop_reason": "tool_use"}, usage={"output_tokens": 15}),
+    anthropic("message_stop"),
+)
+
+
+async def test_a_provider_with_a_protocol_of_its_own_is_read_the_same_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
+    slow = Refusal(status=429, message="slow", headers={"retry-after": "11"})
+    async with openai_server(Stream(events=CLAUDE), Stream(events=CLAUDE[:4]), slow) as server:
+        monkeypatch.setenv("ANTHROPIC_API_BASE", server.url.removesuffix("/v1"))
+        model = LiteLlmProvider("anthropic/claude-sonnet-4-5")
+        heard: list[str] = []
+        reply = await model.complete(ASKED, TOOLS, heard.append)
+        with pytest.raises(TransientModelError, match="cut"):
+            await model.complete(ASKED, TOOLS)
+        with pytest.raises(TransientModelError) as limited:
+            await model.complete(ASKED, TOOLS)
+
+    assert (reply.text, heard) == ("Let me see.", ["Let me see."])
+    assert reply.tool_calls == (ToolCall("t1", "look", '{"place": "hive"}'),)
+    assert (reply.input_tokens, reply.output_tokens) == (25, 15)
+    assert reply.cost > 0
+    assert limited.value.retry_after == 11
+
+
 async def test_questions_at_once_do_not_mix(serving: Any) -> None:
     answers = [Answer(text=[f"{n} ", "is it"]) for n in range(20)]
     async with serving(*answers):
