@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from queenright.runtime import files
 from queenright.runtime.files import Claim, write_files
@@ -42,10 +43,10 @@ def die_at_every_line(folder: str, copies: str) -> None:
             break
 
 
-def _killer(number: int) -> Callable[[FrameType, str, object], object]:
+def _killer(number: int) -> Callable[[FrameType, str, Any], Any]:
     lines = itertools.count()
 
-    def trace(frame: FrameType, event: str, _: object) -> object:
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
         if frame.f_code.co_filename != files.__file__:
             return None
         if event == "line" and next(lines) == number:

@@ -1,0 +1,204 @@
+import itertools
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from queenright.runtime.checkpoint_store import (
+    Checkpoint,
+    CheckpointBroken,
+    CheckpointNotFound,
+    CheckpointStore,
+    content_hash,
+)
+from queenright.runtime.files import read_json, write_json
+from tests.runtime.damage import damage, damages, remove
+from tests.runtime.test_session_store import execution
+
+
+def store_at(path: Path, now: float = 1_000.0) -> CheckpointStore:
+    numbers = itertools.count()
+    return CheckpointStore(path, clock=lambda: now, ids=lambda: f"id{next(numbers)}")
+
+
+def saved(store: CheckpointStore, memory: dict[str, Any] | None = None) -> Checkpoint:
+    return store.save(
+        session_id="s",
+        graph_id="g",
+        execution_id="e1",
+        node_id="a",
+        reason="node",
+        memory=memory or {},
+        execution=execution(),
+        conversations={"a": 7},
+    )
+
+
+def file(path: Path, checkpoint: Checkpoint) -> Path:
+    return path / f"{checkpoint.checkpoint_id}.json"
+
+
+def ids(checkpoints: list[Checkpoint]) -> list[str]:
+    return [checkpoint.checkpoint_id for checkpoint in checkpoints]
+
+
+def test_what_was_saved_is_loaded_again(tmp_path: Path) -> None:
+    store = store_at(tmp_path / "checkpoints")
+
+    checkpoint = saved(store, {"x": (1, None), "half": "\ud800", "not a number": float("nan")})
+
+    assert store.load(checkpoint.checkpoint_id) == checkpoint
+    assert checkpoint.memory == {"x": [1, None], "half": "\ud800", "not a number": None}
+    assert checkpoint.conversations == {"a": 7}
+    assert checkpoint.execution == execution()
+    assert checkpoint.created_at == 1_000.0
+
+
+def test_each_names_the_one_before_and_its_hash(tmp_path: Path) -> None:
+    store = store_at(tmp_path)
+
+    first, second, third = saved(store), saved(store), saved(store_at(tmp_path, now=1.0))
+
+    assert (first.parent_id, first.parent_hash) == (None, "")
+    assert (second.parent_id, second.parent_hash) == (first.checkpoint_id, first.content_hash)
+    assert (third.parent_id, third.parent_hash) == (second.checkpoint_id, second.content_hash)
+    # Also when the clock was set back.
+    assert ids(store.list_checkpoints()) == ids([third, second, first])
+
+
+def test_the_hash_is_of_all_the_rest_whatever_its_order(tmp_path: Path) -> None:
+    checkpoint = saved(store_at(tmp_path))
+    row = read_json(file(tmp_path, checkpoint))
+
+    assert content_hash(dict(reversed(row.items()))) == checkpoint.content_hash
+    for key in row.keys() - {"content_hash"}:
+        assert content_hash({**row, key: "changed"}) != checkpoint.content_hash
+    assert content_hash({**row, "added": 1}) != checkpoint.content_hash
+
+
+def test_one_that_was_changed_is_refused(tmp_path: Path) -> None:
+    store = store_at(tmp_path)
+    checkpoint = saved(store, {"paid": False})
+    row = read_json(file(tmp_path, checkpoint))
+    write_json(file(tmp_path, checkpoint), {**row, "memory": {"paid": True}})
+
+    with pytest.raises(CheckpointBroken, match="hash"):
+        store.load(checkpoint.checkpoint_id)
+
+
+def test_one_under_another_ones_name_is_refused(tmp_path: Path) -> None:
+    store = store_at(tmp_path)
+    first, second = saved(store), saved(store)
+    write_json(file(tmp_path, second), read_json(file(tmp_path, first)))
+
+    with pytest.raises(CheckpointBroken, match="it is checkpoint"):
+        store.load(second.checkpoint_id)
+
+
+def test_one_whose_parent_was_exchanged_for_another_whole_one_is_refused(tmp_path: Path) -> None:
+    store = store_at(tmp_path)
+    first, second = saved(store), saved(store)
+    row = {**read_json(file(tmp_path, first)), "memory": {"another": "past"}}
+    write_json(file(tmp_path, first), {**row, "content_hash": content_hash(row)})
+
+    with pytest.raises(CheckpointBroken, match="parent"):
+        store.load(second.checkpoint_id)
+    assert store.latest_valid() == store.load(first.checkpoint_id)
+
+
+@pytest.mark.parametrize("parent", ["../../x", "0000000009-x", ""])
+def test_one_whose_parent_could_not_be_is_refused(tmp_path: Path, parent: str) -> None:
+    store = store_at(tmp_path)
+    checkpoint = saved(store)
+    row = {**read_json(file(tmp_path, checkpoint)), "parent_id": parent}
+    write_json(file(tmp_path, checkpoint), {**row, "content_hash": content_hash(row)})
+
+    with pytest.raises(CheckpointBroken, match="parent"):
+        store.load(checkpoint.checkpoint_id)
+
+
+@pytest.mark.parametrize("checkpoint_id", ["", "..", "../0000000001-id0", "0000000001-id9", "x" * 500, "1-x"])
+def test_one_that_is_not_there_is_not_found(tmp_path: Path, checkpoint_id: str) -> None:
+    store = store_at(tmp_path)
+    saved(store)
+
+    with pytest.raises(CheckpointNotFound):
+        store.load(checkpoint_id)
+
+
+def test_no_folder_is_no_checkpoints(tmp_path: Path) -> None:
+    store = store_at(tmp_path / "none")
+
+    assert store.latest_valid() is None
+    assert store.list_checkpoints() == []
+    assert store.prune(1) == 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(broken=st.dictionaries(st.integers(0, 7), damages), litter=st.booleans())
+def test_with_any_of_a_chain_broken_the_newest_whole_one_is_found(
+    broken: dict[int, str], litter: bool
+) -> None:
+    """B74: checkpoints are validated before use; a broken one falls back along the chain."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder)
+        store = store_at(path)
+        chain = [saved(store, {"n": n}) for n in range(8)]
+        for number, kind in broken.items():
+            damage(file(path, chain[number]), kind)
+        if litter:
+            (path / "notes.json").write_bytes(b"{}")
+            (path / "0000000001-id0.json.7-ab.tmp").write_bytes(b"{")
+
+        latest = store.latest_valid()
+
+        whole = [checkpoint for number, checkpoint in enumerate(chain) if number not in broken]
+        assert latest == (whole[-1] if whole else None)
+        assert store.list_checkpoints() == whole[::-1]
+        listed = {n for n, kind in broken.items() if kind not in ("gone", "link to nothing")}
+        assert {skipped.path for skipped in store.skipped} == {file(path, chain[n]) for n in listed}
+
+        # The chain goes on behind the newest whole one, under a number that nobody had.
+        after = saved(store)
+        assert after.parent_id == (latest.checkpoint_id if latest else None)
+        assert store.latest_valid() == after
+
+
+@settings(max_examples=40, deadline=None)
+@given(broken=st.dictionaries(st.integers(0, 7), damages), keep=st.integers(1, 9))
+def test_pruning_never_removes_the_newest_whole_ones(broken: dict[int, str], keep: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder)
+        store = store_at(path)
+        chain = [saved(store) for _ in range(8)]
+        for number, kind in broken.items():
+            damage(file(path, chain[number]), kind)
+        whole = store.list_checkpoints()
+        before = len(os.listdir(path))
+
+        removed = store.prune(keep)
+
+        assert store.list_checkpoints() == whole[:keep]
+        assert len([n for n in os.listdir(path) if n.endswith(".json")]) == before - removed
+        assert store.prune(keep) == 0
+
+
+def test_pruning_to_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        store_at(tmp_path).prune(0)
+
+
+def test_a_folder_in_place_of_the_newest_does_not_stop_the_next(tmp_path: Path) -> None:
+    store = store_at(tmp_path)
+    first, second = saved(store), saved(store)
+    remove(file(tmp_path, second))
+    file(tmp_path, second).mkdir()
+
+    third = saved(store)
+
+    assert third.parent_id == first.checkpoint_id
+    assert ids(store.list_checkpoints()) == ids([third, first])

@@ -1,0 +1,147 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from queenright.instrumentation.steplog import StepLog, step_log_path
+from queenright.runtime.files import newest_lines, write_json
+from queenright.runtime.runtime_logger import EXECUTIONS, RuntimeLogger, VisitRow
+from queenright.runtime.session_store import ExecutionState, SessionStatus, SessionStore
+from tests.runtime.damage import DAMAGES, damage
+
+
+def logger_at(path: Path) -> RuntimeLogger:
+    session = SessionStore(path, clock=lambda: 1.0, ids=lambda: "x").create(
+        graph_id="g", entry_point="start", session_id="s"
+    )
+    return RuntimeLogger(session, path / "runtime_logs")
+
+
+def ended(execution_id: str, status: SessionStatus = SessionStatus.COMPLETED, **more: Any) -> ExecutionState:
+    return ExecutionState(
+        execution_id=execution_id,
+        graph_id="g",
+        entry_point="start",
+        status=status,
+        started_at=1.0,
+        updated_at=5.0,
+        **more,
+    )
+
+
+def visit(node_id: str, number: int) -> VisitRow:
+    return VisitRow(
+        execution_id="e",
+        node_id=node_id,
+        visit=number,
+        outcome="done",
+        verdicts={"accept": 1},
+        started_at=1.0,
+        ended_at=2.0,
+    )
+
+
+def test_the_summary_says_how_the_executions_stand(tmp_path: Path) -> None:
+    logger = logger_at(tmp_path)
+
+    logger.execution_ended(ended("e1", steps=3, input_tokens=10, cost=0.5, input={"secret": "x"}))
+    logger.execution_ended(ended("e2", SessionStatus.FAILED, steps=1, error="no"))
+
+    summary = logger.summary()
+    assert summary["session_id"] == "s"
+    assert summary["totals"] == {
+        "executions": 2,
+        "statuses": {"completed": 1, "failed": 1},
+        "steps": 4,
+        "input_tokens": 10,
+        "output_tokens": 0,
+        "cost": 0.5,
+    }
+    assert [row["execution_id"] for row in summary["executions"]] == ["e1", "e2"]
+    # What it was given and what it made are in the state, not in every log.
+    assert not {"input", "outputs"} & summary["executions"][0].keys()
+
+
+def test_an_execution_that_goes_on_and_ends_again_is_counted_once(tmp_path: Path) -> None:
+    logger = logger_at(tmp_path)
+    logger.execution_ended(ended("e1", SessionStatus.PAUSED, steps=2))
+
+    logger.execution_ended(ended("e1", SessionStatus.COMPLETED, steps=5))
+
+    totals = logger.summary()["totals"]
+    assert (totals["executions"], totals["steps"], totals["statuses"]) == (1, 5, {"completed": 1})
+    lines = list(newest_lines(tmp_path / "runtime_logs" / "executions.jsonl"))
+    assert [(row["session_id"], row["status"]) for row in lines] == [("s", "completed"), ("s", "paused")]
+
+
+def test_a_summary_is_bounded_and_its_totals_are_of_all(tmp_path: Path) -> None:
+    logger = logger_at(tmp_path)
+    logger.execution_ended(ended("first", steps=1))
+    summary = logger.summary()
+    [row] = summary["executions"]
+    rows = [{**row, "execution_id": f"e{n}"} for n in range(EXECUTIONS)]
+    write_json(tmp_path / "sessions" / "s" / "logs" / "summary.json", {**summary, "executions": rows})
+
+    for name in ("last", "very last"):
+        logger.execution_ended(ended(name, steps=1))
+
+    summary = logger.summary()
+    assert len(summary["executions"]) == EXECUTIONS
+    assert summary["earlier"]["steps"] == 2
+    assert summary["totals"]["steps"] == summary["totals"]["executions"] == EXECUTIONS + 2
+
+
+@pytest.mark.parametrize("kind", [kind for kind in DAMAGES if kind not in ("folder", "huge number")])
+def test_a_broken_summary_is_begun_anew(tmp_path: Path, kind: str) -> None:
+    logger = logger_at(tmp_path)
+    logger.execution_ended(ended("e1"))
+    damage(tmp_path / "sessions" / "s" / "logs" / "summary.json", kind)
+
+    assert logger.summary()["executions"] == []
+    logger.execution_ended(ended("e2"))
+
+    assert [row["execution_id"] for row in logger.summary()["executions"]] == ["e2"]
+
+
+@pytest.mark.parametrize("row", [{"execution_id": "e"}, [], {"execution_id": "e", "status": 1}])
+def test_a_summary_of_another_shape_is_as_good_as_none(tmp_path: Path, row: object) -> None:
+    logger = logger_at(tmp_path)
+    logger.execution_ended(ended("e1"))
+    path = tmp_path / "sessions" / "s" / "logs" / "summary.json"
+    write_json(path, {**logger.summary(), "executions": [row]})
+
+    assert logger.summary()["executions"] == []
+
+
+def test_visits_are_told_newest_last(tmp_path: Path) -> None:
+    logger = logger_at(tmp_path)
+    for number in range(4):
+        logger.visit_ended(visit("a" if number % 2 else "b", number))
+
+    assert [row["visit"] for row in logger.details()] == [0, 1, 2, 3]
+    assert [row["visit"] for row in logger.details("a")] == [1, 3]
+    assert [row["visit"] for row in logger.details(limit=2)] == [2, 3]
+    assert [row["visit"] for row in logger.details("b", limit=1)] == [2]
+    assert VisitRow.model_validate(logger.details()[0]) == visit("b", 0)
+
+
+def test_steps_are_read_from_the_step_log_past_what_is_torn(tmp_path: Path) -> None:
+    logger = logger_at(tmp_path)
+    path = step_log_path(tmp_path, "s")
+    log = StepLog(path)
+    log.append({"node_id": "a", "step_index": 0})
+    log.append({"node_id": "b", "step_index": 1})
+    log.close()
+    with path.open("ab") as file:
+        file.write(b'{"node_id": "a", "st')
+
+    assert [row["step_index"] for row in logger.steps()] == [0, 1]
+    assert [row["step_index"] for row in logger.steps("a")] == [0]
+
+
+def test_no_logs_and_a_folder_in_their_place_are_nothing(tmp_path: Path) -> None:
+    logger = logger_at(tmp_path)
+    (tmp_path / "sessions" / "s" / "logs" / "details.jsonl").mkdir(parents=True)
+
+    assert logger.steps() == logger.details() == []
+    assert logger.summary()["totals"]["executions"] == 0

@@ -1,0 +1,423 @@
+import itertools
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from queenright.instrumentation.identity import SessionIdRefused
+from queenright.runtime.files import FileUnusable, locked, read_json, write_json
+from queenright.runtime.session_store import (
+    ExecutionState,
+    PendingNode,
+    Session,
+    SessionBusy,
+    SessionExists,
+    SessionNotFound,
+    SessionState,
+    SessionStatus,
+    SessionStore,
+    execution_key,
+)
+from tests.runtime.damage import damage, damages
+from tests.runtime.test_files import WRITERS, line, writer
+
+
+class Ticking:
+    """A clock that goes on by a second whenever it is read."""
+
+    def __init__(self) -> None:
+        self.now = 1_700_000_000.0
+
+    def __call__(self) -> float:
+        self.now += 1
+        return self.now
+
+
+def store_at(path: Path) -> SessionStore:
+    numbers = itertools.count()
+    return SessionStore(path, clock=Ticking(), ids=lambda: f"{next(numbers):08x}")
+
+
+def made(store: SessionStore, session_id: str | None = None, graph_id: str = "g") -> Session:
+    return store.create(graph_id=graph_id, entry_point="start", session_id=session_id)
+
+
+def execution(status: str = "active", entry_point: str = "start") -> ExecutionState:
+    return ExecutionState.model_validate(
+        {
+            "execution_id": "e1",
+            "graph_id": "g",
+            "entry_point": entry_point,
+            "status": status,
+            "started_at": 1.0,
+            "updated_at": 2.0,
+        }
+    )
+
+
+def put(status: str, entry_point: str = "start") -> dict[str, ExecutionState]:
+    return {execution_key("g", entry_point): execution(status, entry_point)}
+
+
+def test_a_session_has_its_own_folder_and_state(tmp_path: Path) -> None:
+    store = store_at(tmp_path)
+
+    session = store.create(graph_id="g", entry_point="start", agent_id="bee")
+
+    assert session.id == "session_20231114_221321_00000000"
+    assert session.path == session.root == tmp_path / "sessions" / session.id
+    assert store.open(session.id) == session
+    state = store.read_state(session.id)
+    assert (state.session_id, state.graph_id, state.entry_point, state.agent_id) == (
+        session.id,
+        "g",
+        "start",
+        "bee",
+    )
+    assert state.created_at == state.updated_at == 1_700_000_001
+    assert state.status is SessionStatus.ACTIVE
+
+
+def test_by_default_an_id_ends_in_eight_digits_of_its_own(tmp_path: Path) -> None:
+    store = SessionStore(tmp_path, clock=lambda: 0.0)
+
+    ids = {made(store).id for _ in range(20)}
+
+    assert len(ids) == 20
+    assert all(re.fullmatch(r"session_19700101_000000_[0-9a-f]{8}", session_id) for session_id in ids)
+
+
+@pytest.mark.parametrize("session_id", ["", ".", "..", "a/b", "a\\b", "../x", "a\0b", "x" * 201, "ä" * 200])
+def test_a_session_id_that_is_no_folder_name_never_reaches_the_disk(tmp_path: Path, session_id: str) -> None:
+    """B8: a session id with a path separator or `..` is refused with a clear error, by all that take one."""
+    store = store_at(tmp_path / "base")
+
+    for take in (
+        lambda: made(store, session_id),
+        lambda: store.open(session_id),
+        lambda: store.read_state(session_id),
+        lambda: store.delete_session(session_id),
+    ):
+        with pytest.raises(SessionIdRefused, match="refused"):
+            take()
+
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("graph_id", ["", "..", "a/b", "../../x"])
+def test_a_graph_id_that_is_no_folder_name_is_refused(tmp_path: Path, graph_id: str) -> None:
+    store = store_at(tmp_path)
+
+    with pytest.raises(ValueError, match="pattern"):
+        store.shared(made(store), graph_id)
+
+
+def test_a_session_is_made_once(tmp_path: Path) -> None:
+    store = store_at(tmp_path)
+    made(store, "mine")
+    (tmp_path / "sessions" / "file").write_bytes(b"")
+
+    for session_id in ("mine", "file"):
+        with pytest.raises(SessionExists):
+            made(store, session_id)
+
+
+def test_the_folder_of_a_step_log_is_no_session_until_it_is_made_one(tmp_path: Path) -> None:
+    store = store_at(tmp_path)
+    (tmp_path / "sessions" / "mine" / "logs").mkdir(parents=True)
+
+    with pytest.raises(SessionNotFound):
+        store.open("mine")
+    assert store.list_sessions() == []
+    assert store.skipped == []
+
+    assert made(store, "mine").logs.is_dir()
+    assert store.open("mine").id == "mine"
+
+
+def test_a_graph_that_shares_a_session_has_its_own_folder_and_the_same_state(tmp_path: Path) -> None:
+    store = store_at(tmp_path)
+    session = made(store)
+
+    shared = store.shared(session, "judge")
+
+    assert shared.conversations == session.root / "graphs" / "judge" / "conversations"
+    assert {shared.artifacts.parent, shared.checkpoints.parent, shared.logs.parent} == {shared.path}
+    store.update(shared, lambda state: state.memory.update(x=1))
+    assert store.read_state(session.id).memory == {"x": 1}
+
+
+def test_an_entry_point_keeps_its_session_over_restarts(tmp_path: Path) -> None:
+    first = store_at(tmp_path).persistent("g", "tick")
+    store = store_at(tmp_path)
+    made(store, "a newer one of another entry point")
+
+    assert store.persistent("g", "tick") == first
+    assert store.persistent("g", "other") != first
+    assert store.persistent("h", "tick") not in (first, store.persistent("g", "other"))
+
+
+def test_an_entry_point_whose_state_is_broken_gets_a_new_session(tmp_path: Path) -> None:
+    store = store_at(tmp_path)
+    first = store.persistent("g", "tick")
+    damage(first.root / "state.json", "torn")
+
+    second = store.persistent("g", "tick")
+
+    assert second != first
+    assert first.root.is_dir()
+
+
+def test_a_change_is_read_again_whole(tmp_path: Path) -> None:
+    store = store_at(tmp_path)
+    session = made(store)
+
+    def change(state: SessionState) -> None:
+        run = execution("paused")
+        run.pending = [PendingNode(node_id="b", visit=2, input={"x": [1]})]
+        run.path = [f"n{n}" for n in range(300)]
+        state.executions[execution_key("g", "start")] = run
+        state.memory["tuple"] = (1, 2)
+
+    state = store.update(session, change)
+
+    assert state == store.read_state(session.id)
+    assert state.memory == {"tuple": [1, 2]}
+    [run] = state.executions.values()
+    assert run.path == [f"n{n}" for n in range(100, 300)]
+    assert state.updated_at > state.created_at
+
+
+def test_a_change_that_fails_or_makes_no_state_changes_nothing(tmp_path: Path) -> None:
+    store = store_at(tmp_path)
+    session = made(store)
+    before = (session.root / "state.json").read_bytes()
+
+    def fail(state: SessionState) -> None:
+        state.memory["x"] = 1
+        raise KeyError("mine")
+
+    def spoil(state: SessionState) -> None:
+        state.memory["x"] = object()
+
+    with pytest.raises(KeyError):
+        store.update(session, fail)
+    with pytest.raises(ValueError, match="object"):
+        store.update(session, spoil)
+
+    assert (session.root / "state.json").read_bytes() == before
+
+
+def test_a_clock_that_is_set_back_does_not_make_a_state_older(tmp_path: Path) -> None:
+    session = made(store_at(tmp_path))
+
+    state = SessionStore(tmp_path, clock=lambda: 5.0).update(session, lambda _: None)
+
+    assert state.updated_at == state.created_at
+
+
+def test_two_processes_that_change_a_state_lose_nothing(tmp_path: Path) -> None:
+    store = store_at(tmp_path)
+    session = made(store)
+    command = [sys.executable, str(WRITERS), "count", str(tmp_path), session.id, "200"]
+
+    processes = [subprocess.Popen(command) for _ in range(2)]
+
+    assert [process.wait() for process in processes] == [0, 0]
+    assert store.read_state(session.id).memory == {"count": 400}
+
+
+@pytest.mark.parametrize(
+    ("statuses", "status"),
+    [
+        (["completed", "failed", "paused", "active"], "active"),
+        (["completed", "failed", "paused"], "paused"),
+        (["completed", "cancelled", "failed"], "failed"),
+        (["completed", "cancelled"], "cancelled"),
+        (["completed"], "completed"),
+        (["completed", "meditating"], "unknown"),
+    ],
+)
+def test_a_session_stands_as_the_worst_of_its_executions(statuses: list[str], status: str) -> None:
+    state = SessionState(session_id="s", graph_id="g", entry_point="start", created_at=0, updated_at=0)
+    for number, word in enumerate(statuses):
+        state.executions |= put(word, f"e{number}")
+
+    assert state.status == status
+
+
+@pytest.mark.parametrize("word", ["meditating", "", None, 7, ["active"], {}])
+def test_a_word_of_another_version_is_unknown(word: object) -> None:
+    row = {**execution().model_dump(), "status": word}
+
+    assert ExecutionState.model_validate(row).status is SessionStatus.UNKNOWN
+
+
+def test_a_state_that_a_newer_version_wrote_is_refused_and_left_alone(tmp_path: Path) -> None:
+    store = store_at(tmp_path)
+    session = made(store)
+    path = session.root / "state.json"
+    write_json(path, {**read_json(path), "schema_version": 2, "new": "precious"})
+
+    with pytest.raises(FileUnusable, match="newer"):
+        store.update(session, lambda _: None)
+
+    assert read_json(path)["new"] == "precious"
+
+
+def test_what_is_wrong_with_a_state_is_said_without_what_is_in_it(tmp_path: Path) -> None:
+    store = store_at(tmp_path)
+    session = made(store)
+    path = session.root / "state.json"
+    write_json(path, {**read_json(path), "memory": "sk-secret", "created_at": "sk-secret"})
+
+    with pytest.raises(FileUnusable, match=r"created_at.*memory") as caught:
+        store.read_state(session.id)
+
+    assert "sk-secret" not in str(caught.value)
+
+
+def test_a_copy_of_a_session_under_another_name_is_not_that_session(tmp_path: Path) -> None:
+    store = store_at(tmp_path)
+    session = made(store)
+    write_json(tmp_path / "sessions" / "copy" / "state.json", read_json(session.root / "state.json"))
+
+    assert [state.session_id for state in store.list_sessions()] == [session.id]
+    assert [skipped.path.parent.name for skipped in store.skipped] == ["copy"]
+
+
+def test_sessions_are_listed_newest_first(tmp_path: Path) -> None:
+    store = store_at(tmp_path)
+    ids = [made(store, name).id for name in ("z", "a", "m", "b")]
+    for session_id, status in zip(ids, ["completed", "failed", "completed", "paused"], strict=True):
+        store.update(store.open(session_id), lambda state, s=status: state.executions.update(put(s)))  # type: ignore[misc]
+
+    assert [state.session_id for state in store.list_sessions()] == ids[::-1]
+    completed = store.list_sessions(status=SessionStatus.COMPLETED)
+    assert [state.session_id for state in completed] == ["m", "z"]
+    assert [state.session_id for state in store.list_sessions(limit=2)] == ["b", "m"]
+    assert [s.session_id for s in store.list_sessions(status=SessionStatus.COMPLETED, limit=1)] == ["m"]
+
+
+def test_no_folder_is_no_sessions(tmp_path: Path) -> None:
+    assert store_at(tmp_path / "none").list_sessions() == []
+
+
+@settings(max_examples=40, deadline=None)
+@given(broken=st.dictionaries(st.integers(0, 5), damages), litter=st.booleans())
+def test_whatever_lies_there_the_whole_sessions_are_listed(broken: dict[int, str], litter: bool) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        store = store_at(Path(folder))
+        for number in range(6):
+            made(store, f"s{number}")
+        for number, kind in broken.items():
+            damage(Path(folder) / "sessions" / f"s{number}" / "state.json", kind)
+        if litter:
+            (Path(folder) / "sessions" / "README").write_bytes(b"\xff")
+            (Path(folder) / "sessions" / "empty").mkdir()
+
+        listed = [state.session_id for state in store.list_sessions()]
+
+        assert listed == [f"s{n}" for n in range(5, -1, -1) if n not in broken]
+        missing = {n for n, kind in broken.items() if kind in ("gone", "link to nothing")}
+        assert {s.path.parent.name for s in store.skipped} == {f"s{n}" for n in broken.keys() - missing}
+
+
+def test_a_session_and_graph_have_one_writer(tmp_path: Path) -> None:
+    store = store_at(tmp_path)
+    session = made(store)
+    claim = store.claim(session)
+
+    with pytest.raises(SessionBusy, match=str(os.getpid())):
+        store.claim(session)
+
+    store.claim(store.shared(session, "judge")).release()
+    claim.release()
+    store.claim(session).release()
+
+
+def test_a_claim_is_free_when_its_process_was_killed(tmp_path: Path) -> None:
+    store = store_at(tmp_path)
+    session = made(store)
+    with writer("hold", session.path / ".lock") as process:
+        assert line(process) == "held"
+        with pytest.raises(SessionBusy) as caught:
+            store.claim(session)
+        assert caught.value.pid == process.pid
+
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+        store.claim(session).release()
+
+
+def test_whoever_claims_a_session_removes_what_a_killed_writer_left(tmp_path: Path) -> None:
+    store = store_at(tmp_path)
+    session = made(store)
+    left = [
+        session.root / "state.json.7-ab.tmp",
+        session.conversations / "a" / "parts" / "0000000001.json.7-ab.tmp",
+        session.checkpoints / "x.tmp",
+    ]
+    others = [session.artifacts / "mine.tmp", session.root / "graphs" / "judge" / "logs" / "x.tmp"]
+    for path in left + others:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"half")
+
+    store.claim(session).release()
+
+    assert [path.exists() for path in left + others] == [False] * 3 + [True] * 2
+
+
+def test_a_session_is_deleted_whole(tmp_path: Path) -> None:
+    store = store_at(tmp_path)
+    session, other = made(store), made(store)
+    (session.artifacts / "deep").mkdir(parents=True)
+    # A delete that was killed before it was done.
+    (tmp_path / "sessions.deleted" / "half").mkdir(parents=True)
+
+    store.delete_session(session.id)
+
+    assert [state.session_id for state in store.list_sessions()] == [other.id]
+    assert os.listdir(tmp_path / "sessions.deleted") == []
+    for take in (
+        lambda: store.delete_session(session.id),
+        lambda: store.open(session.id),
+        lambda: store.read_state(session.id),
+        lambda: store.update(session, lambda _: None),
+        lambda: store.claim(session),
+    ):
+        with pytest.raises(SessionNotFound):
+            take()
+    assert not session.root.exists()
+
+
+def test_a_session_is_not_deleted_while_anybody_writes_in_it(tmp_path: Path) -> None:
+    store = store_at(tmp_path)
+    session = made(store)
+    for writing in (session, store.shared(session, "judge")):
+        claim = store.claim(writing)
+
+        with pytest.raises(SessionBusy):
+            store.delete_session(session.id)
+
+        claim.release()
+    assert store.read_state(session.id).session_id == session.id
+    store.delete_session(session.id)
+
+
+def test_the_lock_of_a_state_is_free_after_each_call(tmp_path: Path) -> None:
+    store = store_at(tmp_path)
+    session = made(store)
+    store.update(session, lambda _: None)
+    store.claim(session).release()
+
+    with locked(session.root / "state.json.lock", wait=False):
+        pass
