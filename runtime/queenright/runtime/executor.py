@@ -194,6 +194,9 @@ class GraphExecutor:
                 # The nodes that failed have ended: they are visited anew.
                 again, now.pending = [(p.node_id, p.input) for p in now.pending], []
                 self._add(now, again)
+            elif not now.visits:
+                # It was interrupted between being written down and entering its first node.
+                self._add(now, [(self._entry_node, now.input)])
             for pending in now.pending:
                 state.memory.update(self._unfinished_outputs(now, pending))
             now.status = SessionStatus.ACTIVE
