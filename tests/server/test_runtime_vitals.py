@@ -1,0 +1,423 @@
+"""What the runtime's own workers say comes to the vital signs that it should; time is moved by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from queenright.health.findings import FindingKind, HealthState
+from queenright.health.monitor import HealthMonitor, WorkerHealth
+from queenright.health.settings import HealthSettings
+from queenright.health.summary import summarise
+from queenright.instrumentation.identity import SessionIdRefused
+from queenright.instrumentation.names import WaitingReason
+from queenright.runtime.agent_runtime import AgentRuntime
+from queenright.runtime.bus import EventBus
+from queenright.runtime.events import AgentEvent
+from queenright.runtime.execution import ExecutionResult
+from queenright.runtime.graph import EntryPointSpec, GraphSpec, NodeSpec
+from queenright.runtime.model import Message, ModelReply, OnText, ToolCall, ToolSpec, TransientModelError
+from queenright.runtime.tools import Tool
+from queenright.server.guards import health_guard
+from tests.runtime.conftest import FakeTime
+
+MINUTE = 60.0
+AGENT = "bee"
+
+Reply = ModelReply | Exception | Callable[[], Awaitable[ModelReply]]
+
+
+class Model:
+    """Answers from a list; a function in it is awaited; at the end it says that it is done."""
+
+    name = "listed"
+
+    def __init__(self) -> None:
+        self.replies: Sequence[Reply] = ()
+
+    async def complete(
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
+    ) -> ModelReply:
+        reply, self.replies = (
+            (self.replies[0], self.replies[1:]) if self.replies else (ModelReply(text="done"), ())
+        )
+        if isinstance(reply, Exception):
+            raise reply
+        return reply if isinstance(reply, ModelReply) else await reply()
+
+
+class Nothing(BaseModel):
+    pass
+
+
+class Watched:
+    """A runtime with one worker on it, and the monitor that hears what it says."""
+
+    def __init__(self, path: Path, time: FakeTime) -> None:
+        self.path, self.time = path, time
+        self.settings = HealthSettings()
+        self.monitor = HealthMonitor(self.settings)
+        self.model = Model()
+        self.tools: list[Tool] = []
+        self.open()
+
+    def open(self) -> None:
+        """Begin another life of the process on the same folder."""
+        self.bus = EventBus(on_publish=self._see)
+        self.runtime = AgentRuntime(
+            bus=self.bus,
+            storage=self.path,
+            clock=self.time,
+            monotonic=self.time,
+            sleep=self.time.sleep,
+            disk=self.time.disk,
+            guards=health_guard(self.settings),
+        )
+
+    def _see(self, events: Sequence[AgentEvent]) -> None:
+        for event in events:
+            self.monitor.apply(event, self.time.now)
+
+    async def load(self, **node: Any) -> None:
+        fields: dict[str, Any] = {"system_prompt": "work", "model_timeout_seconds": 10_000} | node
+        spec = NodeSpec(id="work", **fields)
+        graph = GraphSpec(id="hive", nodes=(spec,), entry_points=(EntryPointSpec(id="e", node_id="work"),))
+        self.runtime.add_graph(graph, model=self.model, tools=self.tools, agent_id=AGENT, primary=True)
+        await self.runtime.start()
+
+    async def begin(self, **given: Any) -> str:
+        execution_id = await self.runtime.trigger("e", {"message": "go"}, **given)
+        await self.time.settle()
+        return execution_id
+
+    async def run(self) -> ExecutionResult:
+        return await self.runtime.wait(await self.begin())
+
+    async def pass_time(self, minutes: float) -> None:
+        await self.time.advance(minutes * MINUTE)
+        self.monitor.advance(self.time.now)
+
+    def hangs(self, minutes: float) -> Callable[[], Awaitable[ModelReply]]:
+        async def hang() -> ModelReply:
+            await self.time.sleep(minutes * MINUTE)
+            return ModelReply(text="at last")
+
+        return hang
+
+    def slow_tool(self, minutes: float, timeout: float | None = None) -> Tool:
+        async def run(given: Nothing) -> str:
+            await self.time.sleep(minutes * MINUTE)
+            return f"done at {self.time.now}"
+
+        return Tool("dig", "Dig.", Nothing, run, timeout_seconds=timeout)
+
+    @property
+    def health(self) -> WorkerHealth:
+        health = self.monitor.get(AGENT)
+        assert health is not None
+        return health
+
+    @property
+    def found(self) -> list[FindingKind]:
+        return [finding.kind for finding in self.health.findings]
+
+
+@pytest.fixture
+async def watched(tmp_path: Path) -> AsyncIterator[Watched]:
+    watched = Watched(tmp_path, FakeTime())
+    yield watched
+    await watched.runtime.stop()
+
+
+def using(*tools: str) -> ModelReply:
+    return ModelReply(tool_calls=tuple(ToolCall(f"c{n}", tool, "{}") for n, tool in enumerate(tools)))
+
+
+# -- sessions and lives -------------------------------------------------------------------------
+
+
+async def test_a_finding_in_the_start_grace_is_no_reason_for_a_ticket_and_after_it_is(
+    watched: Watched,
+) -> None:
+    """B1."""
+    watched.tools = [Tool("look", "Look.", Nothing, lambda _: "the same")]
+    watched.model.replies = [using("look")] * 4 + [watched.hangs(60)]
+    await watched.load(tools=("look",))
+    await watched.begin()
+    in_grace = {f.kind: f.ticket for f in watched.health.findings}
+
+    await watched.pass_time(2)
+
+    assert in_grace[FindingKind.DOOM_LOOP] is False
+    assert {f.kind: f.ticket for f in watched.health.findings}[FindingKind.DOOM_LOOP] is True
+
+
+async def test_a_stall_is_counted_from_the_new_lifes_own_events(watched: Watched) -> None:
+    """B1: a day between two lives of one session is no stall."""
+    watched.model.replies = [watched.hangs(600)]
+    await watched.load()
+    await watched.begin()
+    session = watched.health.vitals.session_id
+    await watched.runtime.stop()
+    await watched.pass_time(24 * 60)
+
+    watched.open()
+    watched.model.replies = [watched.hangs(600)]
+    await watched.load()
+    await watched.runtime.resume(session)
+    await watched.time.settle()
+    await watched.pass_time(3)
+    fresh = watched.found
+    await watched.pass_time(2)
+
+    assert fresh == []
+    assert watched.found == [FindingKind.STALL]
+    assert watched.health.vitals.session_id == session
+
+
+async def test_no_agent_was_heard_of_before_its_first_run(watched: Watched) -> None:
+    """B2: a graph that is loaded and idle is no worker yet."""
+    await watched.load()
+    await watched.pass_time(60)
+
+    assert watched.monitor.get(AGENT) is None
+
+
+async def test_the_session_at_work_is_the_one_that_is_shown(watched: Watched) -> None:
+    """B3: also when another one was begun and ended later; both are monitored."""
+    watched.model.replies = [watched.hangs(60)]
+    await watched.load(max_turns=5)
+    await watched.begin()
+    at_work = watched.health.vitals.session_id
+    await watched.pass_time(1)
+    # The entry point runs one at a time; another session ends while this one hangs.
+    other = AgentRuntime(bus=watched.bus, storage=watched.path / "other", clock=watched.time)
+    graph = watched.runtime.get_graph()
+    other.add_graph(graph, model=Model(), agent_id=AGENT)
+    await other.start()
+    done = await other.wait(await other.trigger("e", {"message": "go"}))
+    await other.stop()
+
+    assert watched.health.vitals.session_id == at_work
+    over = watched.monitor.get(AGENT, done.session_id)
+    assert over is not None
+    assert over.vitals.ended
+
+
+async def test_how_a_run_stands_is_how_its_session_is_told(watched: Watched) -> None:
+    """B4: active, paused, completed, failed, cancelled."""
+    await watched.load()
+
+    def status() -> str:
+        return str(summarise(watched.health, watched.time.now)["status"])
+
+    await watched.run()
+    told = [status()]
+    watched.model.replies = [watched.hangs(600)] * 3
+    execution = await watched.begin()
+    told.append(status())
+    await watched.runtime.pause_execution(execution)
+    told.append(status())
+    watched.time.now += 1
+    await watched.runtime.resume(watched.health.vitals.session_id)
+    await watched.time.settle()
+    told.append(status())
+    await watched.runtime.cancel_execution(execution)
+    told.append(status())
+
+    assert told == ["completed", "active", "paused", "active", "cancelled"]
+
+
+async def test_a_run_that_fails_is_told_as_failed_and_failing(watched: Watched) -> None:
+    """B4."""
+    watched.model.replies = [RuntimeError("the model is broken")]
+    await watched.load(model_attempts=1)
+
+    result = await watched.run()
+
+    assert not result.succeeded
+    assert summarise(watched.health, watched.time.now)["status"] == "failed"
+    assert watched.health.state is HealthState.FAILING
+
+
+async def test_a_new_run_is_a_new_session_and_starts_a_new_trend(watched: Watched) -> None:
+    """B5: its step count is lower than the last one's, and that is no stall."""
+    watched.tools = [Tool("look", "Look.", Nothing, lambda _: f"at {watched.time.now}")]
+    watched.model.replies = [using("look")] * 5
+    await watched.load(tools=("look",))
+    await watched.run()
+    first = watched.health.vitals
+    watched.time.now += 1
+    watched.model.replies = [watched.hangs(1)]
+    await watched.begin()
+    second = watched.health.vitals
+
+    assert (first.steps_total, second.steps_total) == (6, 0)
+    assert first.session_id != second.session_id
+    assert watched.found == []
+
+
+async def test_a_session_outside_its_folder_is_refused(watched: Watched) -> None:
+    """B8: nothing was run, and nobody is a worker because of it."""
+    await watched.load()
+    result = await watched.runtime.wait(await watched.runtime.trigger("e", session_id="../../etc"))
+
+    assert result.error_type == SessionIdRefused.__name__
+    assert "must be 1 to 200 printable characters without '/'" in result.error
+    assert watched.monitor.get(AGENT) is None
+
+
+# -- waiting and stalls -------------------------------------------------------------------------
+
+
+async def test_three_hours_waiting_for_a_user_are_no_stall_and_silence_counts_from_the_reply(
+    watched: Watched,
+) -> None:
+    """B17."""
+    watched.model.replies = [ModelReply(text="What would you like?"), watched.hangs(600)]
+    await watched.load(client_facing=True)
+    await watched.begin()
+    await watched.pass_time(180)
+    waiting = (watched.health.vitals.waiting, watched.found)
+
+    assert await watched.runtime.inject_input("work", "honey")
+    await watched.time.settle()
+    replied = watched.time.now
+    await watched.pass_time(3.9)
+    before = watched.found
+    await watched.pass_time(0.1)
+
+    assert waiting == (WaitingReason.USER_INPUT, [])
+    assert before == []
+    [finding] = watched.health.findings
+    assert (finding.kind, finding.since) == (FindingKind.STALL, replied)
+
+
+async def test_a_run_that_is_paused_does_not_stall(watched: Watched) -> None:
+    """B18: paused, or stopped by whoever runs it."""
+    watched.model.replies = [watched.hangs(600)]
+    await watched.load()
+    await watched.runtime.pause_execution(await watched.begin())
+    await watched.pass_time(180)
+
+    assert (watched.health.vitals.waiting, watched.found) == (WaitingReason.PAUSED, [])
+
+
+async def test_backing_off_from_a_rate_limit_is_shown_as_such_and_no_stall(watched: Watched) -> None:
+    """B18."""
+    watched.model.replies = [TransientModelError("rate limit", retry_after=30 * MINUTE)]
+    await watched.load()
+    await watched.begin()
+    await watched.pass_time(20)
+    waiting = (watched.health.vitals.waiting, watched.found)
+    await watched.pass_time(20)
+
+    assert waiting == (WaitingReason.BACKOFF, [])
+    assert watched.health.vitals.ended
+
+
+async def test_a_call_of_a_model_that_hangs_before_the_first_step_is_seen(watched: Watched) -> None:
+    """B19, B25: from exactly the threshold on."""
+    watched.model.replies = [watched.hangs(600)]
+    await watched.load()
+    await watched.begin()
+    await watched.pass_time(3.99)
+    before = watched.found
+    await watched.pass_time(0.01)
+
+    assert before == []
+    assert watched.found == [FindingKind.STALL]
+    assert "in an LLM call" in watched.health.findings[0].evidence
+
+
+async def test_fifteen_slow_calls_of_a_tool_in_one_step_are_activity(watched: Watched) -> None:
+    """B20."""
+    durations = iter(range(1, 16))
+
+    async def dig(given: Nothing) -> str:
+        await watched.time.sleep(next(durations) * 3 * MINUTE)
+        return f"done at {watched.time.now}"
+
+    watched.tools = [Tool("dig", "Dig.", Nothing, dig, timeout_seconds=50 * MINUTE)]
+    watched.model.replies = [using(*["dig"] * 15)]
+    await watched.load(tools=("dig",))
+    await watched.begin()
+    seen = []
+    for _ in range(44):
+        await watched.pass_time(1)
+        seen += watched.found
+
+    assert seen == []
+    assert watched.health.vitals.tool_calls_total == 14
+
+
+async def test_a_tool_that_declared_its_time_may_take_it_and_is_ended_by_the_runtime_after_it(
+    watched: Watched,
+) -> None:
+    """B21: 30 of 40 minutes are no stall; after 40 the node goes on without it."""
+    watched.tools = [watched.slow_tool(100, timeout=40 * MINUTE)]
+    watched.model.replies = [using("dig"), watched.hangs(600)]
+    await watched.load(tools=("dig",))
+    await watched.begin()
+    await watched.pass_time(30)
+    running = (watched.health.vitals.tool, watched.health.vitals.tool_timeout, watched.found)
+    await watched.pass_time(11)
+
+    assert running == ("dig", 40 * MINUTE, [])
+    assert (watched.health.vitals.tool, watched.health.vitals.error_count) == ("", 1)
+
+
+async def test_a_process_that_freezes_in_a_tool_is_a_stall_once_the_declared_time_is_over(
+    watched: Watched,
+) -> None:
+    """B21: at 41 of 40 minutes; nobody in that process can end the call any more."""
+    watched.tools = [watched.slow_tool(100, timeout=40 * MINUTE)]
+    watched.model.replies = [using("dig")]
+    await watched.load(tools=("dig",))
+    await watched.begin()
+    watched.monitor.advance(watched.time.now + 39 * MINUTE)
+    before = watched.found
+    watched.monitor.advance(watched.time.now + 41 * MINUTE)
+
+    assert before == []
+    assert FindingKind.STALL in watched.found
+
+
+# -- a restart ----------------------------------------------------------------------------------
+
+
+async def test_a_loop_that_a_restart_interrupts_is_found_where_it_would_have_been(watched: Watched) -> None:
+    """B33: by the monitor and by the guard, between call two and three (killed: `test_runtime_workers`)."""
+    watched.tools = [Tool("look", "Look.", Nothing, lambda _: "the same")]
+    watched.model.replies = [using("look"), using("look"), watched.hangs(600)]
+    await watched.load(tools=("look",))
+    await watched.begin()
+    session = watched.health.vitals.session_id
+    before = watched.found
+    await watched.runtime.stop()
+
+    watched.time.now += 1
+    watched.open()
+    shown: list[str] = []
+
+    async def listen() -> ModelReply:
+        shown.append("asked")
+        await asyncio.sleep(0)
+        return using("look")
+
+    watched.model.replies = [listen, watched.hangs(600)]
+    await watched.load(tools=("look",))
+    await watched.runtime.resume(session)
+    await watched.time.settle()
+
+    conversation = watched.path / "sessions" / session / "conversations" / "work" / "parts"
+    said = [part.read_text("utf-8") for part in sorted(conversation.iterdir())]
+    assert before == []
+    assert shown == ["asked"]
+    assert FindingKind.DOOM_LOOP in watched.found
+    assert "look was called 3 times with the same arguments and result" in said[-1]
