@@ -91,7 +91,7 @@ async def _soak(storage: Path) -> tuple[list[_Use], int, int]:
         spec,
         model=_Worker(),
         tools=[Tool("look", "Look.", _Look, _look)],
-        functions={"count": int},
+        functions={"count": lambda seen: int(seen)},
         agent_id="worker",
         primary=True,
     )

@@ -30,12 +30,20 @@ def wanted(name: str) -> list[Requirement]:
     project: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
     extras = project["project"]["optional-dependencies"]
     groups = project["dependency-groups"]
-    texts = [*project["project"]["dependencies"], *extras["server"], *groups["build"]]
+    texts = [*project["project"]["dependencies"], *extras["server"], *extras["mcp"], *groups["build"]]
     if name != "run":
         texts += extras["llm"]
     if name == "dev":
         texts += [text for text in groups["dev"] if isinstance(text, str)]
-    return [Requirement(text) for text in texts]
+    requirements = [Requirement(text) for text in texts]
+    own = [
+        Requirement(text)
+        for r in requirements
+        if r.name == "queenright"
+        for e in r.extras
+        for text in extras[e]
+    ]
+    return [r for r in requirements if r.name != "queenright"] + own
 
 
 @pytest.mark.parametrize("name", FILES)

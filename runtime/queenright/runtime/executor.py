@@ -562,7 +562,10 @@ def _wanted(
     """Return what a function has parameters for; all of it where its node says what its inputs are."""
     if spec is not None and spec.input_keys:
         return given
-    parameters = inspect.signature(function).parameters
+    try:
+        parameters = inspect.signature(function).parameters
+    except ValueError:  # some builtins have none that can be read, and take what they are given
+        return given if spec is not None else {}
     if spec is not None and any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         return given
     return {key: value for key, value in given.items() if key in parameters}
