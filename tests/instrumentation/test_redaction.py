@@ -102,3 +102,11 @@ def test_a_huge_text_costs_no_more_than_a_long_one(unit: str) -> None:
     redact(text)
 
     assert time.process_time() - start < 1.0
+
+
+@pytest.mark.parametrize(
+    "text", ["password=hunter2", 'api_key: "abc"', "--token abc", "Bearer abcdef0123456789"]
+)
+def test_what_was_masked_before_stays_as_it_is(text: str) -> None:
+    assert redact(redact(text)) == redact(text)
+    assert MASK in redact(text)

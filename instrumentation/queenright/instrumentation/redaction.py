@@ -43,6 +43,7 @@ _NAMED = re.compile(
       ["']? \s{0,3} (?: => | [:=] ) \s{0,3}
     | --(?:password|passwd|token|secret|api-key|access-key)\s+
     )
+    (?! \[redacted\] )  # what was masked before stays as it is
     (?: "(?:[^"\\]|\\.){1,2048}(?:"|\Z) | '(?:[^'\\]|\\.){1,2048}(?:'|\Z) | [^\s"',;&|)}\]]+ )
     """
 )

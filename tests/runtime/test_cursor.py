@@ -1,0 +1,159 @@
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queenright.instrumentation.names import Verdict
+from queenright.runtime.cursor import GUARD_ROWS, NodeCursor
+from queenright.runtime.entries import Draft, Entry, EntryKind
+from queenright.runtime.model import Message, ToolCall
+
+
+def entry(seq: int, kind: EntryKind, message: Message, visit: str = "v", **data: Any) -> Entry:
+    return Entry.of(Draft(kind=kind, message=message, visit_id=visit, data=data), seq=seq, at=float(seq))
+
+
+def said(seq: int, *calls: str, text: str = "", visit: str = "v", **data: Any) -> Entry:
+    made = tuple(ToolCall(f"{seq}-{n}", name, "{}") for n, name in enumerate(calls))
+    return entry(
+        seq, EntryKind.ASSISTANT, Message(role="assistant", content=text, tool_calls=made), visit, **data
+    )
+
+
+def answered(seq: int, call: str, visit: str = "v", **data: Any) -> Entry:
+    return entry(seq, EntryKind.TOOL, Message(role="tool", content="x", tool_call_id=call), visit, **data)
+
+
+def standing(cursor: NodeCursor) -> tuple[str, str | None, int]:
+    return cursor.awaiting, cursor.question, cursor.user_interaction_count
+
+
+def told(seq: int, kind: EntryKind, text: str = "words", visit: str = "v", **data: Any) -> Entry:
+    return entry(seq, kind, Message(role="user", content=text), visit, **data)
+
+
+def folded(*entries: Entry) -> NodeCursor:
+    cursor = NodeCursor(visit_id="v")
+    for each in entries:
+        cursor.fold(each)
+    return cursor
+
+
+def test_a_turn_is_followed_to_its_verdict() -> None:
+    cursor = folded(told(1, EntryKind.INPUT))
+    assert cursor.awaiting == "model"
+
+    cursor.fold(said(2, "look", "set_output", text="I look.", input_tokens=7, output_tokens=3, cost=0.5))
+    assert (cursor.awaiting, cursor.unanswered) == ("tools", ["2-0", "2-1"])
+    cursor.fold(answered(3, "2-1", outputs={"a": 1}))
+    assert (cursor.awaiting, cursor.outputs, cursor.outputs_set) == ("tools", {"a": 1}, True)
+    cursor.fold(answered(4, "2-0", tool="look"))
+    assert (cursor.awaiting, cursor.iteration, cursor.tool_calls) == ("verdict", 1, 2)
+    assert (cursor.input_tokens, cursor.output_tokens, cursor.cost) == (7, 3, 0.5)
+
+    cursor.judged(Verdict.CONTINUE, "", 5.0)
+    assert (cursor.awaiting, cursor.verdicts) == ("model", ["CONTINUE"])
+    assert [row["type"] for row in cursor.guard] == [
+        "llm_call_completed",
+        "tool_call_completed",
+        "tool_call_completed",
+        "step_completed",
+    ]
+
+
+def test_words_alone_await_their_verdict_and_being_sent_back_is_one() -> None:
+    cursor = folded(
+        told(1, EntryKind.INPUT),
+        said(2, text="Well."),
+        told(3, EntryKind.FEEDBACK, "More.", source="judge", verdict="RETRY"),
+    )
+
+    assert (cursor.awaiting, cursor.retries, cursor.verdicts, cursor.text) == ("model", 1, ["RETRY"], "Well.")
+    assert cursor.guard[-1] == {
+        "type": "step_completed",
+        "time": 3.0,
+        "data": {"index": 1, "verdict": "RETRY", "text": "More."},
+    }
+
+
+def test_a_question_is_kept_until_the_user_speaks() -> None:
+    cursor = folded(told(1, EntryKind.INPUT), said(2, "ask_user"), answered(3, "2-0", question="Which?"))
+    assert (cursor.asked, cursor.awaiting) == (["Which?"], "verdict")
+    cursor.awaiting, cursor.question = "user", "Which?"
+
+    cursor.fold(told(4, EntryKind.USER, inbox="i1"))
+
+    assert standing(cursor) == ("model", None, 1)
+    assert cursor.taken == ["i1"]
+
+
+def test_what_others_said_in_the_same_thread_moves_the_cursor_on_and_nothing_else() -> None:
+    cursor = folded(
+        told(1, EntryKind.INPUT, visit="w"),
+        said(2, "look", visit="w"),
+        answered(3, "2-0", visit="w", outputs={"a": 1}),
+        told(4, EntryKind.USER, visit="w", inbox="i1"),
+    )
+
+    assert cursor == NodeCursor(visit_id="v", seq=4, taken=["i1"])
+
+
+def test_a_repaired_call_counts_as_one() -> None:
+    cursor = folded(
+        told(1, EntryKind.INPUT),
+        said(2, "look"),
+        answered(3, "2-0", tool="look", call_id="2-0", outcome="error", error_type="interrupted", turn=1),
+    )
+
+    assert cursor.awaiting == "verdict"
+    assert cursor.guard[-1]["data"]["error_type"] == "interrupted"
+
+
+def test_what_the_guard_was_shown_is_bounded_and_counted() -> None:
+    cursor = folded(told(1, EntryKind.INPUT))
+    for _ in range(GUARD_ROWS + 10):
+        cursor.model_failed({"error_type": "TransientModelError"}, 1.0)
+
+    assert (len(cursor.guard), cursor.noted) == (GUARD_ROWS, GUARD_ROWS + 10)
+
+
+@pytest.mark.parametrize("row", [None, [], {}, {"visit_id": 7}, {"visit_id": "v", "awaiting": "tea"}])
+def test_what_is_no_cursor_is_a_value_error(row: object) -> None:
+    with pytest.raises(ValueError, match="NodeCursor"):
+        NodeCursor.from_dict(row)
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[Entry]:
+    entries: list[Entry] = [told(1, EntryKind.INPUT)]
+    for _ in range(draw(st.integers(0, 8))):
+        seq = len(entries) + 1
+        visit = draw(st.sampled_from(["v", "v", "v", "w"]))
+        match draw(st.integers(0, 4)):
+            case 0 | 1:
+                calls = draw(st.lists(st.sampled_from(["look", "set_output"]), max_size=2))
+                entries.append(said(seq, *calls, visit=visit, cost=0.25))
+                for n, name in enumerate(calls):
+                    data = {"outputs": {"a": seq}} if name == "set_output" else {"args_hash": "h"}
+                    entries.append(answered(len(entries) + 1, f"{seq}-{n}", visit, tool=name, **data))
+            case 2:
+                entries.append(told(seq, EntryKind.USER, visit=visit, inbox=f"i{seq}"))
+            case 3:
+                entries.append(told(seq, EntryKind.FEEDBACK, visit=visit, source="judge", verdict="RETRY"))
+            case _:
+                entries.append(told(seq, EntryKind.FEEDBACK, visit=visit, source="guard", finding=f"k{seq}"))
+    return entries
+
+
+@given(entries=histories(), cut=st.integers(0, 30))
+def test_a_snapshot_and_the_entries_since_are_the_same_as_all_entries(entries: list[Entry], cut: int) -> None:
+    snapshot = json.loads(json.dumps(folded(*entries[:cut]).to_dict()))
+
+    resumed = NodeCursor.from_dict(snapshot)
+    for each in entries:
+        if each.seq > resumed.seq:
+            resumed.fold(each)
+
+    assert resumed == folded(*entries)

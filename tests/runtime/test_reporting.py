@@ -1,0 +1,230 @@
+"""The reporter: what goes onto the bus is what goes into spans and the step log."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from queenright.health.settings import HealthSettings
+from queenright.health.steplog import open_step_log
+from queenright.health.vitals import VitalSigns
+from queenright.instrumentation import Telemetry, names
+from queenright.instrumentation.names import Verdict, WaitingReason
+from queenright.runtime.bus import EventBus
+from queenright.runtime.events import AgentEvent, EventType
+from queenright.runtime.model import ModelReply
+from queenright.runtime.node_judge import FunctionJudge, Judgement, Turn
+from queenright.runtime.reporting import Reporter
+from queenright.runtime.tools import Tool
+from tests.instrumentation.parts import Memory
+from tests.runtime.conftest import FakeTime, ScriptedModel
+from tests.runtime.node_parts import LOOK, Bench, Place, reply, sets
+
+MIRRORED = (EventType.TOOL_CALL_COMPLETED, EventType.LLM_CALL_COMPLETED, EventType.STEP_COMPLETED)
+
+
+@pytest.fixture
+def memory() -> Memory:
+    return Memory()
+
+
+@pytest.fixture
+def telemetry(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Telemetry]:
+    # What was said to the model is in the step log only if content may be.
+    monkeypatch.setenv(names.CAPTURE_CONTENT_ENV, "true")
+    telemetry = Telemetry(connect=lambda: memory)
+    yield telemetry
+    telemetry.close()
+
+
+class Log:
+    async def history(self, **wanted: Any) -> list[AgentEvent]:
+        return []
+
+
+async def dig(given: Place) -> str:
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+def judge(turn: Turn) -> Judgement:
+    if turn.outputs["verdict"] == "draft":
+        return Judgement(Verdict.RETRY, "Say more, and never password=hunter2.")
+    return Judgement(Verdict.ACCEPT, "Well done.")
+
+
+async def worked(path: Path, time: FakeTime, telemetry: Telemetry) -> Bench:
+    """Return a bench after a visit with everything in it: failures, repeats, time-outs, a retry."""
+    model = ScriptedModel(
+        [
+            reply(("look", '{"place": "hive"}'), ("look", '{"place": "void"}'), ("fly", "{}")),
+            reply(("look", '{ "place":"hive" }')),
+            reply(("dig", '{"place": "hive"}'), ("look", "{not json")),
+            sets(verdict="draft"),
+            sets(verdict="final"),
+        ]
+    )
+    tools = [LOOK, Tool("dig", "Dig.", Place, dig, timeout_seconds=30)]
+    bench = Bench(
+        path / "n",
+        model,
+        time,
+        tools=tools,
+        judge=FunctionJudge(judge),
+        telemetry=telemetry,
+        storage=path,
+    )
+    with bench.worker:
+        run = asyncio.create_task(bench.run())
+        await time.advance(60)
+        assert (await run).outcome == "done"
+    return bench
+
+
+def facts(event: AgentEvent) -> tuple[Any, ...]:
+    kept = {key: value for key, value in event.data.items() if key not in ("duration", "model")}
+    of_model = event.type is EventType.LLM_CALL_COMPLETED
+    return (
+        event.type,
+        # A row of the log is a step: it has neither time nor span of the calls of a model in it.
+        round(event.time, 3) if not of_model else 0,
+        event.agent_id,
+        event.session_id,
+        event.incarnation_id,
+        event.graph_id,
+        event.node_id,
+        event.trace_id,
+        event.span_id if not of_model else "",
+        kept,
+    )
+
+
+def of_type(events: list[AgentEvent], type_: EventType) -> list[tuple[Any, ...]]:
+    return [facts(event) for event in events if event.type is type_]
+
+
+async def test_the_bus_and_the_step_log_tell_the_same(
+    tmp_path: Path, fake_time: FakeTime, telemetry: Telemetry
+) -> None:
+    bench = await worked(tmp_path, fake_time, telemetry)
+    logged = open_step_log(tmp_path, "s1").read()
+
+    for type_ in MIRRORED:
+        assert of_type(bench.events, type_) == of_type(logged, type_)
+    calls = of_type(logged, EventType.TOOL_CALL_COMPLETED)
+    assert Counter(call[-1]["outcome"] for call in calls) == {"ok": 4, "error": 3, "timeout": 1}
+    found = [call[-1] for call in calls if call[-1]["tool"] == "look" and call[-1]["outcome"] == "ok"]
+    assert [each["args_hash"] for each in found] == [found[0]["args_hash"]] * 2
+    assert [each["result_hash"] for each in found] == [found[0]["result_hash"]] * 2
+    assert "hunter2" not in str([facts(event) for event in bench.events])
+
+
+async def test_vital_signs_are_the_same_from_either(
+    tmp_path: Path, fake_time: FakeTime, telemetry: Telemetry
+) -> None:
+    bench = await worked(tmp_path, fake_time, telemetry)
+    logged = open_step_log(tmp_path, "s1").read()
+
+    def signs(events: list[AgentEvent]) -> dict[str, Any]:
+        vitals = VitalSigns("bee", "s1", events[0].time, HealthSettings().loops)
+        for event in sorted(events, key=lambda event: event.time):
+            vitals.apply(event, event.time)
+        counted = ("calls", "clock_base")
+        return {
+            name: getattr(vitals, name)
+            for name in VitalSigns.__slots__
+            if not name.startswith("_") and name not in counted
+        }
+
+    mirrored = [event for event in bench.events if event.type in MIRRORED]
+    assert signs(mirrored) == signs(logged)
+    assert signs(logged)["tool_calls_total"] == 8
+    assert signs(logged)["steps_total"] == 5
+
+
+async def test_the_ids_are_those_of_the_spans(
+    tmp_path: Path, fake_time: FakeTime, telemetry: Telemetry, memory: Memory
+) -> None:
+    bench = await worked(tmp_path, fake_time, telemetry)
+    telemetry.close()
+
+    spans = {f"{span.get_span_context().span_id:016x}": span.name for span in memory.spans}
+    told = {event.span_id: event.type for event in bench.events if event.span_id}
+    assert {spans[span_id].split()[0] for span_id in told} == {"step", "chat", "execute_tool"}
+    assert len(told) == 5 + 5 + 8
+    started = {e.span_id for e in bench.events if e.type is EventType.TOOL_CALL_STARTED}
+    assert started == {e.span_id for e in bench.events if e.type is EventType.TOOL_CALL_COMPLETED}
+
+
+async def test_a_log_that_fails_is_not_worth_the_run(
+    tmp_path: Path, fake_time: FakeTime, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Full(Log):
+        async def append(self, events: object) -> None:
+            raise OSError("disk full")
+
+    bench = Bench(tmp_path, ScriptedModel([]), fake_time)
+    reporter = Reporter(
+        bus=EventBus(log=Full()), worker=bench.worker, origin=bench.reporter.origin, clock=fake_time
+    )
+
+    await reporter.emit(EventType.GOAL_PROGRESS, {"fraction": 0.5})
+
+    assert "the event goal_progress of node '' was not published" in caplog.text
+
+
+async def test_waits_and_checkpoints_are_told_to_both(tmp_path: Path, fake_time: FakeTime) -> None:
+    bench = Bench(tmp_path, ScriptedModel([]), fake_time)
+
+    with pytest.raises(ZeroDivisionError):
+        async with bench.reporter.waiting(WaitingReason.CHILDREN, node_id="n", children=2):
+            raise ZeroDivisionError
+    await bench.reporter.checkpoint("cp1", node_id="n")
+
+    assert [(event.type.value, dict(event.data)) for event in bench.events] == [
+        ("worker_waiting", {"reason": "children", "children": 2}),
+        ("worker_waiting", {"reason": None}),
+        ("checkpoint_saved", {"checkpoint_id": "cp1"}),
+    ]
+
+
+async def test_an_event_says_whose_it_is(tmp_path: Path, fake_time: FakeTime) -> None:
+    """B63: with its graph, whoever emitted it."""
+    bench = Bench(tmp_path, ScriptedModel([ModelReply(text="Hi.")]), fake_time, output_keys=())
+
+    await bench.run()
+
+    for event in bench.events:
+        whose = (event.agent_id, event.session_id, event.graph_id, event.stream_id, event.execution_id)
+        assert whose == ("bee", "s1", "g", "g::main", "x1")
+        assert (event.node_id, event.incarnation_id) == ("n", bench.worker.incarnation_id)
+
+
+async def test_a_block_cancelled_while_it_begins_is_left(
+    tmp_path: Path, fake_time: FakeTime, telemetry: Telemetry, memory: Memory
+) -> None:
+    class Slow(Log):
+        async def append(self, events: object) -> None:
+            await asyncio.Event().wait()
+
+    bench = Bench(tmp_path, ScriptedModel([]), fake_time, telemetry=telemetry)
+    reporter = Reporter(
+        bus=EventBus(log=Slow()), worker=bench.worker, origin=bench.reporter.origin, clock=fake_time
+    )
+
+    async def work() -> None:
+        async with reporter.step("n"):
+            raise AssertionError("it never began")
+
+    with bench.worker:
+        task = asyncio.create_task(work())
+        await fake_time.settle()
+        task.cancel()
+        await asyncio.wait([task])
+    telemetry.close()
+
+    assert task.cancelled()
+    assert memory.span("step n")  # a span is sent when it ends

@@ -1,0 +1,205 @@
+import asyncio
+import json
+import threading
+from typing import Annotated, Any, Literal
+
+import pytest
+from pydantic import BaseModel, Field
+
+from queenright.instrumentation import current_worker
+from queenright.runtime.model import ToolCall
+from queenright.runtime.tools import Tool, ToolError, ToolRegistry, tool_from_function
+
+
+async def call(tool: Tool, arguments: str, **context: object) -> str:
+    return (await ToolRegistry([tool]).call(ToolCall("c1", tool.name, arguments), context)).content
+
+
+def find(
+    place: str, depth: Annotated[int, Field(ge=0)] = 1, kind: Literal["bee", "wasp"] = "bee"
+) -> dict[str, Any]:
+    """
+    Find what flies.
+
+    It looks twice.
+
+    Args:
+        place: Where to look,
+            and nowhere else.
+        depth (int): How deep.
+
+    Returns:
+        place: not this one
+    """
+    return {"place": place, "depth": depth, "kind": kind}
+
+
+async def test_a_function_is_a_tool_by_its_annotations_and_docstring() -> None:
+    tool = tool_from_function(find, timeout_seconds=5)
+
+    assert (tool.name, tool.description) == ("find", "Find what flies.\n\nIt looks twice.")
+    assert (tool.timeout_seconds, tool.threaded) == (5, True)
+    properties = tool.spec.parameters["properties"]
+    assert properties["place"]["description"] == "Where to look, and nowhere else."
+    assert properties["depth"]["description"] == "How deep."
+    assert properties["kind"]["enum"] == ["bee", "wasp"]
+    assert tool.spec.parameters["required"] == ["place"]
+    assert json.loads(await call(tool, '{"place": "hive"}')) == {"place": "hive", "depth": 1, "kind": "bee"}
+    assert (await call(tool, '{"depth": -1}')).startswith("error: find: place: Field required; depth: Input")
+    assert "extra" in (await call(tool, '{"place": "x", "extra": 1}'))
+
+
+async def test_an_async_function_runs_on_the_loop_and_a_parameter_may_be_called_anything() -> None:
+    class Hive(BaseModel):
+        bees: int
+
+    async def schema(json: str, copy: Hive, model_config: int = 0) -> Hive:
+        return copy
+
+    tool = tool_from_function(schema, name="count")
+
+    assert (tool.name, tool.threaded) == ("count", False)
+    assert await call(tool, '{"json": "x", "copy": {"bees": 3}}') == '{"bees":3}'
+
+
+async def test_context_parameters_are_given_by_the_runtime_and_never_by_the_model() -> None:
+    def where(place: str, session_id: str, runtime: object = None) -> str:
+        return f"{place} {session_id} {runtime}"
+
+    tool = tool_from_function(where)
+
+    assert list(tool.spec.parameters["properties"]) == ["place"]
+    assert set(tool.context) == {"session_id", "runtime"}
+    assert await call(tool, '{"place": "hive"}', session_id="s1", agent_id="bee") == "hive s1 None"
+    assert (await call(tool, '{"place": "hive", "session_id": "s2"}')).startswith("error: where: session_id")
+
+
+@pytest.mark.parametrize(
+    ("function", "problem"),
+    [
+        (lambda *places: "", "has no name of its own"),
+        (lambda **places: "", "has no name of its own"),
+        (lambda place, /: "", "has no name of its own"),
+    ],
+)
+def test_a_function_that_no_model_can_call_is_refused(function: Any, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        tool_from_function(function)
+
+
+def test_an_annotation_that_cannot_be_checked_is_refused() -> None:
+    def odd(event: threading.Event) -> str:
+        return ""
+
+    with pytest.raises(TypeError, match="tool 'odd' has an annotation that cannot be checked"):
+        tool_from_function(odd)
+
+
+SCHEMA = {"type": "object", "properties": {"place": {"type": "string"}}}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ('{"place": "hive", "more": [1]}', '{"place": "hive", "more": [1]}'),
+        ("", "{}"),
+        ("[]", "error: raw: arguments: must be a JSON object (given: [])"),
+        ("{", "error: raw: arguments: Invalid JSON"),
+        ("[" * 100_000, "error: raw: arguments: Invalid JSON"),
+    ],
+)
+async def test_a_raw_schema_is_shown_as_it_is_and_only_an_object_is_asked_for(
+    arguments: str, told: str
+) -> None:
+    tool = Tool("raw", "Raw.", SCHEMA, lambda given: given)
+
+    assert tool.spec.parameters is SCHEMA
+    assert (await call(tool, arguments)).startswith(told)
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"), [("words", "words"), (None, "null"), ([1, "ä"], '[1, "ä"]'), ({1, 2}, '"{1, 2}"')]
+)
+async def test_what_is_no_text_is_told_as_json(answer: object, text: str) -> None:
+    assert await call(Tool("say", "Say.", {}, lambda given: answer), "{}") == text
+
+
+@pytest.mark.parametrize(
+    "failure", [SystemExit(3), asyncio.CancelledError(), StopIteration(), OSError("gone")]
+)
+@pytest.mark.parametrize("threaded", [False, True])
+async def test_however_a_tool_fails_it_is_told_and_goes_no_further(
+    failure: BaseException, threaded: bool
+) -> None:
+    def fail(given: object) -> str:
+        raise failure
+
+    result = await Tool("fail", "Fail.", {}, fail, threaded=threaded).call("{}", {}, ToolRegistry().threads)
+
+    assert result.failed
+    assert result.content.startswith("error: fail failed: ")
+    assert result.error is not None
+
+
+async def test_a_refusal_is_told_in_its_own_words() -> None:
+    def refuse(given: object) -> str:
+        raise ToolError("not today")
+
+    result = await Tool("refuse", "Refuse.", {}, refuse).call("{}")
+
+    assert (result.content, type(result.error)) == ("error: refuse: not today", ToolError)
+
+
+async def test_a_threaded_tool_runs_beside_the_loop_in_the_callers_context() -> None:
+    loop_thread = threading.get_ident()
+
+    def look(given: object) -> list[bool]:
+        return [threading.get_ident() == loop_thread, current_worker() is None]
+
+    assert await call(Tool("look", "Look.", {}, look, threaded=True), "{}") == "[false, true]"
+
+
+async def test_the_thread_of_a_cancelled_call_is_counted_until_it_ends() -> None:
+    begun, go = threading.Event(), threading.Event()
+
+    def dig(given: object) -> str:
+        begun.set()
+        go.wait(10)
+        return "dug"
+
+    registry = ToolRegistry([Tool("dig", "Dig.", {}, dig, threaded=True)])
+    work = registry.only(["dig"]).call(ToolCall("c1", "dig", "{}"), {"session_id": "s1"})
+    task = asyncio.create_task(work)
+    await asyncio.to_thread(begun.wait, 10)
+
+    task.cancel()
+    await asyncio.wait([task])
+    ended = asyncio.create_task(registry.threads.ended("s1"))
+    await asyncio.sleep(0)
+
+    assert task.cancelled()
+    assert (registry.threads.running("s1"), registry.threads.running("s2"), ended.done()) == (1, 0, False)
+    go.set()
+    await ended
+    assert registry.threads.running("s1") == 0
+
+
+def test_a_tool_is_registered_once() -> None:
+    tool = Tool("look", "Look.", {}, lambda given: "")
+
+    with pytest.raises(ValueError, match="'look' is registered twice"):
+        ToolRegistry([tool, tool])
+    with pytest.raises(ValueError, match="'look' is registered twice"):
+        ToolRegistry([tool]).merge([tool])
+
+
+def test_a_registry_has_what_it_was_given() -> None:
+    one, two = (Tool(name, "", {}, lambda given: "") for name in ("one", "two"))
+    registry = ToolRegistry([one]).merge([two])
+
+    assert registry.names == ("one", "two")
+    assert registry.only(["two"]).names == ("two",)
+    assert registry.get("two") is two
+    assert registry.get("three") is None
+    with pytest.raises(KeyError, match="three"):
+        registry.only(["three"])

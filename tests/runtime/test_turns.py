@@ -1,0 +1,136 @@
+"""The table of what comes after a turn, line by line."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queenright.instrumentation.names import Verdict
+from queenright.runtime.cursor import NodeCursor
+from queenright.runtime.graph import NodeSpec
+from queenright.runtime.turns import Move, assess
+
+JUDGE = "judge"
+BLOCK = "block"
+
+
+def spec(**fields: Any) -> NodeSpec:
+    return NodeSpec(id="n", system_prompt="Be a bee.", **({"output_keys": ("a", "b")} | fields))
+
+
+def after(**turn: Any) -> NodeCursor:
+    return NodeCursor(visit_id="v", iteration=1, awaiting="verdict", **turn)
+
+
+def word(move: Move) -> str:
+    if move.question is not None and move.verdict is Verdict.CONTINUE:
+        return BLOCK
+    return JUDGE if move.verdict is None else move.verdict.value
+
+
+ALONE: dict[str, Any] = {}
+WITH_USER = {"client_facing": True}
+BOTH = {"a": 1, "b": 2}
+SET = {"calls": ["set_output"], "outputs_set": True}
+
+TABLE = [
+    # Nobody to talk to.
+    (ALONE, {"calls": ["look"]}, "CONTINUE"),
+    (ALONE, {"calls": ["look"], "text": "I look."}, "CONTINUE"),
+    (ALONE, {"calls": ["fly"]}, "CONTINUE"),
+    (ALONE, {**SET, "outputs": BOTH}, JUDGE),
+    (ALONE, {**SET, "outputs": {"a": 1}}, "CONTINUE"),
+    (ALONE, {**SET, "outputs": {"a": 1}, "text": "Half."}, "CONTINUE"),
+    (ALONE, {"calls": ["set_output"]}, "CONTINUE"),
+    (ALONE, {"calls": ["look", "set_output"], "outputs_set": True, "outputs": BOTH}, JUDGE),
+    (ALONE, {"calls": ["look"], "outputs": BOTH}, "CONTINUE"),
+    (ALONE, {"text": "Done.", "outputs": BOTH}, JUDGE),
+    (ALONE, {"text": "Well."}, "RETRY"),
+    (ALONE, {"text": ""}, "RETRY"),
+    (ALONE, {"text": "Well.", "outputs": {"a": 1}}, "RETRY"),
+    (ALONE, {"calls": ["ask_user"]}, "CONTINUE"),
+    # Outputs that need not be set.
+    ({"nullable_output_keys": ("b",)}, {**SET, "outputs": {"a": 1}}, JUDGE),
+    ({"nullable_output_keys": ("a", "b")}, {"text": "Nothing to say."}, JUDGE),
+    ({"nullable_output_keys": ("a", "b")}, {"calls": ["look"]}, "CONTINUE"),
+    # No outputs: words are the answer.
+    ({"output_keys": ()}, {"text": "Hello."}, JUDGE),
+    ({"output_keys": ()}, {"text": " \n"}, "RETRY"),
+    ({"output_keys": ()}, {"calls": ["look"], "text": "I look."}, "CONTINUE"),
+    # Somebody to talk to.
+    (WITH_USER, {"calls": ["ask_user"], "asked": ["Which?"]}, BLOCK),
+    (WITH_USER, {"calls": ["look", "ask_user"], "asked": ["Which?"]}, BLOCK),
+    (WITH_USER, {"calls": ["ask_user"]}, "CONTINUE"),
+    (WITH_USER, {"calls": ["look"], "text": "I look."}, "CONTINUE"),
+    (WITH_USER, {"text": "Hello, what shall I do?"}, BLOCK),
+    (WITH_USER, {"text": "And now?", "user_interaction_count": 3}, BLOCK),
+    (WITH_USER, {**SET, "outputs": {"a": 1}, "text": "Half."}, BLOCK),
+    (WITH_USER, {**SET, "outputs": {"a": 1}}, "CONTINUE"),
+    (WITH_USER, {**SET, "outputs": BOTH}, BLOCK),
+    (WITH_USER, {**SET, "outputs": BOTH, "text": "Here."}, BLOCK),
+    (WITH_USER, {**SET, "outputs": BOTH, "user_interaction_count": 1}, JUDGE),
+    (WITH_USER, {"text": "Bye.", "outputs": BOTH, "user_interaction_count": 1}, JUDGE),
+    (WITH_USER, {"text": ""}, "RETRY"),
+    # A chat: without outputs it goes on until a judge of its own ends it.
+    ({**WITH_USER, "output_keys": ()}, {"text": "Hi.", "user_interaction_count": 9}, BLOCK),
+    ({**WITH_USER, "output_keys": (), "conversation_judge": "llm"}, {"text": "Hi."}, BLOCK),
+]
+
+
+@pytest.mark.parametrize(("node", "turn", "expected"), TABLE)
+def test_what_comes_after_a_turn(node: dict[str, Any], turn: dict[str, Any], expected: str) -> None:
+    assert word(assess(spec(**node), after(**turn))) == expected
+
+
+def test_a_judge_of_a_chat_may_end_it_and_otherwise_the_user_has_the_word() -> None:
+    chat = spec(client_facing=True, output_keys=(), conversation_judge="llm")
+
+    move = assess(chat, after(text="Hi.", user_interaction_count=1))
+
+    assert move == Move(None, question="Hi.")
+
+
+def test_who_is_sent_back_is_told_what_is_missing() -> None:
+    move = assess(spec(), after(text="Well.", outputs={"a": 1}))
+
+    assert "without setting b" in move.feedback
+    assert move.error == "ended without setting b"
+
+
+def test_several_questions_are_one() -> None:
+    move = assess(spec(client_facing=True), after(calls=["ask_user", "ask_user"], asked=["One?", "Two?"]))
+
+    assert move.question == "One?\nTwo?"
+
+
+NAMES = st.sampled_from(["look", "set_output", "ask_user"])
+
+
+@given(
+    client_facing=st.booleans(),
+    calls=st.lists(NAMES, max_size=3),
+    outputs=st.dictionaries(st.sampled_from(["a", "b"]), st.integers()),
+    outputs_set=st.booleans(),
+    text=st.sampled_from(["", "Words."]),
+    count=st.integers(0, 2),
+)
+def test_nothing_ends_without_its_outputs_and_nobody_waits_for_a_user_who_is_not_there(
+    client_facing: bool, calls: list[str], outputs: dict[str, int], outputs_set: bool, text: str, count: int
+) -> None:
+    node = spec(client_facing=client_facing)
+    turn = after(
+        calls=calls, outputs=outputs, outputs_set=outputs_set, text=text, user_interaction_count=count
+    )
+
+    move = assess(node, turn)
+
+    if move.verdict is None:
+        assert outputs.keys() == {"a", "b"}
+        assert count > 0 or not client_facing or "look" in calls
+    if not client_facing:
+        assert move.question is None
+    if move.verdict is Verdict.RETRY:
+        assert move.feedback
+        assert move.error
+        assert not calls
