@@ -2,16 +2,23 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.runtime.agents import adder, chatter
 
-def queenright(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    program = Path(sys.executable).with_name("queenright")
-    return subprocess.run([program, *arguments], cwd=cwd, capture_output=True, text=True, check=False)
+PROGRAM = Path(sys.executable).with_name("queenright")
+
+
+def queenright(*arguments: str, cwd: Path, typed: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [PROGRAM, *arguments], cwd=cwd, input=typed, capture_output=True, text=True, check=False
+    )
 
 
 LOOP = {
@@ -62,6 +69,7 @@ def test_evaluate_of_a_file_that_is_not_there_is_misuse(tmp_path: Path) -> None:
     [
         ["up"],
         ["serve"],
+        ["run"],
         ["evaluate"],
         ["tickets"],
         ["list"],
@@ -99,3 +107,137 @@ def test_audit_verify_of_no_log_says_where_it_looked(tmp_path: Path) -> None:
 
     assert done.returncode == 1
     assert ".queenright/queenright.db" in done.stderr
+
+
+def test_commands_import_what_they_need_when_they_run(tmp_path: Path) -> None:
+    script = (
+        "import sys, queenright.cli; print(*(m for m in sys.modules if m.startswith(('queenright.', 'mcp'))))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+
+    assert sorted(done.stdout.split()) == ["queenright.cli", "queenright.cli.main"]
+
+
+def test_run_shows_what_an_agent_does_and_what_came_of_it(tmp_path: Path) -> None:
+    adder(tmp_path / "agent")
+
+    done = queenright(
+        "run", "agent", "--input", '{"a": 1, "b": 2}', "--storage", "here", "--no-telemetry", cwd=tmp_path
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    begun, *middle, kept = done.stdout.splitlines()
+    assert middle == ["add: done", "completed", "  sum: 3"]
+    session = begun.removeprefix("session ")
+    assert kept == f"Session {session} in here/sessions/{session}"
+    assert (tmp_path / "here" / "sessions" / session / "state.json").is_file()
+
+
+def test_run_prints_json_alone_on_stdout(tmp_path: Path) -> None:
+    adder(tmp_path / "agent")
+    (tmp_path / "given.json").write_text('{"a": 40, "b": 2}', encoding="utf-8")
+
+    done = queenright("run", "agent", "--input", "@given.json", "--storage", "here", "--json", cwd=tmp_path)
+
+    result = json.loads(done.stdout)
+    assert done.returncode == 0
+    assert (result["agent"], result["status"], result["outputs"]) == ("adder", "completed", {"sum": 42})
+    assert (result["error"], result["path"]) == ("", ["add"])
+    assert "add: done" in done.stderr
+
+
+def test_a_run_that_fails_says_why_and_how_to_try_again(tmp_path: Path) -> None:
+    path = adder(tmp_path / "agent", "def add(a, b):\n    return a / b\n")
+    arguments = ("run", "agent", "--storage", "here")
+
+    failed = queenright(*arguments, "--input", '{"a": 1, "b": 0}', cwd=tmp_path)
+    [again] = [line.partition(": ")[2] for line in failed.stderr.splitlines() if "Try again" in line]
+    (path / "functions.py").write_text("def add(a, b):\n    return 'mended'\n", encoding="utf-8")
+    mended = queenright(*again.split()[1:], cwd=tmp_path)
+
+    assert failed.returncode == 1
+    assert "division by zero" in failed.stdout
+    assert mended.returncode == 0
+    assert "sum: mended" in mended.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nowhere"], "There is no agent at nowhere"),
+        (["agent", "--input", "{"], "--input is no JSON"),
+        (["agent", "--input", "[1]"], "must be a JSON object"),
+        (["agent", "--input", "@nowhere.json"], "--input is no JSON"),
+        (["agent", "--entry-point", "x"], "There is no entry point 'x'; there are: start"),
+        (["agent", "--session", "a", "--resume", "b"], "say one"),
+        (["agent", "--resume", "b", "--input", "{}"], "are for a new run"),
+    ],
+)
+def test_run_misused_is_exit_code_2(tmp_path: Path, arguments: list[str], said: str) -> None:
+    adder(tmp_path / "agent")
+
+    done = queenright("run", *arguments, "--storage", "here", cwd=tmp_path)
+
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "here").exists()
+
+
+def test_run_of_what_is_no_agent_or_of_no_session_is_exit_code_1(tmp_path: Path) -> None:
+    adder(tmp_path / "agent")
+    (tmp_path / "empty").mkdir()
+
+    empty = queenright("run", "empty", cwd=tmp_path)
+    absent = queenright("run", "agent", "--storage", "here", "--resume", "session_x", cwd=tmp_path)
+
+    assert (empty.returncode, absent.returncode) == (1, 1)
+    assert "has no agent.json and no agent.py" in empty.stderr
+    assert "session_x" in absent.stderr
+    assert "Traceback" not in empty.stderr + absent.stderr
+
+
+def test_what_a_client_facing_node_says_is_shown_and_what_is_typed_is_its_answer(tmp_path: Path) -> None:
+    chatter(tmp_path / "agent")
+
+    done = queenright("run", "agent", "--storage", "here", cwd=tmp_path, typed="Ada\n")
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("Hello, who are you?\n> ") == 1
+    assert "  name: Ada\n" in done.stdout
+
+
+def test_nobody_to_answer_pauses_the_run_and_says_how_to_go_on(tmp_path: Path) -> None:
+    chatter(tmp_path / "agent")
+
+    paused = queenright("run", "agent", "--storage", "here", cwd=tmp_path)
+    [resume] = [line.partition(": ")[2] for line in paused.stderr.splitlines() if line.startswith("Paused.")]
+    # The script begins anew in a new process: it asks once more.
+    done = queenright(*resume.split()[1:], cwd=tmp_path, typed="Ada\nAda\n")
+
+    assert paused.returncode == 1
+    assert "Nobody answers" in paused.stdout
+    assert done.returncode == 0, done.stderr
+    assert "taken up where it was" in done.stdout
+    assert "  name: Ada\n" in done.stdout
+
+
+def test_ctrl_c_pauses_the_run(tmp_path: Path) -> None:
+    chatter(tmp_path / "agent")
+    command = [str(PROGRAM), "run", "agent", "--storage", "here", "--json"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as running:
+        assert running.stderr is not None
+        assert running.stdout is not None
+        shown = b""
+        while not shown.endswith(b"> "):
+            shown += os.read(running.stderr.fileno(), 4096)
+        running.send_signal(signal.SIGINT)
+        rest, result = running.stderr.read().decode(), json.loads(running.stdout.read())
+        code = running.wait()
+
+    assert code == 1
+    assert result["status"] == "paused"
+    assert f"Go on with: queenright run agent --resume {result['session_id']} --storage here" in rest
+    assert "Traceback" not in rest

@@ -1,0 +1,116 @@
+"""The examples, run by the words of their READMEs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted(path.parent.name for path in ROOT.glob("examples/*/README.md"))
+
+
+def blocks(example: str, language: str) -> list[str]:
+    readme = (ROOT / "examples" / example / "README.md").read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)
+
+
+def run(command: str, home: Path) -> subprocess.CompletedProcess[str]:
+    program = Path(sys.executable).parent
+    environment = {"HOME": str(home), "PATH": f"{program}{os.pathsep}{os.environ['PATH']}"}
+    return subprocess.run(
+        command, shell=True, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def artifacts(home: Path, example: str) -> Path:
+    [folder] = (home / ".queenright" / "agents" / example / "sessions").glob("*/artifacts")
+    return folder
+
+
+def test_every_example_has_a_readme_with_commands() -> None:
+    assert {path.name for path in (ROOT / "examples").iterdir() if path.is_dir()} == set(EXAMPLES)
+    assert len(EXAMPLES) >= 2
+    for example in EXAMPLES:
+        assert len(blocks(example, "sh")) == 2
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_an_example_prints_what_its_readme_says(example: str, tmp_path: Path) -> None:
+    shown, as_json = blocks(example, "sh")
+
+    done = run(shown, tmp_path)
+    again = run(as_json, tmp_path)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    printed = iter(done.stdout.splitlines())
+    for line in blocks(example, "text")[0].splitlines():
+        assert line in printed, f"{line!r} is not in, or not in this place of:\n{done.stdout}"
+    assert again.returncode == 0, again.stderr
+    result = json.loads(again.stdout)
+    assert (result["status"], result["agent"]) == ("completed", example)
+    assert result["goal"]["achieved"] is True
+
+
+def test_docs_checker_finds_the_four_faults_of_its_sample_and_reports_them(tmp_path: Path) -> None:
+    done = run(blocks("docs_checker", "sh")[0], tmp_path)
+
+    report = (artifacts(tmp_path, "docs_checker") / "report.md").read_text(encoding="utf-8")
+    assert [line for line in report.splitlines() if line.startswith(("- ", "## "))] == [
+        "## Broken links (2)",
+        "- index.md, line 3: `guides/usage.md`: no such file",
+        "- index.md, line 4: `guides/install.md#questions`: no such heading",
+        "## Stale commands (2)",
+        "- guides/install.md, line 7: `./setup.sh --fast`: there is no ./setup.sh",
+        "- index.md, line 8: `make deploy`: the Makefile has no target 'deploy'",
+    ]
+    assert "not met: links, commands" in done.stdout
+
+
+def test_docs_checker_asks_no_model_about_a_folder_in_which_nothing_is_wrong(tmp_path: Path) -> None:
+    done = run(blocks("docs_checker", "sh")[1], tmp_path)
+
+    assert json.loads(done.stdout)["path"][-1] == "write_clean_report"
+    report = (artifacts(tmp_path, "docs_checker") / "report.md").read_text(encoding="utf-8")
+    assert report == "# Documentation\n\n1 pages: no broken link and no stale command.\n"
+
+
+def test_log_digest_counts_the_errors_of_its_sample(tmp_path: Path) -> None:
+    done = run(blocks("log_digest", "sh")[1], tmp_path)
+
+    result = json.loads(done.stdout)
+    digest = (artifacts(tmp_path, "log_digest") / "digest.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+) \| `(.*?)` \| (\S+) \| (\d+) \|$", digest, re.MULTILINE)
+    logs = {path.name: path.read_text(encoding="utf-8") for path in ROOT.glob("examples/log_digest/sample/*")}
+    errors = sum(len(re.findall(r"ERROR|CRITICAL", text)) for text in logs.values())
+    assert result["outputs"] == {"digest": "digest.md", "errors": errors}
+    assert sum(int(count) for count, *_ in rows) == errors
+    for _, pattern, log, line in rows:
+        wanted = re.escape(pattern).replace("<n>", r"[\d.]+")
+        assert re.search(wanted, logs[log].splitlines()[int(line) - 1])
+
+
+def test_log_digest_without_its_variable_says_which(tmp_path: Path) -> None:
+    done = run("queenright run examples/log_digest", tmp_path)
+
+    assert done.returncode == 1
+    assert "not set in the environment: LOG_FOLDER" in done.stderr
+
+
+def test_docs_checker_says_what_it_was_not_given(tmp_path: Path) -> None:
+    done = run("""queenright run examples/docs_checker --input '{"folder": "nowhere"}'""", tmp_path)
+
+    assert done.returncode == 1
+    assert "there is no folder 'nowhere'" in done.stdout
+
+
+def test_our_own_documentation_holds(tmp_path: Path) -> None:
+    checked = run("""queenright run examples/docs_checker --input '{"folder": "docs"}' --json""", tmp_path)
+
+    folder = artifacts(tmp_path, "docs_checker")
+    assert json.loads(checked.stdout)["goal"]["achieved"], (folder / "report.md").read_text(encoding="utf-8")

@@ -1,0 +1,218 @@
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from queenright.runtime.agent_runtime import AgentRuntime
+from queenright.runtime.bus import EventBus
+from queenright.runtime.events import EventType
+from queenright.runtime.lifecycle_tools import Lifecycle, lifecycle_tools
+from queenright.runtime.model import ToolCall
+from queenright.runtime.session_store import SessionStatus
+from queenright.runtime.tools import ToolRegistry
+from tests.runtime.agents import adder, chatter, folder_of, talker
+from tests.runtime.conftest import FakeTime
+
+
+class Keeper:
+    """A graph that looks after others, seen from its tools."""
+
+    def __init__(self, runtime: AgentRuntime, lifecycle: Lifecycle) -> None:
+        self.runtime = runtime
+        self.tools = ToolRegistry(lifecycle.tools)
+
+    async def __call__(self, tool: str, **arguments: Any) -> str:
+        context = {"runtime": self.runtime, "graph_id": "keeper"}
+        return (await self.tools.call(ToolCall("c1", tool, json.dumps(arguments)), context)).content
+
+
+@pytest.fixture
+async def keeper(tmp_path: Path, fake_time: FakeTime) -> AsyncIterator[Keeper]:
+    runtime = AgentRuntime(bus=EventBus(), storage=tmp_path / "storage", monotonic=fake_time)
+    lifecycle = Lifecycle([tmp_path / "agents"])
+    await runtime.start()
+    (tmp_path / "agents").mkdir()
+    yield Keeper(runtime, lifecycle)
+    await runtime.stop()
+    await lifecycle.close()
+
+
+async def run_of(keeper: Keeper, said: str) -> Any:
+    return await keeper.runtime.wait(said.rpartition("run ")[2])
+
+
+async def test_an_agent_is_loaded_started_and_unloaded_again(keeper: Keeper, tmp_path: Path) -> None:
+    adder(tmp_path / "agents" / "one")
+
+    loaded = await keeper("load_agent", agent_path="one")
+    started = await keeper("start_agent", graph_id="adder", input_data={"a": 2, "b": 3})
+    result = await run_of(keeper, started)
+    unloaded = await keeper("unload_agent", graph_id="adder")
+
+    assert loaded == "loaded 'adder'; entry points: start"
+    assert started.startswith("started 'adder' at 'start': run ")
+    assert result.outputs == {"sum": 5}
+    assert unloaded.startswith("unloaded 'adder'")
+    assert keeper.runtime.list_graphs() == []
+    assert keeper.runtime.bus.subscriptions == ()
+
+
+async def test_input_may_be_json_in_a_string_as_models_write_it(keeper: Keeper, tmp_path: Path) -> None:
+    adder(tmp_path / "agents" / "one")
+    await keeper("load_agent", agent_path="one")
+
+    started = await keeper("start_agent", graph_id="adder", input_data='{"a": 1, "b": 1}')
+
+    assert (await run_of(keeper, started)).outputs == {"sum": 2}
+    for bad in ("{nope", "[1]"):
+        assert "error: start_agent: input_data" in await keeper(
+            "start_agent", graph_id="adder", input_data=bad
+        )
+
+
+async def test_a_restart_takes_up_what_was_changed_on_disk(keeper: Keeper, tmp_path: Path) -> None:
+    path = adder(tmp_path / "agents" / "one")
+    await keeper("load_agent", agent_path="one")
+    (path / "functions.py").write_text("def add(a, b):\n    return a * b\n", encoding="utf-8")
+
+    restarted = await keeper("restart_agent", graph_id="adder")
+    result = await run_of(keeper, await keeper("start_agent", graph_id="adder", input_data={"a": 4, "b": 5}))
+
+    assert restarted.startswith("restarted 'adder' from ")
+    assert result.outputs == {"sum": 20}
+
+
+@pytest.mark.parametrize("broken", ["def add(a, b:\n", "def something_else():\n    return 1\n"])
+async def test_an_agent_that_cannot_be_loaded_anew_stays_as_it_was(
+    keeper: Keeper, tmp_path: Path, broken: str
+) -> None:
+    path = adder(tmp_path / "agents" / "one")
+    await keeper("load_agent", agent_path="one")
+    (path / "functions.py").write_text(broken, encoding="utf-8")
+
+    said = await keeper("restart_agent", graph_id="adder")
+    result = await run_of(keeper, await keeper("start_agent", graph_id="adder", input_data={"a": 1, "b": 2}))
+
+    assert said.startswith("error: restart_agent: ")
+    assert "functions.py" in said
+    assert result.outputs == {"sum": 3}
+
+
+async def test_unloading_pauses_what_runs(keeper: Keeper, tmp_path: Path) -> None:
+    chatter(tmp_path / "agents" / "one")
+    await keeper("load_agent", agent_path="one")
+    started = await keeper("start_agent", graph_id="chatter")
+    await keeper.runtime.bus.wait_for(EventType.CLIENT_INPUT_REQUESTED, timeout=None)
+
+    listed = json.loads(await keeper("list_agents"))
+    await keeper("unload_agent", graph_id="chatter")
+
+    assert listed == [
+        {
+            "graph_id": "chatter",
+            "entry_points": ["start"],
+            "runs": [started.rpartition("run ")[2]],
+            "path": str(tmp_path / "agents" / "one"),
+            "waits_for_user": "Hello, who are you?",
+        }
+    ]
+    assert (await run_of(keeper, started)).status is SessionStatus.PAUSED
+
+
+async def test_an_agent_can_neither_unload_restart_nor_start_itself(keeper: Keeper, tmp_path: Path) -> None:
+    spec = json.loads((adder(tmp_path / "agents" / "one") / "agent.json").read_text(encoding="utf-8"))
+    folder_of(
+        tmp_path / "agents" / "one", {**spec, "name": "keeper"}, functions="def add(a, b):\n    return 0\n"
+    )
+    await keeper("load_agent", agent_path="one")
+
+    for tool in ("unload_agent", "restart_agent", "start_agent"):
+        assert "an agent cannot" in await keeper(tool, graph_id="keeper")
+
+    [row] = json.loads(await keeper("list_agents"))
+    assert row["you"] is True
+
+
+async def test_graphs_that_were_not_loaded_by_a_tool_are_left_alone(keeper: Keeper, tmp_path: Path) -> None:
+    from queenright.runtime.runner import AgentRunner
+
+    other = AgentRunner.load(adder(tmp_path / "elsewhere"))
+    await other.setup_as_secondary(keeper.runtime, "other")
+
+    assert "was not loaded by load_agent" in await keeper("unload_agent", graph_id="other")
+    assert "was not loaded by load_agent" in await keeper("restart_agent", graph_id="other")
+    assert "there is no graph 'nobody'; there are: other" in await keeper("unload_agent", graph_id="nobody")
+    assert "there is no graph 'nobody'; there are: other" in await keeper("start_agent", graph_id="nobody")
+    assert "has no entry point 'x'" in await keeper("start_agent", graph_id="other", entry_point="x")
+
+
+async def test_agents_come_from_below_the_roots_only(keeper: Keeper, tmp_path: Path) -> None:
+    outside = adder(tmp_path / "outside")
+    (tmp_path / "agents" / "link").symlink_to(outside)
+
+    for path in ("../outside", str(outside), "link", "/", "nowhere"):
+        said = await keeper("load_agent", agent_path=path)
+        assert said == (
+            f"error: load_agent: there is no agent {path!r} to be loaded; "
+            f"agents are loaded from below: {tmp_path / 'agents'}"
+        )
+    assert keeper.runtime.list_graphs() == []
+
+
+async def test_why_an_agent_cannot_be_loaded_is_said_in_words(keeper: Keeper, tmp_path: Path) -> None:
+    adder(tmp_path / "agents" / "broken", "def add(:\n")
+    (tmp_path / "agents" / "empty").mkdir()
+    adder(tmp_path / "agents" / "twice")
+    await keeper("load_agent", agent_path="twice")
+
+    assert "functions.py, line 1: invalid syntax" in await keeper("load_agent", agent_path="broken")
+    assert "has no agent.json and no agent.py" in await keeper("load_agent", agent_path="empty")
+    assert "there is a graph 'adder' already" in await keeper("load_agent", agent_path="twice")
+
+
+async def test_presence_is_that_of_the_last_word_of_a_user(keeper: Keeper, fake_time: FakeTime) -> None:
+    never = json.loads(await keeper("get_user_presence"))
+    await keeper.runtime.inject_input("nobody", "hello")
+    fake_time.now += 30
+    lately = json.loads(await keeper("get_user_presence"))
+    fake_time.now += 3600
+    long_ago = json.loads(await keeper("get_user_presence"))
+
+    assert never == {"user_present": False, "user_idle_seconds": None}
+    assert lately == {"user_present": True, "user_idle_seconds": 30}
+    assert long_ago == {"user_present": False, "user_idle_seconds": 3630}
+
+
+async def test_a_model_uses_the_tools_from_inside_a_graph(tmp_path: Path) -> None:
+    from queenright.runtime.graph import EntryPointSpec, GraphSpec, NodeSpec
+    from queenright.runtime.model import ModelReply
+    from queenright.runtime.scripted_provider import ScriptedProvider
+
+    talker(tmp_path / "agents" / "one")
+    tools = lifecycle_tools([tmp_path / "agents"])
+    calls = [
+        ToolCall("c1", "load_agent", '{"agent_path": "one"}'),
+        ToolCall("c2", "unload_agent", '{"graph_id": "keeper"}'),
+    ]
+    model = ScriptedProvider([*(ModelReply(tool_calls=(call,)) for call in calls), ModelReply(text="done")])
+    runtime = AgentRuntime(bus=EventBus(), storage=tmp_path / "storage")
+    graph = GraphSpec(
+        id="keeper",
+        nodes=(NodeSpec(id="keep", system_prompt="Keep.", tools=tuple(t.name for t in tools)),),
+        entry_points=(EntryPointSpec(id="start", node_id="keep"),),
+    )
+    runtime.add_graph(graph, model=model, tools=tools, primary=True)
+    await runtime.start()
+    try:
+        await runtime.wait(await runtime.trigger("start", {"message": "go"}))
+    finally:
+        await runtime.stop()
+
+    answers = [m.content for m in model.shown[-1].messages if m.role == "tool"]
+    assert answers[0] == "loaded 'talker'; entry points: start"
+    assert "an agent cannot unload or restart itself" in answers[1]
+    assert all("runtime" not in spec.parameters.get("properties", {}) for spec in model.shown[0].tools)
