@@ -345,6 +345,30 @@ async def test_a_full_disk_while_shortening_changes_nothing(
     assert len(parts(tmp_path)) == 9
 
 
+def test_a_reader_that_a_writer_overtakes_reads_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = open_at(tmp_path)
+    run(writer.append(*(say(str(n)) for n in range(9))))
+    listings: list[list[str]] = []
+    listdir = os.listdir
+
+    def overtaken(path: Path) -> list[str]:
+        names = listdir(path)
+        listings.append(names)
+        if len(listings) == 1:
+            # After the reader has listed the files and before it reads them.
+            run(writer.compact(max_tokens=1000, keep_messages=4, summary=told))
+        return names
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "listdir", overtaken)
+        reader = open_at(tmp_path)
+
+    assert reader.entries == writer.entries
+    assert reader.skipped == ()
+
+
 def test_tokens_are_a_quarter_of_the_characters_and_four_a_message() -> None:
     asked = Message(role="assistant", content="abc", tool_calls=(ToolCall("1", "look", '{"a":1}'),))
 

@@ -191,11 +191,14 @@ class CheckpointStore:
         """
         if keep < 1:
             raise ValueError(f"keep must be at least 1, not {keep}.")
+        names = self._names()
+        if len(names) <= keep:
+            return 0
         kept = [checkpoint.checkpoint_id for _, checkpoint in zip(range(keep), self._whole(), strict=False)]
         if len(kept) < keep:
             return 0
         removed = 0
-        for name in self._names():
+        for name in names:
             if _order(name) < _order(kept[-1]):
                 try:
                     (self._directory / f"{name}.json").unlink()
