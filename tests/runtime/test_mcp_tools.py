@@ -151,7 +151,7 @@ async def test_a_server_that_dies_in_a_call_answers_with_an_error_and_is_started
 async def test_a_server_that_died_between_two_calls_loses_neither(tmp_path: Path) -> None:
     server = over_stdio(tmp_path)
     async with closing(server) as tools:
-        [pid] = children()
+        [pid] = children(tmp_path)
         os.kill(pid, signal.SIGKILL)
         await until(lambda: server.gone)
 
@@ -178,9 +178,9 @@ async def test_a_server_that_cannot_be_started_again_is_said_at_each_call(tmp_pa
 
 async def test_nothing_is_left_running_when_a_server_is_closed(tmp_path: Path) -> None:
     async with closing(over_stdio(tmp_path)):
-        assert len(children()) == 1
+        assert len(children(tmp_path)) == 1
 
-    assert children() == []
+    assert children(tmp_path) == []
     assert [t for t in asyncio.all_tasks() if t is not asyncio.current_task()] == []
 
 
@@ -200,12 +200,12 @@ async def test_a_server_that_says_nothing_is_given_up_after_its_time(
 ) -> None:
     server = over_stdio(
         tmp_path,
-        args=["-c", "import sys; sys.stdin.read()"],
+        args=["-c", "import sys; sys.stdin.read()", str(tmp_path)],
         connect_timeout_seconds=5,
         sleep=fake_time.sleep,
     )
     connecting = asyncio.create_task(server.list_tools())
-    await until(children)
+    await until(lambda: children(tmp_path))
 
     await fake_time.advance(5)
 
@@ -214,7 +214,7 @@ async def test_a_server_that_says_nothing_is_given_up_after_its_time(
     ):
         await connecting
     await server.close()
-    assert children() == []
+    assert children(tmp_path) == []
 
 
 async def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -332,12 +332,13 @@ async def until(holds: Callable[[], object]) -> None:
         await asyncio.sleep(0.01)
 
 
-def children() -> list[int]:
-    """The programs that this process runs, without those that have ended."""
+def children(folder: Path) -> list[int]:
+    """The programs that this process runs on something in ``folder``, without those that have ended."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             state, parent = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[:2]
-            if int(parent) == os.getpid() and state != "Z":
+            command = stat.with_name("cmdline").read_bytes()
+            if int(parent) == os.getpid() and state != "Z" and os.fsencode(folder) in command:
                 found.append(int(stat.parent.name))
     return found

@@ -367,6 +367,15 @@ async def test_a_tool_that_no_server_offers_stops_the_start_and_leaves_no_server
         assert [t.get_name() for t in asyncio.all_tasks() if t.get_name().startswith("mcp ")] == []
 
 
+async def test_a_run_in_a_session_that_is_there_knows_what_it_knew(tmp_path: Path) -> None:
+    async with loaded(adder(tmp_path / "agent"), tmp_path) as runner:
+        first = await runner.run({"a": 1, "b": 2})
+        second = await runner.run({"b": 40}, entry_point="start", session_id=first.session_id)
+
+    assert second.session_id == first.session_id
+    assert second.outputs == {"sum": 41}
+
+
 def test_the_folder_of_sessions_is_below_home_by_the_agents_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

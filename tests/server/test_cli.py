@@ -241,3 +241,21 @@ def test_ctrl_c_pauses_the_run(tmp_path: Path) -> None:
     assert result["status"] == "paused"
     assert f"Go on with: queenright run agent --resume {result['session_id']} --storage here" in rest
     assert "Traceback" not in rest
+
+
+def test_ctrl_c_before_the_agent_has_started_leaves_nothing_behind(tmp_path: Path) -> None:
+    path = adder(tmp_path / "agent")
+    server = "import os, sys; open('pid', 'w').write(str(os.getpid())); sys.stdin.read()"
+    servers = {"servers": {"silent": {"command": "python", "args": ["-c", server]}}}
+    (path / "mcp_servers.json").write_text(json.dumps(servers), encoding="utf-8")
+    os.mkfifo(path / "pid")
+    command = [str(PROGRAM), "run", "agent", "--storage", "here"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE) as running:
+        pid = (path / "pid").read_text(encoding="utf-8")
+        running.send_signal(signal.SIGINT)
+        assert running.stderr is not None
+        said = running.stderr.read().decode()
+
+    assert running.returncode == 1
+    assert said == "queenright: Stopped before the agent had started; nothing was run.\n"
+    assert not Path(f"/proc/{pid}").exists()
