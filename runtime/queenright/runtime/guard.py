@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Protocol
 
-from queenright.runtime.events import AgentEvent, EventType
+from queenright.runtime.events import AgentEvent
 from queenright.runtime.reporting import Origin
-
-GUARDED: Final = frozenset(
-    {EventType.STEP_COMPLETED, EventType.LLM_CALL_COMPLETED, EventType.TOOL_CALL_COMPLETED}
-)
-"""What a guard is shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +31,7 @@ class Guard(Protocol):
         """
         Look at one event of the visit, and say what is wrong by now, if anything is.
 
-        The events are those of ``GUARDED``, in order. After a resume the guard is a new one and is shown
+        The events are STEP_COMPLETED, LLM_CALL_COMPLETED and TOOL_CALL_COMPLETED, in order. After a resume the guard is a new one and is shown
         what the visit had brought before, at the times at which it happened, so time is to be read from
         the events. It must be quick and must not raise.
         """

@@ -1,0 +1,57 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queenright.runtime.digest import digest
+from queenright.runtime.entries import Draft, Entry, EntryKind
+from queenright.runtime.model import Message, ToolCall
+
+
+def entry(kind: EntryKind, content: str, *calls: ToolCall, **data: str) -> Entry:
+    role = {EntryKind.ASSISTANT: "assistant", EntryKind.TOOL: "tool"}.get(kind, "user")
+    message = Message(role=role, content=content, tool_calls=calls)  # type: ignore[arg-type]
+    return Entry.of(Draft(kind=kind, message=message, data=data), seq=1, at=0.0)
+
+
+def test_the_task_is_kept_and_a_line_for_each_message() -> None:
+    text = digest(
+        [
+            entry(EntryKind.INPUT, "Find the queen."),
+            entry(EntryKind.ASSISTANT, "I look.", ToolCall("c", "look", '{"place": "hive"}')),
+            entry(EntryKind.TOOL, "empty", tool="look"),
+            entry(EntryKind.USER, "Look again."),
+            entry(EntryKind.FEEDBACK, "Hurry."),
+        ],
+        limit=1_000,
+    )
+
+    assert text.splitlines() == [
+        "(What was said before was shortened.) The task was:",
+        "Find the queen.",
+        "Since then:",
+        '- you said: I look.; called look({"place": "hive"})',
+        "- look answered: empty",
+        "- the user: Look again.",
+        "- you were told: Hurry.",
+    ]
+
+
+def test_a_digest_of_a_digest_keeps_its_task_and_its_lines() -> None:
+    first = digest([entry(EntryKind.INPUT, "Find the queen."), entry(EntryKind.USER, "One.")], limit=1_000)
+
+    second = digest([entry(EntryKind.SUMMARY, first), entry(EntryKind.USER, "Two.")], limit=1_000)
+
+    assert second == first + "\n- the user: Two."
+
+
+def test_a_newer_task_takes_the_place_of_the_old_one() -> None:
+    text = digest([entry(EntryKind.INPUT, "Old."), entry(EntryKind.INPUT, "New.")], limit=1_000)
+
+    assert text.splitlines()[1:] == ["New.", "Since then:", "- an earlier task: Old."]
+
+
+KINDS = st.sampled_from([EntryKind.INPUT, EntryKind.USER, EntryKind.FEEDBACK, EntryKind.SUMMARY])
+
+
+@given(said=st.lists(st.tuples(KINDS, st.text(max_size=300)), max_size=12), limit=st.integers(84, 2_000))
+def test_a_digest_is_never_longer_than_allowed(said: list[tuple[EntryKind, str]], limit: int) -> None:
+    assert len(digest([entry(kind, text) for kind, text in said], limit=limit)) <= limit
