@@ -36,7 +36,7 @@ def test_labels_are_these_and_no_others(inside: Severity, outside: str) -> None:
 
 
 def test_empty_annotations_are_left_out() -> None:
-    _, annotations = alert_for(ticket(evidence_snippet=""), SETTINGS)
+    _, annotations = alert_for(ticket(evidence_snippet="", worker_graph_id=""), SETTINGS)
     assert set(annotations) == {
         "summary",
         "description",

@@ -318,13 +318,14 @@ async def test_a_clock_that_was_set_back_silences_nothing(make_post: MakePost, p
 
 
 async def test_deliveries_are_in_the_event_log(make_post: MakePost, peer: ServedPeer, store: Store) -> None:
+    """B63: with the graph of the worker that they are about."""
     post = make_post(peer.url)
     await post.say(ticket())
     await post.deliver()
 
     logged = await store.read(lambda conn: event_log.read_events(conn))
-    assert [(e.type, e.agent_id, e.session_id) for _, e in logged] == [
-        (EventType.NOTIFICATION_DELIVERED, "researcher", "session-1")
+    assert [(e.type, e.agent_id, e.session_id, e.graph_id) for _, e in logged] == [
+        (EventType.NOTIFICATION_DELIVERED, "researcher", "session-1", "graph")
     ]
     assert logged[0][1].data == {
         "ticket_id": "ticket-1",

@@ -70,6 +70,7 @@ def annotations_for(ticket: EscalationTicket, settings: AlertingSettings) -> dic
         "evidence": redact(ticket.evidence_snippet, EVIDENCE_LIMIT),
         "ticket_id": ticket.ticket_id,
         "session_id": ticket.worker_session_id,
+        "graph_id": ticket.worker_graph_id,
         "dashboard_url": _link(settings.dashboard_url, values),
         "console_url": f"{settings.console_url.rstrip('/')}/tickets/{quote(ticket.ticket_id, safe='')}",
         "runbook_url": f"{settings.runbooks}/{ALERT_INTERVENTION}",

@@ -228,6 +228,7 @@ def _event(
         time=now,
         agent_id=about.labels.get("agent", ""),
         session_id=about.annotations.get("session_id", ""),
+        graph_id=about.annotations.get("graph_id", ""),
         data={
             "ticket_id": about.ticket_id,
             "peer": line.peer.name,

@@ -1,0 +1,57 @@
+"""A service with a worker on its runtime that repeats itself and is killed (`test_runtime_workers.py`)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from queenright.runtime.graph import EntryPointSpec, GraphSpec, NodeSpec
+from queenright.runtime.model import ModelReply, ToolCall
+from queenright.runtime.scripted_provider import ScriptedProvider
+from queenright.runtime.tools import Tool
+from queenright.server.service import Service
+from queenright.server.settings import Settings
+
+
+class Query(BaseModel):
+    q: str
+
+
+SEARCH = Tool("search", "Search.", Query, lambda given: f"nothing about {given.q}")
+
+
+def searching(graph_id: str) -> GraphSpec:
+    """A graph with one node, that searches."""
+    node = NodeSpec(id="search", system_prompt="Search.", tools=("search",), model_timeout_seconds=600)
+    entry = EntryPointSpec(id="start", node_id="search")
+    return GraphSpec(id=graph_id, nodes=(node,), entry_points=(entry,))
+
+
+def search(number: int, text: str = "") -> ModelReply:
+    """The same search as ever."""
+    return ModelReply(text=text, tool_calls=(ToolCall(f"c{number}", "search", '{"q": "honey"}'),))
+
+
+async def main(settings: Settings, session_id: str) -> None:
+    service = Service(settings)
+    await service.start()
+    model = ScriptedProvider([search(1), search(2), _die])
+    service.runtime.add_graph(searching("hive"), model=model, tools=[SEARCH], agent_id="bee")
+    store = service.runtime.session_store("hive")
+    store.create(graph_id="hive", entry_point="start", agent_id="bee", session_id=session_id)
+    await service.runtime.trigger("start", {"message": "go"}, graph_id="hive", session_id=session_id)
+    await asyncio.sleep(60)
+
+
+def _die(*_: object) -> ModelReply:
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Settings.model_validate_json(Path(sys.argv[1]).read_text("utf-8")), sys.argv[2]))
