@@ -276,7 +276,7 @@ async def test_an_input_that_nobody_set_is_named(bench: Bench) -> None:
 
     result = await bench.run(z=1)
 
-    assert "node 'a' needs 'x', which nobody has set; there is: z" in result.error
+    assert "node 'a' failed: it needs 'x', which nobody has set; there is: z" in result.error
 
 
 async def test_an_edge_carries_what_it_maps(bench: Bench) -> None:

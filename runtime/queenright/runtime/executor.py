@@ -247,7 +247,10 @@ class GraphExecutor:
             await self._reporter.emit(EventType.GOAL_PROGRESS, self.goal.model_dump(mode="json"))
         if status is SessionStatus.PAUSED:
             await self._checkpoint("", "pause")
-        await self._around.disk.run(lambda: self._logger.execution_ended(self.state))
+        try:
+            await self._around.disk.run(lambda: self._logger.execution_ended(self.state))
+        except OSError:
+            _log.exception("the end of run %s could not be logged", self._origin.execution_id)
         return self.state
 
     # -- nodes ----------------------------------------------------------------------------------
@@ -283,7 +286,7 @@ class GraphExecutor:
         missing = [key for key in spec.input_keys if key not in given]
         if missing:
             have = ", ".join(sorted(self._memory.read_all())) or "nothing"
-            raise _Unusable(f"node {spec.id!r} needs {missing[0]!r}, which nobody has set; there is: {have}")
+            raise _Unusable(f"it needs {missing[0]!r}, which nobody has set; there is: {have}")
         return {key: given[key] for key in spec.input_keys} if spec.input_keys else given
 
     async def _talk(self, spec: NodeSpec, pending: PendingNode, given: Mapping[str, Any]) -> NodeResult:
