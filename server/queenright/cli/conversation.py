@@ -11,6 +11,15 @@ from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.events import AgentEvent, EventType
 
 
+# What could move the cursor, or tell the terminal to do things: all control characters but new line and tab.
+_CONTROL: Final = {number: None for number in (*range(32), *range(127, 160)) if chr(number) not in "\n\t"}
+
+
+def plain(text: str) -> str:
+    """Return text of a model or a tool as a terminal may be given it."""
+    return text.translate(_CONTROL)
+
+
 class Progress:
     """
     Shows what an agent does, a line each, and what its client-facing nodes say, as it comes.
@@ -43,12 +52,12 @@ class Progress:
     def show(self, event: AgentEvent) -> None:
         """Show one event."""
         if event.type is EventType.CLIENT_OUTPUT_DELTA:
-            text = str(event.data.get("text", ""))
+            text = plain(str(event.data.get("text", "")))
             self._said += text
             self._out.write(text)
             self._out.flush()
         elif event.type is EventType.CLIENT_INPUT_REQUESTED:
-            question = str(event.data.get("question") or "")
+            question = plain(str(event.data.get("question") or ""))
             if question.strip() and question.strip() not in self._said:
                 self._line(question)
             self._end_of_speech()
@@ -56,7 +65,7 @@ class Progress:
         else:
             line = _told(event)
             if line:
-                self._line(line)
+                self._line(plain(line))
 
     def _line(self, line: str) -> None:
         self._end_of_speech()

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from queenright.cli.conversation import Answers, Progress
+from queenright.cli.conversation import Answers, Progress, plain
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.otlp import ENDPOINT_ENV
 from queenright.instrumentation.telemetry import shared_telemetry
@@ -202,10 +202,10 @@ def _row(runner: AgentRunner, result: ExecutionResult) -> dict[str, Any]:
 def _say_result(runner: AgentRunner, result: ExecutionResult, options: RunOptions, out: IO[str]) -> None:
     print(result.status.value, file=out)
     if result.error:
-        print(f"  {result.error}", file=out)
+        print(f"  {plain(result.error)}", file=out)
     for key, value in result.outputs.items():
         said = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        print(f"  {key}: {said}", file=out)
+        print(f"  {key}: {plain(said)}", file=out)
     if result.goal is not None and result.succeeded:
         unmet = [name for name, state in result.goal.criteria.items() if state != "met"]
         rest = f", not met: {', '.join(unmet)}" if unmet else ""

@@ -1,0 +1,149 @@
+"""`queenright run` beside the rest: killed and taken up again, watched, and what its lines say."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from queenright.cli.conversation import Progress
+from queenright.runtime.events import AgentEvent, EventType
+from tests.runtime.agents import chatter, talker
+
+PROGRAM = str(Path(sys.executable).with_name("queenright"))
+
+
+def test_a_run_that_was_killed_is_taken_up_where_it_was(tmp_path: Path) -> None:
+    chatter(tmp_path / "agent")
+    command = [PROGRAM, "run", "agent", "--storage", "here"]
+    with subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
+        assert running.stdout is not None
+        shown = b""
+        while not shown.endswith(b"> "):
+            shown += os.read(running.stdout.fileno(), 4096)
+        running.send_signal(signal.SIGKILL)
+    session = shown.decode().splitlines()[0].removeprefix("session ")
+
+    done = subprocess.run(
+        [*command, "--resume", session],
+        cwd=tmp_path,
+        input="Ada\nAda\n",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[:2] == [f"session {session}", "taken up where it was"]
+    assert "  name: Ada" in done.stdout.splitlines()
+
+
+class Collector(BaseHTTPRequestHandler):
+    """Takes in telemetry, and keeps what came."""
+
+    received: list[tuple[str, bytes]]
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        self.received.append((self.path, body))
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        pass
+
+
+@pytest.mark.parametrize("option", ["--telemetry", "--no-telemetry"])
+def test_what_a_run_did_has_been_delivered_when_it_ends(tmp_path: Path, option: str) -> None:
+    talker(tmp_path / "agent")
+    handler = type("Handler", (Collector,), {"received": []})
+    with HTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        environment = {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{server.server_port}"}
+        done = subprocess.run(
+            [PROGRAM, "run", "agent", "--storage", "here", option],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        server.shutdown()
+        thread.join()
+
+    received: list[tuple[str, bytes]] = handler.received  # type: ignore[attr-defined]
+    spans = b"".join(body for path, body in received if path == "/v1/traces")
+    assert (done.returncode, done.stderr) == (0, "")
+    if option == "--telemetry":
+        for name in (b"invoke_agent talker", b"step work", b"execute_tool double", b"chat scripted"):
+            assert name in spans
+    else:
+        assert received == []
+
+
+def event(type_: EventType, node: str = "work", **data: Any) -> AgentEvent:
+    return AgentEvent(type=type_, time=0, session_id="s1", graph_id="g", node_id=node, data=data)
+
+
+@pytest.mark.parametrize(
+    ("shown", "line"),
+    [
+        (event(EventType.TOOL_CALL_COMPLETED, tool="search", outcome="ok"), "work: search ok\n"),
+        (
+            event(EventType.TOOL_CALL_COMPLETED, tool="search", outcome="timeout", error="no answer"),
+            "work: search timeout: no answer\n",
+        ),
+        (
+            event(EventType.LLM_CALL_COMPLETED, model="m", error_type="TransientModelError", error="429"),
+            "work: m did not answer: 429\n",
+        ),
+        (event(EventType.LLM_CALL_COMPLETED, model="m", output_tokens=3), ""),
+        (event(EventType.WORKER_WAITING, reason="backoff"), "work: waits before asking again\n"),
+        (event(EventType.WORKER_WAITING, reason=None), ""),
+        (
+            event(EventType.STEP_COMPLETED, index=2, verdict="RETRY", text="say the year"),
+            "work: turn 2 retry: say the year\n",
+        ),
+        (event(EventType.STEP_COMPLETED, index=2, verdict="ACCEPT"), ""),
+        (
+            event(EventType.NODE_LOOP_COMPLETED, outcome="escalated", error="a loop"),
+            "work: escalated: a loop\n",
+        ),
+    ],
+)
+def test_an_event_is_one_line_or_none(shown: AgentEvent, line: str) -> None:
+    out = io.StringIO()
+
+    Progress(out).show(shown)
+
+    assert out.getvalue() == line
+
+
+def test_words_that_came_piece_by_piece_are_not_said_again_as_the_question() -> None:
+    out = io.StringIO()
+    progress = Progress(out)
+
+    for piece in ("Who ", "are you?"):
+        progress.show(event(EventType.CLIENT_OUTPUT_DELTA, text=piece))
+    progress.show(event(EventType.CLIENT_INPUT_REQUESTED, question="Who are you?"))
+    progress.show(event(EventType.CLIENT_INPUT_REQUESTED, question="And now?"))
+
+    assert out.getvalue() == "Who are you?\nAnd now?\n"
+    assert progress.asked.qsize() == 2
+
+
+def test_what_a_model_says_cannot_steer_the_terminal() -> None:
+    out = io.StringIO()
+
+    Progress(out).show(event(EventType.CLIENT_OUTPUT_DELTA, text="a\x1b[2Jb\rc\x9bd\te\n"))
+
+    assert out.getvalue() == "a[2Jbcd\te\n"
