@@ -10,7 +10,6 @@ from typing import IO, Final
 from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.events import AgentEvent, EventType
 
-
 # What could move the cursor, or tell the terminal to do things: all control characters but new line and tab.
 _CONTROL: Final = {number: None for number in (*range(32), *range(127, 160)) if chr(number) not in "\n\t"}
 
