@@ -442,3 +442,28 @@ async def test_events_of_a_run_tell_its_whole_story(bench: Bench) -> None:
         EventType.EXECUTION_COMPLETED,
     ]
     assert {(e.agent_id, e.session_id, e.graph_id) for e in bench.events} == {("bee", result.session_id, "g")}
+
+
+async def test_a_session_is_not_free_before_the_thread_of_a_cancelled_run_has_ended(bench: Bench) -> None:
+    """A thread cannot be killed: the run is over at once, and nobody else gets its session meanwhile."""
+    going, may_end = threading.Event(), threading.Event()
+
+    def dig() -> str:
+        going.set()
+        may_end.wait(20)
+        return "dug"
+
+    await bench.load(function("a", gives="x"), functions={"a": dig})
+    first = await bench.runtime.trigger("e", {})
+    assert await asyncio.to_thread(going.wait, 20)
+    [running] = bench.runtime.get_stream("e").executions
+
+    assert await bench.runtime.cancel_execution(first)
+    second = await bench.runtime.trigger("e", {}, session_id=running.session_id)
+    await bench.time.settle()
+    assert bench.runtime.get_execution_result(second) is None
+    assert running.result is not None
+    assert running.result.status is SessionStatus.CANCELLED
+
+    may_end.set()
+    assert (await bench.runtime.wait(second)).outputs == {"x": "dug"}

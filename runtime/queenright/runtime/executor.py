@@ -338,7 +338,8 @@ class GraphExecutor:
                 if inspect.iscoroutinefunction(function):
                     value = await function(**arguments)
                 else:
-                    value = await self._around.disk.run(lambda: function(**arguments))
+                    threads = self._graph.tools.threads
+                    value = await threads.run(self._session.id, lambda: function(**arguments))
                 outputs = _outputs(spec, value)
                 step.verdict(Verdict.ACCEPT)
             result = NodeResult(outcome="done", outputs=outputs, turns=1, verdicts=(Verdict.ACCEPT.value,))

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from queenright.instrumentation import Worker
 from queenright.instrumentation.redaction import redact
@@ -31,6 +31,8 @@ FRAMEWORK = "queenright"
 CANCELLED = "cancelled"
 """The error type of a run that somebody cancelled: it ended, and did not fail."""
 
+_GRACE_SECONDS: Final = 5.0
+
 RunNode = Callable[[str], Awaitable[NodeResult]]
 """Runs the entry point's node once on a message."""
 
@@ -51,12 +53,15 @@ class _Open:
 class _Opening:
     """What has been opened for a run so far, and how to close it."""
 
-    closers: list[Callable[[], None]] = field(default_factory=list)
+    worker: Worker | None = None
+    session_id: str = ""
+    holds: list[Callable[[], None]] = field(default_factory=list)
+    """What keeps others out of the session, as functions that let them in."""
     opened: _Open | None = None
 
-    def close(self) -> None:
-        while self.closers:
-            self.closers.pop()()
+    def let_go(self) -> None:
+        while self.holds:
+            self.holds.pop()()
 
 
 class ExecutionStream:
@@ -82,6 +87,7 @@ class ExecutionStream:
         self._timer: asyncio.Task[None] | None = None
         self._subscription: Subscription | None = None
         self._session: Session | None = None
+        self._freeing: set[asyncio.Task[None]] = set()
 
     @property
     def graph_id(self) -> str:
@@ -123,6 +129,12 @@ class ExecutionStream:
             await asyncio.gather(self._timer, return_exceptions=True)
             self._timer = None
         await asyncio.gather(*(self.end(e.id, SessionStatus.PAUSED) for e in self.executions))
+        if freeing := list(self._freeing):
+            # A thread cannot be stopped; whoever stops the runtime is not kept waiting for it for ever.
+            await asyncio.wait(freeing, timeout=_GRACE_SECONDS)
+            for task in freeing:
+                task.cancel()
+            await asyncio.gather(*freeing, return_exceptions=True)
 
     def fire(self, trigger: Trigger, *, session_id: str | None = None) -> Execution:
         """
@@ -272,8 +284,26 @@ class ExecutionStream:
                 execution, SessionStatus.FAILED, error=redact(str(fault)), error_type=type(fault).__name__
             )
         finally:
-            opening.close()
+            if opening.worker is not None:
+                opening.worker.close()
+            self._free(opening)
             execution.finish(result)
+
+    def _free(self, opening: _Opening) -> None:
+        """Let others into the session: at once, or when the threads that still work for it have ended."""
+        if not self._graph.tools.threads.running(opening.session_id):
+            opening.let_go()
+            return
+        _log.warning("a function of %s still runs; until it ends, nobody else gets its session", self.id)
+        task = asyncio.create_task(self._free_later(opening), name=f"graph:{self.id}:threads")
+        self._freeing.add(task)
+        task.add_done_callback(self._freeing.discard)
+
+    async def _free_later(self, opening: _Opening) -> None:
+        try:
+            await self._graph.tools.threads.ended(opening.session_id)
+        finally:
+            opening.let_go()
 
     def _runner(self, execution: Execution, opening: _Opening) -> RunNode:
         async def run_node(message: str) -> NodeResult:
@@ -290,7 +320,7 @@ class ExecutionStream:
         """Take a session, and begin the run in it."""
         around, graph = self._around, self._graph
         session, store = await self._find_session(execution)
-        execution.session_id = session.id
+        execution.session_id = opening.session_id = session.id
         await self._take_turn(session, store, opening)
         telemetry, registry = (around.telemetry, around.registry) if graph.agent_id else around.muted
         worker = Worker(
@@ -305,7 +335,7 @@ class ExecutionStream:
             clock=around.clock,
         )
         worker.start()
-        opening.closers.append(worker.close)
+        opening.worker = worker
         origin = Origin(
             agent_id=graph.agent_id,
             session_id=session.id,
@@ -369,9 +399,9 @@ class ExecutionStream:
         locks = self._around.locks
         lock = locks.setdefault(str(session.path), asyncio.Lock())
         await lock.acquire()
-        opening.closers.append(lock.release)
+        opening.holds.append(lock.release)
         claim = await self._around.disk.run(lambda: store.claim(session))
-        opening.closers.append(claim.release)
+        opening.holds.append(claim.release)
 
     async def _tell_end(self, run: _Open, result: ExecutionResult) -> None:
         tell = run.reporter.emit
