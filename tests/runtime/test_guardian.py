@@ -1,0 +1,175 @@
+"""Several graphs in one session: an agent fails, another sees it, looks whether a user is there, and decides."""
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from queenright.runtime.agent_runtime import AgentRuntime
+from queenright.runtime.bus import EventBus
+from queenright.runtime.events import EventType
+from queenright.runtime.graph import EntryPointSpec, GraphSpec, NodeSpec
+from queenright.runtime.lifecycle_tools import Lifecycle
+from queenright.runtime.model import Message, ModelReply, OnText, ToolCall, ToolSpec
+from queenright.runtime.scripted_provider import ScriptedProvider
+from queenright.runtime.tools import Tool
+from tests.runtime.conftest import FakeTime
+
+EMAIL_AGENT = {
+    "name": "email_agent",
+    "graph": {
+        "id": "email_agent",
+        "nodes": [
+            {
+                "id": "sort",
+                "node_type": "function",
+                "function": "sort",
+                "input_keys": ["inbox"],
+                "output_keys": ["sorted"],
+            }
+        ],
+        "entry_points": [{"id": "default", "node_id": "sort", "isolation_level": "shared"}],
+    },
+}
+BROKEN = "def sort(inbox):\n    return inbox['letters']\n"
+MENDED = "def sort(inbox):\n    return sorted(inbox)\n"
+
+
+class Mend(BaseModel):
+    code: str
+
+
+class Guardian:
+    """A model: asks whether anybody is there; mends the agent if not, asks what to do if so."""
+
+    name = "guardian"
+
+    def __init__(self) -> None:
+        self.shown: list[list[Message]] = []
+
+    async def complete(
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
+    ) -> ModelReply:
+        self.shown.append(list(messages))
+        answers = [m.content for m in messages if m.role == "tool"]
+        if not answers:
+            return self.call("get_user_presence")
+        if '"user_present": true' in answers[0]:
+            if messages[-1].role == "user":
+                return self.call("set_output", decision=f"asked: {messages[-1].content}")
+            return self.call("ask_user", question="email_agent fails. What now?")
+        steps = [
+            self.call("mend", code=MENDED),
+            self.call("restart_agent", graph_id="email_agent"),
+            self.call("start_agent", graph_id="email_agent", input_data={}),
+            self.call("set_output", decision="mended it"),
+        ]
+        return steps[len(answers) - 1]
+
+    def call(self, tool: str, **arguments: object) -> ModelReply:
+        return ModelReply(tool_calls=(ToolCall(f"c{len(self.shown)}", tool, json.dumps(arguments)),))
+
+
+class House:
+    """A runtime with a coder, its guardian, and the email agent that the coder loads."""
+
+    def __init__(self, path: Path, time: FakeTime) -> None:
+        self.agent = path / "agents" / "email_agent"
+        self.agent.mkdir(parents=True)
+        (self.agent / "agent.json").write_text(json.dumps(EMAIL_AGENT))
+        (self.agent / "functions.py").write_text(BROKEN)
+        self.storage = path / "storage"
+        self.runtime = AgentRuntime(bus=EventBus(), storage=self.storage, monotonic=time)
+        self.lifecycle = Lifecycle([path / "agents"])
+        self.guardian = Guardian()
+
+    async def start(self) -> None:
+        tools = [*self.lifecycle.tools, Tool("mend", "Rewrite the agent.", Mend, self.mend)]
+        names = tuple(tool.name for tool in tools)
+        coder = GraphSpec(
+            id="coder",
+            nodes=(NodeSpec(id="code", system_prompt="Code.", tools=names),),
+            entry_points=(EntryPointSpec(id="default", node_id="code"),),
+        )
+        guard = GraphSpec(
+            id="guardian",
+            nodes=(
+                NodeSpec(
+                    id="guard",
+                    system_prompt="Guard.",
+                    tools=names,
+                    input_keys=("event", "inbox"),
+                    output_keys=("decision",),
+                    client_facing=True,
+                ),
+            ),
+            entry_points=(
+                EntryPointSpec(
+                    id="failed",
+                    node_id="guard",
+                    trigger_type="event",
+                    event_types=frozenset({EventType.EXECUTION_FAILED}),
+                    filter_graph="email_agent",
+                    isolation_level="shared",
+                ),
+            ),
+        )
+        calls = [
+            ToolCall("c1", "load_agent", '{"agent_path": "email_agent"}'),
+            ToolCall("c2", "start_agent", '{"graph_id": "email_agent", "input_data": {"inbox": ["b", "a"]}}'),
+        ]
+        model = ScriptedProvider([*(ModelReply(tool_calls=(c,)) for c in calls), ModelReply(text="started")])
+        self.runtime.add_graph(coder, model=model, tools=tools, primary=True)
+        self.runtime.add_graph(guard, model=self.guardian, tools=tools)
+        await self.runtime.start()
+
+    async def stop(self) -> None:
+        await self.runtime.stop()
+        await self.lifecycle.close()
+
+    def mend(self, given: Mend) -> str:
+        (self.agent / "functions.py").write_text(given.code)
+        return "written"
+
+
+@pytest.fixture
+async def house(tmp_path: Path, fake_time: FakeTime) -> AsyncIterator[House]:
+    house = House(tmp_path, fake_time)
+    await house.start()
+    yield house
+    await house.stop()
+
+
+async def test_an_agent_that_fails_while_nobody_is_there_is_mended_and_started_again(house: House) -> None:
+    """The guardian knows the event and the shared memory, and what it changed is what runs."""
+    bus = house.runtime.bus
+    with bus.expect(EventType.EXECUTION_COMPLETED, filter_graph="email_agent") as mended:
+        await house.runtime.trigger("default", {"message": "Sort my letters."}, graph_id="coder")
+        event = await mended.within(20)
+
+    store = house.runtime.session_store("coder")
+    memory = store.read_state(event.session_id).memory
+    assert memory["sorted"] == ["a", "b"]
+    asked = json.loads(house.guardian.shown[0][1].content)
+    assert asked["inbox"] == ["b", "a"]
+    assert asked["event"]["graph_id"] == "email_agent"
+    assert "TypeError" in asked["event"]["data"]["error_type"]
+
+
+async def test_an_agent_that_fails_while_a_user_is_there_is_asked_about(house: House) -> None:
+    bus = house.runtime.bus
+    await house.runtime.inject_input("code", "hello")
+    with bus.expect(EventType.CLIENT_INPUT_REQUESTED, filter_graph="guardian") as asked:
+        await house.runtime.trigger("default", {"message": "Sort my letters."}, graph_id="coder")
+        event = await asked.within(20)
+    assert event.data["question"] == "email_agent fails. What now?"
+
+    with bus.expect(EventType.EXECUTION_COMPLETED, filter_graph="guardian") as done:
+        assert await house.runtime.inject_input("guard", "leave it")
+        event = await done.within(20)
+
+    memory = house.runtime.session_store("coder").read_state(event.session_id).memory
+    assert memory["decision"] == "asked: leave it"
+    assert (house.agent / "functions.py").read_text() == BROKEN
