@@ -9,30 +9,28 @@ up again: the nodes that were under way go on from their own cursors.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from queenright.instrumentation.names import Verdict
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.checkpoint_store import CheckpointStore
-from queenright.runtime.conditions import ConditionError
 from queenright.runtime.conversation import Conversation
 from queenright.runtime.cursor import NodeCursor
 from queenright.runtime.event_loop import EventLoopNode, NodeResult
 from queenright.runtime.events import EventType
 from queenright.runtime.files import FileUnusable, read_json
+from queenright.runtime.function_node import call_function
 from queenright.runtime.goal import GoalProgress, progress
-from queenright.runtime.graph import EdgeSpec, NodeSpec
+from queenright.runtime.graph import NodeSpec
 from queenright.runtime.memory import MemoryRefused, SharedMemory
 from queenright.runtime.node_judge import ImplicitJudge, LlmJudge, NodeJudge
 from queenright.runtime.parts import LoadedGraph, Surroundings
-from queenright.runtime.plan import edges_taken, ready
+from queenright.runtime.plan import Advance, add_nodes, advance, ready
 from queenright.runtime.reporting import Origin, Reporter
-from queenright.runtime.routing import ROUTE, RouteJudge, routing_node
+from queenright.runtime.routing import RouteJudge, routing_node
 from queenright.runtime.runtime_logger import RuntimeLogger, VisitRow
 from queenright.runtime.session_store import (
     ExecutionState,
@@ -114,6 +112,8 @@ class GraphExecutor:
         self._reporter = reporter
         self._logger = logger
         self._fresh = fresh
+        # Who runs alone goes on talking in the thread that began at the entry node.
+        self._thread = "" if fresh else entry_node
         self._key = f"{graph.spec.id}::{entry_point}"
         self._memory = SharedMemory()
         self._running: dict[asyncio.Task[NodeResult], _Running] = {}
@@ -159,7 +159,7 @@ class GraphExecutor:
         def change(state: SessionState) -> None:
             mine = state.executions[self._key]
             mine.pending = []  # what an entry's run before this one left
-            self._add(mine, [(self._entry_node, known)])
+            add_nodes(mine, [(self._entry_node, known)], thread=self._thread)
 
         await self._save(change)
 
@@ -189,14 +189,10 @@ class GraphExecutor:
                 now = state.executions[self._key] = checkpoint.execution.model_copy(deep=True)
                 now.visits = visits
                 again, now.pending = [(p.node_id, p.input) for p in now.pending], []
-                self._add(now, again)
-            elif now.status is SessionStatus.FAILED:
-                # The nodes that failed have ended: they are visited anew.
-                again, now.pending = [(p.node_id, p.input) for p in now.pending], []
-                self._add(now, again)
+                add_nodes(now, again, thread=self._thread)
             elif not now.visits:
                 # It was interrupted between being written down and entering its first node.
-                self._add(now, [(self._entry_node, now.input)])
+                add_nodes(now, [(self._entry_node, now.input)], thread=self._thread)
             for pending in now.pending:
                 state.memory.update(self._unfinished_outputs(now, pending))
             now.status = SessionStatus.ACTIVE
@@ -274,7 +270,15 @@ class GraphExecutor:
         try:
             given = self._inputs(spec, pending)
             if spec.function:
-                return await self._call(spec, pending, given)
+                return await call_function(
+                    spec,
+                    self._graph.functions[spec.function],
+                    given,
+                    visit=pending.visit,
+                    context=self._context(spec.id),
+                    reporter=self._reporter,
+                    threads=self._graph.tools.threads,
+                )
             return await self._talk(spec, pending, given)
         except Exception as error:
             if not isinstance(error, _Unusable | MemoryRefused):
@@ -327,33 +331,6 @@ class GraphExecutor:
             return self._graph.judges[spec.conversation_judge]
         return ImplicitJudge()
 
-    async def _call(self, spec: NodeSpec, pending: PendingNode, given: Mapping[str, Any]) -> NodeResult:
-        """Run a function: one step, accepted if it returns."""
-        function = self._graph.functions[spec.function]
-        arguments = {**_wanted(function, given, spec), **_wanted(function, self._context(spec.id))}
-        await self._reporter.emit(EventType.NODE_LOOP_STARTED, {"messages": 0}, node_id=spec.id)
-        result = NodeResult(outcome="failed")
-        try:
-            async with self._reporter.step(spec.id, pending.visit) as step:
-                if inspect.iscoroutinefunction(function):
-                    value = await function(**arguments)
-                else:
-                    threads = self._graph.tools.threads
-                    value = await threads.run(self._session.id, lambda: function(**arguments))
-                outputs = _outputs(spec, value)
-                step.verdict(Verdict.ACCEPT)
-            result = NodeResult(outcome="done", outputs=outputs, turns=1, verdicts=(Verdict.ACCEPT.value,))
-        except Exception as error:
-            result = NodeResult(
-                outcome="failed", turns=1, error=redact(str(error)), error_type=type(error).__name__
-            )
-        finally:
-            ended = {"outcome": result.outcome, "turns": result.turns, "error": result.error}
-            await self._reporter.emit(
-                EventType.NODE_LOOP_COMPLETED, {**ended, "outputs": sorted(result.outputs)}, node_id=spec.id
-            )
-        return result
-
     def _context(self, node_id: str) -> dict[str, object]:
         return {
             **self._around.context,
@@ -370,106 +347,39 @@ class GraphExecutor:
         """Take in how a node ended: one write, and then it is told."""
         pending, spec = running.pending, self._graph.spec.node(running.pending.node_id)
         self.last = result
-        taken: list[EdgeSpec] = []
-        failure: list[NodeResult] = []
+        moved: list[Advance] = []
 
         def change(state: SessionState) -> None:
-            taken.clear()
-            failure.clear()
             mine = state.executions[self._key]
-            outcome = self._go_on(state, mine, pending, result, taken)
-            if outcome is not None:
-                failure.append(outcome)
+            under_way = {other.pending.node_id for other in self._running.values()}
+            moved[:] = [
+                advance(
+                    self._graph.spec,
+                    mine,
+                    state.memory,
+                    pending,
+                    result,
+                    running=under_way,
+                    thread=self._thread,
+                )
+            ]
+            if self._graph.goal is not None:
+                self.goal = progress(self._graph.goal, state.memory, finished=False)
+                mine.goal_progress = self.goal.fraction
 
         before = self.goal
         await self._save(change)
         await self._log_visit(running, result)
-        for edge in taken:
+        [step] = moved
+        for edge in step.taken:
             told = {"edge": edge.id, "source": edge.source, "target": edge.target}
             await self._reporter.emit(EventType.EDGE_TRAVERSED, told, node_id=spec.id)
         if self.goal is not None and self.goal != before:
             await self._reporter.emit(EventType.GOAL_PROGRESS, self.goal.model_dump(mode="json"))
-        if failure:
-            raise NodeFailed(spec.id, failure[0])
+        if step.failure is not None:
+            raise NodeFailed(spec.id, step.failure)
         if result.outcome == "done":
             await self._checkpoint(spec.id, "node")
-
-    def _go_on(
-        self,
-        state: SessionState,
-        mine: ExecutionState,
-        pending: PendingNode,
-        result: NodeResult,
-        taken: list[EdgeSpec],
-    ) -> NodeResult | None:
-        """Move the state past a node that has ended; return a result if that ends the run as failed."""
-        spec = self._graph.spec.node(pending.node_id)
-        outputs = {key: result.outputs[key] for key in spec.output_keys if key in result.outputs}
-        state.memory.update(outputs)
-        mine.results[spec.id] = result.outcome
-        mine.steps += result.turns
-        mine.input_tokens += result.input_tokens
-        mine.output_tokens += result.output_tokens
-        mine.cost += result.cost
-        if self._graph.goal is not None:
-            self.goal = progress(self._graph.goal, state.memory, finished=False)
-            mine.goal_progress = self.goal.fraction
-        succeeded = result.outcome == "done"
-        try:
-            taken += edges_taken(
-                self._graph.spec,
-                spec.id,
-                succeeded=succeeded,
-                route=str(result.outputs.get(ROUTE, "")),
-                memory=state.memory,
-            )
-            self._check_visits(mine, taken)
-        except (ConditionError, _Unusable) as error:
-            taken.clear()
-            return NodeResult(outcome="failed", error=str(error), error_type=type(error).__name__)
-        if not succeeded and not taken:
-            return result  # it stays pending: a resumed run visits it anew
-        mine.pending = [other for other in mine.pending if other != pending]
-        mine.path = [*mine.path, spec.id][-_PATH_KEPT:]
-        if not taken:
-            mine.outputs.update(outputs or ({"text": result.text} if result.text else {}))
-        self._add(mine, [(edge.target, self._carried(edge, outputs, result, state.memory)) for edge in taken])
-        return None
-
-    def _check_visits(self, mine: ExecutionState, taken: Sequence[EdgeSpec]) -> None:
-        for edge in taken:
-            limit = self._graph.spec.node(edge.target).max_node_visits
-            if limit and mine.visits.get(edge.target, 0) >= limit:
-                raise _Unusable(
-                    f"edge {edge.id!r} leads to node {edge.target!r} once more, which was visited "
-                    f"{limit} times; raise max_node_visits if that is right"
-                )
-
-    def _carried(
-        self, edge: EdgeSpec, outputs: Mapping[str, Any], result: NodeResult, memory: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        """Return what goes along an edge: what it maps, else what the node put out if no keys are named."""
-        if edge.input_mapping:
-            return {target: memory[key] for target, key in edge.input_mapping.items() if key in memory}
-        if self._graph.spec.node(edge.target).input_keys:
-            return {}
-        if result.outcome != "done":
-            return {"error": result.error, "outcome": result.outcome}
-        return dict(outputs) or ({"text": result.text} if result.text else {})
-
-    def _add(self, mine: ExecutionState, nodes: Sequence[tuple[str, dict[str, Any]]]) -> None:
-        """Put nodes among those under way; one that waits already is given the rest of its input."""
-        running = {running.pending.node_id for running in self._running.values()}
-        for node_id, given in nodes:
-            waits = [p for p in mine.pending if p.node_id == node_id and p.node_id not in running]
-            if waits:
-                waits[0].input.update(given)
-                continue
-            mine.visits[node_id] = mine.visits.get(node_id, 0) + 1
-            mine.pending.append(PendingNode(node_id=node_id, visit=mine.visits[node_id], input=given))
-        if len(mine.pending) == 1 and not self._fresh and nodes:
-            # Who runs alone goes on talking in the thread that began at the entry node.
-            mine.pending[0].thread = self._entry_node
 
     # -- what is written ------------------------------------------------------------------------
 
@@ -558,44 +468,6 @@ def _message(given: Mapping[str, Any]) -> str:
     if set(given) == {"message"} and isinstance(given["message"], str):
         return given["message"]
     return json.dumps(given, ensure_ascii=False, indent=1)
-
-
-def _wanted(
-    function: Callable[..., Any], given: Mapping[str, Any], spec: NodeSpec | None = None
-) -> Mapping[str, Any]:
-    """Return what a function has parameters for; all of it where its node says what its inputs are."""
-    if spec is not None and spec.input_keys:
-        return given
-    try:
-        parameters = inspect.signature(function).parameters
-    except ValueError:  # some builtins have none that can be read, and take what they are given
-        return given if spec is not None else {}
-    if spec is not None and any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-        return given
-    return {key: value for key, value in given.items() if key in parameters}
-
-
-def _outputs(spec: NodeSpec, value: Any) -> dict[str, Any]:
-    """
-    Return what a function returned as outputs of its node.
-
-    Raises:
-        _Unusable: A key is missing, or a router chose a route that is not there.
-    """
-    if spec.node_type == "router":
-        if value not in spec.routes:
-            have = ", ".join(spec.routes)
-            raise _Unusable(f"router {spec.id!r} chose {value!r}, which is no route; there are: {have}")
-        return {ROUTE: value}
-    known = isinstance(value, Mapping) and any(key in value for key in spec.output_keys)
-    outputs = dict(value) if known else {spec.output_keys[0]: value} if len(spec.output_keys) == 1 else {}
-    missing = [key for key in spec.output_keys if key not in outputs and key not in spec.nullable_output_keys]
-    if missing:
-        raise _Unusable(
-            f"function {spec.function!r} of node {spec.id!r} did not return {missing[0]!r}; "
-            f"it must return an object with: {', '.join(spec.output_keys)}"
-        )
-    return SharedMemory({key: outputs[key] for key in spec.output_keys if key in outputs}).read_all()
 
 
 def _result(task: asyncio.Task[NodeResult]) -> NodeResult:

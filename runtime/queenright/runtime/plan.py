@@ -1,13 +1,149 @@
-"""Where an execution goes next: which edges are taken, and which nodes may start. Pure."""
+"""
+Where an execution goes next: which edges are taken, which nodes are under way, and which may start.
+
+Pure: nothing here waits, reads or writes but the values it is given.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
-from queenright.runtime.conditions import holds
+from queenright.runtime.conditions import ConditionError, holds
+from queenright.runtime.event_loop import NodeResult
 from queenright.runtime.graph import EdgeSpec, GraphSpec
-from queenright.runtime.session_store import PendingNode
+from queenright.runtime.routing import ROUTE
+from queenright.runtime.session_store import ExecutionState, PendingNode
+
+_PATH_KEPT: Final = 200
+_OVER: Final = ("incomplete", "escalated")
+"""A visit that ended so has nothing more to say; others may go on where they stood."""
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """What became of a run when a node ended: the edges taken, and why it cannot go on, if it cannot."""
+
+    taken: tuple[EdgeSpec, ...] = ()
+    failure: NodeResult | None = None
+
+
+def advance(
+    graph: GraphSpec,
+    run: ExecutionState,
+    memory: dict[str, Any],
+    pending: PendingNode,
+    result: NodeResult,
+    *,
+    running: Collection[str],
+    thread: str,
+) -> Advance:
+    """
+    Move a run past a node that has ended.
+
+    Args:
+        graph: The graph.
+        run: The run's state; changed.
+        memory: What the session knows; changed.
+        pending: The node.
+        result: How it ended.
+        running: The nodes that run now, this one not among them.
+        thread: The conversation that a node which runs alone talks in; empty for its own.
+    """
+    spec = graph.node(pending.node_id)
+    outputs = {key: result.outputs[key] for key in spec.output_keys if key in result.outputs}
+    memory.update(outputs)
+    run.results[spec.id] = result.outcome
+    run.steps += result.turns
+    run.input_tokens += result.input_tokens
+    run.output_tokens += result.output_tokens
+    run.cost += result.cost
+    succeeded = result.outcome == "done"
+    route = str(result.outputs.get(ROUTE, ""))
+    try:
+        taken = edges_taken(graph, spec.id, succeeded=succeeded, route=route, memory=memory)
+    except ConditionError as error:
+        return Advance(failure=_failed(error))
+    if full := _visited_enough(graph, run, taken):
+        return Advance(failure=full)
+    if not succeeded and not taken:
+        if result.outcome in _OVER:
+            _drop(run, pending)
+            add_nodes(run, [(spec.id, pending.input)], running=running, thread=thread)
+        return Advance(failure=result)
+    _drop(run, pending)
+    run.path = [*run.path, spec.id][-_PATH_KEPT:]
+    if not taken:
+        run.outputs.update(outputs or ({"text": result.text} if result.text else {}))
+    next_nodes = [(edge.target, _carried(graph, edge, outputs, result, memory)) for edge in taken]
+    add_nodes(run, next_nodes, running=running, thread=thread)
+    return Advance(taken)
+
+
+def add_nodes(
+    run: ExecutionState,
+    nodes: Sequence[tuple[str, dict[str, Any]]],
+    *,
+    running: Collection[str] = (),
+    thread: str,
+) -> None:
+    """
+    Put nodes with their inputs among those under way; one that waits already is given the rest of its input.
+
+    Args:
+        run: The run's state; changed.
+        nodes: Node ids, and what each is given.
+        running: The nodes that run now.
+        thread: The conversation that a node which runs alone talks in; empty for its own.
+    """
+    for node_id, given in nodes:
+        waits = [p for p in run.pending if p.node_id == node_id and p.node_id not in running]
+        if waits:
+            waits[0].input.update(given)
+            continue
+        run.visits[node_id] = run.visits.get(node_id, 0) + 1
+        run.pending.append(PendingNode(node_id=node_id, visit=run.visits[node_id], input=given))
+    if nodes and len(run.pending) == 1:
+        run.pending[0].thread = thread
+
+
+def _drop(run: ExecutionState, pending: PendingNode) -> None:
+    run.pending = [other for other in run.pending if other != pending]
+
+
+def _visited_enough(graph: GraphSpec, run: ExecutionState, taken: Sequence[EdgeSpec]) -> NodeResult | None:
+    for edge in taken:
+        limit = graph.node(edge.target).max_node_visits
+        if limit and run.visits.get(edge.target, 0) >= limit:
+            return NodeResult(
+                outcome="failed",
+                error=f"edge {edge.id!r} leads to node {edge.target!r} once more, which was visited "
+                f"{limit} times; raise max_node_visits if that is right",
+                error_type="TooManyVisits",
+            )
+    return None
+
+
+def _carried(
+    graph: GraphSpec,
+    edge: EdgeSpec,
+    outputs: Mapping[str, Any],
+    result: NodeResult,
+    memory: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return what goes along an edge: what it maps, else what the node put out if no keys are named."""
+    if edge.input_mapping:
+        return {target: memory[key] for target, key in edge.input_mapping.items() if key in memory}
+    if graph.node(edge.target).input_keys:
+        return {}
+    if result.outcome != "done":
+        return {"error": result.error, "outcome": result.outcome}
+    return dict(outputs) or ({"text": result.text} if result.text else {})
+
+
+def _failed(error: Exception) -> NodeResult:
+    return NodeResult(outcome="failed", error=str(error), error_type=type(error).__name__)
 
 
 def edges_taken(
