@@ -333,25 +333,6 @@ async def test_looking_moves_no_clock(watch: Watch) -> None:
     assert found["stall_minutes"] == 11.0
 
 
-@pytest.mark.parametrize("reason", ["paused", "children", "backoff", "user_input"])
-async def test_a_worker_that_rightly_waits_does_not_stall(watch: Watch, reason: str) -> None:
-    """B17, B18: and when the wait is over, silence counts from there."""
-    watch.begin("one")
-    watch.steps("one", "CONTINUE")
-    watch.change("one", waiting_reason=reason)
-    watch.time.now += 180 * MINUTE
-    waiting = await watch.summary()
-    watch.change("one", waiting_reason="")
-    watch.time.now += MINUTE
-    after = await watch.summary()
-    watch.time.now += 10 * MINUTE
-    silent = await watch.summary()
-
-    assert (waiting["stall_minutes"], waiting["waiting_reason"], waiting["findings"]) == (None, reason, [])
-    assert (after["stall_minutes"], after["waiting_reason"], after["findings"]) == (1.0, None, [])
-    assert [f["kind"] for f in silent["findings"]] == ["stall"]
-
-
 async def test_a_node_of_the_runtime_that_waits_for_its_user_is_told_so(tmp_path: Path) -> None:
     """B17: three hours, then the reply, then a model that hangs: the stall counts from the reply."""
     time = FakeTime()

@@ -167,9 +167,9 @@ class _Followed:
             yield self._event(EventType.EXECUTION_STARTED, run.updated_at)
         elif vitals.status is WorkerStatus.PAUSED:
             yield self._event(EventType.EXECUTION_RESUMED, run.updated_at)
-        reason, at = run.waiting_reason, run.updated_at
+        reason, at = "", run.updated_at
         talks = [_last_word(self._session, node) for node in run.pending]
-        if not reason and talks and None not in talks:
+        if talks and None not in talks:
             told = [talk for talk in talks if talk is not None]
             at = max(at for _, at in told)
             reason = WaitingReason.USER_INPUT.value if all(waits for waits, _ in told) else ""

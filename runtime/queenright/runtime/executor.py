@@ -44,7 +44,6 @@ from queenright.runtime.session_store import (
 _log = logging.getLogger(__name__)
 
 CHECKPOINTS_KEPT: Final = 20
-_PATH_KEPT: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +229,7 @@ class GraphExecutor:
             mine = state.executions[self._key]
             for pending in mine.pending:
                 state.memory.update(self._unfinished_outputs(mine, pending))
-            mine.status, mine.updated_at = status, now
+            mine.status = status
             mine.ended_at = None if status is SessionStatus.PAUSED else now
             mine.error, mine.error_type = redact(error), error_type
             if goal is not None:
@@ -384,7 +383,13 @@ class GraphExecutor:
     # -- what is written ------------------------------------------------------------------------
 
     async def _save(self, change: Callable[[SessionState], None]) -> None:
-        state = await self._around.disk.run(lambda: self._store.update(self._session, change))
+        now = self._around.clock()
+
+        def timed(state: SessionState) -> None:
+            change(state)
+            state.executions[self._key].updated_at = now
+
+        state = await self._around.disk.run(lambda: self._store.update(self._session, timed))
         self.state = state.executions[self._key]
         self._memory = SharedMemory(state.memory)
 

@@ -14,9 +14,8 @@ from queenright.runtime.conditions import ConditionError, holds
 from queenright.runtime.event_loop import NodeResult
 from queenright.runtime.graph import EdgeSpec, GraphSpec
 from queenright.runtime.routing import ROUTE
-from queenright.runtime.session_store import ExecutionState, PendingNode
+from queenright.runtime.session_state import PATH_LENGTH, ExecutionState, PendingNode
 
-_PATH_KEPT: Final = 200
 _OVER: Final = ("incomplete", "escalated")
 """A visit that ended so has nothing more to say; others may go on where they stood."""
 
@@ -73,7 +72,7 @@ def advance(
             add_nodes(run, [(spec.id, pending.input)], running=running, thread=thread)
         return Advance(failure=result)
     _drop(run, pending)
-    run.path = [*run.path, spec.id][-_PATH_KEPT:]
+    run.path = [*run.path, spec.id][-PATH_LENGTH:]
     if not taken:
         run.outputs.update(outputs or ({"text": result.text} if result.text else {}))
     next_nodes = [(edge.target, _carried(graph, edge, outputs, result, memory)) for edge in taken]

@@ -39,7 +39,6 @@ _TOLD: Final = (
     "error",
     "error_type",
     "goal_progress",
-    "checkpoint_id",
     *_COUNTED,
 )
 

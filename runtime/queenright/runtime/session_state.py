@@ -83,10 +83,6 @@ class ExecutionState(BaseModel):
     output_tokens: int = 0
     cost: float = 0.0
     goal_progress: float | None = None
-    question: str = ""
-    """What the user was asked, while it waits for the answer."""
-    waiting_reason: str = ""
-    checkpoint_id: str = ""
 
 
 class SessionState(BaseModel):
