@@ -1,9 +1,11 @@
-"""A time limit on the clock that everything else runs on, so that tests need not wait for it."""
+"""
+Ends of tasks: a time limit, on the clock that everything else runs on, and a wait that nothing cuts short.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from typing import Any, Final, TypeVar
 
 Sleep = Callable[[float], Awaitable[None]]
@@ -46,3 +48,17 @@ async def within(
 def _seen(task: asyncio.Future[Any]) -> None:
     if not task.cancelled():
         task.exception()
+
+
+async def all_ended(tasks: Collection[asyncio.Task[Any]]) -> None:
+    """Wait until all have ended, also if the waiter is cancelled meanwhile; then that is passed on."""
+    cancelled: asyncio.CancelledError | None = None
+    while not all(task.done() for task in tasks):
+        try:
+            await asyncio.wait(tasks)
+        except asyncio.CancelledError as error:
+            cancelled = error
+    for task in tasks:
+        _seen(task)
+    if cancelled is not None:
+        raise cancelled

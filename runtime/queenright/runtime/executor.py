@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -19,6 +19,7 @@ from queenright.instrumentation.redaction import redact
 from queenright.runtime.checkpoint_store import CheckpointStore
 from queenright.runtime.conversation import Conversation
 from queenright.runtime.cursor import NodeCursor
+from queenright.runtime.deadline import all_ended
 from queenright.runtime.event_loop import EventLoopNode, NodeResult
 from queenright.runtime.events import EventType
 from queenright.runtime.files import FileUnusable, read_json
@@ -261,7 +262,7 @@ class GraphExecutor:
         for task in self._running:
             task.cancel()
         if self._running:
-            await _all_ended(list(self._running))
+            await all_ended(self._running)
         self._running.clear()
 
     async def _visit(self, pending: PendingNode) -> NodeResult:
@@ -480,18 +481,3 @@ def _result(task: asyncio.Task[NodeResult]) -> NodeResult:
         # Not by us: something that the node waited for was cancelled.
         return NodeResult(outcome="failed", error="cancelled from inside", error_type="CancelledError")
     return task.result()
-
-
-async def _all_ended(tasks: Sequence[asyncio.Task[Any]]) -> None:
-    """Wait until all have ended, also if the waiter is cancelled meanwhile; then that is passed on."""
-    cancelled: asyncio.CancelledError | None = None
-    while not all(task.done() for task in tasks):
-        try:
-            await asyncio.wait(tasks)
-        except asyncio.CancelledError as error:
-            cancelled = error
-    for task in tasks:
-        if not task.cancelled():
-            task.exception()  # it has been looked at
-    if cancelled is not None:
-        raise cancelled

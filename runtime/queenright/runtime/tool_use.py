@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Collection, Coroutine, Iterable, Mapping
 from typing import Any, Final
 
-from queenright.runtime.deadline import Sleep, within
+from queenright.runtime.deadline import Sleep, all_ended, within
 from queenright.runtime.entries import EntryKind
 from queenright.runtime.graph import NodeSpec
 from queenright.runtime.model import Message, ToolCall
@@ -69,7 +69,7 @@ class ToolUse:
         except BaseException as error:
             for task in tasks:
                 task.cancel()
-            await _all_ended(tasks)
+            await all_ended(tasks)
             if isinstance(error, asyncio.CancelledError):
                 # Who has answered has answered, and need not be asked again after a resume.
                 for task, call in tasks.items():
@@ -117,18 +117,3 @@ def told_apart(calls: Collection[ToolCall], turn: int) -> tuple[ToolCall, ...]:
         seen.add(call_id)
         apart.append(ToolCall(call_id, call.name, call.arguments))
     return tuple(apart)
-
-
-async def _all_ended(tasks: Collection[asyncio.Task[Any]]) -> None:
-    """Wait until all have ended, also if the waiter is cancelled meanwhile; then that is passed on."""
-    cancelled: asyncio.CancelledError | None = None
-    while not all(task.done() for task in tasks):
-        try:
-            await asyncio.wait(tasks)
-        except asyncio.CancelledError as error:
-            cancelled = error
-    for task in tasks:
-        if not task.cancelled():
-            task.exception()  # it has been looked at
-    if cancelled is not None:
-        raise cancelled
