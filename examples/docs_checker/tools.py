@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
-from queenright.runtime.tools import ToolError
+from queenright.runtime.tooling.tools import ToolError
 
 
 def read_lines(root: str, page: str, first: int, last: int) -> str:

@@ -6,10 +6,10 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from queenright.runtime.agent_spec import AgentSpec
-from queenright.runtime.goal import Goal, SuccessCriterion
-from queenright.runtime.graph import EntryPointSpec, GraphSpec, NodeSpec
-from queenright.runtime.model import Message, ModelError, ModelReply, OnText, ToolCall, ToolSpec
+from queenright.runtime.agents.agent_spec import AgentSpec
+from queenright.runtime.graphs.goal import Goal, SuccessCriterion
+from queenright.runtime.graphs.graph import EntryPointSpec, GraphSpec, NodeSpec
+from queenright.runtime.llm.model import Message, ModelError, ModelReply, OnText, ToolCall, ToolSpec
 
 PROMPT = """You read the logs of a service and write a digest for whoever is on call.
 

@@ -17,10 +17,10 @@ from pydantic import BaseModel
 from queenright.health.settings import HealthSettings
 from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.bus import EventBus
-from queenright.runtime.graph import EdgeSpec, EntryPointSpec, GraphSpec, NodeSpec
-from queenright.runtime.model import Message, ModelReply, OnText, ToolCall, ToolSpec
-from queenright.runtime.session_store import SessionStatus
-from queenright.runtime.tools import Tool
+from queenright.runtime.graphs.graph import EdgeSpec, EntryPointSpec, GraphSpec, NodeSpec
+from queenright.runtime.llm.model import Message, ModelReply, OnText, ToolCall, ToolSpec
+from queenright.runtime.storage.session_store import SessionStatus
+from queenright.runtime.tooling.tools import Tool
 from queenright.server.guards import health_guard
 from tests.benchmarks.row import Row
 

@@ -19,7 +19,7 @@ from queenright.judge import JudgeAndQueen, JudgeSettings
 from queenright.judge.rules import RulesModel
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.runtime.model import LLMProvider, Message, ModelReply, OnText, ToolCall, ToolSpec
+from queenright.runtime.llm.model import LLMProvider, Message, ModelReply, OnText, ToolCall, ToolSpec
 
 AGENT = "deep_research_agent"
 SESSION = "session_1"

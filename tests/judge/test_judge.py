@@ -12,7 +12,7 @@ from queenright.judge.judge import HEALTH_CHECK, JUDGE_GRAPH
 from queenright.judge.quoting import unquote
 from queenright.judge.rules import EMIT, SUMMARY
 from queenright.runtime.events import EventType
-from queenright.runtime.model import Message, ModelError, ModelReply, ToolSpec
+from queenright.runtime.llm.model import Message, ModelError, ModelReply, ToolSpec
 from tests.judge.conftest import AGENT, SPAN, TRACE, Hive, TalkingModel, call
 
 GOOD_DRAFT = {

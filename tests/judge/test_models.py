@@ -14,7 +14,7 @@ from queenright.judge.metrics import JudgeMetrics
 from queenright.judge.models import Metered, ModelUnavailableError, load_model
 from queenright.judge.rules import EMIT, SUMMARY, RulesModel
 from queenright.judge.settings import JudgeSettings, ModelSettings
-from queenright.runtime.model import Message, ModelError, ToolCall, ToolSpec
+from queenright.runtime.llm.model import Message, ModelError, ToolCall, ToolSpec
 from tests.judge.conftest import Hive
 
 ASKED = [Message(role="system", content="Judge."), Message(role="user", content="How is it?")]

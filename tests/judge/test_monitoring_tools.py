@@ -23,16 +23,16 @@ from queenright.judge.rules import EMIT, NOTIFY, SUMMARY
 from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.runtime.graph import EntryPointSpec, GraphSpec, NodeSpec
-from queenright.runtime.model import ModelReply, ToolCall
-from queenright.runtime.session_store import (
+from queenright.runtime.graphs.graph import EntryPointSpec, GraphSpec, NodeSpec
+from queenright.runtime.llm.model import ModelReply, ToolCall
+from queenright.runtime.storage.session_store import (
     ExecutionState,
     SessionState,
     SessionStatus,
     SessionStore,
     execution_key,
 )
-from queenright.runtime.tools import ToolRegistry, ToolResult
+from queenright.runtime.tooling.tools import ToolRegistry, ToolResult
 from tests.runtime.conftest import FakeTime, ScriptedModel
 
 MINUTE = 60.0

@@ -10,7 +10,7 @@ from queenright.judge import policy
 from queenright.judge.quoting import unquote
 from queenright.judge.rules import DISMISS, NOTIFY, RulesModel
 from queenright.runtime.events import EventType
-from queenright.runtime.model import Message, ModelError, ModelReply, ToolSpec
+from queenright.runtime.llm.model import Message, ModelError, ModelReply, ToolSpec
 from tests.judge.conftest import AGENT, Hive, TalkingModel, call
 
 ANALYSIS = "The worker repeats itself; restart it with another instruction."

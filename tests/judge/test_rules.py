@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from queenright.judge.quoting import quote, unquote
 from queenright.judge.rules import DISMISS, EMIT, NOTIFY, SUMMARY, RulesModel
-from queenright.runtime.model import Message, ModelError, ToolCall, ToolSpec
+from queenright.runtime.llm.model import Message, ModelError, ToolCall, ToolSpec
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from queenright.runtime.files import Disk
-from queenright.runtime.model import Message, ModelReply, OnText, ToolCall, ToolSpec
+from queenright.runtime.llm.model import Message, ModelReply, OnText, ToolCall, ToolSpec
+from queenright.runtime.storage.files import Disk
 
 
 class FakeTime:

@@ -23,13 +23,13 @@ from pydantic import BaseModel
 from queenright.health.settings import HealthSettings
 from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.bus import EventBus
-from queenright.runtime.conversation import Conversation, EntryKind
-from queenright.runtime.cursor import NodeCursor
-from queenright.runtime.files import Disk, read_json
-from queenright.runtime.graph import EdgeSpec, EntryPointSpec, GraphSpec, NodeSpec
-from queenright.runtime.model import Message, ModelReply, OnText, ToolCall, ToolSpec
-from queenright.runtime.session_store import Session, SessionStatus, SessionStore
-from queenright.runtime.tools import Tool
+from queenright.runtime.graphs.graph import EdgeSpec, EntryPointSpec, GraphSpec, NodeSpec
+from queenright.runtime.llm.model import Message, ModelReply, OnText, ToolCall, ToolSpec
+from queenright.runtime.nodes.cursor import NodeCursor
+from queenright.runtime.storage.conversation import Conversation, EntryKind
+from queenright.runtime.storage.files import Disk, read_json
+from queenright.runtime.storage.session_store import Session, SessionStatus, SessionStore
+from queenright.runtime.tooling.tools import Tool
 from queenright.server.guards import health_guard
 
 LOOKS = 6

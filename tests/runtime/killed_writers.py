@@ -17,9 +17,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from queenright.runtime import files
-from queenright.runtime.files import Claim, write_files
-from queenright.runtime.session_store import SessionState, SessionStore
+from queenright.runtime.storage import files
+from queenright.runtime.storage.files import Claim, write_files
+from queenright.runtime.storage.session_store import SessionState, SessionStore
 
 
 def _say(word: str) -> None:

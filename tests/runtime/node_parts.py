@@ -14,18 +14,18 @@ from pydantic import BaseModel
 from queenright.instrumentation.telemetry import Telemetry
 from queenright.instrumentation.worker import Worker
 from queenright.runtime.bus import EventBus
-from queenright.runtime.conversation import Conversation
-from queenright.runtime.cursor import NodeCursor
 from queenright.runtime.deadline import Sleep
-from queenright.runtime.event_loop import EventLoopNode, NodeResult
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.runtime.files import Disk
-from queenright.runtime.graph import NodeSpec
-from queenright.runtime.guard import Guard
-from queenright.runtime.model import LLMProvider, ModelReply, ToolCall
-from queenright.runtime.node_judge import ImplicitJudge, NodeJudge
-from queenright.runtime.reporting import Origin, Reporter
-from queenright.runtime.tools import Tool, ToolError, ToolRegistry
+from queenright.runtime.graphs.graph import NodeSpec
+from queenright.runtime.llm.model import LLMProvider, ModelReply, ToolCall
+from queenright.runtime.nodes.cursor import NodeCursor
+from queenright.runtime.nodes.event_loop import EventLoopNode, NodeResult
+from queenright.runtime.nodes.guard import Guard
+from queenright.runtime.nodes.node_judge import ImplicitJudge, NodeJudge
+from queenright.runtime.nodes.reporting import Origin, Reporter
+from queenright.runtime.storage.conversation import Conversation
+from queenright.runtime.storage.files import Disk
+from queenright.runtime.tooling.tools import Tool, ToolError, ToolRegistry
 from tests.runtime.conftest import FakeTime
 
 T = TypeVar("T")

@@ -9,9 +9,9 @@ from queenright.runtime.agent_runtime import AgentRuntime, GraphError
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.execution import ExecutionResult, Trigger
-from queenright.runtime.graph import EntryPointSpec, GraphSpec, NodeSpec
-from queenright.runtime.model import ModelReply
-from queenright.runtime.session_store import SessionStatus
+from queenright.runtime.graphs.graph import EntryPointSpec, GraphSpec, NodeSpec
+from queenright.runtime.llm.model import ModelReply
+from queenright.runtime.storage.session_store import SessionStatus
 from queenright.runtime.stream import RunNode
 from tests.runtime.conftest import FakeTime, ScriptedModel
 

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queenright.runtime.checkpoint_store import (
+from queenright.runtime.storage.checkpoint_store import (
     Checkpoint,
     CheckpointBroken,
     CheckpointNotFound,
     CheckpointStore,
     content_hash,
 )
-from queenright.runtime.files import read_json, write_json
+from queenright.runtime.storage.files import read_json, write_json
 from tests.runtime.damage import damage, damages, remove
 from tests.runtime.test_session_store import execution
 

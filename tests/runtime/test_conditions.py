@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from queenright.runtime.conditions import FUNCTIONS, ConditionError, NotInMemory, check, holds
+from queenright.runtime.graphs.conditions import FUNCTIONS, ConditionError, NotInMemory, check, holds
 
 MEMORY: dict[str, Any] = {
     "score": 9,

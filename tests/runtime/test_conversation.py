@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from queenright.runtime.conversation import Conversation, Draft, Entry, EntryKind, estimated_tokens
-from queenright.runtime.files import Disk
-from queenright.runtime.model import Message, ToolCall
+from queenright.runtime.llm.model import Message, ToolCall
+from queenright.runtime.storage.conversation import Conversation, Draft, Entry, EntryKind, estimated_tokens
+from queenright.runtime.storage.files import Disk
 from tests.runtime.damage import damage, damages
 
 T = TypeVar("T")

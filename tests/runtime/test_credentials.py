@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenright.runtime.credentials import (
+from queenright.runtime.agents.credentials import (
     MissingCredential,
     filled_in,
     missing,

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queenright.instrumentation.names import Verdict
-from queenright.runtime.cursor import GUARD_ROWS, NodeCursor
-from queenright.runtime.entries import Draft, Entry, EntryKind
-from queenright.runtime.model import Message, ToolCall
+from queenright.runtime.llm.model import Message, ToolCall
+from queenright.runtime.nodes.cursor import GUARD_ROWS, NodeCursor
+from queenright.runtime.storage.entries import Draft, Entry, EntryKind
 
 
 def entry(seq: int, kind: EntryKind, message: Message, visit: str = "v", **data: Any) -> Entry:

@@ -1,9 +1,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenright.runtime.digest import digest
-from queenright.runtime.entries import Draft, Entry, EntryKind
-from queenright.runtime.model import Message, ToolCall
+from queenright.runtime.llm.model import Message, ToolCall
+from queenright.runtime.nodes.digest import digest
+from queenright.runtime.storage.entries import Draft, Entry, EntryKind
 
 
 def entry(kind: EntryKind, content: str, *calls: ToolCall, **data: str) -> Entry:

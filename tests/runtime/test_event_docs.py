@@ -9,9 +9,9 @@ from pathlib import Path
 from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.runtime.goal import Goal, SuccessCriterion
-from queenright.runtime.graph import EdgeSpec, EntryPointSpec, GraphSpec, NodeSpec
-from queenright.runtime.model import Message, ModelReply, OnText, ToolSpec, TransientModelError
+from queenright.runtime.graphs.goal import Goal, SuccessCriterion
+from queenright.runtime.graphs.graph import EdgeSpec, EntryPointSpec, GraphSpec, NodeSpec
+from queenright.runtime.llm.model import Message, ModelReply, OnText, ToolSpec, TransientModelError
 from tests.runtime.conftest import FakeTime, ScriptedModel, calls
 
 PAGE = Path(__file__).parents[2] / "docs" / "events.md"

@@ -8,10 +8,17 @@ from pydantic import BaseModel
 
 from queenright.instrumentation.names import Verdict
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.runtime.guard import GuardFinding
-from queenright.runtime.model import Message, ModelError, ModelReply, OnText, ToolSpec, TransientModelError
-from queenright.runtime.node_judge import FunctionJudge, Judgement, Turn
-from queenright.runtime.tools import Tool
+from queenright.runtime.llm.model import (
+    Message,
+    ModelError,
+    ModelReply,
+    OnText,
+    ToolSpec,
+    TransientModelError,
+)
+from queenright.runtime.nodes.guard import GuardFinding
+from queenright.runtime.nodes.node_judge import FunctionJudge, Judgement, Turn
+from queenright.runtime.tooling.tools import Tool
 from tests.runtime.conftest import FakeTime, ScriptedModel
 from tests.runtime.node_parts import Bench, Place, reply, sets
 

@@ -9,13 +9,13 @@ import pytest
 
 from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.bus import EventBus
-from queenright.runtime.checkpoint_store import CheckpointStore
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.execution import ExecutionResult
-from queenright.runtime.goal import Goal, SuccessCriterion
-from queenright.runtime.graph import EdgeSpec, EntryPointSpec, GraphSpec, NodeSpec
-from queenright.runtime.model import ModelReply
-from queenright.runtime.session_store import SessionState, SessionStatus
+from queenright.runtime.graphs.goal import Goal, SuccessCriterion
+from queenright.runtime.graphs.graph import EdgeSpec, EntryPointSpec, GraphSpec, NodeSpec
+from queenright.runtime.llm.model import ModelReply
+from queenright.runtime.storage.checkpoint_store import CheckpointStore
+from queenright.runtime.storage.session_store import SessionState, SessionStatus
 from tests.runtime.conftest import FakeTime, ScriptedModel, calls
 
 

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queenright.runtime.files import (
+from queenright.runtime.storage.files import (
     Claim,
     Disk,
     FileUnusable,

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from queenright.runtime.goal import Constraint, Goal, GoalProgress, SuccessCriterion, progress
+from queenright.runtime.graphs.goal import Constraint, Goal, GoalProgress, SuccessCriterion, progress
 
 
 def goal(*criteria: str, **fields: Any) -> Goal:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from queenright.runtime.events import EventType
-from queenright.runtime.graph import EdgeSpec, EntryPointSpec, GraphSpec, NodeSpec
+from queenright.runtime.graphs.graph import EdgeSpec, EntryPointSpec, GraphSpec, NodeSpec
 
 NODE = NodeSpec(id="judge", system_prompt="Judge.")
 START = EntryPointSpec(id="e", node_id="judge")

@@ -1,4 +1,4 @@
-"""Several graphs in one session: an agent fails, another sees it, looks whether a user is there, and decides."""
+"""Several graphs in one session: an agent fails; another sees it, looks whether a user is there, decides."""
 
 import json
 from collections.abc import AsyncIterator, Sequence
@@ -8,13 +8,13 @@ import pytest
 from pydantic import BaseModel
 
 from queenright.runtime.agent_runtime import AgentRuntime
+from queenright.runtime.agents.lifecycle_tools import Lifecycle
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import EventType
-from queenright.runtime.graph import EntryPointSpec, GraphSpec, NodeSpec
-from queenright.runtime.lifecycle_tools import Lifecycle
-from queenright.runtime.model import Message, ModelReply, OnText, ToolCall, ToolSpec
-from queenright.runtime.scripted_provider import ScriptedProvider
-from queenright.runtime.tools import Tool
+from queenright.runtime.graphs.graph import EntryPointSpec, GraphSpec, NodeSpec
+from queenright.runtime.llm.model import Message, ModelReply, OnText, ToolCall, ToolSpec
+from queenright.runtime.llm.scripted_provider import ScriptedProvider
+from queenright.runtime.tooling.tools import Tool
 from tests.runtime.conftest import FakeTime
 
 EMAIL_AGENT = {

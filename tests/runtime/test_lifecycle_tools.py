@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from queenright.runtime.agent_runtime import AgentRuntime
+from queenright.runtime.agents.lifecycle_tools import Lifecycle, lifecycle_tools
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import EventType
-from queenright.runtime.lifecycle_tools import Lifecycle, lifecycle_tools
-from queenright.runtime.model import ToolCall
-from queenright.runtime.session_store import SessionStatus
-from queenright.runtime.tools import ToolRegistry
+from queenright.runtime.llm.model import ToolCall
+from queenright.runtime.storage.session_store import SessionStatus
+from queenright.runtime.tooling.tools import ToolRegistry
 from tests.runtime.agents import adder, chatter, folder_of, talker
 from tests.runtime.conftest import FakeTime
 
@@ -138,7 +138,7 @@ async def test_an_agent_can_neither_unload_restart_nor_start_itself(keeper: Keep
 
 
 async def test_graphs_that_were_not_loaded_by_a_tool_are_left_alone(keeper: Keeper, tmp_path: Path) -> None:
-    from queenright.runtime.runner import AgentRunner
+    from queenright.runtime.agents.runner import AgentRunner
 
     other = AgentRunner.load(adder(tmp_path / "elsewhere"))
     await other.setup_as_secondary(keeper.runtime, "other")
@@ -188,9 +188,9 @@ async def test_presence_is_that_of_the_last_word_of_a_user(keeper: Keeper, fake_
 
 
 async def test_a_model_uses_the_tools_from_inside_a_graph(tmp_path: Path) -> None:
-    from queenright.runtime.graph import EntryPointSpec, GraphSpec, NodeSpec
-    from queenright.runtime.model import ModelReply
-    from queenright.runtime.scripted_provider import ScriptedProvider
+    from queenright.runtime.graphs.graph import EntryPointSpec, GraphSpec, NodeSpec
+    from queenright.runtime.llm.model import ModelReply
+    from queenright.runtime.llm.scripted_provider import ScriptedProvider
 
     talker(tmp_path / "agents" / "one")
     tools = lifecycle_tools([tmp_path / "agents"])

@@ -20,10 +20,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queenright.runtime.deadline import within
-from queenright.runtime.litellm_answer import Gathered
-from queenright.runtime.litellm_failure import retry_after
-from queenright.runtime.litellm_provider import LiteLlmProvider, ProviderUnavailable, load_provider
-from queenright.runtime.model import (
+from queenright.runtime.llm.litellm_answer import Gathered
+from queenright.runtime.llm.litellm_failure import retry_after
+from queenright.runtime.llm.litellm_provider import LiteLlmProvider, ProviderUnavailable, load_provider
+from queenright.runtime.llm.model import (
     LLMProvider,
     Message,
     ModelError,
@@ -32,7 +32,7 @@ from queenright.runtime.model import (
     ToolSpec,
     TransientModelError,
 )
-from queenright.runtime.scripted_provider import ScriptedProvider
+from queenright.runtime.llm.scripted_provider import ScriptedProvider
 from tests.runtime.conftest import FakeTime
 from tests.runtime.openai_server import (
     Answer,
@@ -570,7 +570,7 @@ def test_without_litellm_a_model_is_refused_by_the_name_of_the_extra(monkeypatch
 ALONE = """
     import asyncio, os, sys
 
-    import queenright.runtime.litellm_provider as room
+    import queenright.runtime.llm.litellm_provider as room
 
     assert "litellm" not in sys.modules, "imported before the first question"
     asked = []
@@ -582,7 +582,7 @@ ALONE = """
             asked.append(given[0])
 
     sys.addaudithook(watch)
-    from queenright.runtime.model import Message, ToolSpec
+    from queenright.runtime.llm.model import Message, ToolSpec
     from tests.runtime.openai_server import Answer, openai_server
 
     async def main():

@@ -14,12 +14,12 @@ import pytest
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from queenright.runtime.agent_spec import AgentLoadError
-from queenright.runtime.credentials import MissingCredential
-from queenright.runtime.mcp_spec import McpServerSpec, read_mcp_servers
-from queenright.runtime.mcp_tools import McpServer, McpUnavailable, mcp_tools
-from queenright.runtime.model import ToolCall
-from queenright.runtime.tools import ToolRegistry, ToolResult
+from queenright.runtime.agents.agent_spec import AgentLoadError
+from queenright.runtime.agents.credentials import MissingCredential
+from queenright.runtime.agents.mcp_spec import McpServerSpec, read_mcp_servers
+from queenright.runtime.agents.mcp_tools import McpServer, McpUnavailable, mcp_tools
+from queenright.runtime.llm.model import ToolCall
+from queenright.runtime.tooling.tools import ToolRegistry, ToolResult
 from tests.runtime.conftest import FakeTime
 from tests.runtime.mcp_server import make_server
 

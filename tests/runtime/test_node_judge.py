@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from queenright.instrumentation.names import Verdict
-from queenright.runtime.graph import NodeSpec
-from queenright.runtime.model import (
+from queenright.runtime.graphs.graph import NodeSpec
+from queenright.runtime.llm.model import (
     LLMProvider,
     Message,
     ModelError,
@@ -15,7 +15,7 @@ from queenright.runtime.model import (
     ToolSpec,
     TransientModelError,
 )
-from queenright.runtime.node_judge import (
+from queenright.runtime.nodes.node_judge import (
     FunctionJudge,
     ImplicitJudge,
     Judgement,

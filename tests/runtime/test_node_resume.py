@@ -13,15 +13,15 @@ from typing import Any, TypeVar
 import pytest
 
 from queenright.instrumentation.names import Verdict
-from queenright.runtime.conversation import Conversation
-from queenright.runtime.cursor import NodeCursor
-from queenright.runtime.event_loop import NodeResult
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.runtime.files import Disk
-from queenright.runtime.guard import GuardFinding
-from queenright.runtime.model import Message, ModelReply, OnText, ToolSpec
-from queenright.runtime.node_judge import FunctionJudge, Judgement, Turn
-from queenright.runtime.tools import Tool
+from queenright.runtime.llm.model import Message, ModelReply, OnText, ToolSpec
+from queenright.runtime.nodes.cursor import NodeCursor
+from queenright.runtime.nodes.event_loop import NodeResult
+from queenright.runtime.nodes.guard import GuardFinding
+from queenright.runtime.nodes.node_judge import FunctionJudge, Judgement, Turn
+from queenright.runtime.storage.conversation import Conversation
+from queenright.runtime.storage.files import Disk
+from queenright.runtime.tooling.tools import Tool
 from tests.runtime.conftest import FakeTime
 from tests.runtime.node_parts import Bench, InlineDisk, Place, reply, sets
 

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenright.runtime.conditions import ConditionError
-from queenright.runtime.graph import EdgeSpec, EntryPointSpec, GraphSpec, NodeSpec
+from queenright.runtime.graphs.conditions import ConditionError
+from queenright.runtime.graphs.graph import EdgeSpec, EntryPointSpec, GraphSpec, NodeSpec
 from queenright.runtime.plan import edges_taken, ready
-from queenright.runtime.session_store import PendingNode
+from queenright.runtime.storage.session_store import PendingNode
 
 
 def graph(*edges: EdgeSpec, nodes: str = "abcde") -> GraphSpec:

@@ -15,10 +15,10 @@ from queenright.instrumentation import Telemetry, names
 from queenright.instrumentation.names import Verdict, WaitingReason
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.runtime.model import ModelReply
-from queenright.runtime.node_judge import FunctionJudge, Judgement, Turn
-from queenright.runtime.reporting import Reporter
-from queenright.runtime.tools import Tool
+from queenright.runtime.llm.model import ModelReply
+from queenright.runtime.nodes.node_judge import FunctionJudge, Judgement, Turn
+from queenright.runtime.nodes.reporting import Reporter
+from queenright.runtime.tooling.tools import Tool
 from tests.instrumentation.parts import Memory
 from tests.runtime.conftest import FakeTime, ScriptedModel
 from tests.runtime.node_parts import LOOK, Bench, Place, reply, sets

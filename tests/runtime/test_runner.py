@@ -12,21 +12,21 @@ from typing import Any
 import pytest
 
 from queenright.runtime.agent_runtime import AgentRuntime, GraphError
+from queenright.runtime.agents.runner import AgentInvalid, AgentLoadError, AgentRunner
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import EventType
-from queenright.runtime.model import ModelReply
-from queenright.runtime.runner import AgentInvalid, AgentLoadError, AgentRunner
-from queenright.runtime.scripted_provider import ScriptedProvider
-from queenright.runtime.session_store import SessionStatus
+from queenright.runtime.llm.model import ModelReply
+from queenright.runtime.llm.scripted_provider import ScriptedProvider
+from queenright.runtime.storage.session_store import SessionStatus
 from tests.runtime.agents import CHATTER, MODEL_FREE, TALKER, TALKS, adder, chatter, folder_of, talker
 
 SECRET = "correct-horse-battery"
 MCP_SERVER = Path(__file__).with_name("mcp_server.py")
 
 AGENT_PY = """
-from queenright.runtime.agent_spec import AgentSpec
-from queenright.runtime.graph import EntryPointSpec, GraphSpec, NodeSpec
-from queenright.runtime.model import ModelReply
+from queenright.runtime.agents.agent_spec import AgentSpec
+from queenright.runtime.graphs.graph import EntryPointSpec, GraphSpec, NodeSpec
+from queenright.runtime.llm.model import ModelReply
 import words
 
 agent = AgentSpec(
@@ -296,7 +296,7 @@ async def test_a_run_that_is_cancelled_is_paused_and_resumed_by_another_runner(t
 
 
 def chat_replies() -> list[ModelReply]:
-    from queenright.runtime.model import ToolCall
+    from queenright.runtime.llm.model import ToolCall
 
     return [ModelReply(text="Thanks.", tool_calls=(ToolCall("c", "set_output", '{"name": "Ada"}'),))]
 

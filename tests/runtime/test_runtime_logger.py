@@ -4,9 +4,9 @@ from typing import Any
 import pytest
 
 from queenright.instrumentation.steplog import StepLog, step_log_path
-from queenright.runtime.files import newest_lines, write_json
-from queenright.runtime.runtime_logger import EXECUTIONS, RuntimeLogger, VisitRow
-from queenright.runtime.session_store import ExecutionState, SessionStatus, SessionStore
+from queenright.runtime.storage.files import newest_lines, write_json
+from queenright.runtime.storage.runtime_logger import EXECUTIONS, RuntimeLogger, VisitRow
+from queenright.runtime.storage.session_store import ExecutionState, SessionStatus, SessionStore
 from tests.runtime.damage import DAMAGES, damage
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenright.runtime.model import (
+from queenright.runtime.llm.model import (
     LLMProvider,
     Message,
     ModelError,
@@ -17,7 +17,7 @@ from queenright.runtime.model import (
     ToolSpec,
     TransientModelError,
 )
-from queenright.runtime.scripted_provider import ScriptedProvider, ScriptError
+from queenright.runtime.llm.scripted_provider import ScriptedProvider, ScriptError
 
 ASKED = [Message(role="user", content="How is it?")]
 TOOLS = [ToolSpec("look", "Look.", {"type": "object"})]

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queenright.instrumentation.identity import SessionIdRefused
-from queenright.runtime.files import FileUnusable, locked, read_json, write_json
-from queenright.runtime.session_store import (
+from queenright.runtime.storage.files import FileUnusable, locked, read_json, write_json
+from queenright.runtime.storage.session_store import (
     ExecutionState,
     PendingNode,
     Session,

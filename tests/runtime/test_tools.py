@@ -7,8 +7,8 @@ import pytest
 from pydantic import BaseModel, Field
 
 from queenright.instrumentation import current_worker
-from queenright.runtime.model import ToolCall
-from queenright.runtime.tools import Tool, ToolError, ToolRegistry, tool_from_function
+from queenright.runtime.llm.model import ToolCall
+from queenright.runtime.tooling.tools import Tool, ToolError, ToolRegistry, tool_from_function
 
 
 async def call(tool: Tool, arguments: str, **context: object) -> str:

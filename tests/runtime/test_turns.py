@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queenright.instrumentation.names import Verdict
-from queenright.runtime.cursor import NodeCursor
-from queenright.runtime.graph import NodeSpec
-from queenright.runtime.turns import Move, assess
+from queenright.runtime.graphs.graph import NodeSpec
+from queenright.runtime.nodes.cursor import NodeCursor
+from queenright.runtime.nodes.turns import Move, assess
 
 JUDGE = "judge"
 BLOCK = "block"

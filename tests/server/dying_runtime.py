@@ -10,10 +10,10 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from queenright.runtime.graph import EntryPointSpec, GraphSpec, NodeSpec
-from queenright.runtime.model import ModelReply, ToolCall
-from queenright.runtime.scripted_provider import ScriptedProvider
-from queenright.runtime.tools import Tool
+from queenright.runtime.graphs.graph import EntryPointSpec, GraphSpec, NodeSpec
+from queenright.runtime.llm.model import ModelReply, ToolCall
+from queenright.runtime.llm.scripted_provider import ScriptedProvider
+from queenright.runtime.tooling.tools import Tool
 from queenright.server.service import Service
 from queenright.server.settings import Settings
 

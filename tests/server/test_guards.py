@@ -12,8 +12,8 @@ from queenright.health.detectors import detect
 from queenright.health.settings import HealthSettings, Loops
 from queenright.health.vitals import VitalSigns
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.runtime.guard import Guard, GuardFinding
-from queenright.runtime.reporting import Origin
+from queenright.runtime.nodes.guard import Guard, GuardFinding
+from queenright.runtime.nodes.reporting import Origin
 from queenright.server.guards import GUARDED, health_guard
 
 NOON = 1_800_000_000.0

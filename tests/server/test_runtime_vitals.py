@@ -20,9 +20,9 @@ from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import AgentEvent
 from queenright.runtime.execution import ExecutionResult
-from queenright.runtime.graph import EntryPointSpec, GraphSpec, NodeSpec
-from queenright.runtime.model import Message, ModelReply, OnText, ToolCall, ToolSpec, TransientModelError
-from queenright.runtime.tools import Tool
+from queenright.runtime.graphs.graph import EntryPointSpec, GraphSpec, NodeSpec
+from queenright.runtime.llm.model import Message, ModelReply, OnText, ToolCall, ToolSpec, TransientModelError
+from queenright.runtime.tooling.tools import Tool
 from queenright.server.guards import health_guard
 from tests.runtime.conftest import FakeTime
 

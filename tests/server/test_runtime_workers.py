@@ -17,8 +17,8 @@ from queenright.health.findings import FindingKind
 from queenright.health.tickets import EscalationTicket, TicketStatus
 from queenright.health.vitals import WORKER_EVENTS
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.runtime.model import ModelReply
-from queenright.runtime.scripted_provider import ScriptedProvider
+from queenright.runtime.llm.model import ModelReply
+from queenright.runtime.llm.scripted_provider import ScriptedProvider
 from queenright.server.service import Service
 from queenright.server.settings import Settings, load_settings
 from queenright.server.sockets import listen, listening, url_of

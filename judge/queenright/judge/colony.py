@@ -23,8 +23,8 @@ from queenright.runtime.bus import EventBus, Subscription
 from queenright.runtime.deadline import Sleep
 from queenright.runtime.events import AgentEvent, Clock, EventType
 from queenright.runtime.execution import Trigger
-from queenright.runtime.guard import GuardFactory
-from queenright.runtime.model import LLMProvider
+from queenright.runtime.llm.model import LLMProvider
+from queenright.runtime.nodes.guard import GuardFactory
 
 
 class JudgeAndQueen:

@@ -8,7 +8,7 @@ from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.summary import summarise
 from queenright.judge.monitoring_tools import LiveWorkers, Lookup, summary_tool
 from queenright.runtime.events import Clock
-from queenright.runtime.tools import Tool
+from queenright.runtime.tooling.tools import Tool
 
 
 class WorkerDesk:

@@ -27,12 +27,12 @@ from queenright.judge.quoting import quote
 from queenright.judge.rules import EMIT, SUMMARY
 from queenright.judge.settings import ModelSettings
 from queenright.judge.tracing import ids_of, links_to
-from queenright.runtime.event_loop import NodeResult
 from queenright.runtime.events import Clock
 from queenright.runtime.execution import Trigger
-from queenright.runtime.graph import EntryPointSpec, GraphSpec, NodeSpec
+from queenright.runtime.graphs.graph import EntryPointSpec, GraphSpec, NodeSpec
+from queenright.runtime.nodes.event_loop import NodeResult
 from queenright.runtime.stream import RunNode
-from queenright.runtime.tools import Tool, ToolError
+from queenright.runtime.tooling.tools import Tool, ToolError
 
 _log = logging.getLogger(__name__)
 

@@ -17,11 +17,12 @@ from queenright.health.steplog import StepLogReader
 from queenright.health.vitals import SessionStatus as WorkerStatus
 from queenright.health.vitals import VitalSigns
 from queenright.instrumentation.names import WaitingReason
-from queenright.runtime.cursor import NodeCursor
-from queenright.runtime.entries import Entry
 from queenright.runtime.events import AgentEvent, Clock, EventType
-from queenright.runtime.files import Disk, FileUnusable, read_json
-from queenright.runtime.session_store import (
+from queenright.runtime.nodes.cursor import NodeCursor
+from queenright.runtime.nodes.visit import CURSOR_FILE
+from queenright.runtime.storage.entries import Entry
+from queenright.runtime.storage.files import Disk, FileUnusable, read_json
+from queenright.runtime.storage.session_store import (
     ExecutionState,
     PendingNode,
     Session,
@@ -30,7 +31,6 @@ from queenright.runtime.session_store import (
     SessionStatus,
     SessionStore,
 )
-from queenright.runtime.visit import CURSOR_FILE
 
 _log = logging.getLogger(__name__)
 

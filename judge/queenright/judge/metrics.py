@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 from queenright.health.findings import FindingKind, Severity
 from queenright.health.tickets import TicketStatus
 from queenright.instrumentation import names
-from queenright.runtime.model import ModelReply
+from queenright.runtime.llm.model import ModelReply
 
 CheckOutcome = Literal["healthy", "ticket", "unknown"]
 TriageDecision = Literal["dismiss", "intervene", "bypass"]

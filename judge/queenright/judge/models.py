@@ -9,8 +9,8 @@ from queenright.instrumentation.errors import QueenrightError
 from queenright.judge.metrics import JudgeMetrics, ModelRole
 from queenright.judge.rules import RulesModel
 from queenright.judge.settings import RULES, ModelSettings
-from queenright.runtime.litellm_provider import ProviderUnavailable, load_provider
-from queenright.runtime.model import LLMProvider, Message, ModelReply, OnText, ToolSpec
+from queenright.runtime.llm.litellm_provider import ProviderUnavailable, load_provider
+from queenright.runtime.llm.model import LLMProvider, Message, ModelReply, OnText, ToolSpec
 
 
 class ModelUnavailableError(QueenrightError):

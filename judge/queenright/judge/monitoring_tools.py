@@ -22,7 +22,7 @@ from queenright.health.tickets import EscalationTicket, TicketError, TicketStatu
 from queenright.judge.quoting import quote
 from queenright.judge.rules import EMIT, NOTIFY, SUMMARY
 from queenright.runtime.events import Clock
-from queenright.runtime.tools import Tool, ToolError, ToolRegistry
+from queenright.runtime.tooling.tools import Tool, ToolError, ToolRegistry
 
 NOBODY: WorkerKey = ("", "")
 

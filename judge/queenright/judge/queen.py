@@ -29,9 +29,9 @@ from queenright.judge.tracing import child_of
 from queenright.runtime.deadline import Sleep
 from queenright.runtime.events import Clock, EventType
 from queenright.runtime.execution import Trigger
-from queenright.runtime.graph import EntryPointSpec, GraphSpec, NodeSpec
+from queenright.runtime.graphs.graph import EntryPointSpec, GraphSpec, NodeSpec
 from queenright.runtime.stream import RunNode
-from queenright.runtime.tools import Tool, ToolError
+from queenright.runtime.tooling.tools import Tool, ToolError
 
 _log = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 from queenright.judge import policy
 from queenright.judge.quoting import unquote
 from queenright.judge.settings import RULES
-from queenright.runtime.event_loop import SET_OUTPUT
-from queenright.runtime.model import Message, ModelError, ModelReply, OnText, ToolCall, ToolSpec
+from queenright.runtime.llm.model import Message, ModelError, ModelReply, OnText, ToolCall, ToolSpec
+from queenright.runtime.nodes.event_loop import SET_OUTPUT
 
 SUMMARY: Final = "get_worker_health_summary"
 EMIT: Final = "emit_escalation_ticket"

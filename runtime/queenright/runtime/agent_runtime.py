@@ -21,16 +21,16 @@ from queenright.runtime.bus import EventBus, Handler, Subscription
 from queenright.runtime.deadline import Sleep
 from queenright.runtime.events import Clock, EventType
 from queenright.runtime.execution import Execution, ExecutionResult, Trigger
-from queenright.runtime.files import Disk
-from queenright.runtime.goal import Goal, GoalProgress
-from queenright.runtime.graph import EntryPointSpec, GraphSpec
-from queenright.runtime.guard import GuardFactory
-from queenright.runtime.model import LLMProvider
-from queenright.runtime.node_judge import NodeJudge
+from queenright.runtime.graphs.goal import Goal, GoalProgress
+from queenright.runtime.graphs.graph import EntryPointSpec, GraphSpec
+from queenright.runtime.llm.model import LLMProvider
+from queenright.runtime.nodes.guard import GuardFactory
+from queenright.runtime.nodes.node_judge import NodeJudge
 from queenright.runtime.parts import LoadedGraph, NodeFunction, Surroundings
-from queenright.runtime.session_store import Session, SessionStatus, SessionStore
+from queenright.runtime.storage.files import Disk
+from queenright.runtime.storage.session_store import Session, SessionStatus, SessionStore
 from queenright.runtime.stream import Entry, ExecutionStream
-from queenright.runtime.tools import Tool, ToolRegistry
+from queenright.runtime.tooling.tools import Tool, ToolRegistry
 
 _log = logging.getLogger(__name__)
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from queenright.runtime.event_loop import NodeResult
 from queenright.runtime.events import AgentEvent
-from queenright.runtime.goal import GoalProgress
-from queenright.runtime.session_store import SessionStatus
+from queenright.runtime.graphs.goal import GoalProgress
+from queenright.runtime.nodes.event_loop import NodeResult
+from queenright.runtime.storage.session_store import SessionStatus
 
 if TYPE_CHECKING:
     from queenright.runtime.executor import GraphExecutor

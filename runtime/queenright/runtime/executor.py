@@ -16,24 +16,24 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from queenright.instrumentation.redaction import redact
-from queenright.runtime.checkpoint_store import CheckpointStore
-from queenright.runtime.conversation import Conversation
-from queenright.runtime.cursor import NodeCursor
 from queenright.runtime.deadline import all_ended
-from queenright.runtime.event_loop import EventLoopNode, NodeResult
 from queenright.runtime.events import EventType
-from queenright.runtime.files import FileUnusable, read_json
-from queenright.runtime.function_node import call_function
-from queenright.runtime.goal import GoalProgress, progress
-from queenright.runtime.graph import NodeSpec
+from queenright.runtime.graphs.goal import GoalProgress, progress
+from queenright.runtime.graphs.graph import NodeSpec
 from queenright.runtime.memory import MemoryRefused, SharedMemory
-from queenright.runtime.node_judge import ImplicitJudge, LlmJudge, NodeJudge
+from queenright.runtime.nodes.cursor import NodeCursor
+from queenright.runtime.nodes.event_loop import EventLoopNode, NodeResult
+from queenright.runtime.nodes.function_node import call_function
+from queenright.runtime.nodes.node_judge import ImplicitJudge, LlmJudge, NodeJudge
+from queenright.runtime.nodes.reporting import Origin, Reporter
+from queenright.runtime.nodes.routing import RouteJudge, routing_node
 from queenright.runtime.parts import LoadedGraph, Surroundings
 from queenright.runtime.plan import Advance, add_nodes, advance, ready
-from queenright.runtime.reporting import Origin, Reporter
-from queenright.runtime.routing import RouteJudge, routing_node
-from queenright.runtime.runtime_logger import RuntimeLogger, VisitRow
-from queenright.runtime.session_store import (
+from queenright.runtime.storage.checkpoint_store import CheckpointStore
+from queenright.runtime.storage.conversation import Conversation
+from queenright.runtime.storage.files import FileUnusable, read_json
+from queenright.runtime.storage.runtime_logger import RuntimeLogger, VisitRow
+from queenright.runtime.storage.session_store import (
     ExecutionState,
     PendingNode,
     Session,

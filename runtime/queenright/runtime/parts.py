@@ -15,14 +15,14 @@ from queenright.instrumentation.telemetry import Telemetry
 from queenright.runtime.bus import EventBus
 from queenright.runtime.deadline import Sleep
 from queenright.runtime.events import Clock
-from queenright.runtime.files import Disk
-from queenright.runtime.goal import Goal
-from queenright.runtime.graph import GraphSpec, NodeSpec
-from queenright.runtime.guard import GuardFactory
-from queenright.runtime.model import LLMProvider
-from queenright.runtime.node_judge import NodeJudge
-from queenright.runtime.session_store import Session, SessionStore
-from queenright.runtime.tools import ToolRegistry
+from queenright.runtime.graphs.goal import Goal
+from queenright.runtime.graphs.graph import GraphSpec, NodeSpec
+from queenright.runtime.llm.model import LLMProvider
+from queenright.runtime.nodes.guard import GuardFactory
+from queenright.runtime.nodes.node_judge import NodeJudge
+from queenright.runtime.storage.files import Disk
+from queenright.runtime.storage.session_store import Session, SessionStore
+from queenright.runtime.tooling.tools import ToolRegistry
 
 NodeFunction = Callable[..., Any]
 """What a function node runs: its inputs come as keyword arguments."""

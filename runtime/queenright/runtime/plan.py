@@ -10,11 +10,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from queenright.runtime.conditions import ConditionError, holds
-from queenright.runtime.event_loop import NodeResult
-from queenright.runtime.graph import EdgeSpec, GraphSpec
-from queenright.runtime.routing import ROUTE
-from queenright.runtime.session_state import PATH_LENGTH, ExecutionState, PendingNode
+from queenright.runtime.graphs.conditions import ConditionError, holds
+from queenright.runtime.graphs.graph import EdgeSpec, GraphSpec
+from queenright.runtime.nodes.event_loop import NodeResult
+from queenright.runtime.nodes.routing import ROUTE
+from queenright.runtime.storage.session_state import PATH_LENGTH, ExecutionState, PendingNode
 
 _OVER: Final = ("incomplete", "escalated")
 """A visit that ended so has nothing more to say; others may go on where they stood."""

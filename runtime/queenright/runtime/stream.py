@@ -14,15 +14,15 @@ from typing import Any, Final
 from queenright.instrumentation import Worker
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.bus import Subscription
-from queenright.runtime.event_loop import EventLoopNode, NodeResult
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.execution import Execution, ExecutionResult, Trigger
 from queenright.runtime.executor import GraphExecutor, NodeFailed
-from queenright.runtime.graph import EntryPointSpec
+from queenright.runtime.graphs.graph import EntryPointSpec
+from queenright.runtime.nodes.event_loop import EventLoopNode, NodeResult
+from queenright.runtime.nodes.reporting import Origin, Reporter
 from queenright.runtime.parts import LoadedGraph, Surroundings
-from queenright.runtime.reporting import Origin, Reporter
-from queenright.runtime.runtime_logger import RuntimeLogger
-from queenright.runtime.session_store import Session, SessionStatus, SessionStore
+from queenright.runtime.storage.runtime_logger import RuntimeLogger
+from queenright.runtime.storage.session_store import Session, SessionStatus, SessionStore
 from queenright.runtime.timers import Tick, cron_ticks, interval_ticks
 
 _log = logging.getLogger(__name__)

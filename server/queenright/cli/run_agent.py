@@ -19,9 +19,9 @@ from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.otlp import ENDPOINT_ENV
 from queenright.instrumentation.telemetry import shared_telemetry
 from queenright.runtime.agent_runtime import AgentRuntime
+from queenright.runtime.agents.runner import AgentRunner
 from queenright.runtime.execution import ExecutionResult
-from queenright.runtime.runner import AgentRunner
-from queenright.runtime.session_store import SessionStatus
+from queenright.runtime.storage.session_store import SessionStatus
 
 
 class Misuse(QueenrightError):

@@ -15,8 +15,8 @@ from queenright.health.findings import FindingKind, Severity, worst
 from queenright.health.settings import HealthSettings
 from queenright.health.vitals import VitalSigns
 from queenright.runtime.events import AgentEvent
-from queenright.runtime.guard import GuardFactory, GuardFinding
-from queenright.runtime.reporting import Origin
+from queenright.runtime.nodes.guard import GuardFactory, GuardFinding
+from queenright.runtime.nodes.reporting import Origin
 
 GUARDED: Final = frozenset(
     {

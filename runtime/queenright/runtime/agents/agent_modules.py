@@ -1,0 +1,153 @@
+"""The Python files of an agent's folder, loaded anew each time, so that a reload sees what was changed."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import itertools
+import sys
+import threading
+import types
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import FileFinder, ModuleSpec, SourceFileLoader
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.redaction import redact
+from queenright.runtime.agents.agent_spec import AgentLoadError, faults
+
+# What is imported under plain names while an agent is loaded is everybody's for that moment.
+_loading: Final = threading.RLock()
+_numbers: Final = itertools.count(1)
+
+
+class AgentModules:
+    """
+    The modules of one load of an agent.
+
+    Each has a name of its own (``queenright_agent_7.tools``). While one is loaded, the files beside it can
+    be imported by their plain names (``import tools``) or as ``from . import tools``; ``sys.path`` is not
+    touched, no byte code is written or trusted, and afterwards the plain names are what they were before.
+
+    Args:
+        folder: The agent's folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._package = f"queenright_agent_{next(_numbers)}"
+
+    def load(self, name: str) -> types.ModuleType | None:
+        """
+        Return the module in ``{name}.py``, loaded once; None if there is no such file.
+
+        Raises:
+            AgentLoadError: It cannot be loaded; says which line of which of the agent's files.
+        """
+        path = self.folder / f"{name}.py"
+        if not path.is_file():
+            return None
+        with _loading, self._importable():
+            try:
+                return importlib.import_module(f"{self._package}.{name}")
+            except (Exception, SystemExit) as error:
+                raise self._fault(path, error) from error
+
+    def forget(self) -> None:
+        """Let the modules go."""
+        for name in [known for known in sys.modules if _within(known, self._package)]:
+            del sys.modules[name]
+
+    @contextmanager
+    def _importable(self) -> Iterator[None]:
+        if self._package not in sys.modules:
+            package = types.ModuleType(self._package, "An agent's folder.")
+            package.__path__ = [str(self.folder)]
+            sys.modules[self._package] = package
+        finder = _Finder(self._package, self.folder)
+        before = {name: module for name, module in sys.modules.items() if finder.is_sibling(name)}
+        for name in before:
+            del sys.modules[name]
+        sys.meta_path.insert(0, finder)
+        try:
+            yield
+        finally:
+            sys.meta_path.remove(finder)
+            for name in [known for known in sys.modules if finder.is_sibling(known)]:
+                del sys.modules[name]
+            sys.modules.update(before)
+
+    def _fault(self, path: Path, error: BaseException) -> AgentLoadError:
+        """Say what went wrong, and where in the agent's own files."""
+        if isinstance(error, SyntaxError) and error.filename:
+            return AgentLoadError(Path(error.filename), f"{error.msg}", line=error.lineno)
+        line, trace = None, error.__traceback__
+        while trace is not None:
+            file = Path(trace.tb_frame.f_code.co_filename)
+            if file.is_relative_to(self.folder):
+                path, line = file, trace.tb_lineno
+            trace = trace.tb_next
+        if isinstance(error, ValidationError):
+            return AgentLoadError(path, faults(error), line=line)
+        if isinstance(error, QueenrightError):
+            return AgentLoadError(path, redact(str(error)), line=line)
+        return AgentLoadError(path, f"{type(error).__name__}: {redact(str(error))}", line=line)
+
+
+class _Fresh(SourceFileLoader):
+    """Compiles a file each time: byte code goes by a time in whole seconds, and a change may be quicker."""
+
+    def path_stats(self, path: str) -> Any:
+        raise OSError("byte code is not used here")
+
+
+class _Finder(MetaPathFinder):
+    """Finds the modules of one folder: by their full names and, in the loading thread, by plain ones."""
+
+    def __init__(self, package: str, folder: Path) -> None:
+        self._package = package
+        self._thread = threading.get_ident()
+        self._siblings = {
+            entry.stem
+            for entry in folder.iterdir()
+            if entry.suffix == ".py" or (entry / "__init__.py").is_file()
+            # A file called like a module of Python itself would break what is imported meanwhile.
+        } - set(sys.stdlib_module_names)
+
+    def is_sibling(self, name: str) -> bool:
+        """Whether ``name`` is the plain name of a module of the folder."""
+        return name.partition(".")[0] in self._siblings
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if _within(fullname, self._package) and path:
+            return FileFinder(path[0], (_Fresh, [".py"])).find_spec(fullname)
+        if self.is_sibling(fullname) and threading.get_ident() == self._thread:
+            return ModuleSpec(fullname, _Alias(f"{self._package}.{fullname}"), is_package=True)
+        return None
+
+
+class _Alias(Loader):
+    """Gives a module that has another name already."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def create_module(self, spec: ModuleSpec) -> types.ModuleType:
+        module = importlib.import_module(self._name)
+        self._own = (module.__spec__, module.__loader__)
+        return module
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        # The import system has just taken it for one called by the plain name.
+        module.__spec__, module.__loader__ = self._own
+
+
+def _within(name: str, package: str) -> bool:
+    return name == package or name.startswith(f"{package}.")

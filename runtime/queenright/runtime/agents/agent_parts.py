@@ -1,0 +1,136 @@
+"""What lies in an agent's folder: its specification, and its tools, functions, judges and MCP servers."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from queenright.runtime.agents.agent_modules import AgentModules
+from queenright.runtime.agents.agent_spec import AgentLoadError, AgentSpec, read_agent_spec
+from queenright.runtime.agents.mcp_spec import McpServerSpec, read_mcp_servers
+from queenright.runtime.llm.model import LLMProvider
+from queenright.runtime.nodes.node_judge import FunctionJudge, NodeJudge
+from queenright.runtime.tooling.tools import Tool, tool_from_function
+
+SPEC_FILES = ("agent.json", "agent.py")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentParts:
+    """One agent, as its folder says it."""
+
+    folder: Path
+    spec: AgentSpec
+    modules: AgentModules
+    provider: LLMProvider | None
+    """The model that ``agent.py`` brings along, if it does."""
+    tools: tuple[Tool, ...]
+    functions: Mapping[str, Callable[..., Any]]
+    judges: Mapping[str, NodeJudge]
+    mcp_servers: Mapping[str, McpServerSpec]
+
+
+def read_agent(path: Path) -> AgentParts:
+    """
+    Return the agent in ``path``: its folder, or the ``agent.json`` or ``agent.py`` in it.
+
+    Raises:
+        AgentLoadError: There is none, or a file of it is faulty; says which, where, and what is wrong.
+    """
+    folder = (path.parent if path.name in SPEC_FILES else path).resolve()
+    if not folder.is_dir():
+        raise AgentLoadError(folder, "is no folder; an agent is a folder with an agent.json or an agent.py")
+    there = [name for name in SPEC_FILES if (folder / name).is_file()]
+    if len(there) != 1:
+        found = "has both agent.json and agent.py; keep one" if there else "has no agent.json and no agent.py"
+        raise AgentLoadError(folder, found)
+    modules = AgentModules(folder)
+    try:
+        provider = None
+        if there == ["agent.json"]:
+            spec = read_agent_spec(folder / "agent.json")
+        else:
+            spec, provider = _agent_py(modules)
+        servers = folder / "mcp_servers.json"
+        return AgentParts(
+            folder=folder,
+            spec=spec,
+            modules=modules,
+            provider=provider,
+            tools=_tools(modules),
+            functions=_public(modules, "functions", inspect.isfunction),
+            judges=_judges(modules),
+            mcp_servers=read_mcp_servers(servers) if servers.is_file() else {},
+        )
+    except BaseException:
+        modules.forget()
+        raise
+
+
+def _agent_py(modules: AgentModules) -> tuple[AgentSpec, LLMProvider | None]:
+    module, path = modules.load("agent"), modules.folder / "agent.py"
+    spec = getattr(module, "agent", None)
+    if not isinstance(spec, AgentSpec):
+        said = "has no `agent`" if spec is None else f"has an `agent` that is a {type(spec).__name__}"
+        raise AgentLoadError(path, f"{said}; say `agent = AgentSpec(...)`")
+    provider: Any = getattr(module, "provider", None)
+    if inspect.isclass(provider) or inspect.isfunction(provider):
+        try:
+            provider = provider()
+        except Exception as error:
+            raise AgentLoadError(path, f"provider() failed: {type(error).__name__}") from error
+    if provider is not None and not hasattr(provider, "complete"):
+        raise AgentLoadError(path, f"`provider` is a {type(provider).__name__}, which is no LLMProvider")
+    return spec, provider
+
+
+def _tools(modules: AgentModules) -> tuple[Tool, ...]:
+    path, module = modules.folder / "tools.py", modules.load("tools")
+    if module is None:
+        return ()
+    listed = getattr(module, "tools", None)
+    if isinstance(listed, list | tuple):
+        wrong = [type(each).__name__ for each in listed if not isinstance(each, Tool)]
+        if wrong:
+            raise AgentLoadError(path, f"`tools` holds a {wrong[0]}; make it a Tool with tool_from_function")
+        tools = tuple(listed)
+    else:
+        made = []
+        for function in _public(modules, "tools", inspect.isfunction).values():
+            try:
+                made.append(tool_from_function(function))
+            except (TypeError, ValueError) as error:
+                raise AgentLoadError(path, str(error), line=function.__code__.co_firstlineno) from error
+        tools = tuple(made)
+    names = [tool.name for tool in tools]
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise AgentLoadError(path, f"two tools are called {twice[0]!r}")
+    return tools
+
+
+def _judges(modules: AgentModules) -> dict[str, NodeJudge]:
+    functions = _public(modules, "judges", inspect.isfunction)
+    objects = _public(modules, "judges", lambda value: inspect.iscoroutinefunction(_judge_of(value)))
+    return {**objects, **{name: FunctionJudge(function) for name, function in functions.items()}}
+
+
+def _judge_of(value: object) -> object:
+    return None if inspect.isclass(value) else getattr(value, "judge", None)
+
+
+def _public(modules: AgentModules, name: str, wanted: Callable[[Any], bool]) -> dict[str, Any]:
+    """Return what a module defines itself and lets others see."""
+    module = modules.load(name)
+    if module is None:
+        return {}
+    return {key: value for key, value in vars(module).items() if _own(module, key, value) and wanted(value)}
+
+
+def _own(module: types.ModuleType, key: str, value: object) -> bool:
+    defined = getattr(value, "__module__", None) == module.__name__
+    return defined and not key.startswith("_") and not inspect.ismodule(value)

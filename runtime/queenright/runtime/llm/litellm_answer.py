@@ -1,0 +1,110 @@
+"""What litellm answers, whole or in pieces, put together into a ``ModelReply``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from queenright.runtime.llm.model import ModelReply, ToolCall
+
+
+@dataclass(slots=True)
+class _Call:
+    """A tool call of which pieces are still coming."""
+
+    id: str = ""
+    name: str = ""
+    arguments: list[str] = field(default_factory=list)
+
+
+class Gathered:
+    """
+    An answer that comes in pieces.
+
+    Args:
+        ids: Makes the id of a tool call to which the provider gave none.
+    """
+
+    def __init__(self, ids: Callable[[], str]) -> None:
+        self._ids = ids
+        self._text: list[str] = []
+        self._calls: list[_Call] = []
+        self._open: dict[int, _Call] = {}
+        self.finish_reason = ""
+        """Why the model stopped; empty as long as nobody said."""
+        self.usage: Any = None
+        """Tokens read and written, as the provider counts them."""
+        self.model = ""
+
+    @property
+    def empty(self) -> bool:
+        """Whether neither words nor calls have come."""
+        return not self._text and not self._calls
+
+    def add(self, chunk: Any) -> str:
+        """Take in one chunk and return the words in it."""
+        self.model = getattr(chunk, "model", None) or self.model
+        self.usage = getattr(chunk, "usage", None) or self.usage
+        words = ""
+        for choice in getattr(chunk, "choices", None) or ():
+            if getattr(choice, "index", 0):
+                continue  # a second answer that nobody asked for
+            delta = getattr(choice, "delta", None)
+            words += getattr(delta, "content", None) or ""
+            for piece in getattr(delta, "tool_calls", None) or ():
+                self._add_call(piece)
+            self.finish_reason = getattr(choice, "finish_reason", None) or self.finish_reason
+        if words:
+            self._text.append(words)
+        return words
+
+    def _add_call(self, piece: Any) -> None:
+        index, call_id = getattr(piece, "index", None) or 0, getattr(piece, "id", None) or ""
+        function = getattr(piece, "function", None)
+        call = self._open.get(index)
+        # Some servers number every call 0: another id is another call.
+        if call is None or (call_id and call.id and call_id != call.id):
+            call = self._open[index] = _Call()
+            self._calls.append(call)
+        call.id = call.id or call_id
+        call.name = call.name or getattr(function, "name", None) or ""
+        call.arguments.append(getattr(function, "arguments", None) or "")
+
+    def reply(self, cost: float) -> ModelReply:
+        """Return what has come; arguments stay the text that the model wrote."""
+        calls = (ToolCall(c.id or self._ids(), c.name, "".join(c.arguments) or "{}") for c in self._calls)
+        return ModelReply(
+            text="".join(self._text),
+            tool_calls=tuple(calls),
+            input_tokens=_tokens(self.usage, "prompt_tokens"),
+            output_tokens=_tokens(self.usage, "completion_tokens"),
+            cost=cost,
+            finish_reason=self.finish_reason,
+        )
+
+
+def whole_reply(response: Any, cost: float, ids: Callable[[], str]) -> ModelReply:
+    """
+    Return an answer that came in one piece.
+
+    Raises:
+        AttributeError, IndexError, TypeError: It has not the shape of an answer.
+    """
+    choice = response.choices[0]
+    message, usage = choice.message, getattr(response, "usage", None)
+    return ModelReply(
+        text=message.content or "",
+        tool_calls=tuple(
+            ToolCall(str(call.id or ids()), str(call.function.name), call.function.arguments or "{}")
+            for call in message.tool_calls or ()
+        ),
+        input_tokens=_tokens(usage, "prompt_tokens"),
+        output_tokens=_tokens(usage, "completion_tokens"),
+        cost=cost,
+        finish_reason=getattr(choice, "finish_reason", None) or "",
+    )
+
+
+def _tokens(usage: Any, name: str) -> int:
+    return int(getattr(usage, name, 0) or 0)

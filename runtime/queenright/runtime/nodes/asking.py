@@ -1,0 +1,78 @@
+"""Asking a model: within a time limit, again after a failure that passes, and said to everybody."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from random import Random
+from typing import Any
+
+from queenright.instrumentation.names import WaitingReason
+from queenright.runtime.backoff import backoff
+from queenright.runtime.deadline import Sleep, within
+from queenright.runtime.graphs.graph import NodeSpec
+from queenright.runtime.llm.model import (
+    LLMProvider,
+    Message,
+    ModelError,
+    ModelReply,
+    ToolSpec,
+    TransientModelError,
+)
+from queenright.runtime.nodes.reporting import LlmReport, Reporter, StepReport
+
+_log = logging.getLogger(__name__)
+
+OnFailure = Callable[[Mapping[str, Any], float], Awaitable[None]]
+"""Is told of each call that failed: what the event said, and when. What it raises ends the asking."""
+
+
+async def ask(
+    step: StepReport,
+    model: LLMProvider,
+    messages: Sequence[Message],
+    tools: Sequence[ToolSpec],
+    *,
+    spec: NodeSpec,
+    reporter: Reporter,
+    sleep: Sleep,
+    random: Random,
+    on_failure: OnFailure,
+    streams: bool = True,
+) -> tuple[ModelReply, LlmReport]:
+    """
+    Return a model's answer, and the report of the call that brought it.
+
+    A failure that passes, a time-out among them, is followed by a wait and another call, as often as the
+    node's specification allows; the wait is said as one. ``streams`` hands the text out as it comes.
+
+    Raises:
+        ModelError, TimeoutError: There is no answer. What else the provider raised is told as a ModelError.
+    """
+    for attempt in range(spec.model_attempts):
+        report = step.llm(model.name, client_facing=spec.client_facing)
+        try:
+            async with report:
+                work = model.complete(messages, tools, report.delta if streams else None)
+                reply = await within(spec.model_timeout_seconds, _as_coroutine(work), sleep)
+                report.usage(reply.input_tokens, reply.output_tokens)
+                report.finished(reply.finish_reason)
+            return reply, report
+        except Exception as error:
+            await on_failure(report.facts, report.ended_at)
+            passes = isinstance(error, TransientModelError | TimeoutError)
+            if not passes and not isinstance(error, ModelError):
+                raise ModelError(f"{type(error).__name__}: {error}") from error
+            if not passes or attempt + 1 >= spec.model_attempts:
+                raise
+            asked = error.retry_after if isinstance(error, TransientModelError) else None
+            seconds = backoff(attempt, retry_after=asked, random=random)
+            _log.info("model %s of node %s is asked again in %.1f s", model.name, spec.id, seconds)
+            waits = {"seconds": round(seconds, 3), "attempt": attempt + 1}
+            async with reporter.waiting(WaitingReason.BACKOFF, node_id=spec.id, **waits):
+                await sleep(seconds)
+    raise AssertionError("unreachable: the last attempt returns or raises")
+
+
+async def _as_coroutine(work: Awaitable[ModelReply]) -> ModelReply:
+    return await work

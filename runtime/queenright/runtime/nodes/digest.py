@@ -1,0 +1,58 @@
+"""What stands for the part of a conversation that is left out: the task, and a line for each message."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from queenright.runtime.storage.entries import Entry, EntryKind
+
+_TASK: Final = "(What was said before was shortened.) The task was:\n"
+_SINCE: Final = "\nSince then:\n"
+_LINE: Final = 200
+
+
+def digest(entries: Sequence[Entry], *, limit: int) -> str:
+    """
+    Return at most ``limit`` characters that stand for ``entries``, oldest first.
+
+    The newest task is kept as whole as can be, then the newest lines. Of an earlier digest among the
+    entries its task is kept unless there is a newer one, and its lines.
+    """
+    task, lines = "", list[str]()
+    for entry in entries:
+        text = entry.message.content
+        if entry.kind is EntryKind.SUMMARY:
+            task, _, since = text.removeprefix(_TASK).partition(_SINCE)
+            lines += since.splitlines()
+        elif entry.kind is EntryKind.INPUT:
+            if task:
+                lines.append(_clip(f"- an earlier task: {task}", _LINE))
+            task = text
+        else:
+            lines.append(_line(entry))
+    head = _TASK + _clip(task, max(limit // 2, limit - len(_TASK + _SINCE) - sum(len(x) + 1 for x in lines)))
+    kept: list[str] = []
+    room = limit - len(head) - len(_SINCE)
+    for line in reversed(lines):
+        room -= len(line) + 1
+        if room < 0:
+            break
+        kept.append(line)
+    return (head + _SINCE + "\n".join(reversed(kept)) if kept else head)[:limit]
+
+
+def _line(entry: Entry) -> str:
+    text = " ".join(entry.message.content.split())
+    if entry.kind is EntryKind.ASSISTANT:
+        called = ", ".join(f"{call.name}({call.arguments[:60]})" for call in entry.message.tool_calls)
+        said = [f"said: {text}"] if text else []
+        return _clip("- you " + "; ".join([*said, *([f"called {called}"] if called else [])]), _LINE)
+    if entry.kind is EntryKind.TOOL:
+        return _clip(f"- {entry.data.get('tool') or 'a tool'} answered: {text}", _LINE)
+    who = "the user" if entry.kind is EntryKind.USER else "you were told"
+    return _clip(f"- {who}: {text}", _LINE)
+
+
+def _clip(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[: max(limit - 1, 0)] + "…"

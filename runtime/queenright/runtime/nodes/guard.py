@@ -1,0 +1,42 @@
+"""The guard of a running node: what sees a loop or a stall from inside, and who makes one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from queenright.runtime.events import AgentEvent
+from queenright.runtime.nodes.reporting import Origin
+
+
+@dataclass(frozen=True, slots=True)
+class GuardFinding:
+    """
+    What a guard saw.
+
+    ``evidence`` is in words for the model and the operator. Without ``stop`` it is said to the model, once
+    a visit for each ``kind``; with it the visit ends as escalated.
+    """
+
+    kind: str
+    evidence: str
+    stop: bool
+
+
+class Guard(Protocol):
+    """Looks on while a node works; one guard a visit."""
+
+    def observe(self, event: AgentEvent) -> GuardFinding | None:
+        """
+        Look at one event of the visit, and say what is wrong by now, if anything is.
+
+        The events are STEP_COMPLETED, LLM_CALL_COMPLETED and TOOL_CALL_COMPLETED, in order. After a resume
+        the guard is a new one and is shown what the visit had brought before, at the times at which it
+        happened, so time is to be read from the events. It must be quick and must not raise.
+        """
+        ...
+
+
+GuardFactory = Callable[[Origin, str], Guard]
+"""Makes a guard for a visit, from whose work it is and the node's id."""

@@ -1,0 +1,160 @@
+"""A visit: where it stands, on the disk and in memory, and the guard that looks on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from queenright.runtime.events import EventType
+from queenright.runtime.llm.model import Message, ToolCall
+from queenright.runtime.nodes.cursor import NodeCursor
+from queenright.runtime.nodes.guard import Guard, GuardFinding
+from queenright.runtime.nodes.reporting import Reporter
+from queenright.runtime.storage.conversation import Conversation
+from queenright.runtime.storage.entries import Draft, Entry, EntryKind
+from queenright.runtime.storage.files import Disk, FileUnusable, read_json, write_json
+
+_log = logging.getLogger(__name__)
+
+CURSOR_FILE: Final = "cursor.json"
+INTERRUPTED: Final = (
+    "error: interrupted before it answered; it may or may not have taken effect: check before doing it again"
+)
+
+
+class Stopped(Exception):
+    """Raised inside a turn when the guard says that the visit must end."""
+
+    def __init__(self, finding: GuardFinding) -> None:
+        super().__init__(finding.evidence)
+        self.finding = finding
+
+
+class Visit:
+    """
+    One stay in a node: its conversation, its cursor, and what the guard has to say of it.
+
+    Whatever is said goes into the conversation first and is taken in by the cursor from there, live as
+    after a restart; the guard is shown what the cursor notes, in the same order both times.
+    """
+
+    def __init__(
+        self,
+        node_id: str,
+        *,
+        conversation: Conversation,
+        folder: Path,
+        disk: Disk,
+        reporter: Reporter,
+        guard: Guard | None,
+    ) -> None:
+        self.cursor = NodeCursor(visit_id="")
+        self.conversation = conversation
+        self.stop: GuardFinding | None = None
+        """What the guard wants the visit to end for."""
+        self._node_id = node_id
+        self._file = folder / CURSOR_FILE
+        self._disk = disk
+        self._reporter = reporter
+        self._guard = guard
+        self._unsaved = False
+        self._shown = 0
+        self._warnings: list[GuardFinding] = []
+
+    async def open(self, visit_id: str) -> None:
+        """Read where the visit stands; what the guard said of it then, it says again."""
+        self.cursor = await self._disk.run(lambda: self._read(visit_id))
+        last = self.cursor.seq
+        for entry in self.conversation.entries:
+            if entry.seq > last:
+                self._fold(entry)
+        self._show()
+
+    async def say(self, *drafts: Draft) -> None:
+        """Put entries into the conversation, and take them in."""
+        for entry in await self.conversation.append(*drafts):
+            self._fold(entry)
+        self._show()
+
+    async def repair(self) -> None:
+        """Answer the calls that a kill or a pause left without an answer."""
+        for entry in await self.conversation.repair(INTERRUPTED):
+            self._fold(entry)
+        self._show()
+
+    async def save(self) -> None:
+        """Write the cursor, for what no entry carries."""
+        row = self.cursor.to_dict()
+        self._unsaved = False
+        await self._disk.run(lambda: write_json(self._file, row))
+        self._show()
+
+    async def save_before_compaction(self) -> None:
+        """Write the cursor if it takes entries that are about to go."""
+        if self._unsaved:
+            await self.save()
+
+    def draft(self, kind: EntryKind, message: Message, data: Mapping[str, Any]) -> Draft:
+        """Return an entry of this visit to be."""
+        return Draft(kind=kind, message=message, visit_id=self.cursor.visit_id, data=data)
+
+    def open_calls(self) -> list[ToolCall]:
+        """Return the calls of the newest turn that have no answer yet."""
+        for entry in reversed(self.conversation.entries):
+            if entry.kind is EntryKind.ASSISTANT and entry.visit_id == self.cursor.visit_id:
+                return [call for call in entry.message.tool_calls if call.id in self.cursor.unanswered]
+        return []
+
+    def warnings(self) -> list[GuardFinding]:
+        """Return what the guard has found and the model was not told."""
+        return [finding for finding in self._warnings if finding.kind not in self.cursor.warned]
+
+    def check(self) -> None:
+        """
+        Go on only if the guard lets us.
+
+        Raises:
+            Stopped: It does not.
+        """
+        if self.stop is not None:
+            raise Stopped(self.stop)
+
+    def _read(self, visit_id: str) -> NodeCursor:
+        try:
+            cursor = NodeCursor.from_dict(read_json(self._file))
+        except FileNotFoundError:
+            return NodeCursor(visit_id=visit_id)
+        except (FileUnusable, ValueError) as error:
+            _log.warning("cursor of node %s is made anew from its conversation: %s", self._node_id, error)
+            return NodeCursor(visit_id=visit_id)
+        if cursor.visit_id != visit_id or cursor.seq > self.conversation.last_seq:
+            return NodeCursor(visit_id=visit_id, taken=cursor.taken)
+        return cursor
+
+    def _fold(self, entry: Entry) -> None:
+        self.cursor.fold(entry)
+        self._unsaved = True
+
+    def _show(self) -> None:
+        """Show the guard what it has not seen: after a restart, all that the cursor remembers."""
+        new = self.cursor.noted - self._shown
+        self._shown = self.cursor.noted
+        if self._guard is None or new <= 0:
+            return
+        for row in self.cursor.guard[-new:]:
+            event = self._reporter.event(
+                EventType(row["type"]), row["data"], node_id=self._node_id, time=row["time"]
+            )
+            try:
+                finding = self._guard.observe(event)
+            except Exception:
+                _log.exception("the guard of node %s failed", self._node_id)
+                continue
+            if finding is None:
+                continue
+            if finding.stop:
+                self.stop = self.stop or finding
+            elif all(finding.kind != known.kind for known in self._warnings):
+                self._warnings.append(finding)

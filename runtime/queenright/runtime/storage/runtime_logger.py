@@ -1,0 +1,210 @@
+"""
+Three levels of logs of a session's graph: how it stands, what each node did, what each step did.
+
+``summary.json`` (1) and ``details.jsonl`` (2) are written here; ``tool_logs.jsonl`` (3) is the step log,
+which instrumentation writes, and is only read here. ``executions.jsonl`` beside the sessions has a line for
+each execution that ended, whatever its session.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import BaseModel, Field
+
+from queenright.runtime.storage.files import FileUnusable, append_line, newest_lines, read_json, write_json
+from queenright.runtime.storage.session_state import ExecutionState
+from queenright.runtime.storage.session_store import Session
+
+_log = logging.getLogger(__name__)
+
+EXECUTIONS: Final = 200
+"""So many executions are kept one by one in a summary, the newest; older ones count in its totals only."""
+
+_COUNTED: Final = ("steps", "input_tokens", "output_tokens", "cost")
+_TOLD: Final = (
+    "execution_id",
+    "graph_id",
+    "entry_point",
+    "status",
+    "started_at",
+    "updated_at",
+    "ended_at",
+    "path",
+    "results",
+    "error",
+    "error_type",
+    "goal_progress",
+    *_COUNTED,
+)
+
+
+class VisitRow(BaseModel):
+    """What happened in one visit of a node; times are in seconds since the epoch, cost in dollars."""
+
+    execution_id: str
+    node_id: str
+    visit: int
+    outcome: str
+    verdicts: dict[str, int] = Field(default_factory=dict)
+    """How often each verdict was given."""
+    turns: int = 0
+    tool_calls: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost: float = 0.0
+    started_at: float
+    ended_at: float
+    error: str = ""
+
+
+class RuntimeLogger:
+    """
+    The logs of a session's graph. Every method blocks: call it through ``Disk.run``.
+
+    Args:
+        session: Whose logs they are.
+        runtime_logs: The folder of ``executions.jsonl``.
+    """
+
+    def __init__(self, session: Session, runtime_logs: Path) -> None:
+        self._session = session
+        self._summary = session.logs / "summary.json"
+        self._details = session.logs / "details.jsonl"
+        self._steps = session.logs / "tool_logs.jsonl"
+        self._executions = runtime_logs / "executions.jsonl"
+
+    def visit_ended(self, row: VisitRow) -> None:
+        """
+        Add a line to the details.
+
+        Raises:
+            OSError: The disk refused.
+        """
+        append_line(self._details, row.model_dump(mode="json"))
+
+    def execution_ended(self, state: ExecutionState) -> None:
+        """
+        Write the summary anew, and a line among the executions.
+
+        An execution that goes on later and ends again takes its old place in the summary, and its numbers
+        there are counted once; it has two lines among the executions, of which the later holds.
+
+        Raises:
+            OSError: The disk refused.
+        """
+        row = {key: value for key, value in state.model_dump(mode="json").items() if key in _TOLD}
+        summary = self.summary()
+        rows = {known["execution_id"]: known for known in summary["executions"]} | {state.execution_id: row}
+        older = list(rows.values())[:-EXECUTIONS]
+        kept = list(rows.values())[-EXECUTIONS:]
+        earlier = _totals(older, summary["earlier"])
+        summary = {
+            "session_id": self._session.id,
+            "updated_at": state.updated_at,
+            "totals": _totals(kept, earlier),
+            "earlier": earlier,
+            "executions": kept,
+        }
+        write_json(self._summary, summary)
+        append_line(self._executions, {"session_id": self._session.id, **row})
+
+    def summary(self) -> dict[str, Any]:
+        """
+        Return how the executions stand that ended.
+
+        ``totals`` is over all of them; ``executions`` has them one by one, newest last; ``earlier`` has the
+        totals of those that are no longer among these. A summary that cannot be read is logged and is as
+        good as none.
+        """
+        empty: dict[str, Any] = {
+            "session_id": self._session.id,
+            "updated_at": None,
+            "totals": _totals(()),
+            "earlier": _totals(()),
+            "executions": [],
+        }
+        try:
+            row = read_json(self._summary)
+        except FileNotFoundError:
+            return empty
+        except FileUnusable as error:
+            _log.warning("left out a summary: %s", error)
+            return empty
+        if not _is_summary(row):
+            _log.warning("left out a summary: %s holds something else", self._summary)
+            return empty
+        return {**empty, **row}
+
+    def details(self, node_id: str | None = None, limit: int | None = None) -> list[dict[str, Any]]:
+        """
+        Return the node visits, newest last; lines that are torn are left out.
+
+        Args:
+            node_id: Only this node's.
+            limit: Only the newest so many.
+        """
+        return _newest(self._details, node_id, limit)
+
+    def steps(self, node_id: str | None = None, limit: int | None = None) -> list[dict[str, Any]]:
+        """
+        Return the steps, newest last; lines that are torn are left out.
+
+        Args:
+            node_id: Only this node's.
+            limit: Only the newest so many.
+        """
+        return _newest(self._steps, node_id, limit)
+
+
+def _newest(path: Path, node_id: str | None, limit: int | None) -> list[dict[str, Any]]:
+    rows = (row for row in newest_lines(path) if node_id is None or row.get("node_id") == node_id)
+    try:
+        return list(islice(rows, limit))[::-1]
+    except FileUnusable as error:
+        _log.warning("left out a log: %s", error)
+        return []
+
+
+def _totals(rows: Iterable[Mapping[str, Any]], before: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Add up executions: how many, how many of each status, and what they took."""
+    totals: dict[str, Any] = {"executions": 0, "statuses": {}, **dict.fromkeys(_COUNTED, 0)}
+    if before is not None:
+        totals |= {**before, "statuses": dict(before["statuses"])}
+    for row in rows:
+        totals["executions"] += 1
+        status = row["status"]
+        totals["statuses"][status] = totals["statuses"].get(status, 0) + 1
+        for key in _COUNTED:
+            totals[key] += row[key]
+    return totals
+
+
+def _is_summary(row: object) -> bool:
+    if not isinstance(row, Mapping) or not isinstance(row.get("executions"), list):
+        return False
+    rows = row["executions"]
+    return _is_totals(row.get("earlier")) and all(
+        isinstance(one, Mapping)
+        and isinstance(one.get("execution_id"), str)
+        and isinstance(one.get("status"), str)
+        and all(_is_count(one.get(key)) for key in _COUNTED)
+        for one in rows
+    )
+
+
+def _is_totals(row: object) -> bool:
+    return (
+        isinstance(row, Mapping)
+        and isinstance(row.get("statuses"), Mapping)
+        and all(_is_count(count) for count in row["statuses"].values())
+        and all(_is_count(row.get(key)) for key in ("executions", *_COUNTED))
+    )
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
