@@ -201,9 +201,7 @@ def _families(registry: CollectorRegistry) -> WorkerFamilies:
     return WorkerFamilies.of(CollectorRegistry())
 
 
-def _step_log(
-    path: Path | None, storage: str | os.PathLike[str] | None, session_id: str
-) -> StepLog | None:
+def _step_log(path: Path | None, storage: str | os.PathLike[str] | None, session_id: str) -> StepLog | None:
     with harmless:
         if path is None and storage:
             path = step_log_path(Path(storage), session_id)
