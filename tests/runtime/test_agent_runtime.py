@@ -9,11 +9,12 @@ from queenright.runtime.agent_runtime import AgentRuntime, GraphError
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.execution import ExecutionResult, Trigger
+from queenright.runtime.graphs.goal import Goal, SuccessCriterion
 from queenright.runtime.graphs.graph import EntryPointSpec, GraphSpec, NodeSpec
 from queenright.runtime.llm.model import ModelReply
-from queenright.runtime.storage.session_store import SessionStatus
+from queenright.runtime.storage.session_store import SessionStatus, SessionStore
 from queenright.runtime.stream import RunNode
-from tests.runtime.conftest import FakeTime, ScriptedModel
+from tests.runtime.conftest import FakeTime, ScriptedModel, calls
 
 TICKET = EventType.WORKER_ESCALATION_TICKET
 
@@ -641,4 +642,120 @@ async def test_subscribers_hear_of_one_graph(tmp_path: Path, fake_time: FakeTime
 
     assert [e.graph_id for e in heard] == ["left"]
     subscription.cancel()
+    await runtime.stop()
+
+
+def sharer(graph_id: str) -> GraphSpec:
+    """A graph with a node that asks its user, in the primary graph's session."""
+    node = NodeSpec(
+        id="judge", system_prompt="Guard.", client_facing=True, output_keys=("x",), input_keys=("hive",)
+    )
+    entry = EntryPointSpec(id="e", node_id="judge", isolation_level="shared")
+    return GraphSpec(id=graph_id, nodes=(node,), entry_points=(entry,))
+
+
+async def test_a_run_in_a_shared_session_is_resumed_there_after_a_restart(
+    tmp_path: Path, fake_time: FakeTime
+) -> None:
+    """Each graph of a session goes on by itself, with the memory that they share."""
+    replies = [ModelReply(text="What now?"), calls("set_output", '{"x": "rest"}')]
+    sessions = []
+    for life in range(2):
+        runtime = runtime_on(EventBus(), tmp_path, fake_time)
+        main = graph("main", isolation_level="per_run")
+        runtime.add_graph(main, model=ScriptedModel(), primary=True, agent_id="bee")
+        runtime.add_graph(sharer("side"), model=ScriptedModel(replies[life:]), agent_id="drone")
+        await runtime.start()
+        if life == 0:
+            begun = await runtime.wait(await runtime.trigger("e", {"hive": "north"}, graph_id="main"))
+            sessions.append(begun.session_id)
+            await runtime.trigger("e", graph_id="side")
+            await fake_time.settle()
+            assert [w.session_id for w in runtime.waiting_nodes()] == sessions
+            await runtime.stop()
+            continue
+        run_id = await runtime.resume(sessions[0], "side")
+        await fake_time.settle()
+        assert [w.question for w in runtime.waiting_nodes()] == ["What now?"]
+        assert await runtime.inject_input("judge", "rest")
+        result = await runtime.wait(run_id)
+        await runtime.stop()
+
+    assert (result.session_id, result.outputs) == (sessions[0], {"x": "rest"})
+    state = SessionStore(tmp_path, clock=fake_time).read_state(sessions[0])
+    assert state.memory == {"hive": "north", "x": "rest"}
+
+
+async def test_a_shared_session_is_the_one_asked_for_else_the_last_one_a_restart_or_not(
+    tmp_path: Path, fake_time: FakeTime
+) -> None:
+    runtime = runtime_on(EventBus(), tmp_path, fake_time)
+    runtime.add_graph(graph("main", isolation_level="per_run"), model=ScriptedModel(), primary=True)
+    await runtime.start()
+    made = []
+    for _ in range(2):
+        made.append((await run(runtime, "x", graph_id="main")).session_id)
+        fake_time.now += 5
+    await runtime.stop()
+
+    again = runtime_on(EventBus(), tmp_path, fake_time)
+    again.add_graph(graph("main", isolation_level="per_run"), model=ScriptedModel(), primary=True)
+    again.add_graph(graph("side", isolation_level="shared"), model=ScriptedModel())
+    await again.start()
+
+    assert (await run(again, "x", graph_id="side")).session_id == made[1]
+    assert (await run(again, "x", graph_id="side", session_id=made[0])).session_id == made[0]
+    missing = await run(again, "x", graph_id="side", session_id="session_of_nobody")
+    assert missing.error_type == "SessionNotFound"
+    await again.stop()
+
+
+async def test_a_session_that_was_deleted_is_made_anew(tmp_path: Path, fake_time: FakeTime) -> None:
+    runtime = runtime_on(EventBus(), tmp_path, fake_time)
+    runtime.add_graph(graph(), model=ScriptedModel())
+    await runtime.start()
+    first = await run(runtime, "one")
+
+    runtime.session_store().delete_session(first.session_id)
+    second = await run(runtime, "two")
+
+    assert second.succeeded
+    assert second.session_id != first.session_id
+    await runtime.stop()
+
+
+async def test_runs_that_nobody_triggered_by_hand_are_known_too(tmp_path: Path, fake_time: FakeTime) -> None:
+    bus = EventBus()
+    done: list[AgentEvent] = []
+    bus.subscribe(done.append, name="reader", types={EventType.EXECUTION_COMPLETED})
+    runtime = runtime_on(bus, tmp_path, fake_time)
+    goal = Goal(id="g", success_criteria=(SuccessCriterion(id="tick", expression="tick > 0"),))
+    runtime.add_graph(graph(**timer(10)), model=ScriptedModel(), goal=goal)
+    await runtime.start()
+
+    await fake_time.advance(10)
+
+    result = runtime.get_execution_result(done[0].execution_id, "g")
+    assert result is not None
+    assert result.succeeded
+    progress = runtime.get_goal_progress("g")
+    assert progress is not None
+    assert progress.achieved
+    with pytest.raises(GraphError, match="is of graph 'g', not 'other'"):
+        runtime.get_execution_result(done[0].execution_id, "other")
+    await runtime.stop()
+
+
+async def test_a_run_whose_node_has_left_the_graph_says_so(tmp_path: Path, fake_time: FakeTime) -> None:
+    runtime = runtime_on(EventBus(), tmp_path, fake_time)
+    runtime.add_graph(graph(node="old"), model=Hanging())
+    await runtime.start()
+    execution = await runtime.trigger("e", {"message": "x"})
+    await fake_time.settle()
+    await runtime.remove_graph("g")
+    session = (await runtime.wait(execution)).session_id
+    runtime.add_graph(graph(node="new"), model=ScriptedModel())
+
+    with pytest.raises(GraphError, match="it was in node 'old', which graph 'g' has no more"):
+        await runtime.resume(session)
     await runtime.stop()

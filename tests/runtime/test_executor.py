@@ -15,6 +15,7 @@ from queenright.runtime.graphs.goal import Goal, SuccessCriterion
 from queenright.runtime.graphs.graph import EdgeSpec, EntryPointSpec, GraphSpec, NodeSpec
 from queenright.runtime.llm.model import ModelReply
 from queenright.runtime.storage.checkpoint_store import CheckpointStore
+from queenright.runtime.storage.files import Disk
 from queenright.runtime.storage.session_store import SessionState, SessionStatus
 from tests.runtime.conftest import FakeTime, ScriptedModel, calls
 
@@ -467,3 +468,94 @@ async def test_a_session_is_not_free_before_the_thread_of_a_cancelled_run_has_en
 
     may_end.set()
     assert (await bench.runtime.wait(second)).outputs == {"x": "dug"}
+
+
+class SlowDisk(Disk):
+    """A disk whose work can be held up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: asyncio.Event | None = None
+        self.waiting = asyncio.Event()
+
+    async def run(self, work: Callable[[], Any]) -> Any:
+        if self.held is not None:
+            self.waiting.set()
+            await asyncio.shield(asyncio.ensure_future(self.held.wait()))
+        return await super().run(work)
+
+
+@pytest.mark.parametrize("how", ["cancel", "stop"])
+async def test_a_run_that_is_stopped_while_it_ends_ends_as_it_ended(
+    tmp_path: Path, fake_time: FakeTime, how: str
+) -> None:
+    """Its end is written down and told once, whoever comes too late."""
+    fake_time.disk = disk = SlowDisk()
+    bench = Bench(tmp_path, fake_time)
+
+    async def last() -> int:
+        disk.held = asyncio.Event()
+        return 1
+
+    await bench.load(function("a", gives="x"), functions={"a": last})
+    execution = await bench.runtime.trigger("e", {})
+    await disk.waiting.wait()
+    assert disk.held is not None
+    coming = bench.runtime.cancel_execution(execution) if how == "cancel" else bench.runtime.stop()
+    late = asyncio.create_task(coming)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    disk.held.set()
+    disk.held = None
+    await late
+    result = bench.runtime.get_execution_result(execution)
+    await bench.bus.drain()
+
+    assert result is not None
+    state = bench.state(result)
+    assert result.status is state.status
+    assert result.path == ("a",)
+    assert len(bench.of(EventType.CHECKPOINT_SAVED)) == 1
+    ends = bench.of(EventType.EXECUTION_COMPLETED, EventType.EXECUTION_FAILED, EventType.EXECUTION_PAUSED)
+    assert len(ends) == 1
+    details = (bench.folder(result) / "logs" / "details.jsonl").read_text()
+    assert details.count('"node_id"') == 1
+    assert (bench.folder(result) / "logs" / "summary.json").exists()
+    await bench.runtime.stop()
+
+
+async def test_going_back_to_a_checkpoint_takes_memory_and_conversation_back(bench: Bench) -> None:
+    await bench.load(
+        NodeSpec(id="a", system_prompt="Find.", output_keys=("x",)),
+        NodeSpec(id="b", system_prompt="Tell.", input_keys=("x",), output_keys=("y",)),
+        edges="a>b",
+    )
+    bench.model.replies = [
+        calls("set_output", '{"x": "honey"}'),
+        calls("set_output", '{"y": "first answer"}'),
+        calls("set_output", '{"y": "second answer"}'),
+    ]
+    first = await bench.run(message="go")
+    oldest = CheckpointStore(
+        bench.folder(first) / "checkpoints", clock=bench.time, ids=lambda: ""
+    ).list_checkpoints()[-1]
+
+    again = await bench.runtime.resume(first.session_id, checkpoint_id=oldest.checkpoint_id)
+    second = await bench.runtime.wait(again)
+
+    assert second.outputs == {"y": "second answer"}
+    assert bench.state(second).memory == {"message": "go", "x": "honey", "y": "second answer"}
+    shown = [m.content for m in bench.model.shown[2]]
+    assert bench.model.shown[2] == bench.model.shown[1]
+    assert not any("first answer" in content for content in shown)
+
+
+async def test_a_checkpoint_that_is_not_there_is_named(bench: Bench) -> None:
+    await bench.load(function("a"), functions={"a": lambda: None})
+    first = await bench.run()
+
+    again = await bench.runtime.resume(first.session_id, checkpoint_id="0000000099-x")
+    result = await bench.runtime.wait(again)
+
+    assert result.status is SessionStatus.FAILED
+    assert "0000000099-x" in result.error

@@ -319,7 +319,7 @@ async def test_an_agent_joins_another_runtime_under_a_name_of_its_own(tmp_path: 
 
     assert result.outputs == {"sum": 4}
     assert runtime.list_graphs() == ["one", "two"]
-    assert runtime.agent_of("two") == "adder"
+    assert runtime.get_stream("start", graph_id="two")._graph.agent_id == "adder"
 
 
 async def test_tools_of_an_mcp_server_are_tools_like_any_other_and_the_server_ends_with_the_agent(

@@ -27,8 +27,9 @@ from queenright.runtime.llm.model import LLMProvider
 from queenright.runtime.nodes.guard import GuardFactory
 from queenright.runtime.nodes.node_judge import NodeJudge
 from queenright.runtime.parts import LoadedGraph, NodeFunction, Surroundings
+from queenright.runtime.sessions import Sessions
 from queenright.runtime.storage.files import Disk
-from queenright.runtime.storage.session_store import Session, SessionStatus, SessionStore
+from queenright.runtime.storage.session_store import SessionStatus, SessionStore
 from queenright.runtime.stream import Entry, ExecutionStream
 from queenright.runtime.tooling.tools import Tool, ToolRegistry
 
@@ -106,7 +107,7 @@ class AgentRuntime:
         self._monotonic = monotonic
         self._registered: dict[str, _Registered] = {}
         self._active_graph_id: str | None = None
-        self._current: Session | None = None
+        self._sessions = Sessions(SessionStore(storage, clock=clock))
         self._user_spoke_at: float | None = None
         self._executions: dict[str, Execution] = {}
         self._started = False
@@ -124,8 +125,8 @@ class AgentRuntime:
             registry=registry or CollectorRegistry(),
             muted=muted,
             incarnation_id=ids(),
-            current_session=lambda: self._current,
-            entered=self._entered,
+            sessions=self._sessions,
+            remember=self._remember,
             context={"runtime": self},
         )
 
@@ -256,15 +257,6 @@ class AgentRuntime:
     def active_graph_id(self, graph_id: str) -> None:
         self._active_graph_id = self._find(graph_id).graph.spec.id
 
-    def agent_of(self, graph_id: str | None = None) -> str:
-        """
-        Return the worker that a graph is; empty if it is none.
-
-        Raises:
-            GraphError: There is no such graph.
-        """
-        return self._find(graph_id).graph.agent_id
-
     def get_entry_points(self, graph_id: str | None = None) -> list[EntryPointSpec]:
         """
         Return the entry points of a graph; without an id, the active graph's.
@@ -321,7 +313,7 @@ class AgentRuntime:
         """
         stream = self.get_stream(entry_point_id, graph_id=graph_id)
         self._check_started(stream)
-        return self._remember(stream.fire(Trigger(input_data=input_data or {}), session_id=session_id))
+        return stream.fire(Trigger(input_data=input_data or {}), session_id=session_id).id
 
     async def resume(
         self, session_id: str, graph_id: str | None = None, *, checkpoint_id: str | None = None
@@ -340,8 +332,8 @@ class AgentRuntime:
                 not started.
         """
         registered = self._find(graph_id)
-        store, name = registered.graph.store, registered.graph.spec.id
-        state = await self.disk.run(lambda: store.read_state(session_id))
+        graph, name = registered.graph, registered.graph.spec.id
+        state = await self.disk.run(lambda: self._sessions.state_of(graph, session_id))
         runs = [run for run in state.executions.values() if run.graph_id == name]
         open_runs = [run for run in runs if run.status in _RESUMABLE or checkpoint_id]
         if not open_runs:
@@ -350,9 +342,15 @@ class AgentRuntime:
         last = max(open_runs, key=lambda run: run.updated_at)
         stream = self.get_stream(last.entry_point, graph_id=name)
         self._check_started(stream)
+        gone = {pending.node_id for pending in last.pending} - {node.id for node in graph.spec.nodes}
+        if gone and checkpoint_id is None:
+            raise GraphError(
+                f"session {session_id!r} cannot be resumed: it was in node {min(gone)!r}, which graph "
+                f"{name!r} has no more; trigger it anew with the session's id, or go back to a checkpoint"
+            )
         if any(execution.id == last.execution_id for execution in stream.executions):
             raise GraphError(f"session {session_id!r} need not be resumed: run {last.execution_id!r} goes on")
-        return self._remember(stream.take_up(last.execution_id, session_id, checkpoint_id))
+        return stream.take_up(last.execution_id, session_id, checkpoint_id).id
 
     async def wait(self, execution_id: str) -> ExecutionResult:
         """
@@ -371,17 +369,24 @@ class AgentRuntime:
             GraphError: No run of that id is known, or it is another graph's.
         """
         execution = self._execution(execution_id)
-        result = execution.result
-        if graph_id is not None and result is not None and result.graph_id != graph_id:
-            raise GraphError(f"run {execution_id!r} is of graph {result.graph_id!r}, not {graph_id!r}")
-        return result
+        if graph_id is not None and execution.graph_id != graph_id:
+            raise GraphError(f"run {execution_id!r} is of graph {execution.graph_id!r}, not {graph_id!r}")
+        return execution.result
 
     async def cancel_execution(self, execution_id: str, graph_id: str | None = None) -> bool:
-        """Stop a run for good; it has ended when this returns. False if there is none such."""
+        """
+        Stop a run; it has ended when this returns, and goes on only if it is resumed.
+
+        False if there is none such, or it was at its end already.
+        """
         return await self._end(execution_id, graph_id, SessionStatus.CANCELLED)
 
     async def pause_execution(self, execution_id: str, graph_id: str | None = None) -> bool:
-        """Stop a run so that it can be resumed; it has stopped when this returns. False if there is none."""
+        """
+        Put a run by, to be resumed; it has stopped when this returns.
+
+        False if there is none such, or it was at its end already.
+        """
         return await self._end(execution_id, graph_id, SessionStatus.PAUSED)
 
     def get_goal_progress(self, graph_id: str | None = None) -> GoalProgress | None:
@@ -409,7 +414,8 @@ class AgentRuntime:
         comes before one that does not.
 
         Returns:
-            False if no such node is running: then ``trigger`` is what was meant.
+            False if no such node is running: then ``trigger`` is what was meant. What is said to a node that
+        talks with no user, and ends before its next turn, waits for its next visit.
 
         Raises:
             GraphError: There is no such graph, or several runs have such a node: then say the session.
@@ -504,32 +510,23 @@ class AgentRuntime:
         first = self._find(None)
         return [first, *(r for r in self._registered.values() if r is not first)]
 
-    def _entered(self, session: Session) -> None:
-        self._current = session
-
     def _check_started(self, stream: ExecutionStream) -> None:
         if not self._started:
             raise GraphError(f"cannot run {stream.id!r}: the runtime is not started")
 
-    def _remember(self, execution: Execution) -> str:
+    def _remember(self, execution: Execution) -> None:
         self._executions.pop(execution.id, None)
         self._executions[execution.id] = execution
         if len(self._executions) > RESULTS_KEPT:
             over = [name for name, known in self._executions.items() if known.done]
             for name in over[: len(self._executions) - RESULTS_KEPT]:
                 del self._executions[name]
-        return execution.id
 
     def _execution(self, execution_id: str) -> Execution:
-        execution = self._executions.get(execution_id) or self._running(execution_id)
+        execution = self._executions.get(execution_id)
         if execution is None:
             raise GraphError(f"no run {execution_id!r} is known; the last {RESULTS_KEPT} are remembered")
         return execution
-
-    def _running(self, execution_id: str) -> Execution | None:
-        """Find a run that nobody triggered by hand."""
-        streams = (s for r in self._registered.values() for s in r.streams.values())
-        return next((e for s in streams for e in s.executions if e.id == execution_id), None)
 
     async def _end(self, execution_id: str, graph_id: str | None, status: SessionStatus) -> bool:
         graphs = [self._find(graph_id)] if graph_id is not None else list(self._registered.values())

@@ -74,6 +74,8 @@ class Execution:
         self.checkpoint_id = checkpoint_id
         self.ends_as: SessionStatus | None = None
         """How it is to end, once somebody has asked it to."""
+        self.ending = False
+        """Whether its end is being written down."""
         self.task: asyncio.Task[None] | None = None
         self.executor: GraphExecutor | None = None
         self._result: asyncio.Future[ExecutionResult] = asyncio.get_running_loop().create_future()

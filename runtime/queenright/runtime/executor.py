@@ -13,6 +13,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Literal
 
 from queenright.instrumentation.redaction import redact
@@ -24,13 +25,14 @@ from queenright.runtime.memory import MemoryRefused, SharedMemory
 from queenright.runtime.nodes.cursor import NodeCursor
 from queenright.runtime.nodes.event_loop import EventLoopNode, NodeResult
 from queenright.runtime.nodes.function_node import call_function
-from queenright.runtime.nodes.node_judge import ImplicitJudge, LlmJudge, NodeJudge
+from queenright.runtime.nodes.node_judge import judge_for
 from queenright.runtime.nodes.reporting import Origin, Reporter
 from queenright.runtime.nodes.routing import RouteJudge, routing_node
+from queenright.runtime.nodes.visit import CURSOR_FILE
 from queenright.runtime.parts import LoadedGraph, Surroundings
 from queenright.runtime.plan import Advance, add_nodes, advance, ready
-from queenright.runtime.storage.checkpoint_store import CheckpointStore
-from queenright.runtime.storage.conversation import Conversation
+from queenright.runtime.storage.checkpoint_store import Checkpoint, CheckpointStore
+from queenright.runtime.storage.conversation import Conversation, conversations_in, last_seq
 from queenright.runtime.storage.files import FileUnusable, read_json
 from queenright.runtime.storage.runtime_logger import RuntimeLogger, VisitRow
 from queenright.runtime.storage.session_store import (
@@ -40,6 +42,7 @@ from queenright.runtime.storage.session_store import (
     SessionState,
     SessionStatus,
     SessionStore,
+    execution_key,
 )
 
 _log = logging.getLogger(__name__)
@@ -114,16 +117,10 @@ class GraphExecutor:
         self._fresh = fresh
         # Who runs alone goes on talking in the thread that began at the entry node.
         self._thread = "" if fresh else entry_node
-        self._key = f"{graph.spec.id}::{entry_point}"
+        self._key = execution_key(graph.spec.id, entry_point)
         self._memory = SharedMemory()
         self._running: dict[asyncio.Task[NodeResult], _Running] = {}
-        self._said: dict[str, int] = {}
-        # A graph that is no worker has no work that could be taken up elsewhere.
-        self._checkpoints = (
-            CheckpointStore(session.checkpoints, clock=around.clock, ids=around.ids)
-            if graph.agent_id
-            else None
-        )
+        self._checkpoints = CheckpointStore(session.checkpoints, clock=around.clock, ids=around.ids)
 
     # -- beginning and end ----------------------------------------------------------------------
 
@@ -177,8 +174,8 @@ class GraphExecutor:
         """
         checkpoint = None
         if checkpoint_id is not None:
-            store = CheckpointStore(self._session.checkpoints, clock=self._around.clock, ids=self._around.ids)
-            checkpoint = await self._around.disk.run(lambda: store.load(checkpoint_id))
+            checkpoint = await self._around.disk.run(lambda: self._checkpoints.load(checkpoint_id))
+            await self._rewind(checkpoint)
 
         def change(state: SessionState) -> None:
             now = state.executions[self._key]
@@ -188,6 +185,7 @@ class GraphExecutor:
                 visits = {**checkpoint.execution.visits, **now.visits}
                 now = state.executions[self._key] = checkpoint.execution.model_copy(deep=True)
                 now.visits = visits
+                now.execution_id = self._origin.execution_id
                 again, now.pending = [(p.node_id, p.input) for p in now.pending], []
                 add_nodes(now, again, thread=self._thread)
             elif not now.visits:
@@ -201,6 +199,15 @@ class GraphExecutor:
             now.error = now.error_type = ""
 
         await self._save(change)
+
+    async def _rewind(self, checkpoint: Checkpoint) -> None:
+        """Forget what was said after a checkpoint, in every conversation of the graph."""
+        around, folder = self._around, self._session.conversations
+        for name in await around.disk.run(lambda: conversations_in(folder)):
+            conversation = await around.disk.run(
+                partial(Conversation.open, folder / name, disk=around.disk, clock=around.clock)
+            )
+            await conversation.rewind(checkpoint.conversations.get(name, 0))
 
     async def run(self) -> NodeResult | None:
         """
@@ -217,7 +224,10 @@ class GraphExecutor:
                     return self.last
                 done, _ = await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
                 for task in [task for task in self._running if task in done]:
-                    await self._ended(self._running.pop(task), _result(task))
+                    # A run that is stopped meanwhile still writes down and tells what was done.
+                    ended = asyncio.create_task(self._ended(self._running.pop(task), _result(task)))
+                    await all_ended([ended])
+                    ended.result()
         finally:
             await self._stop_nodes()
 
@@ -310,7 +320,9 @@ class GraphExecutor:
             disk=around.disk,
             clock=around.clock,
             sleep=around.sleep,
-            judge=self._judge(spec),
+            judge=RouteJudge(spec.routes)
+            if spec.node_type == "router"
+            else judge_for(spec, graph.model_of(spec), graph.judges),
             guard=around.guards(self._origin, spec.id) if around.guards and graph.agent_id else None,
             context=self._context(spec.id),
             random=around.random,
@@ -319,17 +331,7 @@ class GraphExecutor:
         try:
             return await node.run(self._visit_id(pending), _message(given))
         finally:
-            self._said[thread.name] = conversation.last_seq
             del self.nodes[spec.id]
-
-    def _judge(self, spec: NodeSpec) -> NodeJudge:
-        if spec.node_type == "router":
-            return RouteJudge(spec.routes)
-        if spec.conversation_judge == "llm":
-            return LlmJudge(self._graph.model_of(spec), spec.success_criteria)
-        if spec.conversation_judge:
-            return self._graph.judges[spec.conversation_judge]
-        return ImplicitJudge()
 
     def _context(self, node_id: str) -> dict[str, object]:
         return {
@@ -395,9 +397,10 @@ class GraphExecutor:
         self._memory = SharedMemory(state.memory)
 
     async def _checkpoint(self, node_id: str, reason: Literal["node", "pause"]) -> None:
-        checkpoints = self._checkpoints
-        if checkpoints is None:
+        # A graph that is no worker has no work that could be taken up elsewhere.
+        if not self._graph.agent_id:
             return
+        checkpoints, folder = self._checkpoints, self._session.conversations
 
         def save() -> str:
             saved = checkpoints.save(
@@ -408,7 +411,7 @@ class GraphExecutor:
                 reason=reason,
                 memory=self._memory.read_all(),
                 execution=self.state,
-                conversations=dict(self._said),
+                conversations={name: last_seq(folder / name) for name in conversations_in(folder)},
             )
             checkpoints.prune(CHECKPOINTS_KEPT)
             return saved.checkpoint_id
@@ -457,7 +460,7 @@ class GraphExecutor:
         visit_id = f"{mine.execution_id}:{pending.node_id}:{pending.visit}"
         try:
             cursor = NodeCursor.from_dict(
-                read_json(self._session.conversations / pending.node_id / "cursor.json")
+                read_json(self._session.conversations / pending.node_id / CURSOR_FILE)
             )
         except (FileNotFoundError, FileUnusable, ValueError):
             return {}

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from prometheus_client import CollectorRegistry
@@ -21,8 +21,12 @@ from queenright.runtime.llm.model import LLMProvider
 from queenright.runtime.nodes.guard import GuardFactory
 from queenright.runtime.nodes.node_judge import NodeJudge
 from queenright.runtime.storage.files import Disk
-from queenright.runtime.storage.session_store import Session, SessionStore
+from queenright.runtime.storage.session_store import SessionStore
 from queenright.runtime.tooling.tools import ToolRegistry
+
+if TYPE_CHECKING:
+    from queenright.runtime.execution import Execution
+    from queenright.runtime.sessions import Sessions
 
 NodeFunction = Callable[..., Any]
 """What a function node runs: its inputs come as keyword arguments."""
@@ -66,10 +70,9 @@ class Surroundings:
     muted: tuple[Telemetry, CollectorRegistry]
     """For graphs that are no workers: their steps are logged, and counted nowhere."""
     incarnation_id: str
-    current_session: Callable[[], Session | None]
-    """The session that the primary graph is in, or was in last."""
-    entered: Callable[[Session], None]
-    """Is told of each session that the primary graph enters."""
+    sessions: Sessions
+    remember: Callable[[Execution], None]
+    """Is told of each run that is asked for, whoever asks."""
     context: Mapping[str, object]
     """Of the context parameters of tools, those that are the same for all: ``runtime``."""
     locks: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)

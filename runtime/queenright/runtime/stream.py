@@ -14,6 +14,7 @@ from typing import Any, Final
 from queenright.instrumentation import Worker
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.bus import Subscription
+from queenright.runtime.deadline import all_ended
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.execution import Execution, ExecutionResult, Trigger
 from queenright.runtime.executor import GraphExecutor, NodeFailed
@@ -22,7 +23,12 @@ from queenright.runtime.nodes.event_loop import EventLoopNode, NodeResult
 from queenright.runtime.nodes.reporting import Origin, Reporter
 from queenright.runtime.parts import LoadedGraph, Surroundings
 from queenright.runtime.storage.runtime_logger import RuntimeLogger
-from queenright.runtime.storage.session_store import Session, SessionStatus, SessionStore
+from queenright.runtime.storage.session_store import (
+    Session,
+    SessionStatus,
+    SessionStore,
+    execution_key,
+)
 from queenright.runtime.timers import Tick, cron_ticks, interval_ticks
 
 _log = logging.getLogger(__name__)
@@ -76,7 +82,7 @@ class ExecutionStream:
     def __init__(
         self, graph: LoadedGraph, spec: EntryPointSpec, *, entry: Entry | None, around: Surroundings
     ) -> None:
-        self.id = f"{graph.spec.id}::{spec.id}"
+        self.id = execution_key(graph.spec.id, spec.id)
         self.spec = spec
         self.ticks_skipped = 0
         self._graph = graph
@@ -86,7 +92,6 @@ class ExecutionStream:
         self._active: dict[str, Execution] = {}
         self._timer: asyncio.Task[None] | None = None
         self._subscription: Subscription | None = None
-        self._session: Session | None = None
         self._freeing: set[asyncio.Task[None]] = set()
 
     @property
@@ -170,6 +175,10 @@ class ExecutionStream:
         execution = next((e for e in self.executions if e.id == execution_id), None)
         if execution is None:
             return False
+        if execution.ending:
+            if execution.task is not asyncio.current_task():
+                await execution.ended()
+            return False
         execution.ends_as = status
         if execution.task is None:
             self._queue.remove(execution)
@@ -212,6 +221,7 @@ class ExecutionStream:
     # -- runs -----------------------------------------------------------------------------------
 
     def _enqueue(self, execution: Execution) -> Execution:
+        self._around.remember(execution)
         self._queue.append(execution)
         self._pump()
         return execution
@@ -255,7 +265,16 @@ class ExecutionStream:
         except Exception as fault:
             _log.exception("a run of %s failed", self.id)
             status, error, error_type = SessionStatus.FAILED, redact(str(fault)), type(fault).__name__
-        await self._close(execution, opening, status, value, error, error_type)
+        execution.ending = True
+        # Whoever cancels it now comes too late: how it ended is written down and told first.
+        await all_ended(
+            [
+                asyncio.create_task(
+                    self._close(execution, opening, status, value, error, error_type),
+                    name=f"graph:{self.id}:end",
+                )
+            ]
+        )
 
     async def _close(
         self,
@@ -319,7 +338,11 @@ class ExecutionStream:
     async def _open(self, execution: Execution, opening: _Opening) -> _Open:
         """Take a session, and begin the run in it."""
         around, graph = self._around, self._graph
-        session, store = await self._find_session(execution)
+        session, store = await around.disk.run(
+            partial(around.sessions.find, graph, self.spec, execution.session_id)
+        )
+        if graph.primary:
+            around.sessions.entered(session)
         execution.session_id = opening.session_id = session.id
         await self._take_turn(session, store, opening)
         telemetry, registry = (around.telemetry, around.registry) if graph.agent_id else around.muted
@@ -367,32 +390,6 @@ class ExecutionStream:
         if execution.resumes:
             await reporter.emit(EventType.EXECUTION_RESUMED, {})
         return opening.opened
-
-    async def _find_session(self, execution: Execution) -> tuple[Session, SessionStore]:
-        around, graph, store = self._around, self._graph, self._graph.store
-        if self.spec.isolation_level == "shared" and not graph.primary:
-            main = around.current_session()
-            if main is not None:
-                # The state is the primary graph's, conversations and logs are this graph's own.
-                shared = SessionStore(main.root.parent.parent, clock=around.clock)
-                return await around.disk.run(lambda: shared.shared(main, self.graph_id)), shared
-
-        def find() -> Session:
-            if execution.session_id is not None:
-                return store.open(execution.session_id)
-            if self.spec.isolation_level == "isolated":
-                return self._session or store.persistent(self.graph_id, self.spec.id, graph.agent_id)
-            return store.create(graph_id=self.graph_id, entry_point=self.spec.id, agent_id=graph.agent_id)
-
-        shares = self.spec.isolation_level == "shared" and execution.session_id is None
-        session = around.current_session() if shares else None
-        if session is None:
-            session = await around.disk.run(find)
-        if self.spec.isolation_level == "isolated" and execution.session_id is None:
-            self._session = session
-        if graph.primary:
-            around.entered(session)
-        return session, store
 
     async def _take_turn(self, session: Session, store: SessionStore, opening: _Opening) -> None:
         """Wait for runs of this graph in this session, and keep other processes out of it."""

@@ -27,6 +27,7 @@ from queenright.runtime.execution import ExecutionResult
 from queenright.runtime.graphs.graph import GraphSpec
 from queenright.runtime.llm.litellm_provider import SCRIPTED, load_provider
 from queenright.runtime.llm.model import LLMProvider, Message, ModelError, ModelReply, OnText, ToolSpec
+from queenright.runtime.nodes.guard import GuardFactory
 
 __all__ = ["AgentInfo", "AgentInvalid", "AgentLoadError", "AgentRunner", "ValidationResult"]
 
@@ -42,6 +43,8 @@ class AgentRunner:
         providers: Gives the provider of a model's name.
         interactive: Whether somebody is at a terminal to talk with it.
         telemetry: Where its spans go; without, nowhere.
+        guards: Makes the guards that watch its nodes for loops on a runtime of its own; without, there are
+            none. On another's runtime that one's guards watch them.
         environment: Where its credentials are.
     """
 
@@ -54,6 +57,7 @@ class AgentRunner:
         providers: Callable[[str], LLMProvider],
         interactive: bool,
         telemetry: Telemetry | None,
+        guards: GuardFactory | None,
         environment: Mapping[str, str],
     ) -> None:
         self.storage = storage
@@ -62,6 +66,7 @@ class AgentRunner:
         self._providers = providers
         self._interactive = interactive
         self._telemetry = telemetry
+        self._guards = guards
         self._environment = environment
         self._known: dict[str, LLMProvider] = {}
         self._runtime: AgentRuntime | None = None
@@ -78,6 +83,7 @@ class AgentRunner:
         providers: Callable[[str], LLMProvider] = load_provider,
         interactive: bool = True,
         telemetry: Telemetry | None = None,
+        guards: GuardFactory | None = None,
         environment: Mapping[str, str] = os.environ,
     ) -> AgentRunner:
         """
@@ -91,6 +97,8 @@ class AgentRunner:
             providers: Gives the provider of a model's name.
             interactive: Whether somebody is at a terminal to talk with it.
             telemetry: Where its spans go; without, nowhere.
+            guards: Makes the guards that watch its nodes for loops on a runtime of its own; without, there
+                are none. On another's runtime that one's guards watch them.
             environment: Where its credentials are.
 
         Raises:
@@ -104,6 +112,7 @@ class AgentRunner:
             providers=providers,
             interactive=interactive,
             telemetry=telemetry,
+            guards=guards,
             environment=environment,
         )
 
@@ -178,7 +187,9 @@ class AgentRunner:
         """
         async with self._starting:
             if self._runtime is None:
-                runtime = AgentRuntime(bus=EventBus(), storage=self.storage, telemetry=self._telemetry)
+                runtime = AgentRuntime(
+                    bus=EventBus(), storage=self.storage, telemetry=self._telemetry, guards=self._guards
+                )
                 await self._join(runtime, self.spec.graph, primary=True)
                 await runtime.start()
                 self._runtime = runtime

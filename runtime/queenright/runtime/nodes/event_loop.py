@@ -308,8 +308,17 @@ class EventLoopNode:
             judgement = await self._judgement(step)
         else:
             judgement = Judgement(move.verdict, move.feedback)
+        late, ids = await self._late_words(judgement)
+        if late:
+            judgement = Judgement(Verdict.CONTINUE, "")
         verdict, feedback = judgement.verdict, judgement.feedback
         step.verdict(verdict, feedback, cursor.text)
+        if late:
+            cursor.judged(verdict, "", self._clock())
+            await visit.say(*late)
+            await visit.save()
+            await self._inbox.remove(ids)
+            return
         waits = verdict is Verdict.CONTINUE and move.question is not None
         if (end := self._ending(judgement, move)) is not None:
             await self._end(judgement, end)
@@ -323,6 +332,12 @@ class EventLoopNode:
             if waits:
                 cursor.awaiting, cursor.question = "user", move.question
             await visit.save()
+
+    async def _late_words(self, judgement: Judgement) -> tuple[list[Draft], list[str]]:
+        """Return what the user said while the turn that would be the last was under way: it goes on then."""
+        if judgement.verdict is not Verdict.ACCEPT or not self._spec.client_facing:
+            return [], []
+        return await self._inputs()
 
     async def _judgement(self, step: StepReport) -> Judgement:
         visit, cursor = self._visit, self._visit.cursor

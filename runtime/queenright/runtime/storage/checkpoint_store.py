@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 _NAME: Final = re.compile(r"([0-9]{10,})-[A-Za-z0-9_-]{1,64}")
 _HASH: Final = "content_hash"
 
-Reason = Literal["node", "pause", "manual"]
+Reason = Literal["node", "pause"]
 
 
 class CheckpointBroken(QueenrightError):

@@ -192,6 +192,22 @@ class Conversation:
             await self._disk.run(partial(self._shorten, gone, _within(new, kept, max_tokens)))
             return len(gone)
 
+    async def rewind(self, seq: int) -> int:
+        """
+        Forget what was said after ``seq``, and return how many entries that were.
+
+        What a summary stands for cannot be taken apart: one that reaches beyond ``seq`` goes whole. A kill
+        leaves a conversation that is longer than that, never one with a hole.
+
+        Raises:
+            OSError: The disk refused.
+        """
+        async with self._writing:
+            gone = [entry for entry in self._entries if entry.seq > seq]
+            if gone:
+                await self._disk.run(partial(self._take_back, gone))
+            return len(gone)
+
     async def clear(self) -> None:
         """
         Forget everything; ``last_seq`` stays. A kill leaves all or nothing.
@@ -233,6 +249,12 @@ class Conversation:
         self._entries = list(staying)
         kept = {entry.seq for entry in staying}
         self._remove(entry.seq for entry in gone if entry.seq not in kept)
+
+    def _take_back(self, gone: Sequence[Entry]) -> None:
+        for entry in sorted(gone, key=lambda entry: entry.seq, reverse=True):
+            self._path(entry.seq).unlink(missing_ok=True)
+        self._entries = [entry for entry in self._entries if entry not in gone]
+        sync_folder(self._parts)
 
     def _forget(self) -> None:
         if self._last_seq == 0:
@@ -340,6 +362,20 @@ class Conversation:
 
     def _path(self, seq: int) -> Path:
         return self._parts / f"{seq:010d}.json"
+
+
+def conversations_in(folder: Path) -> list[str]:
+    """Return the names of the conversations in a session's folder of them. Blocks."""
+    try:
+        return sorted(path.name for path in folder.iterdir() if (path / "parts").is_dir())
+    except FileNotFoundError:
+        return []
+
+
+def last_seq(directory: Path) -> int:
+    """Return the number of the newest entry of a conversation, 0 without any. Blocks; reads no entry."""
+    names = (_PART.fullmatch(path.name) for path in (directory / "parts").iterdir())
+    return max((int(match[1]) for match in names if match), default=0)
 
 
 def _entries(items: Iterable[Exchange]) -> list[Entry]:

@@ -1,0 +1,96 @@
+"""Which session a run is in."""
+
+from __future__ import annotations
+
+from queenright.runtime.graphs.graph import EntryPointSpec
+from queenright.runtime.parts import LoadedGraph
+from queenright.runtime.storage.session_state import SessionState
+from queenright.runtime.storage.session_store import Session, SessionNotFound, SessionStore
+
+
+class Sessions:
+    """
+    Finds and makes the sessions of all graphs. Every method blocks: call it through ``Disk.run``.
+
+    Args:
+        main: Where the primary graph's sessions are; graphs that share one are found there too.
+    """
+
+    def __init__(self, main: SessionStore) -> None:
+        self._main = main
+        self._current: Session | None = None
+        self._own: dict[tuple[str, str], Session] = {}
+
+    def entered(self, session: Session) -> None:
+        """Note that the primary graph runs in ``session``."""
+        self._current = session
+
+    def find(
+        self, graph: LoadedGraph, entry: EntryPointSpec, session_id: str | None
+    ) -> tuple[Session, SessionStore]:
+        """
+        Return the session that a run of an entry point is in, and the store that keeps its state.
+
+        Args:
+            graph: Whose run it is.
+            entry: Its entry point, which says how sessions are told apart.
+            session_id: The session that was asked for, if one was.
+
+        Raises:
+            SessionNotFound: There is none of the id that was asked for.
+            SessionIdRefused: That could not be the name of a folder.
+        """
+        if entry.isolation_level == "shared" and (shared := self._shared(graph, session_id)) is not None:
+            return shared
+        if session_id is not None:
+            return graph.store.open(session_id), graph.store
+        if entry.isolation_level == "isolated":
+            return self._isolated(graph, entry), graph.store
+        new = graph.store.create(graph_id=graph.spec.id, entry_point=entry.id, agent_id=graph.agent_id)
+        return new, graph.store
+
+    def state_of(self, graph: LoadedGraph, session_id: str) -> SessionState:
+        """
+        Return the state of a session that a graph has run in: one of its own, or one that it shares.
+
+        Raises:
+            SessionNotFound: There is none.
+            SessionIdRefused: The id could not be the name of a folder.
+            FileUnusable: Its state cannot be read.
+        """
+        try:
+            return graph.store.read_state(session_id)
+        except SessionNotFound:
+            try:
+                return self._main.read_state(session_id)
+            except SessionNotFound:
+                pass
+            raise
+
+    def _shared(self, graph: LoadedGraph, session_id: str | None) -> tuple[Session, SessionStore] | None:
+        """Return the primary graph's session as ``graph`` sees it; None if there is none to share."""
+        try:
+            main = self._main.open(session_id) if session_id is not None else self._newest()
+        except SessionNotFound:
+            return None  # a run that found none to share has one of its own
+        if main is None:
+            return None
+        return (main if graph.primary else self._main.shared(main, graph.spec.id)), self._main
+
+    def _newest(self) -> Session | None:
+        """Return the session that the primary graph is in, or was in last, before a restart too."""
+        if self._current is None or not self._there(self._current):
+            known = self._main.list_sessions(limit=1)
+            self._current = self._main.open(known[0].session_id) if known else None
+        return self._current
+
+    def _isolated(self, graph: LoadedGraph, entry: EntryPointSpec) -> Session:
+        key = (graph.spec.id, entry.id)
+        known = self._own.get(key)
+        if known is None or not self._there(known):
+            known = self._own[key] = graph.store.persistent(graph.spec.id, entry.id, graph.agent_id)
+        return known
+
+    @staticmethod
+    def _there(session: Session) -> bool:
+        return (session.root / "state.json").exists()
