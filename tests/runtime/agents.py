@@ -77,3 +77,9 @@ def talker(path: Path) -> Path:
 
 def chatter(path: Path) -> Path:
     return folder_of(path, CHATTER, CHATS)
+
+
+def circler(path: Path) -> Path:
+    """An agent that makes one call with one result, again and again."""
+    talker(path)
+    return folder_of(path, TALKER, TALKS[:1] * 12)

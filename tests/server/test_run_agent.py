@@ -16,7 +16,7 @@ import pytest
 
 from queenright.cli.conversation import Progress
 from queenright.runtime.events import AgentEvent, EventType
-from tests.runtime.agents import chatter, talker
+from tests.runtime.agents import chatter, circler, talker
 
 PROGRAM = str(Path(sys.executable).with_name("queenright"))
 
@@ -44,6 +44,40 @@ def test_a_run_that_was_killed_is_taken_up_where_it_was(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[:2] == [f"session {session}", "taken up where it was"]
     assert "  name: Ada" in done.stdout.splitlines()
+
+
+def run(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [PROGRAM, "run", "agent", "--storage", "here", "--no-telemetry", *arguments]
+    return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+
+def test_an_agent_that_goes_in_circles_is_told_so_and_then_stopped(tmp_path: Path) -> None:
+    circler(tmp_path / "agent")
+
+    done = run(tmp_path)
+
+    parts = sorted((tmp_path / "here").glob("sessions/*/conversations/work/parts/*.json"))
+    told = [text for part in parts if "going in circles" in (text := part.read_text(encoding="utf-8"))]
+    assert done.returncode == 1
+    assert "double was called 3 times with the same arguments and result" in told[0]
+    assert "work: escalated: " in done.stdout
+    assert 3 < done.stdout.count("work: double ok") < 12
+
+
+def test_the_guard_goes_by_the_settings(tmp_path: Path) -> None:
+    circler(tmp_path / "agent")
+    exempt = "health_monitoring: {loops: {exempt_tools: [double]}}"
+    (tmp_path / "queenright.yaml").write_text(exempt, encoding="utf-8")
+    (tmp_path / "strict.yaml").write_text("{}", encoding="utf-8")
+    (tmp_path / "bad.yaml").write_text("health: {}", encoding="utf-8")
+
+    found, named, bad = run(tmp_path), run(tmp_path, "-c", "strict.yaml"), run(tmp_path, "-c", "bad.yaml")
+
+    assert found.stdout.count("work: double ok") == 12
+    assert "work: escalated: " not in found.stdout
+    assert "work: escalated: " in named.stdout
+    assert (bad.returncode, bad.stdout) == (1, "")
+    assert "bad.yaml" in bad.stderr
 
 
 class Collector(BaseHTTPRequestHandler):

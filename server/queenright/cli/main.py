@@ -160,6 +160,7 @@ def run(
         str | None, typer.Option(metavar="ID", help="Go on with what this session left unfinished.")
     ] = None,
     as_json: Json = False,
+    config: Config = None,
     telemetry: Annotated[bool, typer.Option(help="Send telemetry to OTEL_EXPORTER_OTLP_ENDPOINT.")] = True,
 ) -> None:
     """Run one agent in the terminal. Ctrl-C pauses it and says how to go on."""
@@ -174,6 +175,7 @@ def run(
         session=session,
         resume=resume,
         as_json=as_json,
+        config=config,
         telemetry=telemetry,
     )
     try:

@@ -22,6 +22,8 @@ from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.agents.runner import AgentRunner
 from queenright.runtime.execution import ExecutionResult
 from queenright.runtime.storage.session_store import SessionStatus
+from queenright.server.guards import health_guard
+from queenright.server.settings import load_settings
 
 
 class Misuse(QueenrightError):
@@ -40,6 +42,7 @@ class RunOptions:
     session: str | None = None
     resume: str | None = None
     as_json: bool = False
+    config: Path | None = None
     telemetry: bool = True
 
 
@@ -49,7 +52,7 @@ def run_agent(options: RunOptions) -> int:
 
     Raises:
         Misuse: The command line makes no sense.
-        QueenrightError: The agent cannot be loaded or started.
+        QueenrightError: The settings are refused, or the agent cannot be loaded or started.
     """
     if sys.platform == "win32":
         raise QueenrightError("Windows is not supported; run it in WSL or in a container.")
@@ -64,11 +67,13 @@ def run_agent(options: RunOptions) -> int:
     if ENDPOINT_ENV not in os.environ:
         # Nobody said that there is a service: that there is none is no news.
         logging.getLogger("queenright.instrumentation").setLevel(logging.ERROR)
+    health = load_settings(options.config).health_monitoring
     runner = AgentRunner.load(
         options.path,
         model=options.model,
         storage=options.storage,
         telemetry=shared_telemetry() if options.telemetry else None,
+        guards=health_guard(health),
     )
     entries = runner.info().entry_points
     if options.entry_point and options.entry_point not in entries:
