@@ -199,6 +199,30 @@ async def test_text_is_handed_out_as_it_comes(tmp_path: Path, fake_time: FakeTim
     assert loud.data(EventType.CLIENT_OUTPUT_DELTA) == [{"text": "All "}, {"text": "well."}]
 
 
+async def test_text_that_did_not_come_in_pieces_is_handed_out_as_one(
+    tmp_path: Path, fake_time: FakeTime
+) -> None:
+    whole = [ModelReply(text="All well.")]
+    quiet = Bench(tmp_path / "a", ScriptedModel(whole), fake_time, output_keys=())
+    await quiet.run()
+    loud = Bench(tmp_path / "b", ScriptedModel(whole), fake_time, output_keys=(), client_facing=True)
+    run = asyncio.create_task(loud.run())
+    await fake_time.settle()
+    run.cancel()
+    await asyncio.wait([run])
+
+    assert quiet.data(EventType.LLM_TEXT_DELTA) == [{"text": "All well."}]
+    assert loud.data(EventType.CLIENT_OUTPUT_DELTA) == [{"text": "All well."}]
+
+
+async def test_a_reply_without_words_hands_out_none(tmp_path: Path, fake_time: FakeTime) -> None:
+    bench = Bench(tmp_path, ScriptedModel([sets(verdict="ok")]), fake_time)
+
+    await bench.run()
+
+    assert bench.data(EventType.LLM_TEXT_DELTA) == []
+
+
 async def test_who_answers_in_words_where_an_output_is_wanted_is_sent_back(
     tmp_path: Path, fake_time: FakeTime
 ) -> None:
@@ -584,6 +608,31 @@ async def test_who_has_a_user_has_a_word_with_it_before_it_ends(tmp_path: Path, 
     await bench.node.inject("Fine.")
 
     assert (await run).outputs == {"verdict": "ok"}
+
+
+async def test_what_a_user_says_during_the_last_turn_is_heard(tmp_path: Path, fake_time: FakeTime) -> None:
+    """The node goes on for it, though its outputs were complete."""
+    bench: Bench
+
+    class Interrupted(ScriptedModel):
+        async def complete(
+            self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
+        ) -> ModelReply:
+            if len(self.shown) == 1:
+                await bench.node.inject("Wait, the other one!")
+            return await super().complete(messages, tools, on_text)
+
+    model = Interrupted([ModelReply(text="Which?"), sets(verdict="left"), sets(verdict="right")])
+    bench = Bench(tmp_path, model, fake_time, client_facing=True)
+    run = asyncio.create_task(bench.run())
+    await fake_time.settle()
+    await bench.node.inject("The left one.")
+
+    result = await run
+
+    assert (result.outputs, result.verdicts) == ({"verdict": "right"}, ("CONTINUE", "CONTINUE", "ACCEPT"))
+    assert model.shown[2][-1].content == "Wait, the other one!"
+    assert list((tmp_path / "inbox").iterdir()) == []
 
 
 async def test_input_that_comes_while_the_node_is_busy_is_taken_up_at_the_next_turn(
