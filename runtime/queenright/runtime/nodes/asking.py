@@ -44,7 +44,8 @@ async def ask(
     Return a model's answer, and the report of the call that brought it.
 
     A failure that passes, a time-out among them, is followed by a wait and another call, as often as the
-    node's specification allows; the wait is said as one. ``streams`` hands the text out as it comes.
+    node's specification allows; the wait is said as one. ``streams`` hands the text out as it comes,
+    or at the end from a provider that does not stream.
 
     Raises:
         ModelError, TimeoutError: There is no answer. What else the provider raised is told as a ModelError.
@@ -55,6 +56,8 @@ async def ask(
             async with report:
                 work = model.complete(messages, tools, report.delta if streams else None)
                 reply = await within(spec.model_timeout_seconds, _as_coroutine(work), sleep)
+                if streams:
+                    report.whole(reply.text)
                 report.usage(reply.input_tokens, reply.output_tokens)
                 report.finished(reply.finish_reason)
             return reply, report

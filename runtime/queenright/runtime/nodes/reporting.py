@@ -253,6 +253,7 @@ class LlmReport(_Report):
         super().__init__(reporter, node_id, block)
         self._delta_type = EventType.CLIENT_OUTPUT_DELTA if client_facing else EventType.LLM_TEXT_DELTA
         self._tokens: tuple[int, int] | None = None
+        self._handed_out = False
 
     def usage(self, input_tokens: int, output_tokens: int) -> None:
         """Say how many tokens the call used."""
@@ -264,8 +265,14 @@ class LlmReport(_Report):
         if reason:
             self._block.finished(reason)
 
+    def whole(self, text: str) -> None:
+        """Hand out a whole answer, if none of it has come in pieces: not every provider streams."""
+        if text and not self._handed_out:
+            self.delta(text)
+
     def delta(self, text: str) -> None:
         """Say that a piece of the answer arrived."""
+        self._handed_out = True
         self._block.delta()
         self._reporter.whisper(self._delta_type, {"text": text}, node_id=self._node_id)
 
