@@ -74,7 +74,7 @@ class ExecutionStream:
     """
     One entry point at work.
 
-    At most ``max_concurrent`` runs go on at a time, the others wait in order: events are never lost.
+    At most ``max_concurrent`` runs go on at a time, the others wait in order.
     A tick of a timer that comes while a run goes on is skipped and counted. Runs of one graph in one
     session take turns, whoever started them; a session that another process writes in is refused.
     """
