@@ -284,10 +284,10 @@ def check_kill(folder: Path) -> None:
                 now.fold(entry)
         assert now.iteration >= was.iteration, f"{node_id}: turns were lost"
         assert now.user_interaction_count >= was.user_interaction_count, f"{node_id}: the user was forgotten"
-        assert now.retries >= was.retries - unwritten, f"{node_id}: retries were lost"
         # A verdict that was being written when the kill came is given anew by the next life.
         unwritten = max(0, len(was.verdicts) - len(now.verdicts))
         assert unwritten <= 1, f"{node_id}: verdicts were lost"
+        assert now.retries >= was.retries - unwritten, f"{node_id}: retries were lost"
         counted = f"{now.noted} < {was.noted} - {unwritten}"
         assert now.noted >= was.noted - unwritten, f"{node_id}: the guard's counters were lost: {counted}"
         assert was.outputs.items() <= now.outputs.items(), f"{node_id}: outputs were lost"
