@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -8,21 +9,26 @@ from typing import Any
 import pytest
 
 from queenright.runtime.agent_runtime import AgentRuntime
-from queenright.runtime.agents.lifecycle_tools import Lifecycle, lifecycle_tools
+from queenright.runtime.agents.lifecycle_tools import Lifecycle
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import EventType
 from queenright.runtime.llm.model import ToolCall
 from queenright.runtime.storage.session_store import SessionStatus
 from queenright.runtime.tooling.tools import ToolRegistry
-from tests.runtime.agents import adder, chatter, folder_of, talker
+from tests.runtime.agents import MODEL_FREE, adder, chatter, folder_of, talker
 from tests.runtime.conftest import FakeTime
+from tests.runtime.processes import children
+
+MCP_SERVER = Path(__file__).with_name("mcp_server.py")
 
 
 class Keeper:
     """A graph that looks after others, seen from its tools."""
 
-    def __init__(self, runtime: AgentRuntime, lifecycle: Lifecycle) -> None:
+    def __init__(self, runtime: AgentRuntime, lifecycle: Lifecycle, fake_time: FakeTime) -> None:
         self.runtime = runtime
+        self.lifecycle = lifecycle
+        self.fake_time = fake_time
         self.tools = ToolRegistry(lifecycle.tools)
 
     async def __call__(self, tool: str, **arguments: Any) -> str:
@@ -32,11 +38,13 @@ class Keeper:
 
 @pytest.fixture
 async def keeper(tmp_path: Path, fake_time: FakeTime) -> AsyncIterator[Keeper]:
-    runtime = AgentRuntime(bus=EventBus(), storage=tmp_path / "storage", monotonic=fake_time)
+    runtime = AgentRuntime(
+        bus=EventBus(), storage=tmp_path / "storage", monotonic=fake_time, sleep=fake_time.sleep
+    )
     lifecycle = Lifecycle([tmp_path / "agents"])
     await runtime.start()
     (tmp_path / "agents").mkdir()
-    yield Keeper(runtime, lifecycle)
+    yield Keeper(runtime, lifecycle, fake_time)
     await runtime.stop()
     await lifecycle.close()
 
@@ -58,7 +66,45 @@ async def test_an_agent_is_loaded_started_and_unloaded_again(keeper: Keeper, tmp
     assert result.outputs == {"sum": 5}
     assert unloaded.startswith("unloaded 'adder'")
     assert keeper.runtime.list_graphs() == []
+
+
+async def test_nothing_of_an_agent_that_was_unloaded_waits_for_events_or_for_the_time(
+    keeper: Keeper, tmp_path: Path
+) -> None:
+    spec = json.loads(json.dumps(MODEL_FREE))
+    spec["graph"]["entry_points"] += [
+        {"id": "often", "node_id": "add", "trigger_type": "timer", "interval_seconds": 60},
+        {"id": "later", "node_id": "add", "trigger_type": "event", "event_types": ["execution_failed"]},
+    ]
+    folder_of(tmp_path / "agents" / "one", spec, functions="def add(a, b):\n    return a + b\n")
+    before = asyncio.all_tasks()
+
+    await keeper("load_agent", agent_path="one")
+    await keeper.fake_time.settle()
+    subscribed, tasks = keeper.runtime.bus.subscriptions, asyncio.all_tasks() - before
+    await keeper("restart_agent", graph_id="adder")
+    await keeper("unload_agent", graph_id="adder")
+
+    assert (len(subscribed), len(tasks)) == (1, 1)
     assert keeper.runtime.bus.subscriptions == ()
+    assert asyncio.all_tasks() == before
+
+
+async def test_the_servers_of_the_agents_end_with_the_lifecycle(keeper: Keeper, tmp_path: Path) -> None:
+    path = adder(tmp_path / "agents" / "one")
+    server = {"command": "python", "args": [str(MCP_SERVER), str(tmp_path / "starts")]}
+    (path / "mcp_servers.json").write_text(json.dumps({"servers": {"tools": server}}), encoding="utf-8")
+    before = asyncio.all_tasks()
+    loaded = await keeper("load_agent", agent_path="one")
+    during = children(tmp_path)
+
+    await keeper.runtime.stop()
+    await keeper.lifecycle.close()
+
+    assert loaded == "loaded 'adder'; entry points: start"
+    assert len(during) == 1
+    assert children(tmp_path) == []
+    assert asyncio.all_tasks() == before
 
 
 async def test_input_may_be_json_in_a_string_as_models_write_it(keeper: Keeper, tmp_path: Path) -> None:
@@ -193,7 +239,8 @@ async def test_a_model_uses_the_tools_from_inside_a_graph(tmp_path: Path) -> Non
     from queenright.runtime.llm.scripted_provider import ScriptedProvider
 
     talker(tmp_path / "agents" / "one")
-    tools = lifecycle_tools([tmp_path / "agents"])
+    lifecycle = Lifecycle([tmp_path / "agents"])
+    tools = lifecycle.tools
     calls = [
         ToolCall("c1", "load_agent", '{"agent_path": "one"}'),
         ToolCall("c2", "unload_agent", '{"graph_id": "keeper"}'),
@@ -211,6 +258,7 @@ async def test_a_model_uses_the_tools_from_inside_a_graph(tmp_path: Path) -> Non
         await runtime.wait(await runtime.trigger("start", {"message": "go"}))
     finally:
         await runtime.stop()
+        await lifecycle.close()
 
     answers = [m.content for m in model.shown[-1].messages if m.role == "tool"]
     assert answers[0] == "loaded 'talker'; entry points: start"

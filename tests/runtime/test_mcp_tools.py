@@ -22,6 +22,7 @@ from queenright.runtime.llm.model import ToolCall
 from queenright.runtime.tooling.tools import ToolRegistry, ToolResult
 from tests.runtime.conftest import FakeTime
 from tests.runtime.mcp_server import make_server
+from tests.runtime.processes import children
 
 PROGRAM = Path(__file__).with_name("mcp_server.py")
 SECRET = "correct-horse-battery"
@@ -330,15 +331,3 @@ def test_a_faulty_file_says_where_without_the_values(tmp_path: Path, server: Any
 async def until(holds: Callable[[], object]) -> None:
     while not holds():  # noqa: ASYNC110 - another process is waited for, or a library that has no event
         await asyncio.sleep(0.01)
-
-
-def children(folder: Path) -> list[int]:
-    """The programs that this process runs on something in ``folder``, without those that have ended."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            state, parent = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[:2]
-            command = stat.with_name("cmdline").read_bytes()
-            if int(parent) == os.getpid() and state != "Z" and os.fsencode(folder) in command:
-                found.append(int(stat.parent.name))
-    return found

@@ -45,11 +45,13 @@ class _Nothing(_Arguments):
 
 class Lifecycle:
     """
-    The agents that were loaded by tools, and the tools.
+    ``load_agent``, ``unload_agent``, ``start_agent``, ``restart_agent``, ``list_agents`` and
+    ``get_user_presence``, for a graph that is to look after others on its runtime; and the agents that
+    were loaded by them. Close it after the runtime was stopped, or their MCP servers live on.
 
     Args:
         roots: Agents are loaded from folders below these only; links are followed before that is looked at.
-        load: How an agent is loaded.
+        load: How an agent is loaded: to give it a model or a storage folder of its own.
     """
 
     def __init__(self, roots: Iterable[Path], *, load: Load = AgentRunner.load) -> None:
@@ -110,8 +112,9 @@ class Lifecycle:
 
     async def close(self) -> None:
         """End the MCP servers of every agent that was loaded. The runtime stops the graphs."""
-        loaded, self._loaded = self._loaded, {}
-        await asyncio.gather(*(runner.cleanup_async() for runner in loaded.values()))
+        async with self._changing:
+            loaded, self._loaded = self._loaded, {}
+            await asyncio.gather(*(runner.cleanup_async() for runner in loaded.values()))
 
     # -- the tools ------------------------------------------------------------------------------
 
@@ -213,9 +216,11 @@ class Lifecycle:
     async def _join(self, runner: AgentRunner, runtime: AgentRuntime, graph_id: str) -> None:
         try:
             await runner.setup_as_secondary(runtime, graph_id)
-        except QueenrightError as error:
+        except BaseException as error:
             await runner.cleanup_async()
-            raise ToolError(str(error)) from error
+            if isinstance(error, QueenrightError):
+                raise ToolError(str(error)) from error
+            raise
         self._loaded[graph_id] = runner
 
     def _other(self, wanted: str, runtime: AgentRuntime, caller: str) -> AgentRunner:
@@ -226,18 +231,6 @@ class Lifecycle:
         if wanted in runtime.list_graphs():
             raise ToolError(f"{wanted!r} was not loaded by load_agent and stays as it is")
         raise ToolError(_not_there(wanted, runtime))
-
-
-def lifecycle_tools(roots: Iterable[Path], *, load: Load = AgentRunner.load) -> list[Tool]:
-    """
-    Return ``load_agent``, ``unload_agent``, ``start_agent``, ``restart_agent``, ``list_agents`` and
-    ``get_user_presence``, for a graph that is to look after others on its runtime.
-
-    Args:
-        roots: Agents are loaded from folders below these only.
-        load: How an agent is loaded: to give it a model or a storage folder of its own.
-    """
-    return Lifecycle(roots, load=load).tools
 
 
 def _not_there(graph_id: str, runtime: AgentRuntime) -> str:

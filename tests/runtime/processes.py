@@ -1,0 +1,19 @@
+"""Programs that a test has started."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+
+def children(folder: Path) -> list[int]:
+    """The programs that this process runs on something in ``folder``, without those that have ended."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, parent = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[:2]
+            command = stat.with_name("cmdline").read_bytes()
+            if int(parent) == os.getpid() and state != "Z" and os.fsencode(folder) in command:
+                found.append(int(stat.parent.name))
+    return found
