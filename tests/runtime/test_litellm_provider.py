@@ -553,7 +553,12 @@ async def test_a_script_is_a_model_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "reason"), [("", "no model is named"), ("scripted:/nowhere/x.json", r"/nowhere/x\.json: cannot")]
+    ("name", "reason"),
+    [
+        ("", "no model is named"),
+        ("scripted:/nowhere/x.json", r"/nowhere/x\.json: cannot"),
+        ("queenright/rules", r"is for judge and queen only: .* litellm model, .* or scripted:PATH"),
+    ],
 )
 def test_a_model_that_is_not_there_is_refused_with_the_way_out(name: str, reason: str) -> None:
     with pytest.raises(ProviderUnavailable, match=reason):

@@ -152,7 +152,7 @@ class Lifecycle:
         async with self._changing:
             old = self._other(given.graph_id, runtime, graph_id)
             new = await self._read(self._allowed(str(old.path)))
-            problems = new.validate().errors
+            problems = (await asyncio.to_thread(new.validate)).errors
             if problems:
                 await new.cleanup_async()
                 said = "; ".join(problems)

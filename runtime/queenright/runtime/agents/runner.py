@@ -25,7 +25,7 @@ from queenright.runtime.agents.mcp_tools import McpServer, mcp_tools
 from queenright.runtime.bus import EventBus
 from queenright.runtime.execution import ExecutionResult
 from queenright.runtime.graphs.graph import GraphSpec
-from queenright.runtime.llm.litellm_provider import SCRIPTED, load_provider
+from queenright.runtime.llm.litellm_provider import SCRIPTED, LiteLlmProvider, load_provider
 from queenright.runtime.llm.model import LLMProvider, Message, ModelError, ModelReply, OnText, ToolSpec
 from queenright.runtime.nodes.guard import GuardFactory
 
@@ -166,7 +166,9 @@ class AgentRunner:
             )
         for model in models:
             try:
-                self._provider(model)
+                provider = self._provider(model)
+                if isinstance(provider, LiteLlmProvider):
+                    provider.check()
             except QueenrightError as error:
                 errors.append(str(error))
         facing = self.info().client_facing
@@ -271,7 +273,7 @@ class AgentRunner:
     # -- inside ---------------------------------------------------------------------------------
 
     async def _join(self, runtime: AgentRuntime, graph: GraphSpec, *, primary: bool) -> None:
-        result = self.validate()
+        result = await asyncio.to_thread(self.validate)
         if not result.ok:
             raise AgentInvalid(self.spec.name, result.errors)
         parts = self._parts

@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,6 +31,7 @@ from queenright.runtime.llm.model import (
 from queenright.runtime.llm.scripted_provider import ScriptedProvider, ScriptError
 
 SCRIPTED: Final = "scripted:"
+_OURS: Final = "queenright/"
 
 
 class ProviderUnavailable(QueenrightError):
@@ -49,10 +51,16 @@ def load_provider(name: str, *, timeout_seconds: float = 60) -> LLMProvider:
         timeout_seconds: How long a model may be silent.
 
     Raises:
-        ProviderUnavailable: litellm is not installed, or the file holds no replies.
+        ProviderUnavailable: litellm is not installed, the file holds no replies, or the name is that of
+            rules which only judge and queen think by.
     """
     if not name:
         raise ProviderUnavailable("no model is named: give a litellm model string, or scripted:PATH")
+    if name.startswith(_OURS):
+        raise ProviderUnavailable(
+            f"the model {name!r} is for judge and queen only: for an agent, name a litellm model, "
+            "such as anthropic/claude-sonnet-4-5, or scripted:PATH"
+        )
     if name.startswith(SCRIPTED):
         try:
             return ScriptedProvider.load(Path(name.removeprefix(SCRIPTED)))
@@ -96,6 +104,31 @@ class LiteLlmProvider:
     def name(self) -> str:
         """The model string."""
         return self._name
+
+    def check(self) -> None:
+        """
+        Look whether litellm knows who the model's provider is. Nobody is asked over the network; it blocks,
+        the first time for the seconds that the import of litellm takes.
+
+        Raises:
+            ProviderUnavailable: It does not.
+        """
+        litellm = _litellm()
+        prefix, slash, _ = self._name.partition("/")
+        known = [
+            *map(_word, litellm.provider_list),
+            *(row["provider"] for row in litellm.custom_provider_map),
+        ]
+        if slash and prefix in known:
+            return  # asked about one that it knows, litellm may go and log in there
+        try:
+            litellm.get_llm_provider(self._name)
+        except litellm.BadRequestError:
+            near = get_close_matches(prefix, known, 1) if slash else []
+            hint = f"did you mean {near[0]}?" if near else "write it as PROVIDER/MODEL"
+            raise ProviderUnavailable(
+                f"litellm knows no provider for the model {self._name[:100]!r}: {hint}"
+            ) from None
 
     async def complete(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
@@ -203,6 +236,10 @@ def _litellm() -> Any:
     for noisy in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
         logging.getLogger(noisy).setLevel(logging.ERROR)
     return litellm
+
+
+def _word(provider: Any) -> str:
+    return str(getattr(provider, "value", provider))
 
 
 def _has_streaming(litellm: Any, name: str) -> bool:

@@ -1,0 +1,71 @@
+"""Models that an agent names and that nothing can be asked of: said before it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import litellm
+import pytest
+
+from queenright.runtime.agents.runner import AgentInvalid, AgentRunner
+from queenright.runtime.llm.litellm_provider import LiteLlmProvider, ProviderUnavailable
+from tests.runtime.agents import adder, talker
+
+RULES_REFUSED = (
+    "the model 'queenright/rules' is for judge and queen only: for an agent, name a litellm model, "
+    "such as anthropic/claude-sonnet-4-5, or scripted:PATH"
+)
+
+
+def errors(agent: Path, model: str) -> Sequence[str]:
+    return AgentRunner.load(agent, model=model, environment={}).validate().errors
+
+
+def test_the_rules_of_judge_and_queen_are_no_model_of_an_agent(tmp_path: Path) -> None:
+    assert errors(talker(tmp_path / "agent"), "queenright/rules") == (RULES_REFUSED,)
+
+
+def test_a_provider_that_is_misspelt_is_found_before_the_start(tmp_path: Path) -> None:
+    [said] = errors(talker(tmp_path / "agent"), "antropic/claude-sonnet-4-5")
+
+    assert said == (
+        "litellm knows no provider for the model 'antropic/claude-sonnet-4-5': did you mean anthropic?"
+    )
+
+
+async def test_an_agent_with_a_misspelt_provider_is_not_started(tmp_path: Path) -> None:
+    runner = AgentRunner.load(
+        adder(tmp_path / "agent"), model="notaprovider/x", storage=tmp_path / "here", environment={}
+    )
+
+    with pytest.raises(AgentInvalid, match="knows no provider for the model 'notaprovider/x'"):
+        await runner.start()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "anthropic/claude-of-tomorrow",
+        "gpt-4o",
+        "hosted_vllm/llama",
+        "openrouter/a/b",
+        "github_copilot/gpt-4o",
+    ],
+)
+def test_models_of_known_providers_are_let_through(name: str) -> None:
+    LiteLlmProvider(name).check()
+
+
+@pytest.mark.parametrize("name", ["notaprovider/x", "gtp", "x" * 500])
+def test_what_no_provider_is_known_for_is_refused(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ProviderUnavailable, match="litellm knows no provider"):
+        LiteLlmProvider(name).check()
+
+    assert capfd.readouterr().out == ""
+
+
+def test_a_provider_that_the_program_registered_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(litellm, "custom_provider_map", [{"provider": "ours", "custom_handler": object()}])
+
+    LiteLlmProvider("ours/model").check()
