@@ -16,7 +16,7 @@ import pytest
 
 from queenright.cli.conversation import Progress
 from queenright.runtime.events import AgentEvent, EventType
-from tests.runtime.agents import chatter, circler, talker
+from tests.runtime.agents import adder, chatter, circler, talker
 
 PROGRAM = str(Path(sys.executable).with_name("queenright"))
 
@@ -78,6 +78,42 @@ def test_the_guard_goes_by_the_settings(tmp_path: Path) -> None:
     assert "work: escalated: " in named.stdout
     assert (bad.returncode, bad.stdout) == (1, "")
     assert "bad.yaml" in bad.stderr
+
+
+STUBBORN = """
+import asyncio, sys
+
+async def add(a, b):
+    print("begun", file=sys.stderr, flush=True)
+    try:
+        await asyncio.Event().wait()
+    finally:
+        print("not yet", file=sys.stderr, flush=True)
+        await asyncio.Event().wait()
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_second_signal_ends_the_program_at_once_and_says_how_to_go_on(
+    tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    path = adder(tmp_path / "agent", STUBBORN)
+    command = [PROGRAM, "run", "agent", "--storage", "here", "--no-telemetry", "--input", '{"a": 1, "b": 2}']
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE) as running:
+        assert running.stderr is not None
+        for word in (b"begun\n", b"not yet\n"):
+            assert running.stderr.readline() == word
+            running.send_signal(number)
+        said = running.stderr.read().decode()
+    [session] = (tmp_path / "here" / "sessions").iterdir()
+    (path / "functions.py").write_text("def add(a, b):\n    return a + b\n", encoding="utf-8")
+    again = said.rpartition(": ")[2].split()[2:]
+    done = run(tmp_path, *again[1:3])
+
+    resume = f"queenright run agent --resume {session.name} --storage here"
+    assert running.returncode == code
+    assert said == f"Stopped at once; the session can be resumed. Go on with: {resume}\n"
+    assert "  sum: 3" in done.stdout.splitlines(), done.stderr
 
 
 class Collector(BaseHTTPRequestHandler):

@@ -8,13 +8,13 @@ import json
 import logging
 import os
 import shlex
-import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from queenright.cli.conversation import Answers, Progress, plain
+from queenright.cli.stopping import Stopping
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.otlp import ENDPOINT_ENV
 from queenright.instrumentation.telemetry import shared_telemetry
@@ -84,17 +84,19 @@ def run_agent(options: RunOptions) -> int:
     else:
         _say_result(runner, result, options, sys.stdout)
     if result.status is SessionStatus.PAUSED:
-        print(f"Paused. Go on with: {_resume_command(result, options)}", file=sys.stderr)
+        print(f"Paused. Go on with: {_resume_command(result.session_id, options)}", file=sys.stderr)
     return 0 if result.succeeded else 1
 
 
 async def _run(runner: AgentRunner, options: RunOptions, given: dict[str, Any]) -> ExecutionResult:
     """Show what the agent does and hand it what is typed; pause it on a signal, or when nobody answers."""
     out = sys.stderr if options.as_json else sys.stdout
-    for warning in runner.validate().warnings:
-        print(f"warning: {warning}", file=sys.stderr)
-    stop = _stop_signals()
+    stopping = Stopping(lambda session_id: _resume_command(session_id, options), options.resume or "")
+    stopping.listen()
+    stop = stopping.stop
     try:
+        for warning in (await asyncio.to_thread(runner.validate)).warnings:
+            print(f"warning: {warning}", file=sys.stderr)
         runtime = await _unless_stopped(runner.start(), stop)
         graph_id = runner.spec.graph.id
         progress = Progress(out)
@@ -102,6 +104,7 @@ async def _run(runner: AgentRunner, options: RunOptions, given: dict[str, Any]) 
         subscription = runtime.subscribe_to_events(
             progress.types, progress.show, name="terminal", filter_graph=graph_id
         )
+        runtime.subscribe_to_events(stopping.types, stopping.show, name="stopping", filter_graph=graph_id)
         if options.resume:
             execution_id = await runtime.resume(options.resume, graph_id)
         else:
@@ -111,6 +114,7 @@ async def _run(runner: AgentRunner, options: RunOptions, given: dict[str, Any]) 
                 graph_id=graph_id,
                 session_id=options.session,
             )
+        stopping.execution_id = execution_id
         answering = asyncio.create_task(answers.give(progress.asked, stop))
         try:
             result = await _until_over(runtime, execution_id, stop)
@@ -151,21 +155,6 @@ async def _unless_stopped(starting: Any, stop: asyncio.Event) -> AgentRuntime:
         return await task
     finally:
         stopped.cancel()
-
-
-def _stop_signals() -> asyncio.Event:
-    """Return an event that is set by the first Ctrl-C or SIGTERM; a second one ends the program at once."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def first() -> None:
-        stop.set()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, first)
-    return stop
 
 
 def _input(text: str | None) -> dict[str, Any]:
@@ -218,15 +207,18 @@ def _say_result(runner: AgentRunner, result: ExecutionResult, options: RunOption
     if result.session_id:
         print(f"Session {result.session_id} in {_folder(runner, result)}", file=out)
         if result.status is SessionStatus.FAILED:
-            print(f"Try again from there with: {_resume_command(result, options)}", file=sys.stderr)
+            print(
+                f"Try again from there with: {_resume_command(result.session_id, options)}", file=sys.stderr
+            )
 
 
 def _folder(runner: AgentRunner, result: ExecutionResult) -> Path:
     return runner.storage / "sessions" / result.session_id
 
 
-def _resume_command(result: ExecutionResult, options: RunOptions) -> str:
-    words = ["queenright", "run", str(options.path), "--resume", result.session_id]
+def _resume_command(session_id: str, options: RunOptions) -> str:
+    words = ["queenright", "run", str(options.path), "--resume", session_id]
     words += ["--model", options.model] if options.model else []
     words += ["--storage", str(options.storage)] if options.storage else []
+    words += ["--config", str(options.config)] if options.config else []
     return shlex.join(words)

@@ -1,0 +1,64 @@
+"""Ctrl-C and SIGTERM: the first puts a run by, the second ends the program."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from types import FrameType
+from typing import Final
+
+from queenright.runtime.events import AgentEvent, EventType
+
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+class Stopping:
+    """
+    Sets ``stop`` at the first signal, and ends the program at the second.
+
+    The second is for a pause that takes too long, so nothing is waited for: what a session has on the disk
+    is enough to take it up again, and MCP servers end when their stdin does.
+
+    Args:
+        resume_command: What takes up a session, by its id.
+        session_id: The session, if it is known before the run.
+    """
+
+    types: Final = frozenset({EventType.EXECUTION_STARTED})
+
+    def __init__(self, resume_command: Callable[[str], str], session_id: str = "") -> None:
+        self.stop = asyncio.Event()
+        self.execution_id = ""
+        """The run that is stopped, as soon as it is known."""
+        self._resume_command = resume_command
+        self._session_id = session_id
+        self._sessions: dict[str, str] = {}
+
+    def listen(self) -> None:
+        """Wait for signals from now on; the event loop must be running."""
+        loop = asyncio.get_running_loop()
+        for number in SIGNALS:
+            loop.add_signal_handler(number, self._first)
+
+    def show(self, event: AgentEvent) -> None:
+        """Take in which session a run is in."""
+        self._sessions[event.execution_id] = event.session_id
+
+    def _first(self) -> None:
+        self.stop.set()
+        loop = asyncio.get_running_loop()
+        for number in SIGNALS:
+            loop.remove_signal_handler(number)
+            # Not by the loop: it may be what hangs.
+            signal.signal(number, self._second)
+
+    def _second(self, number: int, _: FrameType | None) -> None:
+        session_id = self._sessions.get(self.execution_id) or self._session_id
+        said = "Stopped at once"
+        if session_id:
+            said += f"; the session can be resumed. Go on with: {self._resume_command(session_id)}"
+        # Not by print: the signal may have come in the midst of one.
+        os.write(2, f"{said}\n".encode())
+        os._exit(128 + number)
