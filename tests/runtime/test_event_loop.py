@@ -495,7 +495,7 @@ async def test_a_judge_that_breaks_fails_the_visit_and_is_asked_again_later(
     again = await Bench(tmp_path, ScriptedModel(), fake_time).run()
 
     assert (result.outcome, result.error_type) == ("failed", "JudgeFailed")
-    assert result.error == "the judge of node 'n' failed: ZeroDivisionError: oops"
+    assert result.error == "its judge failed: ZeroDivisionError: oops"
     assert (again.outcome, again.turns, again.verdicts) == ("done", 1, ("ACCEPT",))
 
 

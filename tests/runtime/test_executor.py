@@ -6,8 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from queenright.runtime.agent_runtime import AgentRuntime
+from queenright.instrumentation.telemetry import Telemetry
+from queenright.runtime.agent_runtime import AgentRuntime, GraphError
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.execution import ExecutionResult
@@ -23,13 +27,13 @@ from tests.runtime.conftest import FakeTime, ScriptedModel, calls
 class Bench:
     """A runtime with one graph on it, and what it published."""
 
-    def __init__(self, path: Path, time: FakeTime) -> None:
+    def __init__(self, path: Path, time: FakeTime, **more: Any) -> None:
         self.path, self.time = path, time
         self.bus = EventBus()
         self.events: list[AgentEvent] = []
         self.bus.subscribe(self.events.append, name="test", capacity=100_000)
         self.runtime = AgentRuntime(
-            bus=self.bus, storage=path, clock=time, monotonic=time, sleep=time.sleep, disk=time.disk
+            bus=self.bus, storage=path, clock=time, monotonic=time, sleep=time.sleep, disk=time.disk, **more
         )
         self.model = ScriptedModel()
 
@@ -436,6 +440,7 @@ async def test_events_of_a_run_tell_its_whole_story(bench: Bench) -> None:
         EventType.NODE_LOOP_STARTED,
         EventType.STEP_STARTED,
         EventType.LLM_CALL_STARTED,
+        EventType.LLM_TEXT_DELTA,
         EventType.LLM_CALL_COMPLETED,
         EventType.STEP_COMPLETED,
         EventType.NODE_LOOP_COMPLETED,
@@ -559,3 +564,88 @@ async def test_a_checkpoint_that_is_not_there_is_named(bench: Bench) -> None:
 
     assert result.status is SessionStatus.FAILED
     assert "0000000099-x" in result.error
+
+
+@pytest.mark.parametrize(
+    ("ends", "error_type", "waiting"),
+    [
+        ("done", None, None),
+        ("raises", "ValueError", None),
+        ("cancel", "CancelledError", None),
+        ("pause", None, "paused"),
+    ],
+)
+async def test_how_a_run_ended_is_on_its_span(
+    tmp_path: Path, fake_time: FakeTime, ends: str, error_type: str | None, waiting: str | None
+) -> None:
+    """Whoever watches by telemetry alone knows what who is on the bus knows."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    bench = Bench(tmp_path, fake_time, telemetry=Telemetry(tracer_provider=provider, records=False))
+
+    async def work() -> None:
+        if ends == "raises":
+            raise ValueError("no nectar")
+        if ends != "done":
+            await asyncio.Event().wait()
+
+    await bench.load(function("a"), functions={"a": work})
+    execution = await bench.runtime.trigger("e", {})
+    await fake_time.settle()
+    if ends == "cancel":
+        await bench.runtime.cancel_execution(execution)
+    elif ends == "pause":
+        await bench.runtime.pause_execution(execution)
+    await bench.runtime.wait(execution)
+
+    [root] = [span for span in exporter.get_finished_spans() if span.name == "invoke_agent bee"]
+    assert root.attributes is not None
+    assert root.attributes.get("error.type") == error_type
+    assert root.attributes.get("queenright.waiting.reason") == waiting
+    await bench.runtime.stop()
+
+
+async def test_an_object_is_all_the_outputs_also_where_there_is_one(bench: Bench) -> None:
+    """Else a misspelt key would become the value, and go on unseen."""
+    await bench.load(function("a", gives="words"), functions={"a": lambda: {"word": 1}})
+
+    assert "did not return 'words'" in (await bench.run()).error
+
+
+async def test_a_function_that_takes_too_long_is_given_up(bench: Bench) -> None:
+    async def hang() -> None:
+        await asyncio.Event().wait()
+
+    await bench.load(function("a", function_timeout_seconds=5), functions={"a": hang})
+    execution = await bench.runtime.trigger("e", {})
+    await bench.time.advance(6)
+    result = await bench.runtime.wait(execution)
+
+    assert (result.status, result.error_type) == (SessionStatus.FAILED, "TimeoutError")
+    assert "no answer within 5 s" in result.error
+
+
+async def test_a_graph_of_functions_needs_no_model_and_any_other_says_so(bench: Bench) -> None:
+    bench.model = None  # type: ignore[assignment]
+    await bench.load(function("a", gives="x"), functions={"a": lambda: 1})
+    assert (await bench.run()).outputs == {"x": 1}
+
+    talks = GraphSpec(
+        id="t",
+        nodes=(NodeSpec(id="n", system_prompt="Talk."),),
+        entry_points=(EntryPointSpec(id="e", node_id="n"),),
+    )
+    with pytest.raises(GraphError, match="node 'n' uses model, which is not given"):
+        bench.runtime.add_graph(talks)
+
+
+async def test_a_loop_that_nobody_bounded_ends_some_time(bench: Bench) -> None:
+    again = EdgeSpec(source="a", target="a", when="expression", expression="True")
+    node = function("a")
+    await bench.load(node, edge_specs=(again,), functions={"a": lambda: None}, agent_id="")
+
+    result = await bench.run()
+
+    assert node.max_node_visits == 1000
+    assert "was visited 1000 times; raise max_node_visits" in result.error

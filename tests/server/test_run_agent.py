@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import signal
 import subprocess
@@ -16,7 +17,7 @@ import pytest
 
 from queenright.cli.conversation import Progress
 from queenright.runtime.events import AgentEvent, EventType
-from tests.runtime.agents import adder, chatter, circler, talker
+from tests.runtime.agents import TALKER, TALKS, adder, chatter, circler, folder_of, talker
 
 PROGRAM = str(Path(sys.executable).with_name("queenright"))
 
@@ -78,6 +79,51 @@ def test_the_guard_goes_by_the_settings(tmp_path: Path) -> None:
     assert "work: escalated: " in named.stdout
     assert (bad.returncode, bad.stdout) == (1, "")
     assert "bad.yaml" in bad.stderr
+
+
+def test_an_input_that_is_missing_is_said_with_the_way_out(tmp_path: Path) -> None:
+    adder(tmp_path / "agent")
+
+    done = run(tmp_path, "--input", '{"b": 2}')
+
+    said = "  node 'add' failed: it needs 'a', which nobody has set; there is: b"
+    assert said in done.stdout.splitlines()
+    again = """queenright run agent --storage here --input '{"a": ..., "b": ...}'"""
+    assert done.stderr == f"Begin anew with what it needs: {again}\n"
+
+
+@pytest.mark.parametrize(
+    ("replies", "judges", "said"),
+    [
+        ([], "", "node 'work' got no answer: scripted: the script is at its end, replies given: 0"),
+        ([{"text": "hm"}] * 4, "", "node 'work' was not done: ended without setting answer"),
+        (
+            TALKS,
+            "def strict(turn):\n    raise ValueError('oops')\n",
+            "node 'work' failed: its judge failed: ValueError: oops",
+        ),
+        (
+            TALKS[:1] * 12,
+            "",
+            "node 'work' was given up: the last 8 tool calls told nothing that was not known",
+        ),
+    ],
+)
+def test_how_a_node_ended_is_said_once_and_in_words(
+    tmp_path: Path, replies: list[dict[str, Any]], judges: str, said: str
+) -> None:
+    spec = json.loads(json.dumps(TALKER))
+    spec["graph"]["nodes"][0]["conversation_judge"] = "strict" if judges else ""
+    folder_of(talker(tmp_path / "agent"), spec, replies, **({"judges": judges} if judges else {}))
+
+    done = run(tmp_path)
+
+    status, why, session = done.stdout.splitlines()[-3:]
+    name = session.split()[1]
+    assert (done.returncode, status, why) == (1, "failed", f"  {said}")
+    assert done.stderr == (
+        f"Try again from there with: queenright run agent --resume {name} --storage here\n"
+    )
 
 
 STUBBORN = """
@@ -188,6 +234,7 @@ def event(type_: EventType, node: str = "work", **data: Any) -> AgentEvent:
             event(EventType.NODE_LOOP_COMPLETED, outcome="escalated", error="a loop"),
             "work: escalated: a loop\n",
         ),
+        (event(EventType.NODE_LOOP_COMPLETED, outcome="no_answer", error="429"), "work: no answer: 429\n"),
     ],
 )
 def test_an_event_is_one_line_or_none(shown: AgentEvent, line: str) -> None:

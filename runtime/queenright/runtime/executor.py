@@ -58,11 +58,19 @@ class _Running:
     since: float
 
 
+_ENDED: Final[Mapping[str, str]] = {
+    "no_answer": "got no answer",
+    "incomplete": "was not done",
+    "escalated": "was given up",
+}
+
+
 class NodeFailed(Exception):
     """Ends a run: a node failed and no edge leads on from there."""
 
     def __init__(self, node_id: str, result: NodeResult) -> None:
-        super().__init__(f"node {node_id!r} {result.outcome}: {result.error}")
+        ended = _ENDED.get(result.outcome, result.outcome)
+        super().__init__(f"node {node_id!r} {ended}: {result.error}")
         self.node_id = node_id
         self.result = result
 
@@ -291,7 +299,7 @@ class GraphExecutor:
                 )
             return await self._talk(spec, pending, given)
         except Exception as error:
-            if not isinstance(error, _Unusable | MemoryRefused):
+            if not isinstance(error, MissingInput | MemoryRefused):
                 _log.exception("node %s of %s failed", spec.id, self._key)
             return NodeResult(outcome="failed", error=redact(str(error)), error_type=type(error).__name__)
 
@@ -300,7 +308,7 @@ class GraphExecutor:
         missing = [key for key in spec.input_keys if key not in given]
         if missing:
             have = ", ".join(sorted(self._memory.read_all())) or "nothing"
-            raise _Unusable(f"it needs {missing[0]!r}, which nobody has set; there is: {have}")
+            raise MissingInput(f"it needs {missing[0]!r}, which nobody has set; there is: {have}")
         return {key: given[key] for key in spec.input_keys} if spec.input_keys else given
 
     async def _talk(self, spec: NodeSpec, pending: PendingNode, given: Mapping[str, Any]) -> NodeResult:
@@ -468,8 +476,8 @@ class GraphExecutor:
         return {key: outputs[key] for key in spec.output_keys if key in outputs}
 
 
-class _Unusable(Exception):
-    """Raised inside a run for what its graph cannot go on with."""
+class MissingInput(Exception):
+    """Raised inside a run for a node whose input keys are not all set."""
 
 
 def _message(given: Mapping[str, Any]) -> str:

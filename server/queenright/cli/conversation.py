@@ -96,7 +96,7 @@ def _told(event: AgentEvent) -> str:
             return f"{node}: turn {data.get('index')} {str(data['verdict']).lower()}{why}"
         case EventType.NODE_LOOP_COMPLETED:
             error = f": {data['error']}" if data.get("error") else ""
-            return f"{node}: {data.get('outcome')}{error}"
+            return f"{node}: {str(data.get('outcome')).replace('_', ' ')}{error}"
     return ""
 
 

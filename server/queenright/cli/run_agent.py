@@ -21,6 +21,7 @@ from queenright.instrumentation.telemetry import shared_telemetry
 from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.agents.runner import AgentRunner
 from queenright.runtime.execution import ExecutionResult
+from queenright.runtime.executor import MissingInput
 from queenright.runtime.storage.session_store import SessionStatus
 from queenright.server.guards import health_guard
 from queenright.server.settings import load_settings
@@ -207,17 +208,32 @@ def _say_result(runner: AgentRunner, result: ExecutionResult, options: RunOption
     if result.session_id:
         print(f"Session {result.session_id} in {_folder(runner, result)}", file=out)
         if result.status is SessionStatus.FAILED:
-            print(
-                f"Try again from there with: {_resume_command(result.session_id, options)}", file=sys.stderr
-            )
+            print(_way_out(runner, result, options), file=sys.stderr)
 
 
 def _folder(runner: AgentRunner, result: ExecutionResult) -> Path:
     return runner.storage / "sessions" / result.session_id
 
 
+def _way_out(runner: AgentRunner, result: ExecutionResult, options: RunOptions) -> str:
+    """Return what can be done about a run that failed."""
+    if result.error_type == MissingInput.__name__ and len(result.path) < 2 and not options.resume:
+        # Taken up again, it would miss it again.
+        entry = options.entry_point or runner.default_entry_point
+        graph = runner.spec.graph
+        first = next(e.node_id for e in graph.entry_points if e.id == entry)
+        keys = next(node.input_keys for node in graph.nodes if node.id == first)
+        wanted = ", ".join(f'"{key}": ...' for key in keys)
+        return f"Begin anew with what it needs: {_command(options)} --input '{{{wanted}}}'"
+    return f"Try again from there with: {_resume_command(result.session_id, options)}"
+
+
 def _resume_command(session_id: str, options: RunOptions) -> str:
-    words = ["queenright", "run", str(options.path), "--resume", session_id]
+    return _command(options, "--resume", session_id)
+
+
+def _command(options: RunOptions, *more: str) -> str:
+    words = ["queenright", "run", str(options.path), *more]
     words += ["--model", options.model] if options.model else []
     words += ["--storage", str(options.storage)] if options.storage else []
     words += ["--config", str(options.config)] if options.config else []

@@ -367,7 +367,7 @@ class EventLoopNode:
         except (ModelError, TimeoutError, Stopped):
             raise
         except Exception as error:
-            raise JudgeFailed(self._spec.id, error) from error
+            raise JudgeFailed(error) from error
 
     def _ending(self, judgement: Judgement, move: Move) -> NodeResult | None:
         """Return how the visit ends if this was its last turn."""

@@ -23,10 +23,10 @@ said to everybody who looks on. Raises ModelError or TimeoutError if there is no
 
 
 class JudgeFailed(QueenrightError):
-    """Raised when a judge broke, so that there is no verdict."""
+    """Raised when a node's judge broke, so that there is no verdict."""
 
-    def __init__(self, node_id: str, error: Exception) -> None:
-        super().__init__(f"the judge of node {node_id!r} failed: {type(error).__name__}: {error}")
+    def __init__(self, error: Exception) -> None:
+        super().__init__(f"its judge failed: {type(error).__name__}: {error}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
