@@ -759,3 +759,29 @@ async def test_a_run_whose_node_has_left_the_graph_says_so(tmp_path: Path, fake_
     with pytest.raises(GraphError, match="it was in node 'old', which graph 'g' has no more"):
         await runtime.resume(session)
     await runtime.stop()
+
+
+async def test_a_session_that_a_timer_keeps_to_itself_is_not_shared(
+    tmp_path: Path, fake_time: FakeTime
+) -> None:
+    """Before and after a restart."""
+    for life in range(2):
+        runtime = runtime_on(EventBus(), tmp_path, fake_time)
+        nodes = (NodeSpec(id="judge", system_prompt="Judge."),)
+        entries = (
+            EntryPointSpec(id="e", node_id="judge"),
+            EntryPointSpec(id="t", node_id="judge", isolation_level="isolated"),
+        )
+        main = GraphSpec(id="main", nodes=nodes, entry_points=entries)
+        runtime.add_graph(main, model=ScriptedModel(), primary=True)
+        runtime.add_graph(graph("side", isolation_level="shared"), model=ScriptedModel())
+        await runtime.start()
+        if life == 0:
+            worked = await run(runtime, "x", graph_id="main")
+            fake_time.now += 5
+            await runtime.wait(await runtime.trigger("t", {"message": "tick"}, graph_id="main"))
+
+        shared = await run(runtime, "x", graph_id="side")
+        await runtime.stop()
+
+        assert shared.session_id == worked.session_id

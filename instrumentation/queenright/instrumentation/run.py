@@ -141,7 +141,7 @@ class Run:
         self.emit(names.EVENT_AGENT_STARTED, now, span, about)
         PULSE.join(self)
 
-    def close(self, error: BaseException | None = None) -> None:
+    def close(self, error: BaseException | None = None, *, paused: bool = False) -> None:
         """End the run's span and remove its series; once, and not in a child while its parent still runs."""
         if self._ended or not self._started:
             return
@@ -151,6 +151,8 @@ class Run:
         PULSE.leave(self)
         if is_failure(error) and error is not None:
             self.fail(self._span, error)
+        if paused:
+            self._span.set_attribute(names.WAITING_REASON, WaitingReason.PAUSED.value)
         self._span.end(nanoseconds(self.clock()))
         self.series.run_ended(id(self))
         self._families.release(self.series)

@@ -114,10 +114,14 @@ class Worker:
         with harmless:
             self._run.start()
 
-    def close(self, error: BaseException | None = None) -> None:
-        """End the run, as failed if there is an ``error``; a second time does nothing."""
+    def close(self, error: BaseException | None = None, *, paused: bool = False) -> None:
+        """
+        End the run, as failed if there is an ``error``; a second time does nothing.
+
+        ``paused`` says that it is not over: another incarnation will go on with the session.
+        """
         with harmless:
-            self._run.close(error)
+            self._run.close(error, paused=paused)
 
     def step(self, node: str = "agent") -> Step:
         """Return a block around one step of ``node``."""

@@ -22,13 +22,14 @@ from queenright.runtime.deadline import Sleep
 from queenright.runtime.events import Clock, EventType
 from queenright.runtime.execution import Execution, ExecutionResult, Trigger
 from queenright.runtime.graphs.goal import Goal, GoalProgress
-from queenright.runtime.graphs.graph import EntryPointSpec, GraphSpec
+from queenright.runtime.graphs.graph import EntryPointSpec, GraphSpec, NodeSpec
 from queenright.runtime.llm.model import LLMProvider
 from queenright.runtime.nodes.guard import GuardFactory
 from queenright.runtime.nodes.node_judge import NodeJudge
 from queenright.runtime.parts import LoadedGraph, NodeFunction, Surroundings
 from queenright.runtime.sessions import Sessions
 from queenright.runtime.storage.files import Disk
+from queenright.runtime.storage.session_state import SessionState
 from queenright.runtime.storage.session_store import SessionStatus, SessionStore
 from queenright.runtime.stream import Entry, ExecutionStream
 from queenright.runtime.tooling.tools import Tool, ToolRegistry
@@ -107,7 +108,7 @@ class AgentRuntime:
         self._monotonic = monotonic
         self._registered: dict[str, _Registered] = {}
         self._active_graph_id: str | None = None
-        self._sessions = Sessions(SessionStore(storage, clock=clock))
+        self._sessions = Sessions(SessionStore(storage, clock=clock), self._is_shareable)
         self._user_spoke_at: float | None = None
         self._executions: dict[str, Execution] = {}
         self._started = False
@@ -151,7 +152,7 @@ class AgentRuntime:
         self,
         graph: GraphSpec,
         *,
-        model: LLMProvider,
+        model: LLMProvider | None = None,
         models: Mapping[str, LLMProvider] | None = None,
         tools: Iterable[Tool] = (),
         functions: Mapping[str, NodeFunction] | None = None,
@@ -166,7 +167,7 @@ class AgentRuntime:
 
         Args:
             graph: What it is.
-            model: Who thinks in its nodes.
+            model: Who thinks in its nodes; a graph of functions needs none.
             models: Models of single nodes, by the name that the node gives.
             tools: What its nodes may use.
             functions: What its function nodes and routers run, by name.
@@ -510,6 +511,12 @@ class AgentRuntime:
         first = self._find(None)
         return [first, *(r for r in self._registered.values() if r is not first)]
 
+    def _is_shareable(self, state: SessionState) -> bool:
+        name = self._primary()
+        graph = self._registered[name].graph.spec if name is not None else None
+        kept = {e.id for e in graph.entry_points if e.isolation_level == "isolated"} if graph else set()
+        return state.entry_point not in kept
+
     def _check_started(self, stream: ExecutionStream) -> None:
         if not self._started:
             raise GraphError(f"cannot run {stream.id!r}: the runtime is not started")
@@ -556,14 +563,19 @@ def _complete(graph: LoadedGraph, entries: Mapping[str, Entry]) -> None:
             ("tool", node.tools, graph.tools),
             ("function", (node.function,) if node.function else (), graph.functions),
             ("model", (node.model,) if node.model else (), graph.models),
+            ("model", _needed_model(node), {} if graph.model is None else {"": graph.model}),
             ("judge", _named_judge(node.conversation_judge), graph.judges),
         ):
             missing = [one for one in wanted if one not in given]
             if missing:
-                raise GraphError(f"{where} uses {what} {missing[0]!r}, which is not given")
+                raise GraphError(f"{where} uses {what} {missing[0]!r}, which is not given".replace(" ''", ""))
     unknown = entries.keys() - {entry.id for entry in graph.spec.entry_points}
     if unknown:
         raise GraphError(f"graph {name!r} has no entry point {min(unknown)!r}")
+
+
+def _needed_model(node: NodeSpec) -> tuple[str, ...]:
+    return () if node.function or node.model else ("",)
 
 
 def _named_judge(judge: str) -> tuple[str, ...]:

@@ -296,6 +296,7 @@ class GraphExecutor:
                     context=self._context(spec.id),
                     reporter=self._reporter,
                     threads=self._graph.tools.threads,
+                    sleep=self._around.sleep,
                 )
             return await self._talk(spec, pending, given)
         except Exception as error:

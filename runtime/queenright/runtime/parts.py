@@ -37,7 +37,7 @@ class LoadedGraph:
     """A graph with everything its nodes need."""
 
     spec: GraphSpec
-    model: LLMProvider
+    model: LLMProvider | None
     models: Mapping[str, LLMProvider]
     tools: ToolRegistry
     functions: Mapping[str, NodeFunction]
@@ -49,8 +49,10 @@ class LoadedGraph:
     store: SessionStore
 
     def model_of(self, node: NodeSpec) -> LLMProvider:
-        """Return who thinks in ``node``."""
-        return self.models[node.model] if node.model else self.model
+        """Return who thinks in ``node``; ``add_graph`` saw to it that there is somebody."""
+        model = self.models[node.model] if node.model else self.model
+        assert model is not None
+        return model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from queenright.runtime.graphs.graph import EntryPointSpec
 from queenright.runtime.parts import LoadedGraph
 from queenright.runtime.storage.session_state import SessionState
@@ -14,10 +16,12 @@ class Sessions:
 
     Args:
         main: Where the primary graph's sessions are; graphs that share one are found there too.
+        shareable: Whether one of them is for sharing: those that an entry point keeps to itself are not.
     """
 
-    def __init__(self, main: SessionStore) -> None:
+    def __init__(self, main: SessionStore, shareable: Callable[[SessionState], bool]) -> None:
         self._main = main
+        self._shareable = shareable
         self._current: Session | None = None
         self._own: dict[tuple[str, str], Session] = {}
 
@@ -80,8 +84,8 @@ class Sessions:
     def _newest(self) -> Session | None:
         """Return the session that the primary graph is in, or was in last, before a restart too."""
         if self._current is None or not self._there(self._current):
-            known = self._main.list_sessions(limit=1)
-            self._current = self._main.open(known[0].session_id) if known else None
+            known = next(filter(self._shareable, self._main.list_sessions()), None)
+            self._current = self._main.open(known.session_id) if known is not None else None
         return self._current
 
     def _isolated(self, graph: LoadedGraph, entry: EntryPointSpec) -> Session:

@@ -304,7 +304,7 @@ class ExecutionStream:
             )
         finally:
             if opening.worker is not None:
-                opening.worker.close()
+                opening.worker.close(_as_error(result), paused=result.status is SessionStatus.PAUSED)
             self._free(opening)
             execution.finish(result)
 
@@ -341,7 +341,7 @@ class ExecutionStream:
         session, store = await around.disk.run(
             partial(around.sessions.find, graph, self.spec, execution.session_id)
         )
-        if graph.primary:
+        if graph.primary and self.spec.isolation_level != "isolated":
             around.sessions.entered(session)
         execution.session_id = opening.session_id = session.id
         await self._take_turn(session, store, opening)
@@ -451,6 +451,17 @@ class ExecutionStream:
             goal=None if executor is None else executor.goal,
             value=value,
         )
+
+
+def _as_error(result: ExecutionResult) -> BaseException | None:
+    """Return how a run ended as instrumentation wants it; a cancelled one did not fail."""
+    if result.status is SessionStatus.CANCELLED:
+        return asyncio.CancelledError()
+    if result.status is not SessionStatus.FAILED:
+        return None
+    # The kind of error is told by the name of its class.
+    kind: type[Exception] = type(result.error_type or "RunFailed", (Exception,), {})
+    return kind(result.error)
 
 
 def _input(trigger: Trigger) -> Mapping[str, Any]:

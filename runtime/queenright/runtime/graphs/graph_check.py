@@ -165,7 +165,7 @@ def _endless(by_id: Mapping[str, NodeSpec], edges: Sequence[EdgeSpec]) -> Iterat
 
 def _goes_on(node: NodeSpec, edges: Sequence[EdgeSpec]) -> bool:
     """Return whether a node that succeeds surely takes an edge, however often it was there before."""
-    if node.max_node_visits:
+    if "max_node_visits" in node.model_fields_set and node.max_node_visits:
         return False
     unconditional = any(edge.source == node.id and edge.when in ("success", "always") for edge in edges)
     return node.node_type == "router" or unconditional

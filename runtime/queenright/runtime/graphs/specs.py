@@ -64,13 +64,15 @@ class NodeSpec(Spec):
     max_turns: int = Field(default=50, ge=1)
     max_retries: int = Field(default=3, ge=0)
     """RETRY verdicts allowed in one visit; one more ends it as incomplete."""
-    max_node_visits: int = Field(default=0, ge=0)
+    max_node_visits: int = Field(default=1000, ge=0)
     """Visits allowed in one execution; 0 is no limit."""
     model_timeout_seconds: float = Field(default=60, gt=0)
     model_attempts: int = Field(default=5, ge=1)
     """Calls of the model in one turn, where the failure before was a passing one."""
     tool_timeout_seconds: float = Field(default=120, gt=0)
     """For tools that declare none."""
+    function_timeout_seconds: float = Field(default=600, gt=0)
+    """For the function of a function node or a router."""
     max_context_tokens: int = Field(default=15_000, ge=200)
     """What is kept of a conversation, in tokens, beside the system prompt."""
     max_messages: int | None = Field(default=None, ge=2)

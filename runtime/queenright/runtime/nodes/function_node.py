@@ -9,6 +9,7 @@ from typing import Any
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.names import Verdict
 from queenright.instrumentation.redaction import redact
+from queenright.runtime.deadline import Sleep, within
 from queenright.runtime.events import EventType
 from queenright.runtime.graphs.graph import NodeSpec
 from queenright.runtime.memory import SharedMemory
@@ -32,6 +33,7 @@ async def call_function(
     context: Mapping[str, object],
     reporter: Reporter,
     threads: ToolThreads,
+    sleep: Sleep,
 ) -> NodeResult:
     """
     Call a node's function: a step that is accepted if it returns. What it raises is a result, no error.
@@ -44,6 +46,7 @@ async def call_function(
         context: Values for parameters called like them; what the function does not ask for it is not given.
         reporter: Is told.
         threads: Where a plain function runs.
+        sleep: The clock of its time limit.
     """
     arguments = {**_wanted(function, given, spec), **_wanted(function, context)}
     await reporter.emit(EventType.NODE_LOOP_STARTED, {"messages": 0}, node_id=spec.id)
@@ -51,9 +54,10 @@ async def call_function(
     try:
         async with reporter.step(spec.id, visit) as step:
             if inspect.iscoroutinefunction(function):
-                value = await function(**arguments)
+                work = function(**arguments)
             else:
-                value = await threads.run(reporter.origin.session_id, lambda: function(**arguments))
+                work = threads.run(reporter.origin.session_id, lambda: function(**arguments))
+            value = await within(spec.function_timeout_seconds, work, sleep)
             outputs = _outputs(spec, value)
             step.verdict(Verdict.ACCEPT)
         result = NodeResult(outcome="done", outputs=outputs, turns=1, verdicts=(Verdict.ACCEPT.value,))
@@ -96,8 +100,9 @@ def _outputs(spec: NodeSpec, value: Any) -> dict[str, Any]:
             have = ", ".join(spec.routes)
             raise WrongOutput(f"router {spec.id!r} chose {value!r}, which is no route; there are: {have}")
         return {ROUTE: value}
-    known = isinstance(value, Mapping) and any(key in value for key in spec.output_keys)
-    outputs = dict(value) if known else {spec.output_keys[0]: value} if len(spec.output_keys) == 1 else {}
+    # An object is all the outputs, also where there is one: else a misspelt key would become its value.
+    one = len(spec.output_keys) == 1 and not isinstance(value, Mapping)
+    outputs = {spec.output_keys[0]: value} if one else dict(value) if isinstance(value, Mapping) else {}
     missing = [key for key in spec.output_keys if key not in outputs and key not in spec.nullable_output_keys]
     if missing:
         raise WrongOutput(

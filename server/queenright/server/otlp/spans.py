@@ -9,7 +9,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from queenright.instrumentation.fingerprint import fingerprint
-from queenright.instrumentation.names import SPAN_STEP, ToolOutcome, Verdict
+from queenright.instrumentation.names import SPAN_STEP, ToolOutcome, Verdict, WaitingReason
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.otlp.attribution import Run, Source, Trace
@@ -240,6 +240,8 @@ class _Decoder:
             failure = _failure(span, found)
             self._decoded.set_open(run, False, span.end_time_unix_nano)
             kind = EventType.EXECUTION_FAILED if failure else EventType.EXECUTION_COMPLETED
+            if text_of(found.get("waiting_reason")) == WaitingReason.PAUSED:
+                kind = EventType.EXECUTION_PAUSED
             self._emit(kind, run, span, failure, found)
         # Else: an agent inside another one, both known by the service's name only. The outer one goes on.
 
