@@ -291,7 +291,8 @@ def check_kill(folder: Path) -> None:
         assert unwritten <= 1, f"{node_id}: verdicts were lost"
         assert now.retries >= was.retries - unwritten, f"{node_id}: retries were lost"
         assert now.noted >= was.noted - 1, f"{node_id}: the guard's counters were lost"
-        assert was.outputs.items() <= now.outputs.items(), f"{node_id}: outputs were lost: {was} -> {now}"
+        # The disk may be ahead by an answer that was being written, which may have set an output anew.
+        assert set(was.outputs) <= set(now.outputs), f"{node_id}: outputs were lost"
         if row["waits"] and now.user_interaction_count == was.user_interaction_count:
             assert now.question == was.question, f"{node_id}: the question was lost"
     dump.unlink()
