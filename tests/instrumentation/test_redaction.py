@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import time
+from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenright.instrumentation.redaction import MASK, redact
+from queenright.instrumentation.redaction import MASK, hide, hide_named, redact
 
 PEM = "-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKCAQEA7fakefakefake\nq8Zx0v\n-----END RSA PRIVATE KEY-----"
 
@@ -110,3 +113,56 @@ def test_a_huge_text_costs_no_more_than_a_long_one(unit: str) -> None:
 def test_what_was_masked_before_stays_as_it_is(text: str) -> None:
     assert redact(redact(text)) == redact(text)
     assert MASK in redact(text)
+
+
+def test_a_value_that_was_hidden_is_masked_wherever_it_stands() -> None:
+    hide(['plain words: of a "bee\\hive" ä', "no\nsmall\nthing"])
+
+    for value in ('plain words: of a "bee\\hive" ä', "no\nsmall\nthing"):
+        for text in (value, json.dumps(value), json.dumps([value], ensure_ascii=False), repr({"x": value})):
+            assert MASK in redact(f"x{text}x")
+            assert not any(word in redact(f"x{text}x") for word in ("words", "small", "thing"))
+        assert value.split()[0] not in redact(f"https://hive/{quote(value)}?of={quote(value, safe='')}")
+
+
+def test_what_is_too_short_to_be_told_from_a_word_is_not_hidden() -> None:
+    hide(["", "swarm"])
+
+    assert redact("a swarm of bees") == "a swarm of bees"
+
+
+@given(st.text("ab -\\'", min_size=6, max_size=12), st.integers(0, 40))
+def test_no_half_of_a_hidden_value_is_left_where_a_long_text_is_cut(middle: str, after: int) -> None:
+    value = f"QX{middle}XQ"
+    hide([value, "L" * 4_000])
+
+    # What is masked behind it makes room for where the cut is.
+    text = redact("y " * 5_000 + value + "L" * 16_000 + "z " * 182 + "z" * after)
+
+    assert "QX" not in text
+    assert "XQ" not in text
+
+
+def test_of_values_with_names_those_are_hidden_that_are_called_like_a_secret() -> None:
+    hide_named(
+        {
+            "HIVE_API_KEY": "comb-of-7-cells",
+            "Authorization": "Bearer nectar.of.9.limes",
+            "MODE": "mode-of-5-words",
+            "DB_PASSWORD": "ordinaryword",
+            "KEYBOARD": "layout-of-8-keys",
+            "CREDENTIALS": "/etc/hive/credentials-1",
+        }
+    )
+
+    assert redact("comb-of-7-cells, nectar.of.9.limes") == f"{MASK}, {MASK}"
+    kept = "mode-of-5-words ordinaryword layout-of-8-keys /etc/hive/credentials-1"
+    assert redact(kept) == kept
+
+
+def test_values_are_hidden_by_many_threads_at_once() -> None:
+    values = [f"thread-value-{number:03}" for number in range(200)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda value: hide([value]), values))
+
+    assert redact(" ".join(values), 100_000) == " ".join([MASK] * 200)

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import threading
+from collections.abc import Iterable, Mapping
 from typing import Final
+from urllib.parse import quote
 
 MASK: Final = "[redacted]"
 
 _WINDOW: Final = 16_384
 """At most this many characters from the end are looked at, so that a huge text costs no more than this."""
+
+_SHORTEST: Final = 6
+"""Shorter values are part of too many words to be masked wherever they stand."""
+_SHORTEST_GUESSED: Final = 8
+
+# Names of variables and headers whose values are secret, as far as a name can say it.
+_SECRET_NAME = re.compile(
+    r"(?i)(?:key|token|secret|passw(?:or)?d|passphrase|credentials?|authorization|cookie)s?$"
+)
 
 # Escape sequences of terminals, and control characters that databases and chat services refuse.
 _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
@@ -65,15 +79,74 @@ _SHAPE = re.compile(
 _EMAIL = re.compile(r"[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}")
 
 
+class _Hidden:
+    """The exact values that are secret here, each as it is and as it is quoted; the longest first."""
+
+    def __init__(self) -> None:
+        self.forms: tuple[str, ...] = ()
+        self._lock = threading.Lock()
+
+    def add(self, values: Iterable[str]) -> None:
+        found = {form for value in values if len(value) >= _SHORTEST for form in _forms(value)}
+        if not found <= set(self.forms):
+            with self._lock:
+                # Readers see the old ones or the new ones, and need no lock.
+                self.forms = tuple(sorted({*self.forms, *found}, key=lambda form: (-len(form), form)))
+
+    def forked(self) -> None:
+        self._lock = threading.Lock()
+
+
+_hidden: Final = _Hidden()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_hidden.forked)
+
+
+def hide(values: Iterable[str]) -> None:
+    """
+    Have ``redact`` mask these values from now on, wherever they stand, for the rest of the process.
+
+    They are masked as they are, and as they look in JSON, in a Python literal and in a URL. What is shorter
+    than 6 characters is left as it is: it would be found in too many words. May be called by any thread.
+    """
+    _hidden.add(values)
+
+
+def hide_named(values: Mapping[str, str]) -> None:
+    """
+    Hide those of ``values`` whose names say that they are secret: ``API_KEY``, ``Authorization``.
+
+    As a name is only a guess, a value of less than 8 characters, a plain word and a path are left as they
+    are. Of several words the last one is hidden by itself too, as in ``Bearer ...``.
+    """
+    for name, value in values.items():
+        if _SECRET_NAME.search(name):
+            words = value.split()
+            hide(text for text in (value, *words[-1:]) if _may_be_secret(text))
+
+
+def _may_be_secret(value: str) -> bool:
+    return len(value) >= _SHORTEST_GUESSED and not value.isalpha() and not value.startswith(("/", "~", "."))
+
+
+def _forms(value: str) -> set[str]:
+    quoted = {json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1], repr(value)[1:-1]}
+    for safe in ("", "/"):
+        quoted.add(quote(value.encode("utf-8", "replace"), safe=safe))
+    # The text that is searched has no control characters any more.
+    forms = {_CONTROL.sub("", form) for form in (value, value.strip(), *quoted)}
+    return {form for form in forms if len(form) >= _SHORTEST and form not in MASK}
+
+
 def redact(text: str, limit: int = 500) -> str:
     """
     Return the tail of ``text`` with what looks like a secret masked.
 
-    Masked are private keys, authorization headers and cookies, bearer tokens, JWTs, API
-    keys of the usual shapes, passwords in URLs, values named like a secret, webhook
-    addresses and e-mail addresses. Masking comes before cutting, so that no half of a
-    secret is left at the cut. Best effort, as any redaction by shape is: a secret that
-    looks like an ordinary word passes.
+    Masked are the values given to ``hide``, wherever they stand; and, by their shapes, private
+    keys, authorization headers and cookies, bearer tokens, JWTs, API keys, passwords in URLs,
+    values named like a secret, webhook addresses and e-mail addresses. Masking comes before
+    cutting, so that no half of a secret is left at the cut. Shapes are best effort: a secret
+    that looks like an ordinary word, and was not hidden, passes.
 
     Args:
         text: Any text; lone surrogates and control characters are made harmless.
@@ -81,14 +154,18 @@ def redact(text: str, limit: int = 500) -> str:
     """
     if limit <= 0:
         return ""
-    window = text
     size = max(_WINDOW, 4 * limit)
-    if len(text) > size:
-        window = text[-size:]
+    hidden = _hidden.forms
+    whole = len(text) <= size
+    window = text if whole else text[_after_hidden(text, len(text) - size, hidden) :]
+    window = _CONTROL.sub("", window)
+    for form in hidden:
+        if form in window:
+            window = window.replace(form, MASK)
+    if not whole:
         # The cut may have halved a secret; what is left of that word goes.
         cut = re.search(r"\s", window)
         window = window[cut.end() :] if cut else MASK
-    window = _CONTROL.sub("", window)
     if "PRIVATE KEY" in window:
         window = _PRIVATE_KEY.sub(MASK, window)
     window = _HEADER.sub(rf"\1\2{MASK}", window)
@@ -101,3 +178,12 @@ def redact(text: str, limit: int = 500) -> str:
     if "@" in window:
         window = _EMAIL.sub(MASK, window)
     return window[-limit:].encode("utf-8", "replace").decode("utf-8")
+
+
+def _after_hidden(text: str, start: int, hidden: Iterable[str]) -> int:
+    """Return ``start``, or where the hidden value ends that would be halved there: it may have spaces."""
+    for form in hidden:
+        found = text.find(form, max(0, start - len(form) + 1), start + len(form) - 1)
+        if found >= 0:
+            start = max(start, found + len(form))
+    return start

@@ -10,11 +10,10 @@ from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
-from queenright.instrumentation.redaction import MASK, redact
+from queenright.instrumentation.redaction import hide_named, redact
 from queenright.runtime.llm.model import ModelError, TransientModelError
 
 _LIMIT: Final = 300
-_KEY_LENGTH: Final = 8
 
 _TRANSIENT: Final = frozenset({408, 409, 425, 429})
 """Statuses below 500 that a later request need not meet: too late, in conflict, too early, too many."""
@@ -24,7 +23,6 @@ _PREFIXES = re.compile(r"^(?:(?:litellm\.)?[A-Za-z]+ ?(?:Error|Exception)(?: - |
 _SUFFIX = re.compile(r"\.? (?:Original exception|LiteLLM Retried): ")
 # Where no key is set, litellm says so with the status 500 for some providers.
 _NO_KEY = re.compile(r"(?i)missing (?:\w+ )?(?:credentials|api key)")
-_SECRET_NAME = re.compile(r"(?i)key|token|secret|password|credential")
 
 
 def failure(model: str, error: Exception, *, now: float) -> ModelError:
@@ -107,11 +105,9 @@ def _headers(error: Exception) -> dict[str, str]:
 
 def _said(error: Exception) -> str:
     """Return the provider's words in one line, without a key that it may have repeated."""
-    line = str(error).strip().partition("\n")[0]
-    said = _SUFFIX.split(line)[0]
-    said = _PREFIXES.sub("", said) or said
     # A key of no usual shape is known by being in the environment.
-    for name, value in os.environ.items():
-        if len(value) >= _KEY_LENGTH and _SECRET_NAME.search(name):
-            said = said.replace(value, MASK)
-    return redact(said, len(said))[:_LIMIT]
+    hide_named(os.environ)
+    text = str(error).strip()
+    line = redact(text, len(text)).partition("\n")[0]
+    said = _SUFFIX.split(line)[0]
+    return (_PREFIXES.sub("", said) or said)[:_LIMIT]
