@@ -24,9 +24,10 @@ from queenright.runtime.execution import Execution, ExecutionResult, Trigger
 from queenright.runtime.graphs.goal import Goal, GoalProgress
 from queenright.runtime.graphs.graph import EntryPointSpec, GraphSpec, NodeSpec
 from queenright.runtime.llm.model import LLMProvider
+from queenright.runtime.nodes.function_node import NodeFunction
 from queenright.runtime.nodes.guard import GuardFactory
 from queenright.runtime.nodes.node_judge import NodeJudge
-from queenright.runtime.parts import LoadedGraph, NodeFunction, Surroundings
+from queenright.runtime.parts import LoadedGraph, Surroundings
 from queenright.runtime.sessions import Sessions
 from queenright.runtime.storage.files import Disk
 from queenright.runtime.storage.session_state import SessionState

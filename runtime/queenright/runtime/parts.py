@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from prometheus_client import CollectorRegistry
@@ -18,6 +18,7 @@ from queenright.runtime.events import Clock
 from queenright.runtime.graphs.goal import Goal
 from queenright.runtime.graphs.graph import GraphSpec, NodeSpec
 from queenright.runtime.llm.model import LLMProvider
+from queenright.runtime.nodes.function_node import NodeFunction
 from queenright.runtime.nodes.guard import GuardFactory
 from queenright.runtime.nodes.node_judge import NodeJudge
 from queenright.runtime.storage.files import Disk
@@ -27,9 +28,6 @@ from queenright.runtime.tooling.tools import ToolRegistry
 if TYPE_CHECKING:
     from queenright.runtime.execution import Execution
     from queenright.runtime.sessions import Sessions
-
-NodeFunction = Callable[..., Any]
-"""What a function node runs: its inputs come as keyword arguments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

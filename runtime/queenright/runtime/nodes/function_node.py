@@ -16,8 +16,10 @@ from queenright.runtime.memory import SharedMemory
 from queenright.runtime.nodes.event_loop import NodeResult
 from queenright.runtime.nodes.reporting import Reporter
 from queenright.runtime.nodes.routing import ROUTE
-from queenright.runtime.parts import NodeFunction
 from queenright.runtime.tooling.tool_threads import ToolThreads
+
+NodeFunction = Callable[..., Any]
+"""What a function node runs: its inputs come as keyword arguments."""
 
 
 class WrongOutput(QueenrightError):
