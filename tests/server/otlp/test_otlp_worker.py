@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -114,6 +114,24 @@ async def test_a_crash_is_a_failed_run(otlp: Listening) -> None:
     )
     assert run.type == "execution_failed"
     assert "s3cretvalue" not in str(otlp.events)
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ({"paused": True}, ("execution_paused", {})),
+        ({"error": asyncio.CancelledError()}, ("execution_failed", {"error_type": "CancelledError"})),
+        ({}, ("execution_completed", {})),
+    ],
+)
+async def test_a_run_ends_as_it_is_said_to_end(
+    otlp: Listening, how: dict[str, Any], told: tuple[str, dict[str, str]]
+) -> None:
+    """B18: a paused run is not over; whoever watches by telemetry alone is told so."""
+    events = await work(otlp, lambda worker: worker.close(**how))
+
+    assert events[-1].type == told[0]
+    assert told[1].items() <= events[-1].data.items()
 
 
 async def test_a_turn_of_the_model_is_no_step_of_ours(otlp: Listening) -> None:
