@@ -10,11 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from queenright.instrumentation.telemetry import Telemetry
 from queenright.runtime.agent_runtime import AgentRuntime, GraphError
 from queenright.runtime.agents.runner import AgentInvalid, AgentLoadError, AgentRunner
 from queenright.runtime.bus import EventBus
-from queenright.runtime.events import EventType
+from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.llm.model import ModelReply
 from queenright.runtime.llm.scripted_provider import ScriptedProvider
 from queenright.runtime.storage.session_store import SessionStatus
@@ -385,3 +389,80 @@ def test_the_folder_of_sessions_is_below_home_by_the_agents_name(
 
     assert runner.storage == tmp_path / ".queenright" / "agents" / "chatter"
     assert runner.default_entry_point == "start"
+
+
+LEAKING: dict[str, Any] = {
+    "name": "leaker",
+    "credentials": ["HIVE_DOOR"],
+    "model": "scripted:replies.json",
+    "graph": {
+        "nodes": [
+            {"id": "work", "system_prompt": "Work.", "tools": ["refuse", "fail"], "output_keys": ["answer"]},
+            {"id": "break", "node_type": "function", "function": "fall", "output_keys": ["sum"]},
+        ],
+        "edges": [{"id": "on", "source": "work", "target": "break"}],
+        "entry_points": [{"id": "start", "node_id": "work"}],
+    },
+}
+
+LEAKS = """
+import os
+from queenright.runtime.tooling.tools import ToolError
+
+def refuse() -> str:
+    raise ToolError(f"the door {os.environ['HIVE_DOOR']} is shut")
+
+def fail() -> str:
+    raise OSError({"door": os.environ["HIVE_DOOR"]})
+
+def fall() -> dict:
+    raise ValueError(f"door {os.environ['HIVE_DOOR']!r} and window {os.environ['HIVE_WINDOW']}")
+"""
+
+
+def written(folder: Path) -> list[str]:
+    return [file.read_text(encoding="utf-8") for file in folder.rglob("*") if file.is_file()]
+
+
+async def test_a_credential_that_an_error_repeats_is_written_and_said_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    door, window = "open 'sesame' \\ ü", "glass of the hive"
+    monkeypatch.setenv("HIVE_DOOR", door)
+    monkeypatch.setenv("HIVE_WINDOW", window)
+    replies = [
+        {"tool_calls": [{"name": "refuse", "arguments": {}}, {"name": "fail", "arguments": {}}]},
+        {"tool_calls": [{"name": "set_output", "arguments": {"answer": "42"}}]},
+    ]
+    path = folder_of(tmp_path / "agent", LEAKING, replies, tools=LEAKS, functions=LEAKS)
+    server = {"command": "python", "args": [str(MCP_SERVER)], "env": {"WINDOW": "${HIVE_WINDOW}"}}
+    (path / "mcp_servers.json").write_text(json.dumps({"servers": {"local": server}}), encoding="utf-8")
+    spans = InMemorySpanExporter()
+    tracers = TracerProvider()
+    tracers.add_span_processor(SimpleSpanProcessor(spans))
+    telemetry = Telemetry(tracer_provider=tracers, records=False)
+    said: list[str] = []
+
+    async def hear(event: AgentEvent) -> None:
+        said.append(repr(event))
+
+    async with loaded(path, tmp_path, telemetry=telemetry) as runner:
+        (await runner.start()).bus.subscribe(hear, name="ear")
+        result = await runner.run()
+
+    said += [span.to_json() for span in spans.get_finished_spans()]
+    said += written(tmp_path / "storage")
+    said += [caplog.text, repr(result)]
+    assert result.status is SessionStatus.FAILED
+    assert "door [redacted] is shut" in "".join(said)
+    for words in ("sesame", window):
+        assert [text for text in said if words in text] == []
+
+
+async def test_a_credential_is_in_no_message_of_a_module_that_cannot_be_loaded(tmp_path: Path) -> None:
+    path = folder_of(tmp_path / "agent", LEAKING, [], tools="raise OSError('lock of 7 wards')")
+
+    with pytest.raises(AgentLoadError) as raised:
+        AgentRunner.load(path, environment={"HIVE_DOOR": "lock of 7 wards"})
+
+    assert "wards" not in str(raised.value)

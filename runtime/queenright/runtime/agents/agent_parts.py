@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any
 
 from queenright.runtime.agents.agent_modules import AgentModules
 from queenright.runtime.agents.agent_spec import AgentLoadError, AgentSpec, read_agent_spec
+from queenright.runtime.agents.credentials import hide_variables
 from queenright.runtime.agents.mcp_spec import McpServerSpec, read_mcp_servers
 from queenright.runtime.llm.model import LLMProvider
 from queenright.runtime.nodes.node_judge import FunctionJudge, NodeJudge
@@ -34,9 +36,15 @@ class AgentParts:
     mcp_servers: Mapping[str, McpServerSpec]
 
 
-def read_agent(path: Path) -> AgentParts:
+def read_agent(path: Path, environment: Mapping[str, str] = os.environ) -> AgentParts:
     """
     Return the agent in ``path``: its folder, or the ``agent.json`` or ``agent.py`` in it.
+
+    What it says of its credentials is taken in before its code runs: what that raises names none.
+
+    Args:
+        path: The agent.
+        environment: Where its credentials are.
 
     Raises:
         AgentLoadError: There is none, or a file of it is faulty; says which, where, and what is wrong.
@@ -55,7 +63,9 @@ def read_agent(path: Path) -> AgentParts:
             spec = read_agent_spec(folder / "agent.json")
         else:
             spec, provider = _agent_py(modules)
-        servers = folder / "mcp_servers.json"
+        servers_file = folder / "mcp_servers.json"
+        servers = read_mcp_servers(servers_file) if servers_file.is_file() else {}
+        hide_credentials(spec, servers, environment)
         return AgentParts(
             folder=folder,
             spec=spec,
@@ -64,11 +74,20 @@ def read_agent(path: Path) -> AgentParts:
             tools=_tools(modules),
             functions=_public(modules, "functions", inspect.isfunction),
             judges=_judges(modules),
-            mcp_servers=read_mcp_servers(servers) if servers.is_file() else {},
+            mcp_servers=servers,
         )
     except BaseException:
         modules.forget()
         raise
+
+
+def hide_credentials(
+    spec: AgentSpec, servers: Mapping[str, McpServerSpec], environment: Mapping[str, str]
+) -> None:
+    """Have the values of an agent's credentials masked wherever text leaves the process."""
+    models = [spec.model, *(node.model for node in spec.graph.nodes)]
+    referred = [name for server in servers.values() for name in server.variables]
+    hide_variables([*spec.credentials, *referred], filter(None, models), environment)
 
 
 def _agent_py(modules: AgentModules) -> tuple[AgentSpec, LLMProvider | None]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.redaction import hide
 
 PROVIDER_VARIABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "anthropic": ("ANTHROPIC_API_KEY",),
@@ -73,6 +74,19 @@ def missing(declared: Iterable[str], models: Iterable[str], environment: Mapping
     needed = [(name,) for name in declared] + [variables_of_model(model) for model in models]
     absent = [" or ".join(names) for names in needed if names and not any(map(environment.get, names))]
     return list(dict.fromkeys(absent))
+
+
+def hide_variables(declared: Iterable[str], models: Iterable[str], environment: Mapping[str, str]) -> None:
+    """
+    Have the values of these masked wherever text leaves the process.
+
+    Args:
+        declared: Variables that hold credentials.
+        models: Names of models; the variables that their providers read are hidden too.
+        environment: Where the values are.
+    """
+    names = [*declared, *(name for model in models for name in variables_of_model(model))]
+    hide(environment.get(name, "") for name in names)
 
 
 def references(text: str) -> list[str]:

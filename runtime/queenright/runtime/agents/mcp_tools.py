@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from queenright.instrumentation.errors import QueenrightError
-from queenright.instrumentation.redaction import MASK, redact
+from queenright.instrumentation.redaction import hide, hide_named, redact
 from queenright.runtime.agents.credentials import filled_in
 from queenright.runtime.agents.mcp_connection import Connection, over_http, over_stdio
 from queenright.runtime.agents.mcp_spec import McpServerSpec
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     import mcp
     from mcp_types import CallToolResult
 
-_SHORTEST_SECRET: Final = 6
 _NAME_LIMIT: Final = 64
 
 
@@ -63,7 +62,6 @@ class McpServer:
         self._connecting = asyncio.Lock()
         self._connection: Connection | None = None
         self._closed = False
-        self._secrets: list[str] = []
 
     @property
     def timeout_seconds(self) -> float:
@@ -108,7 +106,7 @@ class McpServer:
                     f"the MCP server {self.name!r} went away during the call, which may or may not have "
                     f"taken effect: check before doing it again"
                 ) from None
-            raise ToolError(self._masked(_told(error))) from None
+            raise ToolError(_told(error)) from None
         said = as_text(result)
         if result.is_error:
             raise ToolError(said)
@@ -147,10 +145,9 @@ class McpServer:
             what: {k: filled_in(text, self._environment, wanted_by=wanted_by) for k, text in texts.items()}
             for what, texts in (("env", spec.env), ("headers", spec.headers), ("url", {"url": spec.url}))
         }
-        values = [*filled["env"].values(), *filled["headers"].values()]
-        values += [self._environment[name] for name in spec.variables]
-        # The longest first: one may be part of another.
-        self._secrets = sorted((v for v in values if len(v) >= _SHORTEST_SECRET), key=len, reverse=True)
+        hide(self._environment[name] for name in spec.variables)
+        for texts in (filled["env"], filled["headers"]):
+            hide_named(texts)
         if spec.command:
             transport = over_stdio(spec, filled["env"], self._folder, self._log)
         else:
@@ -168,12 +165,7 @@ class McpServer:
     def _unreachable(self, error: Exception) -> str:
         hint = f"; what it wrote is in {self._log}" if self._spec.command and self._log.exists() else ""
         where = f"The MCP server {self.name!r} ({self._spec.where})"
-        return f"{where} cannot be reached: {self._masked(_told(error))}{hint}"
-
-    def _masked(self, text: str) -> str:
-        for secret in self._secrets:
-            text = text.replace(secret, MASK)
-        return text
+        return f"{where} cannot be reached: {_told(error)}{hint}"
 
 
 async def mcp_tools(servers: Iterable[McpServer], taken: Collection[str] = ()) -> list[Tool]:

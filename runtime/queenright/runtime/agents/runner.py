@@ -18,9 +18,9 @@ from queenright.runtime.agents.agent_check import (
     thinks,
     unknown_names,
 )
-from queenright.runtime.agents.agent_parts import AgentParts, read_agent
+from queenright.runtime.agents.agent_parts import AgentParts, hide_credentials, read_agent
 from queenright.runtime.agents.agent_spec import AgentLoadError, AgentSpec
-from queenright.runtime.agents.credentials import missing
+from queenright.runtime.agents.credentials import hide_variables, missing
 from queenright.runtime.agents.mcp_tools import McpServer, mcp_tools
 from queenright.runtime.bus import EventBus
 from queenright.runtime.execution import ExecutionResult
@@ -104,7 +104,7 @@ class AgentRunner:
         Raises:
             AgentLoadError: There is no agent there, or a file of it is faulty.
         """
-        parts = read_agent(Path(path))
+        parts = read_agent(Path(path), environment)
         return cls(
             parts,
             model=model,
@@ -273,6 +273,10 @@ class AgentRunner:
     # -- inside ---------------------------------------------------------------------------------
 
     async def _join(self, runtime: AgentRuntime, graph: GraphSpec, *, primary: bool) -> None:
+        # The environment may have changed since it was loaded, and the model may be another one.
+        hide_credentials(self.spec, self._parts.mcp_servers, self._environment)
+        if isinstance(self._model, str):
+            hide_variables((), [self._model], self._environment)
         result = await asyncio.to_thread(self.validate)
         if not result.ok:
             raise AgentInvalid(self.spec.name, result.errors)

@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 from queenright.instrumentation.names import WaitingReason
+from queenright.instrumentation.redaction import redact
 from queenright.runtime.backoff import backoff
 from queenright.runtime.deadline import Sleep, within
 from queenright.runtime.graphs.graph import NodeSpec
@@ -65,7 +66,7 @@ async def ask(
             await on_failure(report.facts, report.ended_at)
             passes = isinstance(error, TransientModelError | TimeoutError)
             if not passes and not isinstance(error, ModelError):
-                raise ModelError(f"{type(error).__name__}: {error}") from error
+                raise ModelError(f"{type(error).__name__}: {redact(str(error))}") from error
             if not passes or attempt + 1 >= spec.model_attempts:
                 raise
             asked = error.retry_after if isinstance(error, TransientModelError) else None

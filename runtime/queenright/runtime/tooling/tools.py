@@ -12,6 +12,7 @@ from typing import Any, Final
 from pydantic import BaseModel, ValidationError
 
 from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.redaction import redact
 from queenright.runtime.llm.model import ToolCall, ToolSpec
 from queenright.runtime.tooling.tool_arguments import arguments_of, describe, keywords, summary_of
 from queenright.runtime.tooling.tool_threads import ToolThreads
@@ -32,6 +33,9 @@ CONTEXT_PARAMETERS: Final = frozenset(
     {"runtime", "graph_id", "session_id", "agent_id", "node_id", "data_dir"}
 )
 """Parameters of tools that the runtime gives, and a model neither sees nor sets."""
+
+
+_WORDS_LIMIT: Final = 16_000
 
 
 class ToolError(QueenrightError):
@@ -110,7 +114,9 @@ class Tool:
             # Not we were cancelled, something within the tool was.
             return self._failed(error)
         except ToolError as refusal:
-            return ToolResult(f"error: {self.name}: {refusal}", failed=True, error=refusal)
+            # What was wrong with the arguments was written by the model; the rest may hold a secret.
+            said = str(refusal) if isinstance(refusal, ToolArgumentsRefused) else _words(refusal)
+            return ToolResult(f"error: {self.name}: {said}", failed=True, error=refusal)
         except (Exception, SystemExit) as error:
             return self._failed(error)
 
@@ -142,7 +148,7 @@ class Tool:
         return given
 
     def _failed(self, error: BaseException) -> ToolResult:
-        told = f"error: {self.name} failed: {type(error).__name__}: {error}"
+        told = f"error: {self.name} failed: {type(error).__name__}: {_words(error)}"
         return ToolResult(told, failed=True, error=error)
 
 
@@ -246,6 +252,14 @@ def tool_from_function(
         threaded=not inspect.iscoroutinefunction(function),
         context=context,
     )
+
+
+def _words(error: BaseException) -> str:
+    """Return what an error says, for a model: secrets masked, and no longer than a model should read."""
+    try:
+        return redact(str(error), _WORDS_LIMIT)
+    except Exception as fault:
+        return f"(it cannot be said: {type(fault).__name__})"
 
 
 def _text(answer: object) -> str:
