@@ -785,3 +785,35 @@ async def test_a_session_that_a_timer_keeps_to_itself_is_not_shared(
         await runtime.stop()
 
         assert shared.session_id == worked.session_id
+
+
+@pytest.mark.parametrize("given", [[1], [], "words", 7])
+async def test_a_run_that_is_given_no_mapping_is_refused_by_name(
+    tmp_path: Path, fake_time: FakeTime, given: Any
+) -> None:
+    runtime = runtime_on(EventBus(), tmp_path, fake_time)
+    runtime.add_graph(graph(), model=ScriptedModel())
+    await runtime.start()
+
+    with pytest.raises(TypeError, match=r"input_data of 'g::e' must be a mapping .* not (list|str|int)"):
+        await runtime.trigger("e", given)
+
+    await runtime.stop()
+
+
+@pytest.mark.parametrize("storage", ["there", "a_file"])
+async def test_what_whoever_runs_it_can_mend_is_logged_in_one_line(
+    tmp_path: Path, fake_time: FakeTime, caplog: pytest.LogCaptureFixture, storage: str
+) -> None:
+    (tmp_path / "a_file").write_text("", encoding="utf-8")
+    runtime = runtime_on(EventBus(), tmp_path / storage, fake_time)
+    runtime.add_graph(graph(isolation_level="per_run"), model=ScriptedModel(), primary=True)
+    await runtime.start()
+
+    result = await run(runtime, "hi", session_id="nosuch" if storage == "there" else None)
+    await runtime.stop()
+
+    assert result.status is SessionStatus.FAILED
+    [record] = caplog.records
+    assert record.exc_info is None
+    assert record.getMessage() == f"a run of g::e failed: {result.error}"

@@ -312,9 +312,16 @@ class AgentRuntime:
 
         Raises:
             GraphError: There is no such graph or entry point, or the runtime is not started.
+            TypeError: ``input_data`` is no mapping.
         """
         stream = self.get_stream(entry_point_id, graph_id=graph_id)
         self._check_started(stream)
+        if input_data is not None and not isinstance(input_data, Mapping):
+            kind = type(input_data).__name__
+            raise TypeError(
+                f"input_data of {stream.id!r} must be a mapping of names to JSON values, "
+                f'such as {{"question": "..."}}, not {kind}'
+            )
         return stream.fire(Trigger(input_data=input_data or {}), session_id=session_id).id
 
     async def resume(

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Final
 
 from queenright.instrumentation import Worker
+from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.bus import Subscription
 from queenright.runtime.deadline import all_ended
@@ -263,8 +264,8 @@ class ExecutionStream:
             status, error = SessionStatus.FAILED, str(failed)
             error_type = failed.result.error_type or failed.result.outcome
         except Exception as fault:
-            _log.exception("a run of %s failed", self.id)
             status, error, error_type = SessionStatus.FAILED, redact(str(fault)), type(fault).__name__
+            self._log_fault("a run of %s failed", fault)
         execution.ending = True
         # Whoever cancels it now comes too late: how it ended is written down and told first.
         await all_ended(
@@ -298,7 +299,7 @@ class ExecutionStream:
             elif status is SessionStatus.FAILED:
                 await self._tell_never_began(execution, result)
         except Exception as fault:
-            _log.exception("the end of a run of %s could not be written down", self.id)
+            self._log_fault("the end of a run of %s could not be written down", fault)
             result = self._result(
                 execution, SessionStatus.FAILED, error=redact(str(fault)), error_type=type(fault).__name__
             )
@@ -307,6 +308,13 @@ class ExecutionStream:
                 opening.worker.close(_as_error(result), paused=result.status is SessionStatus.PAUSED)
             self._free(opening)
             execution.finish(result)
+
+    def _log_fault(self, what: str, fault: Exception) -> None:
+        """Log what ended a run: with a traceback, unless its words are all that is needed to mend it."""
+        if isinstance(fault, QueenrightError | OSError):
+            _log.error(f"{what}: %s", self.id, redact(str(fault)))
+        else:
+            _log.error(what, self.id, exc_info=fault)
 
     def _free(self, opening: _Opening) -> None:
         """Let others into the session: at once, or when the threads that still work for it have ended."""
