@@ -1,6 +1,6 @@
 # GNU make 3.81 and later (macOS ships that one). Each target sets up what it needs.
 .DEFAULT_GOAL := help
-.PHONY: help up demo test check bench clean requirements programs
+.PHONY: help up demo llm test check bench clean requirements programs
 
 BIN := .venv/bin
 PROVIDE := .ci/provide.py
@@ -27,6 +27,8 @@ up: .venv/.$(UP_GROUP) ## Run everything on this machine, with demo agents to wa
 	@$(BIN)/queenright up $(ARGS)
 
 demo: up ## The same as up
+
+llm: .venv/.llm ## Install litellm, for models other than the built-in rules (queenright run --model)
 
 test: .venv/.dev ## Run the tests; PYTEST="..." is passed on
 	@$(PYTHON) $(PROVIDE) programs || echo "The tests that need these programs will fail." >&2

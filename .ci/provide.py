@@ -4,7 +4,7 @@ Provide what the Makefile's targets need: the virtual environment, and programs 
 Runs before anything is installed, so it uses the standard library only. Everything it makes lies in
 ``.venv/`` and ``.tools/``; it needs no root, installs nothing on the system and starts no service.
 
-    provide.py venv run|dev     .venv with requirements/run.txt or dev.txt, and this project, editable
+    provide.py venv GROUP       .venv with requirements/GROUP.txt (run, llm, dev) and this project, editable
     provide.py programs         prometheus, promtool, alertmanager, amtool
     provide.py browser          chromium
 
@@ -261,7 +261,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         with alone():
             match arguments:
-                case ["venv", ("run" | "dev") as group]:
+                case ["venv", ("run" | "llm" | "dev") as group]:
                     provide_venv(group)
                 case ["programs"]:
                     provide_programs()

@@ -48,9 +48,12 @@ def test_an_example_prints_what_its_readme_says(example: str, tmp_path: Path) ->
     again = run(as_json, tmp_path)
 
     assert (done.returncode, done.stderr) == (0, "")
-    printed = iter(done.stdout.splitlines())
-    for line in blocks(example, "text")[0].splitlines():
-        assert line in printed, f"{line!r} is not in, or not in this place of:\n{done.stdout}"
+    _, *printed, folder = done.stdout.splitlines()
+    said = blocks(example, "text")[0].splitlines()
+    assert folder.startswith("Session session_")
+    assert sorted(printed) == sorted(said)
+    # Two nodes of docs_checker run side by side, and either may end first.
+    assert [line for line in printed if line[:5] != "find_"] == [line for line in said if line[:5] != "find_"]
     assert again.returncode == 0, again.stderr
     result = json.loads(again.stdout)
     assert (result["status"], result["agent"]) == ("completed", example)

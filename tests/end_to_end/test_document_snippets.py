@@ -1,0 +1,88 @@
+"""The Python of the pages, saved as files and run, with a script where a model would need a key."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+MODEL = "anthropic/claude-sonnet-4-5"
+
+REPLIES: dict[str, list[dict[str, Any]]] = {
+    "runtime.md": [{"tool_calls": [{"name": "set_output", "arguments": {"reply": "Dear human, ..."}}]}],
+    "runner.md": [{"tool_calls": [{"name": "list_agents"}]}, {"text": "There are two."}],
+}
+"""What the model says in place of the one that the page names."""
+
+PRINTED = {
+    "runtime.md": ["completed {'reply': 'Dear human, ...'}"],
+    "runner.md": ["completed {'report': 'report.md'}", "completed {'text': 'There are two.'}"],
+}
+"""The last line of each snippet, where the page does not show it."""
+
+
+def snippets(page: str) -> list[tuple[str, str]]:
+    """The Python of a page, each with what the page says that it prints."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    return re.findall(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```)?", text, re.MULTILINE | re.DOTALL)
+
+
+def run(page: str, code: str, folder: Path) -> str:
+    script = folder / "replies.json"
+    script.write_text(json.dumps({"replies": REPLIES.get(page, [])}), encoding="utf-8")
+    # The agent of an example brings its own script along.
+    name = "scripted:replies.json" if "AgentRunner" in code else f"scripted:{script}"
+    file = folder / "snippet.py"
+    file.write_text(code.replace(MODEL, name), encoding="utf-8")
+    (folder / "examples").symlink_to(ROOT / "examples")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(file)],
+        cwd=folder,
+        env={**os.environ, "HOME": str(folder)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("page", "at"),
+    [(page, at) for page in ("graphs.md", "models.md", *PRINTED) for at in range(len(snippets(page)))],
+)
+def test_a_snippet_runs_as_a_file_and_prints_what_is_said(page: str, at: int, tmp_path: Path) -> None:
+    code, shown = snippets(page)[at]
+
+    printed = run(page, code, tmp_path)
+
+    if shown:
+        assert printed == shown
+    else:
+        assert printed.splitlines()[-1] == PRINTED[page][at]
+
+
+@pytest.mark.parametrize("page", ["graphs.md", "models.md", *PRINTED])
+def test_every_snippet_of_a_page_is_a_whole_file(page: str) -> None:
+    found = snippets(page)
+
+    assert found
+    for code, _ in found:
+        assert code.rstrip().endswith("asyncio.run(main())")
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/runner.md", "docs/models.md"])
+def test_a_make_target_that_a_page_names_is_there(page: str) -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z]+):", makefile, re.MULTILINE))
+    named = set(re.findall(r"(?:`|^)make ([a-z]+)", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE))
+
+    assert named
+    assert named <= targets
