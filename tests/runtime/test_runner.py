@@ -466,3 +466,25 @@ async def test_a_credential_is_in_no_message_of_a_module_that_cannot_be_loaded(t
         AgentRunner.load(path, environment={"HIVE_DOOR": "lock of 7 wards"})
 
     assert "wards" not in str(raised.value)
+
+
+async def test_what_a_run_leaves_behind_is_its_owners_alone(tmp_path: Path) -> None:
+    path = talker(tmp_path / "agent")
+    (path / "mcp_servers.json").write_text(
+        json.dumps({"servers": {"local": {"command": "python", "args": [str(MCP_SERVER)]}}}), encoding="utf-8"
+    )
+    before = os.umask(0o002)
+    try:
+        async with loaded(path, tmp_path) as runner:
+            result = await runner.run()
+    finally:
+        os.umask(before)
+
+    left = modes(tmp_path / "storage")
+    logs = f"sessions/{result.session_id}/logs"
+    assert {f"{logs}/tool_logs.jsonl", f"{logs}/details.jsonl", "logs/mcp_local.log"} <= set(left)
+    assert {name: oct(mode) for name, mode in left.items() if mode & 0o077} == {}
+
+
+def modes(folder: Path) -> dict[str, int]:
+    return {str(path.relative_to(folder)): path.stat().st_mode & 0o777 for path in folder.rglob("*")}

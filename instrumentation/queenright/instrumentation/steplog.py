@@ -50,9 +50,13 @@ class StepLog:
     """
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        # As private as the folder that it lies in: a runtime's sessions are their owner's alone.
+        there = next((folder for folder in path.parents if folder.is_dir()), path.parent)
+        shared = there.stat().st_mode & 0o077 if there.is_dir() else 0o077
+        path.parent.mkdir(0o700 | shared, parents=True, exist_ok=True)
         self.path = path
-        self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        how = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        self._file = os.open(path, how, 0o600 | (shared & 0o044))
         size = os.fstat(self._file).st_size
         # A line torn by a crash ends here, or it would swallow the next one.
         self._torn = size > 0 and os.pread(self._file, 1, size - 1) != b"\n"

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import sys
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from queenright.runtime.agents.mcp_spec import McpServerSpec
+from queenright.runtime.storage.files import PRIVATE_FILE, make_folder
 
 if TYPE_CHECKING:
     import mcp
@@ -160,9 +162,14 @@ async def over_stdio(
 
 
 def _opened(log: Path) -> TextIO:
-    log.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(log.parent)
     grown = log.exists() and log.stat().st_size > _LOG_LIMIT
-    return log.open("w" if grown else "a", encoding="utf-8")
+    return open(
+        log,
+        "w" if grown else "a",
+        encoding="utf-8",
+        opener=lambda name, how: os.open(name, how, PRIVATE_FILE),
+    )
 
 
 @contextlib.asynccontextmanager

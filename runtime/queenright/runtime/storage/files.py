@@ -30,6 +30,10 @@ T = TypeVar("T")
 ASIDE: Final = ".tmp"
 """How the name of a file ends that is being written; a kill may leave one behind."""
 
+PRIVATE_FILE: Final = 0o600
+PRIVATE_FOLDER: Final = 0o700
+
+_NEW: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
 _THREADS: Final = 4
 _CHUNK: Final = 64 * 1024
 
@@ -133,9 +137,9 @@ def write_files(files: Mapping[Path, bytes]) -> None:
     folders = list(dict.fromkeys(path.parent for path in files))
     try:
         for folder in folders:
-            _make_folder(folder)
+            make_folder(folder)
         for path, data in files.items():
-            with aside[path].open("xb") as file:
+            with open(os.open(aside[path], _NEW | os.O_EXCL, PRIVATE_FILE), "wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
@@ -193,8 +197,8 @@ def append_line(path: Path, row: Mapping[str, Any]) -> None:
         TypeError: ``row`` holds what is no JSON value.
     """
     data = json_bytes(row) + b"\n"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    make_folder(path.parent)
+    file = os.open(path, os.O_APPEND | _NEW, PRIVATE_FILE)
     try:
         size = os.fstat(file).st_size
         if size > 0 and os.pread(file, 1, size - 1) != b"\n":
@@ -301,19 +305,27 @@ def sync_folder(folder: Path) -> None:
         os.close(file)
 
 
-def _make_folder(folder: Path) -> None:
-    """Make a folder and those above it, each on the disk before something is put in it."""
+def make_folder(folder: Path) -> None:
+    """
+    Make a folder and those above it, each on the disk before something is put in it.
+
+    What is made here only its owner may enter: conversations are nobody else's. One that is there stays
+    as it is.
+
+    Raises:
+        FileExistsError: Something else has the name.
+    """
     if folder.is_dir():
         return
     if folder.parent != folder:
-        _make_folder(folder.parent)
-    folder.mkdir(exist_ok=True)
+        make_folder(folder.parent)
+    folder.mkdir(PRIVATE_FOLDER, exist_ok=True)
     sync_folder(folder.parent)
 
 
 def _lock(path: Path, *, wait: bool) -> int:
     while True:
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        file = os.open(path, _NEW, PRIVATE_FILE)
         try:
             fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is_at(file, path):

@@ -25,6 +25,7 @@ from queenright.runtime.storage.files import (
     Locked,
     Skipped,
     locked,
+    make_folder,
     read_json,
     sync_folder,
     write_json,
@@ -166,7 +167,7 @@ class SessionStore:
         session = self._session(session_id)
         # A worker that is no graph's may have its step log there, so that the folder says nothing.
         try:
-            session.root.mkdir(parents=True, exist_ok=True)
+            make_folder(session.root)
         except FileExistsError as error:
             raise SessionExists(session_id) from error
         with locked(_state_lock(session), wait=True):
@@ -209,7 +210,7 @@ class SessionStore:
 
     def persistent(self, graph_id: str, entry_point: str, agent_id: str = "") -> Session:
         """Return the newest session of an entry point; make it the first time."""
-        self._sessions.mkdir(parents=True, exist_ok=True)
+        make_folder(self._sessions)
         # Two that come at the same time get the same one.
         with locked(self._sessions / _CLAIM, wait=True):
             for state in self.list_sessions():
@@ -285,7 +286,7 @@ class SessionStore:
         with self._locked(session), ExitStack() as claims:
             for lock in [session.root / _CLAIM, *session.root.glob(f"graphs/*/{_CLAIM}")]:
                 claims.callback(self._take(session, lock).release)
-            bin_.mkdir(exist_ok=True)
+            make_folder(bin_)
             # Gone in one move; a kill while the rest is removed leaves no half of a session.
             os.replace(session.root, bin_ / f"{_short_id()}-{_short_id()}")
         sync_folder(self._sessions)
@@ -304,7 +305,7 @@ class SessionStore:
         with self._locked(session):
             if not (session.root / _STATE).exists():
                 raise SessionNotFound(session.id, self._sessions)
-            session.path.mkdir(parents=True, exist_ok=True)
+            make_folder(session.path)
             claim = self._take(session, session.path / _CLAIM)
             try:
                 _remove_torn(session)
