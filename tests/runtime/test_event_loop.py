@@ -1,5 +1,6 @@
 import asyncio
-from collections.abc import Sequence
+import gc
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,74 @@ async def test_a_model_that_fails_is_no_answer_and_the_conversation_says_so(
     assert (result.error_type, result.verdicts) == ("ModelError", ())
     assert bench.conversation.messages[-1] == Message(role="user", content="(no answer: overloaded)")
     assert bench.data(EventType.STEP_COMPLETED)[0]["error_type"] == "ModelError"
+
+
+class Broken:
+    """A provider that does what it must not."""
+
+    name = "broken"
+
+    def __init__(self, behave: Callable[[], Any]) -> None:
+        self.behave = behave
+
+    async def complete(
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
+    ) -> ModelReply:
+        await asyncio.sleep(0)
+        answer: ModelReply = self.behave()
+        return answer
+
+
+class NotAsync(Broken):
+    def complete(self, *_: Any) -> Any:
+        return self.behave()
+
+
+def leave_with(error: BaseException) -> Callable[[], Any]:
+    def leave() -> Any:
+        raise error
+
+    return leave
+
+
+def cancel_itself() -> ModelReply:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    return ModelReply(text="too late")
+
+
+NO_ANSWER = (
+    "the provider 'broken' ({}) answered with a {}; its complete() must be async and return a ModelReply"
+)
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (Broken(leave_with(SystemExit(3))), "SystemExit: 3"),
+        (Broken(leave_with(KeyboardInterrupt())), "KeyboardInterrupt: "),
+        (Broken(leave_with(GeneratorExit())), "GeneratorExit: "),
+        (Broken(leave_with(asyncio.CancelledError())), "CancelledError: cancelled from inside"),
+        (NotAsync(leave_with(SystemExit(3))), "SystemExit: 3"),
+        (Broken(lambda: None), NO_ANSWER.format("Broken", "NoneType")),
+        (Broken(lambda: {"text": "hum"}), NO_ANSWER.format("Broken", "dict")),
+        (NotAsync(lambda: "hum"), NO_ANSWER.format("NotAsync", "str")),
+    ],
+)
+async def test_a_provider_that_does_what_it_must_not_fails_the_visit_alone(
+    model: Broken, said: str, tmp_path: Path, fake_time: FakeTime
+) -> None:
+    complaints: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    bench = Bench(tmp_path, model, fake_time)
+
+    result = await bench.run()
+    gc.collect()
+    await asyncio.sleep(0)
+
+    assert (result.outcome, result.error_type, result.error) == ("no_answer", "ModelError", said)
+    assert complaints == []
 
 
 async def test_after_no_answer_the_same_visit_can_be_taken_up_again(

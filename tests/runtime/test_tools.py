@@ -124,21 +124,80 @@ async def test_what_is_no_text_is_told_as_json(answer: object, text: str) -> Non
     assert await call(Tool("say", "Say.", {}, lambda given: answer), "{}") == text
 
 
-@pytest.mark.parametrize(
-    "failure", [SystemExit(3), asyncio.CancelledError(), StopIteration(), OSError("gone")]
-)
-@pytest.mark.parametrize("threaded", [False, True])
-async def test_however_a_tool_fails_it_is_told_and_goes_no_further(
-    failure: BaseException, threaded: bool
-) -> None:
+class Odd(BaseException):
+    """A failure that is no Exception, and cannot even say what it is."""
+
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+FAILURES = [
+    SystemExit(3),
+    KeyboardInterrupt(),
+    GeneratorExit(),
+    asyncio.CancelledError(),
+    StopIteration(),
+    OSError("gone"),
+    Odd(),
+    BaseExceptionGroup("two", [SystemExit(1), OSError("gone")]),
+]
+
+
+@pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: type(failure).__name__)
+@pytest.mark.parametrize("kind", ["plain", "threaded", "async"])
+async def test_however_a_tool_fails_it_is_told_and_goes_no_further(failure: BaseException, kind: str) -> None:
     def fail(given: object) -> str:
         raise failure
 
-    result = await Tool("fail", "Fail.", {}, fail, threaded=threaded).call("{}", {}, ToolRegistry().threads)
+    async def fail_later(given: object) -> str:
+        await asyncio.sleep(0)
+        raise failure
+
+    run = fail_later if kind == "async" else fail
+    tool = Tool("fail", "Fail.", {}, run, threaded=kind == "threaded")
+    result = await tool.call("{}", {}, ToolRegistry().threads)
 
     assert result.failed
     assert result.content.startswith("error: fail failed: ")
     assert result.error is not None
+
+
+async def test_a_tool_that_cancels_its_own_task_has_failed_and_ends_nothing_else() -> None:
+    async def leave(given: object) -> str:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(0)
+        return "still there"
+
+    result = await Tool("leave", "Leave.", {}, leave).call("{}")
+
+    assert result.content == "error: leave failed: CancelledError: cancelled from inside"
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+
+
+async def test_a_cancellation_from_outside_reaches_the_tool_and_whoever_waits_for_it() -> None:
+    stopped: list[str] = []
+    begun = asyncio.Event()
+
+    async def wait(given: object) -> str:
+        try:
+            begun.set()
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            stopped.append("tidied")
+        return ""
+
+    call_ = asyncio.create_task(Tool("wait", "Wait.", {}, wait).call("{}"))
+    await begun.wait()
+    call_.cancel()
+    await asyncio.wait([call_])
+
+    assert call_.cancelled()
+    assert stopped == ["tidied"]
 
 
 async def test_a_refusal_is_told_in_its_own_words() -> None:

@@ -45,6 +45,39 @@ async def within(
         task.add_done_callback(_seen)
 
 
+async def alone(work: Coroutine[Any, Any, ResultT]) -> tuple[ResultT | None, BaseException | None]:
+    """
+    Return what ``work`` returns, and what it raised, whatever that is: nothing that it does ends the caller.
+
+    It runs in a task of its own, so that it can cancel nobody else: ``CancelledError`` is what it raised
+    then. A cancellation of the caller is passed on to it, and raised when it has ended by it.
+    """
+    task = asyncio.create_task(_outcome(work))
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait((task,))
+        except asyncio.CancelledError as error:
+            cancelled = error
+            task.cancel()
+    work.close()  # if it was cancelled before it began
+    if not task.cancelled():
+        return task.result()
+    if cancelled is not None:
+        raise cancelled
+    return None, asyncio.CancelledError("cancelled from inside")
+
+
+async def _outcome(work: Coroutine[Any, Any, ResultT]) -> tuple[ResultT | None, BaseException | None]:
+    # Here, not around the task: a loop lets no task keep a SystemExit or a KeyboardInterrupt for itself.
+    try:
+        return await work, None
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:
+        return None, error
+
+
 def _seen(task: asyncio.Future[Any]) -> None:
     if not task.cancelled():
         task.exception()

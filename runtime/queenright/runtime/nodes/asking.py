@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from random import Random
@@ -10,13 +11,14 @@ from typing import Any
 from queenright.instrumentation.names import WaitingReason
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.backoff import backoff
-from queenright.runtime.deadline import Sleep, within
+from queenright.runtime.deadline import Sleep, alone, within
 from queenright.runtime.graphs.graph import NodeSpec
 from queenright.runtime.llm.model import (
     LLMProvider,
     Message,
     ModelError,
     ModelReply,
+    OnText,
     ToolSpec,
     TransientModelError,
 )
@@ -55,8 +57,8 @@ async def ask(
         report = step.llm(model.name, client_facing=spec.client_facing)
         try:
             async with report:
-                work = model.complete(messages, tools, report.delta if streams else None)
-                reply = await within(spec.model_timeout_seconds, _as_coroutine(work), sleep)
+                work = _reply(model, messages, tools, report.delta if streams else None)
+                reply = await within(spec.model_timeout_seconds, work, sleep)
                 if streams:
                     report.whole(reply.text)
                 report.usage(reply.input_tokens, reply.output_tokens)
@@ -65,8 +67,6 @@ async def ask(
         except Exception as error:
             await on_failure(report.facts, report.ended_at)
             passes = isinstance(error, TransientModelError | TimeoutError)
-            if not passes and not isinstance(error, ModelError):
-                raise ModelError(f"{type(error).__name__}: {redact(str(error))}") from error
             if not passes or attempt + 1 >= spec.model_attempts:
                 raise
             asked = error.retry_after if isinstance(error, TransientModelError) else None
@@ -78,5 +78,37 @@ async def ask(
     raise AssertionError("unreachable: the last attempt returns or raises")
 
 
-async def _as_coroutine(work: Awaitable[ModelReply]) -> ModelReply:
-    return await work
+async def _reply(
+    model: LLMProvider, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None
+) -> ModelReply:
+    """
+    Return what a provider answers, if it is an answer.
+
+    Raises:
+        ModelError: It is none, or the provider raised what is no failure of a model, or cancelled itself.
+    """
+    reply, error = await alone(_completed(model, messages, tools, on_text))
+    if isinstance(error, ModelError | TimeoutError):
+        raise error
+    if error is not None:
+        raise ModelError(f"{type(error).__name__}: {redact(_words(error))}") from error
+    if not isinstance(reply, ModelReply):
+        raise ModelError(
+            f"the provider {model.name!r} ({type(model).__name__}) answered with a {type(reply).__name__}; "
+            f"its complete() must be async and return a ModelReply"
+        )
+    return reply
+
+
+async def _completed(
+    model: LLMProvider, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None
+) -> object:
+    work: object = model.complete(messages, tools, on_text)
+    return await work if inspect.isawaitable(work) else work
+
+
+def _words(error: BaseException) -> str:
+    try:
+        return str(error)
+    except BaseException as fault:  # its own code, as it is a provider's
+        return f"(it cannot be said: {type(fault).__name__})"

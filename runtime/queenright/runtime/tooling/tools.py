@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -13,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.redaction import redact
+from queenright.runtime.deadline import alone
 from queenright.runtime.llm.model import ToolCall, ToolSpec
 from queenright.runtime.tooling.tool_arguments import arguments_of, describe, keywords, summary_of
 from queenright.runtime.tooling.tool_threads import ToolThreads
@@ -105,20 +105,27 @@ class Tool:
         """
         try:
             checked = self._check(arguments)
-            given = {name: (context or {}).get(name) for name in self.context}
-            return ToolResult(_text(await self._run(checked, given, context or {}, threads)))
-        except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
-                raise
-            # Not we were cancelled, something within the tool was.
-            return self._failed(error)
-        except ToolError as refusal:
-            # What was wrong with the arguments was written by the model; the rest may hold a secret.
-            said = str(refusal) if isinstance(refusal, ToolArgumentsRefused) else _words(refusal)
-            return ToolResult(f"error: {self.name}: {said}", failed=True, error=refusal)
-        except (Exception, SystemExit) as error:
-            return self._failed(error)
+        except ToolArgumentsRefused as refusal:
+            # The model wrote what is repeated here, so that there is nothing to mask.
+            return ToolResult(f"error: {self.name}: {refusal}", failed=True, error=refusal)
+        around = context or {}
+        given = {name: around.get(name) for name in self.context}
+        answer, error = await alone(self._answer(checked, given, around, threads))
+        if isinstance(error, ToolError):
+            return ToolResult(f"error: {self.name}: {_words(error)}", failed=True, error=error)
+        if error is not None:
+            told = f"error: {self.name} failed: {type(error).__name__}: {_words(error)}"
+            return ToolResult(told, failed=True, error=error)
+        return ToolResult(answer or "")
+
+    async def _answer(
+        self,
+        checked: object,
+        given: Mapping[str, object],
+        context: Mapping[str, object],
+        threads: ToolThreads | None,
+    ) -> str:
+        return _text(await self._run(checked, given, context, threads))
 
     async def _run(
         self,
@@ -146,10 +153,6 @@ class Tool:
         if not isinstance(given, dict):
             raise ToolArgumentsRefused(f"arguments: must be a JSON object (given: {arguments[:80]})")
         return given
-
-    def _failed(self, error: BaseException) -> ToolResult:
-        told = f"error: {self.name} failed: {type(error).__name__}: {_words(error)}"
-        return ToolResult(told, failed=True, error=error)
 
 
 class ToolRegistry:
@@ -258,7 +261,7 @@ def _words(error: BaseException) -> str:
     """Return what an error says, for a model: secrets masked, and no longer than a model should read."""
     try:
         return redact(str(error), _WORDS_LIMIT)
-    except Exception as fault:
+    except BaseException as fault:  # its own code, as it is a tool's
         return f"(it cannot be said: {type(fault).__name__})"
 
 
