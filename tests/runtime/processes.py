@@ -9,11 +9,20 @@ from pathlib import Path
 
 def children(folder: Path) -> list[int]:
     """The programs that this process runs on something in ``folder``, without those that have ended."""
+    return [pid for pid, parent in _running(folder) if parent == os.getpid()]
+
+
+def programs(folder: Path) -> list[int]:
+    """The programs that anybody runs on something in ``folder``, without those that have ended."""
+    return [pid for pid, _ in _running(folder) if pid != os.getpid()]
+
+
+def _running(folder: Path) -> list[tuple[int, int]]:
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             state, parent = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[:2]
             command = stat.with_name("cmdline").read_bytes()
-            if int(parent) == os.getpid() and state != "Z" and os.fsencode(folder) in command:
-                found.append(int(stat.parent.name))
+            if state != "Z" and os.fsencode(folder) in command:
+                found.append((int(stat.parent.name), int(parent)))
     return found

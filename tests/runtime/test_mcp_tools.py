@@ -22,7 +22,7 @@ from queenright.runtime.llm.model import ToolCall
 from queenright.runtime.tooling.tools import ToolRegistry, ToolResult
 from tests.runtime.conftest import FakeTime
 from tests.runtime.mcp_server import make_server
-from tests.runtime.processes import children
+from tests.runtime.processes import children, programs
 
 PROGRAM = Path(__file__).with_name("mcp_server.py")
 SECRET = "correct-horse-battery"
@@ -331,3 +331,108 @@ def test_a_faulty_file_says_where_without_the_values(tmp_path: Path, server: Any
 async def until(holds: Callable[[], object]) -> None:
     while not holds():  # noqa: ASYNC110 - another process is waited for, or a library that has no event
         await asyncio.sleep(0.01)
+
+
+HANGING = Path(__file__).with_name("mcp_hanging.py")
+
+
+def hanging(tmp_path: Path, **more: Any) -> McpServer:
+    return over_stdio(tmp_path, args=[str(HANGING), str(tmp_path)], **more)
+
+
+async def give_up(tools: ToolRegistry, name: str, tmp_path: Path) -> None:
+    """Call a tool, and let its time be up when the server has it."""
+    work = asyncio.create_task(call(tools, name))
+    await until((tmp_path / f"asked_{name}").exists)
+    work.cancel()
+    await asyncio.wait([work])
+
+
+async def test_a_server_that_hangs_is_ended_with_all_that_it_started_and_connected_again(
+    tmp_path: Path, fake_time: FakeTime
+) -> None:
+    async with closing(hanging(tmp_path, sleep=fake_time.sleep, timeout_seconds=8)) as tools:
+        assert (await call(tools, "hum")).content == "hum"
+        before = set(programs(tmp_path))
+        await give_up(tools, "hang", tmp_path)
+
+        again = asyncio.create_task(call(tools, "hum"))
+        await fake_time.advance(2)
+
+        assert (await again).content == "hum"
+        assert len(before) == 3
+        assert before & set(programs(tmp_path)) == set()
+    assert programs(tmp_path) == []
+    assert (tmp_path / "starts").read_text(encoding="utf-8") == "started\n" * 2
+
+
+async def test_a_server_that_answers_after_a_call_that_was_given_up_is_kept(tmp_path: Path) -> None:
+    async with closing(hanging(tmp_path)) as tools:
+        await give_up(tools, "slow", tmp_path)
+
+        assert (await call(tools, "hum")).content == "hum"
+    assert (tmp_path / "starts").read_text(encoding="utf-8") == "started\n"
+
+
+CLIENT = """
+import asyncio, sys
+from pathlib import Path
+from queenright.runtime.agents.mcp_spec import McpServerSpec
+from queenright.runtime.agents.mcp_tools import McpServer
+
+async def main():
+    folder = Path(sys.argv[1])
+    spec = McpServerSpec(command="python", args=(sys.argv[2], sys.argv[1]))
+    server = McpServer("local", spec, folder=folder, log=folder / "log")
+    await server.list_tools()
+    print("connected", flush=True)
+    await server.call("hang", {})
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+async def test_a_server_that_hangs_does_not_outlive_a_client_that_is_killed(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    client = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", CLIENT, str(tmp_path), str(HANGING), stdout=asyncio.subprocess.PIPE
+    )
+    assert client.stdout is not None
+    assert await client.stdout.readline() == b"connected\n"
+    assert len(programs(tmp_path)) == 4
+
+    client.send_signal(number)
+    await client.wait()
+
+    await until(lambda: not programs(tmp_path))
+
+
+async def test_what_a_server_prints_that_is_no_message_is_said_in_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async with closing(hanging(tmp_path)) as tools:
+        assert (await call(tools, "hum")).content == "hum"
+
+    [record] = [record for record in caplog.records if record.levelname != "DEBUG"]
+    assert record.getMessage() == (
+        "mcp local: it writes what is no message to stdout, which is left out: 'Welcome to the hive!'"
+    )
+    assert record.exc_info is None
+    assert "Traceback" not in capfd.readouterr().err
+
+
+async def test_a_program_that_is_no_server_is_given_up_with_what_it_printed(
+    tmp_path: Path, fake_time: FakeTime, caplog: pytest.LogCaptureFixture
+) -> None:
+    program = "import sys; print('Usage: hive [-h]', flush=True); sys.stdin.read()"
+    server = over_stdio(tmp_path, args=["-c", program, str(tmp_path)], sleep=fake_time.sleep)
+    connecting = asyncio.create_task(server.list_tools())
+    await until(lambda: caplog.records)
+
+    await fake_time.advance(30)
+
+    with pytest.raises(McpUnavailable, match=r"what is no message: 'Usage: hive \[-h\]'"):
+        await connecting
+    await server.close()

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
+import shutil
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
+from pydantic import ValidationError
+
+from queenright.instrumentation.redaction import redact
 from queenright.runtime.agents.mcp_spec import McpServerSpec
 from queenright.runtime.storage.files import PRIVATE_FILE, make_folder
 
@@ -23,6 +28,8 @@ logger = logging.getLogger(__name__)
 _CLOSE_SECONDS: Final = 10.0
 """A server that is started here is given 2 s to end, and 2 s more after SIGTERM; this is above both."""
 _LOG_LIMIT: Final = 1_000_000
+_SHOWN: Final = 80
+_GUARD: Final = Path(__file__).with_name("mcp_guard.py")
 
 
 class Connection:
@@ -35,11 +42,13 @@ class Connection:
     """
 
     def __init__(self, transport: Transport, *, name: str) -> None:
-        self._transport = transport
         self._ended = asyncio.Event()
+        self._watched = _Watched(transport, self._ended, name)
         self._stop = asyncio.Event()
         self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.client: mcp.Client
+        self.doubted = False
+        """Whether a call was given up before it was answered: the server may answer nothing any more."""
         self.tools: list[mcp.Tool] = []
         self._task = asyncio.create_task(self._live(), name=name)
 
@@ -51,6 +60,11 @@ class Connection:
     def gone(self) -> bool:
         """Whether the server is no longer there."""
         return self._ended.is_set() or self._task.done()
+
+    @property
+    def garbage(self) -> str:
+        """The first of what the server said that is no message; empty if there was none."""
+        return self._watched.garbage
 
     def suspect(self, error: Exception) -> None:
         """Take the connection for gone if ``error`` says so."""
@@ -79,7 +93,7 @@ class Connection:
         import mcp
 
         try:
-            async with mcp.Client(_Watched(self._transport, self._ended), cache=None) as self.client:
+            async with mcp.Client(self._watched, cache=None) as self.client:
                 cursor: str | None = None
                 while True:
                     page = await self.client.list_tools(cursor=cursor)
@@ -104,24 +118,38 @@ class Connection:
 
 
 class _Watched:
-    """A transport that tells when the server's end of it is closed, so that no call is lost to find out."""
+    """
+    A transport that tells when the server's end of it is closed, so that no call is lost to find out.
 
-    def __init__(self, transport: Transport, ended: asyncio.Event) -> None:
+    What the server says that is no message is told in the log, once, and goes no further.
+    """
+
+    def __init__(self, transport: Transport, ended: asyncio.Event, name: str) -> None:
+        self.garbage = ""
         self._transport = transport
         self._ended = ended
+        self._name = name
 
     async def __aenter__(self) -> Any:
         read, write = await self._transport.__aenter__()
-        return _WatchedStream(read, self._ended), write
+        return _WatchedStream(read, self._ended, self._refuse), write
 
     async def __aexit__(self, *raised: Any) -> bool | None:
         return await self._transport.__aexit__(*raised)
 
+    def _refuse(self, error: Exception) -> None:
+        if not self.garbage:
+            self.garbage = _given(error)
+            logger.warning(
+                "%s: it writes what is no message to stdout, which is left out: %s", self._name, self.garbage
+            )
+
 
 class _WatchedStream:
-    def __init__(self, stream: Any, ended: asyncio.Event) -> None:
+    def __init__(self, stream: Any, ended: asyncio.Event, refuse: Callable[[Exception], None]) -> None:
         self._stream = stream
         self._ended = ended
+        self._refuse = refuse
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -131,7 +159,9 @@ class _WatchedStream:
 
     async def __anext__(self) -> Any:
         try:
-            return await self._stream.__anext__()
+            while isinstance(item := await self._stream.__anext__(), Exception):
+                self._refuse(item)
+            return item
         except BaseException:
             self._ended.set()
             raise
@@ -145,6 +175,18 @@ class _WatchedStream:
         return left
 
 
+def _given(error: Exception) -> str:
+    """Return what could not be read, in one short line."""
+    faults = error.errors() if isinstance(error, ValidationError) else []
+    given = str(faults[0]["input"]) if faults else str(error)
+    return repr(redact(" ".join(given.split())[:_SHOWN]))
+
+
+def _no_traceback(record: logging.LogRecord) -> bool:
+    """Leave out what the client says of each line that is no message: we say it, and once."""
+    return not str(record.msg).startswith("Failed to parse JSONRPC")
+
+
 @contextlib.asynccontextmanager
 async def over_stdio(
     spec: McpServerSpec, env: Mapping[str, str], folder: Path, log: Path
@@ -152,13 +194,31 @@ async def over_stdio(
     """Start the server and talk to it over stdin and stdout; its stderr is appended to ``log``."""
     from mcp.client.stdio import StdioServerParameters, stdio_client
 
-    command = sys.executable if spec.command in ("python", "python3") else spec.command
+    logging.getLogger(stdio_client.__module__).addFilter(_no_traceback)
+    cwd = folder / spec.cwd
+    command = await asyncio.to_thread(_program, spec.command, env, cwd)
     parameters = StdioServerParameters(
-        command=command, args=list(spec.args), env=dict(env), cwd=folder / spec.cwd
+        command=sys.executable,
+        args=["-I", "-S", str(_GUARD), str(os.getpid()), command, *spec.args],
+        env=dict(env),
+        cwd=cwd,
+        encoding_error_handler="replace",
     )
     with await asyncio.to_thread(_opened, log) as stderr:
         async with stdio_client(parameters, errlog=stderr) as streams:
             yield streams
+
+
+def _program(command: str, env: Mapping[str, str], cwd: Path) -> str:
+    """Return what ``command`` starts."""
+    if command in ("python", "python3"):
+        return sys.executable
+    # A path is one from the server's folder, a name is looked up as the server would.
+    named = os.path.dirname(command) == ""
+    path = env.get("PATH", os.environ.get("PATH"))
+    if shutil.which(command if named else cwd / command, path=path) is None:
+        raise FileNotFoundError(errno.ENOENT, "there is no such program", command)
+    return command
 
 
 def _opened(log: Path) -> TextIO:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
+import logging
 import os
 import re
 from collections.abc import Collection, Iterable, Mapping
@@ -23,7 +24,11 @@ if TYPE_CHECKING:
     import mcp
     from mcp_types import CallToolResult
 
+_log = logging.getLogger(__name__)
+
 _NAME_LIMIT: Final = 64
+_ALIVE_SECONDS: Final = 5.0
+"""A server that left a call without an answer has so long to answer another."""
 
 
 class McpUnavailable(QueenrightError):
@@ -99,6 +104,9 @@ class McpServer:
             raise ToolError(str(error)) from None
         try:
             result = await connection.client.call_tool(tool, dict(arguments))
+        except asyncio.CancelledError:
+            connection.doubted = True
+            raise
         except Exception as error:
             connection.suspect(error)
             if connection.gone:
@@ -124,12 +132,28 @@ class McpServer:
         async with self._connecting:
             if self._closed:
                 raise McpUnavailable(f"The MCP server {self.name!r} is closed.")
+            if self._connection is not None and self._connection.doubted:
+                await self._look_after(self._connection)
             if self._connection is not None and self._connection.gone:
                 await self._connection.close()
                 self._connection = None
             if self._connection is None:
                 self._connection = await self._connect()
             return self._connection
+
+    async def _look_after(self, connection: Connection) -> None:
+        """See whether a server still answers that left a call without an answer; if not, end it."""
+        # Within what a call may take, so that there is time left to connect again.
+        seconds = min(_ALIVE_SECONDS, self.timeout_seconds / 4)
+        try:
+            # Not a ping, which newer servers do not have.
+            await within(seconds, _asked(connection), self._sleep)
+        except TimeoutError:
+            _log.warning("the MCP server %r hangs: it is ended, and connected again", self.name)
+            await connection.close()
+        except Exception as error:
+            connection.suspect(error)  # it refused, which is an answer, or it is gone
+        connection.doubted = False
 
     async def _connect(self) -> Connection:
         try:
@@ -159,13 +183,14 @@ class McpServer:
             await connection.close()
             if not isinstance(error, Exception):
                 raise
-            raise McpUnavailable(self._unreachable(error)) from None
+            raise McpUnavailable(self._unreachable(error, connection.garbage)) from None
         return connection
 
-    def _unreachable(self, error: Exception) -> str:
+    def _unreachable(self, error: Exception, garbage: str) -> str:
+        garbage = garbage and f"; it wrote to stdout what is no message: {garbage}"
         hint = f"; what it wrote is in {self._log}" if self._spec.command and self._log.exists() else ""
         where = f"The MCP server {self.name!r} ({self._spec.where})"
-        return f"{where} cannot be reached: {_told(error)}{hint}"
+        return f"{where} cannot be reached: {_told(error)}{garbage}{hint}"
 
 
 async def mcp_tools(servers: Iterable[McpServer], taken: Collection[str] = ()) -> list[Tool]:
@@ -190,6 +215,10 @@ async def mcp_tools(servers: Iterable[McpServer], taken: Collection[str] = ()) -
         _tool(server, tool, f"{server.name}__{name}" if name in taken or names.count(name) > 1 else name)
         for (server, tool), name in zip(found, names, strict=True)
     ]
+
+
+async def _asked(connection: Connection) -> None:
+    await connection.client.list_tools()
 
 
 def _tool(server: McpServer, offered: mcp.Tool, name: str) -> Tool:
