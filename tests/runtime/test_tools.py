@@ -1,5 +1,6 @@
 import asyncio
 import json
+import math
 import threading
 from typing import Annotated, Any, Literal
 
@@ -8,7 +9,7 @@ from pydantic import BaseModel, Field
 
 from queenright.instrumentation import current_worker
 from queenright.runtime.llm.model import ToolCall
-from queenright.runtime.tooling.tools import Tool, ToolError, ToolRegistry, tool_from_function
+from queenright.runtime.tooling.tools import Tool, ToolError, ToolRegistry, ToolResult, tool_from_function
 
 
 async def call(tool: Tool, arguments: str, **context: object) -> str:
@@ -117,8 +118,24 @@ async def test_a_raw_schema_is_shown_as_it_is_and_only_an_object_is_asked_for(
     assert (await call(tool, arguments)).startswith(told)
 
 
+class Weight(BaseModel):
+    grams: float
+
+
 @pytest.mark.parametrize(
-    ("answer", "text"), [("words", "words"), (None, "null"), ([1, "ä"], '[1, "ä"]'), ({1, 2}, '"{1, 2}"')]
+    ("answer", "text"),
+    [
+        ("words", "words"),
+        (None, "null"),
+        ([1, "ä"], '[1, "ä"]'),
+        ({1, 2}, '"{1, 2}"'),
+        (
+            {"a": [math.nan, 1.5], "NaN": math.inf, "c": -math.inf},
+            '{"a": [null, 1.5], "NaN": null, "c": null}',
+        ),
+        (math.nan, "null"),
+        (Weight(grams=math.inf), '{"grams":null}'),
+    ],
 )
 async def test_what_is_no_text_is_told_as_json(answer: object, text: str) -> None:
     assert await call(Tool("say", "Say.", {}, lambda given: answer), "{}") == text
@@ -241,6 +258,60 @@ async def test_the_thread_of_a_cancelled_call_is_counted_until_it_ends() -> None
     go.set()
     await ended
     assert registry.threads.running("s1") == 0
+
+
+async def test_calls_whose_time_was_up_take_no_more_than_their_share_of_threads() -> None:
+    go = threading.Event()
+    dug: list[int] = []
+
+    def dig(given: object) -> str:
+        go.wait(10)
+        dug.append(1)
+        return "dug"
+
+    registry = ToolRegistry([Tool("dig", "Dig.", {}, dig, threaded=True)])
+
+    def begin(session: str = "s1") -> asyncio.Task[ToolResult]:
+        return asyncio.create_task(registry.call(ToolCall("c1", "dig", "{}"), {"session_id": session}))
+
+    given_up = [begin() for _ in range(32)]
+    while registry.threads.running("s1") < 32:  # noqa: ASYNC110 - each begins at a turn of its own
+        await asyncio.sleep(0)
+    waiting = begin()
+    for each in given_up:
+        each.cancel()
+    await asyncio.wait(given_up)
+
+    for refused in (await waiting, await begin()):
+        assert refused.failed
+        assert "32 calls whose time was up are still at work in this session" in refused.content
+    elsewhere = begin("s2")
+    go.set()
+    assert (await elsewhere).content == "dug"
+    await registry.threads.ended("s1")
+    assert (await begin()).content == "dug"
+    assert len(dug) == 34
+
+
+async def test_more_calls_at_once_than_there_are_threads_wait_for_one() -> None:
+    lock, most = threading.Lock(), [0, 0]
+
+    def dig(given: object) -> str:
+        with lock:
+            most[0] += 1
+            most[1] = max(most)
+        threading.Event().wait(0.001)
+        with lock:
+            most[0] -= 1
+        return "dug"
+
+    registry = ToolRegistry([Tool("dig", "Dig.", {}, dig, threaded=True)])
+    call_ = ToolCall("c1", "dig", "{}")
+
+    answers = await asyncio.gather(*(registry.call(call_, {"session_id": "s1"}) for _ in range(100)))
+
+    assert {answer.content for answer in answers} == {"dug"}
+    assert most[1] <= 32
 
 
 def test_a_tool_is_registered_once() -> None:

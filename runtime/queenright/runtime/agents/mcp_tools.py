@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import json
 import logging
 import os
 import re
@@ -18,7 +17,7 @@ from queenright.runtime.agents.credentials import filled_in
 from queenright.runtime.agents.mcp_connection import Connection, over_http, over_stdio
 from queenright.runtime.agents.mcp_spec import McpServerSpec
 from queenright.runtime.deadline import Sleep, within
-from queenright.runtime.tooling.tools import Tool, ToolError
+from queenright.runtime.tooling.tools import Tool, ToolError, json_text
 
 if TYPE_CHECKING:
     import mcp
@@ -246,7 +245,7 @@ def as_text(result: CallToolResult) -> str:
     # Of several texts or none, what they are parts of is easier to read.
     if structured is not None and texts and len(result.content) != 1:
         wrapped = isinstance(structured, dict) and structured.keys() == {"result"}
-        return json.dumps(structured["result"] if wrapped else structured, ensure_ascii=False)
+        return json_text(structured["result"] if wrapped else structured)
     return "\n".join(_block(block) for block in result.content)
 
 

@@ -271,4 +271,17 @@ def _text(answer: object) -> str:
         return answer
     if isinstance(answer, BaseModel):
         return answer.model_dump_json()
-    return json.dumps(answer, ensure_ascii=False, default=str)
+    return json_text(answer)
+
+
+def json_text(answer: object) -> str:
+    """
+    Return a value as JSON: what JSON does not know is told as text, and what is no number as null.
+
+    Raises:
+        TypeError, ValueError: It has keys that cannot be told, or holds itself.
+    """
+    text = json.dumps(answer, ensure_ascii=False, default=str)
+    if "NaN" not in text and "Infinity" not in text:
+        return text
+    return json.dumps(json.loads(text, parse_constant=lambda _: None), ensure_ascii=False)
