@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import shutil
@@ -169,6 +170,8 @@ class SessionStore:
         try:
             make_folder(session.root)
         except FileExistsError as error:
+            if not os.path.lexists(session.root):  # what is there is a file in place of a folder above it
+                raise NotADirectoryError(errno.ENOTDIR, "Not a directory", error.filename) from error
             raise SessionExists(session_id) from error
         with locked(_state_lock(session), wait=True):
             if (session.root / _STATE).exists():
