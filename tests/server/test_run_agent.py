@@ -17,6 +17,7 @@ import pytest
 
 from queenright.cli.conversation import Progress
 from queenright.runtime.events import AgentEvent, EventType
+from queenright.runtime.storage.files import locked
 from tests.runtime.agents import TALKER, TALKS, adder, chatter, circler, folder_of, talker
 
 PROGRAM = str(Path(sys.executable).with_name("queenright"))
@@ -88,8 +89,130 @@ def test_an_input_that_is_missing_is_said_with_the_way_out(tmp_path: Path) -> No
 
     said = "  node 'add' failed: it needs 'a', which nobody has set; there is: b"
     assert said in done.stdout.splitlines()
-    again = """queenright run agent --storage here --input '{"a": ..., "b": ...}'"""
-    assert done.stderr == f"Begin anew with what it needs: {again}\n"
+    session = done.stdout.split()[1]
+    again = f"queenright run agent --session {session} --storage here --input"
+    assert done.stderr == f"""Begin anew with what it needs: {again} '{{"a": ...}}'\n"""
+    resumed = run(tmp_path, "--resume", session)
+    assert resumed.stderr == done.stderr
+    mended = run(tmp_path, "--session", session, "--input", '{"a": 1}')
+    assert "  sum: 3" in mended.stdout.splitlines()
+
+
+def test_a_session_that_another_writes_in_is_left_to_it(tmp_path: Path) -> None:
+    path = adder(tmp_path / "agent", "def add(a, b):\n    return a / b\n")
+    session = run(tmp_path, "--input", '{"a": 1, "b": 0}').stdout.split()[1]
+    (path / "functions.py").write_text("def add(a, b):\n    return a + b\n", encoding="utf-8")
+    folder = tmp_path / "here" / "sessions" / session
+    with locked(folder / ".lock", wait=False):
+        done = run(tmp_path, "--session", session, "--input", '{"a": 1, "b": 2}')
+
+    assert done.returncode == 1
+    assert f"Session '{session}' is busy" in done.stdout
+    assert "Traceback" not in done.stderr
+    assert "--resume" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("storage", "limit", "why"),
+    [
+        ("a_file", "", "Not a directory"),
+        ("a_file/x", "", "Not a directory"),
+        ("/proc/nowhere", "", "No such file or directory"),
+        ("here", "ulimit -f 0;", "File too large"),  # as a full disk: nothing can be written
+    ],
+)
+@pytest.mark.parametrize("as_json", ["", "--json"])
+def test_a_storage_that_cannot_be_used_is_said_without_a_traceback(
+    tmp_path: Path, storage: str, limit: str, why: str, as_json: str
+) -> None:
+    adder(tmp_path / "agent")
+    (tmp_path / "a_file").write_text("", encoding="utf-8")
+
+    done = shell(
+        tmp_path,
+        f"{limit} {PROGRAM} run agent --storage {storage} --no-telemetry {as_json} "
+        """--input '{"a": 1, "b": 2}'""",
+    )
+
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert f"the storage {storage} cannot be used: {why}" in done.stdout
+    assert "--resume" not in done.stdout + done.stderr
+
+
+def shell(cwd: Path, script: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", "-c", script], cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+
+
+PRINTS = """
+import os, subprocess, sys
+print("while it is loaded")
+
+def add(a, b):
+    print("printed")
+    os.write(1, b"written\\n")
+    subprocess.run(["echo", "by a child"], check=True)
+    sys.stdout.write("and left behind")
+    return a + b
+"""
+
+
+def test_stdout_is_the_result_alone_whatever_the_agent_prints(tmp_path: Path) -> None:
+    adder(tmp_path / "agent", PRINTS)
+
+    done = run(tmp_path, "--json", "--input", '{"a": 1, "b": 2}')
+
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["outputs"] == {"sum": 3}
+    for words in ("while it is loaded", "printed", "written", "by a child", "and left behind"):
+        assert words in done.stderr
+
+
+@pytest.mark.parametrize(("b", "code"), [(2, 0), (0, 1)])
+@pytest.mark.parametrize(
+    "reader", ["2>errors | head -1", "2>&1 | head -1", "2>errors | true", "--json 2>errors | true"]
+)
+def test_nobody_who_reads_on_changes_nothing_of_the_run(
+    tmp_path: Path, b: int, code: int, reader: str
+) -> None:
+    adder(tmp_path / "agent", "def add(a, b):\n    print('x' * 99999, flush=True)\n    return a / b\n")
+    given = json.dumps({"a": 1, "b": b})
+
+    command = f"{PROGRAM} run agent --storage here --no-telemetry --input '{given}'"
+
+    done = shell(tmp_path, f"{command} {reader}; exit ${{PIPESTATUS[0]}}")
+
+    errors = tmp_path / "errors"
+    said = errors.read_text(encoding="utf-8") if errors.exists() else ""
+    assert done.returncode == code
+    assert "Broken" not in done.stdout + done.stderr + said
+    assert "Traceback" not in done.stdout + done.stderr + said
+
+
+@pytest.mark.parametrize("as_json", ["", "--json"])
+def test_a_result_that_is_lost_on_a_full_disk_is_no_success(tmp_path: Path, as_json: str) -> None:
+    adder(tmp_path / "agent")
+    command = f"{PROGRAM} run agent --storage here --no-telemetry {as_json}"
+
+    done = shell(tmp_path, f"""{command} --input '{{"a": 1, "b": 2}}' >/dev/full""")
+
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        "queenright: The result could not be written to stdout: No space left on device."
+    )
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", ">&- --json", "2>&- --json"])
+def test_a_stream_that_is_closed_changes_nothing_of_the_run(tmp_path: Path, closed: str) -> None:
+    adder(tmp_path / "agent")
+    command = f"{PROGRAM} run agent --storage here --no-telemetry"
+
+    done = shell(tmp_path, f"""{command} --input '{{"a": 1, "b": 2}}' {closed}""")
+
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -160,6 +283,43 @@ def test_a_second_signal_ends_the_program_at_once_and_says_how_to_go_on(
     assert running.returncode == code
     assert said == f"Stopped at once; the session can be resumed. Go on with: {resume}\n"
     assert "  sum: 3" in done.stdout.splitlines(), done.stderr
+
+
+HELD_UP = """
+import asyncio
+
+def hold():
+    open("begun", "w").close()
+    open("go").close()
+
+async def add(a, b):
+    await asyncio.to_thread(hold)
+    return a + b
+"""
+
+
+@pytest.mark.parametrize("nohup", [False, True])
+def test_a_terminal_that_is_closed_pauses_the_run_unless_it_is_to_go_on(tmp_path: Path, nohup: bool) -> None:
+    adder(tmp_path / "agent", HELD_UP)
+    for name in ("begun", "go"):
+        os.mkfifo(tmp_path / name)
+    command = [PROGRAM, "run", "agent", "--storage", "here", "--no-telemetry", "--input", '{"a": 1, "b": 2}']
+    with subprocess.Popen(
+        [*(["nohup"] if nohup else []), *command],
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as running:
+        (tmp_path / "begun").read_bytes()
+        running.send_signal(signal.SIGHUP)
+        running.send_signal(signal.SIGHUP)
+        (tmp_path / "go").write_bytes(b"")
+        out, errors = (text.decode() for text in running.communicate())
+
+    assert running.returncode == (0 if nohup else 1), errors
+    assert ("completed" if nohup else "paused") in out.splitlines()
+    assert ("Paused. Go on with: " in errors) is not nohup
 
 
 class Collector(BaseHTTPRequestHandler):
@@ -240,14 +400,14 @@ def event(type_: EventType, node: str = "work", **data: Any) -> AgentEvent:
 def test_an_event_is_one_line_or_none(shown: AgentEvent, line: str) -> None:
     out = io.StringIO()
 
-    Progress(out).show(shown)
+    Progress(out, "g").show(shown)
 
     assert out.getvalue() == line
 
 
 def test_words_that_came_piece_by_piece_are_not_said_again_as_the_question() -> None:
     out = io.StringIO()
-    progress = Progress(out)
+    progress = Progress(out, "g")
 
     for piece in ("Who ", "are you?"):
         progress.show(event(EventType.CLIENT_OUTPUT_DELTA, text=piece))
@@ -258,9 +418,34 @@ def test_words_that_came_piece_by_piece_are_not_said_again_as_the_question() -> 
     assert progress.asked.qsize() == 2
 
 
+def test_whose_words_they_are_is_said_where_several_speak() -> None:
+    out = io.StringIO()
+    progress = Progress(out, "g", names=True)
+
+    progress.show(event(EventType.CLIENT_OUTPUT_DELTA, "one", text="Good "))
+    progress.show(event(EventType.CLIENT_OUTPUT_DELTA, "one", text="day.\n"))
+    progress.show(event(EventType.TOOL_CALL_COMPLETED, "one", tool="look", outcome="ok"))
+    progress.show(event(EventType.CLIENT_OUTPUT_DELTA, "one", text="I looked"))
+    progress.show(event(EventType.CLIENT_OUTPUT_DELTA, "two", text="So did I"))
+    progress.show(event(EventType.CLIENT_INPUT_REQUESTED, "one", question="And you?"))
+
+    assert out.getvalue() == ("one: Good day.\none: look ok\none: I looked\ntwo: So did I\none: And you?\n")
+
+
+def test_another_graph_is_told_by_its_name() -> None:
+    out = io.StringIO()
+    progress = Progress(out, "mine")
+
+    progress.show(event(EventType.EXECUTION_STARTED, ""))
+    progress.show(event(EventType.CLIENT_OUTPUT_DELTA, "one", text="Good day."))
+    progress.show(event(EventType.TOOL_CALL_COMPLETED, "two", tool="look", outcome="ok"))
+
+    assert out.getvalue() == "g: session s1\ng/one: Good day.\ng/two: look ok\n"
+
+
 def test_what_a_model_says_cannot_steer_the_terminal() -> None:
     out = io.StringIO()
 
-    Progress(out).show(event(EventType.CLIENT_OUTPUT_DELTA, text="a\x1b[2Jb\rc\x9bd\te\n"))
+    Progress(out, "g").show(event(EventType.CLIENT_OUTPUT_DELTA, text="a\x1b[2Jb\rc\x9bd\te\n"))
 
     assert out.getvalue() == "a[2Jbcd\te\n"

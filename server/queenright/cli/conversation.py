@@ -25,6 +25,8 @@ class Progress:
 
     Args:
         out: Where to.
+        graph_id: The agent's graph; what comes of another says of which.
+        names: Whether several of its nodes speak, so that whose words they are must be said.
     """
 
     types: Final = frozenset(
@@ -41,30 +43,51 @@ class Progress:
         }
     )
 
-    def __init__(self, out: IO[str]) -> None:
+    def __init__(self, out: IO[str], graph_id: str, *, names: bool = False) -> None:
         self.asked: asyncio.Queue[AgentEvent] = asyncio.Queue()
         """Each time that a node begins to wait for a user."""
         self._out = out
+        self._graph_id = graph_id
+        self._names = names
+        self._speaker = ""
         self._said = ""
-        """What was said since the last line that was not the agent's own words."""
+        """What the speaker said since the last line that was not their own words."""
 
     def show(self, event: AgentEvent) -> None:
         """Show one event."""
+        name = self._name(event)
         if event.type is EventType.CLIENT_OUTPUT_DELTA:
-            text = plain(str(event.data.get("text", "")))
-            self._said += text
-            self._out.write(text)
-            self._out.flush()
+            self._speech(name, plain(str(event.data.get("text", ""))))
         elif event.type is EventType.CLIENT_INPUT_REQUESTED:
             question = plain(str(event.data.get("question") or ""))
-            if question.strip() and question.strip() not in self._said:
-                self._line(question)
+            heard = self._said if name == self._speaker else ""
+            if question.strip() and question.strip() not in heard:
+                self._line(self._label(name) + question)
             self._end_of_speech()
             self.asked.put_nowait(event)
         else:
-            line = _told(event)
+            line = _told(event, name)
             if line:
                 self._line(plain(line))
+
+    def _name(self, event: AgentEvent) -> str:
+        own = event.graph_id == self._graph_id
+        return event.node_id if own else "/".join(filter(None, (event.graph_id, event.node_id)))
+
+    def _label(self, name: str) -> str:
+        return f"{plain(name)}: " if self._names or "/" in name else ""
+
+    def _speech(self, name: str, text: str) -> None:
+        if not text:
+            return
+        if name != self._speaker:
+            self._end_of_speech()
+        if not self._said:
+            self._out.write(self._label(name))
+        self._speaker = name
+        self._said += text
+        self._out.write(text)
+        self._out.flush()
 
     def _line(self, line: str) -> None:
         self._end_of_speech()
@@ -76,14 +99,16 @@ class Progress:
         self._said = ""
 
 
-def _told(event: AgentEvent) -> str:
+def _told(event: AgentEvent, node: str) -> str:
     """Return an event as a line, or nothing."""
-    data, node = event.data, event.node_id
+    data = event.data
+    # The agent's own runs are no node's; those of another graph are told as that graph's.
+    whose = f"{node}: " if node else ""
     match event.type:
         case EventType.EXECUTION_STARTED:
-            return f"session {event.session_id}"
+            return f"{whose}session {event.session_id}"
         case EventType.EXECUTION_RESUMED:
-            return "taken up where it was"
+            return f"{whose}taken up where it was"
         case EventType.TOOL_CALL_COMPLETED:
             error = f": {data['error']}" if data.get("error") else ""
             return f"{node}: {data.get('tool')} {data.get('outcome')}{error}"

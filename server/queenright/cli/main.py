@@ -1,7 +1,7 @@
 """
 `queenright`: commands and their options.
 
-Exit codes: 0 it went well, 1 the answer is no (or it failed), 2 the command was misused.
+Exit codes: 0 it went well, 1 the answer is no (or it failed, or was paused), 2 the command was misused.
 """
 
 from __future__ import annotations
@@ -164,7 +164,8 @@ def run(
     telemetry: Annotated[bool, typer.Option(help="Send telemetry to OTEL_EXPORTER_OTLP_ENDPOINT.")] = True,
 ) -> None:
     """Run one agent in the terminal. Ctrl-C pauses it and says how to go on."""
-    from queenright.cli.run_agent import Misuse, RunOptions, run_agent
+    from queenright.cli.run_agent import run_agent
+    from queenright.cli.run_options import Misuse, RunOptions
 
     options = RunOptions(
         path=path,

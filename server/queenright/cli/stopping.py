@@ -1,8 +1,9 @@
-"""Ctrl-C and SIGTERM: the first puts a run by, the second ends the program."""
+"""Ctrl-C, SIGTERM and SIGHUP: the first puts a run by, the second ends the program."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import Final
 from queenright.runtime.events import AgentEvent, EventType
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+"""SIGHUP is one too, but the second may only be the shell's word of what the terminal said already."""
 
 
 class Stopping:
@@ -41,6 +43,9 @@ class Stopping:
         loop = asyncio.get_running_loop()
         for number in SIGNALS:
             loop.add_signal_handler(number, self._first)
+        # Under nohup it is to be ignored.
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            loop.add_signal_handler(signal.SIGHUP, self._first)
 
     def show(self, event: AgentEvent) -> None:
         """Take in which session a run is in."""
@@ -49,6 +54,8 @@ class Stopping:
     def _first(self) -> None:
         self.stop.set()
         loop = asyncio.get_running_loop()
+        loop.remove_signal_handler(signal.SIGHUP)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
         for number in SIGNALS:
             loop.remove_signal_handler(number)
             # Not by the loop: it may be what hangs.
@@ -60,5 +67,6 @@ class Stopping:
         if session_id:
             said += f"; the session can be resumed. Go on with: {self._resume_command(session_id)}"
         # Not by print: the signal may have come in the midst of one.
-        os.write(2, f"{said}\n".encode())
+        with contextlib.suppress(OSError):
+            os.write(2, f"{said}\n".encode())
         os._exit(128 + number)
