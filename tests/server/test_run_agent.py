@@ -170,6 +170,16 @@ def test_stdout_is_the_result_alone_whatever_the_agent_prints(tmp_path: Path) ->
         assert words in done.stderr
 
 
+@pytest.mark.parametrize("kind", ["def", "async def"])
+def test_an_agent_that_ends_the_program_has_not_got_to_its_end(tmp_path: Path, kind: str) -> None:
+    adder(tmp_path / "agent", f"import sys\n\n{kind} add(a, b):\n    sys.exit(0)\n")
+
+    done = run(tmp_path, "--input", '{"a": 1, "b": 2}')
+
+    assert done.returncode == 1
+    assert "queenright: The agent's own code ended the program (sys.exit)" in done.stderr
+
+
 @pytest.mark.parametrize(("b", "code"), [(2, 0), (0, 1)])
 @pytest.mark.parametrize(
     "reader", ["2>errors | head -1", "2>&1 | head -1", "2>errors | true", "--json 2>errors | true"]

@@ -58,11 +58,13 @@ def run_agent(options: RunOptions) -> int:
         raise Misuse(f"There is no entry point {options.entry_point!r}; there are: {', '.join(entries)}.")
     try:
         result = asyncio.run(_run(runner, options, given))
-    except OSError as error:
-        said = error.strerror or str(error)
+    except SystemExit as error:
+        # Its exit code would be taken for the run's.
         raise QueenrightError(
-            f"The storage {runner.storage} cannot be used: {said}: {error.filename}"
+            "The agent's own code ended the program (sys.exit); let it raise an exception instead."
         ) from error
+    except OSError as error:
+        raise QueenrightError(f"The storage {runner.storage} cannot be used: {error}") from error
     ending = Ending.of(runner, result, options)
     _tell(ending, results)
     return 0 if result.succeeded else 1
