@@ -649,3 +649,43 @@ async def test_a_loop_that_nobody_bounded_ends_some_time(bench: Bench) -> None:
 
     assert node.max_node_visits == 1000
     assert "was visited 1000 times; raise max_node_visits" in result.error
+
+
+@pytest.mark.parametrize(
+    "fault", [SystemExit(3), KeyboardInterrupt(), BaseException("odd"), asyncio.CancelledError()]
+)
+@pytest.mark.parametrize("plain", [True, False])
+async def test_whatever_a_function_raises_ends_its_node_and_nothing_else(
+    bench: Bench, fault: BaseException, plain: bool
+) -> None:
+    def sync() -> None:
+        raise fault
+
+    async def coroutine() -> None:
+        raise fault
+
+    await bench.load(function("a"), functions={"a": sync if plain else coroutine})
+
+    result = await bench.run()
+
+    assert result.status is SessionStatus.FAILED
+    assert type(fault).__name__ in result.error
+    assert (await bench.run()).status is SessionStatus.FAILED
+
+
+async def test_a_secret_in_an_error_that_nobody_foresaw_is_in_no_log(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken(ScriptedModel):
+        @property
+        def name(self) -> str:  # type: ignore[override]
+            raise LookupError("token=s3cretvalue")
+
+    bench.model = Broken()
+    await bench.load(NodeSpec(id="a", system_prompt="Find."))
+
+    result = await bench.run(message="x")
+
+    assert result.status is SessionStatus.FAILED
+    assert "s3cretvalue" not in result.error + caplog.text
+    assert "LookupError" in caplog.text

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import threading
+import traceback
 from collections.abc import Iterable, Mapping
 from typing import Final
 from urllib.parse import quote
@@ -187,3 +188,8 @@ def _after_hidden(text: str, start: int, hidden: Iterable[str]) -> int:
         if found >= 0:
             start = max(start, found + len(form))
     return start
+
+
+def masked_traceback(error: BaseException, limit: int = 10_000) -> str:
+    """Return an error with its traceback for a log, with secrets masked; the end of it, if it is long."""
+    return redact("".join(traceback.format_exception(error)).rstrip(), limit)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal
 
-from queenright.instrumentation.redaction import redact
+from queenright.instrumentation.redaction import masked_traceback, redact
 from queenright.runtime.deadline import all_ended
 from queenright.runtime.events import EventType
 from queenright.runtime.graphs.goal import GoalProgress, progress
@@ -301,7 +301,7 @@ class GraphExecutor:
             return await self._talk(spec, pending, given)
         except Exception as error:
             if not isinstance(error, MissingInput | MemoryRefused):
-                _log.exception("node %s of %s failed", spec.id, self._key)
+                _log.error("node %s of %s failed: %s", spec.id, self._key, masked_traceback(error))
             return NodeResult(outcome="failed", error=redact(str(error)), error_type=type(error).__name__)
 
     def _inputs(self, spec: NodeSpec, pending: PendingNode) -> dict[str, Any]:

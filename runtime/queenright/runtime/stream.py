@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from queenright.instrumentation import Worker
 from queenright.instrumentation.errors import QueenrightError
-from queenright.instrumentation.redaction import redact
+from queenright.instrumentation.redaction import masked_traceback, redact
 from queenright.runtime.bus import Subscription
 from queenright.runtime.deadline import all_ended
 from queenright.runtime.events import AgentEvent, EventType
@@ -314,7 +314,7 @@ class ExecutionStream:
         if isinstance(fault, QueenrightError | OSError):
             _log.error(f"{what}: %s", self.id, redact(str(fault)))
         else:
-            _log.error(what, self.id, exc_info=fault)
+            _log.error(f"{what}: %s", self.id, masked_traceback(fault))
 
     def _free(self, opening: _Opening) -> None:
         """Let others into the session: at once, or when the threads that still work for it have ended."""

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from queenright.instrumentation.names import Verdict, WaitingReason
 from queenright.instrumentation.redaction import redact
-from queenright.runtime.deadline import Sleep
+from queenright.runtime.deadline import Sleep, alone
 from queenright.runtime.events import Clock, EventType
 from queenright.runtime.graphs.graph import NodeSpec
 from queenright.runtime.llm.model import LLMProvider, Message, ModelError, ModelReply, ToolSpec
@@ -362,12 +362,12 @@ class EventLoopNode:
             user_interaction_count=cursor.user_interaction_count,
             messages=visit.conversation.messages,
         )
-        try:
-            return await self._judge.judge(turn)
-        except (ModelError, TimeoutError, Stopped):
-            raise
-        except Exception as error:
-            raise JudgeFailed(error) from error
+        judgement, fault = await alone(self._judge.judge(turn))
+        if isinstance(fault, ModelError | TimeoutError | Stopped):
+            raise fault
+        if judgement is None:
+            raise JudgeFailed(fault or TypeError("it gave no judgement")) from fault
+        return judgement
 
     def _ending(self, judgement: Judgement, move: Move) -> NodeResult | None:
         """Return how the visit ends if this was its last turn."""

@@ -9,7 +9,7 @@ from typing import Any
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.names import Verdict
 from queenright.instrumentation.redaction import redact
-from queenright.runtime.deadline import Sleep, within
+from queenright.runtime.deadline import Sleep, alone, within
 from queenright.runtime.events import EventType
 from queenright.runtime.graphs.graph import NodeSpec
 from queenright.runtime.memory import SharedMemory
@@ -20,6 +20,13 @@ from queenright.runtime.tooling.tool_threads import ToolThreads
 
 NodeFunction = Callable[..., Any]
 """What a function node runs: its inputs come as keyword arguments."""
+
+
+class FunctionFailed(QueenrightError):
+    """Stands for what a function raised that would have ended more than its node: a ``SystemExit``, say."""
+
+    def __init__(self, fault: BaseException) -> None:
+        super().__init__(f"{type(fault).__name__}: {fault}")
 
 
 class WrongOutput(QueenrightError):
@@ -59,7 +66,10 @@ async def call_function(
                 work = function(**arguments)
             else:
                 work = threads.run(reporter.origin.session_id, lambda: function(**arguments))
-            value = await within(spec.function_timeout_seconds, work, sleep)
+            # Innermost, or a SystemExit would end the loop.
+            value, fault = await within(spec.function_timeout_seconds, alone(work), sleep)
+            if fault is not None:
+                raise fault if isinstance(fault, Exception) else FunctionFailed(fault)
             outputs = _outputs(spec, value)
             step.verdict(Verdict.ACCEPT)
         result = NodeResult(outcome="done", outputs=outputs, turns=1, verdicts=(Verdict.ACCEPT.value,))

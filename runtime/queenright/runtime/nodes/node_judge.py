@@ -25,7 +25,7 @@ said to everybody who looks on. Raises ModelError or TimeoutError if there is no
 class JudgeFailed(QueenrightError):
     """Raised when a node's judge broke, so that there is no verdict."""
 
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, error: BaseException) -> None:
         super().__init__(f"its judge failed: {type(error).__name__}: {error}")
 
 
