@@ -1,10 +1,10 @@
 """
 The monitor: every worker's vital signs, and who has to be looked at when.
 
-It does no I/O and reads no clock. Events go in, and what the monitor has to say about
-them comes out as events. A worker's next possible transition is a deadline in a heap;
-an event moves the deadline lazily (it is looked at again when it comes up), so that an
-event costs next to nothing and an idle worker nothing at all.
+It does no I/O and reads no clock: events go in, and what there is to say about them comes out as
+events. A heap holds, for each worker, the earliest moment at which it could change by doing nothing.
+What the worker does nearly always puts that off, so the entry is left alone until it comes up and is looked
+at anew then: an event costs next to nothing, and an idle worker nothing at all.
 """
 
 from __future__ import annotations
