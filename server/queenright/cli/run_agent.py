@@ -58,11 +58,6 @@ def run_agent(options: RunOptions) -> int:
         raise Misuse(f"There is no entry point {options.entry_point!r}; there are: {', '.join(entries)}.")
     try:
         result = asyncio.run(_run(runner, options, given))
-    except SystemExit as error:
-        # Its exit code would be taken for the run's.
-        raise QueenrightError(
-            "The agent's own code ended the program (sys.exit); let it raise an exception instead."
-        ) from error
     except OSError as error:
         raise QueenrightError(f"The storage {runner.storage} cannot be used: {error}") from error
     ending = Ending.of(runner, result, options)
