@@ -18,7 +18,7 @@ from queenright.runtime.execution import ExecutionResult
 from queenright.runtime.graphs.goal import Goal, SuccessCriterion
 from queenright.runtime.graphs.graph import EdgeSpec, EntryPointSpec, GraphSpec, NodeSpec
 from queenright.runtime.llm.model import ModelReply
-from queenright.runtime.storage.checkpoint_store import CheckpointStore
+from queenright.runtime.storage.checkpoint_store import CheckpointNotFound, CheckpointStore
 from queenright.runtime.storage.files import Disk
 from queenright.runtime.storage.session_store import SessionState, SessionStatus
 from tests.runtime.conftest import FakeTime, ScriptedModel, calls
@@ -559,11 +559,33 @@ async def test_a_checkpoint_that_is_not_there_is_named(bench: Bench) -> None:
     await bench.load(function("a"), functions={"a": lambda: None})
     first = await bench.run()
 
-    again = await bench.runtime.resume(first.session_id, checkpoint_id="0000000099-x")
+    with pytest.raises(CheckpointNotFound, match="0000000099-x"):
+        await bench.runtime.resume(first.session_id, checkpoint_id="0000000099-x")
+
+
+async def test_a_checkpoint_takes_up_the_run_that_it_is_of(bench: Bench) -> None:
+    """Though another run was in the session since."""
+    spec = GraphSpec(
+        id="g",
+        nodes=(function("a", gives="x"), function("b", gives="y"), function("o", gives="z")),
+        edges=(EdgeSpec(source="a", target="b"),),
+        entry_points=(EntryPointSpec(id="e", node_id="a"), EntryPointSpec(id="other", node_id="o")),
+    )
+    functions = {"a": lambda: 1, "b": lambda: 2, "o": lambda: 3}
+    bench.runtime.add_graph(spec, functions=functions, agent_id="bee", primary=True)
+    await bench.runtime.start()
+    first = await bench.run()
+    store = CheckpointStore(bench.folder(first) / "checkpoints", clock=bench.time, ids=lambda: "")
+    oldest = store.list_checkpoints()[-1]
+    other = await bench.runtime.trigger("other", session_id=first.session_id)
+    await bench.runtime.wait(other)
+
+    again = await bench.runtime.resume(first.session_id, checkpoint_id=oldest.checkpoint_id)
     result = await bench.runtime.wait(again)
 
-    assert result.status is SessionStatus.FAILED
-    assert "0000000099-x" in result.error
+    assert (again, result.entry_point, result.path) == (first.execution_id, "e", ("a", "b"))
+    runs = bench.state(result).executions
+    assert (runs["g::e"].execution_id, runs["g::other"].execution_id) == (first.execution_id, other)
 
 
 @pytest.mark.parametrize(

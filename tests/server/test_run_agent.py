@@ -460,3 +460,21 @@ def test_what_a_model_says_cannot_steer_the_terminal() -> None:
     Progress(out, "g").show(event(EventType.CLIENT_OUTPUT_DELTA, text="a\x1b[2Jb\rc\x9bd\te\n"))
 
     assert out.getvalue() == "a[2Jbcd\te\n"
+
+
+@pytest.mark.parametrize("option", ["--storage", "--config"])
+def test_an_empty_path_is_a_mistake_and_not_this_folder(tmp_path: Path, option: str) -> None:
+    """As a script's unset variable gives it."""
+    adder(tmp_path / "agent")
+
+    done = subprocess.run(
+        [PROGRAM, "run", "agent", option, "", "--input", "{}"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 2
+    assert "it is empty" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["agent"]

@@ -29,8 +29,9 @@ from queenright.runtime.nodes.guard import GuardFactory
 from queenright.runtime.nodes.node_judge import NodeJudge
 from queenright.runtime.parts import LoadedGraph, Surroundings
 from queenright.runtime.sessions import Sessions
+from queenright.runtime.storage.checkpoint_store import CheckpointStore
 from queenright.runtime.storage.files import Disk
-from queenright.runtime.storage.session_state import SessionState
+from queenright.runtime.storage.session_state import ExecutionState, SessionState
 from queenright.runtime.storage.session_store import SessionStatus, SessionStore
 from queenright.runtime.stream import Entry, ExecutionStream
 from queenright.runtime.tooling.tools import Tool, ToolRegistry
@@ -333,33 +334,43 @@ class AgentRuntime:
         Args:
             session_id: The session.
             graph_id: Whose session; without, the active graph's.
-            checkpoint_id: Go back to this checkpoint first.
+            checkpoint_id: Take up the run that this checkpoint is of, as it was then.
 
         Raises:
             SessionNotFound: There is no such session.
+            CheckpointNotFound: There is no such checkpoint.
+            CheckpointBroken: The checkpoint cannot be believed.
             GraphError: There is no such graph, nothing to resume, it goes on already, or the runtime is
                 not started.
         """
-        registered = self._find(graph_id)
-        graph, name = registered.graph, registered.graph.spec.id
-        state = await self.disk.run(lambda: self._sessions.state_of(graph, session_id))
-        runs = [run for run in state.executions.values() if run.graph_id == name]
-        open_runs = [run for run in runs if run.status in _RESUMABLE or checkpoint_id]
-        if not open_runs:
-            ended = ", ".join(f"{run.entry_point} {run.status.value}" for run in runs) or "no run"
-            raise GraphError(f"session {session_id!r} has nothing to resume in graph {name!r}: {ended}")
-        last = max(open_runs, key=lambda run: run.updated_at)
-        stream = self.get_stream(last.entry_point, graph_id=name)
+        graph = self._find(graph_id).graph
+        last = await self.disk.run(lambda: self._resumable(graph, session_id, checkpoint_id))
+        stream = self.get_stream(last.entry_point, graph_id=graph.spec.id)
         self._check_started(stream)
         gone = {pending.node_id for pending in last.pending} - {node.id for node in graph.spec.nodes}
-        if gone and checkpoint_id is None:
+        if gone:
             raise GraphError(
                 f"session {session_id!r} cannot be resumed: it was in node {min(gone)!r}, which graph "
-                f"{name!r} has no more; trigger it anew with the session's id, or go back to a checkpoint"
+                f"{graph.spec.id!r} has no more; trigger it anew with the session's id, or go back to a "
+                "checkpoint from before it"
             )
         if any(execution.id == last.execution_id for execution in stream.executions):
             raise GraphError(f"session {session_id!r} need not be resumed: run {last.execution_id!r} goes on")
         return stream.take_up(last.execution_id, session_id, checkpoint_id).id
+
+    def _resumable(self, graph: LoadedGraph, session_id: str, checkpoint_id: str | None) -> ExecutionState:
+        """Return the run to go on with: the checkpoint's, or the newest that is not at its end. Blocks."""
+        session, state = self._sessions.known(graph, session_id)
+        if checkpoint_id is not None:
+            checkpoints = CheckpointStore(session.checkpoints, clock=self._around.clock, ids=self._around.ids)
+            return checkpoints.load(checkpoint_id).execution
+        name = graph.spec.id
+        runs = [run for run in state.executions.values() if run.graph_id == name]
+        unfinished = [run for run in runs if run.status in _RESUMABLE]
+        if not unfinished:
+            ended = ", ".join(f"{run.entry_point} {run.status.value}" for run in runs) or "no run"
+            raise GraphError(f"session {session_id!r} has nothing to resume in graph {name!r}: {ended}")
+        return max(unfinished, key=lambda run: run.updated_at)
 
     async def wait(self, execution_id: str) -> ExecutionResult:
         """

@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal
 
+from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.redaction import masked_traceback, redact
 from queenright.runtime.deadline import all_ended
 from queenright.runtime.events import EventType
 from queenright.runtime.graphs.goal import GoalProgress, progress
 from queenright.runtime.graphs.graph import NodeSpec
-from queenright.runtime.memory import MemoryRefused, SharedMemory
+from queenright.runtime.memory import SharedMemory
 from queenright.runtime.nodes.cursor import NodeCursor
 from queenright.runtime.nodes.event_loop import EventLoopNode, NodeResult
 from queenright.runtime.nodes.function_node import call_function
@@ -300,7 +301,8 @@ class GraphExecutor:
                 )
             return await self._talk(spec, pending, given)
         except Exception as error:
-            if not isinstance(error, MissingInput | MemoryRefused):
+            # The words of an OSError (a full disk, say) are all that is needed to mend it.
+            if not isinstance(error, QueenrightError | OSError):
                 _log.error("node %s of %s failed: %s", spec.id, self._key, masked_traceback(error))
             return NodeResult(outcome="failed", error=redact(str(error)), error_type=type(error).__name__)
 
@@ -477,7 +479,7 @@ class GraphExecutor:
         return {key: outputs[key] for key in spec.output_keys if key in outputs}
 
 
-class MissingInput(Exception):
+class MissingInput(QueenrightError):
     """Raised inside a run for a node whose input keys are not all set."""
 
 

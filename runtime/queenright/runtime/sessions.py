@@ -53,9 +53,9 @@ class Sessions:
         new = graph.store.create(graph_id=graph.spec.id, entry_point=entry.id, agent_id=graph.agent_id)
         return new, graph.store
 
-    def state_of(self, graph: LoadedGraph, session_id: str) -> SessionState:
+    def known(self, graph: LoadedGraph, session_id: str) -> tuple[Session, SessionState]:
         """
-        Return the state of a session that a graph has run in: one of its own, or one that it shares.
+        Return a session that a graph has run in, one of its own or one that it shares, and its state.
 
         Raises:
             SessionNotFound: There is none.
@@ -63,13 +63,12 @@ class Sessions:
             FileUnusable: Its state cannot be read.
         """
         try:
-            return graph.store.read_state(session_id)
+            return graph.store.open(session_id), graph.store.read_state(session_id)
         except SessionNotFound:
-            try:
-                return self._main.read_state(session_id)
-            except SessionNotFound:
-                pass
-            raise
+            shared = self._shared(graph, session_id)
+            if shared is None:
+                raise
+            return shared[0], self._main.read_state(session_id)
 
     def _shared(self, graph: LoadedGraph, session_id: str | None) -> tuple[Session, SessionStore] | None:
         """Return the primary graph's session as ``graph`` sees it; None if there is none to share."""

@@ -89,6 +89,7 @@ class Ending:
         if result.goal is not None and result.succeeded:
             unmet = [name for name, state in result.goal.criteria.items() if state != "met"]
             rest = f", not met: {', '.join(unmet)}" if unmet else ""
+            rest += f", violated: {', '.join(result.goal.violated)}" if result.goal.violated else ""
             print(f"  goal: {result.goal.fraction:.0%}{rest}", file=out)
         if self.state is not None:
             print(f"Session {result.session_id} in {self._folder}", file=out)

@@ -24,11 +24,29 @@ config = typer.Typer(help="The settings.", no_args_is_help=True)
 app.add_typer(audit, name="audit")
 app.add_typer(config, name="config")
 
+
+def _path(text: str) -> Path:
+    """Return a path; an empty one is a script's unset variable, and not the current folder."""
+    if not text.strip():
+        raise typer.BadParameter("it is empty; name a path, or leave the option out")
+    return Path(text)
+
+
 Config = Annotated[
-    Path | None, typer.Option("--config", "-c", help="Settings file; queenright.yaml if there is one.")
+    Path | None,
+    typer.Option(
+        "--config",
+        "-c",
+        parser=_path,
+        metavar="PATH",
+        help="Settings file; queenright.yaml if there is one.",
+    ),
 ]
 Storage = Annotated[
-    Path | None, typer.Option(help="Folder of the database and logs; .queenright by default.")
+    Path | None,
+    typer.Option(
+        parser=_path, metavar="PATH", help="Folder of the database and logs; .queenright by default."
+    ),
 ]
 PortOption = Annotated[int | None, typer.Option("--port", help="Port of the API and status page (8420).")]
 OtlpPort = Annotated[int | None, typer.Option(help="Port that agents send telemetry to (4318).")]
@@ -151,7 +169,10 @@ def run(
         str | None, typer.Option(help="litellm model, or scripted:FILE, in place of the agent's own.")
     ] = None,
     storage: Annotated[
-        Path | None, typer.Option(help="Folder of its sessions; ~/.queenright/agents/NAME by default.")
+        Path | None,
+        typer.Option(
+            parser=_path, metavar="PATH", help="Folder of its sessions; ~/.queenright/agents/NAME by default."
+        ),
     ] = None,
     session: Annotated[
         str | None, typer.Option(metavar="ID", help="Begin in this session, with what it knows.")
