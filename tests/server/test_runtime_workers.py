@@ -226,7 +226,10 @@ async def test_a_worker_that_goes_in_circles_is_found_ticketed_and_told_once_as_
     assert sorted(told) == ["ours", "theirs"]
     assert len(await service.tickets.history()) == 2
     assert (ours.kind, ours.severity) == (theirs.kind, theirs.severity) == ("doom_loop", "medium")
-    assert ours.evidence_snippet == theirs.evidence_snippet
+    for ticket in (ours, theirs):
+        # How often, is a matter of when the judge looked.
+        assert ticket.evidence_snippet.startswith("search was called ")
+        assert ticket.evidence_snippet.endswith(" times with the same arguments and result in a row")
     assert (ours.worker_graph_id, ours.worker_node_id) == ("hive", "search")
     assert ours.status is TicketStatus.INTERVENING
 
