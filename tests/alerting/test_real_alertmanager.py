@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 
@@ -182,10 +183,16 @@ async def test_an_inhibition_inhibits_what_it_should_and_nothing_else(
 ) -> None:
     client = AlertmanagerClient()
     await client.post_alerts(alertmanager.address, [a for a in (source, target, other) if a])
-    found = await client.alerts(alertmanager.address)
+    inhibited: set[str] = set()
+    # Alertmanager takes an alert in first, and looks at what it inhibits a moment later.
+    for _ in range(200):
+        found = await client.alerts(alertmanager.address)
+        inhibited = {json.dumps(a["labels"], sort_keys=True) for a in found if a["status"]["inhibitedBy"]}
+        if inhibited:
+            break
+        await asyncio.sleep(0.05)
     await client.aclose()
 
-    inhibited = {json.dumps(a["labels"], sort_keys=True) for a in found if a["status"]["inhibitedBy"]}
     assert len(found) == (3 if other else 2)
     assert inhibited == {json.dumps(target.labels, sort_keys=True)}
 
