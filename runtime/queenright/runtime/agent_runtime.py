@@ -22,14 +22,14 @@ from queenright.runtime.deadline import Sleep
 from queenright.runtime.events import Clock, EventType
 from queenright.runtime.execution import Execution, ExecutionResult, Trigger
 from queenright.runtime.graphs.goal import Goal, GoalProgress
-from queenright.runtime.graphs.graph import EntryPointSpec, GraphSpec, NodeSpec
+from queenright.runtime.graphs.graph import EntryPointSpec, GraphSpec
 from queenright.runtime.llm.model import LLMProvider
 from queenright.runtime.nodes.function_node import NodeFunction
 from queenright.runtime.nodes.guard import GuardFactory
 from queenright.runtime.nodes.node_judge import NodeJudge
 from queenright.runtime.parts import LoadedGraph, Surroundings
 from queenright.runtime.sessions import Sessions
-from queenright.runtime.storage.checkpoint_store import CheckpointStore
+from queenright.runtime.storage.checkpoint_store import Checkpoint, CheckpointStore
 from queenright.runtime.storage.files import Disk
 from queenright.runtime.storage.session_state import ExecutionState, SessionState
 from queenright.runtime.storage.session_store import SessionStatus, SessionStore
@@ -344,7 +344,7 @@ class AgentRuntime:
                 not started.
         """
         graph = self._find(graph_id).graph
-        last = await self.disk.run(lambda: self._resumable(graph, session_id, checkpoint_id))
+        last, checkpoint = await self.disk.run(lambda: self._resumable(graph, session_id, checkpoint_id))
         stream = self.get_stream(last.entry_point, graph_id=graph.spec.id)
         self._check_started(stream)
         gone = {pending.node_id for pending in last.pending} - {node.id for node in graph.spec.nodes}
@@ -356,21 +356,24 @@ class AgentRuntime:
             )
         if any(execution.id == last.execution_id for execution in stream.executions):
             raise GraphError(f"session {session_id!r} need not be resumed: run {last.execution_id!r} goes on")
-        return stream.take_up(last.execution_id, session_id, checkpoint_id).id
+        return stream.take_up(last.execution_id, session_id, checkpoint).id
 
-    def _resumable(self, graph: LoadedGraph, session_id: str, checkpoint_id: str | None) -> ExecutionState:
+    def _resumable(
+        self, graph: LoadedGraph, session_id: str, checkpoint_id: str | None
+    ) -> tuple[ExecutionState, Checkpoint | None]:
         """Return the run to go on with: the checkpoint's, or the newest that is not at its end. Blocks."""
         session, state = self._sessions.known(graph, session_id)
         if checkpoint_id is not None:
             checkpoints = CheckpointStore(session.checkpoints, clock=self._around.clock, ids=self._around.ids)
-            return checkpoints.load(checkpoint_id).execution
+            checkpoint = checkpoints.load(checkpoint_id)
+            return checkpoint.execution, checkpoint
         name = graph.spec.id
         runs = [run for run in state.executions.values() if run.graph_id == name]
         unfinished = [run for run in runs if run.status in _RESUMABLE]
         if not unfinished:
             ended = ", ".join(f"{run.entry_point} {run.status.value}" for run in runs) or "no run"
             raise GraphError(f"session {session_id!r} has nothing to resume in graph {name!r}: {ended}")
-        return max(unfinished, key=lambda run: run.updated_at)
+        return max(unfinished, key=lambda run: run.updated_at), None
 
     async def wait(self, execution_id: str) -> ExecutionResult:
         """
@@ -582,19 +585,16 @@ def _complete(graph: LoadedGraph, entries: Mapping[str, Entry]) -> None:
             ("tool", node.tools, graph.tools),
             ("function", (node.function,) if node.function else (), graph.functions),
             ("model", (node.model,) if node.model else (), graph.models),
-            ("model", _needed_model(node), {} if graph.model is None else {"": graph.model}),
             ("judge", _named_judge(node.conversation_judge), graph.judges),
         ):
             missing = [one for one in wanted if one not in given]
             if missing:
-                raise GraphError(f"{where} uses {what} {missing[0]!r}, which is not given".replace(" ''", ""))
+                raise GraphError(f"{where} uses {what} {missing[0]!r}, which is not given")
+        if graph.model is None and not node.function and not node.model:
+            raise GraphError(f"{where} uses model, which is not given")
     unknown = entries.keys() - {entry.id for entry in graph.spec.entry_points}
     if unknown:
         raise GraphError(f"graph {name!r} has no entry point {min(unknown)!r}")
-
-
-def _needed_model(node: NodeSpec) -> tuple[str, ...]:
-    return () if node.function or node.model else ("",)
 
 
 def _named_judge(judge: str) -> tuple[str, ...]:

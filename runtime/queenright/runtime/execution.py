@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from queenright.runtime.events import AgentEvent
 from queenright.runtime.graphs.goal import GoalProgress
 from queenright.runtime.nodes.event_loop import NodeResult
+from queenright.runtime.storage.checkpoint_store import Checkpoint
 from queenright.runtime.storage.session_store import SessionStatus
 
 if TYPE_CHECKING:
@@ -64,14 +65,14 @@ class Execution:
         trigger: Trigger,
         session_id: str | None = None,
         resumes: bool = False,
-        checkpoint_id: str | None = None,
+        checkpoint: Checkpoint | None = None,
     ) -> None:
         self.id = id
         self.graph_id = graph_id
         self.trigger = trigger
         self.session_id = session_id
         self.resumes = resumes
-        self.checkpoint_id = checkpoint_id
+        self.checkpoint = checkpoint
         self.ends_as: SessionStatus | None = None
         """How it is to end, once somebody has asked it to."""
         self.ending = False

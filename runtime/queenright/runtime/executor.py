@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -133,9 +134,13 @@ class GraphExecutor:
 
     # -- beginning and end ----------------------------------------------------------------------
 
-    async def begin(self, given: Mapping[str, Any]) -> None:
+    async def begin(self, given: Mapping[str, Any], *, enters: bool) -> None:
         """
         Write down that a run begins, and put what it was given into the memory.
+
+        Args:
+            given: The run's input.
+            enters: Whether the entry node is the next to run, with that as its input; else see ``enter``.
 
         Raises:
             MemoryRefused: What was given is no JSON.
@@ -155,6 +160,8 @@ class GraphExecutor:
                 updated_at=now,
                 input=known,
             )
+            if enters:
+                add_nodes(state.executions[self._key], [(self._entry_node, known)], thread=self._thread)
 
         await self._save(change)
 
@@ -169,21 +176,16 @@ class GraphExecutor:
 
         await self._save(change)
 
-    async def take_up(self, checkpoint_id: str | None = None) -> None:
+    async def take_up(self, checkpoint: Checkpoint | None = None) -> None:
         """
         Go on with a run that was interrupted: its nodes go on from their cursors.
 
         What they had put out and not handed over yet is in the memory from here on.
 
         Args:
-            checkpoint_id: Go back to this checkpoint first; its nodes start anew.
-
-        Raises:
-            CheckpointBroken: The checkpoint cannot be used.
+            checkpoint: Go back to this first; its nodes start anew.
         """
-        checkpoint = None
-        if checkpoint_id is not None:
-            checkpoint = await self._around.disk.run(lambda: self._checkpoints.load(checkpoint_id))
+        if checkpoint is not None:
             await self._rewind(checkpoint)
 
         def change(state: SessionState) -> None:
@@ -437,15 +439,12 @@ class GraphExecutor:
             await self._reporter.checkpoint(checkpoint_id, node_id=node_id)
 
     async def _log_visit(self, running: _Running, result: NodeResult) -> None:
-        verdicts: dict[str, int] = {}
-        for verdict in result.verdicts:
-            verdicts[verdict] = verdicts.get(verdict, 0) + 1
         row = VisitRow(
             execution_id=self._origin.execution_id,
             node_id=running.pending.node_id,
             visit=running.pending.visit,
             outcome=result.outcome,
-            verdicts=verdicts,
+            verdicts=Counter(result.verdicts),
             turns=result.turns,
             tool_calls=result.tool_calls,
             input_tokens=result.input_tokens,

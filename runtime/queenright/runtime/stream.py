@@ -23,6 +23,7 @@ from queenright.runtime.graphs.graph import EntryPointSpec
 from queenright.runtime.nodes.event_loop import EventLoopNode, NodeResult
 from queenright.runtime.nodes.reporting import Origin, Reporter
 from queenright.runtime.parts import LoadedGraph, Surroundings
+from queenright.runtime.storage.checkpoint_store import Checkpoint
 from queenright.runtime.storage.runtime_logger import RuntimeLogger
 from queenright.runtime.storage.session_store import (
     Session,
@@ -154,7 +155,7 @@ class ExecutionStream:
             Execution(id=self._around.ids(), graph_id=self.graph_id, trigger=trigger, session_id=session_id)
         )
 
-    def take_up(self, execution_id: str, session_id: str, checkpoint_id: str | None) -> Execution:
+    def take_up(self, execution_id: str, session_id: str, checkpoint: Checkpoint | None) -> Execution:
         """Queue the continuation of an interrupted run, and return it."""
         return self._enqueue(
             Execution(
@@ -163,7 +164,7 @@ class ExecutionStream:
                 trigger=Trigger(),
                 session_id=session_id,
                 resumes=True,
-                checkpoint_id=checkpoint_id,
+                checkpoint=checkpoint,
             )
         )
 
@@ -250,8 +251,6 @@ class ExecutionStream:
                 value = await self._entry(execution.trigger, self._runner(execution, opening))
             else:
                 run = await self._open(execution, opening)
-                if not execution.resumes:
-                    await run.executor.enter(_input(execution.trigger))
                 await run.executor.run()
         except asyncio.CancelledError:
             task = asyncio.current_task()
@@ -390,9 +389,9 @@ class ExecutionStream:
         )
         about = {"framework": FRAMEWORK, "start_records": True, "entry_point": self.spec.id}
         if execution.resumes:
-            await executor.take_up(execution.checkpoint_id)
+            await executor.take_up(execution.checkpoint)
         else:
-            await executor.begin(_input(execution.trigger))
+            await executor.begin(_input(execution.trigger), enters=self._entry is None)
         opening.opened = _Open(session=session, executor=executor, reporter=reporter)
         await reporter.emit(EventType.EXECUTION_STARTED, about)
         if execution.resumes:
