@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
 Seconds = Annotated[float, Field(gt=0, le=31_536_000)]
+Share = Annotated[float, Field(gt=0, lt=1)]
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 
 
@@ -37,6 +38,32 @@ class HealthCheck(_Block):
     no_tool_call_seconds: Seconds = 900
     consecutive_failures: Count = 3
     """More failures in a row than this make a worker failing."""
+    error_rate: Share = 0.25
+    """A larger share of failed calls and steps than this is degraded."""
+    error_rate_clear: Share = 0.20
+    """It is over when the share is below this: a border value does not flap."""
+    error_window: Annotated[int, Field(ge=4, le=64)] = 20
+    """So many calls and steps back the share is taken."""
+    error_minimum: Count = 8
+    """Of fewer, a share says nothing."""
+    no_tokens_seconds: Seconds = 900
+    """Active, and no token was used: for workers that report tokens."""
+    output_unchanged_seconds: Seconds = 1800
+    output_unchanged_reports: Count = 3
+    """So many reports of the same output in a row, for so long, are no progress."""
+
+    @model_validator(mode="after")
+    def _borders(self) -> HealthCheck:
+        if self.error_rate_clear > self.error_rate:
+            raise ValueError(
+                f"error_rate_clear {self.error_rate_clear} must not be above error_rate {self.error_rate}"
+            )
+        if self.checkpoint_degraded_seconds > self.checkpoint_stale_threshold_seconds:
+            raise ValueError(
+                f"checkpoint_degraded_seconds {self.checkpoint_degraded_seconds:g} must not be above "
+                f"checkpoint_stale_threshold_seconds {self.checkpoint_stale_threshold_seconds:g}"
+            )
+        return self
 
 
 class Stall(_Block):
@@ -109,28 +136,61 @@ class Nudge(_Block):
     """First level of intervention."""
 
     enabled: bool = True
-    max_attempts: Annotated[int, Field(ge=0)] = 3
+    max_attempts: Annotated[int, Field(ge=0, le=100)] = 3
     interval_seconds: Seconds = 600
+    ttl_seconds: Seconds = 600
+    """A nudge that was not fetched by then is thrown away: it would speak of what is over."""
 
 
 class Escalation(_Block):
     """Second level."""
 
     timeout_seconds: Seconds = 900
+    orchestrator: Literal["queen", "webhook", "none"] = "queen"
+    """Who decides between more time, a hand-off and the end; unanswered, the end comes at the time-out."""
+    webhook_url: Annotated[SecretStr | None, Field(repr=False)] = None
+    """Is sent each escalation as JSON; it answers at once, or later over the API."""
+    more_time_seconds: Seconds = 900
+    """What "more time" is, where the answer names none."""
+
+    @model_validator(mode="after")
+    def _url(self) -> Escalation:
+        if self.orchestrator == "webhook" and self.webhook_url is None:
+            raise ValueError("webhook_url must be given where orchestrator is 'webhook'")
+        return self
 
 
 class Termination(_Block):
     """Third level."""
 
     cleanup_timeout_seconds: Seconds = 30
+    automatic: bool = True
+    """False: nobody is terminated unless the orchestrator or an operator says so; the ladder ends there."""
+
+
+class Storm(_Block):
+    """When many workers get worse at once it is rarely their fault, and acting on all makes it worse."""
+
+    workers: Annotated[int, Field(ge=2, le=100_000)] = 5
+    """So many within the window are a storm: their alerts are one group."""
+    window_seconds: Seconds = 30
+    quiet_seconds: Seconds = 120
+    """The storm is over when nobody got worse for so long."""
+    max_actions: Count = 10
+    """So many interventions within a minute, at most, storm or not."""
 
 
 class Intervention(_Block):
     """The ladder."""
 
+    enabled: bool = True
+    """False: nothing is done by itself; an operator still can."""
+    dry_run: bool = False
+    """Write down what would have been done, and do nothing."""
     nudge: Nudge = Nudge()
     escalation: Escalation = Escalation()
     termination: Termination = Termination()
+    storm: Storm = Storm()
 
 
 class Breaker(_Block):
@@ -153,7 +213,31 @@ class Recovery(_Block):
 
     max_attempts_per_task: Count = 3
     max_attempts_per_hour: Count = 5
-    backoff_seconds: tuple[Seconds, ...] = (60, 120, 240)
+    backoff_seconds: Annotated[tuple[Seconds, ...], Field(min_length=1)] = (60, 120, 240)
+    jitter: Annotated[float, Field(ge=0, le=1)] = 0.2
+    """Each backoff is longer by up to this share, so that many do not come back at once."""
+    watch_seconds: Seconds = 900
+    """So long a recovered worker is watched closely: if it fails again, the recovery has failed."""
+    automatic: bool = True
+    """False: only an operator or the orchestrator recovers anything."""
+
+
+class Retention(_Block):
+    """How long is kept what happened."""
+
+    days: Annotated[float, Field(gt=0, le=36_500)] = 30
+    """Events, tickets that are closed, interventions, recoveries."""
+    audit_days: Annotated[float, Field(gt=0, le=36_500)] = 365
+    """Of these events, the audit trail: changes of state, decisions, interventions."""
+    batch_rows: Annotated[int, Field(ge=1, le=10_000)] = 500
+    """Rows let go of in one transaction: whoever wants to write meanwhile waits for one of these at most."""
+    interval_seconds: Seconds = 3600
+
+    @model_validator(mode="after")
+    def _order(self) -> Retention:
+        if self.audit_days < self.days:
+            raise ValueError(f"audit_days {self.audit_days:g} must not be below days {self.days:g}")
+        return self
 
 
 class Channel(_Block):
@@ -185,6 +269,7 @@ class HealthSettings(_Block):
     intervention: Intervention = Intervention()
     circuit_breaker: CircuitBreakers = CircuitBreakers()
     recovery: Recovery = Recovery()
+    retention: Retention = Retention()
     alerting: Channels = Channels()
     clock_tolerance_seconds: Seconds = 60
     """An event whose author's clock is further off than this is timed by its arrival."""

@@ -25,7 +25,7 @@ from sqlalchemy import (
     text,
 )
 
-SCHEMA_REVISION: Final = "0001"
+SCHEMA_REVISION: Final = "0002"
 """The newest migration, so that opening a database that is up to date need not import Alembic."""
 
 METADATA: Final = MetaData()
@@ -64,9 +64,28 @@ EVENT_LOG_HEAD: Final = Table(
     Column("id", Integer, primary_key=True, autoincrement=False),
     Column("length", BigInteger, nullable=False),
     Column("hash", LargeBinary, nullable=False),
+    Column("base_length", BigInteger, nullable=False, server_default="0"),
+    Column("base_hash", LargeBinary),
     CheckConstraint("id = 1", name="ck_event_log_head_one_row"),
 )
-"""How long the event log is and how it ends, so that a cut tail is found. One row."""
+"""
+How long the event log is and how it ends, so that a cut tail is found. One row.
+
+``base_length`` rows at its beginning were let go of by age, and ``base_hash`` is what they ended in.
+"""
+
+AUDIT_ARCHIVE: Final = Table(
+    "audit_archive",
+    METADATA,
+    *(
+        Column(c.name, c.type, primary_key=c.primary_key, nullable=c.nullable, autoincrement=False)
+        for c in EVENTS.columns
+    ),
+    Column("archive_hash", LargeBinary, nullable=False),
+    Index("ix_audit_archive_agent_id", "agent_id"),
+    Index("ix_audit_archive_time", "time"),
+)
+"""Of the events that were let go of by age, those that are the audit trail; hash-chained among themselves."""
 
 _OPEN = text("status IN ('open', 'intervening', 'acknowledged')")
 _LIVE = text("closed_at IS NULL")
@@ -135,3 +154,98 @@ OUTBOX_DELIVERIES: Final = Table(
     Column("last_error", Text),
 )
 """What each Alertmanager peer has been told of each notification: ``firing`` and ``resolved``."""
+
+SWITCHES: Final = Table(
+    "switches",
+    METADATA,
+    Column("name", Text, primary_key=True),
+    Column("is_on", Boolean, nullable=False),
+    Column("by", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("changed_at", Float, nullable=False),
+)
+"""What an operator has switched, over restarts: the emergency stop."""
+
+LADDERS: Final = Table(
+    "ladders",
+    METADATA,
+    Column("agent_id", Text, primary_key=True),
+    Column("session_id", Text, primary_key=True),
+    Column("level", Text, nullable=False),
+    Column("updated_at", Float, nullable=False),
+    Column("body", Text, nullable=False),
+)
+"""How far the interventions on a worker have got (``queenright.health.interventions.ladder``)."""
+
+INTERVENTIONS: Final = Table(
+    "interventions",
+    METADATA,
+    Column("intervention_id", Text, primary_key=True),
+    Column("agent_id", Text, nullable=False),
+    Column("session_id", Text, nullable=False),
+    Column("incarnation_id", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("outcome", Text, nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("body", Text, nullable=False),
+    Index("ix_interventions_agent", "agent_id", "created_at"),
+    Index("ix_interventions_created_at", "created_at"),
+)
+"""Everything that was done to a worker, or would have been."""
+
+INSTRUCTIONS: Final = Table(
+    "instructions",
+    METADATA,
+    Column("instruction_id", Text, primary_key=True),
+    Column("agent_id", Text, nullable=False),
+    Column("session_id", Text, nullable=False),
+    Column("incarnation_id", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("expires_at", Float, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("body", Text, nullable=False),
+    Index("ix_instructions_worker", "agent_id", "session_id"),
+    Index("ix_instructions_expires_at", "expires_at"),
+)
+"""What workers in other processes fetch: nudges and requests to stop."""
+
+ESCALATIONS: Final = Table(
+    "escalations",
+    METADATA,
+    Column("escalation_id", Text, primary_key=True),
+    Column("agent_id", Text, nullable=False),
+    Column("session_id", Text, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("deadline", Float, nullable=False),
+    Column("body", Text, nullable=False),
+    Index("ix_escalations_status", "status"),
+    Index("ix_escalations_created_at", "created_at"),
+)
+"""What the orchestrator was asked, and what it decided."""
+
+BREAKERS: Final = Table(
+    "breakers",
+    METADATA,
+    Column("name", Text, primary_key=True),
+    Column("state", Text, nullable=False),
+    Column("updated_at", Float, nullable=False),
+    Column("body", Text, nullable=False),
+)
+"""Circuit breakers that are not as new."""
+
+RECOVERIES: Final = Table(
+    "recoveries",
+    METADATA,
+    Column("recovery_id", Text, primary_key=True),
+    Column("task_id", Text, nullable=False),
+    Column("agent_id", Text, nullable=False),
+    Column("session_id", Text, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("body", Text, nullable=False),
+    Index("ix_recoveries_task_id", "task_id"),
+    Index("ix_recoveries_created_at", "created_at"),
+)
+"""Every attempt to bring a task back."""
