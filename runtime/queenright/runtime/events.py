@@ -39,6 +39,7 @@ class EventType(StrEnum):
     TOOL_CALL_COMPLETED = "tool_call_completed"
     WORKER_WAITING = "worker_waiting"
     CHECKPOINT_SAVED = "checkpoint_saved"
+    OUTPUT_REPORTED = "output_reported"
     AGENT_HEARTBEAT = "agent_heartbeat"
 
     # From the health layer: what was seen.
@@ -58,6 +59,7 @@ class EventType(StrEnum):
     # From interventions: what was done.
     NUDGE_SENT = "nudge_sent"
     ESCALATION_TRIGGERED = "escalation_triggered"
+    ESCALATION_DECIDED = "escalation_decided"
     AGENT_TERMINATED = "agent_terminated"
     RECOVERY_INITIATED = "recovery_initiated"
     RECOVERY_COMPLETED = "recovery_completed"
@@ -77,6 +79,7 @@ ALERT_CLASS: Final[frozenset[EventType]] = frozenset(
         EventType.NOTIFICATION_FAILED,
         EventType.NUDGE_SENT,
         EventType.ESCALATION_TRIGGERED,
+        EventType.ESCALATION_DECIDED,
         EventType.AGENT_TERMINATED,
         EventType.RECOVERY_INITIATED,
         EventType.RECOVERY_COMPLETED,
