@@ -1,0 +1,134 @@
+"""A heartbeat over HTTP: what is read, what is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queenright.health.heartbeat import Heartbeat, HeartbeatRefused, parse_heartbeat
+from queenright.health.monitor import HealthMonitor
+from queenright.health.settings import HealthSettings
+from queenright.runtime.events import AgentEvent, EventType
+
+REQUIREMENT = {
+    "agentId": "bee",
+    "taskId": "nectar",
+    "timestamp": "2026-01-24T10:00:00Z",
+    "phase": "search",
+    "lastToolCall": "2026-01-24T09:59:30+00:00",
+    "tokenCount": 1200,
+    "errorCount": 1,
+    "progressIndicator": "3 of 7",
+}
+
+
+def parse(**fields: Any) -> Heartbeat:
+    return parse_heartbeat(json.dumps(fields))
+
+
+def test_the_requirements_heartbeat_is_read_as_written() -> None:
+    """002 §11: heartbeats work for all kinds of agents, those written to its own schema among them."""
+    event = parse(**REQUIREMENT).event(1.0, session_id="s", incarnation_id="i")
+
+    assert (event.type, event.agent_id, event.session_id) == (EventType.AGENT_HEARTBEAT, "bee", "s")
+    assert event.time == 1_769_248_800
+    assert event.data == {
+        "task_id": "nectar",
+        "phase": "search",
+        "last_tool_call": 1_769_248_770,
+        "token_count": 1200,
+        "error_count": 1,
+        "progress_indicator": "3 of 7",
+    }
+
+
+def test_both_spellings_mean_the_same() -> None:
+    assert parse(agentId="bee", tokenCount=5) == parse(agent_id="bee", token_count=5)
+
+
+def test_a_name_is_enough_and_what_is_left_out_is_not_in_the_event() -> None:
+    event = parse(agent_id="bee").event(7.0)
+
+    assert (event.time, dict(event.data)) == (7.0, {})
+
+
+@pytest.mark.parametrize("empty", ["", None])
+def test_what_is_empty_is_not_known(empty: str | None) -> None:
+    """B68: an empty field says nothing."""
+    event = parse(agent_id="bee", last_tool_call=empty, token_count=empty, task_id=empty, interval=empty)
+
+    assert dict(event.event(7.0).data) == {}
+
+
+def test_a_newer_workers_heartbeat_is_read() -> None:
+    assert parse(agent_id="bee", mood="sunny").agent_id == "bee"
+
+
+@pytest.mark.parametrize("cut", range(len(json.dumps(REQUIREMENT))))
+def test_a_torn_heartbeat_is_refused_wherever_it_was_torn(cut: int) -> None:
+    """B68: half a heartbeat is none."""
+    with pytest.raises(HeartbeatRefused, match="This is no heartbeat"):
+        parse_heartbeat(json.dumps(REQUIREMENT)[:cut])
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("agent_id", ""),
+        ("agent_id", " "),
+        ("agent_id", None),
+        ("agent_id", "a" * 257),
+        ("session_id", "a\0b"),
+        ("timestamp", "yesterday"),
+        ("timestamp", -1),
+        ("timestamp", 1e300),
+        ("timestamp", True),
+        ("last_tool_call", [1]),
+        ("token_count", -1),
+        ("token_count", 2**63),
+        ("token_count", "many"),
+        ("error_count", 1.5),
+        ("interval", 0),
+        ("interval", float("inf")),
+        ("progress_indicator", {"a": 1}),
+    ],
+)
+def test_a_field_that_cannot_be_is_named_with_its_value(field: str, value: object) -> None:
+    with pytest.raises(HeartbeatRefused, match=rf"^{field}: "):
+        parse_heartbeat(json.dumps({"agent_id": "bee", field: value}))
+
+
+def test_a_secret_in_a_refused_field_is_not_repeated() -> None:
+    with pytest.raises(HeartbeatRefused) as refused:
+        parse(agent_id="bee", token_count="sk-" + "a1B2" * 12)
+
+    assert "a1B2a1B2a1B2" not in str(refused.value)
+
+
+@given(st.binary(max_size=200) | st.recursive(st.none() | st.floats() | st.text(), st.lists).map(json.dumps))
+def test_whatever_comes_is_a_heartbeat_or_refused(body: bytes | str) -> None:
+    """B68: nothing that arrives does more than be refused."""
+    with contextlib.suppress(HeartbeatRefused):
+        assert parse_heartbeat(body).agent_id
+
+
+def test_a_heartbeat_changes_no_state_for_the_better_or_worse() -> None:
+    """B68: it says that the process lives, nothing else."""
+    monitor = HealthMonitor(HealthSettings())
+    monitor.apply(AgentEvent(type=EventType.EXECUTION_STARTED, time=0, agent_id="bee", session_id="s"), 0)
+    before = monitor.get("bee")
+    assert before is not None
+    state = (before.state, before.vitals.last_progress, before.vitals.last_activity)
+
+    said = monitor.apply(parse(agent_id="bee", error_count=9000, phase="?").event(60, session_id="s"), 60)
+
+    after = monitor.get("bee")
+    assert after is not None
+    assert said == []
+    assert (after.state, after.vitals.last_progress, after.vitals.last_activity) == state
+    assert after.vitals.last_heartbeat == 60
