@@ -15,7 +15,7 @@ _LIVE = sa.text("closed_at IS NULL")
 
 
 def upgrade() -> None:
-    """Create every table, and on SQLite the triggers that refuse to change the event log."""
+    """Create every table, and the triggers that refuse to change the event log."""
     op.create_table(
         "events",
         sa.Column(
@@ -111,3 +111,27 @@ def upgrade() -> None:
                 f"CREATE TRIGGER events_refuse_{verb.lower()} BEFORE {verb} ON events "
                 "BEGIN SELECT RAISE(ABORT, 'the event log is append-only'); END"
             )
+    else:
+        _on_postgresql()
+
+
+def _on_postgresql() -> None:
+    """Refuse what SQLite refuses, and keep who writes: there is no file to lock."""
+    for verb, level in (("update", "ROW"), ("delete", "ROW"), ("truncate", "STATEMENT")):
+        # A function each, so that a later migration can change what one of them refuses.
+        op.execute(
+            f"CREATE FUNCTION events_refuse_{verb}() RETURNS trigger LANGUAGE plpgsql AS $$ "
+            "BEGIN RAISE EXCEPTION 'the event log is append-only' "
+            "USING ERRCODE = 'integrity_constraint_violation'; END $$"
+        )
+        op.execute(
+            f"CREATE TRIGGER events_refuse_{verb} BEFORE {verb.upper()} ON events "
+            f"FOR EACH {level} EXECUTE FUNCTION events_refuse_{verb}()"
+        )
+    # SQLite turns NaN into NULL, and so refuses it.
+    op.execute("ALTER TABLE events ADD CONSTRAINT ck_events_time CHECK (time <> 'NaN'::float8)")
+    op.create_table(
+        "store_writer",
+        sa.Column("token", sa.Text, primary_key=True),
+        sa.Column("who", sa.Text, nullable=False),
+    )
