@@ -25,6 +25,7 @@ from queenright.health.findings import FindingKind, HealthState, Severity
 from queenright.health.monitor import WorkerHealth
 from queenright.instrumentation import names
 from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.acting_metrics import ActingMetrics, BreakerLine
 
 # `_created` series double the page, and no rule or dashboard reads them.
 disable_created_metrics()  # type: ignore[no-untyped-call]  # the library leaves it untyped
@@ -39,6 +40,7 @@ class ServiceMetrics:
     Args:
         registry: Where it is registered.
         workers: Gives the workers as they are now.
+        breakers: Gives the circuit breakers as they are now.
         agent_limit: Past so many agents only unhealthy ones have series of their own.
     """
 
@@ -47,6 +49,7 @@ class ServiceMetrics:
         registry: CollectorRegistry,
         workers: Callable[[], Iterable[WorkerHealth]],
         *,
+        breakers: Callable[[], Iterable[BreakerLine]] = tuple,
         agent_limit: int = 1000,
     ) -> None:
         self.registry = registry
@@ -67,6 +70,7 @@ class ServiceMetrics:
         self._delay = _histogram(names.DETECTION_DELAY, registry, buckets=_DELAY_BUCKETS)
         self._series_limited = _counter(names.SERIES_LIMITED, registry)
         self._series_limited.labels(names.AGENT_STATE.name)
+        self.acting = ActingMetrics(registry, breakers, self._series_limited)
         self.telemetry_dropped = _counter(names.TELEMETRY_DROPPED, registry)
         """Requests that could not be passed on, by signal, and lines of step logs that are no steps."""
         for signal in ("traces", "logs", "metrics", "step_log"):
@@ -85,6 +89,7 @@ class ServiceMetrics:
                 self._findings.labels(event.data["kind"], event.data["severity"]).inc()
             elif event.type is EventType.HEALTH_STATE_CHANGED:
                 self._transitions.labels(event.data["from"], event.data["to"]).inc()
+        self.acting.published(events)
 
     def dropped(self, subscriber: str, count: int) -> None:
         """Count what a slow subscriber missed."""

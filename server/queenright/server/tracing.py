@@ -1,26 +1,41 @@
 """
 The service's own spans: one trace leads from the page back to the worker's step.
 
-Judge and queen make theirs; here are those of a change of health state and of a notification,
-made from the events that say so.
+Judge and queen make theirs; here are those of a change of health state, of a notification, of an
+intervention and of a recovery, made from the events that say so.
 """
 
 from __future__ import annotations
 
 import os
+from collections import OrderedDict
+from typing import Final
 from urllib.parse import urlsplit
 
 from opentelemetry.sdk.resources import SERVICE_NAME, Resource
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.trace import Tracer
+from opentelemetry.trace import Span, Status, StatusCode, Tracer
 
+from queenright.health.interventions.target import ActionKind
 from queenright.health.ticket_service import TicketService
 from queenright.instrumentation import names
 from queenright.judge.tracing import child_of, links_to
 from queenright.runtime.events import AgentEvent, EventType
 
 ENDPOINT_ENV = "OTEL_EXPORTER_OTLP_ENDPOINT"
-TRACED = frozenset({EventType.HEALTH_STATE_CHANGED, EventType.NOTIFICATION_DELIVERED})
+_INTERVENTIONS: Final = {
+    EventType.NUDGE_SENT: ActionKind.NUDGE,
+    EventType.ESCALATION_TRIGGERED: ActionKind.ESCALATE,
+    EventType.AGENT_TERMINATED: ActionKind.TERMINATE,
+}
+_RECOVERIES: Final = frozenset(
+    {EventType.RECOVERY_INITIATED, EventType.RECOVERY_COMPLETED, EventType.RECOVERY_FAILED}
+)
+TRACED = frozenset({EventType.HEALTH_STATE_CHANGED, EventType.NOTIFICATION_DELIVERED}).union(
+    _INTERVENTIONS, _RECOVERIES
+)
+_UNDER_WAY: Final = 1000
+"""So many recoveries that have begun are remembered, the newest."""
 
 
 def tracer_provider(own_url: str) -> TracerProvider:
@@ -52,17 +67,22 @@ class EventTracer:
 
     Args:
         tracer: Makes the spans.
-        tickets: Knows which trace a notification belongs to.
+        tickets: Knows which trace a notification or an intervention belongs to.
     """
 
     def __init__(self, tracer: Tracer, tickets: TicketService) -> None:
         self._tracer = tracer
         self._tickets = tickets
+        self._begun: OrderedDict[str, float] = OrderedDict()
 
     def trace(self, event: AgentEvent) -> None:
         """Make the span of one event, as long ago as the event is."""
         if event.type is EventType.HEALTH_STATE_CHANGED:
             self._health_check(event)
+        elif event.type in _INTERVENTIONS:
+            self._intervene(event, _INTERVENTIONS[event.type])
+        elif event.type in _RECOVERIES:
+            self._recover(event)
         else:
             self._notify(event)
 
@@ -98,3 +118,43 @@ class EventTracer:
             links=links_to(ticket.worker_trace_id, ticket.worker_span_id),
             start_time=at,
         ).end(at)
+
+    def _intervene(self, event: AgentEvent, kind: ActionKind) -> None:
+        span = self._acting(event, f"{names.SPAN_INTERVENE} {kind.value}", kind, event.time)
+        if event.type is EventType.AGENT_TERMINATED and not event.data.get("confirmed", True):
+            span.set_status(Status(StatusCode.ERROR, "it did not confirm that it has stopped"))
+        span.end(int(event.time * 1e9))
+
+    def _recover(self, event: AgentEvent) -> None:
+        """Make one span of a recovery's beginning and its end."""
+        recovery = str(event.data["recovery_id"])
+        if event.type is EventType.RECOVERY_INITIATED:
+            self._begun[recovery] = event.time
+            if len(self._begun) > _UNDER_WAY:
+                self._begun.popitem(last=False)
+            return
+        began = min(self._begun.pop(recovery, event.time), event.time)
+        span = self._acting(event, f"{names.SPAN_RECOVER} {event.agent_id}", ActionKind.RECOVER, began)
+        if event.type is EventType.RECOVERY_FAILED:
+            span.set_status(Status(StatusCode.ERROR, str(event.data.get("reason", ""))))
+        span.end(int(event.time * 1e9))
+
+    def _acting(self, event: AgentEvent, name: str, kind: ActionKind, began: float) -> Span:
+        """Begin a span in the ticket's trace, linked to the worker's step; without a ticket, in its own."""
+        ticket = self._tickets.open_for(event.agent_id, event.session_id)
+        attributes = {
+            names.GEN_AI_AGENT_NAME: event.agent_id,
+            names.GEN_AI_CONVERSATION_ID: event.session_id,
+            names.INTERVENTION_KIND: kind.value,
+        }
+        links = links_to(event.trace_id, event.span_id)
+        if ticket is not None:
+            attributes[names.TICKET_ID] = ticket.ticket_id
+            links = links or links_to(ticket.worker_trace_id, ticket.worker_span_id)
+        return self._tracer.start_span(
+            name,
+            context=child_of(ticket.trace_id, ticket.span_id) if ticket is not None else None,
+            attributes=attributes,
+            links=links,
+            start_time=int(began * 1e9),
+        )

@@ -1,0 +1,167 @@
+"""What the service says of what it does to workers: interventions, recoveries, circuit breakers."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, Protocol
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from queenright.health.interventions.record import Intervention, Outcome
+from queenright.health.interventions.target import ActionKind
+from queenright.instrumentation import names
+from queenright.runtime.events import AgentEvent, EventType
+
+BREAKER_LIMIT: Final = 200
+"""Past so many breakers, only those that are not closed have series of their own."""
+BREAKER_STATES: Final = ("closed", "open", "half_open")
+RECOVERY_OUTCOMES: Final = {
+    EventType.RECOVERY_INITIATED: "initiated",
+    EventType.RECOVERY_COMPLETED: "completed",
+    EventType.RECOVERY_FAILED: "failed",
+}
+_EXHAUSTED: Final = "exhausted"
+_MINUTE: Final = 60.0
+_BUCKETS: Final = (5, 10, 30, *(minutes * _MINUTE for minutes in (1, 2, 5, 10, 20, 30, 45, 60, 120)))
+_TROUBLES: Final = 10_000
+"""So many troubles are known whose first intervention has been; the newest."""
+_ACTED: Final = frozenset({Outcome.DONE, Outcome.QUEUED, Outcome.UNCONFIRMED})
+"""Outcomes after which the worker has, or will have, noticed something."""
+
+
+class BreakerLine(Protocol):
+    """Of a circuit breaker, what its series say."""
+
+    @property
+    def name(self) -> str:
+        """Its full name."""
+        ...
+
+    @property
+    def state(self) -> str:
+        """One of ``BREAKER_STATES``."""
+        ...
+
+
+class ActingMetrics:
+    """
+    Metrics of interventions, recoveries and circuit breakers.
+
+    Args:
+        registry: Where they are registered.
+        breakers: Gives the circuit breakers as they are now.
+        limited: Counts label values that were folded into `other`, by metric.
+    """
+
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        breakers: Callable[[], Iterable[BreakerLine]],
+        limited: Counter,
+    ) -> None:
+        # Born at 0: a counter that is first seen at 1 shows no increase, and the first would be invisible.
+        self._interventions = _counter(names.INTERVENTIONS, registry)
+        self._delay = Histogram(
+            names.TIME_TO_INTERVENTION.name,
+            names.TIME_TO_INTERVENTION.help,
+            names.TIME_TO_INTERVENTION.labels,
+            registry=registry,
+            buckets=_BUCKETS,
+        )
+        for kind in ActionKind:
+            self._delay.labels(kind.value)
+            for outcome in Outcome:
+                if outcome is not Outcome.STARTED:
+                    self._interventions.labels(kind.value, outcome.value)
+        self._recoveries = _counter(names.RECOVERIES, registry)
+        for said in (*RECOVERY_OUTCOMES.values(), _EXHAUSTED):
+            self._recoveries.labels(said)
+        self._transitions = _counter(names.CIRCUIT_BREAKER_TRANSITIONS, registry)
+        self._known_breakers: set[str] = set()
+        self._limited = limited
+        for metric in (names.CIRCUIT_BREAKER_STATE, names.CIRCUIT_BREAKER_TRANSITIONS):
+            limited.labels(metric.name)
+        self._troubles: OrderedDict[tuple[str, str, float], None] = OrderedDict()
+        registry.register(_Breakers(self, breakers, limited))
+
+    def published(self, events: Sequence[AgentEvent]) -> None:
+        """Count what events on the bus say of recoveries and breakers."""
+        for event in events:
+            if event.type is EventType.CIRCUIT_BREAKER_STATE_CHANGED:
+                self._transitions.labels(self._label(str(event.data["name"])), str(event.data["to"])).inc()
+            elif event.type in RECOVERY_OUTCOMES:
+                outcome = RECOVERY_OUTCOMES[event.type]
+                self._recoveries.labels(_EXHAUSTED if event.data.get("exhausted") else outcome).inc()
+
+    def intervened(self, done: Intervention) -> None:
+        """
+        Count an intervention that has come to its end.
+
+        The time from the trouble's beginning is observed for what was first done about it, and once: the
+        rungs after that have times of their own, which are settings.
+        """
+        if done.outcome is Outcome.STARTED:
+            return
+        self._interventions.labels(done.kind.value, done.outcome.value).inc()
+        if done.trouble_since is None or done.outcome not in _ACTED:
+            return
+        trouble = (done.agent_id, done.session_id, done.trouble_since)
+        if trouble in self._troubles:
+            return
+        self._troubles[trouble] = None
+        if len(self._troubles) > _TROUBLES:
+            self._troubles.popitem(last=False)
+        self._delay.labels(done.kind.value).observe(max(done.created_at - done.trouble_since, 0.0))
+
+    def know(self, breaker: str) -> None:
+        """Let the changes of a breaker begin at 0, while there is room for its name."""
+        if breaker not in self._known_breakers and len(self._known_breakers) < BREAKER_LIMIT:
+            self._known_breakers.add(breaker)
+            for state in BREAKER_STATES:
+                self._transitions.labels(breaker, state)
+
+    def _label(self, breaker: str) -> str:
+        self.know(breaker)
+        if breaker in self._known_breakers:
+            return breaker
+        self._limited.labels(names.CIRCUIT_BREAKER_TRANSITIONS.name).inc()
+        return names.OTHER
+
+
+class _Breakers(Collector):
+    """A gauge that is read, not kept: a breaker that is forgotten has no series."""
+
+    def __init__(
+        self, metrics: ActingMetrics, breakers: Callable[[], Iterable[BreakerLine]], limited: Counter
+    ) -> None:
+        self._metrics, self._breakers, self._limited = metrics, breakers, limited
+
+    def describe(self) -> Iterable[Metric]:
+        """Name the family without asking for the breakers, which registering would do."""
+        return [_gauge()]
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the state of each breaker."""
+        found = sorted((line.name, str(line.state)) for line in self._breakers())
+        shown = found
+        if len(found) > BREAKER_LIMIT:
+            shown = [(name, state) for name, state in found if state != "closed"][:BREAKER_LIMIT]
+            self._limited.labels(names.CIRCUIT_BREAKER_STATE.name).inc(len(found) - len(shown))
+        states = _gauge()
+        for name, current in shown:
+            self._metrics.know(name)
+            for state in BREAKER_STATES:
+                states.add_metric([name, state], float(state == current))
+        yield states
+
+
+def _counter(metric: names.MetricName, registry: CollectorRegistry) -> Counter:
+    return Counter(metric.name.removesuffix("_total"), metric.help, metric.labels, registry=registry)
+
+
+def _gauge() -> GaugeMetricFamily:
+    metric = names.CIRCUIT_BREAKER_STATE
+    return GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
