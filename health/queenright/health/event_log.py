@@ -1,13 +1,8 @@
 """
 The event log: an append-only table in which every row carries the hash of all rows before it.
 
-``hash`` of a row is SHA-256 over the previous row's hash (32 zero bytes before the first) followed by
-the UTF-8 bytes of a JSON array of the row's columns, ``seq`` to ``data``, in the table's order.
-``event_log_head`` holds length and last hash, so that a cut tail is found too. What a chain without a
-key cannot find: somebody who rewrites every row from some point on, and the head. Against that, keep
-``Verification.head`` somewhere else now and then.
-
-Every function takes a connection inside a transaction: the store's ``transact`` and ``read`` give one.
+What the hash is over, and what it finds: ``queenright.health.event_chain``. Every function takes a connection
+inside a transaction: the store's ``transact`` and ``read`` give one.
 """
 
 from __future__ import annotations
@@ -15,34 +10,23 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import orjson
 from sqlalchemy import Connection, Dialect, Row, func, insert, select, update
-from sqlalchemy.exc import DBAPIError
 
+from queenright.health.event_chain import Verification, verify
 from queenright.health.tables import EVENT_LOG_HEAD, EVENTS
 from queenright.runtime.bus import EventUnknown
 from queenright.runtime.events import AgentEvent, EventType
 
+__all__ = ["Verification", "append_events", "event_of", "read_events", "read_history", "replay", "verify"]
+
 _HASHED: Final = tuple(column for column in EVENTS.columns if column.name != "hash")
 _NAMES: Final = tuple(EVENTS.columns.keys())
+_INDEXED: Final = frozenset({"agent_id", "session_id"})
+"""Columns that are indexed together with the type."""
 _PAGE: Final = 1000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verification:
-    """What ``verify`` found: whether the log is whole, and if not, where and how it is broken."""
-
-    ok: bool
-    rows: int
-    """Rows that were read and found whole, from the first on."""
-    first_bad: int | None = None
-    """The first sequence number that is changed, missing or not the log's own."""
-    reason: str = ""
-    head: str = ""
-    """The hash, in hex, up to the last whole row."""
 
 
 def append_events(conn: Connection, events: Sequence[AgentEvent], *, fresh: bool = False) -> int:
@@ -101,7 +85,7 @@ def read_events(
         query = query.where(EVENTS.c.agent_id == agent_id)
     if since is not None:
         query = query.where(EVENTS.c.time >= since)
-    return [(row.seq, event) for row in conn.execute(query) if (event := _event(row)) is not None]
+    return [(row.seq, event) for row in conn.execute(query) if (event := event_of(row)) is not None]
 
 
 def read_history(
@@ -138,15 +122,15 @@ def read_history(
         if seq is None:
             raise EventUnknown(after)
         query = query.where(EVENTS.c.seq > seq)
-    if types is None:
+    if types is None and not _INDEXED.intersection(where or ()):
         # With the text added, the planner reads by sequence number and sorts nothing.
         queries = [query.where((EVENTS.c.type + "").in_([t.value for t in EventType]))]
     else:
-        # One look a type: the index on the type is in the order of the log within each.
-        queries = [query.where(EVENTS.c.type == t.value) for t in set(types)]
+        # One look a type: the indexes with the type are in the order of the log within each.
+        queries = [query.where(EVENTS.c.type == t.value) for t in set(EventType if types is None else types)]
     rows = sorted((row for one in queries for row in conn.execute(one)), key=lambda row: row.seq)
     page = rows[-limit:] if newest else rows[:limit]
-    return [event for row in page if (event := _event(row)) is not None]
+    return [event for row in page if (event := event_of(row)) is not None]
 
 
 def replay(conn: Connection, since: float) -> Iterator[AgentEvent]:
@@ -165,48 +149,8 @@ def replay(conn: Connection, since: float) -> Iterator[AgentEvent]:
     ).all():
         after = rows[-1].seq
         for row in rows:
-            if row.time >= since and (event := _event(row)) is not None:
+            if row.time >= since and (event := event_of(row)) is not None:
                 yield event
-
-
-def verify(conn: Connection) -> Verification:
-    """
-    Read the whole log, in little memory, and say whether it is as it was written.
-
-    Finds any row changed, removed, inserted or moved, and a tail cut off or added.
-    """
-    digest, rows = bytes(32), 0
-
-    def bad(reason: str, seq: int) -> Verification:
-        return Verification(ok=False, rows=rows, first_bad=seq, reason=reason, head=digest.hex())
-
-    pages = _pages(conn)
-    while True:
-        expected = rows + 1
-        try:
-            row = next(pages, None)
-        except DBAPIError as error:
-            return bad(f"row {expected} cannot be read: {error.orig}", expected)
-        if row is None:
-            break
-        if row.seq != expected:
-            what = "missing" if row.seq > expected else "added"
-            return bad(f"row {min(row.seq, expected)} is {what}", min(row.seq, expected))
-        found = _link(digest, tuple(row)[:-1])
-        if found is None or found != row.hash:
-            return bad(f"row {expected} is not what was written", expected)
-        digest, rows = found, expected
-    heads = conn.execute(select(EVENT_LOG_HEAD.c.length, EVENT_LOG_HEAD.c.hash)).all()
-    if len(heads) != 1:
-        return bad("the record of the log's length is missing", rows + 1)
-    length, head = heads[0]
-    if length > rows:
-        return bad(f"the last {length - rows} rows are missing", rows + 1)
-    if length < rows:
-        return bad(f"{rows - length} rows were added after the last that was written", length + 1)
-    if head != digest:
-        return bad(f"row {rows} does not end in the hash that was recorded", max(rows, 1))
-    return Verification(ok=True, rows=rows, head=digest.hex())
 
 
 def _chain(events: Sequence[AgentEvent], length: int, digest: bytes) -> list[tuple[Any, ...]]:
@@ -245,13 +189,6 @@ def _plain(value: object) -> object:
     raise TypeError(f"{type(value).__name__} is not a JSON value")
 
 
-def _link(digest: bytes, row: tuple[Any, ...]) -> bytes | None:
-    try:
-        return hashlib.sha256(digest + orjson.dumps(row)).digest()
-    except TypeError:  # a value of a type that the log never writes
-        return None
-
-
 class _Sql(NamedTuple):
     head: str
     insert: str
@@ -286,8 +223,8 @@ def _without_known(conn: Connection, events: Sequence[AgentEvent]) -> list[Agent
     return fresh
 
 
-def _event(row: Row[Any]) -> AgentEvent | None:
-    """Return the event, or None if a newer version wrote a type that this one does not know."""
+def event_of(row: Row[Any]) -> AgentEvent | None:
+    """Return a row as an event, or None if a newer version wrote a type that this one does not know."""
     try:
         kind = EventType(row.type)
     except ValueError:
@@ -307,22 +244,3 @@ def _event(row: Row[Any]) -> AgentEvent | None:
         span_id=row.span_id,
         data=orjson.loads(row.data),
     )
-
-
-def _pages(conn: Connection) -> Iterator[Any]:
-    """Yield every row; where a page cannot be read, one by one up to the row that is at fault."""
-    after, size = None, _PAGE
-    query = select(*_HASHED, EVENTS.c.hash).order_by(EVENTS.c.seq)
-    while True:
-        page = query.limit(size) if after is None else query.where(EVENTS.c.seq > after).limit(size)
-        try:
-            rows = conn.execute(page).all()
-        except DBAPIError:
-            if size == 1:
-                raise
-            size = 1
-            continue
-        if not rows:
-            return
-        after = rows[-1].seq
-        yield from rows

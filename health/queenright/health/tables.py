@@ -52,7 +52,9 @@ EVENTS: Final = Table(
     Column("data", Text, nullable=False),
     Column("hash", LargeBinary, nullable=False),
     Index("ix_events_id", "id", unique=True),
-    Index("ix_events_agent_id", "agent_id"),
+    # With the type: one worker's events of a few types, and there are few, are found among its many.
+    Index("ix_events_agent_id_type", "agent_id", "type"),
+    Index("ix_events_session_id_type", "session_id", "type"),
     Index("ix_events_type", "type"),
     Index("ix_events_time", "time"),
 )
@@ -66,12 +68,17 @@ EVENT_LOG_HEAD: Final = Table(
     Column("hash", LargeBinary, nullable=False),
     Column("base_length", BigInteger, nullable=False, server_default="0"),
     Column("base_hash", LargeBinary),
+    Column("archive_hash", LargeBinary),
+    Column("archive_base_seq", BigInteger, nullable=False, server_default="0"),
+    Column("archive_base_hash", LargeBinary),
     CheckConstraint("id = 1", name="ck_event_log_head_one_row"),
 )
 """
 How long the event log is and how it ends, so that a cut tail is found. One row.
 
 ``base_length`` rows at its beginning were let go of by age, and ``base_hash`` is what they ended in.
+``archive_hash`` is how the audit archive ends; its rows up to ``archive_base_seq`` were let go of, and
+``archive_base_hash`` is what they ended in. A hash that is null stands for 32 zero bytes.
 """
 
 AUDIT_ARCHIVE: Final = Table(
@@ -81,6 +88,8 @@ AUDIT_ARCHIVE: Final = Table(
         Column(c.name, c.type, primary_key=c.primary_key, nullable=c.nullable, autoincrement=False)
         for c in EVENTS.columns
     ),
+    # The hash of the row before it in the log, which need not be here: with it, ``hash`` can be checked.
+    Column("previous_hash", LargeBinary, nullable=False),
     Column("archive_hash", LargeBinary, nullable=False),
     Index("ix_audit_archive_agent_id", "agent_id"),
     Index("ix_audit_archive_time", "time"),

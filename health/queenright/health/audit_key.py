@@ -1,0 +1,288 @@
+"""
+The key that signs terminations, and exports of the audit trail: ed25519, a file of the service's own.
+
+``audit-key.pem`` is the private key, readable by its owner alone; ``audit-key.pub`` holds the public keys,
+the newest last. To change keys, move ``audit-key.pem`` away and restart: what was signed before stays
+verifiable. What is signed is the canonical JSON of a thing without its signature: keys sorted, no spaces,
+UTF-8.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import orjson
+
+from queenright.instrumentation.errors import QueenrightError
+from queenright.runtime.events import AgentEvent
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+PRIVATE_NAME: Final = "audit-key.pem"
+PUBLIC_NAME: Final = "audit-key.pub"
+
+_PEM: Final = re.compile(rb"-----BEGIN PUBLIC KEY-----.+?-----END PUBLIC KEY-----", re.DOTALL)
+
+
+class AuditKeyError(QueenrightError):
+    """Raised when a key cannot be used; says which file, why, and the way out. Never what is in it."""
+
+
+class Signer(Protocol):
+    """Signs what must be known to be ours."""
+
+    def sign(self, event: AgentEvent) -> AgentEvent:
+        """Return the event with ``key_id`` and ``signature`` in its data."""
+        ...
+
+
+class AuditKey:
+    """A private key, to sign with."""
+
+    __slots__ = ("_private", "key_id", "made", "public")
+
+    def __init__(self, private: Ed25519PrivateKey, *, made: bool = False) -> None:
+        self._private = private
+        self.public = _raw(private.public_key())
+        """The public key, 32 bytes."""
+        self.key_id = key_id_of(self.public)
+        self.made = made
+        """Whether it has just been made."""
+
+    @classmethod
+    def load_or_create(cls, folder: Path) -> AuditKey:
+        """
+        Return the key of the service whose storage is ``folder``; make one if there is none.
+
+        Raises:
+            AuditKeyError: There is a file that is no such key, or others may read it, or the folder
+                cannot be written to.
+        """
+        path = folder / PRIVATE_NAME
+        try:
+            made = not path.exists() and _create(folder)
+            key = cls(_private(path), made=made)
+            _publish(folder / PUBLIC_NAME, key.public)
+        except OSError as error:
+            raise AuditKeyError(
+                f"cannot use the audit key {path}: {error.strerror}; "
+                "give the service a folder that it may read and write"
+            ) from error
+        return key
+
+    @classmethod
+    def load(cls, folder: Path) -> AuditKey | None:
+        """
+        Return the key in ``folder``, or None if there is none that this user may read.
+
+        Raises:
+            AuditKeyError: There is a file that is no such key, or others may read it.
+        """
+        try:
+            return cls(_private(folder / PRIVATE_NAME))
+        except OSError:
+            return None
+
+    def __repr__(self) -> str:
+        return f"AuditKey({self.key_id!r})"
+
+    def sign(self, event: AgentEvent) -> AgentEvent:
+        """Return the event with ``key_id`` and ``signature`` (base64) in its data, over all else in it."""
+        named = replace(event, data={**event.data, "key_id": self.key_id})
+        signature = self.signature(signed_content(named))
+        return replace(named, data={**named.data, "signature": signature})
+
+    def signature(self, content: bytes) -> str:
+        """Return the signature of ``content``, as base64."""
+        return base64.b64encode(self._private.sign(content)).decode()
+
+
+class PublicKeys:
+    """
+    Public keys that are trusted, by id.
+
+    Args:
+        keys: The keys, 32 bytes each.
+    """
+
+    def __init__(self, keys: Sequence[bytes] = ()) -> None:
+        self._keys = {key_id_of(key): key for key in keys}
+
+    @classmethod
+    def load(cls, *files: Path, missing_ok: bool = False) -> PublicKeys:
+        """
+        Return the keys in ``files``, PEM, one or more in each.
+
+        Raises:
+            AuditKeyError: A file cannot be read, or holds no ed25519 public key.
+        """
+        return cls([key for file in files for key in _public(file, missing_ok=missing_ok)])
+
+    def __iter__(self) -> Iterator[tuple[str, bytes]]:
+        return iter(self._keys.items())
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def fault(self, key_id: object, signature: object, content: bytes) -> str:
+        """Return why a signature of ``content`` does not hold; an empty text if it does."""
+        from cryptography.exceptions import InvalidSignature
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+        if not isinstance(key_id, str) or not isinstance(signature, str):
+            return "it is not signed"
+        if key_id not in self._keys:
+            return f"it is signed by an unknown key, {key_id[:40]!r}"
+        try:
+            raw = base64.b64decode(signature, validate=True)
+            Ed25519PublicKey.from_public_bytes(self._keys[key_id]).verify(raw, content)
+        except (InvalidSignature, ValueError):
+            return f"the signature is not key {key_id}'s: it was forged, or what is signed was changed"
+        return ""
+
+
+def key_id_of(public: bytes) -> str:
+    """Return the name of a public key: the first 16 hex digits of its SHA-256."""
+    return hashlib.sha256(public).hexdigest()[:16]
+
+
+def canonical(value: Mapping[str, Any]) -> bytes:
+    """Return JSON with sorted keys and no spaces, in UTF-8."""
+    return orjson.dumps(value, default=dict, option=orjson.OPT_SORT_KEYS)
+
+
+def signed_content(event: AgentEvent) -> bytes:
+    """Return what the signature of an event is over: all of it but the signature."""
+    return canonical(
+        {
+            "id": event.id,
+            "type": event.type.value,
+            "time": event.time + 0.0,
+            "agent_id": event.agent_id,
+            "session_id": event.session_id,
+            "incarnation_id": event.incarnation_id,
+            "graph_id": event.graph_id,
+            "stream_id": event.stream_id,
+            "node_id": event.node_id,
+            "execution_id": event.execution_id,
+            "trace_id": event.trace_id,
+            "span_id": event.span_id,
+            "data": {key: value for key, value in event.data.items() if key != "signature"},
+        }
+    )
+
+
+def _create(folder: Path) -> bool:
+    """Make a key file, whole or not at all; return False if somebody else was first."""
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    content = Ed25519PrivateKey.generate().private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    with _written(folder / PRIVATE_NAME, content, 0o600) as temporary:
+        try:
+            # Not a rename: it would take the place of a key that another process has made meanwhile.
+            os.link(temporary, folder / PRIVATE_NAME)
+        except FileExistsError:
+            return False
+    return True
+
+
+def _publish(path: Path, public: bytes) -> None:
+    """Add a public key to the file of them, if it is not in it."""
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    if public in _public(path, missing_ok=True):
+        return
+    known = path.read_bytes() if path.exists() else b""
+    pem = Ed25519PublicKey.from_public_bytes(public).public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    with _written(path, known + pem, 0o644) as temporary:
+        temporary.replace(path)
+
+
+@contextlib.contextmanager
+def _written(path: Path, content: bytes, mode: int) -> Iterator[Path]:
+    """Give a file beside ``path`` with ``content`` that is on the disk; whatever is done with it, too."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
+    try:
+        with open(
+            os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb"
+        ) as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        yield temporary
+    finally:
+        temporary.unlink(missing_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _private(path: Path) -> Ed25519PrivateKey:
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    with path.open("rb") as file:
+        mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+        content = file.read(65_536)
+    if mode & 0o077:
+        raise AuditKeyError(
+            f"the audit key {path} has the mode {mode:04o}, so others may have read it; "
+            "move it away for a new one, or if it is still a secret, `chmod 600` it"
+        )
+    try:
+        key = load_pem_private_key(content, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        # Without the cause: its message may quote the file.
+        key = None
+    if not isinstance(key, Ed25519PrivateKey):
+        raise AuditKeyError(
+            f"{path} is no ed25519 private key without a password, in PEM; "
+            "restore it from a backup, or move it away for a new one"
+        )
+    return key
+
+
+def _public(path: Path, *, missing_ok: bool) -> list[bytes]:
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+    wrong = AuditKeyError(f"{path} holds no ed25519 public keys in PEM; name a copy of {PUBLIC_NAME}")
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        if missing_ok and isinstance(error, FileNotFoundError):
+            return []
+        raise AuditKeyError(f"cannot read public keys from {path}: {error.strerror}") from error
+    try:
+        keys = [load_pem_public_key(pem) for pem in _PEM.findall(content)]
+    except (ValueError, UnsupportedAlgorithm):
+        raise wrong from None
+    ours = [key for key in keys if isinstance(key, Ed25519PublicKey)]
+    if len(ours) != len(keys) or not ours:
+        raise wrong
+    return [_raw(key) for key in ours]
+
+
+def _raw(key: Ed25519PublicKey) -> bytes:
+    return key.public_bytes_raw()

@@ -1,0 +1,185 @@
+"""
+The chains of hashes in the event log and in its archive, and whether they are whole.
+
+``hash`` of a row of the log is SHA-256 over the previous row's hash (32 zero bytes before the first)
+followed by the UTF-8 bytes of a JSON array of the row's columns, ``seq`` to ``data``, in the table's
+order. ``event_log_head`` holds length and last hash, so that a cut tail is found too, and where the log
+begins since its oldest rows were let go of (``queenright.health.retention``).
+
+Rows of the audit trail are kept for longer, in ``audit_archive``: whole, with ``previous_hash``, so that
+each can be checked alone, and ``archive_hash``, which is SHA-256 over the ``archive_hash`` of the row
+before, ``previous_hash`` and ``hash``, so that none can be taken out.
+
+What a chain without a key cannot find: somebody who rewrites every row from some point on, and the head.
+Against that, keep ``Verification.head`` somewhere else now and then.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+from sqlalchemy import Connection, Row, Select, select
+from sqlalchemy.exc import DBAPIError
+
+from queenright.health.tables import AUDIT_ARCHIVE, EVENT_LOG_HEAD, EVENTS
+
+BEGINNING: Final = bytes(32)
+"""The hash before the first row."""
+
+_HASHED: Final = tuple(column.name for column in EVENTS.columns if column.name != "hash")
+_WIDTH: Final = len(_HASHED)
+_PAGE: Final = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """What was found: whether a chain is whole, and if not, where and how it is broken."""
+
+    ok: bool
+    rows: int
+    """Rows that were read and found whole, from the first on."""
+    first_bad: int | None = None
+    """The first sequence number that is changed, missing or not the log's own."""
+    reason: str = ""
+    head: str = ""
+    """The hash, in hex, up to the last whole row."""
+    let_go: int = 0
+    """The sequence number up to which rows were let go of by age: the first is the one after it."""
+
+
+def link(previous: bytes, row: Sequence[Any]) -> bytes | None:
+    """Return the hash of a row, ``seq`` to ``data``, or None if the log never writes such values."""
+    try:
+        return hashlib.sha256(previous + orjson.dumps(tuple(row))).digest()
+    except TypeError:
+        return None
+
+
+def archive_link(archived: bytes, previous: bytes, own: bytes) -> bytes:
+    """Return ``archive_hash`` of a row: after the one before it, of its ``previous_hash`` and ``hash``."""
+    return hashlib.sha256(archived + previous + own).digest()
+
+
+def verify(conn: Connection) -> Verification:
+    """
+    Read the whole log, in little memory, and say whether it is as it was written.
+
+    Finds any row changed, removed, inserted or moved, and a tail cut off or added.
+    """
+    head = _head(conn)
+    begins = head.base_length if head is not None else 0
+    digest = (head.base_hash if head is not None else None) or BEGINNING
+    at = begins
+
+    def bad(reason: str, seq: int) -> Verification:
+        return Verification(
+            ok=False, rows=at - begins, first_bad=seq, reason=reason, head=digest.hex(), let_go=begins
+        )
+
+    if not _is_hash(digest):
+        digest = BEGINNING
+        return bad("the record of what the log begins after is not what was written", begins + 1)
+    pages = _pages(conn, select(*(EVENTS.c[name] for name in _HASHED), EVENTS.c.hash))
+    while True:
+        expected = at + 1
+        try:
+            row = next(pages, None)
+        except DBAPIError as error:
+            return bad(f"row {expected} cannot be read: {error.orig}", expected)
+        if row is None:
+            break
+        if row.seq != expected:
+            what = "missing" if row.seq > expected else "added"
+            return bad(f"row {min(row.seq, expected)} is {what}", min(row.seq, expected))
+        found = link(digest, row[:_WIDTH])
+        if found is None or found != row.hash:
+            return bad(f"row {expected} is not what was written", expected)
+        digest, at = found, expected
+    if head is None:
+        return bad("the record of the log's length is missing", at + 1)
+    if head.length > at:
+        return bad(f"the last {head.length - at} rows are missing", at + 1)
+    if head.length < at:
+        return bad(f"{at - head.length} rows were added after the last that was written", head.length + 1)
+    if head.hash != digest:
+        return bad(f"row {at} does not end in the hash that was recorded", max(at, 1))
+    return Verification(ok=True, rows=at - begins, head=digest.hex(), let_go=begins)
+
+
+def verify_archive(conn: Connection) -> Verification:
+    """
+    Read the whole audit archive, in little memory, and say whether it is as it was written.
+
+    Finds any row changed, removed, inserted or moved, and a tail cut off or added.
+    """
+    head = _head(conn)
+    after = head.archive_base_seq if head is not None else 0
+    digest = (head.archive_base_hash if head is not None else None) or BEGINNING
+    at, rows = after, 0
+
+    def bad(reason: str, seq: int) -> Verification:
+        return Verification(
+            ok=False, rows=rows, first_bad=seq, reason=reason, head=digest.hex(), let_go=after
+        )
+
+    if head is None:
+        return bad("the record of the archive's end is missing", 1)
+    if not _is_hash(digest):
+        digest = BEGINNING
+        return bad("the record of what the archive begins after is not what was written", after + 1)
+    names = (*_HASHED, "hash", "previous_hash", "archive_hash")
+    pages = _pages(conn, select(*(AUDIT_ARCHIVE.c[name] for name in names)))
+    while True:
+        try:
+            row = next(pages, None)
+        except DBAPIError as error:
+            return bad(f"the row after {at} cannot be read: {error.orig}", at + 1)
+        if row is None:
+            break
+        if not after < row.seq <= head.base_length:
+            return bad(f"row {row.seq} is added", row.seq)
+        if not _is_hash(row.previous_hash) or row.hash != link(row.previous_hash, row[:_WIDTH]):
+            return bad(f"row {row.seq} is not what was written", row.seq)
+        found = archive_link(digest, row.previous_hash, row.hash)
+        if found != row.archive_hash:
+            return bad(
+                f"row {row.seq} does not follow row {at}: it was changed, or one between them is missing",
+                row.seq,
+            )
+        digest, at, rows = found, row.seq, rows + 1
+    if (head.archive_hash or BEGINNING) != digest:
+        return bad(f"the last rows, after row {at}, are missing or changed", at + 1)
+    return Verification(ok=True, rows=rows, head=digest.hex(), let_go=after)
+
+
+def _head(conn: Connection) -> Row[Any] | None:
+    heads = conn.execute(select(EVENT_LOG_HEAD)).all()
+    return heads[0] if len(heads) == 1 else None
+
+
+def _is_hash(value: object) -> bool:
+    return isinstance(value, bytes) and len(value) == len(BEGINNING)
+
+
+def _pages(conn: Connection, query: Select[Any]) -> Iterator[Any]:
+    """Yield every row; where a page cannot be read, one by one up to the row that is at fault."""
+    seq = query.selected_columns.seq
+    after, size = None, _PAGE
+    query = query.order_by(seq)
+    while True:
+        page = query.limit(size) if after is None else query.where(seq > after).limit(size)
+        try:
+            rows = conn.execute(page).all()
+        except DBAPIError:
+            if size == 1:
+                raise
+            size = 1
+            continue
+        if not rows:
+            return
+        after = rows[-1].seq
+        yield from rows
