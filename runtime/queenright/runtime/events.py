@@ -65,6 +65,8 @@ class EventType(StrEnum):
     RECOVERY_COMPLETED = "recovery_completed"
     RECOVERY_FAILED = "recovery_failed"
     CIRCUIT_BREAKER_STATE_CHANGED = "circuit_breaker_state_changed"
+    INTERVENTION_RECORDED = "intervention_recorded"
+    EMERGENCY_STOP_CHANGED = "emergency_stop_changed"
 
 
 ALERT_CLASS: Final[frozenset[EventType]] = frozenset(
@@ -85,6 +87,8 @@ ALERT_CLASS: Final[frozenset[EventType]] = frozenset(
         EventType.RECOVERY_COMPLETED,
         EventType.RECOVERY_FAILED,
         EventType.CIRCUIT_BREAKER_STATE_CHANGED,
+        EventType.INTERVENTION_RECORDED,
+        EventType.EMERGENCY_STOP_CHANGED,
     }
 )
 """Events that are never dropped, and are in the durable log before anyone acts on them."""

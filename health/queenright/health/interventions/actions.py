@@ -1,0 +1,343 @@
+"""
+Actions: nudge, escalate, terminate, each written down before it is done, and again when its end is known.
+
+Every one takes a permit, which is given for one life of one worker as things stand at that moment.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from queenright.health.interventions import messages
+from queenright.health.interventions.control import Delivery, Unreachable, WorkerControl
+from queenright.health.interventions.ladder import Ladder, Level
+from queenright.health.interventions.ledger import Ledger
+from queenright.health.interventions.permit import Permit
+from queenright.health.interventions.record import Escalation, Intervention, Outcome
+from queenright.health.interventions.target import ActionKind, Target
+from queenright.health.monitor import HealthMonitor
+from queenright.health.settings import Intervention as InterventionSettings
+from queenright.health.summary import summarise
+from queenright.instrumentation.redaction import redact
+from queenright.runtime.events import AgentEvent, Clock, EventType
+
+_log = logging.getLogger(__name__)
+
+_WORDS: int = 2000
+
+Sign = Callable[[AgentEvent], AgentEvent]
+"""Returns an event with a signature over what it says."""
+
+
+class Actions:
+    """
+    Does things to workers, and keeps what was done.
+
+    Args:
+        ledger: Where it is kept.
+        monitor: Knows the workers.
+        controls: Reach workers; the first that reaches one is taken.
+        settings: How long things take.
+        clock: Seconds since the epoch.
+        ids: Makes ids.
+        sign: Signs the word that a worker was terminated.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        monitor: HealthMonitor,
+        controls: Sequence[WorkerControl],
+        settings: InterventionSettings,
+        clock: Clock,
+        ids: Callable[[], str],
+        sign: Sign,
+    ) -> None:
+        self._ledger = ledger
+        self._monitor = monitor
+        self._controls = controls
+        self._settings = settings
+        self._clock = clock
+        self._ids = ids
+        self._sign = sign
+
+    async def nudge(
+        self,
+        given: Permit,
+        *,
+        message: str,
+        by: str,
+        reason: str,
+        attempt: int,
+        ladder: Ladder | None,
+        since: float | None = None,
+    ) -> Intervention:
+        """
+        Put a message into the worker's context; the outcome says how far it got.
+
+        Args:
+            given: The permit.
+            message: What it is told.
+            by: Who wants it.
+            reason: Why.
+            attempt: The how manieth nudge of this ladder.
+            ladder: Where the ladder stands with it done.
+            since: When the trouble began.
+
+        Raises:
+            StoreError: It could not be written down; nothing was done.
+        """
+        one = self._new(given, by=by, reason=reason, attempt=attempt, since=since, message=message)
+        if self._settings.dry_run:
+            return await self._write_only(one, Outcome.DRY_RUN, ladder)
+        await self._begin(one, ladder)
+        expires_at = one.created_at + self._settings.nudge.ttl_seconds
+        try:
+            delivery = await self._control(given.target).nudge(
+                given.target, message, instruction_id=one.intervention_id, expires_at=expires_at
+            )
+        except Unreachable as error:
+            return await self._end(one, Outcome.UNREACHABLE, ladder, detail=str(error))
+        except Exception as error:
+            return await self._end(one, Outcome.FAILED, ladder, detail=_described(error))
+        outcome = Outcome.DONE if delivery is Delivery.INJECTED else Outcome.QUEUED
+        said = self._event(
+            EventType.NUDGE_SENT,
+            one,
+            {
+                "attempt": attempt,
+                "message": message,
+                "delivery": delivery.value,
+                "instruction_id": one.intervention_id,
+                "by": by,
+                "expires_at": expires_at,
+                "since": since,
+            },
+        )
+        return await self._end(one, outcome, ladder, events=[said])
+
+    async def escalate(
+        self,
+        given: Permit,
+        *,
+        by: str,
+        reason: str,
+        attempt: int,
+        ladder: Ladder,
+        context: dict[str, Any],
+    ) -> tuple[Intervention, Escalation | None, Ladder]:
+        """
+        Ask the orchestrator; the question is in the event log when this returns.
+
+        Raises:
+            StoreError: It could not be written down; nobody was asked.
+        """
+        one = self._new(given, by=by, reason=reason, attempt=attempt, since=ladder.trouble_since)
+        now = one.created_at
+        deadline = now + self._settings.escalation.timeout_seconds
+        climbed = ladder.model_copy(
+            update={"level": Level.ESCALATED, "acted_at": now, "until": deadline, "escalation_id": ""}
+        )
+        if self._settings.dry_run:
+            return await self._write_only(one, Outcome.DRY_RUN, climbed), None, climbed
+        worker = self._monitor.get(one.agent_id, one.session_id)
+        question = Escalation(
+            escalation_id=self._ids(),
+            agent_id=one.agent_id,
+            session_id=one.session_id,
+            incarnation_id=one.incarnation_id,
+            reason=one.reason,
+            context=(summarise(worker, now) if worker is not None else {}) | context,
+            created_at=now,
+            deadline=deadline,
+        )
+        climbed = climbed.model_copy(update={"escalation_id": question.escalation_id})
+        one = one.model_copy(update={"escalation_id": question.escalation_id})
+        said = self._event(
+            EventType.ESCALATION_TRIGGERED,
+            one,
+            {
+                "escalation_id": question.escalation_id,
+                "reason": question.reason,
+                "options": list(question.options),
+                "deadline": deadline,
+                "context": question.context,
+                "by": by,
+                "since": ladder.trouble_since,
+            },
+        )
+        done = one.model_copy(update={"outcome": Outcome.DONE, "finished_at": now})
+        self._ledger.counts[given.target.key] += 1
+        await self._ledger.write(
+            given.target.key,
+            ladder=climbed,
+            now=now,
+            intervention=done,
+            escalation=question,
+            events=[said, self._recorded(done)],
+        )
+        return done, question, climbed
+
+    async def terminate(
+        self,
+        given: Permit,
+        *,
+        by: str,
+        reason: str,
+        ladder: Ladder | None,
+        after: Ladder | None,
+        since: float | None = None,
+        escalation: Escalation | None = None,
+    ) -> Intervention:
+        """
+        Stop a worker: save what it has, free what it holds, sign that it was done.
+
+        Args:
+            given: The permit.
+            by: Who wants it.
+            reason: Why.
+            ladder: Where the ladder stands while it is done.
+            after: And when it is certain that it has stopped; else a person has to look.
+            since: When the trouble began.
+            escalation: The question that this answers, as it is to be kept.
+
+        Raises:
+            StoreError: It could not be written down; nothing was done.
+        """
+        one = self._new(given, by=by, reason=reason, since=since)
+        human = (
+            ladder.model_copy(update={"level": Level.HUMAN, "until": None}) if ladder is not None else None
+        )
+        if self._settings.dry_run:
+            return await self._write_only(one, Outcome.DRY_RUN, human)
+        await self._begin(one, ladder, escalation)
+        try:
+            stopped = await self._control(given.target).terminate(
+                given.target,
+                one.reason,
+                instruction_id=one.intervention_id,
+                within=self._settings.termination.cleanup_timeout_seconds,
+            )
+        except Unreachable as error:
+            return await self._end(one, Outcome.UNREACHABLE, human, detail=str(error))
+        except Exception as error:
+            return await self._end(one, Outcome.FAILED, human, detail=_described(error))
+        if not stopped.confirmed:
+            # It may be at work still: nobody is told that it is not, and nothing is started in its place.
+            return await self._end(one, Outcome.UNCONFIRMED, human, detail=stopped.detail)
+        said = self._event(
+            EventType.AGENT_TERMINATED,
+            one,
+            {
+                "reason": one.reason,
+                "by": by,
+                "checkpoint_id": stopped.checkpoint_id,
+                "confirmed": True,
+                "intervention_id": one.intervention_id,
+                "since": since,
+            },
+        )
+        signed = self._sign(said)
+        one = one.model_copy(update={"checkpoint_id": stopped.checkpoint_id})
+        return await self._end(one, Outcome.DONE, after, detail=stopped.detail, events=[signed])
+
+    async def note(
+        self,
+        kind: ActionKind,
+        target: Target,
+        outcome: Outcome,
+        *,
+        by: str,
+        reason: str,
+        detail: str = "",
+        ladder: Ladder | None,
+        since: float | None = None,
+    ) -> Intervention:
+        """Write down what was refused, handed on, or only would have been done."""
+        one = self._new(Permit(kind, target), by=by, reason=reason, since=since)
+        one = one.model_copy(update={"detail": redact(detail, _WORDS)})
+        return await self._write_only(one, outcome, ladder)
+
+    # -- writing down -------------------------------------------------------------------------------
+
+    def _new(
+        self,
+        given: Permit,
+        *,
+        by: str,
+        reason: str,
+        attempt: int = 1,
+        since: float | None = None,
+        message: str = "",
+    ) -> Intervention:
+        target = given.target
+        return Intervention(
+            intervention_id=self._ids(),
+            agent_id=target.agent_id,
+            session_id=target.session_id,
+            incarnation_id=target.incarnation_id,
+            kind=given.kind,
+            outcome=Outcome.STARTED,
+            by=redact(by, 100),
+            reason=redact(reason, _WORDS),
+            attempt=attempt,
+            trouble_since=since,
+            created_at=self._clock(),
+            message=message,
+        )
+
+    async def _begin(
+        self, one: Intervention, ladder: Ladder | None, escalation: Escalation | None = None
+    ) -> None:
+        await self._ledger.write(
+            one.target.key, ladder=ladder, now=one.created_at, intervention=one, escalation=escalation
+        )
+
+    async def _write_only(self, one: Intervention, outcome: Outcome, ladder: Ladder | None) -> Intervention:
+        return await self._end(one, outcome, ladder, detail=one.detail)
+
+    async def _end(
+        self,
+        one: Intervention,
+        outcome: Outcome,
+        ladder: Ladder | None,
+        *,
+        detail: str = "",
+        events: Sequence[AgentEvent] = (),
+    ) -> Intervention:
+        ended = one.model_copy(
+            update={"outcome": outcome, "finished_at": self._clock(), "detail": redact(detail, _WORDS)}
+        )
+        if outcome in (Outcome.FAILED, Outcome.UNREACHABLE, Outcome.UNCONFIRMED):
+            _log.warning("%s of %s: %s: %s", one.kind.value, one.target, outcome.value, ended.detail)
+        await self._ledger.write(
+            one.target.key,
+            ladder=ladder,
+            now=self._clock(),
+            intervention=ended,
+            events=[*events, self._recorded(ended)],
+        )
+        return ended
+
+    def _recorded(self, one: Intervention) -> AgentEvent:
+        return self._event(EventType.INTERVENTION_RECORDED, one, one.model_dump(mode="json"))
+
+    def _event(self, type_: EventType, one: Intervention, data: dict[str, Any]) -> AgentEvent:
+        worker = self._monitor.get(one.agent_id, one.session_id)
+        return messages.event_about(type_, one, worker, self._clock(), data)
+
+    def _control(self, target: Target) -> WorkerControl:
+        for control in self._controls:
+            if control.reaches(target):
+                return control
+        raise Unreachable(
+            f"nobody can reach worker {target}: it neither runs on this runtime nor fetches instructions; "
+            "give its Worker an on_nudge and an on_terminate, or stop its process yourself"
+        )
+
+
+def _described(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"

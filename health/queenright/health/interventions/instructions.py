@@ -1,0 +1,310 @@
+"""
+Instructions: how workers in other processes are reached. They ask, and are told what there is for them.
+
+What is to be told is on the disk before it can be fetched, and is told again until the worker has answered;
+the worker tells by the id what it knows already. Nothing outlives its time or its incarnation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from enum import StrEnum
+from typing import Final, Literal
+
+from pydantic import BaseModel, ConfigDict
+from sqlalchemy import Connection, select
+
+from queenright.health.findings import WorkerKey
+from queenright.health.interventions.control import Delivery, Stopped, Unreachable
+from queenright.health.interventions.target import Target
+from queenright.health.store import Store
+from queenright.health.tables import INSTRUCTIONS
+from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.redaction import redact
+from queenright.runtime.deadline import Sleep
+from queenright.runtime.events import Clock
+
+REACHABLE_SECONDS: Final = 120.0
+"""Who asked within so many seconds is there."""
+
+LONGEST_WAIT: Final = 60.0
+_DETAIL_LIMIT: Final = 500
+
+Kind = Literal["nudge", "terminate"]
+AnswerOutcome = Literal["done", "refused", "failed"]
+
+
+class InstructionStatus(StrEnum):
+    """Where an instruction stands."""
+
+    QUEUED = "queued"
+    DONE = "done"
+    REFUSED = "refused"
+    FAILED = "failed"
+    EXPIRED = "expired"
+    """Nobody answered in time."""
+    STALE = "stale"
+    """Its incarnation is no more."""
+
+
+class Instruction(BaseModel):
+    """One thing that a worker is told. Times are seconds since the epoch."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    instruction_id: str
+    agent_id: str
+    session_id: str
+    incarnation_id: str
+    kind: Kind
+    message: str
+    created_at: float
+    expires_at: float
+    status: InstructionStatus = InstructionStatus.QUEUED
+    answered_at: float | None = None
+    detail: str = ""
+    checkpoint_id: str | None = None
+
+
+class InstructionUnknown(QueenrightError):
+    """Raised for an answer to an instruction that nobody gave this worker."""
+
+    def __init__(self, instruction_id: str) -> None:
+        super().__init__(f"there is no instruction {instruction_id[:64]!r} for this worker")
+
+
+class InstructionOver(QueenrightError):
+    """Raised for an answer that comes too late, or from another incarnation."""
+
+
+class Instructions:
+    """
+    The mailbox of workers that fetch, and the control that puts things in it. Belongs to one event loop.
+
+    Args:
+        store: Where instructions are kept.
+        clock: Seconds since the epoch.
+        sleep: Waits on that clock.
+    """
+
+    def __init__(self, store: Store, *, clock: Clock, sleep: Sleep = asyncio.sleep) -> None:
+        self._store = store
+        self._clock = clock
+        self._sleep = sleep
+        self._queued: dict[WorkerKey, dict[str, Instruction]] = {}
+        self._asked: dict[WorkerKey, tuple[str, float]] = {}
+        self._asking: dict[WorkerKey, set[asyncio.Future[None]]] = {}
+        self._answers: dict[str, asyncio.Future[Instruction]] = {}
+
+    async def load(self) -> None:
+        """Know again what was not fetched before a restart."""
+
+        def read(conn: Connection) -> list[Instruction]:
+            waiting = INSTRUCTIONS.c.status == InstructionStatus.QUEUED.value
+            bodies = conn.execute(select(INSTRUCTIONS.c.body).where(waiting)).scalars()
+            return [Instruction.model_validate_json(body) for body in bodies]
+
+        for one in await self._store.read(read):
+            self._queued.setdefault((one.agent_id, one.session_id), {})[one.instruction_id] = one
+
+    # -- the control's side -------------------------------------------------------------------------
+
+    def reaches(self, target: Target) -> bool:
+        """Return whether this incarnation asked lately, or asks now."""
+        incarnation, at = self._asked.get(target.key, ("", 0.0))
+        if incarnation != target.incarnation_id:
+            return False
+        return bool(self._asking.get(target.key)) or self._clock() - at < REACHABLE_SECONDS
+
+    async def nudge(
+        self, target: Target, message: str, *, instruction_id: str, expires_at: float
+    ) -> Delivery:
+        """
+        Queue a nudge; see ``WorkerControl.nudge``.
+
+        Raises:
+            Unreachable: This incarnation has not asked lately.
+            StoreError: It could not be stored.
+        """
+        await self._queue(target, "nudge", message, instruction_id, expires_at)
+        return Delivery.QUEUED
+
+    async def terminate(self, target: Target, reason: str, *, instruction_id: str, within: float) -> Stopped:
+        """
+        Ask the worker to stop and wait for its answer; see ``WorkerControl.terminate``.
+
+        Raises:
+            Unreachable: This incarnation has not asked lately.
+            StoreError: It could not be stored.
+        """
+        answer: asyncio.Future[Instruction] = asyncio.get_running_loop().create_future()
+        self._answers[instruction_id] = answer
+        timer = asyncio.ensure_future(self._sleep(within))
+        try:
+            await self._queue(target, "terminate", reason, instruction_id, self._clock() + within)
+            await asyncio.wait((answer, timer), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            timer.cancel()
+            del self._answers[instruction_id]
+        if not answer.done():
+            return Stopped(confirmed=False, detail=f"it did not answer within {within:g} s")
+        given = answer.result()
+        return Stopped(
+            confirmed=given.status is InstructionStatus.DONE,
+            checkpoint_id=given.checkpoint_id,
+            detail=given.detail or f"it answered: {given.status.value}",
+        )
+
+    async def _queue(
+        self, target: Target, kind: Kind, message: str, instruction_id: str, expires_at: float
+    ) -> None:
+        if not self.reaches(target):
+            raise Unreachable(
+                f"worker {target} does not fetch instructions; "
+                "give its Worker an on_nudge and an on_terminate"
+            )
+        queued = self._queued.setdefault(target.key, {})
+        if instruction_id in queued:
+            return
+        one = Instruction(
+            instruction_id=instruction_id,
+            agent_id=target.agent_id,
+            session_id=target.session_id,
+            incarnation_id=target.incarnation_id,
+            kind=kind,
+            message=message,
+            created_at=self._clock(),
+            expires_at=expires_at,
+        )
+        await self._store.transact(lambda conn: _write(conn, one))
+        queued[instruction_id] = one
+        for waiting in self._asking.get(target.key, ()):
+            if not waiting.done():
+                waiting.set_result(None)
+
+    # -- the worker's side --------------------------------------------------------------------------
+
+    async def pull(self, target: Target, wait: float) -> list[Instruction]:
+        """
+        Return what there is for this incarnation and is not answered; wait for something if there is nothing.
+
+        Args:
+            target: Who asks.
+            wait: Seconds to wait at most.
+        """
+        self._asked[target.key] = (target.incarnation_id, self._clock())
+        found = await self._for(target)
+        if found or wait <= 0:
+            return found
+        news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        asking = self._asking.setdefault(target.key, set())
+        asking.add(news)
+        timer = asyncio.ensure_future(self._sleep(min(wait, LONGEST_WAIT)))
+        try:
+            await asyncio.wait((news, timer), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            timer.cancel()
+            asking.discard(news)
+            if not asking:
+                self._asking.pop(target.key, None)
+            if self._asked.get(target.key, ("", 0.0))[0] == target.incarnation_id:
+                self._asked[target.key] = (target.incarnation_id, self._clock())
+        return await self._for(target)
+
+    async def answer(
+        self,
+        target: Target,
+        instruction_id: str,
+        outcome: AnswerOutcome,
+        *,
+        detail: str = "",
+        checkpoint_id: str | None = None,
+    ) -> None:
+        """
+        Take a worker's answer. The same answer twice is one.
+
+        Raises:
+            InstructionUnknown: It was never told that.
+            InstructionOver: The instruction was another incarnation's, or its time is over.
+            StoreError: It could not be stored.
+        """
+        one = self._queued.get(target.key, {}).get(instruction_id)
+        if one is None:
+            one = await self._store.read(lambda conn: _find(conn, instruction_id))
+            if one is None or (one.agent_id, one.session_id) != target.key:
+                raise InstructionUnknown(instruction_id)
+            if one.status.value == outcome:
+                return
+            raise InstructionOver(
+                f"instruction {instruction_id!r} is {one.status.value}: the answer is too late"
+            )
+        if one.incarnation_id != target.incarnation_id:
+            raise InstructionOver(
+                f"instruction {instruction_id!r} was for incarnation {one.incarnation_id!r}, "
+                f"not {target.incarnation_id!r}"
+            )
+        await self._close(
+            one,
+            status=InstructionStatus(outcome),
+            answered_at=self._clock(),
+            detail=redact(detail, _DETAIL_LIMIT),
+            checkpoint_id=checkpoint_id,
+        )
+
+    async def _for(self, target: Target) -> list[Instruction]:
+        now = self._clock()
+        found = []
+        for one in list(self._queued.get(target.key, {}).values()):
+            if one.expires_at <= now:
+                await self._close(one, status=InstructionStatus.EXPIRED)
+            elif one.incarnation_id != target.incarnation_id:
+                await self._close(one, status=InstructionStatus.STALE)
+            else:
+                found.append(one)
+        return found
+
+    async def expire(self, now: float) -> None:
+        """Throw away what nobody fetched in time, and forget who has not asked for long."""
+        late = [one for by_id in self._queued.values() for one in by_id.values() if one.expires_at <= now]
+        for one in late:
+            await self._close(one, status=InstructionStatus.EXPIRED)
+        for key, (_, at) in list(self._asked.items()):
+            if now - at > REACHABLE_SECONDS and key not in self._asking:
+                del self._asked[key]
+
+    async def _close(self, one: Instruction, **changes: object) -> None:
+        closed = one.model_copy(update=changes)
+        await self._store.transact(lambda conn: _write(conn, closed))
+        key = (one.agent_id, one.session_id)
+        queued = self._queued.get(key, {})
+        queued.pop(one.instruction_id, None)
+        if not queued:
+            self._queued.pop(key, None)
+        answer = self._answers.get(one.instruction_id)
+        if answer is not None and not answer.done():
+            answer.set_result(closed)
+
+
+def _write(conn: Connection, one: Instruction) -> None:
+    values: dict[str, object] = {"status": one.status.value, "body": one.model_dump_json()}
+    where = INSTRUCTIONS.c.instruction_id == one.instruction_id
+    if not conn.execute(INSTRUCTIONS.update().where(where).values(**values)).rowcount:
+        conn.execute(
+            INSTRUCTIONS.insert().values(
+                instruction_id=one.instruction_id,
+                agent_id=one.agent_id,
+                session_id=one.session_id,
+                incarnation_id=one.incarnation_id,
+                kind=one.kind,
+                created_at=one.created_at,
+                expires_at=one.expires_at,
+                **values,
+            )
+        )
+
+
+def _find(conn: Connection, instruction_id: str) -> Instruction | None:
+    body = conn.execute(
+        select(INSTRUCTIONS.c.body).where(INSTRUCTIONS.c.instruction_id == instruction_id)
+    ).scalar()
+    return Instruction.model_validate_json(body) if body is not None else None

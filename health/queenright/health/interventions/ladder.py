@@ -1,0 +1,194 @@
+"""
+The ladder: what comes next for a worker that gets nowhere, as a pure function.
+
+Nudge, nudge, nudge; ask the orchestrator; stop it; bring it back. Each rung waits for the one below to have
+had its time, and any progress leads back to the ground. The rungs and their times are IMPL-REQ-003 FR-003.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict
+
+from queenright.health.deadlines import grace_until
+from queenright.health.findings import FindingKind, HealthState
+from queenright.health.interventions.target import ActionKind, Target
+from queenright.health.monitor import WorkerHealth
+from queenright.health.settings import HealthSettings
+from queenright.health.vitals import SessionStatus
+
+_TROUBLE: Final = frozenset({HealthState.STUCK, HealthState.FAILING})
+
+
+class Level(StrEnum):
+    """How far the ladder has been climbed."""
+
+    NUDGED = "nudged"
+    """It has been spoken to, or soon will be."""
+    ESCALATED = "escalated"
+    """The orchestrator was asked, and has until ``Ladder.until``."""
+    MORE_TIME = "more_time"
+    """It was given time until then."""
+    HANDING_OFF = "handing_off"
+    """It was told to hand off, and has until then."""
+    TERMINATING = "terminating"
+    """It is being stopped."""
+    TERMINATED = "terminated"
+    """It has stopped, and is to be brought back."""
+    RECOVERING = "recovering"
+    """It is being brought back: from here on that is the recovery's affair."""
+    HUMAN = "human"
+    """Nothing more is done by itself: a person has to."""
+
+
+class Ladder(BaseModel):
+    """How far the ladder has been climbed for one life of a worker. Times are seconds since the epoch."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    agent_id: str
+    session_id: str
+    incarnation_id: str
+    level: Level = Level.NUDGED
+    nudges: int = 0
+    trouble_since: float
+    """When the trouble began."""
+    progress_before: float | None = None
+    """The last progress before it; a later one ends the ladder."""
+    acted_at: float | None = None
+    """When something was last done."""
+    until: float | None = None
+    escalation_id: str = ""
+
+    @property
+    def target(self) -> Target:
+        """The life of the worker that this is about."""
+        return Target(agent_id=self.agent_id, session_id=self.session_id, incarnation_id=self.incarnation_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Of a worker, what the ladder goes by."""
+
+    target: Target
+    status: SessionStatus
+    ended: bool
+    waiting: bool
+    state: HealthState
+    state_since: float
+    provider_at_fault: bool
+    """Its model's provider fails: nothing that is done to the worker mends that."""
+    grace_until: float
+    last_progress: float | None
+
+    @classmethod
+    def of(cls, worker: WorkerHealth, settings: HealthSettings) -> Standing:
+        """Return how a worker stands now."""
+        v = worker.vitals
+        return cls(
+            target=Target.of(v),
+            status=v.status,
+            ended=v.ended,
+            waiting=v.waiting is not None,
+            state=worker.state,
+            state_since=worker.state_since,
+            provider_at_fault=any(f.kind is FindingKind.PROVIDER_FAILURE for f in worker.findings),
+            grace_until=grace_until(v, settings),
+            last_progress=v.last_progress,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """
+    What is next.
+
+    ``action`` is due at ``at``; None: nothing is, whatever the time. ``ladder`` is where it stands before
+    that; None: on the ground.
+    """
+
+    ladder: Ladder | None
+    action: ActionKind | None = None
+    at: float = 0.0
+
+
+def next_step(ladder: Ladder | None, s: Standing, settings: HealthSettings) -> Step:
+    """
+    Return what is to be done next about a worker, and when.
+
+    Nothing is ever due for a worker that waits, is paused or has finished, and nothing twice within the
+    interval between nudges, but for what the orchestrator decides.
+    """
+    if ladder is not None and (ladder.target != s.target or _progressed(ladder, s)):
+        ladder = None
+    if s.ended:
+        return _after_the_end(ladder, s, settings)
+    if s.waiting or s.provider_at_fault or s.state not in _TROUBLE:
+        return Step(ladder=ladder)
+    if ladder is None:
+        ladder = Ladder(
+            agent_id=s.target.agent_id,
+            session_id=s.target.session_id,
+            incarnation_id=s.target.incarnation_id,
+            trouble_since=s.state_since,
+            progress_before=s.last_progress,
+        )
+    action, at = _rung(ladder, s, settings)
+    return Step(ladder=ladder, action=action, at=max(at, s.grace_until))
+
+
+def _after_the_end(ladder: Ladder | None, s: Standing, settings: HealthSettings) -> Step:
+    """Bring back what crashed and what was stopped; never what finished or was cancelled by its people."""
+    level = ladder.level if ladder is not None else None
+    failed = s.status in (SessionStatus.FAILED, SessionStatus.TERMINATED)
+    # Of what is stopped on our request, its own word about that may come first: that it was cancelled.
+    if not failed and level not in (Level.TERMINATING, Level.TERMINATED):
+        return Step(ladder=None)
+    if level in (Level.TERMINATING, Level.RECOVERING, Level.HUMAN):
+        return Step(ladder=ladder)
+    if level is Level.TERMINATED:
+        return Step(ladder=ladder, action=ActionKind.RECOVER, at=s.state_since)
+    if s.status is not SessionStatus.FAILED or not settings.recovery.automatic:
+        return Step(ladder=None)
+    crashed = Ladder(
+        agent_id=s.target.agent_id,
+        session_id=s.target.session_id,
+        incarnation_id=s.target.incarnation_id,
+        level=Level.TERMINATED,
+        trouble_since=s.state_since,
+        progress_before=s.last_progress,
+    )
+    return Step(ladder=crashed, action=ActionKind.RECOVER, at=s.state_since)
+
+
+def _rung(ladder: Ladder, s: Standing, settings: HealthSettings) -> tuple[ActionKind | None, float]:
+    nudge = settings.intervention.nudge
+    rested = s.state_since
+    if ladder.acted_at is not None:
+        rested = max(rested, ladder.acted_at + nudge.interval_seconds)
+    # Whoever waited, or was well, in between gets an interval of its own before anything final.
+    until = max(ladder.until or rested, s.state_since + nudge.interval_seconds)
+    match ladder.level:
+        case Level.NUDGED:
+            # An agent in an error loop reads no reminders: somebody has to decide.
+            speaks = nudge.enabled and s.state is not HealthState.FAILING
+            if speaks and ladder.nudges < nudge.max_attempts:
+                return ActionKind.NUDGE, rested
+            return ActionKind.ESCALATE, rested
+        case Level.MORE_TIME:
+            return ActionKind.ESCALATE, ladder.until or rested
+        case Level.ESCALATED | Level.HANDING_OFF:
+            return ActionKind.TERMINATE, until
+        case Level.TERMINATING:
+            return ActionKind.TERMINATE, s.state_since
+        case Level.TERMINATED | Level.RECOVERING | Level.HUMAN:
+            return None, 0.0
+
+
+def _progressed(ladder: Ladder, s: Standing) -> bool:
+    if s.last_progress is None:
+        return False
+    return ladder.progress_before is None or s.last_progress > ladder.progress_before

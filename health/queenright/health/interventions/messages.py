@@ -1,0 +1,82 @@
+"""What a worker is told, and what the event log is told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from queenright.health.findings import FindingKind, worst
+from queenright.health.interventions.record import Escalation, Intervention
+from queenright.health.monitor import WorkerHealth
+from queenright.runtime.events import AgentEvent, EventType
+
+_SEEN: Mapping[FindingKind, str] = {
+    FindingKind.DOOM_LOOP: "the same calls with the same results, again and again",
+    FindingKind.ERROR_STREAK: "the same error of the same tool, again and again",
+    FindingKind.RETRY_STORM: "many steps in a row that were not accepted",
+    FindingKind.STALL: "silence",
+    FindingKind.ZERO_PROGRESS: "calls that bring nothing new",
+    FindingKind.NO_TOOL_CALLS: "no tool call",
+    FindingKind.CHECKPOINT_STALE: "no checkpoint",
+}
+
+
+def reminder(worker: WorkerHealth, now: float) -> str:
+    """
+    Return what a stuck worker is reminded of (the words are IMPL-REQ-003 FR-003's).
+
+    What the worker wrote itself is not repeated to it: that may be what keeps it in its loop.
+    """
+    v = worker.vitals
+    since = max(v.last_checkpoint or v.started_at, v.last_progress or v.started_at)
+    lead = worst(worker.findings)
+    seen = _SEEN.get(lead.kind) if lead is not None else None
+    return (
+        f"REMINDER: You have been working for {duration(now - since)} without checkpoint update. "
+        "Please either:\n"
+        "- Update your progress\n"
+        "- Request handoff if stuck\n"
+        "- Report blockers" + (f"\n(What the monitor sees: {seen}.)" if seen else "")
+    )
+
+
+def hand_off(reason: str) -> str:
+    """Return what a worker is told that has to hand off."""
+    return (
+        "HAND OFF NOW: another agent will go on with your task. Save your state, write down what is done, "
+        "what is left and what blocks you, and end your run."
+        + (f"\n(Decided because: {reason})" if reason else "")
+    )
+
+
+def duration(seconds: float) -> str:
+    """Return a time span as people say it."""
+    minutes = round(max(0.0, seconds) / 60)
+    if minutes < 1:
+        return "less than a minute"
+    if minutes < 120:
+        return "1 minute" if minutes == 1 else f"{minutes} minutes"
+    return f"{minutes // 60} hours {minutes % 60} minutes" if minutes % 60 else f"{minutes // 60} hours"
+
+
+def event_about(
+    type_: EventType,
+    one: Intervention | Escalation,
+    worker: WorkerHealth | None,
+    at: float,
+    data: dict[str, Any],
+) -> AgentEvent:
+    """Return an event about the worker that an intervention is for, linked to its last step."""
+    v = worker.vitals if worker is not None else None
+    return AgentEvent(
+        type=type_,
+        time=at,
+        agent_id=one.agent_id,
+        session_id=one.session_id,
+        incarnation_id=one.incarnation_id,
+        graph_id=v.graph_id if v is not None else "",
+        node_id=v.node_id if v is not None else "",
+        trace_id=v.last_trace_id if v is not None else "",
+        span_id=v.last_span_id if v is not None else "",
+        data=data,
+    )

@@ -1,0 +1,77 @@
+"""The storm guard: many workers that get worse at once are one trouble, and acting on all is another."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from queenright.health.findings import WorkerKey
+from queenright.health.settings import Storm
+
+_BUDGET_SECONDS: Final = 60.0
+
+
+class StormWatch:
+    """
+    Sees storms come and go.
+
+    Args:
+        settings: How many in how long are one, and when it is over.
+        ids: Makes the id of a storm, which its alerts share.
+    """
+
+    def __init__(self, settings: Storm, *, ids: Callable[[], str]) -> None:
+        self._settings = settings
+        self._ids = ids
+        self._worse: dict[WorkerKey, float] = {}
+        self._last: float | None = None
+        self._id = ""
+
+    def worse(self, key: WorkerKey, now: float) -> bool:
+        """Note that a worker got worse; return whether this began a storm."""
+        self._forget(now)
+        self._worse.pop(key, None)
+        self._worse[key] = now
+        self._last = now
+        if self._id or len(self._worse) < self._settings.workers:
+            return False
+        self._id = self._ids()
+        return True
+
+    def storm(self, now: float) -> str:
+        """Return the id of the storm that is on, or an empty string."""
+        self._forget(now)
+        return self._id
+
+    @property
+    def workers(self) -> int:
+        """How many workers got worse within the window, when somebody last looked."""
+        return len(self._worse)
+
+    def _forget(self, now: float) -> None:
+        if self._last is not None and not 0 <= now - self._last < self._settings.quiet_seconds:
+            self._id = ""
+        for key, at in list(self._worse.items()):
+            # In the order in which they got worse: the first that is young enough ends the search.
+            if 0 <= now - at < self._settings.window_seconds:
+                break
+            del self._worse[key]
+
+
+class ActionBudget:
+    """At most so many interventions within a minute, over the whole fleet."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._spent: deque[float] = deque()
+
+    def free_at(self, now: float) -> float:
+        """Return when the next one may be done: ``now``, or later."""
+        while self._spent and not 0 <= now - self._spent[0] < _BUDGET_SECONDS:
+            self._spent.popleft()
+        return now if len(self._spent) < self._most else self._spent[0] + _BUDGET_SECONDS
+
+    def spend(self, now: float) -> None:
+        """Note that one was done."""
+        self._spent.append(now)

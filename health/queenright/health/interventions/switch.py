@@ -1,0 +1,90 @@
+"""The emergency stop: one switch that freezes acting, not seeing, and stays as it is over restarts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from sqlalchemy import Connection, select
+
+from queenright.health.event_log import append_events
+from queenright.health.store import Store
+from queenright.health.tables import SWITCHES
+from queenright.instrumentation.redaction import redact
+from queenright.runtime.events import AgentEvent, Clock, EventType
+
+_NAME: Final = "emergency_stop"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Switch:
+    """How the switch stands, since when (seconds since the epoch), who set it and why."""
+
+    on: bool = False
+    by: str = ""
+    reason: str = ""
+    changed_at: float | None = None
+
+
+class EmergencyStop:
+    """
+    The switch of one store.
+
+    Args:
+        store: Where it is kept.
+        clock: Seconds since the epoch.
+        publish: Is given the event once it is durable.
+    """
+
+    def __init__(self, store: Store, *, clock: Clock, publish: Callable[..., None]) -> None:
+        self._store = store
+        self._clock = clock
+        self._publish = publish
+        self.state = Switch()
+
+    @property
+    def reason(self) -> str | None:
+        """Why nothing may be done to anybody; None if it is off."""
+        if not self.state.on:
+            return None
+        return f"since it was set by {self.state.by}: {self.state.reason}"
+
+    async def load(self) -> None:
+        """Know again how it stood before a restart."""
+
+        def read(conn: Connection) -> Switch:
+            row = conn.execute(select(SWITCHES).where(SWITCHES.c.name == _NAME)).one_or_none()
+            if row is None:
+                return Switch()
+            return Switch(on=bool(row.is_on), by=row.by, reason=row.reason, changed_at=row.changed_at)
+
+        self.state = await self._store.read(read)
+
+    async def set(self, on: bool, *, by: str, reason: str) -> Switch:
+        """
+        Set it, and return how it stands; it holds, over restarts, from when this returns.
+
+        Raises:
+            StoreError: It could not be stored; then it is set here and now all the same if it is to be on:
+                stopping must not wait for a disk.
+        """
+        state = Switch(on=on, by=redact(by, 100), reason=redact(reason, 500), changed_at=self._clock())
+        if on:
+            self.state = state
+        data = {"on": on, "by": state.by, "reason": state.reason}
+        event = AgentEvent(type=EventType.EMERGENCY_STOP_CHANGED, time=self._clock(), data=data)
+
+        def write(conn: Connection) -> None:
+            conn.execute(SWITCHES.delete().where(SWITCHES.c.name == _NAME))
+            conn.execute(
+                SWITCHES.insert().values(
+                    name=_NAME, is_on=on, by=state.by, reason=state.reason, changed_at=state.changed_at
+                )
+            )
+            append_events(conn, [event])
+
+        await self._store.transact(write)
+        self.state = state
+        self._publish(event)
+        return state
