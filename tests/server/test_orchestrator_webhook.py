@@ -1,0 +1,215 @@
+"""The orchestrator's webhook, against a real HTTP server."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import logging
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+import stamina
+from pydantic import SecretStr
+
+from queenright.health.interventions.record import Answer, Escalation
+from queenright.server.orchestrator_webhook import (
+    ATTEMPTS,
+    SIGNATURE,
+    OrchestratorError,
+    OrchestratorWebhook,
+)
+
+ESCALATION = Escalation(
+    escalation_id="e1",
+    agent_id="bee",
+    session_id="s",
+    incarnation_id="i",
+    reason="3 nudges brought nothing",
+    context={"summary": "stuck in search", "nudges": 3},
+    created_at=1000.0,
+    deadline=1900.0,
+)
+
+
+class Orchestrator(ThreadingHTTPServer):
+    """Answers as it was told to, and keeps what it was sent."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.answers: list[tuple[int, bytes]] = []
+        """What it answers, in turn; the last one again and again."""
+        self.got: list[tuple[dict[str, str], bytes]] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/hook/{TOKEN}"
+
+
+TOKEN = "T0kenInTheUrl"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Orchestrator
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.got.append((dict(self.headers), body))
+        answers = self.server.answers
+        status, answer = answers[0] if len(answers) == 1 else answers.pop(0)
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+        pass
+
+
+@pytest.fixture
+def orchestrator() -> Iterator[Orchestrator]:
+    with Orchestrator() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting() -> Iterator[None]:
+    with stamina.set_testing(True, attempts=ATTEMPTS, cap=True):
+        yield
+
+
+async def ask(url: str, secret: str | None = None) -> Answer | None:
+    webhook = OrchestratorWebhook(
+        SecretStr(url), api="http://queen:8420/", secret=SecretStr(secret) if secret else None
+    )
+    try:
+        return await webhook.ask(ESCALATION)
+    finally:
+        await webhook.close()
+
+
+async def test_an_escalation_arrives_with_its_whole_context_and_where_to_answer(
+    orchestrator: Orchestrator,
+) -> None:
+    """002 §11: an escalation tells the orchestrator everything it needs to decide."""
+    orchestrator.answers = [(202, b"")]
+
+    assert await ask(orchestrator.url) is None
+
+    [(_, body)] = orchestrator.got
+    sent = json.loads(body)
+    assert sent == {
+        "type": "escalation_triggered",
+        "escalation_id": "e1",
+        "agent_id": "bee",
+        "session_id": "s",
+        "incarnation_id": "i",
+        "reason": "3 nudges brought nothing",
+        "options": ["more_time", "hand_off", "terminate"],
+        "context": {"summary": "stuck in search", "nudges": 3},
+        "created_at": 1000.0,
+        "deadline": 1900.0,
+        "answer_url": "http://queen:8420/api/escalations/e1/decision",
+    }
+
+
+async def test_a_decision_in_the_answer_counts(orchestrator: Orchestrator) -> None:
+    orchestrator.answers = [
+        (200, b'{"decision": "more_time", "more_time_seconds": 60, "reason": "slow API"}')
+    ]
+
+    answer = await ask(orchestrator.url)
+
+    assert answer == Answer(decision="more_time", more_time_seconds=60, reason="slow API")
+
+
+@pytest.mark.parametrize("thanks", [b"", b"ok", b"{}", b"[]", b'{"ok": true}', b'{"decision": null}'])
+async def test_an_answer_without_a_decision_is_none_yet(orchestrator: Orchestrator, thanks: bytes) -> None:
+    orchestrator.answers = [(200, thanks)]
+
+    assert await ask(orchestrator.url) is None
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b'{"decision": "kill"}', b'{"decision": "terminate", "soon": 1}', b'{"decision": 3}'],
+)
+async def test_a_decision_that_is_no_option_is_refused_and_asked_once(
+    orchestrator: Orchestrator, answer: bytes
+) -> None:
+    orchestrator.answers = [(200, answer)]
+
+    with pytest.raises(OrchestratorError, match="its answer is refused: "):
+        await ask(orchestrator.url)
+
+    assert len(orchestrator.got) == 1
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+async def test_what_may_pass_is_tried_again(orchestrator: Orchestrator, status: int) -> None:
+    orchestrator.answers = [(status, b"busy"), (status, b""), (200, b'{"decision": "terminate"}')]
+
+    answer = await ask(orchestrator.url)
+
+    assert answer == Answer(decision="terminate")
+    assert len({body for _, body in orchestrator.got}) == 1
+
+
+@pytest.mark.parametrize("status", [301, 400, 401, 404])
+async def test_a_refusal_is_said_at_once(orchestrator: Orchestrator, status: int) -> None:
+    orchestrator.answers = [(status, b"no such hook")]
+
+    with pytest.raises(OrchestratorError, match=f"it answered {status} no such hook"):
+        await ask(orchestrator.url)
+
+    assert len(orchestrator.got) == 1
+
+
+async def test_an_endless_answer_is_not_read_to_its_end(orchestrator: Orchestrator) -> None:
+    orchestrator.answers = [(200, b" " * (1 << 20))]
+
+    with pytest.raises(OrchestratorError, match="longer than 65536 bytes"):
+        await ask(orchestrator.url)
+
+
+async def test_posts_are_signed_with_the_secret(orchestrator: Orchestrator) -> None:
+    orchestrator.answers = [(200, b"")]
+
+    await ask(orchestrator.url, secret="honey")
+
+    [(headers, body)] = orchestrator.got
+    expected = hmac.new(b"honey", body, hashlib.sha256).hexdigest()
+    assert headers[SIGNATURE] == f"sha256={expected}"
+
+
+@pytest.mark.parametrize("way", ["refused", "unreachable", "bad"])
+async def test_the_url_and_the_secret_are_in_no_message_log_or_repr(
+    orchestrator: Orchestrator, way: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    caplog.set_level(logging.WARNING, logger="httpx")  # as `queenright serve` has it
+    orchestrator.answers = [(500, b"down")]
+    url = {
+        "refused": orchestrator.url,
+        "unreachable": f"http://127.0.0.1:9/{TOKEN}",
+        "bad": f"ftp://u:{TOKEN}@127.0.0.1/{TOKEN}",
+    }[way]
+    webhook = OrchestratorWebhook(SecretStr(url), secret=SecretStr("honeypot"))
+
+    with pytest.raises(OrchestratorError) as refused:
+        await webhook.ask(ESCALATION)
+    await webhook.close()
+
+    assert refused.value.__cause__ is None
+    for said in (str(refused.value), repr(webhook), caplog.text):
+        assert TOKEN not in said
+        assert "honeypot" not in said
+    assert "127.0.0.1" in str(refused.value)
