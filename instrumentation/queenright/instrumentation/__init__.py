@@ -12,6 +12,7 @@ What an agent process imports to be watched.
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.fingerprint import fingerprint
 from queenright.instrumentation.identity import SessionIdRefused, check_session_id, new_id
+from queenright.instrumentation.instructions import Nudge, Termination
 from queenright.instrumentation.metrics import serve_metrics
 from queenright.instrumentation.names import Verdict, WaitingReason
 from queenright.instrumentation.redaction import redact
@@ -21,10 +22,12 @@ from queenright.instrumentation.worker import Worker, current_worker
 
 __all__ = [
     "LlmCall",
+    "Nudge",
     "QueenrightError",
     "SessionIdRefused",
     "Step",
     "Telemetry",
+    "Termination",
     "ToolCall",
     "Verdict",
     "WaitingReason",

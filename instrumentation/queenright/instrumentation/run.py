@@ -12,6 +12,7 @@ from opentelemetry.context import Context, get_current
 from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, Status, StatusCode, set_span_in_context
 
 from queenright.instrumentation import names
+from queenright.instrumentation.control import ControlChannel
 from queenright.instrumentation.forks import epoch
 from queenright.instrumentation.metrics import WorkerFamilies
 from queenright.instrumentation.names import Operation, Phase, WaitingReason
@@ -22,6 +23,15 @@ from queenright.instrumentation.telemetry import Attributes, Telemetry
 
 STALL_SECONDS: Final[Mapping[Phase, float]] = {Phase.IDLE: 240.0, Phase.LLM: 240.0, Phase.TOOL: 600.0}
 """Silence after which the worker itself counts a stall; a tool's declared timeout goes before."""
+
+_HEARTBEAT: Final = {
+    "task_id": names.TASK_ID,
+    "phase": names.HEARTBEAT_PHASE,
+    "token_count": names.HEARTBEAT_TOKEN_COUNT,
+    "error_count": names.HEARTBEAT_ERROR_COUNT,
+    "last_tool_call": names.HEARTBEAT_LAST_TOOL_CALL,
+    "progress_indicator": names.HEARTBEAT_PROGRESS,
+}
 
 _CAPTURES: Final = ("true", "1", "span_only", "span_and_event")
 _RESULTS: Final = 1024
@@ -70,6 +80,8 @@ class Run:
         log: StepLog | None,
         heartbeat_interval: float,
         clock: Callable[[], float],
+        task_id: str = "",
+        control: ControlChannel | None = None,
     ) -> None:
         self.attributes: dict[str, str | int | float | bool] = {
             names.GEN_AI_AGENT_NAME: agent,
@@ -82,6 +94,8 @@ class Run:
         self.session_id = session_id
         self.incarnation_id = incarnation_id
         self.graph_id = graph_id
+        self.task_id = task_id or session_id
+        self.control = control
         self.telemetry = telemetry
         self.tracer = telemetry.tracer
         self.log = log
@@ -91,6 +105,10 @@ class Run:
         self.trace_id = ""
         self.exemplar: dict[str, str] | None = None
         self.series = families.acquire(agent)
+        # What a heartbeat tells: since the beginning of this incarnation.
+        self.token_count = self.error_count = 0
+        self.last_tool_call: float | None = None
+        self.last_checkpoint_id = ""
         # May arguments, results and feedback leave the process?
         self.captures = os.environ.get(names.CAPTURE_CONTENT_ENV, "").strip().lower() in _CAPTURES
         self._families = families
@@ -106,6 +124,7 @@ class Run:
         self._results: dict[str, None] = {}
         self._open: dict[int, tuple[Phase, float]] = {}
         self._reasons: list[str] = []
+        self._progress = ""
         self._active_at = self._ticked_at = self._beat_at = 0.0
         self._stalled = False
 
@@ -117,13 +136,16 @@ class Run:
             return
         self._started = True
         now = self.clock()
-        about: Attributes = {
+        about: dict[str, str | int | float | bool] = {
             **self.attributes,
             names.GEN_AI_OPERATION_NAME: Operation.INVOKE_AGENT.value,
             names.FRAMEWORK: self._framework,
             names.GEN_AI_AGENT_VERSION: self._version,
             names.HEARTBEAT_INTERVAL: self._interval,
+            names.TASK_ID: self.task_id,
         }
+        if self.control is not None:
+            about[names.CONTROL] = True
         span = self._span = self.tracer.start_span(
             f"invoke_agent {self.agent}", None, SpanKind.INTERNAL, about, start_time=nanoseconds(now)
         )
@@ -139,7 +161,12 @@ class Run:
         self._ticked_at = self._beat_at = now
         self.active(now)
         self.emit(names.EVENT_AGENT_STARTED, now, span, about)
+        self._join()
+
+    def _join(self) -> None:
         PULSE.join(self)
+        if self.control is not None:
+            self.control.start()
 
     def close(self, error: BaseException | None = None, *, paused: bool = False) -> None:
         """End the run's span and remove its series; once, and not in a child while its parent still runs."""
@@ -149,6 +176,8 @@ class Run:
             return
         self._ended = True
         PULSE.leave(self)
+        if self.control is not None:
+            self.control.close(self.last_checkpoint_id)
         if is_failure(error) and error is not None:
             self.fail(self._span, error)
         if paused:
@@ -165,7 +194,7 @@ class Run:
             self.start()
         if self._epoch != epoch.number:
             self._epoch = epoch.number
-            PULSE.join(self)
+            self._join()
 
     # -- what happens ---------------------------------------------------------------------------
 
@@ -223,6 +252,7 @@ class Run:
         span.set_status(Status(StatusCode.ERROR, text))
         if self._error != id(error):
             self._error = id(error)
+            self.error_count += 1
             self.series.failed(kind)
         return kind, text
 
@@ -251,6 +281,7 @@ class Run:
     def checkpoint(self, checkpoint_id: str) -> None:
         """Note a saved state, which is progress."""
         now = self.clock()
+        self.last_checkpoint_id = checkpoint_id
         self.series.checkpoint(now)
         self.series.progress(now)
         self.active(now)
@@ -264,17 +295,37 @@ class Run:
         return Phase.TOOL if Phase.TOOL in phases else Phase.LLM if Phase.LLM in phases else Phase.IDLE
 
     def heartbeat(self, progress: str = "") -> None:
-        """Say that the process lives."""
+        """Say that the process lives; the last word on its progress stands until there is another."""
+        if progress:
+            self._progress = redact(progress)
         now = self._beat_at = self.clock()
         self.series.heartbeat(now)
         about = {
             **self.attributes,
             names.HEARTBEAT_INTERVAL: self._interval,
-            names.HEARTBEAT_PHASE: self.phase.value,
+            **{_HEARTBEAT[key]: value for key, value in self.facts().items()},
         }
-        if progress:
-            about[names.HEARTBEAT_PROGRESS] = redact(progress)
         self.emit(names.EVENT_HEARTBEAT, now, self._span, about)
+
+    def facts(self) -> dict[str, str | int | float]:
+        """Return what a heartbeat tells of the run."""
+        facts: dict[str, str | int | float] = {
+            "task_id": self.task_id,
+            "phase": self.phase.value,
+            "token_count": self.token_count,
+            "error_count": self.error_count,
+        }
+        if self.last_tool_call is not None:
+            facts["last_tool_call"] = self.last_tool_call
+        if self._progress:
+            facts["progress_indicator"] = self._progress
+        return facts
+
+    def output(self, counts: Mapping[str, int]) -> None:
+        """Say what the work has brought so far: counts, by attribute."""
+        now = self.clock()
+        self.active(now)
+        self.emit(names.EVENT_OUTPUT, now, self._span, {**self.attributes, **counts})
 
     def tick(self) -> float:
         """Beat if it is time, count a stall if there is one; return the seconds to the next look."""

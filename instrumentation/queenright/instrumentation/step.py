@@ -286,6 +286,7 @@ class ToolCall(_Block):
         self._arguments = None
         self._open(f"execute_tool {self.tool}", SpanKind.INTERNAL, step._context, now)
         run.opened(self, Phase.TOOL, self._timeout)
+        run.last_tool_call = now
         run.active(now)
         run.emit(names.EVENT_TOOL_STARTED, now, self._span, attributes)
 
@@ -384,6 +385,7 @@ class LlmCall(_Block):
             read, written = self._tokens
             span.set_attribute(names.GEN_AI_USAGE_INPUT_TOKENS, read)
             span.set_attribute(names.GEN_AI_USAGE_OUTPUT_TOKENS, written)
+            run.token_count += read + written
             run.series.used(self.model, read, written)
             self._step._tokens[0] += read
             self._step._tokens[1] += written

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import inspect
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -10,13 +11,17 @@ from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from opentelemetry.trace import NoOpTracerProvider
 from prometheus_client import REGISTRY, CollectorRegistry
 
+from queenright.instrumentation import names
+from queenright.instrumentation.control import ControlChannel, OnNudge, OnTerminate
+from queenright.instrumentation.control_client import ControlClient, control_endpoint_of, preload_control
 from queenright.instrumentation.harmless import harmless, notice
 from queenright.instrumentation.identity import check_session_id, new_id
+from queenright.instrumentation.instructions import Instruction
 from queenright.instrumentation.metrics import WorkerFamilies
 from queenright.instrumentation.names import WaitingReason
 from queenright.instrumentation.pulse import PULSE
@@ -46,6 +51,7 @@ class Worker:
     Args:
         agent: The agent's logical name; a label of its metrics, so not an id.
         session_id: The run, made if left out; a restart of the same run passes the same.
+        task_id: What the run is about, where that outlives the session; default the session.
         graph_id: The graph that the agent runs, if it runs one.
         framework: What the agent is built with.
         version: The agent's version.
@@ -58,12 +64,19 @@ class Worker:
         step_log: The step log's own path, where it does not lie below ``storage`` like that.
         incarnation_id: This life of the process, where several workers share one; made if left out.
         heartbeat_interval: Seconds between heartbeats at most.
+        on_nudge: Is called with each reminder for this run, in a thread of the worker's own.
+        on_terminate: Is called with the reason when the run is to stop, in a thread of the worker's own:
+            saves what there is, stops, and returns the id of the checkpoint, if there is one.
+        control: Whether instructions are fetched that no function takes, for ``instructions()``.
+        control_endpoint: Base URL of the service's API, which they are fetched from; default
+            ``QUEENRIGHT_ENDPOINT``, then ``http://127.0.0.1:8420``.
         clock: Returns seconds since the epoch.
         ids: Returns a new id.
 
     Raises:
         SessionIdRefused: the session id could not be the name of a directory.
         ValueError: the agent has no name, or the heartbeat interval is not above zero.
+        TypeError: ``on_nudge`` or ``on_terminate`` is no function, or an async one.
     """
 
     def __init__(
@@ -71,6 +84,7 @@ class Worker:
         agent: str,
         *,
         session_id: str | None = None,
+        task_id: str = "",
         graph_id: str = "",
         framework: str = "queenright",
         version: str = "",
@@ -81,6 +95,10 @@ class Worker:
         step_log: Path | None = None,
         incarnation_id: str | None = None,
         heartbeat_interval: float = 300.0,
+        on_nudge: OnNudge | None = None,
+        on_terminate: OnTerminate | None = None,
+        control: bool = False,
+        control_endpoint: str | None = None,
         clock: Callable[[], float] = time.time,
         ids: Callable[[], str] = new_id,
     ) -> None:
@@ -88,9 +106,14 @@ class Worker:
             raise ValueError("Worker needs the agent's name, such as Worker('deep_research_agent').")
         if not heartbeat_interval > 0:
             raise ValueError(f"heartbeat_interval must be above 0 seconds, not {heartbeat_interval!r}.")
+        _check_function("on_nudge", on_nudge)
+        _check_function("on_terminate", on_terminate)
         self.agent = agent
         self.session_id = check_session_id(session_id) if session_id is not None else ids()
         self.incarnation_id = incarnation_id or ids()
+        self._control: ControlChannel | None = None
+        if control or on_nudge is not None or on_terminate is not None:
+            self._control = self._channel(control_endpoint, on_nudge, on_terminate, control, clock)
         self._run = Run(
             agent=agent,
             session_id=self.session_id,
@@ -103,8 +126,33 @@ class Worker:
             log=_step_log(step_log, storage or os.environ.get(STORAGE_ENV), self.session_id),
             heartbeat_interval=heartbeat_interval,
             clock=clock,
+            task_id=task_id,
+            control=self._control,
         )
         self._was: Token[Worker | None] | None = None
+
+    def _channel(
+        self,
+        endpoint: str | None,
+        on_nudge: OnNudge | None,
+        on_terminate: OnTerminate | None,
+        by_hand: bool,
+        clock: Callable[[], float],
+    ) -> ControlChannel | None:
+        who = (self.agent, self.session_id, self.incarnation_id)
+        with harmless:
+            preload_control()
+            base = control_endpoint_of(endpoint)
+            return ControlChannel(
+                lambda: ControlClient(base, *who),
+                session_id=self.session_id,
+                incarnation_id=self.incarnation_id,
+                on_nudge=on_nudge,
+                on_terminate=on_terminate,
+                by_hand=by_hand,
+                clock=clock,
+            )
+        return None
 
     def __repr__(self) -> str:
         return f"<Worker {self.agent!r} session {self.session_id!r} incarnation {self.incarnation_id!r}>"
@@ -163,10 +211,56 @@ class Worker:
             self._run.checkpoint(checkpoint_id)
 
     def heartbeat(self, progress: str = "") -> None:
-        """Say that the process lives, beyond the beats that are sent by themselves."""
+        """
+        Say that the process lives, beyond the beats that are sent by themselves.
+
+        Args:
+            progress: How far the work is, in the worker's own words; said with every beat from then on.
+        """
         with harmless:
             self._run.touch()
             self._run.heartbeat(progress)
+
+    def output(
+        self,
+        *,
+        files_changed: int | None = None,
+        tests_passed: int | None = None,
+        tests_failed: int | None = None,
+    ) -> None:
+        """
+        Say what the work has brought so far: whole counts, not what was added since the last time.
+
+        Args:
+            files_changed: Files that are not as they were at the beginning.
+            tests_passed: Tests that pass now.
+            tests_failed: Tests that fail now.
+        """
+        with harmless:
+            told = {
+                names.OUTPUT_FILES_CHANGED: files_changed,
+                names.OUTPUT_TESTS_PASSED: tests_passed,
+                names.OUTPUT_TESTS_FAILED: tests_failed,
+            }
+            self._run.touch()
+            self._run.output({key: _count(value) for key, value in told.items() if value is not None})
+
+    def instructions(self) -> list[Instruction]:
+        """
+        Return what the service has told this run and no function took, oldest first, each once; never waits.
+
+        A nudge counts as delivered with that, a termination once the run has ended.
+        """
+        with harmless:
+            self._run.touch()
+            return self._control.take() if self._control is not None else []
+        return []
+
+    def facts(self) -> dict[str, Any]:
+        """Return what a heartbeat tells of this run, by the keys of ``agent_heartbeat``."""
+        with harmless:
+            return self._run.facts()
+        return {}
 
     def __enter__(self) -> Self:
         self.start()
@@ -190,6 +284,23 @@ class Worker:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.__exit__(kind, error, traceback)
+
+
+def _check_function(name: str, function: object) -> None:
+    if function is None:
+        return
+    if not callable(function) or inspect.iscoroutinefunction(function):
+        raise TypeError(
+            f"{name} must be a plain function, which is called in a thread of its own, not {function!r}; "
+            "from there, loop.call_soon_threadsafe reaches an event loop."
+        )
+
+
+def _count(value: int) -> int:
+    count = int(value)
+    if count < 0:
+        raise ValueError(f"a count of output must be at least 0, not {value!r}")
+    return count
 
 
 def _telemetry(endpoint: str | None) -> Telemetry:

@@ -57,6 +57,7 @@ async def test_a_whole_run_arrives_in_its_order(otlp: Listening) -> None:
         with worker.waiting("user_input"):
             worker.heartbeat("half way")
         worker.checkpoint("cp-1")
+        worker.output(files_changed=3, tests_failed=0)
 
     events = await work(otlp, act)
 
@@ -72,11 +73,12 @@ async def test_a_whole_run_arrives_in_its_order(otlp: Listening) -> None:
         "agent_heartbeat",
         "worker_waiting",
         "checkpoint_saved",
+        "output_reported",
         "execution_completed",
     ]
     assert {(e.agent_id, e.session_id, e.graph_id) for e in events} == {("scout", SESSION, "foraging")}
     assert len({e.incarnation_id for e in events}) == len({e.trace_id for e in events}) == 1
-    started, step_started, llm_started, llm, tool_started, tool, step, waiting, beat, over, checkpoint, _ = (
+    started, step_started, llm_started, llm, tool_started, tool, step, waiting, beat, over, checkpoint, output, _ = (
         e.data for e in events
     )
     assert started == {
@@ -84,6 +86,7 @@ async def test_a_whole_run_arrives_in_its_order(otlp: Listening) -> None:
         "framework": "queenright",
         "version": "1.2",
         "heartbeat_interval": 30.0,
+        "task_id": SESSION,
     }
     assert step_started == {"index": 0}
     assert llm_started == {"model": "model-1", "provider": "provider-1"}
@@ -92,7 +95,16 @@ async def test_a_whole_run_arrives_in_its_order(otlp: Listening) -> None:
     assert (tool["outcome"], bool(tool["args_hash"]), bool(tool["result_hash"])) == ("ok", True, True)
     assert (step["verdict"], step["index"]) == ("ACCEPT", 0)
     assert (waiting, over) == ({"reason": "user_input"}, {"reason": None})
-    assert beat == {"interval": 30.0, "phase": "idle", "progress_indicator": "half way"}
+    assert beat == {
+        "interval": 30.0,
+        "phase": "idle",
+        "last_tool_call": pytest.approx(events[4].time, abs=1e-6),
+        "token_count": 128,
+        "error_count": 0,
+        "progress_indicator": "half way",
+        "task_id": SESSION,
+    }
+    assert output == {"files_changed": 3, "tests_failed": 0}
     assert checkpoint == {"checkpoint_id": "cp-1"}
     assert {e.node_id for e in events[1:7]} == {"forage"}
 

@@ -14,29 +14,41 @@ from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.otlp.attribution import Source
 from queenright.server.otlp.batch import CHUNK, Decoded, Memory
 from queenright.server.otlp.spans import UNNAMED_TOOL
-from queenright.server.otlp.values import Fields, clean, count_of, fields_of, number_of, seconds_of, text_of
+from queenright.server.otlp.values import (
+    Fields,
+    clean,
+    count_of,
+    fields_of,
+    is_true,
+    moment_of,
+    number_of,
+    seconds_of,
+    text_of,
+)
 
 _WAITING: Final = frozenset(names.WaitingReason)
 
 
-def _started(found: Fields, scope: InstrumentationScope) -> dict[str, Any]:
+def _started(found: Fields, scope: InstrumentationScope, _: float) -> dict[str, Any]:
     return _present(
         start_records=True,
         framework=text_of(found.get("framework")) or clean(scope.name),
         version=text_of(found.get("version")) or clean(scope.version),
         heartbeat_interval=number_of(found.get("heartbeat_interval")),
+        task_id=text_of(found.get("task")),
+        control=True if is_true(found.get("control")) else None,
     )
 
 
-def _step_started(found: Fields, _: InstrumentationScope) -> dict[str, Any]:
+def _step_started(found: Fields, _: InstrumentationScope, __: float) -> dict[str, Any]:
     return _present(index=count_of(found.get("index")))
 
 
-def _llm_started(found: Fields, _: InstrumentationScope) -> dict[str, Any]:
+def _llm_started(found: Fields, _: InstrumentationScope, __: float) -> dict[str, Any]:
     return _present(model=text_of(found.get("model")), provider=text_of(found.get("provider")))
 
 
-def _tool_started(found: Fields, _: InstrumentationScope) -> dict[str, Any]:
+def _tool_started(found: Fields, _: InstrumentationScope, __: float) -> dict[str, Any]:
     return _present(
         tool=text_of(found.get("tool")) or UNNAMED_TOOL,
         call_id=text_of(found.get("call_id")),
@@ -44,28 +56,38 @@ def _tool_started(found: Fields, _: InstrumentationScope) -> dict[str, Any]:
     )
 
 
-def _heartbeat(found: Fields, _: InstrumentationScope) -> dict[str, Any]:
+def _heartbeat(found: Fields, _: InstrumentationScope, now: float) -> dict[str, Any]:
     return _present(
         interval=number_of(found.get("heartbeat_interval")),
         phase=text_of(found.get("phase")),
+        last_tool_call=moment_of(found.get("last_tool_call"), now),
+        token_count=count_of(found.get("token_count")),
+        error_count=count_of(found.get("error_count")),
         progress_indicator=text_of(found.get("progress")),
+        task_id=text_of(found.get("task")),
     )
 
 
-def _waiting(found: Fields, _: InstrumentationScope) -> dict[str, Any]:
+def _waiting(found: Fields, _: InstrumentationScope, __: float) -> dict[str, Any]:
     reason = text_of(found.get("waiting_reason"))
     return {"reason": reason if reason in _WAITING else None}
 
 
-def _checkpoint(found: Fields, _: InstrumentationScope) -> dict[str, Any]:
+def _checkpoint(found: Fields, _: InstrumentationScope, __: float) -> dict[str, Any]:
     return _present(checkpoint_id=text_of(found.get("checkpoint")))
 
 
-def _nothing(_: Fields, __: InstrumentationScope) -> dict[str, Any]:
+def _output(found: Fields, _: InstrumentationScope, __: float) -> dict[str, Any]:
+    counts = ("files_changed", "tests_passed", "tests_failed")
+    return _present(**{key: count_of(found.get(key)) for key in counts})
+
+
+def _nothing(_: Fields, __: InstrumentationScope, ___: float) -> dict[str, Any]:
     return {}
 
 
-Reader = Callable[[Fields, InstrumentationScope], dict[str, Any]]
+Reader = Callable[[Fields, InstrumentationScope, float], dict[str, Any]]
+"""Of the attributes, whose they are, and the time of arrival."""
 
 RECORDS: Final[Mapping[str, tuple[EventType, Reader]]] = {
     names.EVENT_AGENT_STARTED: (EventType.EXECUTION_STARTED, _started),
@@ -76,6 +98,7 @@ RECORDS: Final[Mapping[str, tuple[EventType, Reader]]] = {
     names.EVENT_HEARTBEAT: (EventType.AGENT_HEARTBEAT, _heartbeat),
     names.EVENT_WAITING: (EventType.WORKER_WAITING, _waiting),
     names.EVENT_CHECKPOINT: (EventType.CHECKPOINT_SAVED, _checkpoint),
+    names.EVENT_OUTPUT: (EventType.OUTPUT_REPORTED, _output),
 }
 """The records that mean something; any other is ignored and counted."""
 
@@ -154,7 +177,7 @@ def _add(
             node_id=text_of(found.get("node")),
             trace_id=trace_id.hex() if len(trace_id) == 16 else "",
             span_id=span_id.hex() if len(span_id) == 8 else "",
-            data=read(found, scope),
+            data=read(found, scope, now),
             id="",
         )
     )

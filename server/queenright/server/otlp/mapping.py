@@ -99,8 +99,16 @@ ATTRIBUTES: Final[Mapping[str, tuple[str, ...]]] = {
     "heartbeat_interval": (names.HEARTBEAT_INTERVAL,),
     "phase": (names.HEARTBEAT_PHASE,),
     "progress": (names.HEARTBEAT_PROGRESS,),
+    "last_tool_call": (names.HEARTBEAT_LAST_TOOL_CALL,),
+    "token_count": (names.HEARTBEAT_TOKEN_COUNT,),
+    "error_count": (names.HEARTBEAT_ERROR_COUNT,),
+    "task": (names.TASK_ID,),
+    "control": (names.CONTROL,),
     "waiting_reason": (names.WAITING_REASON,),
     "checkpoint": (names.CHECKPOINT_ID,),
+    "files_changed": (names.OUTPUT_FILES_CHANGED,),
+    "tests_passed": (names.OUTPUT_TESTS_PASSED,),
+    "tests_failed": (names.OUTPUT_TESTS_FAILED,),
 }
 """Our field -> the attribute names it is read from, the current one first."""
 

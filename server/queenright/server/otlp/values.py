@@ -104,6 +104,17 @@ def number_of(value: AnyValue | None) -> float | None:
     return min(number, float(MAX_COUNT))
 
 
+def moment_of(value: AnyValue | None, now: float) -> float | None:
+    """Return a value as a time in seconds since the epoch, or None if there is none or it cannot be."""
+    moment = number_of(value)
+    return moment if moment and moment <= now + FUTURE_LIMIT else None
+
+
+def is_true(value: AnyValue | None) -> bool:
+    """Return whether a value says yes."""
+    return value is not None and (value.bool_value or value.string_value.lower() == "true")
+
+
 def plain_of(value: AnyValue, depth: int = 0) -> Any:
     """Return a value as JSON types; what is nested deeper than anyone writes is cut off."""
     match value.WhichOneof("value"):
