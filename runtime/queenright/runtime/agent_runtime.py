@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.identity import new_id
 from queenright.instrumentation.telemetry import Telemetry
+from queenright.runtime.breakers import Breakers
 from queenright.runtime.bus import EventBus, Handler, Subscription
 from queenright.runtime.deadline import Sleep
 from queenright.runtime.events import Clock, EventType
@@ -27,7 +28,7 @@ from queenright.runtime.llm.model import LLMProvider
 from queenright.runtime.nodes.function_node import NodeFunction
 from queenright.runtime.nodes.guard import GuardFactory
 from queenright.runtime.nodes.node_judge import NodeJudge
-from queenright.runtime.parts import LoadedGraph, Surroundings
+from queenright.runtime.parts import Lives, LoadedGraph, Surroundings
 from queenright.runtime.sessions import Sessions
 from queenright.runtime.storage.checkpoint_store import Checkpoint, CheckpointStore
 from queenright.runtime.storage.files import Disk
@@ -35,6 +36,7 @@ from queenright.runtime.storage.session_state import ExecutionState, SessionStat
 from queenright.runtime.storage.session_store import SessionStatus, SessionStore
 from queenright.runtime.stream import Entry, ExecutionStream
 from queenright.runtime.tooling.tools import Tool, ToolRegistry
+from queenright.runtime.workers import Workers
 
 _log = logging.getLogger(__name__)
 
@@ -45,7 +47,13 @@ PRESENT_SECONDS: Final = 120.0
 """A user who said something within so many seconds is there."""
 
 _RESUMABLE: Final = frozenset(
-    {SessionStatus.ACTIVE, SessionStatus.PAUSED, SessionStatus.FAILED, SessionStatus.CANCELLED}
+    {
+        SessionStatus.ACTIVE,
+        SessionStatus.PAUSED,
+        SessionStatus.FAILED,
+        SessionStatus.CANCELLED,
+        SessionStatus.TERMINATED,
+    }
 )
 
 
@@ -84,6 +92,7 @@ class AgentRuntime:
         ids: Makes ids of runs.
         disk: Does the disk work.
         guards: Makes the guards that watch nodes for loops from inside; without, there are none.
+        breakers: Gives the circuit breakers before tools, models and checkpoints; without, there are none.
         telemetry: Where spans of workers go; without, nowhere.
         registry: Where the metrics of workers live; without, in one of their own.
         random: Spreads retries.
@@ -100,6 +109,7 @@ class AgentRuntime:
         ids: Callable[[], str] = new_id,
         disk: Disk | None = None,
         guards: GuardFactory | None = None,
+        breakers: Breakers | None = None,
         telemetry: Telemetry | None = None,
         registry: CollectorRegistry | None = None,
         random: Random | None = None,
@@ -124,14 +134,21 @@ class AgentRuntime:
             disk=self.disk,
             random=random or Random(),
             guards=guards,
+            breakers=breakers,
             telemetry=telemetry or muted[0],
             registry=registry or CollectorRegistry(),
             muted=muted,
-            incarnation_id=ids(),
+            lives=Lives(ids()),
             sessions=self._sessions,
             remember=self._remember,
             context={"runtime": self},
         )
+
+        self.workers = Workers(
+            lambda: [(r.graph, r.streams) for r in self._registered.values()] if self._started else [],
+            self._around,
+        )
+        """The workers among its graphs, for who watches over them."""
 
     # -- life -----------------------------------------------------------------------------------
 

@@ -47,11 +47,23 @@ class ExecutionResult:
     goal: GoalProgress | None = None
     value: Any = None
     """What the entry point's own function returned, where it has one."""
+    checkpoint_id: str | None = None
+    """Where its state was saved when it was stopped."""
 
     @property
     def succeeded(self) -> bool:
         """Whether the run got to its end."""
         return self.status is SessionStatus.COMPLETED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Respawn:
+    """That a run is brought back: under which incarnation, and what its nodes are told of it."""
+
+    incarnation_id: str
+    note: str = ""
+    restarts: str = ""
+    """The run that this one begins anew: what was said in that is forgotten. Empty: it is taken up."""
 
 
 class Execution:
@@ -66,6 +78,7 @@ class Execution:
         session_id: str | None = None,
         resumes: bool = False,
         checkpoint: Checkpoint | None = None,
+        respawn: Respawn | None = None,
     ) -> None:
         self.id = id
         self.graph_id = graph_id
@@ -73,12 +86,20 @@ class Execution:
         self.session_id = session_id
         self.resumes = resumes
         self.checkpoint = checkpoint
+        self.respawn = respawn
+        self.incarnation_id = respawn.incarnation_id if respawn is not None else ""
+        """Which life of its worker it is; empty before it has its session."""
         self.ends_as: SessionStatus | None = None
         """How it is to end, once somebody has asked it to."""
+        self.end_reason = ""
+        """And why."""
         self.ending = False
         """Whether its end is being written down."""
         self.task: asyncio.Task[None] | None = None
         self.executor: GraphExecutor | None = None
+        self.has_begun = False
+        """Whether it had its session and went on."""
+        self._begun = asyncio.Event()
         self._result: asyncio.Future[ExecutionResult] = asyncio.get_running_loop().create_future()
 
     def __repr__(self) -> str:
@@ -105,8 +126,18 @@ class Execution:
         """Say how it ended; the first word counts."""
         if not self._result.done():
             self._result.set_result(result)
+        self._begun.set()
         # Results are kept for long; what it took to get there is not.
         self.executor = None
+
+    def began(self) -> None:
+        """Note that it has its session and goes on."""
+        self.has_begun = True
+        self._begun.set()
+
+    async def begun(self) -> None:
+        """Wait until it goes on, or is over without having begun."""
+        await self._begun.wait()
 
     async def ended(self) -> ExecutionResult:
         """Wait until it is over, and return how it ended; whoever waits may be cancelled, the run is not."""

@@ -15,10 +15,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.redaction import masked_traceback, redact
+from queenright.runtime.breakers import BreakerKind
 from queenright.runtime.deadline import all_ended
 from queenright.runtime.events import EventType
 from queenright.runtime.graphs.goal import GoalProgress, progress
@@ -27,13 +28,15 @@ from queenright.runtime.memory import SharedMemory
 from queenright.runtime.nodes.cursor import NodeCursor
 from queenright.runtime.nodes.event_loop import EventLoopNode, NodeResult
 from queenright.runtime.nodes.function_node import call_function
+from queenright.runtime.nodes.inbox import Inbox, Note
 from queenright.runtime.nodes.node_judge import judge_for
 from queenright.runtime.nodes.reporting import Origin, Reporter
 from queenright.runtime.nodes.routing import RouteJudge, routing_node
 from queenright.runtime.nodes.visit import CURSOR_FILE
 from queenright.runtime.parts import LoadedGraph, Surroundings
 from queenright.runtime.plan import Advance, add_nodes, advance, ready
-from queenright.runtime.storage.checkpoint_store import Checkpoint, CheckpointStore
+from queenright.runtime.storage.checkpoint_queue import CheckpointDraft, CheckpointQueue
+from queenright.runtime.storage.checkpoint_store import Checkpoint, CheckpointStore, Reason
 from queenright.runtime.storage.conversation import Conversation, conversations_in, last_seq
 from queenright.runtime.storage.files import FileUnusable, read_json
 from queenright.runtime.storage.runtime_logger import RuntimeLogger, VisitRow
@@ -49,8 +52,6 @@ from queenright.runtime.storage.session_store import (
 
 _log = logging.getLogger(__name__)
 
-CHECKPOINTS_KEPT: Final = 20
-
 
 @dataclass(frozen=True, slots=True)
 class _Running:
@@ -59,6 +60,12 @@ class _Running:
     pending: PendingNode
     since: float
 
+
+_STOPPED: Final[Mapping[SessionStatus, Reason]] = {
+    SessionStatus.PAUSED: "pause",
+    SessionStatus.TERMINATED: "terminate",
+}
+"""Runs that end so are to go on some day: their state is saved as it is."""
 
 _ENDED: Final[Mapping[str, str]] = {
     "no_answer": "got no answer",
@@ -114,6 +121,8 @@ class GraphExecutor:
         self.goal: GoalProgress | None = None
         self.last: NodeResult | None = None
         """How the node ended that ended last."""
+        self.stopped_at: str | None = None
+        """The checkpoint that was made when the run was stopped."""
         self.state: ExecutionState
         self._graph = graph
         self._around = around
@@ -130,7 +139,15 @@ class GraphExecutor:
         self._key = execution_key(graph.spec.id, entry_point)
         self._memory = SharedMemory()
         self._running: dict[asyncio.Task[NodeResult], _Running] = {}
-        self._checkpoints = CheckpointStore(session.checkpoints, clock=around.clock, ids=around.ids)
+        breakers, agent = around.breakers, graph.agent_id
+        self._checkpoints = CheckpointQueue(
+            CheckpointStore(session.checkpoints, clock=around.clock, ids=around.ids),
+            session_id=session.id,
+            disk=around.disk,
+            sleep=around.sleep,
+            breaker=breakers.get(BreakerKind.CHECKPOINT_WRITE, agent) if breakers and agent else None,
+            on_saved=self._checkpoint_saved,
+        )
 
     # -- beginning and end ----------------------------------------------------------------------
 
@@ -211,14 +228,37 @@ class GraphExecutor:
 
         await self._save(change)
 
+    async def forget_run(self, execution_id: str) -> None:
+        """Forget what was said in an earlier run of this graph, and since."""
+        for _, conversation in await self._conversations():
+            mine = (e.seq for e in conversation.entries if e.visit_id.startswith(f"{execution_id}:"))
+            first = min(mine, default=None)
+            if first is not None:
+                await conversation.rewind(first - 1)
+
+    async def tell(self, text: str) -> None:
+        """Leave the nodes that come next a note, for this incarnation only."""
+        around, life = self._around, self._origin.incarnation_id
+        for pending in self.state.pending:
+            if not self._graph.spec.node(pending.node_id).function:
+                folder = self._session.conversations / pending.node_id / "inbox"
+                inbox = Inbox(folder, disk=around.disk, clock=around.clock, random=around.random)
+                note = Note(note_id=f"{life}:{pending.node_id}", content=text, incarnation_id=life)
+                await inbox.put_note(note)
+
     async def _rewind(self, checkpoint: Checkpoint) -> None:
         """Forget what was said after a checkpoint, in every conversation of the graph."""
-        around, folder = self._around, self._session.conversations
-        for name in await around.disk.run(lambda: conversations_in(folder)):
-            conversation = await around.disk.run(
-                partial(Conversation.open, folder / name, disk=around.disk, clock=around.clock)
-            )
+        for name, conversation in await self._conversations():
             await conversation.rewind(checkpoint.conversations.get(name, 0))
+
+    async def _conversations(self) -> list[tuple[str, Conversation]]:
+        """Return the conversations of the graph in this session, with their names."""
+        around, folder = self._around, self._session.conversations
+        opened = []
+        for name in await around.disk.run(lambda: conversations_in(folder)):
+            conversation = partial(Conversation.open, folder / name, disk=around.disk, clock=around.clock)
+            opened.append((name, await around.disk.run(conversation)))
+        return opened
 
     async def run(self) -> NodeResult | None:
         """
@@ -259,11 +299,14 @@ class GraphExecutor:
                 mine.goal_progress = self.goal.fraction
 
         before = self.goal
-        await self._save(change)
-        if self.goal is not None and self.goal != before:
-            await self._reporter.emit(EventType.GOAL_PROGRESS, self.goal.model_dump(mode="json"))
-        if status is SessionStatus.PAUSED:
-            await self._checkpoint("", "pause")
+        try:
+            await self._save(change)
+            if self.goal is not None and self.goal != before:
+                await self._reporter.emit(EventType.GOAL_PROGRESS, self.goal.model_dump(mode="json"))
+            if status in _STOPPED:
+                await self._checkpoint("", _STOPPED[status])
+        finally:
+            await self._checkpoints.close()
         try:
             await self._around.disk.run(lambda: self._logger.execution_ended(self.state))
         except OSError:
@@ -337,6 +380,7 @@ class GraphExecutor:
             if spec.node_type == "router"
             else judge_for(spec, graph.model_of(spec), graph.judges),
             guard=around.guards(self._origin, spec.id) if around.guards and graph.agent_id else None,
+            breakers=around.breakers,
             context=self._context(spec.id),
             random=around.random,
             fresh=self._fresh,
@@ -409,34 +453,35 @@ class GraphExecutor:
         self.state = state.executions[self._key]
         self._memory = SharedMemory(state.memory)
 
-    async def _checkpoint(self, node_id: str, reason: Literal["node", "pause"]) -> None:
+    async def _checkpoint(self, node_id: str, reason: Reason) -> None:
         # A graph that is no worker has no work that could be taken up elsewhere.
         if not self._graph.agent_id:
             return
-        checkpoints, folder = self._checkpoints, self._session.conversations
-
-        def save() -> str:
-            saved = checkpoints.save(
-                session_id=self._session.id,
-                graph_id=self._graph.spec.id,
+        folder = self._session.conversations
+        try:
+            seqs = await self._around.disk.run(
+                lambda: {name: last_seq(folder / name) for name in conversations_in(folder)}
+            )
+        except OSError:
+            _log.exception("a checkpoint of session %s could not be made", self._session.id)
+            return
+        await self._checkpoints.put(
+            CheckpointDraft(
                 execution_id=self._origin.execution_id,
+                graph_id=self._graph.spec.id,
                 node_id=node_id,
                 reason=reason,
                 memory=self._memory.read_all(),
                 execution=self.state,
-                conversations={name: last_seq(folder / name) for name in conversations_in(folder)},
+                conversations=seqs,
             )
-            checkpoints.prune(CHECKPOINTS_KEPT)
-            return saved.checkpoint_id
+        )
 
-        try:
-            checkpoint_id = await self._around.disk.run(save)
-        except OSError:
-            # The run does not depend on it, and state.json has just been written.
-            _log.exception("a checkpoint of session %s could not be saved", self._session.id)
-            return
-        if reason == "node":
-            await self._reporter.checkpoint(checkpoint_id, node_id=node_id)
+    async def _checkpoint_saved(self, checkpoint_id: str, draft: CheckpointDraft) -> None:
+        if draft.reason == "node":
+            await self._reporter.checkpoint(checkpoint_id, node_id=draft.node_id)
+        else:
+            self.stopped_at = checkpoint_id
 
     async def _log_visit(self, running: _Running, result: NodeResult) -> None:
         row = VisitRow(

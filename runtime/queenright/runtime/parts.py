@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
 from prometheus_client import CollectorRegistry
 
 from queenright.instrumentation.telemetry import Telemetry
+from queenright.runtime.breakers import Breakers
 from queenright.runtime.bus import EventBus
 from queenright.runtime.deadline import Sleep
 from queenright.runtime.events import Clock
@@ -24,6 +26,9 @@ from queenright.runtime.nodes.node_judge import NodeJudge
 from queenright.runtime.storage.files import Disk
 from queenright.runtime.storage.session_store import SessionStore
 from queenright.runtime.tooling.tools import ToolRegistry
+
+_LIVES_KEPT: Final = 10_000
+"""So many sessions in which a run was brought back are remembered, the newest."""
 
 if TYPE_CHECKING:
     from queenright.runtime.execution import Execution
@@ -53,6 +58,30 @@ class LoadedGraph:
         return model
 
 
+class Lives:
+    """
+    Which life of its worker a run is: the process's own, until a run of the session is brought back.
+
+    Whoever was told something for the life before must not do it to the one after.
+
+    Args:
+        process: The incarnation id of this process.
+    """
+
+    def __init__(self, process: str) -> None:
+        self.process = process
+        self._later: dict[Path, str] = {}
+
+    def of(self, folder: Path, new: str = "") -> str:
+        """Return the incarnation id of runs in ``folder``; ``new`` is that from now on, if it is given."""
+        if new:
+            self._later.pop(folder, None)
+            self._later[folder] = new
+            if len(self._later) > _LIVES_KEPT:
+                del self._later[next(iter(self._later))]
+        return self._later.get(folder, self.process)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
     """What a stream and an executor need of the runtime that they are on."""
@@ -65,11 +94,12 @@ class Surroundings:
     disk: Disk
     random: Random
     guards: GuardFactory | None
+    breakers: Breakers | None = None
     telemetry: Telemetry
     registry: CollectorRegistry
     muted: tuple[Telemetry, CollectorRegistry]
     """For graphs that are no workers: their steps are logged, and counted nowhere."""
-    incarnation_id: str
+    lives: Lives
     sessions: Sessions
     remember: Callable[[Execution], None]
     """Is told of each run that is asked for, whoever asks."""

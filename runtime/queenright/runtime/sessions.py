@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from queenright.instrumentation.identity import SessionIdRefused
 from queenright.runtime.graphs.graph import EntryPointSpec
 from queenright.runtime.parts import LoadedGraph
 from queenright.runtime.storage.session_state import SessionState
@@ -69,6 +70,15 @@ class Sessions:
             if shared is None:
                 raise
             return shared[0], self._main.read_state(session_id)
+
+    def is_there(self, graph: LoadedGraph, session_id: str) -> bool:
+        """Return whether there is a session of this id that a graph has run in or may share."""
+        try:
+            return self._there(graph.store.open(session_id))
+        except SessionNotFound:
+            return self._shared(graph, session_id) is not None
+        except SessionIdRefused:
+            return False
 
     def _shared(self, graph: LoadedGraph, session_id: str | None) -> tuple[Session, SessionStore] | None:
         """Return the primary graph's session as ``graph`` sees it; None if there is none to share."""

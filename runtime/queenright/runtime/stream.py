@@ -17,7 +17,7 @@ from queenright.instrumentation.redaction import masked_traceback, redact
 from queenright.runtime.bus import Subscription
 from queenright.runtime.deadline import all_ended
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.runtime.execution import Execution, ExecutionResult, Trigger
+from queenright.runtime.execution import Execution, ExecutionResult, Respawn, Trigger
 from queenright.runtime.executor import GraphExecutor, NodeFailed
 from queenright.runtime.graphs.graph import EntryPointSpec
 from queenright.runtime.nodes.event_loop import EventLoopNode, NodeResult
@@ -38,7 +38,10 @@ _log = logging.getLogger(__name__)
 FRAMEWORK = "queenright"
 CANCELLED = "cancelled"
 """The error type of a run that somebody cancelled: it ended, and did not fail."""
+TERMINATED = "terminated"
+"""The error type of a run that was stopped by who watches over it."""
 
+_ERROR_TYPES: Final = {SessionStatus.CANCELLED: CANCELLED, SessionStatus.TERMINATED: TERMINATED}
 _GRACE_SECONDS: Final = 5.0
 
 RunNode = Callable[[str], Awaitable[NodeResult]]
@@ -155,7 +158,14 @@ class ExecutionStream:
             Execution(id=self._around.ids(), graph_id=self.graph_id, trigger=trigger, session_id=session_id)
         )
 
-    def take_up(self, execution_id: str, session_id: str, checkpoint: Checkpoint | None) -> Execution:
+    def take_up(
+        self,
+        execution_id: str,
+        session_id: str,
+        checkpoint: Checkpoint | None,
+        *,
+        respawn: Respawn | None = None,
+    ) -> Execution:
         """Queue the continuation of an interrupted run, and return it."""
         return self._enqueue(
             Execution(
@@ -165,14 +175,27 @@ class ExecutionStream:
                 session_id=session_id,
                 resumes=True,
                 checkpoint=checkpoint,
+                respawn=respawn,
             )
         )
 
-    async def end(self, execution_id: str, status: SessionStatus) -> bool:
+    def begin_anew(self, given: Mapping[str, Any], session_id: str, respawn: Respawn) -> Execution:
+        """Queue a run of what an interrupted one was given, from the start, and return it."""
+        return self._enqueue(
+            Execution(
+                id=self._around.ids(),
+                graph_id=self.graph_id,
+                trigger=Trigger(input_data=given),
+                session_id=session_id,
+                respawn=respawn,
+            )
+        )
+
+    async def end(self, execution_id: str, status: SessionStatus, reason: str = "") -> bool:
         """
         Stop a run: for good, or to be resumed; return whether there was one to stop.
 
-        It has ended when this returns, unless it is the run itself that asks.
+        It has ended when this returns, unless it is the run itself that asks. ``reason`` is written down.
         """
         execution = next((e for e in self.executions if e.id == execution_id), None)
         if execution is None:
@@ -181,7 +204,7 @@ class ExecutionStream:
             if execution.task is not asyncio.current_task():
                 await execution.ended()
             return False
-        execution.ends_as = status
+        execution.ends_as, execution.end_reason = status, reason
         if execution.task is None:
             self._queue.remove(execution)
             execution.finish(self._result(execution, SessionStatus.CANCELLED, error_type=CANCELLED))
@@ -258,7 +281,7 @@ class ExecutionStream:
                 status, error, error_type = SessionStatus.FAILED, "cancelled from inside", "CancelledError"
             else:
                 status = execution.ends_as or SessionStatus.PAUSED
-                error_type = CANCELLED if status is SessionStatus.CANCELLED else ""
+                error, error_type = execution.end_reason, _ERROR_TYPES.get(status, "")
         except NodeFailed as failed:
             status, error = SessionStatus.FAILED, str(failed)
             error_type = failed.result.error_type or failed.result.outcome
@@ -353,10 +376,11 @@ class ExecutionStream:
         execution.session_id = opening.session_id = session.id
         await self._take_turn(session, store, opening)
         telemetry, registry = (around.telemetry, around.registry) if graph.agent_id else around.muted
+        life = execution.incarnation_id = around.lives.of(session.path, execution.incarnation_id)
         worker = Worker(
             graph.agent_id or graph.spec.id,
             session_id=session.id,
-            incarnation_id=around.incarnation_id,
+            incarnation_id=life,
             graph_id=graph.spec.id,
             framework=FRAMEWORK,
             telemetry=telemetry,
@@ -369,7 +393,7 @@ class ExecutionStream:
         origin = Origin(
             agent_id=graph.agent_id,
             session_id=session.id,
-            incarnation_id=around.incarnation_id,
+            incarnation_id=life,
             graph_id=self.graph_id,
             stream_id=self.id,
             execution_id=execution.id,
@@ -388,14 +412,20 @@ class ExecutionStream:
             fresh=self.spec.conversation_mode == "fresh",
         )
         about = {"framework": FRAMEWORK, "start_records": True, "entry_point": self.spec.id}
+        again = execution.respawn
+        if again is not None and again.restarts:
+            await executor.forget_run(again.restarts)
         if execution.resumes:
             await executor.take_up(execution.checkpoint)
         else:
             await executor.begin(_input(execution.trigger), enters=self._entry is None)
+        if again is not None and again.note:
+            await executor.tell(again.note)
         opening.opened = _Open(session=session, executor=executor, reporter=reporter)
         await reporter.emit(EventType.EXECUTION_STARTED, about)
         if execution.resumes:
             await reporter.emit(EventType.EXECUTION_RESUMED, {})
+        execution.began()
         return opening.opened
 
     async def _take_turn(self, session: Session, store: SessionStore, opening: _Opening) -> None:
@@ -457,12 +487,13 @@ class ExecutionStream:
             node=None if executor is None else executor.last,
             goal=None if executor is None else executor.goal,
             value=value,
+            checkpoint_id=None if executor is None else executor.stopped_at,
         )
 
 
 def _as_error(result: ExecutionResult) -> BaseException | None:
-    """Return how a run ended as instrumentation wants it; a cancelled one did not fail."""
-    if result.status is SessionStatus.CANCELLED:
+    """Return how a run ended as instrumentation wants it; one that was stopped did not fail."""
+    if result.status in _ERROR_TYPES:
         return asyncio.CancelledError()
     if result.status is not SessionStatus.FAILED:
         return None

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from queenright.instrumentation.names import Verdict, WaitingReason
 from queenright.instrumentation.redaction import redact
+from queenright.runtime.breakers import Breakers, model_breaker
 from queenright.runtime.deadline import Sleep, alone
 from queenright.runtime.events import Clock, EventType
 from queenright.runtime.graphs.graph import NodeSpec
@@ -24,7 +25,7 @@ from queenright.runtime.nodes.asking import ask
 from queenright.runtime.nodes.cursor import NodeCursor
 from queenright.runtime.nodes.digest import digest
 from queenright.runtime.nodes.guard import Guard, GuardFinding
-from queenright.runtime.nodes.inbox import Inbox
+from queenright.runtime.nodes.inbox import Inbox, Note
 from queenright.runtime.nodes.node_judge import JudgeFailed, Judgement, NodeJudge, Turn
 from queenright.runtime.nodes.own_tools import ASK_USER, SET_OUTPUT, missing_keys
 from queenright.runtime.nodes.reporting import Reporter, StepReport
@@ -81,6 +82,7 @@ class EventLoopNode:
         sleep: The clock of time limits and waits.
         judge: Says whether a turn may be the last.
         guard: Looks on, and says when it goes in circles.
+        breakers: Gives the circuit breakers before models and, where ``context`` names a worker, tools.
         context: Values for the context parameters of tools.
         random: Jitter of waits, ids of inputs.
         fresh: A visit begins with an empty conversation.
@@ -106,10 +108,15 @@ class EventLoopNode:
         context: Mapping[str, object],
         random: Random,
         fresh: bool,
+        breakers: Breakers | None = None,
     ) -> None:
         self._spec = spec
         self._model = model
-        self._tools = ToolUse(spec, tools, context=context, sleep=sleep)
+        self._agent_id = str(context.get("agent_id") or "")
+        self._breakers = breakers
+        self._tools = ToolUse(
+            spec, tools, context=context, sleep=sleep, breakers=breakers, agent_id=self._agent_id
+        )
         self._visit = Visit(
             spec.id, conversation=conversation, folder=folder, disk=disk, reporter=reporter, guard=guard
         )
@@ -149,6 +156,20 @@ class EventLoopNode:
         """
         await self._inbox.put(content)
         self._input_came.set()
+
+    async def tell(self, note: Note) -> None:
+        """
+        Give the node a note, which it reads before its next turn; one that it had before is nothing new.
+
+        On return the note is on the disk. A node that waits for its user does not read it before that has
+        answered.
+
+        Raises:
+            OSError: The disk refused.
+        """
+        if not any(name.endswith(note.suffix) for name in self._visit.cursor.taken):
+            await self._inbox.put_note(note)
+            self._input_came.set()
 
     async def run(self, visit_id: str, message: str) -> NodeResult:
         """
@@ -243,7 +264,7 @@ class EventLoopNode:
         )
 
     async def _take_in(self) -> None:
-        """Take up what the user said meanwhile, and what the guard has to say."""
+        """Take up what the user said meanwhile, what others noted, and what the guard has to say."""
         visit = self._visit
         drafts, ids = await self._inputs()
         for finding in visit.warnings():
@@ -253,18 +274,31 @@ class EventLoopNode:
         await visit.say(*drafts)
         await self._inbox.remove(ids)
 
-    async def _inputs(self) -> tuple[list[Draft], list[str]]:
-        """Return as drafts what is in the inbox and was not taken up before, and the ids of all in it."""
+    async def _inputs(self, *, notes: bool = True) -> tuple[list[Draft], list[str]]:
+        """
+        Return as drafts what is in the inbox and was not taken up before, and ids of what may go from there.
+
+        Args:
+            notes: Whether to take up notes as well; without, they stay.
+        """
         if not self._input_came.is_set():
             return [], []
         self._input_came.clear()
-        found = await self._inbox.read()
-        drafts = [
-            self._visit.draft(EntryKind.USER, _user(content), {"inbox": name})
-            for name, content in found
-            if name not in self._visit.cursor.taken
-        ]
-        return drafts, [name for name, _ in found]
+        now, incarnation = self._clock(), self._reporter.origin.incarnation_id
+        drafts: list[Draft] = []
+        done: list[str] = []
+        for given in await self._inbox.read():
+            if given.note is not None and not notes:
+                continue
+            done.append(given.id)
+            if given.id in self._visit.cursor.taken or given.is_stale(now, incarnation):
+                continue
+            kind, data = EntryKind.USER, {"inbox": given.id}
+            if given.note is not None:
+                # Not the user's words: who waits for those is not served with these.
+                kind, data = EntryKind.FEEDBACK, {"inbox": given.id, "source": "health"}
+            drafts.append(self._visit.draft(kind, _user(given.content), data))
+        return drafts, done
 
     async def _ask(
         self,
@@ -293,6 +327,7 @@ class EventLoopNode:
             sleep=self._sleep,
             random=self._random,
             on_failure=failed,
+            breaker=model_breaker(self._breakers, self._agent_id, model.name) if self._breakers else None,
             streams=streams,
         )
         return reply, report.ended_at
@@ -437,7 +472,7 @@ class EventLoopNode:
 
     async def _wait_for_user(self) -> None:
         """Wait until the user says something, and take it in."""
-        drafts, ids = await self._inputs()
+        drafts, ids = await self._inputs(notes=False)
         if not drafts:
             self._waiting = True
             try:
@@ -445,13 +480,14 @@ class EventLoopNode:
                 async with self._reporter.waiting(WaitingReason.USER_INPUT, node_id=self._spec.id):
                     while not drafts:
                         await self._input_came.wait()
-                        drafts, more = await self._inputs()
+                        drafts, more = await self._inputs(notes=False)
                         ids += more
             finally:
                 self._waiting = False
         await self._visit.say(*drafts)
         await self._visit.save()
         await self._inbox.remove(ids)
+        self._input_came.set()  # for the notes that were left
         await self._emit(EventType.CLIENT_INPUT_RECEIVED, {})
 
     async def _emit(self, type_: EventType, data: Mapping[str, Any]) -> None:

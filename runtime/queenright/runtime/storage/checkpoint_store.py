@@ -13,6 +13,7 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -35,7 +36,7 @@ _log = logging.getLogger(__name__)
 _NAME: Final = re.compile(r"([0-9]{10,})-[A-Za-z0-9_-]{1,64}")
 _HASH: Final = "content_hash"
 
-Reason = Literal["node", "pause"]
+Reason = Literal["node", "pause", "terminate"]
 
 
 class CheckpointBroken(QueenrightError):
@@ -79,6 +80,15 @@ class Checkpoint(BaseModel):
     """Each conversation's folder name, and the ``last_seq`` it had."""
     content_hash: str
     """SHA-256, in hex, over the canonical JSON of all the rest; see ``content_hash``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainLink:
+    """One file of the chain: the checkpoint in it, or why there is none to be believed."""
+
+    checkpoint_id: str
+    checkpoint: Checkpoint | None
+    reason: str = ""
 
 
 def content_hash(row: Mapping[str, Any]) -> str:
@@ -186,6 +196,18 @@ class CheckpointStore:
     def latest_valid(self) -> Checkpoint | None:
         """Return the newest that is whole, passing over broken ones; None if there is none."""
         return next(self._whole(), None)
+
+    def chain(self) -> list[ChainLink]:
+        """Return all that are there, newest first: the whole ones, and the others with what is wrong."""
+        links = []
+        for name in sorted(self._names(), key=_order, reverse=True):
+            try:
+                links.append(ChainLink(checkpoint_id=name, checkpoint=self.load(name)))
+            except CheckpointNotFound:
+                continue
+            except CheckpointBroken as error:
+                links.append(ChainLink(checkpoint_id=name, checkpoint=None, reason=error.reason))
+        return links
 
     def prune(self, keep: int) -> int:
         """

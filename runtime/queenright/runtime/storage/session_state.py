@@ -23,6 +23,8 @@ class SessionStatus(StrEnum):
     COMPLETED = "completed"
     FAILED = "failed"
     CANCELLED = "cancelled"
+    TERMINATED = "terminated"
+    """It was stopped by who watches over it, and may be brought back."""
     UNKNOWN = "unknown"
     """Another version's word."""
 
@@ -32,6 +34,7 @@ _WORST_FIRST: Final = (
     SessionStatus.PAUSED,
     SessionStatus.UNKNOWN,
     SessionStatus.FAILED,
+    SessionStatus.TERMINATED,
     SessionStatus.CANCELLED,
     SessionStatus.COMPLETED,
 )
