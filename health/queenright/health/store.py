@@ -20,9 +20,10 @@ from itertools import chain
 from typing import Any, Final, TypeVar
 
 from sqlalchemy import Connection
-from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from queenright.health.database import Database, StoreError
+from queenright.health.database import READERS, Database, StoreError
+from queenright.health.engines import open_database
 from queenright.health.event_log import Verification, append_events, read_history, verify
 from queenright.runtime.event_filter import EventFilter
 from queenright.runtime.events import ALERT_CLASS, AgentEvent, EventType
@@ -33,8 +34,6 @@ T = TypeVar("T")
 
 _GROUP_ROWS: Final = 2_000
 """Rows in one transaction, at most: bounds how long whoever came first waits."""
-
-_READ_THREADS: Final = 4
 
 
 @dataclass(slots=True)
@@ -58,8 +57,8 @@ class Store:
     A database opened for this process. The async methods belong to one event loop.
 
     What a commit survives: events of ``ALERT_CLASS`` (and everything queued with them) and every
-    ``transact`` survive a power cut (``synchronous=FULL``); other events survive the process's death,
-    and a power cut may take the last of them.
+    ``transact`` survive a power cut; other events survive the process's death, and a power cut may take
+    the last of them.
     """
 
     def __init__(self, database: Database, *, read_only: bool = False, capacity: int = 20_000) -> None:
@@ -73,7 +72,7 @@ class Store:
         self._shut_down = False
         self._shut_down_lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._readers = ThreadPoolExecutor(_READ_THREADS, "queenright-read")
+        self._readers = ThreadPoolExecutor(READERS, "queenright-read")
         self._writer: threading.Thread | None = None
         if not read_only:
             self._writer = threading.Thread(target=self._write, name="queenright-write", daemon=True)
@@ -84,18 +83,19 @@ class Store:
         cls, url: str, *, read_only: bool = False, busy_timeout: float = 5.0, capacity: int = 20_000
     ) -> Store:
         """
-        Open the database at ``url``: create it if it is not there, bring its schema up to date.
+        Open the database at ``url``, bring its schema up to date; a file that is not there is made.
 
         Args:
-            url: ``sqlite:///relative/path`` or ``sqlite:////absolute/path``.
+            url: ``sqlite:///relative/path``, ``sqlite:////absolute/path`` or ``postgresql://host/name``.
             read_only: Look into a database that another process may be writing to.
             busy_timeout: How many seconds to wait for another program's lock.
             capacity: Rows that may be queued before ``append`` awaits room.
 
         Raises:
-            StoreError: It is locked, in use, not writable, damaged, another program's or of a newer schema.
+            StoreError: It is away, locked, in use, not writable, damaged, another program's or of a newer
+                schema.
         """
-        database = Database(url, read_only=read_only, busy_timeout=busy_timeout)
+        database = open_database(url, read_only=read_only, busy_timeout=busy_timeout)
         return cls(database, read_only=read_only, capacity=capacity)
 
     @classmethod
@@ -113,7 +113,7 @@ class Store:
             store.close_now()
 
     def __repr__(self) -> str:
-        return f"Store({str(self._database.path)!r}, depth={self._depth})"
+        return f"Store({self._database.name!r}, depth={self._depth})"
 
     @property
     def depth(self) -> int:
@@ -220,7 +220,7 @@ class Store:
         if self._closed:
             raise self._is_closed()
         if self._read_only:
-            raise StoreError(f"{self._database.path} was opened to read only")
+            raise StoreError(f"{self._database.name} was opened to read only")
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             if self._loop is not None and not self._loop.is_closed():
@@ -322,11 +322,13 @@ class Store:
     def _append_group(self, group: list[_Append]) -> list[_Outcome]:
         try:
             self._append(group)
-        except OperationalError as error:
-            # Disk full, locked by another program: nobody's rows are to blame, nobody's would go in.
-            failure = self._error("write to", error)
-            return [(job, None, failure) for job in group]
+        except StoreError as error:
+            return [(job, None, error) for job in group]
         except Exception as error:
+            if isinstance(error, DBAPIError) and self._database.lost(error):
+                # Disk full, locked by another program: nobody's rows are to blame, nobody's would go in.
+                failure = self._error("write to", error)
+                return [(job, None, failure) for job in group]
             if len(group) > 1:
                 # Somebody's rows are at fault: whose, is found by writing one after the other.
                 return [outcome for job in group for outcome in self._append_group([job])]
@@ -356,10 +358,10 @@ class Store:
         return job, result, None
 
     def _error(self, what: str, error: Exception) -> StoreError:
-        cause = error.orig if isinstance(error, DBAPIError) else error
-        failure = StoreError(f"cannot {what} {self._database.path}: {cause}")
+        cause = self._database.cause(error) if isinstance(error, DBAPIError) else error
+        failure = StoreError(f"cannot {what} {self._database.name}: {cause}")
         failure.__cause__ = error
         return failure
 
     def _is_closed(self) -> StoreError:
-        return StoreError(f"the store of {self._database.path} is closed")
+        return StoreError(f"the store of {self._database.name} is closed")

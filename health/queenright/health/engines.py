@@ -1,0 +1,56 @@
+"""Which engine an address means."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlalchemy import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+from queenright.health.database import Database, StoreError
+
+_WRITE: Final = (
+    "write sqlite:///path/to/queenright.db or postgresql://user:password@host:5432/queenright "
+    "(%40 for an @ in the password)"
+)
+
+
+def open_database(url: str, *, read_only: bool, busy_timeout: float) -> Database:
+    """
+    Open the database at ``url``.
+
+    Args:
+        url: ``sqlite:///relative/path``, ``sqlite:////absolute/path`` or ``postgresql://host/name``.
+        read_only: Neither lock nor create nor migrate; for looking into a running service's database.
+        busy_timeout: How many seconds to wait for another program's lock.
+
+    Raises:
+        StoreError: It cannot be used, or the address means none.
+    """
+    address = _parse(url)
+    if address.get_backend_name() == "sqlite":
+        from queenright.health.sqlite import SqliteDatabase
+
+        return SqliteDatabase(address, read_only=read_only, busy_timeout=busy_timeout)
+    try:
+        from queenright.health.postgres import PostgresDatabase
+    except ImportError as error:
+        raise StoreError(
+            f"PostgreSQL's driver is not there ({error}); pip install 'queenright[server,postgres]'"
+        ) from error
+    return PostgresDatabase(address, read_only=read_only, busy_timeout=busy_timeout)
+
+
+def _parse(url: str) -> URL:
+    try:
+        address = make_url(url)
+    except (ArgumentError, ValueError):
+        # Without the address: it may hold a password. So may a port that is no number.
+        raise StoreError(f"the database's address is no URL; {_WRITE}") from None
+    if "@" in (address.host or ""):
+        raise StoreError(f"the database's address has more than one @; {_WRITE}")
+    if address.drivername in ("sqlite", "sqlite+pysqlite"):
+        return address
+    if address.drivername in ("postgresql", "postgres", "postgresql+psycopg"):
+        return address.set(drivername="postgresql+psycopg")
+    raise StoreError(f"no store for {address.drivername!r} addresses; {_WRITE}")

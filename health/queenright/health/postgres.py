@@ -1,0 +1,278 @@
+"""
+The store on a PostgreSQL server: who may write, what a commit waits for, a connection that breaks.
+
+An advisory lock, held by the very session that writes, keeps a second service out: whoever loses the
+session loses the lock with it. Who wrote last is in ``store_writer``, so that a service whose
+connection broke finds out if another one has written in between.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from typing import Any, Final
+
+import psycopg
+from sqlalchemy import URL, Engine, ExceptionContext, create_engine, event
+from sqlalchemy.exc import DBAPIError, OperationalError
+
+from queenright.health.database import Database, StoreError, engine_options
+from queenright.instrumentation.identity import new_id
+
+_LOCK: Final = 0x717565656E  # "queen"
+_OLDEST: Final = 14
+"""Releases before it are no longer maintained, and have no ``idle_session_timeout``."""
+
+_CONNECT_SECONDS: Final = 10
+_NETWORK: Final = {
+    # A peer that is gone without a word is found out within a minute, at either end.
+    "keepalives_idle": 20,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 50_000,
+}
+_WRITER: Final = (
+    "SET tcp_keepalives_idle = 20",
+    "SET tcp_keepalives_interval = 10",
+    "SET tcp_keepalives_count = 3",
+    # The lock goes with the session, so the session may be idle.
+    "SET idle_session_timeout = 0",
+)
+
+_WAYS_OUT: Final = (
+    (
+        ("password", "authentication", "role"),
+        "check the user and the password in the address (%40 for an @, %2F for a /)",
+    ),
+    (("pg_hba.conf",), "let this host and user in, in the server's pg_hba.conf"),
+    (("connection slots", "too many"), "raise the server's max_connections; a service needs up to 6"),
+    (("starting up", "shutting down", "recovery mode"), "wait until the server is up"),
+    (
+        ("permission denied", "must be owner"),
+        "make its user the database's owner: ALTER DATABASE ... OWNER TO",
+    ),
+    (("read-only",), "it is a standby; give the primary's address"),
+    (("lock timeout",), "another program holds a table; close that program"),
+    (
+        ("refused", "timeout", "resolve", "translate", "No such file", "unreachable", "closed"),
+        "start the server, or check host and port",
+    ),
+)
+
+
+class PostgresDatabase(Database):
+    """
+    A database on a server.
+
+    Args:
+        address: With the driver ``psycopg``; what it leaves out is libpq's: ``PGPASSWORD``, ``.pgpass``.
+        read_only: Neither lock nor migrate; for looking into a running service's database.
+        busy_timeout: How many seconds to wait for another program's lock on a table.
+
+    Raises:
+        StoreError: The database cannot be used.
+    """
+
+    another = "another database"
+
+    def __init__(self, address: URL, *, read_only: bool, busy_timeout: float) -> None:
+        super().__init__()
+        self.name = _shown(address)
+        self._busy_timeout = busy_timeout
+        self._waits = "on"
+        self._token = new_id()
+        self._claimed = False
+        try:
+            self.reader = self._engine(address, pool_pre_ping=True)
+            event.listen(self.reader, "connect", _on_connect_reader)
+            if read_only:
+                self.check_readable()
+                return
+            self._writers = self._engine(address)
+            event.listen(self._writers, "connect", self._on_connect_writer)
+            self.writer = self._writers.connect()
+            self.bring_up_to_date(self.writer)
+            self._claim()
+        except DBAPIError as error:
+            self.close()
+            raise self.explain(error) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def durable(self, full: bool) -> None:
+        """As ``Database`` says. Asked every time: so a connection that broke is found before it is needed."""
+        statement = f"SET synchronous_commit TO {self._waits if full else 'off'}"
+        try:
+            try:
+                self._outside_transactions(statement)
+            except psycopg.Error:
+                if not self._broken():
+                    raise
+                self._reconnect()
+                self._outside_transactions(statement)
+        except psycopg.Error as error:
+            raise StoreError(f"cannot write to {self.name}: {_words(error)}") from error
+        except DBAPIError as error:
+            why = self.cause(error)
+            raise StoreError(f"cannot write to {self.name}: {why}; {self.way_out(why)}") from error
+
+    def cause(self, error: DBAPIError) -> str:
+        """As ``Database`` says: the message alone, for its details quote the row."""
+        return _words(error.orig)
+
+    def way_out(self, why: str) -> str:
+        """As ``Database`` says."""
+        if "database" in why and "does not exist" in why:
+            return "create it: createdb, or CREATE DATABASE ... ENCODING 'UTF8'"
+        for words, way_out in _WAYS_OUT:
+            if any(word in why for word in words):
+                return way_out
+        return "look into the server's log"
+
+    def lost(self, error: DBAPIError) -> bool:
+        """As ``Database`` says: the server goes, its disk is full, a lock does not come."""
+        # Class 54 is a value too large for an index: that is its writer's fault.
+        limit = str(getattr(error.orig, "sqlstate", None)).startswith("54")
+        return error.connection_invalidated or (isinstance(error, OperationalError) and not limit)
+
+    # -- the session that writes ----------------------------------------------------------------------
+
+    def _outside_transactions(self, statement: str) -> None:
+        if self.writer.closed or self.writer.invalidated:
+            raise psycopg.OperationalError("the connection is closed")
+        raw = self.writer.connection.driver_connection
+        assert isinstance(raw, psycopg.Connection)
+        raw.autocommit = True
+        raw.execute(statement)
+        raw.autocommit = False
+
+    def _broken(self) -> bool:
+        if self.writer.closed or self.writer.invalidated:
+            return True
+        return getattr(self.writer.connection.driver_connection, "closed", True)
+
+    def _reconnect(self) -> None:
+        if not self.writer.closed:
+            with contextlib.suppress(DBAPIError):
+                self.writer.invalidate()
+            self.writer.close()
+        self.writer = self._writers.connect()
+
+    def _on_connect_writer(self, raw: psycopg.Connection[Any], _record: object) -> None:
+        """Make a new connection the session that writes, or close it."""
+        try:
+            raw.autocommit = True
+            self._look_at_server(raw)
+            for statement in _WRITER:
+                raw.execute(statement)
+            raw.execute(f"SET lock_timeout = {round(1000 * self._busy_timeout)}")
+            self._lock(raw)
+            raw.autocommit = False
+        except BaseException:
+            raw.close()
+            raise
+
+    def _look_at_server(self, raw: psycopg.Connection[Any]) -> None:
+        encoding, waits, standby = _one(
+            raw,
+            "SELECT current_setting('server_encoding'), current_setting('synchronous_commit'),"
+            " pg_is_in_recovery()",
+        )
+        release = raw.info.server_version // 10_000
+        if release < _OLDEST:
+            raise StoreError(f"{self.name} is on PostgreSQL {release}; {_OLDEST} or later is needed")
+        if standby:
+            raise StoreError(f"{self.name} is a standby and cannot be written to; give the primary's address")
+        if encoding != "UTF8":
+            raise StoreError(
+                f"{self.name} is encoded in {encoding}; create it with ENCODING 'UTF8' TEMPLATE template0"
+            )
+        # What the administrator waits for (a standby, say), if it survives a power cut.
+        self._waits = "on" if waits == "off" else waits
+
+    def _lock(self, raw: psycopg.Connection[Any]) -> None:
+        (mine,) = _one(raw, f"SELECT pg_try_advisory_lock({_LOCK})")
+        if not mine:
+            _, who = _last_writer(raw)
+            raise StoreError(
+                f"another queenright{who} is using {self.name}; stop it, or give this one another database"
+            )
+        if self._claimed:
+            token, who = _last_writer(raw)
+            if token != self._token:
+                raise StoreError(
+                    f"another queenright{who} has written to {self.name} while the connection was broken; "
+                    "restart this one"
+                )
+
+    def _claim(self) -> None:
+        who = f"process {os.getpid()} on {socket.gethostname()}"
+        with self.writer.begin():
+            self.writer.exec_driver_sql("DELETE FROM store_writer")
+            self.writer.exec_driver_sql(
+                "INSERT INTO store_writer (token, who) VALUES (%(token)s, %(who)s)",
+                {"token": self._token, "who": who},
+            )
+        self._claimed = True
+
+    def _engine(self, address: URL, **options: Any) -> Engine:
+        network = {"connect_timeout": _CONNECT_SECONDS, "application_name": "queenright", **_NETWORK}
+        engine = create_engine(
+            address,
+            connect_args={
+                "client_encoding": "utf8",
+                **{name: value for name, value in network.items() if name not in address.query},
+            },
+            use_native_hstore=False,
+            **engine_options(),
+            **options,
+        )
+        event.listen(engine, "handle_error", _without_values)
+        return self._keep(engine)
+
+
+def _shown(address: URL) -> str:
+    """Return the address as a message may have it: no password, and none of what stands after ``?``."""
+    host = address.host or address.query.get("host", "")
+    port = address.port or address.query.get("port", "")
+    where = f"{host if isinstance(host, str) else ','.join(host)}{f':{port}' if port else ''}"
+    user = f"{address.username}@" if address.username else ""
+    return f"postgresql://{user}{where}/{address.database or ''}"
+
+
+def _last_writer(raw: psycopg.Connection[Any]) -> tuple[str, str]:
+    """Return the token and, in brackets, the process of whoever opened the database last."""
+    # The table is not there while the first service is making it.
+    with contextlib.suppress(psycopg.errors.UndefinedTable):
+        row = raw.execute("SELECT token, who FROM store_writer").fetchone()
+        if row is not None:
+            return row[0], f" ({row[1]})"
+    return "", ""
+
+
+def _one(raw: psycopg.Connection[Any], query: str) -> tuple[Any, ...]:
+    row = raw.execute(query).fetchone()
+    assert row is not None
+    return tuple(row)
+
+
+def _words(error: BaseException | None) -> str:
+    said = error.diag.message_primary if isinstance(error, psycopg.Error) else None
+    lines = (said or str(error)).strip().splitlines()
+    return " ".join(lines[0].split()) if lines else type(error).__name__
+
+
+def _without_values(context: ExceptionContext) -> None:
+    """Cut an error down to its message: the details that PostgreSQL adds quote the row."""
+    found = context.original_exception
+    if isinstance(found, psycopg.Error) and found.diag.message_primary:
+        found.args = (found.diag.message_primary,)
+        if context.sqlalchemy_exception is not None:
+            context.sqlalchemy_exception.args = (f"({type(found).__name__}) {found.diag.message_primary}",)
+
+
+def _on_connect_reader(raw: psycopg.Connection[Any], _record: object) -> None:
+    raw.read_only = True
+    raw.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ

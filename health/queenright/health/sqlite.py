@@ -1,0 +1,199 @@
+"""The store in a SQLite file: file, lock, pragmas."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy.exc import DBAPIError, OperationalError
+
+from queenright.health.database import Database, StoreError, engine_options
+
+if sys.platform != "win32":
+    import fcntl
+
+_PRAGMAS: Final = (
+    "journal_mode=WAL",
+    "foreign_keys=ON",
+    # On macOS fsync() alone does not reach the disk.
+    "fullfsync=ON",
+    # With the default of 1,000 pages, checkpoints of the indexes' scattered pages take a fifth of the time.
+    "wal_autocheckpoint=4000",
+    "journal_size_limit=67108864",
+    "cache_size=-32768",
+)
+
+
+class FileLock:
+    """
+    An exclusive lock beside the database, held while this process writes to it.
+
+    SQLite itself lets two processes take turns; two services on one database would each
+    keep their own idea of which tickets are open.
+    """
+
+    def __init__(self, database: Path) -> None:
+        path = f"{database}.lock"
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            if sys.platform != "win32":
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = os.pread(self._file, 20, 0).decode("ascii", "replace").strip()
+            os.close(self._file)
+            who = f" (process {holder})" if holder else ""
+            raise StoreError(
+                f"another queenright{who} is using {database}; stop it, or give this one another database"
+            ) from None
+        os.ftruncate(self._file, 0)
+        os.pwrite(self._file, str(os.getpid()).encode(), 0)
+
+    def release(self) -> None:
+        """Let go. The file stays: removing it could take a lock away from whoever has just opened it."""
+        os.close(self._file)
+
+
+class SqliteDatabase(Database):
+    """
+    A database in a file.
+
+    Args:
+        address: Names the file.
+        read_only: Neither lock nor create nor migrate; for looking into a running service's database.
+        busy_timeout: How many seconds to wait for another program's lock.
+
+    Raises:
+        StoreError: The database cannot be used.
+    """
+
+    another = "another path"
+
+    def __init__(self, address: URL, *, read_only: bool, busy_timeout: float) -> None:
+        super().__init__()
+        self._path = _path(address)
+        self.name = str(self._path)
+        self._lock: FileLock | None = None
+        self._full: bool | None = None
+        try:
+            with self._explaining_file_errors(read_only):
+                if read_only:
+                    self._path.open("rb").close()
+                else:
+                    self._prepare_file()
+            self._open(address.set(database=self.name), read_only, busy_timeout)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, address: URL, read_only: bool, busy_timeout: float) -> None:
+        try:
+            self.reader = self._engine(address, busy_timeout, writes=False)
+            if read_only:
+                self.check_readable()
+                return
+            self.writer = self._engine(address, busy_timeout, writes=True).connect()
+            self.durable(True)
+            self.bring_up_to_date(self.writer)
+        except DBAPIError as error:
+            raise self.explain(error) from error
+
+    def durable(self, full: bool) -> None:
+        """As ``Database`` says; a file's connection never breaks."""
+        if full != self._full:
+            raw = self.writer.connection.driver_connection
+            assert raw is not None
+            raw.execute(f"PRAGMA synchronous={'FULL' if full else 'NORMAL'}")
+            self._full = full
+
+    def cause(self, error: DBAPIError) -> str:
+        """As ``Database`` says: SQLite's messages hold no values."""
+        return str(error.orig)
+
+    def way_out(self, why: str) -> str:
+        """As ``Database`` says."""
+        if "locked" in why:
+            return "another program holds it; close that program"
+        if "not a database" in why or "malformed" in why:
+            return (
+                "it is damaged or no SQLite database; restore it from a backup, or move it away to begin anew"
+            )
+        return "check the disk and the file's permissions"
+
+    def lost(self, error: DBAPIError) -> bool:
+        """As ``Database`` says: the disk is full, or another program has the lock."""
+        return isinstance(error, OperationalError)
+
+    def close(self) -> None:
+        """Close every connection, readers first, so that the last one folds the write-ahead log in."""
+        super().close()
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def _prepare_file(self) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        # What agents did is nobody else's business; SQLite gives its other files the same mode.
+        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        self._lock = FileLock(self._path.resolve())
+
+    @contextlib.contextmanager
+    def _explaining_file_errors(self, read_only: bool) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError as error:
+            if not read_only:
+                raise StoreError(f"cannot create {self.name}: {error.strerror}; give another path") from error
+            raise StoreError(
+                f"there is no database at {self.name}; start the service first, or give its path"
+            ) from error
+        except OSError as error:
+            raise StoreError(
+                f"cannot {'read' if read_only else 'write'} {self.name}: {error.strerror}; "
+                "give a path to a file that this user may use"
+            ) from error
+
+    def _engine(self, address: URL, busy_timeout: float, *, writes: bool) -> Engine:
+        engine = create_engine(
+            address,
+            # Used by one thread at a time, but not always the one that opened it.
+            connect_args={"check_same_thread": False, "timeout": busy_timeout},
+            **engine_options(),
+        )
+        event.listen(engine, "connect", _on_connect if writes else _on_connect_reader)
+        # The driver would begin a transaction at the first write only: no snapshot, and a write that
+        # may fail half-way because another program got in between.
+        event.listen(engine, "begin", _begin_immediate if writes else _begin)
+        return self._keep(engine)
+
+
+def _path(address: URL) -> Path:
+    if address.database in (None, "", ":memory:") or address.query:
+        raise StoreError(
+            f"{address.render_as_string(hide_password=True)} names no file, and a store outlives "
+            "its process; write sqlite:///path/to/queenright.db"
+        )
+    return Path(address.database or "").absolute()
+
+
+def _on_connect(connection: Any, _record: object) -> None:
+    connection.isolation_level = None
+    for pragma in _PRAGMAS:
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _on_connect_reader(connection: Any, _record: object) -> None:
+    connection.isolation_level = None
+    connection.execute("PRAGMA query_only=ON")
+
+
+def _begin(conn: Connection) -> None:
+    conn.exec_driver_sql("BEGIN")
+
+
+def _begin_immediate(conn: Connection) -> None:
+    conn.exec_driver_sql("BEGIN IMMEDIATE")

