@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from opentelemetry.trace import Tracer
 from prometheus_client import CollectorRegistry
 
 from queenright.health.findings import FindingKind, Severity
+from queenright.health.interventions.record import Escalation
 from queenright.health.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
 from queenright.health.ticket_service import TicketService
+from queenright.judge.desk import shared_tool
 from queenright.judge.judge import HEALTH_CHECK, JUDGE_GRAPH, HealthJudge
 from queenright.judge.metrics import JudgeMetrics
 from queenright.judge.models import load_model
-from queenright.judge.queen import QUEEN_GRAPH, TICKET_RECEIVER, Queen
+from queenright.judge.orchestrator import DECISION_NODE, ESCALATION_RECEIVER, Decide, Orchestrator
+from queenright.judge.queen import QUEEN_GRAPH, TICKET_RECEIVER, TRIAGE_NODE, Queen
 from queenright.judge.settings import JudgeSettings
 from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.bus import EventBus, Subscription
 from queenright.runtime.deadline import Sleep
 from queenright.runtime.events import AgentEvent, Clock, EventType
 from queenright.runtime.execution import Trigger
+from queenright.runtime.graphs.graph import GraphSpec
 from queenright.runtime.llm.model import LLMProvider
 from queenright.runtime.nodes.guard import GuardFactory
 
@@ -45,6 +50,8 @@ class JudgeAndQueen:
         sleep: Waits on that clock.
         models: Models to use in place of those named in ``judge``: (judge's, queen's).
         guards: Makes the guards that watch nodes on the runtime from inside.
+        decide: Carries out what the queen decides on an escalation. Without it, or where the settings name
+            another orchestrator, she is asked about none.
 
     Raises:
         ModelUnavailableError: A model is set that cannot be used here.
@@ -66,6 +73,7 @@ class JudgeAndQueen:
         sleep: Sleep = asyncio.sleep,
         models: tuple[LLMProvider, LLMProvider] | None = None,
         guards: GuardFactory | None = None,
+        decide: Decide | None = None,
     ) -> None:
         self.metrics = JudgeMetrics(registry, tickets.open_counts)
         self.runtime = AgentRuntime(
@@ -97,6 +105,17 @@ class JudgeAndQueen:
             tracer=tracer,
             retry=self._triage,
         )
+        self._orchestrator: Orchestrator | None = None
+        if decide is not None and settings.intervention.escalation.orchestrator == "queen":
+            self._orchestrator = Orchestrator(
+                monitor=monitor,
+                model=judge.queen,
+                clock=clock,
+                sleep=sleep,
+                tracer=tracer,
+                decide=decide,
+                retry=self._ask,
+            )
         judges, queens = models or (
             load_model(judge.judge, "judge", metrics=self.metrics),
             load_model(judge.queen, "queen", metrics=self.metrics),
@@ -107,11 +126,23 @@ class JudgeAndQueen:
             tools=self._judge.tools(),
             entries={HEALTH_CHECK: self._judge.check},
         )
+        self._add_queen(queens)
+
+    def _add_queen(self, model: LLMProvider) -> None:
+        nodes, entry_points = [self._queen.node()], [self._queen.entry()]
+        desks = {TRIAGE_NODE: self._queen.desk}
+        tools, entries = self._queen.tools(), {TICKET_RECEIVER: self._queen.receive}
+        if self._orchestrator is not None:
+            nodes.append(self._orchestrator.node())
+            entry_points.append(self._orchestrator.entry())
+            desks[DECISION_NODE] = self._orchestrator.desk
+            tools += self._orchestrator.tools()
+            entries[ESCALATION_RECEIVER] = self._orchestrator.receive
         self.runtime.add_graph(
-            self._queen.graph(),
-            model=queens,
-            tools=self._queen.tools(),
-            entries={TICKET_RECEIVER: self._queen.receive},
+            GraphSpec(id=QUEEN_GRAPH, nodes=tuple(nodes), entry_points=tuple(entry_points)),
+            model=model,
+            tools=[shared_tool(desks), *tools],
+            entries=entries,
         )
 
     async def start(self) -> None:
@@ -127,6 +158,14 @@ class JudgeAndQueen:
                 types={EventType.FINDING_OPENED, EventType.HEALTH_STATE_CHANGED},
             ),
         ]
+        if self._orchestrator is not None:
+            self._subscriptions.append(
+                self._bus.subscribe(
+                    self._orchestrator.heard,
+                    name="escalation-clock",
+                    types={EventType.ESCALATION_TRIGGERED, EventType.ESCALATION_DECIDED},
+                )
+            )
         left_over = await self._tickets.load()
         self._judge.adopt(self._tickets.open_tickets())
         await self.runtime.start()
@@ -143,6 +182,15 @@ class JudgeAndQueen:
         self._subscriptions = []
         await self.runtime.stop()
         await self._queen.stop()
+        if self._orchestrator is not None:
+            await self._orchestrator.stop()
+
+    def take_up(self, escalations: Iterable[Escalation]) -> None:
+        """Have the queen decide what an earlier life was asked and did not answer; after the start."""
+        if self._orchestrator is not None and self._started:
+            for escalation in escalations:
+                self._orchestrator.expect(escalation)
+                self._ask(escalation.escalation_id)
 
     def wake(self, agent_id: str | None = None, reason: str = "") -> None:
         """Have the judge look now: at one worker, or at all. From the loop's thread; does not wait."""
@@ -156,6 +204,11 @@ class JudgeAndQueen:
         if self._started:
             stream = self.runtime.get_stream(TICKET_RECEIVER, graph_id=QUEEN_GRAPH)
             stream.fire(Trigger(input_data={"ticket_id": ticket_id}))
+
+    def _ask(self, escalation_id: str) -> None:
+        if self._started:
+            stream = self.runtime.get_stream(ESCALATION_RECEIVER, graph_id=QUEEN_GRAPH)
+            stream.fire(Trigger(input_data={"escalation_id": escalation_id}))
 
     def _worker_changed(self, event: AgentEvent) -> None:
         health = self._monitor.get(event.agent_id, event.session_id)

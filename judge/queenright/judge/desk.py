@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.summary import summarise
-from queenright.judge.monitoring_tools import LiveWorkers, Lookup, summary_tool
+from queenright.judge.monitoring_tools import LiveWorkers, Lookup, SummaryArguments, summary_tool
 from queenright.runtime.events import Clock
 from queenright.runtime.tooling.tools import Tool
 
@@ -39,6 +41,19 @@ class WorkerDesk:
         health = self.health
         return None if health is None else summarise(health, self._clock(), last_n_steps)
 
+    async def show(self, given: SummaryArguments) -> str:
+        """Return the summary of a worker for a model: of the one in question if it names none."""
+        return await self._lookup.show(given)
+
     def tool(self) -> Tool:
         """Return ``get_worker_health_summary``."""
-        return summary_tool(self._lookup.show)
+        return summary_tool(self.show)
+
+
+def shared_tool(desks: Mapping[str, WorkerDesk]) -> Tool:
+    """Return ``get_worker_health_summary`` for a graph whose nodes, by id, have a desk each."""
+
+    async def show(given: SummaryArguments, *, node_id: str) -> str:
+        return await desks[node_id].show(given)
+
+    return replace(summary_tool(next(iter(desks.values())).show), run=show, context=("node_id",))

@@ -6,7 +6,7 @@ from importlib import resources
 from string import Template
 
 from queenright.health.settings import HealthSettings
-from queenright.judge import policy
+from queenright.judge import escalation_policy, policy
 
 
 def judge_prompt(settings: HealthSettings) -> str:
@@ -31,6 +31,11 @@ def queen_prompt() -> str:
         intervene_steps=policy.INTERVENE_STEPS,
         intervene_minutes=f"{policy.INTERVENE_STALL_MINUTES:g}",
     )
+
+
+def escalation_prompt() -> str:
+    """Return the queen's system prompt where she is the orchestrator."""
+    return _template("escalation.md").substitute(more_times=escalation_policy.MORE_TIMES)
 
 
 def _template(name: str) -> Template:

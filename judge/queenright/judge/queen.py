@@ -1,4 +1,4 @@
-"""The queen: a graph that triages every ticket, and the clock that goes past her if she does not answer."""
+"""The queen: a node that triages every ticket, and the clock that goes past her if she does not answer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from queenright.judge.tracing import child_of
 from queenright.runtime.deadline import Sleep
 from queenright.runtime.events import Clock, EventType
 from queenright.runtime.execution import Trigger
-from queenright.runtime.graphs.graph import EntryPointSpec, GraphSpec, NodeSpec
+from queenright.runtime.graphs.graph import EntryPointSpec, NodeSpec
 from queenright.runtime.stream import RunNode
 from queenright.runtime.tooling.tools import Tool, ToolError
 
@@ -91,15 +91,16 @@ class Queen:
         self._metrics = metrics
         self._tracer = tracer
         self._retry = retry
-        self._desk = WorkerDesk(monitor, clock)
+        self.desk = WorkerDesk(monitor, clock)
+        """Where the worker in question is looked at."""
         self._current: EscalationTicket | None = None
         self._arrived: dict[str, float] = {}
         self._queued: set[str] = set()
         self._watches: dict[str, asyncio.Task[None]] = {}
 
-    def graph(self) -> GraphSpec:
-        """Return the queen's graph: one node, started by tickets."""
-        node = NodeSpec(
+    def node(self) -> NodeSpec:
+        """Return the node that triages."""
+        return NodeSpec(
             id=TRIAGE_NODE,
             system_prompt=queen_prompt(),
             tools=(SUMMARY, NOTIFY, DISMISS),
@@ -112,18 +113,19 @@ class Queen:
             max_context_tokens=15_000,
             model_timeout_seconds=self._model.timeout_seconds,
         )
-        entry = EntryPointSpec(
+
+    def entry(self) -> EntryPointSpec:
+        """Return the entry point, started by tickets."""
+        return EntryPointSpec(
             id=TICKET_RECEIVER,
             node_id=TRIAGE_NODE,
             trigger_type="event",
             event_types=frozenset({EventType.WORKER_ESCALATION_TICKET}),
         )
-        return GraphSpec(id=QUEEN_GRAPH, nodes=(node,), entry_points=(entry,))
 
     def tools(self) -> list[Tool]:
-        """Return the queen's three tools."""
+        """Return the tools that decide on a ticket."""
         return [
-            self._desk.tool(),
             notify_tool(self._notify),
             Tool(DISMISS, "Keep the ticket from the operator.", DismissArguments, self._dismiss),
         ]
@@ -160,7 +162,7 @@ class Queen:
             self._settle(ticket_id)
 
     async def _triage(self, ticket: EscalationTicket, run: RunNode) -> str:
-        self._desk.look_at(ticket.worker_agent_id, ticket.worker_session_id)
+        self.desk.look_at(ticket.worker_agent_id, ticket.worker_session_id)
         self._current = ticket
         with self._tracer.start_as_current_span(
             f"{names.SPAN_TRIAGE} {ticket.worker_agent_id}",
@@ -214,7 +216,7 @@ class Queen:
 
     def _recovered(self) -> bool:
         # A worker that is known no more (after a restart) is not one that has recovered.
-        summary = self._desk.summary()
+        summary = self.desk.summary()
         return summary is not None and policy.condition_gone(summary)
 
     # -- decisions ------------------------------------------------------------------------------
@@ -238,7 +240,7 @@ class Queen:
 
     async def _dismiss_recovered(self, ticket: EscalationTicket) -> None:
         # The service must know of the recovery first: it lets nobody dismiss what holds.
-        health = self._desk.health
+        health = self.desk.health
         if health is not None:
             await self._tickets.observe(health)
         if self._undecided(ticket):

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from queenright.judge import policy
+from queenright.judge import escalation_policy, policy
 from queenright.judge.quoting import unquote
 from queenright.judge.settings import RULES
 from queenright.runtime.llm.model import Message, ModelError, ModelReply, OnText, ToolCall, ToolSpec
@@ -16,6 +16,7 @@ SUMMARY: Final = "get_worker_health_summary"
 EMIT: Final = "emit_escalation_ticket"
 NOTIFY: Final = "notify_operator"
 DISMISS: Final = "dismiss_ticket"
+DECIDE: Final = "decide_escalation"
 
 
 class RulesModel:
@@ -32,8 +33,10 @@ class RulesModel:
         """
         Say the next thing: as the judge if there is a ticket to write, as the queen if there is an operator.
 
+        And as the orchestrator if there is an escalation to decide.
+
         Raises:
-            ModelError: The conversation is neither a check nor a triage.
+            ModelError: The conversation is neither a check nor a triage nor an escalation.
         """
         offered = {tool.name for tool in tools}
         said = _since_last_question(messages)
@@ -41,6 +44,8 @@ class RulesModel:
             return _judge(said)
         if NOTIFY in offered:
             return _queen(said)
+        if DECIDE in offered:
+            return _orchestrator(said)
         have = ", ".join(sorted(offered)) or "no tools"
         raise ModelError(f"{RULES} judges and triages; it was offered {have}")
 
@@ -84,6 +89,31 @@ def _queen(said: Sequence[Message]) -> ModelReply:
         said,
         NOTIFY,
         {"ticket_id": ticket["ticket_id"], "analysis": decision.text, "urgency": decision.urgency},
+    )
+
+
+def _orchestrator(said: Sequence[Message]) -> ModelReply:
+    escalation = unquote("escalation", said[0].content)
+    if escalation is None:
+        raise ModelError("the message holds no <escalation>")
+    answers = _answers(said)
+    if SUMMARY not in answers:
+        worker = {"agent_id": escalation["agent_id"], "session_id": escalation["session_id"]}
+        return _call(said, SUMMARY, worker)
+    if DECIDE in answers:
+        return _call(said, SET_OUTPUT, {"escalation_decision": answers[DECIDE]})
+    summary = unquote("worker", answers[SUMMARY])
+    if summary is None:
+        raise ModelError(f"no summary: {answers[SUMMARY]}")
+    answer = escalation_policy.answer(escalation, summary if "worker_agent_id" in summary else None)
+    return _call(
+        said,
+        DECIDE,
+        {
+            "escalation_id": escalation["escalation_id"],
+            "decision": answer.decision,
+            "reason": answer.reason[:1000],
+        },
     )
 
 

@@ -1,0 +1,153 @@
+"""
+What the orchestrator's place demands of whoever sits in it, as pure functions: the table, and the floor.
+
+The table is what ``queenright/rules`` answers an escalation with (docs/judge.md). The floor is below every
+model: nobody is stopped who waits, has got further or is not known, and nobody gets more time for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from queenright.health.findings import FindingKind, HealthState, worst
+from queenright.health.interventions.record import OPTIONS, Decision
+from queenright.health.vitals import SessionStatus
+from queenright.judge import policy, wording
+
+MORE_TIMES: Final = 3
+"""So often a worker that gets no further is given more time; then a person or another agent has to look."""
+
+_TROUBLE: Final = frozenset({HealthState.STUCK.value, HealthState.FAILING.value})
+_OVER: Final = frozenset(
+    {
+        SessionStatus.COMPLETED.value,
+        SessionStatus.FAILED.value,
+        SessionStatus.CANCELLED.value,
+        SessionStatus.TERMINATED.value,
+    }
+)
+
+# Stopping the worker mends neither, and it would meet the same again when it is back.
+_NOT_ITS_FAULT: Final = frozenset({"provider_failure", "circuit_breaker_open"})
+# It hangs: a checkpoint is the only way on.
+_SILENT: Final = frozenset({"stall", "heartbeat_missing", "tool_timeout", "no_tokens"})
+# It goes in circles and hears no reminder: what it has in its context is what keeps it there.
+_CIRCLES: Final = frozenset({"doom_loop", "zero_progress", "no_tool_calls"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A decision on an escalation, and why; ``overruled`` if it is not the one that was proposed."""
+
+    decision: Decision
+    reason: str
+    overruled: bool = False
+
+
+def ended(summary: Mapping[str, Any] | None) -> bool:
+    """Return whether the worker's session is over: nobody need decide anything about it."""
+    return summary is not None and summary.get("status") in _OVER
+
+
+def relieved(escalation: Mapping[str, Any], summary: Mapping[str, Any]) -> str | None:
+    """
+    Return why what was asked about holds no more; None while it holds.
+
+    Args:
+        escalation: The question; ``asked_at`` in seconds since the epoch.
+        summary: The worker's health now.
+    """
+    if ended(summary):
+        return f"the session is over ({summary['status']})"
+    asked_about = escalation.get("incarnation_id")
+    if asked_about and summary.get("incarnation_id") not in ("", None, asked_about):
+        return "another process of the worker runs by now"
+    if waits := summary.get("waiting_reason"):
+        return f"it waits rightly ({waits})"
+    progress = summary.get("last_progress")
+    if progress is not None and progress > float(escalation.get("asked_at") or 0.0):
+        return "it has got further since the question was asked"
+    if summary.get("state") not in _TROUBLE and policy.condition_gone(summary):
+        return "it shows nothing any more that it would have to be stopped for"
+    return None
+
+
+def answer(escalation: Mapping[str, Any], summary: Mapping[str, Any] | None) -> Answer:
+    """
+    Answer an escalation by the table.
+
+    Args:
+        escalation: The question, as it is quoted to a model.
+        summary: The worker's health now; None if nothing is known of the worker (any more).
+    """
+    if summary is None:
+        return Answer(decision="hand_off", reason="Nothing is known of the worker: somebody has to look.")
+    if (relief := relieved(escalation, summary)) is not None:
+        return Answer(decision="more_time", reason=f"Nothing is to be done: {relief}.")
+    decision, why = _by_table(escalation, summary)
+    if decision not in _options(escalation):
+        decision, why = "hand_off", f"{why} To {decision.replace('_', ' ')} is not offered."
+    return Answer(decision=decision, reason=f"{_seen(summary)} {why}")
+
+
+def held_to_the_floor(
+    escalation: Mapping[str, Any], summary: Mapping[str, Any] | None, proposed: Decision, reason: str
+) -> Answer:
+    """Return what a model proposed, or what stands in its place where the floor forbids that."""
+    instead: Decision | None = None
+    if proposed == "terminate" and summary is None:
+        instead, because = "hand_off", "nothing is known of the worker, and what is not known is not stopped"
+    elif summary is None:
+        pass
+    elif (relief := relieved(escalation, summary)) is not None:
+        if proposed == "terminate":
+            instead, because = "more_time", relief
+    elif proposed == "more_time" and _exhausted(escalation):
+        instead, because = "hand_off", f"it has had more time {MORE_TIMES} times and got no further"
+    if instead is None:
+        return Answer(decision=proposed, reason=reason)
+    said = wording.one_line(reason, 200)
+    text = f"Not {proposed.replace('_', ' ')}, as was proposed ({said!r}): {because}."
+    return Answer(decision=instead, reason=text, overruled=True)
+
+
+def _by_table(escalation: Mapping[str, Any], summary: Mapping[str, Any]) -> tuple[Decision, str]:
+    findings = policy.findings_of(summary)
+    if any(finding.kind.value in _NOT_ITS_FAULT for finding in findings):
+        if _exhausted(escalation):
+            return "hand_off", f"It has had more time {MORE_TIMES} times, and what it needs is not back."
+        return "more_time", "The fault is not its own, and it can go on where it is once that is mended."
+    first = worst(findings)
+    kind = first.kind.value if first is not None else ""
+    if kind in _SILENT:
+        return "terminate", "It hangs; from its last checkpoint it can go on."
+    if kind in _CIRCLES:
+        return "terminate", "It does not come out of this by itself; a fresh start from a checkpoint may."
+    return "hand_off", "A restart would meet the same again: somebody else has to look at it."
+
+
+def _seen(summary: Mapping[str, Any]) -> str:
+    findings = policy.findings_of(summary)
+    agent = str(summary.get("worker_agent_id") or "The worker")
+    blamed = worst(f for f in findings if f.kind.value in _NOT_ITS_FAULT) or worst(findings)
+    if blamed is None:
+        return (
+            f"{agent} is {summary.get('state')}: {wording.one_line(str(summary.get('reason') or ''), 200)}."
+        )
+    return wording.cause(
+        FindingKind(blamed.kind),
+        agent=agent,
+        node=str(summary.get("worker_node_id") or ""),
+        evidence=blamed.evidence,
+        since=blamed.since,
+    )
+
+
+def _exhausted(escalation: Mapping[str, Any]) -> bool:
+    return int(escalation.get("more_time_given") or 0) >= MORE_TIMES
+
+
+def _options(escalation: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(escalation.get("options") or OPTIONS)

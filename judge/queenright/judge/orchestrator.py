@@ -1,0 +1,334 @@
+"""
+The queen as the orchestrator: she decides what becomes of a worker that no nudge has helped.
+
+It is a second entry point of her graph. A model that fails is asked again until the escalation's deadline,
+and then the deadline has the word: no answer is no decision.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, NamedTuple
+
+from opentelemetry.trace import Tracer
+from pydantic import BaseModel, ConfigDict, Field
+
+from queenright.health.interventions.record import OPTIONS, Decision, Escalation
+from queenright.health.interventions.target import ActionKind, Target
+from queenright.health.monitor import HealthMonitor
+from queenright.instrumentation import names
+from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.redaction import redact
+from queenright.judge import escalation_policy as policy
+from queenright.judge.desk import WorkerDesk
+from queenright.judge.prompting import escalation_prompt
+from queenright.judge.quoting import quote
+from queenright.judge.rules import DECIDE, SUMMARY
+from queenright.judge.settings import ModelSettings
+from queenright.judge.tracing import child_of
+from queenright.runtime.deadline import Sleep
+from queenright.runtime.events import AgentEvent, Clock, EventType
+from queenright.runtime.execution import Trigger
+from queenright.runtime.graphs.graph import EntryPointSpec, NodeSpec
+from queenright.runtime.stream import RunNode
+from queenright.runtime.tooling.tools import Tool, ToolError
+
+_log = logging.getLogger(__name__)
+
+ESCALATION_RECEIVER: Final = "escalation_receiver"
+DECISION_NODE: Final = "escalation_decision"
+
+_FIRST_PAUSE: Final = 30.0
+_LONGEST_PAUSE: Final = 240.0
+_REMEMBERED: Final = 10_000
+_UNDECIDED: Final = "undecided"
+
+Decide = Callable[..., Awaitable[object]]
+"""``decide(escalation_id, decision, by=..., reason=..., more_time_seconds=...)``: carries a decision out."""
+
+
+class _Open(NamedTuple):
+    """An escalation without a decision, and (trace id, span id) of what led to it."""
+
+    escalation: Escalation
+    trace: tuple[str, str]
+
+
+class DecideArguments(BaseModel):
+    """What becomes of the worker."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    escalation_id: str
+    decision: Decision
+    reason: str = Field(min_length=3, max_length=1000)
+    more_time_minutes: float | None = Field(
+        default=None, gt=0, le=1440, description="With `more_time`: how much; the usual if left out."
+    )
+
+
+class Orchestrator:
+    """
+    Decides escalations one after another, each once.
+
+    Args:
+        monitor: Knows how the worker is when it is re-checked.
+        model: The model's limits.
+        clock: Now.
+        sleep: The clock of the pauses before another try.
+        tracer: Makes a ``triage`` span for each decision.
+        decide: Carries a decision out; raises a ``QueenrightError`` if it comes too late.
+        retry: Asks for another try at an escalation.
+    """
+
+    def __init__(
+        self,
+        *,
+        monitor: HealthMonitor,
+        model: ModelSettings,
+        clock: Clock,
+        sleep: Sleep,
+        tracer: Tracer,
+        decide: Decide,
+        retry: Callable[[str], None],
+    ) -> None:
+        self.desk = WorkerDesk(monitor, clock)
+        """Where the worker in question is looked at."""
+        self._model = model
+        self._clock = clock
+        self._sleep = sleep
+        self._tracer = tracer
+        self._decide = decide
+        self._retry = retry
+        self._open: dict[str, _Open] = {}
+        self._queued: set[str] = set()
+        self._watches: dict[str, asyncio.Task[None]] = {}
+        self._current: Escalation | None = None
+        self._outcome = _UNDECIDED
+        # By worker: its last progress when it was given more time, and how often since.
+        self._given: OrderedDict[Target, tuple[float | None, int]] = OrderedDict()
+
+    def node(self) -> NodeSpec:
+        """Return the node that decides."""
+        return NodeSpec(
+            id=DECISION_NODE,
+            system_prompt=escalation_prompt(),
+            tools=(SUMMARY, DECIDE),
+            output_keys=("escalation_decision",),
+            max_turns=self._model.max_turns,
+            # As in triage: an answer without a decision is none, and is asked for again from here.
+            max_retries=0,
+            model_attempts=1,
+            max_messages=60,
+            max_context_tokens=15_000,
+            model_timeout_seconds=self._model.timeout_seconds,
+        )
+
+    def entry(self) -> EntryPointSpec:
+        """Return the entry point, started by escalations."""
+        return EntryPointSpec(
+            id=ESCALATION_RECEIVER,
+            node_id=DECISION_NODE,
+            trigger_type="event",
+            event_types=frozenset({EventType.ESCALATION_TRIGGERED}),
+        )
+
+    def tools(self) -> list[Tool]:
+        """Return the tool that decides."""
+        return [Tool(DECIDE, "Decide what becomes of the worker.", DecideArguments, self._decide_as_asked)]
+
+    # -- what is asked --------------------------------------------------------------------------
+
+    def heard(self, event: AgentEvent) -> None:
+        """Take note of an escalation that was triggered, or that somebody has decided."""
+        if event.type is EventType.ESCALATION_DECIDED:
+            self._forget(str(event.data["escalation_id"]))
+            return
+        data = event.data
+        self.expect(
+            Escalation(
+                escalation_id=data["escalation_id"],
+                agent_id=event.agent_id,
+                session_id=event.session_id,
+                incarnation_id=event.incarnation_id,
+                reason=str(data.get("reason") or ""),
+                options=tuple(data.get("options") or OPTIONS),
+                context=dict(data.get("context") or {}),
+                created_at=event.time,
+                deadline=float(data["deadline"]),
+            ),
+            trace=(event.trace_id, event.span_id),
+        )
+
+    def expect(self, escalation: Escalation, trace: tuple[str, str] = ("", "")) -> None:
+        """Keep an escalation until it is decided or its deadline is past, and try again where a try fails."""
+        key = escalation.escalation_id
+        self._open[key] = _Open(escalation, trace)
+        self._queued.add(key)
+        if key not in self._watches:
+            watch = asyncio.create_task(self._watch(escalation), name=f"escalation:{key}")
+            self._watches[key] = watch
+            watch.add_done_callback(lambda _: self._watches.pop(key, None))
+
+    async def stop(self) -> None:
+        """Try no more; what is undecided is in the store, and handed here again at the next start."""
+        watches = list(self._watches.values())
+        for watch in watches:
+            watch.cancel()
+        await asyncio.gather(*watches, return_exceptions=True)
+
+    async def receive(self, trigger: Trigger, run: RunNode) -> str:
+        """Decide the escalation that a trigger brought. This is the entry point ``escalation_receiver``."""
+        key = _escalation_id(trigger)
+        try:
+            found = self._open.get(key)
+            if found is None or self._clock() >= found.escalation.deadline:
+                return "nothing to decide"
+            return await self._consider(found, run)
+        finally:
+            self._queued.discard(key)
+
+    async def _consider(self, found: _Open, run: RunNode) -> str:
+        escalation = found.escalation
+        self.desk.look_at(escalation.agent_id, escalation.session_id)
+        summary = self.desk.summary()
+        if policy.ended(summary):
+            self._forget(escalation.escalation_id)
+            return "nothing to decide: the session is over"
+        self._current, self._outcome = escalation, _UNDECIDED
+        with self._tracer.start_as_current_span(
+            f"{names.SPAN_TRIAGE} {escalation.agent_id}",
+            context=child_of(*found.trace),
+            attributes={
+                names.INTERVENTION_KIND: ActionKind.ESCALATE.value,
+                names.GEN_AI_AGENT_NAME: escalation.agent_id,
+            },
+        ) as span:
+            try:
+                await self._answer_or_ask(escalation, summary, run)
+            finally:
+                self._current = None
+            span.set_attribute(names.TRIAGE_DECISION, self._outcome)
+        return self._outcome
+
+    async def _answer_or_ask(
+        self, escalation: Escalation, summary: dict[str, Any] | None, run: RunNode
+    ) -> None:
+        """Decide what needs no thought; else ask the model."""
+        asked = self._asked(escalation, summary)
+        if summary is not None and policy.relieved(asked, summary) is not None:
+            try:
+                await self._carry_out(escalation, policy.answer(asked, summary), None)
+            except ToolError as late:
+                _log.info("escalation %s: %s", escalation.escalation_id, late)
+            return
+        result = await run(f"An escalation to decide.\n{quote('escalation', asked)}")
+        if escalation.escalation_id in self._open:
+            _log.warning("escalation %s has no decision yet: %s", escalation.escalation_id, result.error)
+
+    # -- the decision ---------------------------------------------------------------------------
+
+    async def _decide_as_asked(self, given: DecideArguments) -> str:
+        escalation = self._checked(given.escalation_id)
+        if given.decision not in escalation.options:
+            raise ToolError(
+                f"{given.decision!r} is not offered; choose one of {', '.join(escalation.options)}"
+            )
+        summary = self.desk.summary()
+        if policy.ended(summary):
+            self._forget(escalation.escalation_id)
+            raise ToolError("the worker's session is over, there is nothing to decide; end with set_output")
+        asked = self._asked(escalation, summary)
+        held = policy.held_to_the_floor(asked, summary, given.decision, redact(given.reason, 1000))
+        minutes = given.more_time_minutes if held.decision == "more_time" and not held.overruled else None
+        await self._carry_out(escalation, held, minutes)
+        if held.overruled:
+            return f"overruled, decided as {held.decision}: {held.reason}"
+        return f"decided: {held.decision}"
+
+    def _checked(self, escalation_id: str) -> Escalation:
+        """Return the escalation a tool call is about, if it may be decided."""
+        current = self._current
+        if current is None or escalation_id != current.escalation_id:
+            raise ToolError(
+                f"this is not about escalation {escalation_id[:64]!r}; decide the one in the last message"
+            )
+        if escalation_id not in self._open:
+            raise ToolError(f"escalation {escalation_id!r} is decided already; end with set_output")
+        return current
+
+    async def _carry_out(self, escalation: Escalation, held: policy.Answer, minutes: float | None) -> None:
+        """Have a decision carried out; one that comes too late, or is refused, is a ``ToolError``."""
+        key = escalation.escalation_id
+        seconds = None if minutes is None else minutes * 60
+        try:
+            await self._decide(key, held.decision, by="queen", reason=held.reason, more_time_seconds=seconds)
+        except QueenrightError as error:
+            raise ToolError(str(error)) from error
+        summary = self.desk.summary()
+        if held.decision == "more_time" and summary is not None:
+            self._count(escalation, summary)
+        self._outcome = held.decision
+        self._forget(key)
+
+    def _asked(self, escalation: Escalation, summary: dict[str, Any] | None) -> dict[str, Any]:
+        """Return the question as JSON values: what a model is shown, and the rules go by."""
+        return {
+            "escalation_id": escalation.escalation_id,
+            "agent_id": escalation.agent_id,
+            "session_id": escalation.session_id,
+            "incarnation_id": escalation.incarnation_id,
+            "reason": escalation.reason,
+            "options": list(escalation.options),
+            "asked_at": escalation.created_at,
+            "minutes_left": round(max(escalation.deadline - self._clock(), 0.0) / 60, 1),
+            "more_time_given": self._times_given(escalation, summary),
+            "context": escalation.context,
+        }
+
+    # -- how often more time was given ----------------------------------------------------------
+
+    def _times_given(self, escalation: Escalation, summary: dict[str, Any] | None) -> int:
+        progress, times = self._given.get(escalation.target, (None, 0))
+        got_further = summary is not None and summary["last_progress"] != progress
+        return 0 if got_further else times
+
+    def _count(self, escalation: Escalation, summary: dict[str, Any]) -> None:
+        if policy.relieved(self._asked(escalation, summary), summary) is not None:
+            return  # it needs no time to come back: it is back
+        times = self._times_given(escalation, summary) + 1
+        self._given[escalation.target] = (summary["last_progress"], times)
+        self._given.move_to_end(escalation.target)
+        while len(self._given) > _REMEMBERED:
+            self._given.popitem(last=False)
+
+    # -- another try ----------------------------------------------------------------------------
+
+    async def _watch(self, escalation: Escalation) -> None:
+        """Have a failed try made again, after ever longer pauses; past the deadline, give it up."""
+        key, pause = escalation.escalation_id, _FIRST_PAUSE
+        while (left := escalation.deadline - self._clock()) > 0:
+            await self._sleep(min(pause, left))
+            if key not in self._open:
+                return
+            if key not in self._queued and self._clock() < escalation.deadline:
+                self._queued.add(key)
+                self._retry(key)
+            pause = min(pause * 2, _LONGEST_PAUSE)
+        _log.warning("escalation %s: the queen has not decided it before its deadline", key)
+        self._forget(key)
+
+    def _forget(self, key: str) -> None:
+        self._open.pop(key, None)
+        watch = self._watches.get(key)
+        if watch is not None and watch is not asyncio.current_task():
+            watch.cancel()
+
+
+def _escalation_id(trigger: Trigger) -> str:
+    if trigger.event is not None:
+        return str(trigger.event.data["escalation_id"])
+    return str(trigger.input_data["escalation_id"])
