@@ -88,21 +88,26 @@ class ActingMetrics:
         registry.register(_Breakers(self, breakers, limited))
 
     def published(self, events: Sequence[AgentEvent]) -> None:
-        """Count what events on the bus say of recoveries and breakers."""
+        """Count what events on the bus say of interventions, recoveries and breakers."""
         for event in events:
-            if event.type is EventType.CIRCUIT_BREAKER_STATE_CHANGED:
+            if event.type is EventType.INTERVENTION_RECORDED:
+                self._intervened(Intervention.model_validate(event.data))
+            elif event.type is EventType.CIRCUIT_BREAKER_STATE_CHANGED:
                 self._transitions.labels(self._label(str(event.data["name"])), str(event.data["to"])).inc()
             elif event.type in RECOVERY_OUTCOMES:
                 outcome = RECOVERY_OUTCOMES[event.type]
                 self._recoveries.labels(_EXHAUSTED if event.data.get("exhausted") else outcome).inc()
 
-    def intervened(self, done: Intervention) -> None:
-        """
-        Count an intervention that has come to its end.
+    def know(self, breaker: str) -> None:
+        """Let the changes of a breaker begin at 0, while there is room for its name."""
+        if breaker not in self._known_breakers and len(self._known_breakers) < BREAKER_LIMIT:
+            self._known_breakers.add(breaker)
+            for state in BREAKER_STATES:
+                self._transitions.labels(breaker, state)
 
-        The time from the trouble's beginning is observed for what was first done about it, and once: the
-        rungs after that have times of their own, which are settings.
-        """
+    def _intervened(self, done: Intervention) -> None:
+        # The time from the trouble's beginning is observed for what was first done about it, and once: the
+        # rungs after that have times of their own, which are settings.
         if done.outcome is Outcome.STARTED:
             return
         self._interventions.labels(done.kind.value, done.outcome.value).inc()
@@ -115,13 +120,6 @@ class ActingMetrics:
         if len(self._troubles) > _TROUBLES:
             self._troubles.popitem(last=False)
         self._delay.labels(done.kind.value).observe(max(done.created_at - done.trouble_since, 0.0))
-
-    def know(self, breaker: str) -> None:
-        """Let the changes of a breaker begin at 0, while there is room for its name."""
-        if breaker not in self._known_breakers and len(self._known_breakers) < BREAKER_LIMIT:
-            self._known_breakers.add(breaker)
-            for state in BREAKER_STATES:
-                self._transitions.labels(breaker, state)
 
     def _label(self, breaker: str) -> str:
         self.know(breaker)
