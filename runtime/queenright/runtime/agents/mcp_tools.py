@@ -17,7 +17,7 @@ from queenright.runtime.agents.credentials import filled_in
 from queenright.runtime.agents.mcp_connection import Connection, over_http, over_stdio
 from queenright.runtime.agents.mcp_spec import McpServerSpec
 from queenright.runtime.deadline import Sleep, within
-from queenright.runtime.tooling.tools import Tool, ToolError, json_text
+from queenright.runtime.tooling.tools import Tool, ToolError, ToolUnavailable, json_text
 
 if TYPE_CHECKING:
     import mcp
@@ -95,12 +95,13 @@ class McpServer:
         asked again: whether the call took effect nobody knows.
 
         Raises:
-            ToolError: The tool says so, or the server cannot be reached, or it went away.
+            ToolError: The tool says so.
+            ToolUnavailable: The server cannot be reached, or it went away.
         """
         try:
             connection = await self._connected()
         except QueenrightError as error:
-            raise ToolError(str(error)) from None
+            raise ToolUnavailable(str(error)) from None
         try:
             result = await connection.client.call_tool(tool, dict(arguments))
         except asyncio.CancelledError:
@@ -109,7 +110,7 @@ class McpServer:
         except Exception as error:
             connection.suspect(error)
             if connection.gone:
-                raise ToolError(
+                raise ToolUnavailable(
                     f"the MCP server {self.name!r} went away during the call, which may or may not have "
                     f"taken effect: check before doing it again"
                 ) from None

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from random import Random
 from typing import Any
 
 from queenright.instrumentation.names import WaitingReason
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.backoff import backoff
+from queenright.runtime.breakers import CallBreaker, CallRefused
 from queenright.runtime.deadline import Sleep, alone, within
 from queenright.runtime.graphs.graph import NodeSpec
 from queenright.runtime.llm.model import (
@@ -41,6 +43,7 @@ async def ask(
     sleep: Sleep,
     random: Random,
     on_failure: OnFailure,
+    breaker: CallBreaker | None = None,
     streams: bool = True,
 ) -> tuple[ModelReply, LlmReport]:
     """
@@ -48,24 +51,29 @@ async def ask(
 
     A failure that passes, a time-out among them, is followed by a wait and another call, as often as the
     node's specification allows; the wait is said as one. ``streams`` hands the text out as it comes,
-    or at the end from a provider that does not stream.
+    or at the end from a provider that does not stream. While ``breaker`` refuses, the model is not called:
+    that too is a failure that passes, but none of the model's, and ``on_failure`` does not hear of it.
 
     Raises:
         ModelError, TimeoutError: There is no answer. What else the provider raised is told as a ModelError.
     """
+
     for attempt in range(spec.model_attempts):
-        report = step.llm(model.name, client_facing=spec.client_facing)
+        report: LlmReport | None = None
         try:
-            async with report:
-                work = _reply(model, messages, tools, report.delta if streams else None)
-                reply = await within(spec.model_timeout_seconds, work, sleep)
-                if streams:
-                    report.whole(reply.text)
-                report.usage(reply.input_tokens, reply.output_tokens)
-                report.finished(reply.finish_reason)
+            with _by_leave_of(breaker):
+                report = step.llm(model.name, client_facing=spec.client_facing)
+                async with report:
+                    work = _reply(model, messages, tools, report.delta if streams else None)
+                    reply = await within(spec.model_timeout_seconds, work, sleep)
+                    if streams:
+                        report.whole(reply.text)
+                    report.usage(reply.input_tokens, reply.output_tokens)
+                    report.finished(reply.finish_reason)
             return reply, report
         except Exception as error:
-            await on_failure(report.facts, report.ended_at)
+            if report is not None:
+                await on_failure(report.facts, report.ended_at)
             passes = isinstance(error, TransientModelError | TimeoutError)
             if not passes or attempt + 1 >= spec.model_attempts:
                 raise
@@ -76,6 +84,33 @@ async def ask(
             async with reporter.waiting(WaitingReason.BACKOFF, node_id=spec.id, **waits):
                 await sleep(seconds)
     raise AssertionError("unreachable: the last attempt returns or raises")
+
+
+@contextmanager
+def _by_leave_of(breaker: CallBreaker | None) -> Iterator[None]:
+    """
+    Around a call of a model: it is made if the breaker lets us, and the breaker is told how it went.
+
+    Raises:
+        TransientModelError: The breaker does not let us.
+    """
+    if breaker is None:
+        yield
+        return
+    try:
+        permit = breaker.admit()
+    except CallRefused as refusal:
+        raise TransientModelError(str(refusal), retry_after=refusal.retry_in) from refusal
+    try:
+        yield
+    except (TransientModelError, TimeoutError) as error:
+        permit.failed(error)
+        raise
+    except BaseException:
+        # Asked the wrong way, or cancelled: that says nothing about whether the provider works.
+        permit.given_back()
+        raise
+    permit.succeeded()
 
 
 async def _reply(

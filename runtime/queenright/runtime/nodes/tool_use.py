@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Collection, Coroutine, Iterable, Mapping
 from typing import Any, Final
 
+from queenright.runtime.breakers import BreakerKind, Breakers, CallRefused
 from queenright.runtime.deadline import Sleep, all_ended, within
 from queenright.runtime.graphs.graph import NodeSpec
 from queenright.runtime.llm.model import Message, ToolCall
@@ -13,7 +14,7 @@ from queenright.runtime.nodes.own_tools import effect, own_tools
 from queenright.runtime.nodes.reporting import StepReport, ToolReport
 from queenright.runtime.nodes.visit import Visit
 from queenright.runtime.storage.entries import EntryKind
-from queenright.runtime.tooling.tools import ToolRegistry, ToolResult
+from queenright.runtime.tooling.tools import ToolError, ToolRegistry, ToolResult, ToolUnavailable
 
 _GRACE_SECONDS: Final = 5.0
 """A tool whose time is up, or that is cancelled, has so long to stop."""
@@ -28,13 +29,22 @@ class ToolUse:
         tools: The tools of the graph; the node has those that its spec names, and its own.
         context: Values for the context parameters of tools.
         sleep: The clock of time limits.
+        breakers: Gives the circuit breakers before tools, one for each tool of each worker.
+        agent_id: The worker; without a name there are no breakers.
 
     Raises:
         KeyError: The spec names a tool that is not in ``tools``.
     """
 
     def __init__(
-        self, spec: NodeSpec, tools: ToolRegistry, *, context: Mapping[str, object], sleep: Sleep
+        self,
+        spec: NodeSpec,
+        tools: ToolRegistry,
+        *,
+        context: Mapping[str, object],
+        sleep: Sleep,
+        breakers: Breakers | None = None,
+        agent_id: str = "",
     ) -> None:
         own = own_tools(spec)
         self._seconds = spec.tool_timeout_seconds
@@ -42,6 +52,9 @@ class ToolUse:
         self._tools = tools.only(spec.tools).merge(own)
         self._context = context
         self._sleep = sleep
+        # The service's own graphs must act also where everything fails.
+        self._breakers = breakers if agent_id else None
+        self._agent_id = agent_id
         self.specs = self._tools.specs()
         """What the model is offered."""
 
@@ -85,13 +98,37 @@ class ToolUse:
         if tool is not None and call.name not in self._own:
             seconds = tool.timeout_seconds or self._seconds
         async with step.tool(call.name, call.arguments, call.id, seconds) as report:
-            work = self._tools.call(call, self._context)
-            result = await work if seconds is None else await self._limited(call.name, seconds, work)
+            if seconds is None:
+                result = await self._tools.call(call, self._context)
+            else:
+                result = await self._guarded(call, seconds)
             if result.error is not None:
                 report.error(result.error)
             else:
                 report.result(result.content)
         return result, report
+
+    async def _guarded(self, call: ToolCall, seconds: float) -> ToolResult:
+        """Run a tool if its breaker lets us, and tell the breaker how it went."""
+        if self._breakers is None:
+            return await self._limited(call.name, seconds, self._tools.call(call, self._context))
+        try:
+            permit = self._breakers.get(BreakerKind.TOOL_EXECUTION, self._agent_id, call.name).admit()
+        except CallRefused as refusal:
+            told = f"error: {call.name} was not run: {refusal} Do something else meanwhile."
+            return ToolResult(told, failed=True, error=refusal)
+        try:
+            result = await self._limited(call.name, seconds, self._tools.call(call, self._context))
+        except BaseException:
+            permit.given_back()
+            raise
+        if result.error is None:
+            permit.succeeded()
+        elif isinstance(result.error, ToolError) and not isinstance(result.error, ToolUnavailable):
+            permit.given_back()  # it works, and would not do what it was asked
+        else:
+            permit.failed(result.error)
+        return result
 
     async def _limited(self, name: str, seconds: float, work: Coroutine[Any, Any, ToolResult]) -> ToolResult:
         try:

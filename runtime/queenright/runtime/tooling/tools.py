@@ -24,6 +24,7 @@ __all__ = [
     "ToolError",
     "ToolRegistry",
     "ToolResult",
+    "ToolUnavailable",
     "ToolUnknown",
     "describe",
     "tool_from_function",
@@ -44,6 +45,10 @@ class ToolError(QueenrightError):
 
 class ToolArgumentsRefused(ToolError):
     """Raised for arguments that are not what the tool wants."""
+
+
+class ToolUnavailable(ToolError):
+    """Raised by a tool that cannot do anything now, whatever it is asked: what is behind it is away."""
 
 
 class ToolUnknown(ToolError):

@@ -1,0 +1,410 @@
+"""Circuit breakers around calls: plain ones and coroutines, as a decorator, or as a ``with`` block."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, ParamSpec, TypeVar, cast
+
+from queenright.health.breakers.breaker import BreakerMachine, BreakerState, Leave
+from queenright.health.settings import Breaker
+from queenright.instrumentation.redaction import redact
+from queenright.runtime.breakers import CallRefused
+from queenright.runtime.events import Clock
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+Counts = type[BaseException] | tuple[type[BaseException], ...] | Callable[[BaseException], bool]
+"""Which exceptions are failures: classes of them, or a function that says so."""
+
+_WORDS: Final = 200
+
+
+class CircuitOpen(CallRefused):
+    """
+    Raised in place of a call while a breaker lets none pass.
+
+    ``name`` is the breaker's, ``reason`` why it opened, ``retry_in`` in how many seconds it is worth asking.
+    """
+
+    def __init__(self, name: str, state: BreakerState, reason: str, *, retry_in: float) -> None:
+        if state is BreakerState.OPEN:
+            when = f"It is tried again in {retry_in:.0f} s, or reset it by hand."
+        else:
+            when = f"It is being tried by other calls; ask again in {retry_in:.0f} s at the latest."
+        super().__init__(
+            f"circuit breaker {name!r} is {state.replace('_', ' ')} ({reason}). {when}", retry_in=retry_in
+        )
+        self.name = name
+        self.state = state
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BreakerStatus:
+    """A breaker as it is. Times are in seconds since the epoch."""
+
+    name: str
+    kind: str
+    agent_id: str
+    target: str
+    state: BreakerState
+    failures: int
+    """In a row."""
+    threshold: int
+    """So many open it."""
+    reason: str
+    """Why it is in this state; "" for one that is as new."""
+    opened_at: float | None
+    """When it opened; None while it is closed."""
+    half_open_at: float | None
+    """When it lets a probe pass, or did; None while it is closed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BreakerChange:
+    """A change of state. ``at`` is in seconds since the epoch; ``failures`` were in a row before it."""
+
+    at: float
+    before: BreakerState
+    failures: int
+    status: BreakerStatus
+
+
+class CircuitBreaker:
+    """
+    A breaker around calls, for any number of threads and tasks.
+
+    Args:
+        name: What it is called, everywhere.
+        policy: When it opens and for how long.
+        kind: What it stands before.
+        agent_id: The worker whose calls these are; "" for anybody's.
+        target: Where they go.
+        parents: Breakers shared with others: a call needs leave of each, and each hears how it went. They
+            must have the same ``lock``; a registry sees to that.
+        counts: Which exceptions are failures. Others, cancellations among them, say nothing either way.
+        clock: Seconds since the epoch, for people.
+        monotonic: The clock that time-outs go by.
+        lock: Held for some microseconds around every change.
+        on_change: Is told each change of state, in order, with the lock held: it must be quick and must not
+            raise, and may come from any thread.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        policy: Breaker | None = None,
+        *,
+        kind: str = "",
+        agent_id: str = "",
+        target: str = "",
+        parents: Sequence[CircuitBreaker] = (),
+        counts: Counts = Exception,
+        clock: Clock = time.time,
+        monotonic: Clock = time.monotonic,
+        lock: AbstractContextManager[Any] | None = None,
+        on_change: Callable[[CircuitBreaker, BreakerChange], None] | None = None,
+    ) -> None:
+        self.name = name
+        self.kind = kind
+        self.agent_id = agent_id
+        self.target = target
+        self.parents = tuple(parents)
+        self._machine = BreakerMachine(policy or Breaker())
+        self._counts = counts
+        self._clock = clock
+        self._monotonic = monotonic
+        if lock is None:
+            lock = threading.RLock()
+        self._lock: AbstractContextManager[Any] = lock
+        self._on_change = on_change
+        self._opened_at: float | None = None
+        self._half_open_at: float | None = None
+
+    def __repr__(self) -> str:
+        return f"CircuitBreaker({self.name!r}, {self._machine.state.value})"
+
+    # -- what it is -----------------------------------------------------------------------------
+
+    @property
+    def state(self) -> BreakerState:
+        """Whether calls pass."""
+        return self._machine.state
+
+    @property
+    def status(self) -> BreakerStatus:
+        """The breaker as it is."""
+        with self._lock:
+            return self._status()
+
+    @property
+    def open_for(self) -> float | None:
+        """For how many seconds more it is open; None if it is not."""
+        with self._lock:
+            machine = self._machine
+            return machine.open_for(self._monotonic()) if machine.state is BreakerState.OPEN else None
+
+    @property
+    def untouched(self) -> bool:
+        """Whether it is as new."""
+        return self._machine.state is BreakerState.CLOSED and not self._machine.failures
+
+    # -- leave for a call, and how it went --------------------------------------------------------
+
+    def admit(self) -> CallPermit:
+        """
+        Return leave for one call.
+
+        Raises:
+            CircuitOpen: It, or one of its parents, gives none.
+        """
+        with self._lock:
+            everyone = (self, *self.parents)
+            now = self._monotonic()
+            for breaker in everyone:
+                # All are asked before any is changed: a probe that one refuses is no probe of another.
+                if (left := breaker._machine.refused_for(now)) is not None:
+                    machine = breaker._machine
+                    raise CircuitOpen(breaker.name, machine.state, machine.reason, retry_in=left)
+            leaves = []
+            for breaker in everyone:
+                before, failures = breaker._machine.state, breaker._machine.failures
+                leave = breaker._machine.admit(now)
+                assert leave is not None  # it was asked just now
+                leaves.append((breaker, leave))
+                breaker._tell(before, failures)
+        return CallPermit(self._lock, leaves)
+
+    def wake(self) -> bool:
+        """Be half open if the time for it has come, without waiting for a call; return whether it has."""
+        with self._lock:
+            before, failures = self._machine.state, self._machine.failures
+            woken = self._machine.wake(self._monotonic())
+            self._tell(before, failures)
+        return woken
+
+    def reset(self, by: str, reason: str = "") -> bool:
+        """Close it by hand, and return whether it was not closed. Its parents stay as they are."""
+        said = f"reset by {by}" + (f": {redact(reason, _WORDS)}" if reason else "")
+        with self._lock:
+            before, failures = self._machine.state, self._machine.failures
+            changed = self._machine.reset(said)
+            self._tell(before, failures)
+        return changed
+
+    def restore(self, status: BreakerStatus) -> None:
+        """Be as another process left it: an open one stays open for the rest of its time."""
+        with self._lock:
+            left = (status.half_open_at or 0.0) - self._clock()
+            self._machine.restore(
+                status.state,
+                failures=status.failures,
+                reason=status.reason,
+                open_for=left,
+                now=self._monotonic(),
+            )
+            self._opened_at, self._half_open_at = status.opened_at, status.half_open_at
+            if status.state is BreakerState.OPEN:
+                self._half_open_at = self._clock() + self._machine.open_for(self._monotonic())
+
+    def _took(self, leave: Leave, error: BaseException | str | None) -> None:
+        before, failures = self._machine.state, self._machine.failures
+        if error is None:
+            self._machine.succeeded(leave)
+        else:
+            self._machine.failed(leave, self._monotonic(), _words(error))
+        self._tell(before, max(failures, self._machine.failures))
+
+    def _tell(self, before: BreakerState, failures: int) -> None:
+        """Say that the state has changed, if it has."""
+        state = self._machine.state
+        if state is before:
+            return
+        now = self._clock()
+        if state is BreakerState.OPEN:
+            self._opened_at = now
+            self._half_open_at = now + self._machine.policy.recovery_timeout_seconds
+        elif state is BreakerState.CLOSED:
+            self._opened_at = self._half_open_at = None
+        if self._on_change is not None:
+            self._on_change(
+                self, BreakerChange(at=now, before=before, failures=failures, status=self._status())
+            )
+
+    def _status(self) -> BreakerStatus:
+        machine = self._machine
+        return BreakerStatus(
+            name=self.name,
+            kind=self.kind,
+            agent_id=self.agent_id,
+            target=self.target,
+            state=machine.state,
+            failures=machine.failures,
+            threshold=machine.policy.failure_threshold,
+            reason=machine.reason,
+            opened_at=self._opened_at,
+            half_open_at=self._half_open_at,
+        )
+
+    # -- around calls -----------------------------------------------------------------------------
+
+    def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """
+        Call ``function`` if calls pass, and return what it returns.
+
+        Raises:
+            CircuitOpen: They do not.
+            TypeError: It is async: use ``acall``.
+        """
+        if inspect.iscoroutinefunction(function):
+            raise TypeError(f"{getattr(function, '__qualname__', function)!r} is async: use acall()")
+        permit = self.admit()
+        try:
+            answer = function(*args, **kwargs)
+        except BaseException as error:
+            self._settle(permit, error)
+            raise
+        permit.succeeded()
+        return answer
+
+    async def acall(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        """
+        Call an async ``function`` if calls pass, and return what it returns.
+
+        Raises:
+            CircuitOpen: They do not; the function was not called.
+        """
+        permit = self.admit()
+        try:
+            answer = await function(*args, **kwargs)
+        except BaseException as error:
+            self._settle(permit, error)
+            raise
+        permit.succeeded()
+        return answer
+
+    def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
+        """
+        Return ``function``, plain or async, with this breaker around each call: a decorator.
+
+        Raises:
+            TypeError: It is a generator, which has not begun when its call returns.
+        """
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            name = getattr(function, "__qualname__", repr(function))
+            raise TypeError(f"{name} is a generator: use `with breaker:` inside it instead")
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def guarded_async(*args: P.args, **kwargs: P.kwargs) -> Any:
+                return await self.acall(function, *args, **kwargs)
+
+            return cast(Callable[P, T], guarded_async)
+
+        @functools.wraps(function)
+        def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
+            return self.call(function, *args, **kwargs)
+
+        return guarded
+
+    def __enter__(self) -> CircuitBreaker:
+        """Raises ``CircuitOpen`` if calls do not pass."""
+        _ENTERED.set((*_ENTERED.get(), (self, self.admit())))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Take in how the block ended."""
+        entered = _ENTERED.get()
+        for place in range(len(entered) - 1, -1, -1):
+            breaker, permit = entered[place]
+            if breaker is self:
+                _ENTERED.set((*entered[:place], *entered[place + 1 :]))
+                self._settle(permit, error)
+                return
+
+    async def __aenter__(self) -> CircuitBreaker:
+        """Raises ``CircuitOpen`` if calls do not pass."""
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Take in how the block ended."""
+        self.__exit__(kind, error, trace)
+
+    def _settle(self, permit: CallPermit, error: BaseException | None) -> None:
+        if error is None:
+            permit.succeeded()
+        elif self._is_failure(error):
+            permit.failed(error)
+        else:
+            permit.given_back()
+
+    def _is_failure(self, error: BaseException) -> bool:
+        if isinstance(error, CallRefused):
+            return False  # by a breaker inside: nobody was called
+        if isinstance(self._counts, type | tuple):
+            return isinstance(error, self._counts)
+        return self._counts(error)
+
+
+class CallPermit:
+    """Leave for one call. The first word about how it went counts."""
+
+    __slots__ = ("_leaves", "_lock")
+
+    def __init__(
+        self, lock: AbstractContextManager[Any], leaves: Sequence[tuple[CircuitBreaker, Leave]]
+    ) -> None:
+        self._lock = lock
+        self._leaves = leaves
+
+    def succeeded(self) -> None:
+        """The other side did what it should."""
+        self._tell(None)
+
+    def failed(self, error: BaseException | str) -> None:
+        """The other side failed."""
+        self._tell(error)
+
+    def given_back(self) -> None:
+        """The call says nothing about the other side."""
+        with self._lock:
+            for breaker, leave in self._leaves:
+                breaker._machine.given_back(leave)
+            self._leaves = ()
+
+    def _tell(self, error: BaseException | str | None) -> None:
+        with self._lock:
+            leaves, self._leaves = self._leaves, ()
+            for breaker, leave in leaves:
+                breaker._took(leave, error)
+
+
+# The blocks that this task or thread is in: one breaker may be around several at once.
+_ENTERED: ContextVar[tuple[tuple[CircuitBreaker, CallPermit], ...]] = ContextVar(
+    "entered breakers", default=()
+)
+
+
+def _words(error: BaseException | str) -> str:
+    """Return what went wrong in a line, without secrets."""
+    if isinstance(error, str):
+        return redact(error, _WORDS) or "it failed"
+    try:
+        said = redact(str(error), _WORDS)
+    except Exception:  # an exception's own code may fail too
+        said = ""
+    name = type(error).__name__
+    return " ".join(f"{name}: {said}".split()) if said else name

@@ -1,0 +1,183 @@
+"""
+Breakers that outlive the process: each change of state is in one transaction with the event that says so.
+
+A breaker acts at once; what is written follows. So a database that is away holds up no call, and what could
+not be written meanwhile is written when it is back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import Final
+
+from sqlalchemy import Connection
+
+from queenright.health.breakers import table
+from queenright.health.breakers.circuit import BreakerChange
+from queenright.health.breakers.registry import BreakerRegistry
+from queenright.health.event_log import append_events
+from queenright.health.settings import CircuitBreakers
+from queenright.health.store import Store, StoreError
+from queenright.instrumentation.identity import new_id
+from queenright.runtime.deadline import Sleep
+from queenright.runtime.events import AgentEvent, Clock, EventType
+
+_log = logging.getLogger(__name__)
+
+_AT_ONCE: Final = 200
+_WAITING: Final = 10_000
+_LOOK_SECONDS: Final = 1.0
+_PAUSE_SECONDS: Final = 1.0
+_LONGEST_PAUSE: Final = 30.0
+
+
+class BreakerStore:
+    """
+    A registry of breakers, and its place in the store. Belongs to one event loop; the breakers do not.
+
+    Args:
+        store: Where breakers and their events are kept.
+        settings: The settings of all breakers.
+        clock: Seconds since the epoch.
+        monotonic: The clock that time-outs go by.
+        ids: Makes the ids of events.
+        publish: Is given events once they are durable (``EventBus.fan_out``).
+        sleep: Waits until a database that refused is asked again.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        settings: CircuitBreakers,
+        clock: Clock,
+        monotonic: Clock = time.monotonic,
+        ids: Callable[[], str] = new_id,
+        publish: Callable[..., None],
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        self.registry = BreakerRegistry(settings, clock=clock, monotonic=monotonic, on_change=self._changed)
+        self.dropped = 0
+        """Changes that were never written: more than could wait came while the database was away."""
+        self._store = store
+        self._ids = ids
+        self._publish = publish
+        self._sleep = sleep
+        self._lock = threading.Lock()
+        self._waiting: deque[tuple[BreakerChange, AgentEvent]] = deque()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._writing: asyncio.Task[None] | None = None
+        self._closed = False
+
+    async def load(self) -> None:
+        """
+        Take up the breakers as they were left: one that is open stays so for the rest of its time.
+
+        Changes before this are written from here on.
+
+        Raises:
+            StoreError: The store cannot be read.
+        """
+        for status in await self._store.read(table.load):
+            self.registry.restore(status)
+        self._loop = asyncio.get_running_loop()
+        self._write_soon()
+
+    async def run(self) -> None:
+        """
+        Let open breakers be half open when their time is over, also those that nobody calls; until cancelled.
+
+        What follows from an open breaker, a worker that counts as failing, would else never end.
+        """
+        while True:
+            await self._sleep(_LOOK_SECONDS)
+            self.registry.wake()
+
+    async def flush(self) -> None:
+        """Return when every change so far is written, or was given up."""
+        while self._writing is not None and not self._writing.done():
+            await asyncio.wait([self._writing])
+
+    async def close(self) -> None:
+        """Write what waits, once; what the database refuses now is lost, and logged."""
+        self._closed = True
+        if self._writing is not None:
+            self._writing.cancel()
+            await asyncio.wait([self._writing])
+        try:
+            while self._waiting:
+                await self._write_some()
+        except StoreError as error:
+            _log.error("%d changes of circuit breakers are lost: %s", len(self._waiting), error)
+            self._waiting.clear()
+
+    def _changed(self, change: BreakerChange) -> None:
+        """Take a change in, in whatever thread."""
+        event = self._event(change)
+        with self._lock:
+            if len(self._waiting) >= _WAITING:
+                self._waiting.popleft()
+                self.dropped += 1
+            self._waiting.append((change, event))
+        if self._loop is not None and not self._closed:
+            try:
+                self._loop.call_soon_threadsafe(self._write_soon)
+            except RuntimeError:  # the loop is closed: the process ends
+                self._closed = True
+
+    def _write_soon(self) -> None:
+        if self._waiting and not self._closed and (self._writing is None or self._writing.done()):
+            self._writing = asyncio.get_running_loop().create_task(self._write(), name="breakers")
+
+    async def _write(self) -> None:
+        pause = _PAUSE_SECONDS
+        while self._waiting:
+            try:
+                await self._write_some()
+            except StoreError as error:
+                if pause == _PAUSE_SECONDS:
+                    _log.error("changes of circuit breakers wait to be written: %s", error)
+                await self._sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+            else:
+                pause = _PAUSE_SECONDS
+
+    async def _write_some(self) -> None:
+        with self._lock:
+            some = list(islice(self._waiting, _AT_ONCE))
+        await self._store.transact(lambda conn: _save(conn, some))
+        with self._lock:
+            for one in some:
+                # Unless it was crowded out meanwhile.
+                if self._waiting and self._waiting[0] is one:
+                    self._waiting.popleft()
+        self._publish(*(event for _, event in some))
+
+    def _event(self, change: BreakerChange) -> AgentEvent:
+        status = change.status
+        return AgentEvent(
+            id=self._ids(),
+            type=EventType.CIRCUIT_BREAKER_STATE_CHANGED,
+            time=change.at,
+            agent_id=status.agent_id,
+            data={
+                "name": status.name,
+                "kind": status.kind,
+                "from": change.before.value,
+                "to": status.state.value,
+                "reason": status.reason,
+                "failures": change.failures,
+            },
+        )
+
+
+def _save(conn: Connection, changes: Sequence[tuple[BreakerChange, AgentEvent]]) -> None:
+    for change, _ in changes:
+        table.save(conn, change.status, change.at)
+    append_events(conn, [event for _, event in changes])
