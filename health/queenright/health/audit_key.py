@@ -15,7 +15,7 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -115,8 +115,9 @@ class PublicKeys:
         keys: The keys, 32 bytes each.
     """
 
-    def __init__(self, keys: Sequence[bytes] = ()) -> None:
-        self._keys = {key_id_of(key): key for key in keys}
+    def __init__(self, keys: Iterable[bytes] = ()) -> None:
+        self._keys: dict[str, bytes] = {}
+        self.add(keys)
 
     @classmethod
     def load(cls, *files: Path, missing_ok: bool = False) -> PublicKeys:
@@ -133,6 +134,10 @@ class PublicKeys:
 
     def __len__(self) -> int:
         return len(self._keys)
+
+    def add(self, keys: Iterable[bytes]) -> None:
+        """Trust these, too."""
+        self._keys.update((key_id_of(key), key) for key in keys)
 
     def fault(self, key_id: object, signature: object, content: bytes) -> str:
         """Return why a signature of ``content`` does not hold; an empty text if it does."""

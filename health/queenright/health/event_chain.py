@@ -64,6 +64,11 @@ def archive_link(archived: bytes, previous: bytes, own: bytes) -> bytes:
     return hashlib.sha256(archived + previous + own).digest()
 
 
+def is_whole(row: Row[Any]) -> bool:
+    """Return whether a row of the archive, ``seq`` to ``previous_hash``, is as it was in the log."""
+    return _is_hash(row.previous_hash) and row.hash == link(row.previous_hash, row[:_WIDTH])
+
+
 def verify(conn: Connection) -> Verification:
     """
     Read the whole log, in little memory, and say whether it is as it was written.
@@ -142,7 +147,7 @@ def verify_archive(conn: Connection) -> Verification:
             break
         if not after < row.seq <= head.base_length:
             return bad(f"row {row.seq} is added", row.seq)
-        if not _is_hash(row.previous_hash) or row.hash != link(row.previous_hash, row[:_WIDTH]):
+        if not is_whole(row):
             return bad(f"row {row.seq} is not what was written", row.seq)
         found = archive_link(digest, row.previous_hash, row.hash)
         if found != row.archive_hash:

@@ -1,0 +1,112 @@
+"""The audit: whether event log and archive are whole, and whether each termination is signed by us."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+from sqlalchemy import Connection, Row, Table, select
+from sqlalchemy.exc import DBAPIError
+
+from queenright.health.audit_key import PublicKeys, signed_content
+from queenright.health.event_chain import Verification, verify, verify_archive
+from queenright.health.event_log import event_of
+from queenright.health.tables import AUDIT_ARCHIVE, EVENTS
+from queenright.runtime.events import AgentEvent, EventType
+
+_NAMED: Final = 20
+"""So many faults are named; the others are counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignatureFault:
+    """A termination of which nothing proves that it was ours."""
+
+    seq: int
+    agent_id: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"row {self.seq}, the termination of {self.agent_id!r}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signatures:
+    """What is signed, and what is not."""
+
+    terminations: int = 0
+    """How many there are."""
+    faults: tuple[SignatureFault, ...] = ()
+    """The first of those that are not signed as they must be."""
+    fault_count: int = 0
+    """How many of those there are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audit:
+    """What the audit found."""
+
+    log: Verification
+    archive: Verification
+    signatures: Signatures
+
+    @property
+    def ok(self) -> bool:
+        """Nothing was changed, and nothing is unsigned."""
+        return self.log.ok and self.archive.ok and not self.signatures.fault_count
+
+
+def verify_audit(conn: Connection, keys: PublicKeys) -> Audit:
+    """
+    Check both chains, and the signature of every termination in either.
+
+    Args:
+        conn: A connection that sees one state of the database for as long as this takes.
+        keys: Whose signatures hold.
+    """
+    return Audit(log=verify(conn), archive=verify_archive(conn), signatures=_signatures_in(conn, keys))
+
+
+def check_signatures(terminations: Iterable[tuple[int, AgentEvent | None]], keys: PublicKeys) -> Signatures:
+    """Check the signature of each; None is one that cannot be read."""
+    count, faults, found = 0, [], 0
+    for seq, event in terminations:
+        count += 1
+        if event is None:
+            reason = "it cannot be read"
+        else:
+            data = event.data
+            reason = keys.fault(data.get("key_id"), data.get("signature"), signed_content(event))
+        if reason:
+            found += 1
+            if found <= _NAMED:
+                who = event.agent_id if event is not None else "?"
+                faults.append(SignatureFault(seq=seq, agent_id=who, reason=reason))
+    return Signatures(terminations=count, faults=tuple(faults), fault_count=found)
+
+
+def _signatures_in(conn: Connection, keys: PublicKeys) -> Signatures:
+    rows = (row for table in (AUDIT_ARCHIVE, EVENTS) for row in _terminations(conn, table))
+    return check_signatures(((row.seq, _event(row)) for row in rows), keys)
+
+
+def _terminations(conn: Connection, table: Table) -> list[Row[Any]]:
+    columns = [table.c[column.name] for column in EVENTS.columns]
+    query = select(*columns).where(table.c.type == EventType.AGENT_TERMINATED.value).order_by(table.c.seq)
+    try:
+        return list(conn.execute(query))
+    except DBAPIError:
+        # A row that cannot be read: its chain is broken, and that is said.
+        return []
+
+
+def _event(row: Row[Any]) -> AgentEvent | None:
+    try:
+        event = event_of(row)
+        if event is not None:
+            signed_content(event)  # refuses values that the log never writes
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError, TypeError, AttributeError):
+        return None
+    return event

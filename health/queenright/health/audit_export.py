@@ -1,0 +1,251 @@
+"""
+The audit trail as a file that can be checked without the database: JSON lines.
+
+The first line says what it is, with the public keys; then a line for each event of the audit trail, with
+its sequence number, its hash and the hash of the row before it in the log; the last line holds how log and
+archive end, how many lines there are, and SHA-256 over all lines before it, signed by the service's key.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import orjson
+from sqlalchemy import Connection, Row, Select, select
+
+from queenright.health.audit import Signatures, check_signatures
+from queenright.health.audit_key import AuditKey, PublicKeys, canonical
+from queenright.health.event_chain import BEGINNING, link
+from queenright.health.tables import AUDIT_ARCHIVE, EVENT_LOG_HEAD, EVENTS
+from queenright.runtime.events import ALERT_CLASS, AgentEvent, EventType
+
+FORMAT: Final = "queenright-audit/1"
+
+_NAMES: Final = tuple(column.name for column in EVENTS.columns if column.name != "hash")
+_TYPES: Final = sorted(kind.value for kind in ALERT_CLASS)
+_PAGE: Final = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportCheck:
+    """What is known of an exported file."""
+
+    ok: bool
+    rows: int
+    """Events that were read and found whole, from the first on."""
+    reason: str = ""
+    """What is wrong with it, and in which line."""
+    signatures: Signatures = field(default_factory=Signatures)
+    key_id: str = ""
+    """Whose signature is on the whole file; empty: nobody's."""
+    own_keys: bool = False
+    """The keys were taken from the file itself: whoever can make a key can make such a file."""
+
+
+def export_lines(
+    conn: Connection,
+    *,
+    now: float,
+    keys: PublicKeys,
+    signer: AuditKey | None = None,
+    since: float | None = None,
+    until: float | None = None,
+) -> Iterator[bytes]:
+    """
+    Yield the lines, each with its line break.
+
+    Args:
+        conn: A connection that sees one state of the database for as long as this takes.
+        now: When it is exported, in seconds since the epoch.
+        keys: The public keys that go with it.
+        signer: Who signs the last line; None leaves it unsigned.
+        since: Only events authored at or after this time.
+        until: Only events authored before this time.
+
+    Raises:
+        sqlalchemy.exc.DBAPIError: The database cannot be read.
+    """
+    digest, rows = hashlib.sha256(), 0
+    begin = {
+        "kind": "begin",
+        "format": FORMAT,
+        "exported_at": datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds"),
+        "since": since,
+        "until": until,
+        "keys": [{"key_id": name, "public_key": base64.b64encode(key).decode()} for name, key in keys],
+    }
+    head = conn.execute(select(EVENT_LOG_HEAD)).one()
+    line = _line(begin)
+    digest.update(line)
+    yield line
+    for row in _rows(conn, since, until):
+        line = _line(_exported(row, head.base_hash or BEGINNING))
+        digest.update(line)
+        rows += 1
+        yield line
+    end: dict[str, Any] = {
+        "kind": "end",
+        "rows": rows,
+        "log": {"begins_after": head.base_length, "length": head.length, "hash": _hex(head.hash)},
+        "archive": {
+            "begins_after": head.archive_base_seq,
+            "hash": _hex(head.archive_hash or BEGINNING),
+        },
+        "digest": digest.hexdigest(),
+    }
+    if signer is not None:
+        end["key_id"] = signer.key_id
+        end["signature"] = signer.signature(canonical(end))
+    yield _line(end)
+
+
+def check_export(lines: Iterable[bytes], trusted: PublicKeys | None = None) -> ExportCheck:
+    """
+    Check an exported file alone, in little memory.
+
+    Finds any line changed, added, removed or moved, if it is signed by a key of ``trusted``. It cannot
+    show that nothing was missing from the log when it was exported: that needs the whole log.
+
+    Args:
+        lines: Its lines, with their line breaks.
+        trusted: The keys whose signatures hold; None takes the file's own.
+    """
+    reader = _Reader(trusted)
+    try:
+        signatures = check_signatures(reader.terminations(lines), reader.keys)
+    except _Wrong as wrong:
+        return ExportCheck(ok=False, rows=reader.rows, reason=str(wrong), own_keys=trusted is None)
+    return replace(reader.result(), signatures=signatures, ok=not signatures.fault_count)
+
+
+class _Wrong(Exception):
+    """Something is wrong with a line."""
+
+
+class _Reader:
+    """Reads a file line by line, once."""
+
+    def __init__(self, trusted: PublicKeys | None) -> None:
+        self.keys = trusted if trusted is not None else PublicKeys()
+        self.rows = 0
+        self._own_keys = trusted is None
+        self._digest = hashlib.sha256()
+        self._last: tuple[int, str] = (0, "")
+        self._key_id = ""
+        self._ended = False
+
+    def result(self) -> ExportCheck:
+        return ExportCheck(ok=True, rows=self.rows, key_id=self._key_id, own_keys=self._own_keys)
+
+    def terminations(self, lines: Iterable[bytes]) -> Iterator[tuple[int, AgentEvent]]:
+        """Check every line, and yield the terminations among them."""
+        for number, line in enumerate(lines, 1):
+            try:
+                found = self._take(number, line)
+            except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError):
+                raise _Wrong(f"line {number} is not what was exported") from None
+            if found is not None:
+                yield found
+        if not self._ended:
+            raise _Wrong("its end is missing")
+
+    def _take(self, number: int, line: bytes) -> tuple[int, AgentEvent] | None:
+        said = orjson.loads(line)
+        kind = said["kind"]
+        if self._ended:
+            raise _Wrong(f"line {number} was added after the end")
+        if (kind == "begin") != (number == 1):
+            raise _Wrong(f"line {number} is out of its place, or this is no exported audit trail")
+        if kind == "end":
+            self._end(said)
+            return None
+        self._digest.update(line)
+        if kind == "event":
+            return self._event(number, said)
+        if said["format"] != FORMAT:
+            raise _Wrong(f"its format is {str(said['format'])[:40]!r}, and this version reads {FORMAT!r}")
+        if self._own_keys:
+            self.keys.add(base64.b64decode(key["public_key"]) for key in said["keys"])
+        return None
+
+    def _event(self, number: int, said: Mapping[str, Any]) -> tuple[int, AgentEvent] | None:
+        data = said["data"]
+        text = data if isinstance(data, str) else orjson.dumps(data).decode()
+        row = (*(said[name] for name in _NAMES[:-1]), text)
+        found = link(bytes.fromhex(said["previous_hash"]), row)
+        if found is None or found.hex() != said["hash"]:
+            raise _Wrong(f"line {number}, row {row[0]}, is not what was written")
+        seq, before = self._last
+        if row[0] <= seq or (row[0] == seq + 1 and before and before != said["previous_hash"]):
+            raise _Wrong(f"line {number}, row {row[0]}, does not follow row {seq}")
+        self._last = (row[0], said["hash"])
+        self.rows += 1
+        if said["type"] != EventType.AGENT_TERMINATED.value:
+            return None
+        fields = {name: said[name] for name in _NAMES if name not in ("seq", "type", "data")}
+        return row[0], AgentEvent(type=EventType.AGENT_TERMINATED, data=orjson.loads(text), **fields)
+
+    def _end(self, said: dict[str, Any]) -> None:
+        self._ended = True
+        if said["rows"] != self.rows or said["digest"] != self._digest.hexdigest():
+            raise _Wrong("its lines are not those that were exported")
+        if "signature" not in said:
+            return
+        signature = said.pop("signature")
+        if fault := self.keys.fault(said.get("key_id"), signature, canonical(said)):
+            raise _Wrong(f"its last line does not hold: {fault}")
+        self._key_id = said["key_id"]
+
+
+def _rows(conn: Connection, since: float | None, until: float | None) -> Iterator[Row[Any]]:
+    """Yield the rows of the audit trail, oldest first, each with the hash of the row before it."""
+    before = EVENTS.alias()
+    log = select(*EVENTS.columns, before.c.hash.label("previous_hash"))
+    log = log.select_from(EVENTS.outerjoin(before, before.c.seq == EVENTS.c.seq - 1))
+    archive = select(*(AUDIT_ARCHIVE.c[name] for name in (*EVENTS.columns.keys(), "previous_hash")))
+    for query in (archive, log.where((EVENTS.c.type + "").in_(_TYPES))):
+        columns = query.selected_columns
+        if since is not None:
+            query = query.where(columns.time >= since)
+        if until is not None:
+            query = query.where(columns.time < until)
+        yield from _paged(conn, query)
+
+
+def _paged(conn: Connection, query: Select[Any]) -> Iterator[Row[Any]]:
+    seq, after = query.selected_columns.seq, None
+    query = query.order_by(seq).limit(_PAGE)
+    while rows := conn.execute(query if after is None else query.where(seq > after)).all():
+        after = rows[-1].seq
+        yield from rows
+
+
+def _exported(row: Row[Any], base: bytes) -> dict[str, Any]:
+    line: dict[str, Any] = {"kind": "event", **{name: getattr(row, name) for name in _NAMES}}
+    line["data"] = _data(row.data)
+    line["previous_hash"] = _hex(row.previous_hash if row.previous_hash is not None else base)
+    line["hash"] = _hex(row.hash)
+    return line
+
+
+def _data(text: Any) -> Any:
+    """Return data as an object if that can be turned back into the very same text, else the text."""
+    try:
+        value = orjson.loads(text)
+        return value if orjson.dumps(value).decode() == text else text
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError):
+        return text
+
+
+def _hex(value: object) -> str:
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
+def _line(value: Mapping[str, Any]) -> bytes:
+    # What somebody has put into a row may be of any type; then the line does not hold, as the row did not.
+    return orjson.dumps(value, default=str, option=orjson.OPT_APPEND_NEWLINE)

@@ -1,0 +1,153 @@
+"""A worker's history: its changes of state, and what was done about it, from event log and archive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import Connection, Table, select
+
+from queenright.health.event_log import event_of
+from queenright.health.findings import HealthState
+from queenright.health.tables import AUDIT_ARCHIVE, EVENTS
+from queenright.runtime.events import AgentEvent, EventType
+
+TOLD: Final[frozenset[EventType]] = frozenset(
+    {
+        EventType.HEALTH_STATE_CHANGED,
+        EventType.NUDGE_SENT,
+        EventType.ESCALATION_TRIGGERED,
+        EventType.ESCALATION_DECIDED,
+        EventType.AGENT_TERMINATED,
+        EventType.RECOVERY_INITIATED,
+        EventType.RECOVERY_COMPLETED,
+        EventType.RECOVERY_FAILED,
+        EventType.CIRCUIT_BREAKER_STATE_CHANGED,
+    }
+)
+"""What a history tells of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthSnapshot:
+    """One thing that happened to a worker's health, and the state that it was in from then on."""
+
+    time: float
+    """Seconds since the epoch."""
+    type: EventType
+    state: HealthState | None
+    """None: nothing was logged of its state up to then."""
+    reason: str
+    session_id: str
+    incarnation_id: str
+    event_id: str
+    data: Mapping[str, Any]
+    """What the event says; its keys by type are in ``docs/events.md``."""
+
+
+def health_history(
+    conn: Connection,
+    agent_id: str,
+    since: float,
+    until: float | None = None,
+    limit: int = 1000,
+) -> list[HealthSnapshot]:
+    """
+    Return the newest ``limit`` entries of a worker's history, oldest first, of all its sessions.
+
+    Args:
+        conn: A connection that sees one state of the database for as long as this takes.
+        agent_id: Whose history.
+        since: From when on, in seconds since the epoch.
+        until: Up to when, exclusively; None is up to the last event.
+        limit: At most so many.
+
+    Raises:
+        ValueError: ``limit`` is not positive.
+    """
+    if limit < 1:
+        raise ValueError(f"limit must be at least 1, got {limit}")
+    found: list[tuple[int, AgentEvent]] = []
+    for table in (EVENTS, AUDIT_ARCHIVE):
+        for kind in TOLD:
+            found += _newest(conn, table, agent_id, kind, since, until, limit)
+    found.sort(key=lambda entry: entry[0])
+    found = found[-limit:]
+    if not found:
+        return []
+    states = _states_before(conn, agent_id, found)
+    entries = []
+    for _, event in found:
+        if event.type is EventType.HEALTH_STATE_CHANGED:
+            states[event.session_id] = _state(event.data.get("to"))
+        entries.append(_snapshot(event, states.get(event.session_id)))
+    return entries
+
+
+def _newest(
+    conn: Connection,
+    table: Table,
+    agent_id: str,
+    kind: EventType,
+    since: float,
+    until: float | None,
+    limit: int,
+) -> list[tuple[int, AgentEvent]]:
+    """Return the newest events of one type: the index holds them together, in the order of the log."""
+    query = select(*(table.c[column.name] for column in EVENTS.columns)).where(
+        table.c.agent_id == agent_id, table.c.type == kind.value, table.c.time >= since
+    )
+    if until is not None:
+        query = query.where(table.c.time < until)
+    rows = conn.execute(query.order_by(table.c.seq.desc()).limit(limit))
+    return [(row.seq, event) for row in rows if (event := event_of(row)) is not None]
+
+
+def _states_before(
+    conn: Connection, agent_id: str, found: Iterable[tuple[int, AgentEvent]]
+) -> dict[str, HealthState | None]:
+    """Return each session's state before its first entry: from the next change, or from the last before."""
+    first: dict[str, int] = {}
+    states: dict[str, HealthState | None] = {}
+    for seq, event in found:
+        first.setdefault(event.session_id, seq)
+        if event.type is EventType.HEALTH_STATE_CHANGED and event.session_id not in states:
+            states[event.session_id] = _state(event.data.get("from"))
+    for session_id in first.keys() - states.keys():
+        states[session_id] = _state(_last_change(conn, agent_id, session_id, first[session_id]))
+    return states
+
+
+def _last_change(conn: Connection, agent_id: str, session_id: str, before: int) -> object:
+    for table in (EVENTS, AUDIT_ARCHIVE):
+        query = (
+            select(*(table.c[column.name] for column in EVENTS.columns))
+            .where(table.c.agent_id == agent_id, table.c.session_id == session_id, table.c.seq < before)
+            .where(table.c.type == EventType.HEALTH_STATE_CHANGED.value)
+            .order_by(table.c.seq.desc())
+        )
+        row = conn.execute(query.limit(1)).first()
+        if row is not None and (event := event_of(row)) is not None:
+            return event.data.get("to")
+    return None
+
+
+def _state(value: object) -> HealthState | None:
+    try:
+        return HealthState(value)
+    except ValueError:
+        return None
+
+
+def _snapshot(event: AgentEvent, state: HealthState | None) -> HealthSnapshot:
+    return HealthSnapshot(
+        time=event.time,
+        type=event.type,
+        state=state,
+        reason=str(event.data.get("reason") or ""),
+        session_id=event.session_id,
+        incarnation_id=event.incarnation_id,
+        event_id=event.id,
+        data=event.data,
+    )

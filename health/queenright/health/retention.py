@@ -1,0 +1,250 @@
+"""
+Retention: what is older than its days is let go of, a small batch at a time.
+
+The event log loses its oldest rows, and only those: a prefix, so that the chain of what is left can
+still be checked from where it begins. Of the rows that go, those of the audit trail are put into the
+archive, in the same transaction; there they stay for ``audit_days``.
+
+Each row's hash is checked before the row goes: what somebody changed stays, and everything after it,
+until a human has looked. An event's age is by the time it was authored at. One that is younger keeps all
+rows after it; one from the future says nothing about its age, and goes with its neighbours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import ColumnElement, Connection, Table, and_, delete, func, insert, select, update
+
+from queenright.health import settings as health_settings
+from queenright.health.event_chain import BEGINNING, archive_link, is_whole, link
+from queenright.health.tables import (
+    AUDIT_ARCHIVE,
+    ESCALATIONS,
+    EVENT_LOG_HEAD,
+    EVENTS,
+    INSTRUCTIONS,
+    INTERVENTIONS,
+    OUTBOX,
+    OUTBOX_DELIVERIES,
+    RECOVERIES,
+    TICKETS,
+)
+from queenright.runtime.events import ALERT_CLASS, Clock
+
+if TYPE_CHECKING:
+    from queenright.health.store import Store
+
+Sleep = Callable[[float], Awaitable[None]]
+
+_DAY: Final = 86_400.0
+_PAUSE: Final = 0.02
+"""Seconds between two batches: whoever wants to write goes first."""
+
+_AUDITED: Final = frozenset(kind.value for kind in ALERT_CLASS)
+_HASHED: Final = tuple(column for column in EVENTS.columns if column.name != "hash")
+_WIDTH: Final = len(_HASHED)
+_UNDER_WAY: Final = ("waiting", "starting", "watching")
+"""Recoveries that have not ended."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pruned:
+    """What one batch let go of."""
+
+    rows: int = 0
+    """Rows deleted, of all tables together; those that were archived are among them."""
+    archived: int = 0
+    """Rows of the event log that were put into the archive."""
+    done: bool = True
+    """Nothing is left that is old enough."""
+    refused: str = ""
+    """Why rows that are old enough stay: their chain is broken."""
+
+
+def prune(conn: Connection, now: float, settings: health_settings.Retention) -> Pruned:
+    """
+    Let go of at most ``settings.batch_rows`` rows that are too old.
+
+    Args:
+        conn: A connection in a transaction that may write.
+        now: Seconds since the epoch.
+        settings: How long what is kept, and the size of a batch.
+
+    Raises:
+        sqlalchemy.exc.DBAPIError: The database refused; the caller rolls back.
+    """
+    old, room = now - settings.days * _DAY, settings.batch_rows
+    rows, archived, faults = 0, 0, []
+    log = _prune_log(conn, old, now, room)
+    rows, archived, faults = rows + log.rows, log.archived, [log.refused]
+    if rows < room:
+        archive = _prune_archive(conn, now - settings.audit_days * _DAY, now, room - rows)
+        rows, faults = rows + archive.rows, [*faults, archive.refused]
+    if rows < room:
+        rows += _prune_outbox(conn, old, room - rows)
+    for table, key, where in _ended(old):
+        if rows < room:
+            rows += _delete_some(conn, table, key, where, room - rows)
+    return Pruned(
+        rows=rows, archived=archived, done=rows < room, refused="; ".join(fault for fault in faults if fault)
+    )
+
+
+class Retention:
+    """
+    The task that prunes, for as long as the service runs.
+
+    Args:
+        store: Where what is kept is.
+        settings: How long it is kept.
+        clock: Seconds since the epoch.
+    """
+
+    def __init__(self, store: Store, settings: health_settings.Retention, *, clock: Clock) -> None:
+        self._store = store
+        self._settings = settings
+        self._clock = clock
+        self._refused = ""
+
+    async def run(self, sleep: Sleep = asyncio.sleep) -> None:
+        """Prune now and every ``interval_seconds``; what fails is said, and tried again then."""
+        while True:
+            try:
+                await self.prune(sleep)
+            except Exception:
+                logger.exception("Old events and records could not be let go of; it is tried again")
+            await sleep(self._settings.interval_seconds)
+
+    async def prune(self, sleep: Sleep = asyncio.sleep) -> Pruned:
+        """
+        Let go of all that is too old, batch by batch, with a pause after each; return the sum.
+
+        Raises:
+            StoreError: The database refused; what was let go of before stays so.
+        """
+        rows = archived = 0
+        while True:
+            batch = await self._store.transact(lambda conn: prune(conn, self._clock(), self._settings))
+            rows, archived = rows + batch.rows, archived + batch.archived
+            if batch.done:
+                break
+            await sleep(_PAUSE)
+        self._say(rows, archived, batch.refused)
+        return Pruned(rows=rows, archived=archived, refused=batch.refused)
+
+    def _say(self, rows: int, archived: int, refused: str) -> None:
+        if rows:
+            logger.info("Let go of %d old rows; %d events went to the audit archive", rows, archived)
+        if refused and refused != self._refused:
+            logger.error(
+                "Old events stay, because the log was changed: %s; run `queenright audit verify`", refused
+            )
+        self._refused = refused
+
+
+def _prune_log(conn: Connection, old: float, now: float, room: int) -> Pruned:
+    """Move the oldest rows of the log that are audited to the archive, delete the others."""
+    head = conn.execute(select(EVENT_LOG_HEAD)).one()
+    query = select(*_HASHED, EVENTS.c.hash).where(EVENTS.c.seq > head.base_length)
+    rows = _old_enough(conn.execute(query.order_by(EVENTS.c.seq).limit(room)).all(), old, now)
+    digest, archive = head.base_hash or BEGINNING, head.archive_hash or BEGINNING
+    gone, kept, refused = head.base_length, [], ""
+    for row in rows:
+        if row.seq != gone + 1 or link(digest, row[:_WIDTH]) != row.hash:
+            refused = f"row {gone + 1} of the event log is not what was written"
+            break
+        if row.type in _AUDITED:
+            archive = archive_link(archive, digest, row.hash)
+            kept.append({**row._mapping, "previous_hash": digest, "archive_hash": archive})
+        digest, gone = row.hash, row.seq
+    count = gone - head.base_length
+    if not count:
+        return Pruned(refused=refused)
+    if kept:
+        conn.execute(insert(AUDIT_ARCHIVE), kept)
+    conn.execute(update(EVENT_LOG_HEAD).values(base_length=gone, base_hash=digest, archive_hash=archive))
+    # After the head: the database deletes nothing that the head does not say is gone.
+    conn.execute(delete(EVENTS).where(EVENTS.c.seq.between(head.base_length + 1, gone)))
+    return Pruned(rows=count, archived=len(kept), refused=refused)
+
+
+def _prune_archive(conn: Connection, old: float, now: float, room: int) -> Pruned:
+    """Delete the oldest rows of the archive."""
+    head = conn.execute(select(EVENT_LOG_HEAD)).one()
+    query = select(*(AUDIT_ARCHIVE.c[c.name] for c in EVENTS.columns))
+    query = query.add_columns(AUDIT_ARCHIVE.c.previous_hash, AUDIT_ARCHIVE.c.archive_hash)
+    query = query.where(AUDIT_ARCHIVE.c.seq > head.archive_base_seq)
+    rows = _old_enough(conn.execute(query.order_by(AUDIT_ARCHIVE.c.seq).limit(room)).all(), old, now)
+    digest, gone, count, refused = head.archive_base_hash or BEGINNING, head.archive_base_seq, 0, ""
+    for row in rows:
+        if not is_whole(row) or row.archive_hash != archive_link(digest, row.previous_hash, row.hash):
+            refused = f"row {row.seq} of the audit archive is not what was written"
+            break
+        digest, gone, count = row.archive_hash, row.seq, count + 1
+    if count:
+        conn.execute(update(EVENT_LOG_HEAD).values(archive_base_seq=gone, archive_base_hash=digest))
+        conn.execute(
+            delete(AUDIT_ARCHIVE).where(AUDIT_ARCHIVE.c.seq.between(head.archive_base_seq + 1, gone))
+        )
+    return Pruned(rows=count, refused=refused)
+
+
+def _old_enough(rows: Sequence[Any], old: float, now: float) -> Sequence[Any]:
+    """Return the first rows, up to one of which it is known that it is younger."""
+    end = 0
+    for at, row in enumerate(rows):
+        if not isinstance(row.time, float):
+            return rows[: at + 1]  # never written by us: its hash will not hold
+        if old <= row.time <= now:
+            break
+        if row.time < old:
+            end = at + 1
+    return rows[:end]
+
+
+def _prune_outbox(conn: Connection, old: float, room: int) -> int:
+    """Delete notifications that nobody is to be told any more, with what each peer was told of them."""
+    # The last one stays: SQLite would give its number again.
+    last = select(func.max(OUTBOX.c.id)).scalar_subquery()
+    over = and_(OUTBOX.c.active.is_(False), OUTBOX.c.updated_at < old, OUTBOX.c.id < last)
+    ids = conn.execute(select(OUTBOX.c.id).where(over).limit(room)).scalars().all()
+    if ids:
+        conn.execute(delete(OUTBOX_DELIVERIES).where(OUTBOX_DELIVERIES.c.outbox_id.in_(ids)))
+        conn.execute(delete(OUTBOX).where(OUTBOX.c.id.in_(ids)))
+    return len(ids)
+
+
+def _ended(old: float) -> list[tuple[Table, ColumnElement[Any], ColumnElement[bool]]]:
+    """Return what else can be let go of: table, key, and which rows."""
+    return [
+        # With the first sight, which is earlier, because there is an index on it.
+        (TICKETS, TICKETS.c.ticket_id, and_(TICKETS.c.first_seen < old, TICKETS.c.closed_at < old)),
+        (INTERVENTIONS, INTERVENTIONS.c.intervention_id, INTERVENTIONS.c.created_at < old),
+        (INSTRUCTIONS, INSTRUCTIONS.c.instruction_id, INSTRUCTIONS.c.expires_at < old),
+        (
+            ESCALATIONS,
+            ESCALATIONS.c.escalation_id,
+            and_(ESCALATIONS.c.status != "pending", ESCALATIONS.c.created_at < old),
+        ),
+        (
+            RECOVERIES,
+            RECOVERIES.c.recovery_id,
+            and_(RECOVERIES.c.status.not_in(_UNDER_WAY), RECOVERIES.c.created_at < old),
+        ),
+    ]
+
+
+def _delete_some(
+    conn: Connection, table: Table, key: ColumnElement[Any], where: ColumnElement[bool], room: int
+) -> int:
+    keys = conn.execute(select(key).where(where).limit(room)).scalars().all()
+    if keys:
+        conn.execute(delete(table).where(key.in_(keys)))
+    return len(keys)
