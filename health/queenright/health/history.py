@@ -133,7 +133,7 @@ def _last_change(conn: Connection, agent_id: str, session_id: str, before: int) 
     return None
 
 
-def _state(value: object) -> HealthState | None:
+def _state(value: Any) -> HealthState | None:
     try:
         return HealthState(value)
     except ValueError:

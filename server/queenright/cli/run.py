@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import signal
 import sys
@@ -15,7 +14,6 @@ import typer
 import yaml
 
 from queenright.cli.screen import Screen
-from queenright.health.store import Store
 from queenright.instrumentation.errors import QueenrightError
 from queenright.server.programs import ProgramMissing, find_program
 from queenright.server.service import calm_collector
@@ -65,25 +63,6 @@ def check_up() -> int:
     return 1 if missing else 0
 
 
-def verify(settings: Settings, *, as_json: bool) -> int:
-    """Check the event log; 1 if it was changed."""
-    path = settings.storage / "queenright.db"
-    if not path.is_file():
-        raise QueenrightError(f"There is no event log at {path}; name its folder with --storage.")
-    result = Store.verify_file(settings.database_url)
-    if as_json:
-        typer.echo(
-            json.dumps(
-                {"ok": result.ok, "rows": result.rows, "first_bad": result.first_bad, "reason": result.reason}
-            )
-        )
-    elif result.ok:
-        typer.echo(f"The event log is whole: {result.rows} rows, each as it was written.")
-    else:
-        typer.echo(f"The event log was changed: row {result.first_bad}: {result.reason}")
-    return 0 if result.ok else 1
-
-
 def shown_settings(settings: Settings) -> str:
     """Return the settings as YAML; credentials in URLs are masked."""
     return yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False)
@@ -126,4 +105,4 @@ def _log_to(screen: Screen) -> None:
     logging.basicConfig(level=logging.WARNING, handlers=[Handler()])
 
 
-__all__ = ["Running", "check_up", "run_serve", "run_up", "shown_settings", "verify"]
+__all__ = ["Running", "check_up", "run_serve", "run_up", "shown_settings"]
