@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from opentelemetry.trace import NoOpTracerProvider
 from prometheus_client import REGISTRY, CollectorRegistry
@@ -29,6 +29,9 @@ from queenright.instrumentation.run import Run
 from queenright.instrumentation.step import Step
 from queenright.instrumentation.steplog import STORAGE_ENV, StepLog, step_log_path
 from queenright.instrumentation.telemetry import Telemetry, shared_telemetry
+
+HEARTBEAT_SECONDS: Final = 300.0
+"""Seconds between heartbeats at most, where nobody says otherwise."""
 
 _current: ContextVar[Worker | None] = ContextVar("queenright_worker", default=None)
 
@@ -94,7 +97,7 @@ class Worker:
         storage: str | os.PathLike[str] | None = None,
         step_log: Path | None = None,
         incarnation_id: str | None = None,
-        heartbeat_interval: float = 300.0,
+        heartbeat_interval: float = HEARTBEAT_SECONDS,
         on_nudge: OnNudge | None = None,
         on_terminate: OnTerminate | None = None,
         control: bool = False,

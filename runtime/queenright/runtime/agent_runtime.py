@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.identity import new_id
 from queenright.instrumentation.telemetry import Telemetry
+from queenright.instrumentation.worker import HEARTBEAT_SECONDS
 from queenright.runtime.breakers import Breakers
 from queenright.runtime.bus import EventBus, Handler, Subscription
 from queenright.runtime.deadline import Sleep
@@ -24,6 +25,7 @@ from queenright.runtime.events import Clock, EventType
 from queenright.runtime.execution import Execution, ExecutionResult, Trigger
 from queenright.runtime.graphs.goal import Goal, GoalProgress
 from queenright.runtime.graphs.graph import EntryPointSpec, GraphSpec
+from queenright.runtime.heartbeats import Heartbeats
 from queenright.runtime.llm.model import LLMProvider
 from queenright.runtime.nodes.function_node import NodeFunction
 from queenright.runtime.nodes.guard import GuardFactory
@@ -95,7 +97,8 @@ class AgentRuntime:
         breakers: Gives the circuit breakers before tools, models and checkpoints; without, there are none.
         telemetry: Where spans of workers go; without, nowhere.
         registry: Where the metrics of workers live; without, in one of their own.
-        random: Spreads retries.
+        random: Spreads retries and heartbeats.
+        heartbeat_interval: Seconds between the heartbeats of a run of a worker at most; None for none.
     """
 
     def __init__(
@@ -113,6 +116,7 @@ class AgentRuntime:
         telemetry: Telemetry | None = None,
         registry: CollectorRegistry | None = None,
         random: Random | None = None,
+        heartbeat_interval: float | None = HEARTBEAT_SECONDS,
     ) -> None:
         self.bus = bus
         self.storage = storage
@@ -125,6 +129,8 @@ class AgentRuntime:
         self._executions: dict[str, Execution] = {}
         self._started = False
         muted = (Telemetry.muted(), CollectorRegistry())
+        random = random or Random()
+        self._heartbeats = Heartbeats(heartbeat_interval, monotonic=monotonic, sleep=sleep, random=random)
         self._around = Surroundings(
             bus=bus,
             clock=clock,
@@ -132,13 +138,14 @@ class AgentRuntime:
             sleep=sleep,
             ids=ids,
             disk=self.disk,
-            random=random or Random(),
+            random=random,
             guards=guards,
             breakers=breakers,
             telemetry=telemetry or muted[0],
             registry=registry or CollectorRegistry(),
             muted=muted,
             lives=Lives(ids()),
+            heartbeats=self._heartbeats,
             sessions=self._sessions,
             remember=self._remember,
             context={"runtime": self},
@@ -164,6 +171,7 @@ class AgentRuntime:
         self._started = False
         streams = [s for r in self._registered.values() for s in r.streams.values()]
         await asyncio.gather(*(stream.stop() for stream in streams))
+        await self._heartbeats.stop()
 
     # -- graphs ---------------------------------------------------------------------------------
 

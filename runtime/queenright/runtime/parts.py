@@ -32,6 +32,7 @@ _LIVES_KEPT: Final = 10_000
 
 if TYPE_CHECKING:
     from queenright.runtime.execution import Execution
+    from queenright.runtime.heartbeats import Heartbeats
     from queenright.runtime.sessions import Sessions
 
 
@@ -100,6 +101,7 @@ class Surroundings:
     muted: tuple[Telemetry, CollectorRegistry]
     """For graphs that are no workers: their steps are logged, and counted nowhere."""
     lives: Lives
+    heartbeats: Heartbeats
     sessions: Sessions
     remember: Callable[[Execution], None]
     """Is told of each run that is asked for, whoever asks."""

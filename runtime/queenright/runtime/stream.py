@@ -14,6 +14,7 @@ from typing import Any, Final
 from queenright.instrumentation import Worker
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.redaction import masked_traceback, redact
+from queenright.instrumentation.worker import HEARTBEAT_SECONDS
 from queenright.runtime.bus import Subscription
 from queenright.runtime.deadline import all_ended
 from queenright.runtime.events import AgentEvent, EventType
@@ -309,6 +310,7 @@ class ExecutionStream:
         error_type: str,
     ) -> None:
         """Write down and tell how a run ended; whatever happens then, its session is free afterwards."""
+        self._around.heartbeats.leave(execution)
         run = opening.opened
         result = self._result(execution, status, value=value, error=error, error_type=error_type)
         try:
@@ -386,6 +388,7 @@ class ExecutionStream:
             telemetry=telemetry,
             registry=registry,
             step_log=session.logs / "tool_logs.jsonl",
+            heartbeat_interval=around.heartbeats.interval or HEARTBEAT_SECONDS,
             clock=around.clock,
         )
         worker.start()
@@ -411,7 +414,9 @@ class ExecutionStream:
             logger=RuntimeLogger(session, store.base / "runtime_logs"),
             fresh=self.spec.conversation_mode == "fresh",
         )
-        about = {"framework": FRAMEWORK, "start_records": True, "entry_point": self.spec.id}
+        about: dict[str, Any] = {"framework": FRAMEWORK, "start_records": True, "entry_point": self.spec.id}
+        if graph.agent_id and around.heartbeats.interval is not None:
+            about["heartbeat_interval"] = around.heartbeats.interval
         again = execution.respawn
         if again is not None and again.restarts:
             await executor.forget_run(again.restarts)
@@ -423,6 +428,7 @@ class ExecutionStream:
             await executor.tell(again.note)
         opening.opened = _Open(session=session, executor=executor, reporter=reporter)
         await reporter.emit(EventType.EXECUTION_STARTED, about)
+        around.heartbeats.join(execution, reporter)
         if execution.resumes:
             await reporter.emit(EventType.EXECUTION_RESUMED, {})
         execution.began()
