@@ -40,7 +40,7 @@ class Postgres:
     """
 
     def __init__(self, **settings: str) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="queenright-pg-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="queenright-pg-", dir=_roomy_memory()))
         self._settings = settings
         self._numbers = itertools.count(1)
         self._template: str | None = None
@@ -152,7 +152,7 @@ class Postgres:
 
     def _create(self, template: str) -> str:
         name = f"hive_{next(self._numbers)}"
-        self.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+        self.execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")
         return self.url(name)
 
     def _find_programs(self) -> Path:
@@ -190,6 +190,12 @@ class Postgres:
         pytest.fail(
             f"PostgreSQL does not start: {program}: {done.stdout}{done.stderr}\n{said}", pytrace=False
         )
+
+
+def _roomy_memory() -> str | None:
+    """Return a folder in memory, where a database is copied twenty times as fast, if there is one."""
+    memory = Path("/dev/shm")
+    return str(memory) if memory.is_dir() and shutil.disk_usage(memory).free > 1 << 30 else None
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,6 @@ import random
 import signal
 import subprocess
 import sys
-from pathlib import Path
 from typing import IO
 
 from sqlalchemy import Connection
@@ -100,18 +99,14 @@ def everything(conn: Connection) -> list[tuple[int, AgentEvent]]:
     return read_events(conn, limit=1_000_000)
 
 
-def url(path: Path) -> str:
-    return f"sqlite:///{path}"
-
-
-def start(program: str, path: Path) -> subprocess.Popen[str]:
+def start(program: str, url: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", program, url(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", program, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
 
 
-async def load(path: Path) -> tuple[list[EscalationTicket], list[AgentEvent]]:
-    store = Store.open(url(path))
+async def load(url: str) -> tuple[list[EscalationTicket], list[AgentEvent]]:
+    store = Store.open(url)
     service = TicketService(store, settings=HealthSettings(), clock=lambda: 0.0, publish=lambda *_: None)
     waiting = await service.load()
     logged = [event for _, event in await store.read(everything)]
@@ -120,39 +115,38 @@ async def load(path: Path) -> tuple[list[EscalationTicket], list[AgentEvent]]:
 
 
 async def test_a_ticket_stored_by_a_process_killed_before_it_told_anybody_is_told_after_the_restart(
-    tmp_path: Path,
+    database_url: str,
 ) -> None:
     """B43: killed between persisting and publishing: published after the restart, once."""
-    child = start(DIES_BEFORE_PUBLISHING, tmp_path / "hive.db")
+    child = start(DIES_BEFORE_PUBLISHING, database_url)
     child.communicate(timeout=30)
     assert child.returncode == -signal.SIGKILL
 
-    [waiting], logged = await load(tmp_path / "hive.db")
+    [waiting], logged = await load(database_url)
 
     [event] = logged
     assert event.type is EventType.WORKER_ESCALATION_TICKET
     assert event.data["ticket"]["ticket_id"] == waiting.ticket_id
-    [again], logged = await load(tmp_path / "hive.db")
+    [again], logged = await load(database_url)
     assert again == waiting
     assert len(logged) == 1
 
 
-async def test_whatever_was_acknowledged_before_a_kill_is_there_after_it(tmp_path: Path) -> None:
+async def test_whatever_was_acknowledged_before_a_kill_is_there_after_it(database_url: str) -> None:
     """B77: ``kill -9`` at any moment: no event and no ticket lost, none stored under a second identity."""
-    path = tmp_path / "hive.db"
     chance = random.Random(77)
     said: dict[str, set[str]] = {"ready": set(), "event": set(), "counted": set(), "intervened": set()}
 
-    mother = start(WORKS_UNTIL_KILLED, path)
+    mother = start(WORKS_UNTIL_KILLED, database_url)
     for _ in range(ROUNDS):
         for what, which in one_life(mother, chance.randrange(1, 400)):
             said[what].add(which)
-        found = Store.verify_file(url(path))
+        found = Store.verify_file(database_url)
         assert found.ok, found.reason
 
     mother.communicate(timeout=30)
-    waiting, logged = await load(path)
-    store = Store.open(url(path))
+    waiting, logged = await load(database_url)
+    store = Store.open(database_url)
     tickets = {ticket.ticket_id: ticket for ticket in await store.read(all_tickets)}
     await store.close()
     assert said["event"] <= {event.id for event in logged}

@@ -384,7 +384,7 @@ def test_a_database_that_is_up_to_date_is_opened_without_alembic(database_url: s
 
 def test_a_second_process_is_refused_with_the_firsts_number(database_url: str) -> None:
     store = Store.open(database_url)
-    program = f"from queenright.health.store import Store; Store.open({database_url!r})"
+    program = f"from queenright.health.store import Store; Store.open({database_url!r}, busy_timeout=0.05)"
 
     out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     store.close_now()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -64,15 +63,15 @@ def draft(severity: Severity = LOW, **fields: Any) -> TicketDraft:
 class Hive:
     """A service, its store, its clock, and what it told whom."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, url: str) -> None:
+        self.url = url
         self.now = 1000.0
         self.published: list[AgentEvent] = []
         self.told: list[tuple[TicketStatus, Severity]] = []
         self._open()
 
     def _open(self) -> None:
-        self.store = Store.open(f"sqlite:///{self.path}")
+        self.store = Store.open(self.url)
         self.tickets = self.another()
 
     def another(self) -> TicketService:
@@ -104,8 +103,8 @@ class Hive:
 
 
 @pytest.fixture
-async def hive(tmp_path: Path) -> AsyncIterator[Hive]:
-    hive = Hive(tmp_path / "hive.db")
+async def hive(database_url: str) -> AsyncIterator[Hive]:
+    hive = Hive(database_url)
     yield hive
     await hive.store.close()
 
@@ -598,7 +597,7 @@ class Lives(RuleBasedStateMachine):
         import tempfile
 
         self.folder = tempfile.TemporaryDirectory()
-        self.hive = Hive(Path(self.folder.name) / "hive.db")
+        self.hive = Hive(f"sqlite:///{self.folder.name}/hive.db")
 
     def run(self, work: Any) -> Any:
         return self.runner.run(work)

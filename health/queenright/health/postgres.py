@@ -68,7 +68,7 @@ class PostgresDatabase(Database):
     Args:
         address: With the driver ``psycopg``; what it leaves out is libpq's: ``PGPASSWORD``, ``.pgpass``.
         read_only: Neither lock nor migrate; for looking into a running service's database.
-        busy_timeout: How many seconds to wait for another program's lock on a table.
+        busy_timeout: How many seconds to wait for another program's lock, and for another service's.
 
     Raises:
         StoreError: The database cannot be used.
@@ -193,12 +193,14 @@ class PostgresDatabase(Database):
         self._waits = "on" if waits == "off" else waits
 
     def _lock(self, raw: psycopg.Connection[Any]) -> None:
-        (mine,) = _one(raw, f"SELECT pg_try_advisory_lock({_LOCK})")
-        if not mine:
+        try:
+            # Waits: the server may yet have to notice that a process was killed.
+            raw.execute(f"SELECT pg_advisory_lock({_LOCK})")
+        except psycopg.errors.LockNotAvailable:
             _, who = _last_writer(raw)
             raise StoreError(
                 f"another queenright{who} is using {self.name}; stop it, or give this one another database"
-            )
+            ) from None
         if self._claimed:
             token, who = _last_writer(raw)
             if token != self._token:
