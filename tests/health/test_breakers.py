@@ -1,0 +1,464 @@
+"""Circuit breakers: the state machine by itself, and around calls of threads and tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from queenright.health.breakers import (
+    BreakerChange,
+    BreakerMachine,
+    BreakerState,
+    CircuitBreaker,
+    CircuitOpen,
+)
+from queenright.health.breakers.breaker import FOLLOWS, Leave
+from queenright.health.settings import Breaker
+from queenright.instrumentation.errors import QueenrightError
+from queenright.runtime.breakers import CallRefused
+
+CLOSED, OPEN, HALF_OPEN = BreakerState
+POLICY = Breaker(failure_threshold=3, recovery_timeout_seconds=60, half_open_requests=1)
+
+
+class Bench:
+    """A breaker, its clocks, and what it told."""
+
+    def __init__(self, policy: Breaker = POLICY, **more: Any) -> None:
+        self.now = 0.0
+        self.wall = 1_000.0
+        self.changes: list[BreakerChange] = []
+        self.breaker = CircuitBreaker(
+            "tool_execution:bee:search",
+            policy,
+            clock=lambda: self.wall,
+            monotonic=lambda: self.now,
+            on_change=lambda _, change: self.changes.append(change),
+            **more,
+        )
+
+    def fails(self, times: int = 1, error: BaseException | None = None) -> None:
+        for _ in range(times):
+            self.breaker.admit().failed(error or OSError("no route"))
+
+    def path(self) -> list[str]:
+        return [f"{change.before}>{change.status.state}" for change in self.changes]
+
+
+def leaves(machine: BreakerMachine, now: float) -> Iterator[Leave]:
+    while (leave := machine.admit(now)) is not None:
+        yield leave
+
+
+def test_failures_in_a_row_open_it_and_a_success_between_them_does_not() -> None:
+    bench = Bench()
+
+    bench.fails(2)
+    bench.breaker.admit().succeeded()
+    bench.fails(2)
+    assert bench.breaker.state is CLOSED
+    bench.fails()
+
+    assert bench.breaker.state is OPEN
+    assert bench.path() == ["closed>open"]
+    assert bench.changes[0].failures == 3
+    assert bench.changes[0].status.reason == "3 failures in a row, the last: OSError: no route"
+
+
+def test_002_section_11_calls_stop_going_to_what_fails_so_that_the_failure_does_not_spread() -> None:
+    """002 §11: while a breaker is open nothing reaches what is broken; whoever calls knows at once why."""
+    bench = Bench()
+    reached = 0
+
+    def broken() -> None:
+        nonlocal reached
+        reached += 1
+        raise OSError("no route")
+
+    for _ in range(100):
+        with pytest.raises((OSError, CircuitOpen)):
+            bench.breaker.call(broken)
+
+    assert reached == 3
+
+
+def test_who_is_refused_is_told_which_breaker_why_and_until_when() -> None:
+    bench = Bench()
+    bench.fails(3)
+    bench.now += 12
+
+    with pytest.raises(CircuitOpen) as refused:
+        bench.breaker.admit()
+
+    assert str(refused.value) == (
+        "circuit breaker 'tool_execution:bee:search' is open (3 failures in a row, the last: OSError: "
+        "no route). It is tried again in 48 s, or reset it by hand."
+    )
+    assert (refused.value.name, refused.value.retry_in) == ("tool_execution:bee:search", 48)
+    assert isinstance(refused.value, CallRefused)
+    assert isinstance(refused.value, QueenrightError)
+
+
+def test_b73_it_heals_with_time() -> None:
+    """B73: after the recovery time-out the next call is a probe, and its success closes the breaker."""
+    bench = Bench()
+    bench.fails(3)
+
+    bench.now += 60
+    assert bench.breaker.state is OPEN
+    bench.breaker.admit().succeeded()
+
+    assert bench.path() == ["closed>open", "open>half_open", "half_open>closed"]
+    assert bench.breaker.untouched
+    assert bench.breaker.status.opened_at is None
+
+
+def test_b73_it_heals_by_hand() -> None:
+    """B73: a reset closes it at once, and how calls go that began before it is not heard."""
+    bench = Bench()
+    late = bench.breaker.admit()
+    bench.fails(3)
+
+    assert bench.breaker.reset("anna", "the network is back")
+    late.failed("too late")
+
+    assert bench.breaker.untouched
+    assert bench.changes[-1].status.reason == "reset by anna: the network is back"
+    assert not bench.breaker.reset("anna")
+
+
+def test_a_probe_that_fails_opens_it_for_a_whole_time_out_again() -> None:
+    bench = Bench()
+    bench.fails(3)
+    bench.now += 60
+
+    bench.breaker.admit().failed("still no route")
+
+    assert bench.path()[-1] == "half_open>open"
+    assert bench.breaker.open_for == 60
+    assert bench.breaker.status.reason == "a probe failed: still no route"
+
+
+@pytest.mark.parametrize("quota", [1, 3])
+def test_b73_of_fifty_threads_exactly_the_quota_passes(quota: int) -> None:
+    """B73: fifty threads ask a half-open breaker at the same moment."""
+    bench = Bench(Breaker(half_open_requests=quota))
+    bench.fails(3)
+    bench.now += 60
+    together = threading.Barrier(50)
+
+    def ask() -> bool:
+        together.wait(10)
+        try:
+            bench.breaker.admit()
+        except CircuitOpen:
+            return False
+        return True
+
+    with ThreadPoolExecutor(50) as threads:
+        passed = [asked.result() for asked in [threads.submit(ask) for _ in range(50)]]
+
+    assert sum(passed) == quota
+    assert bench.path() == ["closed>open", "open>half_open"]
+
+
+@pytest.mark.parametrize("quota", [1, 3])
+async def test_b73_of_fifty_tasks_exactly_the_quota_is_called(quota: int) -> None:
+    """B73: fifty tasks call through a half-open breaker while the first probe is under way."""
+    bench = Bench(Breaker(half_open_requests=quota))
+    bench.fails(3)
+    bench.now += 60
+    answer = asyncio.Event()
+    called = 0
+
+    async def probe() -> None:
+        nonlocal called
+        called += 1
+        await answer.wait()
+
+    tasks = [asyncio.create_task(bench.breaker.acall(probe)) for _ in range(50)]
+    await asyncio.sleep(0)
+    answer.set()
+    ended = await asyncio.gather(*tasks, return_exceptions=True)
+
+    assert called == quota
+    assert sum(isinstance(error, CircuitOpen) for error in ended) == 50 - quota
+    assert bench.breaker.state is CLOSED
+
+
+async def test_a_probe_that_is_cancelled_gives_its_place_back() -> None:
+    bench = Bench()
+    bench.fails(3)
+    bench.now += 60
+    probe = asyncio.create_task(bench.breaker.acall(asyncio.Event().wait))
+    await asyncio.sleep(0)
+    with pytest.raises(
+        CircuitOpen, match=r"is half open .* is being tried by other calls; ask again in 60 s"
+    ):
+        bench.breaker.admit()
+
+    probe.cancel()
+    await asyncio.wait([probe])
+
+    assert bench.breaker.state is HALF_OPEN
+    bench.breaker.admit().succeeded()
+    assert bench.breaker.state is CLOSED
+
+
+def test_a_probe_that_is_heard_of_no_more_holds_its_place_for_one_time_out() -> None:
+    bench = Bench()
+    bench.fails(3)
+    bench.now += 60
+    lost = bench.breaker.admit()
+    bench.now += 59
+    with pytest.raises(CircuitOpen) as refused:
+        bench.breaker.admit()
+    assert refused.value.retry_in == 1
+    bench.now += 1
+
+    bench.breaker.admit()
+    with pytest.raises(CircuitOpen):
+        bench.breaker.admit()
+    lost.succeeded()  # slow, and yet it says that the other side works
+
+    assert bench.breaker.state is CLOSED
+
+
+def test_what_began_before_it_opened_says_nothing_about_later() -> None:
+    bench = Bench()
+    slow = [bench.breaker.admit() for _ in range(3)]
+    bench.fails(3)
+    bench.now += 60
+    probe = bench.breaker.admit()
+
+    slow[0].failed("old")
+    slow[1].succeeded()
+    assert bench.breaker.state is HALF_OPEN
+    probe.succeeded()
+    slow[2].failed("old")
+
+    assert bench.breaker.untouched
+
+
+def test_only_the_first_word_about_a_call_counts() -> None:
+    bench = Bench()
+    permit = bench.breaker.admit()
+
+    for _ in range(5):
+        permit.failed("again")
+
+    assert bench.breaker.status.failures == 1
+
+
+@pytest.mark.parametrize("jump", [-1e9, -61.0, -0.5])
+def test_a_clock_that_goes_back_keeps_nobody_out_for_longer_than_one_time_out(jump: float) -> None:
+    bench = Bench()
+    bench.now = 2e9
+    bench.fails(3)
+
+    bench.now += jump
+
+    with pytest.raises(CircuitOpen) as refused:
+        bench.breaker.admit()
+    assert 0 < refused.value.retry_in <= 60
+
+
+def test_the_wall_clock_moves_nothing() -> None:
+    bench = Bench()
+    bench.fails(3)
+
+    bench.wall += 1e9
+
+    assert bench.breaker.open_for == 60
+    assert (bench.breaker.status.opened_at, bench.breaker.status.half_open_at) == (1_000.0, 1_060.0)
+
+
+# -- around calls -----------------------------------------------------------------------------------
+
+
+def raises(error: BaseException) -> Any:
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("error", "counts", "failures"),
+    [
+        (OSError("x"), Exception, 1),
+        (asyncio.CancelledError(), Exception, 0),
+        (KeyboardInterrupt(), Exception, 0),
+        (SystemExit(), Exception, 0),
+        (ValueError("x"), OSError, 0),
+        (ValueError("x"), (OSError, ValueError), 1),
+        (OSError(28, "full"), lambda error: getattr(error, "errno", 0) == 28, 1),
+        (OSError(2, "none"), lambda error: getattr(error, "errno", 0) == 28, 0),
+        (CircuitOpen("inner", OPEN, "x", retry_in=1), Exception, 0),
+    ],
+)
+def test_which_exceptions_are_failures_is_an_argument(
+    error: BaseException, counts: Any, failures: int
+) -> None:
+    bench = Bench(counts=counts)
+
+    with pytest.raises(type(error)):
+        bench.breaker.call(raises, error)
+
+    assert bench.breaker.status.failures == failures
+
+
+async def test_plain_and_async_functions_are_decorated() -> None:
+    bench = Bench()
+
+    @bench.breaker
+    def plain(n: int) -> int:
+        """Say n."""
+        return 10 // n
+
+    @bench.breaker
+    async def later(n: int, *, more: int = 0) -> int:
+        await asyncio.sleep(0)
+        return 10 // n + more
+
+    assert (plain(5), await later(5, more=1)) == (2, 3)
+    assert (plain.__name__, plain.__doc__) == ("plain", "Say n.")
+    assert asyncio.iscoroutinefunction(later)
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            plain(0)
+    with pytest.raises(ZeroDivisionError):
+        await later(0)
+    with pytest.raises(CircuitOpen):
+        plain(5)
+    with pytest.raises(CircuitOpen):
+        await later(5)
+
+
+def test_what_would_not_be_guarded_is_refused() -> None:
+    bench = Bench()
+
+    async def later() -> None: ...
+
+    def parts() -> Iterator[int]:
+        yield 1
+
+    with pytest.raises(TypeError, match="parts is a generator: use `with breaker:` inside it"):
+        bench.breaker(parts)
+    with pytest.raises(TypeError, match="is async: use acall"):
+        bench.breaker.call(later)  # type: ignore[unused-coroutine]
+
+
+async def test_it_is_a_with_block_for_many_at_once() -> None:
+    bench = Bench()
+    together = asyncio.Barrier(10)
+
+    async def work(n: int) -> None:
+        async with bench.breaker:
+            with bench.breaker:  # and within itself
+                await together.wait()
+            if n % 2:
+                raise OSError(n)
+
+    ended = await asyncio.gather(*(work(n) for n in range(10)), return_exceptions=True)
+
+    assert [type(end) for end in ended] == [type(None), OSError] * 5
+    assert bench.breaker.state in (CLOSED, OPEN)
+    bench.breaker.reset("test")
+    for _ in range(3):
+        with pytest.raises(OSError, match="x"), bench.breaker:
+            raise OSError("x")
+    with pytest.raises(CircuitOpen), bench.breaker:
+        pytest.fail("it is open")
+
+
+def test_secrets_and_endless_words_of_an_error_do_not_get_into_the_reason() -> None:
+    class Rude(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    bench = Bench(Breaker(failure_threshold=1))
+    bench.fails(error=OSError("password=hunter2hunter2 " + "x" * 10_000))
+    reason = bench.breaker.status.reason
+    bench.breaker.reset("test")
+    bench.fails(error=Rude())
+
+    assert "hunter2" not in reason
+    assert len(reason) < 300
+    assert bench.breaker.status.reason == "1 failure: Rude"
+
+
+class Machine(RuleBasedStateMachine):
+    """Any sequence of calls, outcomes and times: what must be so at every moment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.policy = Breaker(failure_threshold=3, recovery_timeout_seconds=60, half_open_requests=2)
+        self.machine = BreakerMachine(self.policy)
+        self.now = 0.0
+        self.out: list[Leave] = []
+        self.opened = 0.0
+
+    def step(self, work: Callable[[], object]) -> None:
+        before = self.machine.state
+        work()
+        after = self.machine.state
+        assert after is before or after in FOLLOWS[before]
+        if before is OPEN and after is HALF_OPEN:
+            assert self.now - self.opened >= 60
+        if after is OPEN and before is not OPEN:
+            self.opened = self.now
+
+    @rule(seconds=st.sampled_from([0.0, 1.0, 30.0, 59.9, 60.0, 3600.0]))
+    def time_goes_by(self, seconds: float) -> None:
+        before = self.machine.state
+        self.now += seconds
+        assert self.machine.state is before
+
+    @rule()
+    def call(self) -> None:
+        admitted = self.machine.refused_for(self.now) is None
+        before = self.machine.state
+
+        def work() -> None:
+            leave = self.machine.admit(self.now)
+            assert (leave is not None) == admitted
+            if leave is not None:
+                self.out.append(leave)
+
+        self.step(work)
+        assert admitted or before is not CLOSED
+
+    @precondition(lambda self: self.out)
+    @rule(data=st.data(), how=st.sampled_from(["succeeded", "failed", "given_back"]))
+    def end(self, data: st.DataObject, how: str) -> None:
+        leave = self.out.pop(data.draw(st.integers(0, len(self.out) - 1)))
+        more = (self.now, "x") if how == "failed" else ()
+        was = self.machine.state
+        self.step(lambda: getattr(self.machine, how)(leave, *more))
+        if how == "given_back":
+            assert self.machine.state is was
+
+    @rule()
+    def reset(self) -> None:
+        self.step(lambda: self.machine.reset("by hand"))
+        assert self.machine.state is CLOSED
+        assert self.machine.failures == 0
+
+    @invariant()
+    def bounds(self) -> None:
+        machine = self.machine
+        left = machine.refused_for(self.now)
+        assert machine.failures >= 0
+        assert 0 <= machine.open_for(self.now) <= 60
+        assert left is None or 0 < left <= 60
+        assert machine.state is not CLOSED or machine.failures < 3
+        # However many probes are lost, one time-out later somebody passes.
+        assert machine.refused_for(self.now + 60) is None
+
+
+TestMachine = Machine.TestCase

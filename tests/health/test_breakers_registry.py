@@ -1,0 +1,217 @@
+"""The registry of breakers: names, settings by name, parents, and a bound."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queenright.health.breakers import (
+    BreakerChange,
+    BreakerRegistry,
+    BreakerState,
+    BreakerUnknown,
+    CircuitOpen,
+)
+from queenright.health.breakers.names import BreakerName
+from queenright.health.settings import Breaker, CircuitBreakers, HealthSettings
+
+CLOSED, OPEN, HALF_OPEN = BreakerState
+
+
+class Hive:
+    """A registry, its clock, and what it told."""
+
+    def __init__(self, overrides: dict[str, Any] | None = None, **more: Any) -> None:
+        self.now = 0.0
+        self.changes: list[BreakerChange] = []
+        self.registry = BreakerRegistry(
+            CircuitBreakers.model_validate({"overrides": overrides or {}}),
+            clock=lambda: 1_000 + self.now,
+            monotonic=lambda: self.now,
+            on_change=self.changes.append,
+            **more,
+        )
+
+    def trip(self, *words: str, **more: Any) -> None:
+        while (breaker := self.registry.get(*words, **more)).state is not OPEN:
+            breaker.admit().failed("x")
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (("tool_execution", "bee", "search"), "tool_execution:bee:search"),
+        (("checkpoint_write", "bee"), "checkpoint_write:bee"),
+        (("external_api", "", "api.example.com"), "external_api::api.example.com"),
+        (("recovery",), "recovery"),
+        (("external_api", "a:b", "ollama/llama3:8b"), "external_api:a%3Ab:ollama/llama3:8b"),
+    ],
+)
+def test_a_name_is_made_of_what_the_breaker_stands_before(words: tuple[str, ...], name: str) -> None:
+    hive = Hive()
+
+    breaker = hive.registry.get(*words)
+
+    assert breaker.name == name
+    assert hive.registry.get(*words) is breaker
+    status = hive.registry.status(name)
+    assert (status.kind, status.agent_id, status.target) == (*words, "", "")[:3]
+
+
+@given(st.text("ab:%3A", min_size=0), st.text())
+def test_a_name_is_read_back_as_it_was_made(agent: str, target: str) -> None:
+    name = BreakerName("tool_execution", agent, target)
+
+    assert BreakerName.parse(str(name)) == name
+
+
+@pytest.mark.parametrize("kind", ["", "a:b"])
+def test_a_kind_that_is_none_is_refused(kind: str) -> None:
+    with pytest.raises(ValueError, match="kind must be a word without a colon"):
+        Hive().registry.get(kind)
+
+
+def test_the_most_special_settings_count() -> None:
+    hive = Hive(
+        {
+            "tool_execution": {"failure_threshold": 5},
+            "tool_execution:bee": {"failure_threshold": 6},
+            "tool_execution::search": {"failure_threshold": 7},
+            "tool_execution:bee:search": {"failure_threshold": 8},
+        }
+    )
+
+    thresholds = [
+        hive.registry.get(*words).status.threshold
+        for words in (
+            ("tool_execution", "bee", "search"),
+            ("tool_execution", "ant", "search"),
+            ("tool_execution", "bee", "read"),
+            ("tool_execution", "ant", "read"),
+            ("recovery", "bee"),
+        )
+    ]
+
+    assert thresholds == [8, 7, 6, 5, 3]
+
+
+def test_the_settings_of_the_requirements_document_hold_as_they_are_written() -> None:
+    block = {
+        "circuit_breaker": {
+            "default": {"failure_threshold": 3, "recovery_timeout_seconds": 60, "half_open_requests": 1},
+            "overrides": {
+                "tool_execution": {"failure_threshold": 5, "recovery_timeout_seconds": 30},
+                "checkpoint_write": {"failure_threshold": 3, "recovery_timeout_seconds": 120},
+            },
+        }
+    }
+    registry = BreakerRegistry(HealthSettings.model_validate(block).circuit_breaker)
+
+    assert registry.policy("tool_execution:bee:search").recovery_timeout_seconds == 30
+    assert registry.policy("checkpoint_write:bee").recovery_timeout_seconds == 120
+    assert registry.policy("external_api:bee:gpt") == Breaker()
+
+
+def test_a_call_needs_leave_of_all_parents_and_all_hear_how_it_went() -> None:
+    hive = Hive()
+    host = "external_api::api.example.com"
+
+    def endpoint(name: str) -> Any:
+        return hive.registry.get("external_api", "bee", name, parents=[host])
+
+    for name in ("one", "two", "three"):
+        endpoint(name).admit().failed("no route")
+
+    assert hive.registry.status(host).state is OPEN
+    assert [status.failures for status in hive.registry.all()] == [3, 1, 1, 1]
+    with pytest.raises(CircuitOpen, match=r"'external_api::api\.example\.com' is open"):
+        endpoint("four").admit()
+    assert hive.registry.status("external_api:bee:four").failures == 0
+
+
+def test_a_parent_that_refuses_takes_no_probe_of_its_child() -> None:
+    hive = Hive({"external_api::host": {"recovery_timeout_seconds": 600}})
+    hive.trip("external_api", "bee", "one", parents=["external_api::host"])
+    hive.now += 60
+
+    with pytest.raises(CircuitOpen, match="host"):
+        hive.registry.get("external_api", "bee", "one", parents=["external_api::host"]).admit()
+
+    assert hive.registry.status("external_api:bee:one").state is OPEN
+    assert hive.registry.get("external_api", "bee", "one").parents  # given once, they stay
+
+
+def test_nobody_is_its_own_parent() -> None:
+    with pytest.raises(ValueError, match="'recovery:bee' cannot be its own parent"):
+        Hive().registry.get("recovery", "bee", parents=["recovery:bee"])
+
+
+def test_b73_a_reset_by_name_closes_it_and_a_wrong_name_is_told_those_like_it() -> None:
+    """B73: an operator resets a breaker by its name."""
+    hive = Hive()
+    hive.trip("tool_execution", "bee", "search")
+
+    with pytest.raises(BreakerUnknown, match="did you mean 'tool_execution:bee:search'"):
+        hive.registry.reset("tool_execution:bee:serch", "anna")
+    status = hive.registry.reset("tool_execution:bee:search", "anna", "password=hunter2hunter2")
+
+    assert (status.state, status.failures) == (CLOSED, 0)
+    assert hive.changes[-1].status.reason.startswith("reset by anna: password=")
+    assert "hunter2" not in hive.changes[-1].status.reason
+    with pytest.raises(BreakerUnknown, match="none is called like it"):
+        Hive().registry.status("what")
+
+
+def test_b73_an_open_breaker_that_nobody_calls_heals_with_time_too() -> None:
+    """B73: what follows from an open breaker ends when its time is over, whether anybody calls or not."""
+    hive = Hive({"recovery": {"recovery_timeout_seconds": 100}})
+    assert hive.registry.next_deadline() is None
+    hive.trip("recovery", "bee")
+    hive.trip("tool_execution", "bee", "search")
+
+    assert hive.registry.next_deadline() == 60
+    assert hive.registry.wake() == 0
+    hive.now += 60
+    assert hive.registry.wake() == 1
+
+    assert hive.registry.status("tool_execution:bee:search").state is HALF_OPEN
+    assert hive.registry.next_deadline() == 40
+
+
+def test_beyond_the_capacity_those_go_first_that_are_as_new_and_were_not_asked_for_longest() -> None:
+    hive = Hive(capacity=4)
+    hive.trip("recovery", "open")
+    hive.registry.get("recovery", "counted").admit().failed("x")
+    hive.registry.get("recovery", "old")
+    hive.registry.get("recovery", "young")
+    hive.registry.get("recovery", "old")
+
+    hive.registry.get("recovery", "new")
+
+    assert sorted(status.agent_id for status in hive.registry.all()) == ["counted", "new", "old", "open"]
+
+
+def test_many_that_are_open_are_bounded_too_and_who_is_forgotten_is_told_of() -> None:
+    hive = Hive(capacity=10)
+
+    for n in range(30):
+        hive.trip("recovery", f"bee{n}")
+
+    assert len(hive.registry) == 10
+    assert "recovery:bee29" in hive.registry
+    gone = [change for change in hive.changes if change.status.state is CLOSED]
+    assert [change.status.agent_id for change in gone] == [f"bee{n}" for n in range(20)]
+    assert gone[0].status.reason == "reset by itself: there are more than 10 circuit breakers"
+    hive.now += 60
+    assert hive.registry.wake() == 10
+
+
+def test_those_that_are_not_closed_come_first() -> None:
+    hive = Hive()
+    hive.registry.get("recovery", "ant")
+    hive.trip("recovery", "wasp")
+
+    assert [status.name for status in hive.registry.all()] == ["recovery:wasp", "recovery:ant"]
