@@ -13,7 +13,6 @@ from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.acting_metrics import BREAKER_LIMIT
 from queenright.server.metrics import ServiceMetrics
 
-
 STATES = ("closed", "open", "half_open")
 
 

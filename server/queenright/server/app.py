@@ -20,6 +20,7 @@ from queenright.alerting.webhook import WebhookRefused, parse_webhook
 from queenright.health import event_log
 from queenright.health.tickets import TicketClosed, TicketUnknown, WrongStatus
 from queenright.runtime.events import ALERT_CLASS
+from queenright.server.problems import add_problems
 from queenright.server.service import Service
 from queenright.server.view import agent_row, event_line, notification_row, status, ticket_row
 
@@ -38,21 +39,7 @@ def create_app(service: Service) -> FastAPI:
     def page(template: str, **values: Any) -> HTMLResponse:
         return HTMLResponse(pages.get_template(template).render(**values))
 
-    @app.exception_handler(HTTPException)
-    async def problem(request: Request, error: HTTPException) -> JSONResponse:
-        """Errors as RFC 9457 problem details."""
-        return JSONResponse(
-            {"type": "about:blank", "title": str(error.detail), "status": error.status_code},
-            status_code=error.status_code,
-            media_type="application/problem+json",
-        )
-
-    @app.middleware("http")
-    async def headers(request: Request, call_next: Any) -> Response:
-        response: Response = await call_next(request)
-        response.headers["X-Content-Type-Options"] = "nosniff"
-        response.headers["Referrer-Policy"] = "no-referrer"
-        return response
+    add_problems(app)
 
     # -- pages ----------------------------------------------------------------------------------
 

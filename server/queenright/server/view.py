@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Any
 
 from queenright.alerting.notification import HandedOver
@@ -12,7 +11,9 @@ from queenright.health.findings import HealthState
 from queenright.health.monitor import WorkerHealth
 from queenright.health.tickets import EscalationTicket
 from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.acting_view import ACTED, acted, acting, worth_a_line
 from queenright.server.service import Service
+from queenright.server.words import ago, clock_time
 
 _WORST_FIRST = [
     HealthState.FAILING,
@@ -21,24 +22,6 @@ _WORST_FIRST = [
     HealthState.HEALTHY,
     HealthState.TERMINATED,
 ]
-
-
-def ago(seconds: float | None) -> str:
-    """Return a time span as people say it: ``4 s``, ``3 min``, ``2 h``; a dash for none."""
-    if seconds is None:
-        return "-"
-    if seconds < 90:
-        return f"{max(seconds, 0):.0f} s"
-    if seconds < 5400:
-        return f"{seconds / 60:.0f} min"
-    if seconds < 129_600:
-        return f"{seconds / 3600:.0f} h"
-    return f"{seconds / 86_400:.0f} d"
-
-
-def clock_time(moment: float) -> str:
-    """Return the time of day, UTC."""
-    return datetime.fromtimestamp(moment, UTC).strftime("%H:%M:%S")
 
 
 def agent_row(health: WorkerHealth, now: float) -> dict[str, Any]:
@@ -152,6 +135,8 @@ def event_line(event: AgentEvent) -> dict[str, str]:
             )
         case EventType.TICKET_ACKNOWLEDGED:
             text = f"ticket acknowledged by {data['by']}"
+        case _ if event.type in ACTED:
+            kind, text = acted(event)
     return {"time": clock_time(event.time), "kind": kind, "text": text, "id": event.id}
 
 
@@ -173,11 +158,27 @@ def status(service: Service) -> dict[str, Any]:
         "tickets": [ticket_row(ticket, now) for ticket in tickets],
         "outbox": outbox,
         "handed_over": [notification_row(handed, outbox, now) for handed in service.notifications.latest],
-        "feed": [event_line(event) for event in reversed(service.recent)],
+        "feed": [event_line(event) for event in reversed(service.recent) if worth_a_line(event)],
         "not_ready": service.ready(),
+        "acting": _acting(service, now),
         "stand_in": service.recorder is not None,
         "paged": paged(service),
     }
+
+
+def _acting(service: Service, now: float) -> dict[str, Any]:
+    if not hasattr(service, "interventions"):
+        return {}
+    ledger = service.interventions.ledger
+    return acting(
+        stop=service.health.emergency_stopped,
+        dry_run=service.settings.health_monitoring.intervention.dry_run,
+        ladders=ledger.ladders.values(),
+        pending=ledger.pending.values(),
+        breakers=service.breakers.all(),
+        recoveries=(),
+        now=now,
+    )
 
 
 def paged(service: Service) -> list[dict[str, Any]]:

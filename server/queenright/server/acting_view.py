@@ -1,0 +1,171 @@
+"""What the status page shows of acting on workers: interventions, escalations, breakers, recoveries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from queenright.health.breakers.breaker import BreakerState
+from queenright.health.breakers.circuit import BreakerStatus
+from queenright.health.interventions.ladder import Ladder, Level
+from queenright.health.interventions.record import Escalation, Outcome
+from queenright.health.interventions.switch import Switch
+from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.words import ago, clock_time
+
+ACTED: Final = frozenset(
+    {
+        EventType.NUDGE_SENT,
+        EventType.ESCALATION_TRIGGERED,
+        EventType.ESCALATION_DECIDED,
+        EventType.AGENT_TERMINATED,
+        EventType.RECOVERY_INITIATED,
+        EventType.RECOVERY_COMPLETED,
+        EventType.RECOVERY_FAILED,
+        EventType.CIRCUIT_BREAKER_STATE_CHANGED,
+        EventType.INTERVENTION_RECORDED,
+        EventType.EMERGENCY_STOP_CHANGED,
+    }
+)
+"""Events that say what was done."""
+
+_SHOWN: Final = 20
+_OWN_LINE: Final = frozenset({Outcome.DONE, Outcome.QUEUED})
+"""Outcomes that an event of their own tells of."""
+_COLOURS: Final = {"closed": "healthy", "half_open": "degraded", "open": "failing"}
+_BECAME: Final = {
+    "dry_run": "would have been done (dry run)",
+    "unreachable": "not done: nobody can reach it",
+    "unconfirmed": "not confirmed",
+}
+
+
+def worth_a_line(event: AgentEvent) -> bool:
+    """Return whether the feed shows an event: what was done has one of its own, next to its record."""
+    return event.type is not EventType.INTERVENTION_RECORDED or event.data["outcome"] not in _OWN_LINE
+
+
+def acted(event: AgentEvent) -> tuple[str, str]:
+    """Return the colour and the sentence of one event of ``ACTED``."""
+    data, agent = event.data, event.agent_id
+    match event.type:
+        case EventType.NUDGE_SENT:
+            how = "into its context" if data["delivery"] == "injected" else "to be fetched"
+            return "act", f"{agent}: nudge {data['attempt']}, {how}, by {data['by']}"
+        case EventType.ESCALATION_TRIGGERED:
+            return "act", f"{agent}: the orchestrator is asked. {data['reason']}"
+        case EventType.ESCALATION_DECIDED:
+            decision = str(data["decision"]).replace("_", " ")
+            return "act", f"{agent}: {decision}, decided by {data['by']}. {data.get('reason') or ''}"
+        case EventType.AGENT_TERMINATED:
+            saved = f", its state is in {data['checkpoint_id']}" if data.get("checkpoint_id") else ""
+            return "failing", f"{agent}: terminated by {data['by']}{saved}. {data['reason']}"
+        case EventType.RECOVERY_INITIATED:
+            start = data.get("from_checkpoint") or "the start of its task"
+            return "act", f"{agent}: recovery {data['attempt']} begins, from {start}"
+        case EventType.RECOVERY_COMPLETED:
+            return "healthy", f"{agent}: recovered as session {data['new_session_id']}"
+        case EventType.RECOVERY_FAILED:
+            end = "; a person has to look" if data.get("exhausted") else ""
+            return "failing", f"{agent}: recovery failed{end}. {data['reason']}"
+        case EventType.CIRCUIT_BREAKER_STATE_CHANGED:
+            change = f"{data['from']} → {data['to']}".replace("_", " ")
+            return _COLOURS.get(
+                data["to"], "info"
+            ), f"breaker {data['name']}: {change}. {data.get('reason') or ''}"
+        case EventType.EMERGENCY_STOP_CHANGED:
+            state = "on: nothing is done to any worker" if data["on"] else "off"
+            colour = "failing" if data["on"] else "healthy"
+            return colour, f"emergency stop {state}, by {data['by']}. {data['reason']}"
+        case _:
+            became = _BECAME.get(data["outcome"], str(data["outcome"]))
+            return "info", f"{agent}: {data['kind']} by {data['by']}: {became}. {data.get('detail') or ''}"
+
+
+def acting(
+    *,
+    stop: Switch,
+    dry_run: bool,
+    ladders: Iterable[Ladder],
+    pending: Iterable[Escalation],
+    breakers: Iterable[BreakerStatus],
+    recoveries: Iterable[Mapping[str, Any]],
+    now: float,
+) -> dict[str, Any]:
+    """
+    Return what is being done about workers, as plain values; times in seconds since the epoch.
+
+    Args:
+        stop: The emergency stop.
+        dry_run: Whether nothing is really done.
+        ladders: Those that are not on the ground.
+        pending: Escalations that nobody has answered.
+        breakers: All circuit breakers.
+        recoveries: The latest, newest first.
+        now: The time.
+    """
+    climbed = sorted(ladders, key=lambda ladder: (ladder.trouble_since, ladder.agent_id))
+    asked = sorted(pending, key=lambda one: one.deadline)
+    known = list(breakers)
+    tripped = [one for one in known if one.state is not BreakerState.CLOSED]
+    return {
+        "emergency_stop": {
+            "on": stop.on,
+            "by": stop.by,
+            "reason": stop.reason,
+            "since": clock_time(stop.changed_at) if stop.changed_at is not None else "",
+        },
+        "dry_run": dry_run,
+        "ladders": [_ladder_row(one, now) for one in climbed[:_SHOWN]],
+        "ladders_more": max(0, len(climbed) - _SHOWN),
+        "escalations": [_escalation_row(one, now) for one in asked[:_SHOWN]],
+        "escalations_more": max(0, len(asked) - _SHOWN),
+        "breakers": [_breaker_row(one, now) for one in tripped[:_SHOWN]],
+        "breakers_known": len(known),
+        "breakers_more": max(0, len(tripped) - _SHOWN),
+        "recoveries": [dict(one) for one in recoveries][:_SHOWN],
+    }
+
+
+def _ladder_row(ladder: Ladder, now: float) -> dict[str, Any]:
+    level = ladder.level
+    words = {
+        Level.NUDGED: f"nudge {ladder.nudges} sent" if ladder.nudges else "to be nudged",
+        Level.ESCALATED: "orchestrator asked",
+        Level.HUMAN: "a person has to look",
+    }
+    return {
+        "agent_id": ladder.agent_id,
+        "session_id": ladder.session_id,
+        "level": level.value,
+        "what": words.get(level, level.value.replace("_", " ")),
+        "trouble_for": ago(now - ladder.trouble_since),
+        "acted_ago": ago(now - ladder.acted_at if ladder.acted_at is not None else None),
+        "until": ladder.until,
+        "left": ago(ladder.until - now) if ladder.until is not None else "",
+    }
+
+
+def _escalation_row(one: Escalation, now: float) -> dict[str, Any]:
+    return {
+        "escalation_id": one.escalation_id,
+        "agent_id": one.agent_id,
+        "reason": one.reason,
+        "options": list(one.options),
+        "deadline": one.deadline,
+        "left": ago(one.deadline - now),
+    }
+
+
+def _breaker_row(one: BreakerStatus, now: float) -> dict[str, Any]:
+    half_open_in = one.half_open_at - now if one.half_open_at is not None else None
+    return {
+        "name": one.name,
+        "state": one.state.value,
+        "colour": _COLOURS[one.state.value],
+        "failures": one.failures,
+        "threshold": one.threshold,
+        "reason": one.reason,
+        "half_open_at": one.half_open_at,
+        "half_open_in": ago(half_open_in) if half_open_in is not None else "",
+    }

@@ -1,0 +1,23 @@
+"""Times as people say them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+
+def ago(seconds: float | None) -> str:
+    """Return a time span as people say it: ``4 s``, ``3 min``, ``2 h``; a dash for none."""
+    if seconds is None:
+        return "-"
+    if seconds < 90:
+        return f"{max(seconds, 0):.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    if seconds < 129_600:
+        return f"{seconds / 3600:.0f} h"
+    return f"{seconds / 86_400:.0f} d"
+
+
+def clock_time(moment: float) -> str:
+    """Return the time of day, UTC."""
+    return datetime.fromtimestamp(moment, UTC).strftime("%H:%M:%S")
