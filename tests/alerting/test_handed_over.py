@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
 import pytest
 
 from queenright.alerting.notification import HandedOver, Handover, handed_over
@@ -8,6 +10,14 @@ from queenright.health.store import Store
 from queenright.health.tickets import TicketStatus
 from tests.alerting.conftest import MakePost, ServedPeer, StartPeer
 from tests.alerting.parts import T0, ticket
+
+
+@pytest.fixture
+async def store(database_url: str) -> AsyncIterator[Store]:
+    """Both engines: SQL of the outbox is used nowhere else."""
+    opened = Store.open(database_url)
+    yield opened
+    await opened.close()
 
 
 async def read(store: Store, limit: int = 50) -> list[HandedOver]:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import time
+from collections.abc import AsyncIterator
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -21,6 +22,14 @@ from tests.alerting.parts import T0, ticket
 
 RESOLVED = {"status": TicketStatus.RESOLVED}
 GONE = {"status": TicketStatus.WORKER_GONE}
+
+
+@pytest.fixture
+async def store(database_url: str) -> AsyncIterator[Store]:
+    """Both engines: SQL of the outbox is used nowhere else."""
+    opened = Store.open(database_url)
+    yield opened
+    await opened.close()
 
 
 def firing(alert: dict[str, str], at: float) -> bool:
@@ -188,6 +197,20 @@ async def test_a_rise_that_people_see_is_one_update_and_the_old_alert_ends_after
     assert old["labels"] | {"severity": "critical", "ticket_severity": "critical"} == new["labels"]
     assert firing(new, post.now)
     assert not firing(old, post.now)
+
+
+async def test_the_storm_of_an_alert_stays_what_it_was_when_it_was_first_sent(
+    make_post: MakePost, peer: ServedPeer
+) -> None:
+    """B71, B38: a rise begins another alert in the same storm."""
+    post = make_post(peer.url)
+    await post.say(ticket(severity=Severity.MEDIUM, storm_id="storm-1"))
+    await post.say(ticket(severity=Severity.MEDIUM, storm_id=""))
+    await post.deliver()
+    await post.say(ticket(severity=Severity.HIGH, storm_id="storm-2"))
+    await post.deliver(after=10)
+
+    assert {a["labels"]["storm"] for a in peer.peer.alerts} == {"storm-1"}
 
 
 async def test_a_rise_that_people_do_not_see_changes_the_text_only(
