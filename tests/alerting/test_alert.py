@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from queenright.alerting.alert import alert_for
+from queenright.alerting.alert import LABEL_STORM, alert_for
 from queenright.alerting.settings import AlertingSettings
 from queenright.health.findings import FindingKind, Severity
 from queenright.health.tickets import TicketStatus
@@ -33,6 +33,14 @@ def test_labels_are_these_and_no_others(inside: Severity, outside: str) -> None:
         "source": "queen",
         "cluster": "default",
     }
+
+
+def test_a_ticket_opened_in_a_storm_carries_its_id() -> None:
+    """B71: by this label many are one message."""
+    alone, _ = alert_for(ticket(), SETTINGS)
+    stormy, _ = alert_for(ticket(storm_id="storm-1"), SETTINGS)
+
+    assert stormy == alone | {LABEL_STORM: "storm-1"}
 
 
 def test_empty_annotations_are_left_out() -> None:

@@ -9,6 +9,7 @@ import yaml
 from queenright.alerting.__main__ import generated, main
 from queenright.alerting.config import render_alertmanager, render_prometheus, render_rules
 from queenright.alerting.files import alertmanager_folder, rules_folder, runbook, templates_folder
+from queenright.health.settings import HealthSettings
 from queenright.server.programs import find_program
 
 
@@ -63,6 +64,10 @@ def rendered(tmp_path: Path) -> Path:
         ("source=queen severity=warning", "slack"),
         ("source=queen severity=info", "slack"),
         ("source=queen", "slack"),
+        ("source=queen severity=critical storm=s1", "pagerduty,slack"),
+        ("source=queen severity=warning storm=s1", "slack"),
+        ("source=queen severity=info storm=s1", "slack"),
+        ("source=queen severity=critical storm=", "slack-and-pagerduty"),
         ("source=rules severity=critical", "judge"),
         ("source=rules severity=info", "judge"),
         ("source=monitor severity=critical", "slack-and-pagerduty"),
@@ -88,7 +93,7 @@ def test_no_secret_is_in_the_text_and_no_group_is_unbounded(rendered: Path) -> N
     routes = [config["route"]]
     for route in routes:
         routes += route.get("routes", [])
-        assert set(route.get("group_by", ())) <= {"alertname", "agent", "cause", "cluster"}
+        assert set(route.get("group_by", ())) <= {"alertname", "agent", "cause", "cluster", "storm"}
         assert "match" not in route
         assert "match_re" not in route
     for receiver in config["receivers"]:
@@ -98,6 +103,20 @@ def test_no_secret_is_in_the_text_and_no_group_is_unbounded(rendered: Path) -> N
         for pagerduty in receiver.get("pagerduty_configs", ()):
             assert pagerduty["send_resolved"]
             assert "routing_key" not in pagerduty
+
+
+def test_a_storm_is_gathered_for_longer_than_it_takes_to_see_one(rendered: Path) -> None:
+    """B71: its first message has all of it, unless somebody chose other waits."""
+    [queen] = [
+        r for r in yaml.safe_load(rendered.read_text())["route"]["routes"] if "queen" in str(r["matchers"])
+    ]
+    [storm] = [r for r in queen["routes"] if 'storm!=""' in r["matchers"]]
+    window = HealthSettings().intervention.storm.window_seconds
+
+    assert queen["routes"][0] is storm
+    assert storm["group_by"] == ["alertname", "storm", "cluster"]
+    assert int(storm["group_wait"].removesuffix("s")) > window
+    assert storm["group_interval"] == "5m"
 
 
 @pytest.mark.parametrize("alertmanager", [None, "http://127.0.0.1:9093", ["https://a/am", "http://b:9093"]])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from dataclasses import replace
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -24,7 +25,10 @@ from tests.alerting.parts import ticket
 
 def alert(**labels: str) -> PostedAlert:
     now = time.time()
-    annotations = {"summary": f"{labels['alertname']}.", "runbook_url": "http://127.0.0.1:8420/runbooks/X"}
+    annotations = {
+        "summary": f"{labels.get('agent', '')} {labels['alertname']}.",
+        "runbook_url": "http://127.0.0.1:8420/runbooks/X",
+    }
     return PostedAlert(
         labels={"cluster": "default", **labels},
         annotations=annotations,
@@ -33,7 +37,7 @@ def alert(**labels: str) -> PostedAlert:
     )
 
 
-def queen(severity: str, agent: str = "researcher") -> PostedAlert:
+def queen(severity: str, agent: str = "researcher", **labels: str) -> PostedAlert:
     return alert(
         alertname="QueenrightIntervention",
         agent=agent,
@@ -41,7 +45,27 @@ def queen(severity: str, agent: str = "researcher") -> PostedAlert:
         severity=severity,
         ticket_severity=severity,
         source="queen",
+        **labels,
     )
+
+
+def fleet(**labels: str) -> list[PostedAlert]:
+    """Thirty agents in the same trouble, every third less urgent."""
+    return [
+        queen("warning" if n % 3 == 2 else "critical", agent=f"agent-{n:02}", **labels) for n in range(30)
+    ]
+
+
+async def send(alertmanager: RealAlertmanager, alerts: list[PostedAlert], marker: str) -> list[Message]:
+    """Send alerts, then one of ``marker``; return what was received of the former once that has come."""
+    client, received = AlertmanagerClient(), alertmanager.recorder.received
+    await client.post_alerts(alertmanager.address, alerts)
+    await alertmanager.until(lambda: bool(received), "the first message")
+    # It goes through a wait of its own: whatever else the others were to cause has come by then.
+    await client.post_alerts(alertmanager.address, [queen("warning", agent=marker)])
+    await alertmanager.until(lambda: any(marker in m.title for m in received), marker)
+    await client.aclose()
+    return [m for m in received if marker not in m.title]
 
 
 def by(messages: object, channel: str, status: str) -> list[Message]:
@@ -139,6 +163,60 @@ async def test_a_lesser_severity_reaches_slack_alone_and_a_rise_ends_it_in_silen
         ),
     ]
     assert not by(received, "slack", "resolved")
+
+
+async def test_thirty_alerts_of_one_storm_are_one_message_and_one_incident(
+    alertmanager: RealAlertmanager,
+) -> None:
+    """B71: the first ten agents are named, and how many more there are; so is the end."""
+    storm = fleet(storm="storm-1")
+    received = await send(alertmanager, storm, "marker")
+
+    [slack], [page] = by(received, "slack", "firing"), by(received, "pagerduty", "firing")
+    assert len(received) == 2
+    assert slack.title == "30 alerts at once (a storm), such as: agent-00 QueenrightIntervention."
+    [attachment] = slack.body["attachments"]
+    assert attachment["color"] == "danger"
+    assert attachment["text"].count("•") == 10
+    assert attachment["text"].endswith("… and 20 more")
+    assert attachment["footer"].endswith("storm storm-1")
+    fields = {f["title"]: f["value"] for f in attachment["fields"]}
+    first_ten = ", ".join(f"agent-{n:02}" for n in range(10))
+    assert fields == {"Agent": f"{first_ten} … and 20 more", "Severity": "mixed"}
+    payload = page.body["payload"]
+    assert payload["summary"].startswith("20 alerts at once (a storm)")
+    assert payload["component"].endswith("agent-13 … and 10 more")
+    assert payload["severity"] == "critical"
+    assert payload["custom_details"]["firing"].endswith("… and 10 more")
+
+    ended = [replace(a, ends_at=time.time()) for a in storm]
+    client = AlertmanagerClient()
+    await client.post_alerts(alertmanager.address, ended)
+    await client.aclose()
+    now = alertmanager.recorder.received
+    await alertmanager.until(
+        lambda: bool(by(now, "slack", "resolved") and by(now, "pagerduty", "resolved")), "the end"
+    )
+    [over], [closed] = by(now, "slack", "resolved"), by(now, "pagerduty", "resolved")
+    assert closed.body["dedup_key"] == page.body["dedup_key"]
+    assert over.title.startswith("Resolved: 30 alerts at once (a storm)")
+    assert not alertmanager.recorder.refused
+
+
+async def test_two_storms_are_two_messages(alertmanager: RealAlertmanager) -> None:
+    """B71"""
+    received = await send(alertmanager, [*fleet(storm="storm-1"), *fleet(storm="storm-2")], "marker")
+
+    assert [m.channel for m in received].count("slack") == 2
+    assert [m.channel for m in received].count("pagerduty") == 2
+
+
+async def test_thirty_alerts_without_a_storm_are_a_message_each(alertmanager: RealAlertmanager) -> None:
+    """B71: and an incident for each that is critical."""
+    received = await send(alertmanager, fleet(), "marker")
+
+    assert [m.channel for m in received].count("slack") == 30
+    assert [m.channel for m in received].count("pagerduty") == 20
 
 
 async def test_a_symptom_wakes_the_judge_and_nobody_else(alertmanager: RealAlertmanager) -> None:

@@ -12,6 +12,9 @@ from queenright.health.tickets import EscalationTicket, TicketStatus
 from queenright.instrumentation.names import ALERT_INTERVENTION, SOURCE_QUEEN
 from queenright.instrumentation.redaction import redact
 
+LABEL_STORM: Final = "storm"
+"""Of an alert whose ticket was opened while many workers got worse at once: the id of that storm."""
+
 EVIDENCE_LIMIT: Final = 500
 _TEXT_LIMIT: Final = 2000
 
@@ -24,6 +27,8 @@ _SEVERITY: Final[Mapping[Severity, str]] = {
 
 _WORDS: Final[Mapping[FindingKind, str]] = {
     FindingKind.PROVIDER_FAILURE: "is let down by its model provider",
+    FindingKind.CIRCUIT_BREAKER_OPEN: "is held back by an open circuit breaker",
+    FindingKind.RECOVERY_FAILED: "could not be recovered",
     FindingKind.DOOM_LOOP: "is in a loop",
     FindingKind.ERROR_STREAK: "runs into one error again and again",
     FindingKind.RETRY_STORM: "retries without getting anything accepted",
@@ -33,6 +38,9 @@ _WORDS: Final[Mapping[FindingKind, str]] = {
     FindingKind.CHECKPOINT_STALE: "has not saved its state for too long",
     FindingKind.HEARTBEAT_MISSING: "sends no heartbeats",
     FindingKind.TOOL_TIMEOUT: "waits for a tool past its timeout",
+    FindingKind.NO_TOKENS: "uses no tokens although it is active",
+    FindingKind.ERROR_RATE: "fails too often",
+    FindingKind.OUTPUT_UNCHANGED: "reports the same output again and again",
     FindingKind.TOKEN_SPIKE: "uses far more tokens than before",
 }
 
@@ -44,7 +52,7 @@ def outside_severity(severity: Severity) -> str:
 
 def labels_for(ticket: EscalationTicket, settings: AlertingSettings) -> dict[str, str]:
     """Return the alert's identity as it would be if it were first sent now."""
-    return {
+    labels = {
         "alertname": ALERT_INTERVENTION,
         "agent": ticket.worker_agent_id,
         "cause": ticket.kind.value,
@@ -53,6 +61,10 @@ def labels_for(ticket: EscalationTicket, settings: AlertingSettings) -> dict[str
         "source": SOURCE_QUEEN,
         "cluster": settings.cluster,
     }
+    if ticket.storm_id:
+        # Alertmanager makes one message of a storm by this; of a ticket it never changes.
+        labels[LABEL_STORM] = ticket.storm_id
+    return labels
 
 
 def annotations_for(ticket: EscalationTicket, settings: AlertingSettings) -> dict[str, str]:

@@ -35,6 +35,8 @@ def render_alertmanager(
     group_interval: str = "1m",
     repeat_interval: str = "4h",
     info_group_wait: str | None = None,
+    storm_group_wait: str | None = None,
+    storm_group_interval: str | None = None,
     header: str = _RENDERED_HEADER,
 ) -> str:
     """
@@ -51,10 +53,17 @@ def render_alertmanager(
         group_interval: How long until a change of the group is told.
         repeat_interval: How long until a group that has not changed is told again.
         info_group_wait: ``group_wait`` of what only informs; five minutes, or ``group_wait`` if that was set.
+        storm_group_wait: ``group_wait`` of a storm; 45 seconds, or ``group_wait`` if that was set.
+        storm_group_interval: ``group_interval`` of a storm; five minutes, or that if it was set.
         header: The first line, a comment.
     """
     if info_group_wait is None:
         info_group_wait = "5m" if group_wait == "10s" else group_wait
+    if storm_group_wait is None:
+        # Longer than the window in which a storm is seen, so that its first message has all of it.
+        storm_group_wait = "45s" if group_wait == "10s" else group_wait
+    if storm_group_interval is None:
+        storm_group_interval = "5m" if group_interval == "1m" else group_interval
     return _render(
         alertmanager_folder() / "alertmanager.yml.in",
         {
@@ -69,6 +78,8 @@ def render_alertmanager(
             "GROUP_INTERVAL": group_interval,
             "REPEAT_INTERVAL": repeat_interval,
             "INFO_GROUP_WAIT": info_group_wait,
+            "STORM_GROUP_WAIT": storm_group_wait,
+            "STORM_GROUP_INTERVAL": storm_group_interval,
         },
     )
 

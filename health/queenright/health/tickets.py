@@ -159,6 +159,8 @@ class EscalationTicket(WorkerFacts):
 
     trace_id: str = ""
     span_id: str = ""
+    storm_id: str = ""
+    """The storm in which it was opened, empty if in none; it never changes."""
 
     @property
     def live(self) -> bool:
