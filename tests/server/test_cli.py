@@ -73,6 +73,18 @@ def test_evaluate_of_a_file_that_is_not_there_is_misuse(tmp_path: Path) -> None:
         ["evaluate"],
         ["tickets"],
         ["list"],
+        ["nudge"],
+        ["terminate"],
+        ["recover"],
+        ["recoveries"],
+        ["interventions"],
+        ["stop-acting"],
+        ["escalations"],
+        ["escalations", "list"],
+        ["escalations", "decide"],
+        ["breakers"],
+        ["breakers", "list"],
+        ["breakers", "reset"],
         ["audit", "verify"],
         ["config", "check"],
         ["config", "show"],
@@ -115,7 +127,7 @@ def test_commands_import_what_they_need_when_they_run(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
 
-    assert sorted(done.stdout.split()) == ["queenright.cli", "queenright.cli.main"]
+    assert sorted(done.stdout.split()) == ["queenright.cli", "queenright.cli.acting", "queenright.cli.main"]
 
 
 def test_run_shows_what_an_agent_does_and_what_came_of_it(tmp_path: Path) -> None:

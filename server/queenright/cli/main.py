@@ -12,6 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
+from queenright.cli import acting
+
 app = typer.Typer(
     name="queenright",
     help="Health monitoring for fleets of AI agents.",
@@ -23,6 +25,7 @@ audit = typer.Typer(help="The event log, and whether anyone has changed it.", no
 config = typer.Typer(help="The settings.", no_args_is_help=True)
 app.add_typer(audit, name="audit")
 app.add_typer(config, name="config")
+acting.register(app)
 
 
 def _path(text: str) -> Path:

@@ -23,6 +23,7 @@ _STYLE = {
     "ticket": "dark_orange",
     "queen": "magenta",
     "page": "bold red",
+    "act": "gold1",
 }
 _REFRESH = 0.5
 

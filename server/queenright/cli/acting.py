@@ -1,0 +1,281 @@
+"""Commands that act on workers through a running service, and show what was done."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Url = Annotated[str, typer.Option(help="Where the service is.")]
+By = Annotated[str, typer.Option(help="Who asks; it is kept in the audit trail. You, without.")]
+Session = Annotated[
+    str | None, typer.Option("--session", metavar="ID", help="Which session; the one at work, without.")
+]
+Agent = Annotated[str, typer.Argument(help="The worker, as `queenright list` shows it.")]
+Reason = Annotated[str, typer.Option(help="Why; it is kept in the audit trail.")]
+Many = Annotated[int, typer.Option("--limit", min=1, max=1000, help="So many at most, the newest.")]
+
+LOCAL = "http://127.0.0.1:8420"
+_WHO = os.environ.get("USER") or "operator"
+
+escalations = typer.Typer(help="Questions to the orchestrator, and their answers.")
+breakers = typer.Typer(help="Circuit breakers of workers' calls.")
+
+
+class Decision(StrEnum):
+    """What can be decided about a worker."""
+
+    MORE_TIME = "more_time"
+    HAND_OFF = "hand_off"
+    TERMINATE = "terminate"
+
+
+class Switch(StrEnum):
+    """How the emergency stop is set."""
+
+    ON = "on"
+    OFF = "off"
+
+
+def register(app: typer.Typer) -> None:
+    """Give the command line these commands."""
+    app.command(epilog='Example: queenright nudge researcher --message "Write down what blocks you."')(nudge)
+    app.command(epilog='Example: queenright terminate researcher --reason "it deletes files"')(terminate)
+    app.command(epilog="Example: queenright recover session_20260124_researcher")(recover)
+    app.command(epilog="Example: queenright recoveries --json")(recoveries)
+    app.command(epilog="Example: queenright interventions --agent researcher")(interventions)
+    app.command(epilog='Example: queenright stop-acting on --reason "provider is down"')(stop_acting)
+    app.add_typer(escalations, name="escalations")
+    app.add_typer(breakers, name="breakers")
+
+
+def nudge(
+    agent: Agent,
+    message: Annotated[str | None, typer.Option(help="What it is told; the usual reminder, without.")] = None,
+    session: Session = None,
+    by: By = _WHO,
+    as_json: Json = False,
+    url: Url = LOCAL,
+) -> None:
+    """Put a message into a worker's context. Exit code 1 if it does not get there."""
+    body = {"message": message, "session_id": session, "by": by}
+    done = _do(url, f"/api/agents/{_segment(agent)}/nudge", body)
+    words = {"done": "It is in its context.", "queued": "It waits for the worker to fetch it."}
+    _tell(done, as_json, words.get(done["outcome"]) or _became(done))
+    raise typer.Exit(0 if done["delivered"] else 1)
+
+
+def terminate(
+    agent: Agent,
+    reason: Reason,
+    session: Session = None,
+    by: By = _WHO,
+    as_json: Json = False,
+    url: Url = LOCAL,
+) -> None:
+    """Stop a worker: its state is saved, and it is not brought back by itself. Exit code 1 if it goes on."""
+    body = {"reason": reason, "session_id": session, "by": by}
+    done = _do(url, f"/api/agents/{_segment(agent)}/terminate", body)
+    saved = f" Its state is in {done['checkpoint_id']}." if done["checkpoint_id"] else ""
+    _tell(done, as_json, f"It has stopped.{saved}" if done["terminated"] else _became(done))
+    raise typer.Exit(0 if done["terminated"] else 1)
+
+
+def recover(
+    task: Annotated[str, typer.Argument(help="The task; a session's id where it has no name of its own.")],
+    by: By = _WHO,
+    as_json: Json = False,
+    url: Url = LOCAL,
+) -> None:
+    """Bring a task back from its last valid checkpoint, within the limits. Exit code 1 if it is refused."""
+    done = _do(url, "/api/recoveries", {"task_id": task, "by": by})
+    wait = max(0.0, (done.get("not_before") or 0.0) - time.time())
+    when = f" in {wait:.0f} s" if wait >= 1 else ""
+    words = f"Attempt {done.get('attempt')} begins{when}." if done["accepted"] else f"No: {done['reason']}"
+    _tell(done, as_json, words)
+    raise typer.Exit(0 if done["accepted"] else 1)
+
+
+def recoveries(as_json: Json = False, limit: Many = 20, url: Url = LOCAL) -> None:
+    """List recoveries, newest first."""
+    found = _ask(url, f"/api/recoveries?limit={limit}")["recoveries"]
+    lines = [
+        f"{_clock(r['created_at'])}  {r['status']:<12} {r['agent_id']:<24} attempt {r['attempt']}  "
+        f"{r['task_id']}  {r.get('reason') or ''}"
+        for r in found
+    ]
+    _list(found, as_json, lines, "No recoveries.")
+
+
+def interventions(
+    agent: Annotated[str | None, typer.Option(help="Of this worker only.")] = None,
+    as_json: Json = False,
+    limit: Many = 20,
+    url: Url = LOCAL,
+) -> None:
+    """List what was done to workers, refused, or would have been done; newest first."""
+    of = f"&agent_id={_segment(agent)}" if agent else ""
+    found = _ask(url, f"/api/interventions?limit={limit}{of}")["interventions"]
+    lines = [
+        f"{_clock(i['created_at'])}  {i['kind']:<9} {i['outcome']:<12} {i['agent_id']:<24} by {i['by']}: "
+        f"{_short(i['detail'] or i['reason'])}"
+        for i in found
+    ]
+    _list(found, as_json, lines, "No interventions.")
+
+
+def stop_acting(
+    switch: Annotated[Switch, typer.Argument(help="on: freeze all acting; off: let it go on.")],
+    reason: Annotated[str, typer.Option(help="Why; it is kept in the audit trail. Needed for on.")] = "",
+    by: By = _WHO,
+    as_json: Json = False,
+    url: Url = LOCAL,
+) -> None:
+    """The emergency stop: nothing is done to any worker. Detecting, judging and paging go on."""
+    if switch is Switch.ON and not reason.strip():
+        raise typer.BadParameter("say with --reason why nothing may be done to any worker")
+    body = {"on": switch is Switch.ON, "reason": reason.strip() or "released", "by": by}
+    state = _do(url, "/api/emergency-stop", body, method="PUT")
+    _tell(state, as_json, "Acting is frozen." if state["on"] else "Acting goes on; every wait begins anew.")
+
+
+@escalations.callback(invoke_without_command=True, epilog="Example: queenright escalations list --json")
+def escalations_(context: typer.Context) -> None:
+    """Questions to the orchestrator, and their answers."""
+    if context.invoked_subcommand is None:
+        list_escalations()
+
+
+@escalations.command("list", epilog="Example: queenright escalations list --all")
+def list_escalations(
+    all_: Annotated[bool, typer.Option("--all", help="Those with an answer too.")] = False,
+    as_json: Json = False,
+    limit: Many = 20,
+    url: Url = LOCAL,
+) -> None:
+    """List escalations that wait for a decision."""
+    only = "" if all_ else "&open=true"
+    found = _ask(url, f"/api/escalations?limit={limit}{only}")["escalations"]
+    lines = []
+    for e in found:
+        left = max(0.0, e["deadline"] - time.time()) / 60
+        state = f"{left:.0f} min left" if e["status"] == "pending" else e["decision"] or e["status"]
+        lines.append(f"{e['escalation_id']}  {state:<12} {e['agent_id']:<24} {_short(e['reason'])}")
+    _list(found, as_json, lines, "No escalations." if all_ else "Nothing waits for a decision.")
+
+
+@escalations.command("decide", epilog="Example: queenright escalations decide 01J... more_time --minutes 30")
+def decide(
+    escalation: Annotated[str, typer.Argument(help="Its id.")],
+    decision: Annotated[Decision, typer.Argument(help="What is to become of the worker.")],
+    reason: Annotated[str, typer.Option(help="Why; it is kept in the audit trail.")] = "",
+    minutes: Annotated[
+        float | None, typer.Option(min=0.1, max=10_080, help="How much more time; by settings, without.")
+    ] = None,
+    by: By = _WHO,
+    as_json: Json = False,
+    url: Url = LOCAL,
+) -> None:
+    """Answer an escalation."""
+    if minutes is not None and decision is not Decision.MORE_TIME:
+        raise typer.BadParameter(f"--minutes is for more_time, not for {decision.value}")
+    body = {
+        "decision": decision.value,
+        "reason": reason,
+        "by": by,
+        "more_time_seconds": minutes * 60 if minutes is not None else None,
+    }
+    done = _do(url, f"/api/escalations/{_segment(escalation)}/decision", body)
+    _tell(done, as_json, f"{done['agent_id']}: {decision.value.replace('_', ' ')}.")
+
+
+@breakers.callback(invoke_without_command=True, epilog="Example: queenright breakers list --json")
+def breakers_(context: typer.Context) -> None:
+    """Circuit breakers of workers' calls."""
+    if context.invoked_subcommand is None:
+        list_breakers()
+
+
+@breakers.command("list", epilog="Example: queenright breakers list --open")
+def list_breakers(
+    only_open: Annotated[bool, typer.Option("--open", help="Only those that are not closed.")] = False,
+    as_json: Json = False,
+    url: Url = LOCAL,
+) -> None:
+    """List circuit breakers, those that are not closed first."""
+    found = _ask(url, "/api/breakers")["breakers"]
+    if only_open:
+        found = [b for b in found if b["state"] != "closed"]
+    lines = []
+    for b in found:
+        left = max(0.0, b["half_open_at"] - time.time()) if b["half_open_at"] else 0.0
+        when = f"half open in {left:.0f} s  " if b["state"] == "open" else ""
+        count = f"{b['failures']}/{b['threshold']}"
+        lines.append(f"{b['state']:<10} {count:>6}  {b['name']:<40} {when}{_short(b['reason'])}")
+    _list(found, as_json, lines, "No circuit breaker is open." if only_open else "No circuit breakers.")
+
+
+@breakers.command("reset", epilog="Example: queenright breakers reset tool_execution:researcher:search")
+def reset(
+    name: Annotated[str, typer.Argument(help="Its name, as `queenright breakers list` shows it.")],
+    by: By = _WHO,
+    as_json: Json = False,
+    url: Url = LOCAL,
+) -> None:
+    """Close a circuit breaker by hand; the next calls pass."""
+    done = _do(url, f"/api/breakers/{_segment(name)}/reset", {"by": by})
+    _tell(done, as_json, f"{done['name']} is {done['state']}.")
+
+
+def _ask(url: str, path: str) -> dict[str, Any]:
+    from queenright.cli.ask import ask
+
+    return ask(url, path)
+
+
+def _do(url: str, path: str, body: Mapping[str, Any], *, method: str = "POST") -> dict[str, Any]:
+    from queenright.cli.ask import ask
+
+    return ask(url, path, method=method, body=body)
+
+
+def _segment(name: str) -> str:
+    from queenright.cli.ask import segment
+
+    if not name.strip():
+        # A script's unset variable; the path would be another one without it.
+        raise typer.BadParameter("the name is empty")
+    return segment(name)
+
+
+def _tell(done: Mapping[str, Any], as_json: bool, words: str) -> None:
+    typer.echo(json.dumps(done, indent=2) if as_json else words)
+
+
+def _list(found: Sequence[Any], as_json: bool, lines: Sequence[str], none: str) -> None:
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+        return
+    for line in lines or [none]:
+        typer.echo(line.rstrip())
+
+
+def _became(done: Mapping[str, Any]) -> str:
+    if done["outcome"] == "dry_run":
+        return "Dry run: it is written down, and nothing was done."
+    return f"{done['outcome'].capitalize()}: {done['detail']}"
+
+
+def _clock(moment: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= 100 else f"{line[:99]}…"
