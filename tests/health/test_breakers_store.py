@@ -1,0 +1,235 @@
+"""Breakers in the store: what changed is durable with its event, and a restart changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, insert, select
+
+from queenright.health.breakers import BreakerState, BreakerStore, CircuitOpen
+from queenright.health.event_log import read_events, verify
+from queenright.health.settings import CircuitBreakers
+from queenright.health.store import Store
+from queenright.health.tables import BREAKERS
+from queenright.runtime.events import AgentEvent, EventType
+from tests.databases import change
+from tests.runtime.conftest import FakeTime
+
+CLOSED, OPEN, HALF_OPEN = BreakerState
+SEARCH = ("tool_execution", "bee", "search")
+NAME = "tool_execution:bee:search"
+
+
+class Hive:
+    """A service with breakers on a database; it can be started again, after any time."""
+
+    def __init__(self, url: str, time: FakeTime) -> None:
+        self.url, self.time = url, time
+        self.wall_jump = 0.0
+        self.published: list[AgentEvent] = []
+
+    async def start(self, **settings: Any) -> None:
+        self.store = Store.open(self.url)
+        # Another process, another monotonic clock.
+        booted = self.time.now - 7.0
+        self.breakers = BreakerStore(
+            self.store,
+            settings=CircuitBreakers.model_validate(settings),
+            clock=lambda: self.time.now + self.wall_jump,
+            monotonic=lambda: self.time.now - booted,
+            publish=lambda *events: self.published.extend(events),
+            sleep=self.time.sleep,
+        )
+        await self.breakers.load()
+        self.registry = self.breakers.registry
+
+    async def stop(self) -> None:
+        await self.breakers.close()
+        await self.store.close()
+
+    async def trip(self, *words: str) -> None:
+        while (breaker := self.registry.get(*(words or SEARCH))).state is not OPEN:
+            breaker.admit().failed(OSError("no route"))
+        await self.settled()
+
+    async def settled(self) -> None:
+        await asyncio.sleep(0)
+        await self.breakers.flush()
+
+    async def rows(self) -> dict[str, str]:
+        query = select(BREAKERS.c.name, BREAKERS.c.state)
+        return {row.name: row.state for row in await self.store.read(lambda conn: conn.execute(query).all())}
+
+    async def logged(self) -> list[AgentEvent]:
+        types = [EventType.CIRCUIT_BREAKER_STATE_CHANGED]
+        return [event for _, event in await self.store.read(lambda conn: read_events(conn, types=types))]
+
+
+@pytest.fixture
+async def hive(database_url: str) -> AsyncIterator[Hive]:
+    hive = Hive(database_url, FakeTime())
+    await hive.start()
+    yield hive
+    await hive.stop()
+
+
+async def test_a_change_is_a_row_and_an_event_and_is_told_when_both_are_durable(hive: Hive) -> None:
+    await hive.trip()
+
+    assert await hive.rows() == {NAME: "open"}
+    [event] = await hive.logged()
+    assert hive.published == [event]
+    assert (event.agent_id, event.session_id, event.time) == ("bee", "", hive.time.now)
+    assert event.data == {
+        "name": NAME,
+        "kind": "tool_execution",
+        "from": "closed",
+        "to": "open",
+        "reason": "3 failures in a row, the last: OSError: no route",
+        "failures": 3,
+    }
+    assert (await hive.store.read(verify)).ok
+
+
+async def test_a_breaker_that_closes_leaves_no_row(hive: Hive) -> None:
+    await hive.trip()
+    await hive.time.advance(60)
+
+    hive.registry.get(*SEARCH).admit().succeeded()
+    await hive.settled()
+
+    assert await hive.rows() == {}
+    assert [event.data["to"] for event in await hive.logged()] == ["open", "half_open", "closed"]
+
+
+@pytest.mark.parametrize(("jump", "left"), [(0.0, 40.0), (-1e6, 60.0), (1e6, 0.0)])
+async def test_a_restart_keeps_an_open_breaker_open_for_the_rest_of_its_time(
+    hive: Hive, jump: float, left: float
+) -> None:
+    """However the wall clock is set meanwhile: never for longer than one time-out."""
+    await hive.trip()
+    await hive.stop()
+    await hive.time.advance(20)
+    hive.wall_jump = jump
+
+    await hive.start()
+
+    status = hive.registry.status(NAME)
+    assert (status.state, status.failures, status.agent_id, status.target) == (OPEN, 3, "bee", "search")
+    assert status.half_open_at == pytest.approx(hive.time.now + jump + left)
+    assert hive.registry.next_deadline() == pytest.approx(left)
+    if left:
+        with pytest.raises(CircuitOpen, match="no route"):
+            hive.registry.get(*SEARCH).admit()
+        await hive.time.advance(left)
+    hive.registry.get(*SEARCH).admit().succeeded()
+    await hive.settled()
+    assert await hive.rows() == {}
+
+
+async def test_one_that_was_half_open_admits_a_probe_after_a_restart(hive: Hive) -> None:
+    await hive.trip()
+    await hive.time.advance(60)
+    hive.registry.get(*SEARCH).admit()  # nobody will hear of it
+    await hive.settled()
+    await hive.stop()
+
+    await hive.start()
+
+    assert hive.registry.status(NAME).state is HALF_OPEN
+    hive.registry.get(*SEARCH).admit()
+    with pytest.raises(CircuitOpen):
+        hive.registry.get(*SEARCH).admit()
+
+
+async def test_changes_made_in_threads_are_written_too(hive: Hive) -> None:
+    def work(n: int) -> None:
+        for _ in range(3):
+            hive.registry.get("recovery", f"bee{n}").admit().failed("x")
+
+    await asyncio.gather(*(asyncio.to_thread(work, n) for n in range(20)))
+    await hive.settled()
+
+    assert await hive.rows() == {f"recovery:bee{n}": "open" for n in range(20)}
+    assert len(hive.published) == 20
+
+
+async def test_b73_an_operator_s_reset_is_durable(hive: Hive) -> None:
+    """B73: a breaker that was reset by hand is closed after a restart too, and the log says by whom."""
+    await hive.trip()
+
+    hive.registry.reset(NAME, "anna")
+    await hive.settled()
+    await hive.stop()
+    await hive.start()
+
+    assert hive.registry.all() == []
+    assert (await hive.logged())[-1].data["reason"] == "reset by anna"
+
+
+async def test_one_that_nobody_calls_is_half_open_when_its_time_is_over(hive: Hive) -> None:
+    waking = asyncio.create_task(hive.breakers.run())
+    await hive.trip()
+
+    await hive.time.advance(59)
+    assert hive.registry.status(NAME).state is OPEN
+    await hive.time.advance(2)
+    await hive.settled()
+
+    assert await hive.rows() == {NAME: "half_open"}
+    waking.cancel()
+    await asyncio.wait([waking])
+
+
+async def test_b76_while_the_database_refuses_breakers_work_and_all_is_written_afterwards(
+    hive: Hive, caplog: pytest.LogCaptureFixture
+) -> None:
+    """B76: a store that is away for an hour holds up no call, and loses no change."""
+    change(hive.url, "ALTER TABLE breakers RENAME TO away")
+    for n in range(5):
+        for _ in range(3):
+            hive.registry.get("recovery", f"bee{n}").admit().failed("x")
+    for _ in range(120):
+        await hive.time.advance(30)
+        while hive.store.depth:
+            await asyncio.to_thread(lambda: None)
+    assert hive.published == []
+    assert caplog.text.count("changes of circuit breakers wait to be written") == 1
+
+    change(hive.url, "ALTER TABLE away RENAME TO breakers")
+    await hive.time.advance(30)
+    await hive.settled()
+
+    assert await hive.rows() == {f"recovery:bee{n}": "open" for n in range(5)}
+    assert [event.agent_id for event in hive.published] == [f"bee{n}" for n in range(5)]
+
+
+async def test_closing_writes_what_waits(hive: Hive) -> None:
+    for _ in range(3):
+        hive.registry.get(*SEARCH).admit().failed("x")
+
+    await hive.breakers.close()
+
+    assert await hive.rows() == {NAME: "open"}
+    assert len(hive.published) == 1
+
+
+async def test_a_row_that_is_none_is_passed_over(hive: Hive, caplog: pytest.LogCaptureFixture) -> None:
+    bodies = ["nonsense", "{}", "[]", json.dumps({"name": "x", "state": "ajar"})]
+
+    def work(conn: Connection) -> None:
+        for n, body in enumerate(bodies):
+            conn.execute(insert(BREAKERS).values(name=f"b{n}", state="open", updated_at=1.0, body=body))
+
+    await hive.store.transact(work)
+    await hive.trip()
+    await hive.stop()
+
+    await hive.start()
+
+    assert [status.name for status in hive.registry.all()] == [NAME]
+    assert caplog.text.count("cannot be read, and begins as new") == 4
