@@ -195,10 +195,10 @@ def test_parallel_equal_calls_of_one_turn_count_once() -> None:
     for turn in (1, 2):
         for _ in range(10):
             script.call(turn=turn, outcome="error", error_type="Timeout")
-    assert script.kinds() == set()
+    assert script.kinds() == {FindingKind.ERROR_RATE}
     script.call(turn=3, outcome="error", error_type="Timeout")
 
-    assert script.kinds() == {LOOP}
+    assert script.kinds() == {LOOP, FindingKind.ERROR_RATE}
 
 
 def test_an_edit_test_cycle_is_no_loop() -> None:
@@ -208,7 +208,8 @@ def test_an_edit_test_cycle_is_no_loop() -> None:
         script.call("edit", args=f"patch {n}", result="ok")
         script.call("test", args="pytest", result=f"{n} failed", outcome="error", error_type="TestsFailed")
 
-    assert script.kinds() == set()
+    assert script.kinds() == {FindingKind.ERROR_RATE}
+    assert script.state is HealthState.DEGRADED
 
 
 def test_a_run_of_llm_errors_is_the_providers_failure() -> None:

@@ -100,6 +100,26 @@ def overdue_tool(v: VitalSigns) -> OpenTool | None:
     return tool
 
 
+def no_tokens_from(v: VitalSigns) -> float | None:
+    """
+    Return since when no tokens have been used.
+
+    None for a worker that reports none, that has a tool running, or that may be silent.
+    The time that tools ran is taken out.
+    """
+    if may_be_silent(v) or v.tokens_from is None or v.open_tools:
+        return None
+    return max(v.tokens_from, v.clock_base)
+
+
+def unchanged_from(v: VitalSigns, settings: HealthSettings) -> float | None:
+    """Return since when the worker reports the same output; None before it has done so often enough."""
+    output = v.output
+    if output is None or output.reports < settings.health_check.output_unchanged_reports or may_be_silent(v):
+        return None
+    return max(output.since, v.clock_base)
+
+
 def grace_until(v: VitalSigns, settings: HealthSettings) -> float:
     """Return until when the incarnation gets no ticket."""
     return v.incarnation_started + settings.judge.start_grace_seconds
@@ -124,6 +144,14 @@ def moments(v: VitalSigns, settings: HealthSettings) -> Iterator[float]:
     calls = no_tool_call_from(v)
     if calls is not None:
         yield calls + settings.health_check.no_tool_call_seconds
+    tokens = no_tokens_from(v)
+    if tokens is not None:
+        yield tokens + settings.health_check.no_tokens_seconds
+        if v.last_progress is not None and v.last_progress > tokens:
+            yield v.last_progress + settings.health_check.no_tokens_seconds
+    output = unchanged_from(v, settings)
+    if output is not None:
+        yield output + settings.health_check.output_unchanged_seconds
 
 
 def shortest_limit(settings: HealthSettings) -> float:
@@ -137,4 +165,6 @@ def shortest_limit(settings: HealthSettings) -> float:
         check.checkpoint_degraded_seconds,
         check.checkpoint_stale_threshold_seconds,
         check.no_tool_call_seconds,
+        check.no_tokens_seconds,
+        check.output_unchanged_seconds,
     )

@@ -13,40 +13,39 @@ from dataclasses import replace
 from typing import Final
 
 from queenright.health.calls import Repeat
-from queenright.health.deadlines import (
-    checkpoint_from,
-    grace_until,
-    heartbeat_due,
-    no_tool_call_from,
-    overdue_tool,
-    stall_clock,
-)
+from queenright.health.deadlines import grace_until
 from queenright.health.findings import Finding, FindingKind, Severity
 from queenright.health.settings import HealthSettings
+from queenright.health.silence import (
+    detect_checkpoint_stale,
+    detect_heartbeat_missing,
+    detect_no_tokens,
+    detect_no_tool_calls,
+    detect_output_unchanged,
+    detect_stall,
+    detect_tool_timeout,
+)
 from queenright.health.vitals import VitalSigns
-from queenright.instrumentation.names import Phase
 
 Detector = Callable[[VitalSigns, HealthSettings, float], Finding | None]
-
-_DOING: Final = {
-    Phase.IDLE: "between steps",
-    Phase.LLM: "in an LLM call",
-    Phase.TOOL: "in a tool call",
-    Phase.UNKNOWN: "in an unknown phase",
-}
 
 
 def detect(v: VitalSigns, settings: HealthSettings, now: float) -> list[Finding]:
     """
     Return everything there is to say about a worker at ``now``, at most one finding a kind.
 
-    In the start grace of an incarnation findings are shown, and none is a reason for a ticket.
+    In the start grace of an incarnation findings are shown, and none is a reason for a ticket: but for a
+    failed recovery, which is about what was before. Of a session that is over only that is left to say.
     """
     if v.ended_at is not None:
-        return []
+        failed = detect_recovery_failed(v, settings, now)
+        return [] if failed is None else [failed]
     found = [finding for detector in DETECTORS if (finding := detector(v, settings, now)) is not None]
     if found and now < grace_until(v, settings):
-        return [replace(finding, ticket=False) for finding in found]
+        return [
+            finding if finding.kind is FindingKind.RECOVERY_FAILED else replace(finding, ticket=False)
+            for finding in found
+        ]
     return found
 
 
@@ -60,8 +59,37 @@ def suspicious(v: VitalSigns, settings: HealthSettings) -> bool:
         or v.streak >= loops.error_streak
         or v.llm_errors >= loops.provider_failures
         or v.token_spike > 0.0
+        or v.error_rate_high
+        or (v.output is not None and v.output.reports >= settings.health_check.output_unchanged_reports)
         or v.consecutive_failures > settings.health_check.consecutive_failures
         or (v.calls is not None and v.calls.peak >= min(loops.consecutive, loops.cycles, loops.repeats))
+    )
+
+
+def detect_recovery_failed(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
+    """Find a worker that nobody brings back any more, until it has got further: a person must look."""
+    if not v.recovery_failed:
+        return None
+    return Finding(
+        kind=FindingKind.RECOVERY_FAILED,
+        severity=Severity.CRITICAL,
+        evidence=f"it could not be recovered: {v.recovery_failed}",
+        since=v.recovery_failed_at or v.last_activity,
+    )
+
+
+def detect_circuit_breaker_open(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
+    """Find circuit breakers of the worker that are not closed; the tool or the API behind them fails."""
+    names = v.open_breakers
+    if not names:
+        return None
+    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return Finding(
+        kind=FindingKind.CIRCUIT_BREAKER_OPEN,
+        severity=Severity.MEDIUM,
+        evidence=f"circuit breaker open: {shown}",
+        since=v.breakers_since,
+        ticket=False,
     )
 
 
@@ -184,79 +212,16 @@ def detect_zero_progress(v: VitalSigns, settings: HealthSettings, now: float) ->
     )
 
 
-def detect_stall(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
-    """Find a worker that does nothing for longer than its phase allows."""
-    clock = stall_clock(v, settings)
-    if clock is None or now < clock.due:
-        return None
-    silent = now - clock.since
-    where = _DOING[clock.phase]
-    if clock.tool is not None and clock.tool.tool:
-        declared = "" if clock.tool.timeout is None else f", which declared {_span(clock.tool.timeout)}"
-        where = f"in a call of {clock.tool.tool}{declared}"
-    ticket = now >= clock.ticket_due
-    return Finding(
-        kind=FindingKind.STALL,
-        severity=Severity.CRITICAL if ticket else Severity.MEDIUM,
-        evidence=f"nothing happened for {_span(silent)} {where}",
-        since=clock.since,
-        ticket=ticket,
-    )
-
-
-def detect_tool_timeout(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
-    """Find a call past the time that it declared, while the worker does other things."""
-    tool = overdue_tool(v)
-    if tool is None or tool.timeout is None or now < tool.started + tool.timeout:
+def detect_error_rate(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
+    """Find a worker too many of whose last calls and steps failed, of whatever kind."""
+    if not v.error_rate_high:
         return None
     return Finding(
-        kind=FindingKind.TOOL_TIMEOUT,
+        kind=FindingKind.ERROR_RATE,
         severity=Severity.LOW,
-        evidence=f"{tool.tool} declared {_span(tool.timeout)} and runs for {_span(now - tool.started)}",
-        since=tool.started + tool.timeout,
+        evidence=f"{v.error_share:.0%} of the last {v.outcomes} calls and steps failed",
+        since=v.error_rate_since,
         ticket=False,
-    )
-
-
-def detect_heartbeat_missing(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
-    """Find a process that no longer says it lives."""
-    due = heartbeat_due(v, settings)
-    if due is None or now < due:
-        return None
-    last = max(v.last_heartbeat or 0.0, v.last_activity)
-    return Finding(
-        kind=FindingKind.HEARTBEAT_MISSING,
-        severity=Severity.MEDIUM,
-        evidence=f"no heartbeat and no other sign of life for {_span(now - last)}",
-        since=last,
-    )
-
-
-def detect_checkpoint_stale(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
-    """Find a worker that makes checkpoints and has not made one for long."""
-    since, check = checkpoint_from(v), settings.health_check
-    if since is None or now < since + check.checkpoint_degraded_seconds:
-        return None
-    stale = now >= since + check.checkpoint_stale_threshold_seconds
-    return Finding(
-        kind=FindingKind.CHECKPOINT_STALE,
-        severity=Severity.MEDIUM if stale else Severity.LOW,
-        evidence=f"the last checkpoint is {_span(now - since)} old",
-        since=since,
-        ticket=stale,
-    )
-
-
-def detect_no_tool_calls(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
-    """Find a worker that has tools, goes on, and neither calls one nor gets further."""
-    since = no_tool_call_from(v)
-    if since is None or now < since + settings.health_check.no_tool_call_seconds:
-        return None
-    return Finding(
-        kind=FindingKind.NO_TOOL_CALLS,
-        severity=Severity.MEDIUM,
-        evidence=f"no tool call and no progress for {_span(now - since)}",
-        since=since,
     )
 
 
@@ -273,15 +238,10 @@ def detect_token_spike(v: VitalSigns, settings: HealthSettings, now: float) -> F
     )
 
 
-def _span(seconds: float) -> str:
-    """Return a time span as people say it."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
-
-
 DETECTORS: Final[tuple[Detector, ...]] = (
+    detect_recovery_failed,
     detect_provider_failure,
+    detect_circuit_breaker_open,
     detect_doom_loop,
     detect_error_streak,
     detect_retry_storm,
@@ -289,7 +249,10 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     detect_zero_progress,
     detect_no_tool_calls,
     detect_checkpoint_stale,
+    detect_no_tokens,
     detect_heartbeat_missing,
     detect_tool_timeout,
+    detect_error_rate,
+    detect_output_unchanged,
     detect_token_spike,
 )

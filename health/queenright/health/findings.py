@@ -14,7 +14,9 @@ WorkerKey = tuple[str, str]
 class FindingKind(StrEnum):
     """What a detector saw. The order is the order of cause: of two findings, the earlier names the ticket."""
 
+    RECOVERY_FAILED = "recovery_failed"
     PROVIDER_FAILURE = "provider_failure"
+    CIRCUIT_BREAKER_OPEN = "circuit_breaker_open"
     DOOM_LOOP = "doom_loop"
     ERROR_STREAK = "error_streak"
     RETRY_STORM = "retry_storm"
@@ -22,8 +24,11 @@ class FindingKind(StrEnum):
     ZERO_PROGRESS = "zero_progress"
     NO_TOOL_CALLS = "no_tool_calls"
     CHECKPOINT_STALE = "checkpoint_stale"
+    NO_TOKENS = "no_tokens"
     HEARTBEAT_MISSING = "heartbeat_missing"
     TOOL_TIMEOUT = "tool_timeout"
+    ERROR_RATE = "error_rate"
+    OUTPUT_UNCHANGED = "output_unchanged"
     TOKEN_SPIKE = "token_spike"
 
 

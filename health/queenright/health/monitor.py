@@ -18,9 +18,11 @@ from typing import Any, Final
 from queenright.health.deadlines import grace_until, moments, shortest_limit
 from queenright.health.detectors import detect, suspicious
 from queenright.health.findings import Finding, FindingKind, HealthState, WorkerKey, worst
+from queenright.health.fleet import Fleet, fleet_of
 from queenright.health.settings import HealthSettings
-from queenright.health.state import health_state
-from queenright.health.vitals import WORKER_EVENTS, VitalSigns
+from queenright.health.state import health_state, may_follow
+from queenright.health.vital_events import open_after
+from queenright.health.vitals import ABOUT_WORKERS, WORKER_EVENTS, VitalSigns
 from queenright.runtime.events import AgentEvent, EventType
 
 ENDED_KEPT: Final = 10_000
@@ -36,13 +38,21 @@ _MOVES_DEADLINE: Final = frozenset(
         EventType.CLIENT_INPUT_RECEIVED,
         EventType.EXECUTION_RESUMED,
         EventType.EXECUTION_STARTED,
+        EventType.OUTPUT_REPORTED,
         EventType.WORKER_WAITING,
     }
 )
 # Only after these can a detector that counts have more to say.
 _COUNTED: Final = frozenset(
-    {EventType.STEP_COMPLETED, EventType.LLM_CALL_COMPLETED, EventType.TOOL_CALL_COMPLETED}
+    {
+        EventType.STEP_COMPLETED,
+        EventType.LLM_CALL_COMPLETED,
+        EventType.TOOL_CALL_COMPLETED,
+        EventType.OUTPUT_REPORTED,
+    }
 )
+_TOOLS: Final = frozenset({EventType.TOOL_CALL_STARTED, EventType.TOOL_CALL_COMPLETED})
+_HEALTHY: Final = HealthState.HEALTHY  # looked up for every event
 _SILENCE: Final = frozenset(
     {
         FindingKind.STALL,
@@ -50,7 +60,13 @@ _SILENCE: Final = frozenset(
         FindingKind.HEARTBEAT_MISSING,
         FindingKind.CHECKPOINT_STALE,
         FindingKind.NO_TOOL_CALLS,
+        FindingKind.NO_TOKENS,
+        FindingKind.OUTPUT_UNCHANGED,
     }
+)
+# What is told about a worker that is not known makes it known only after these: it is over, or begins.
+_INTRODUCES: Final = frozenset(
+    {EventType.AGENT_TERMINATED, EventType.RECOVERY_FAILED, EventType.RECOVERY_COMPLETED}
 )
 
 
@@ -65,11 +81,26 @@ class WorkerHealth:
     reason: str
     deadline: float | None = None
     """The one entry of this worker in the heap that counts."""
+    life: int = 1
+    """In which of its lives (``VitalSigns.lives``) the state was last changed."""
 
     @property
     def key(self) -> WorkerKey:
         """Agent and session."""
         return (self.vitals.agent_id, self.vitals.session_id)
+
+
+@dataclass(frozen=True, slots=True)
+class SweepPart:
+    """What one part of a sweep came to."""
+
+    looked: int
+    """How many workers it really looked at."""
+    done: bool
+    """Whether that was the last part."""
+    said: list[AgentEvent]
+    faults: list[str]
+    """A line for each worker that could not be looked at: a fault of ours, and no reason to skip the rest."""
 
 
 class HealthMonitor:
@@ -87,10 +118,13 @@ class HealthMonitor:
         self._on_delay = on_delay
         self._tolerance = settings.clock_tolerance_seconds
         self._shortest = shortest_limit(settings)
+        self._no_tokens = settings.health_check.no_tokens_seconds
         self._workers: dict[WorkerKey, WorkerHealth] = {}
         self._sessions: dict[str, list[str]] = {}
         self._heap: list[tuple[float, WorkerKey]] = []
-        self._ended: deque[tuple[float, WorkerKey]] = deque()
+        self._ended: deque[tuple[float, float, WorkerKey]] = deque()
+        self._breakers: dict[str, tuple[str, ...]] = {}
+        self._unswept: list[WorkerKey] | None = None
         self._now = 0.0
 
     # -- time and events ----------------------------------------------------------------------------
@@ -102,7 +136,8 @@ class HealthMonitor:
         The event is timed by its author's clock if that is within the tolerance before ``now``,
         else by its arrival. Events that are not a worker's are ignored, our own among them.
         """
-        if event.type not in WORKER_EVENTS or not event.agent_id:
+        kind = event.type
+        if (kind not in WORKER_EVENTS and kind not in ABOUT_WORKERS) or not event.agent_id:
             return []
         at = event.time
         if at > now or at < now - self._tolerance:
@@ -111,9 +146,12 @@ class HealthMonitor:
             self._now = now
         if self._ended:
             self._forget_ended(now)
+        if kind not in WORKER_EVENTS:
+            return self._told(event, at, now)
         key = (event.agent_id, event.session_id)
         worker = self._workers.get(key)
         said: list[AgentEvent] = []
+        new = worker is None
         if worker is None:
             worker = self._welcome(key, at)
         elif worker.deadline is not None and worker.deadline <= at:
@@ -126,17 +164,18 @@ class HealthMonitor:
         if (
             deadline is None
             or deadline > v.last_activity + self._shortest
-            or event.type in _MOVES_DEADLINE
-            or (event.type is EventType.TOOL_CALL_STARTED and event.data.get("timeout") is not None)
+            or kind in _MOVES_DEADLINE
+            or (kind in _TOOLS and self._is_sooner(v, event, deadline))
         ):
             self._schedule(worker, at)
         if v.ended_at is not None and v.ended_at != was_over:
-            self._ended.append((v.ended_at, worker.key))
-            said += self._examine(worker, at, now, now - at)
+            said += self._over(worker, at, now)
         elif (
             worker.findings
-            or worker.state is not HealthState.HEALTHY
-            or (event.type in _COUNTED and suspicious(v, self.settings))
+            or worker.state is not _HEALTHY
+            or (kind in _COUNTED and suspicious(v, self.settings))
+            or (new and v.open_breakers)
+            or (v.heartbeat_late and kind in _MOVES_DEADLINE)
         ):
             said += self._examine(worker, at, now, now - at)
             if worker.findings and grace_until(v, self.settings) > at:
@@ -157,14 +196,37 @@ class HealthMonitor:
         self._forget_ended(now)
         return said
 
-    def sweep(self, now: float) -> tuple[int, list[AgentEvent]]:
-        """Look at everybody, the safety net below the deadlines; return how many, and what to say."""
+    def sweep_part(self, now: float, limit: int) -> SweepPart:
+        """
+        Look at the next ``limit`` workers, the safety net below the deadlines.
+
+        A sweep is as many parts as it takes, over those who were there at its first; whoever calls lets
+        others have the loop between two parts.
+        """
         if now > self._now:
             self._now = now
-        said: list[AgentEvent] = []
-        for worker in list(self._workers.values()):
-            said += self._look(worker, now, now)
-        return len(self._workers), said
+        if self._unswept is None:
+            self._unswept = list(self._workers)
+        left, said, faults, looked = self._unswept, list[AgentEvent](), list[str](), 0
+        for key in left[-limit:]:
+            worker = self._workers.get(key)
+            if worker is None:
+                continue
+            try:
+                said += self._look(worker, now, now)
+                looked += 1
+            except Exception as error:
+                faults.append(f"worker {key[0]!r}, session {key[1]!r} cannot be looked at: {error!r}")
+        del left[-limit:]
+        if not left:
+            self._unswept = None
+        return SweepPart(looked, not left, said, faults)
+
+    def sweep(self, now: float) -> tuple[int, list[AgentEvent]]:
+        """Look at everybody at once; return how many were really looked at, and what to say."""
+        self._unswept = None
+        part = self.sweep_part(now, max(1, len(self._workers)))
+        return part.looked, part.said
 
     def next_deadline(self) -> float | None:
         """Return when ``advance`` has something to do at the earliest; None if time alone changes nobody."""
@@ -215,6 +277,10 @@ class HealthMonitor:
         known = [self._workers[agent_id, session] for session in self._sessions.get(agent_id, ())]
         return max(known, key=lambda w: (not w.vitals.ended, w.vitals.last_event), default=None)
 
+    def aggregate(self) -> Fleet:
+        """Return how many workers are how, in one pass."""
+        return fleet_of(self._workers.values())
+
     def forget(self, key: WorkerKey) -> None:
         """Drop a worker, if it is known."""
         if self._workers.pop(key, None) is None:
@@ -225,7 +291,9 @@ class HealthMonitor:
             del self._sessions[key[0]]
 
     def _welcome(self, key: WorkerKey, at: float) -> WorkerHealth:
-        vitals = VitalSigns(*key, at, self.settings.loops)
+        vitals = VitalSigns(*key, at, self.settings.loops, self.settings)
+        if self._breakers:
+            vitals.open_breakers = self._breakers.get(vitals.agent_id, ())
         worker = WorkerHealth(vitals, (), HealthState.HEALTHY, at, "first seen")
         self._workers[worker.key] = worker
         self._sessions.setdefault(vitals.agent_id, []).append(vitals.session_id)
@@ -234,10 +302,56 @@ class HealthMonitor:
     def _forget_ended(self, now: float) -> None:
         ended = self._ended
         while ended and (len(ended) > ENDED_KEPT or ended[0][0] + ENDED_KEPT_SECONDS <= now):
-            at, key = ended.popleft()
+            since, ended_at, key = ended.popleft()
             worker = self._workers.get(key)
-            if worker is not None and worker.vitals.ended_at == at:
+            if worker is None or worker.vitals.ended_at != ended_at:
+                continue
+            if worker.findings and since + ENDED_KEPT_SECONDS <= now and len(ended) < ENDED_KEPT:
+                ended.append((now, ended_at, key))  # its ticket is open: somebody will want to see it
+            else:
                 self.forget(key)
+
+    # -- what others did to a worker ----------------------------------------------------------------
+
+    def _told(self, event: AgentEvent, at: float, now: float) -> list[AgentEvent]:
+        """Take note of what the health layer did: no sign of life, so it moves no clock."""
+        said: list[AgentEvent] = []
+        for worker in self._concerned(event, at):
+            was_over = worker.vitals.ended_at
+            if worker.deadline is not None and worker.deadline <= at:
+                said += self._look(worker, at, now)
+            worker.vitals.apply(event, at)
+            over = worker.vitals.ended_at
+            if over is not None and over != was_over:
+                said += self._over(worker, at, now)
+                continue
+            said += self._examine(worker, at, now, now - at)
+            self._schedule(worker, at)
+        return said
+
+    def _concerned(self, event: AgentEvent, at: float) -> list[WorkerHealth]:
+        agent, session = event.agent_id, event.session_id
+        if event.type is EventType.CIRCUIT_BREAKER_STATE_CHANGED:
+            # Breakers are an agent's: all of its sessions run into it, those to come too.
+            if still := open_after(self._breakers.get(agent, ()), event.data):
+                self._breakers[agent] = still
+            else:
+                self._breakers.pop(agent, None)
+            known = [self._workers[agent, session] for session in self._sessions.get(agent, ())]
+            return [worker for worker in known if worker.vitals.ended_at is None]
+        if event.type is EventType.RECOVERY_COMPLETED:
+            agent = str(event.data.get("new_agent_id") or agent)
+            session = str(event.data.get("new_session_id") or session)
+        worker = self._workers.get((agent, session))
+        if worker is None and event.type in _INTRODUCES:
+            worker = self._welcome((agent, session), at)
+        return [] if worker is None else [worker]
+
+    def _over(self, worker: WorkerHealth, at: float, now: float) -> list[AgentEvent]:
+        ended_at = worker.vitals.ended_at
+        assert ended_at is not None
+        self._ended.append((ended_at, ended_at, worker.key))
+        return self._examine(worker, at, now, now - at)
 
     # -- looking ------------------------------------------------------------------------------------
 
@@ -255,6 +369,14 @@ class HealthMonitor:
         if due is not None and (worker.deadline is None or due < worker.deadline):
             worker.deadline = due
             heappush(self._heap, (due, worker.key))
+
+    def _is_sooner(self, v: VitalSigns, event: AgentEvent, deadline: float) -> bool:
+        """Return whether a tool that began or ended may bring the deadline forward."""
+        if event.type is EventType.TOOL_CALL_STARTED:
+            return event.data.get("timeout") is not None
+        # The time that the tool ran is taken out, so that this clock may be about to run down.
+        since = v.tokens_from
+        return since is not None and since + self._no_tokens < deadline
 
     def _next(self, worker: WorkerHealth, at: float) -> float | None:
         v = worker.vitals
@@ -280,7 +402,8 @@ class HealthMonitor:
         said: list[AgentEvent] = []
         if found or before:
             said = self._differences(v, before, found, now, delay)
-        if state is not worker.state:
+        new_life = v.lives != worker.life
+        if state is not worker.state and may_follow(worker.state, state, new_life=new_life):
             lead = worst(found)
             reason = lead.evidence if lead else _REASONS.get(v.status.value, "no findings are left")
             said.append(
@@ -297,6 +420,7 @@ class HealthMonitor:
                 )
             )
             worker.state, worker.state_since, worker.reason = state, now, reason
+            worker.life = v.lives
         return said
 
     def _differences(

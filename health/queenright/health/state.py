@@ -1,8 +1,8 @@
-"""The health state: one pure function, every input maps to exactly one of five states."""
+"""The health state: one pure function, one of five states for every input; and what may follow what."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from queenright.health.findings import Finding, FindingKind, HealthState, Severity
@@ -15,10 +15,29 @@ _STUCK_FROM: Final = {
     FindingKind.DOOM_LOOP: Severity.MEDIUM,
     FindingKind.CHECKPOINT_STALE: Severity.MEDIUM,
     FindingKind.NO_TOOL_CALLS: Severity.MEDIUM,
+    FindingKind.NO_TOKENS: Severity.MEDIUM,
     FindingKind.ZERO_PROGRESS: Severity.HIGH,
     FindingKind.ERROR_STREAK: Severity.HIGH,
     FindingKind.RETRY_STORM: Severity.HIGH,
 }
+
+TRANSITIONS: Final[Mapping[HealthState, frozenset[HealthState]]] = {
+    state: frozenset() if state is HealthState.TERMINATED else frozenset(HealthState) - {state}
+    for state in HealthState
+}
+"""What may follow what within one life: anything anything, but that nobody comes back from the dead."""
+
+
+def may_follow(before: HealthState, after: HealthState, *, new_life: bool) -> bool:
+    """
+    Return whether a worker may go from one state to another.
+
+    Args:
+        before: How it was.
+        after: How it is now.
+        new_life: Whether another incarnation or execution has begun between: then everything may follow.
+    """
+    return new_life or after in TRANSITIONS[before]
 
 
 def health_state(
@@ -32,18 +51,19 @@ def health_state(
     """
     if v.status is SessionStatus.TERMINATED:
         return HealthState.TERMINATED
-    if v.status is SessionStatus.FAILED:
+    if v.status is SessionStatus.FAILED or v.lost:
         return HealthState.FAILING
     if v.ended_at is not None:
         return HealthState.HEALTHY
     most = settings.health_check.consecutive_failures
-    if v.consecutive_failures > most or v.llm_errors > most:
+    if v.consecutive_failures > most or v.llm_errors > most or v.open_breakers:
         return HealthState.FAILING
-    if any(_is_stuck(finding) for finding in findings):
+    if any(is_stuck(finding) for finding in findings):
         return HealthState.STUCK
     return HealthState.DEGRADED if findings else HealthState.HEALTHY
 
 
-def _is_stuck(finding: Finding) -> bool:
+def is_stuck(finding: Finding) -> bool:
+    """Return whether a finding says that the worker gets nowhere."""
     limit = _STUCK_FROM.get(finding.kind)
     return limit is not None and finding.severity.rank >= limit.rank

@@ -24,6 +24,9 @@ from queenright.health.vitals import VitalSigns
 from queenright.instrumentation.errors import QueenrightError
 from queenright.runtime.events import AgentEvent, EventType
 
+_NO_ALARM: Final = frozenset({FindingKind.ERROR_RATE})
+"""Not listed: a sign of how the work goes, which agents that try things out show and get over; no alarm."""
+
 _NO_CLOCK_STEP: Final = 1.0
 """Seconds between the steps of a run that has no times: too short to look like silence."""
 
@@ -54,7 +57,9 @@ def evaluate_run(run: Mapping[str, Any], settings: HealthSettings) -> dict[str, 
             raise RunRefused(f"run {run.get('run_id')!r}: step {index} is no object but {step!r:.80}")
         at = _time(step, clock)
         if v is None:
-            v = VitalSigns(str(run.get("agent") or "agent"), str(run.get("run_id")), at, settings.loops)
+            v = VitalSigns(
+                str(run.get("agent") or "agent"), str(run.get("run_id")), at, settings.loops, settings
+            )
         elif at > clock:
             # The silence before this step was there to be seen before it ended.
             _note(detect(v, settings, at), index - 1, worst, found)
@@ -142,7 +147,7 @@ def _note(
     findings: Iterable[Finding], index: int, worst: dict[FindingKind, int], found: list[dict[str, Any]]
 ) -> None:
     for finding in findings:
-        if finding.severity.rank <= worst.get(finding.kind, -1):
+        if finding.kind in _NO_ALARM or finding.severity.rank <= worst.get(finding.kind, -1):
             continue
         worst[finding.kind] = finding.severity.rank
         found.append(

@@ -1,0 +1,160 @@
+"""
+Detectors of what has not happened for too long: pure functions of vital signs and the time.
+
+The moments at which they begin to speak are computed in ``deadlines``.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from queenright.health.deadlines import (
+    checkpoint_from,
+    heartbeat_due,
+    no_tokens_from,
+    no_tool_call_from,
+    overdue_tool,
+    stall_clock,
+    unchanged_from,
+)
+from queenright.health.findings import Finding, FindingKind, Severity
+from queenright.health.settings import HealthSettings
+from queenright.health.vitals import VitalSigns
+from queenright.instrumentation.names import Phase
+
+_DOING: Final = {
+    Phase.IDLE: "between steps",
+    Phase.LLM: "in an LLM call",
+    Phase.TOOL: "in a tool call",
+    Phase.UNKNOWN: "in an unknown phase",
+}
+
+
+def detect_stall(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
+    """Find a worker that does nothing for longer than its phase allows."""
+    clock = stall_clock(v, settings)
+    if clock is None or now < clock.due:
+        return None
+    silent = now - clock.since
+    where = _DOING[clock.phase]
+    if clock.tool is not None and clock.tool.tool:
+        declared = "" if clock.tool.timeout is None else f", which declared {span(clock.tool.timeout)}"
+        where = f"in a call of {clock.tool.tool}{declared}"
+    ticket = now >= clock.ticket_due
+    return Finding(
+        kind=FindingKind.STALL,
+        severity=Severity.CRITICAL if ticket else Severity.MEDIUM,
+        evidence=f"nothing happened for {span(silent)} {where}",
+        since=clock.since,
+        ticket=ticket,
+    )
+
+
+def detect_tool_timeout(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
+    """Find a call past the time that it declared, while the worker does other things."""
+    tool = overdue_tool(v)
+    if tool is None or tool.timeout is None or now < tool.started + tool.timeout:
+        return None
+    return Finding(
+        kind=FindingKind.TOOL_TIMEOUT,
+        severity=Severity.LOW,
+        evidence=f"{tool.tool} declared {span(tool.timeout)} and runs for {span(now - tool.started)}",
+        since=tool.started + tool.timeout,
+        ticket=False,
+    )
+
+
+def detect_heartbeat_missing(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
+    """
+    Find a process that no longer says it lives.
+
+    One that said so late is shown until it does in time, so that a beat at the border does not flap.
+    """
+    due = heartbeat_due(v, settings)
+    if due is None:
+        return None
+    if now < due:
+        if not v.heartbeat_late:
+            return None
+        return Finding(
+            kind=FindingKind.HEARTBEAT_MISSING,
+            severity=Severity.LOW,
+            evidence="the last heartbeat came late",
+            since=v.last_heartbeat or v.last_activity,
+            ticket=False,
+        )
+    last = max(v.last_heartbeat or 0.0, v.last_activity)
+    return Finding(
+        kind=FindingKind.HEARTBEAT_MISSING,
+        severity=Severity.MEDIUM,
+        evidence=f"no heartbeat and no other sign of life for {span(now - last)}",
+        since=last,
+    )
+
+
+def detect_checkpoint_stale(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
+    """Find a worker that makes checkpoints and has not made one for long."""
+    since, check = checkpoint_from(v), settings.health_check
+    if since is None or now < since + check.checkpoint_degraded_seconds:
+        return None
+    stale = now >= since + check.checkpoint_stale_threshold_seconds
+    return Finding(
+        kind=FindingKind.CHECKPOINT_STALE,
+        severity=Severity.MEDIUM if stale else Severity.LOW,
+        evidence=f"the last checkpoint is {span(now - since)} old",
+        since=since,
+        ticket=stale,
+    )
+
+
+def detect_no_tool_calls(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
+    """Find a worker that has tools, goes on, and neither calls one nor gets further."""
+    since = no_tool_call_from(v)
+    if since is None or now < since + settings.health_check.no_tool_call_seconds:
+        return None
+    return Finding(
+        kind=FindingKind.NO_TOOL_CALLS,
+        severity=Severity.MEDIUM,
+        evidence=f"no tool call and no progress for {span(now - since)}",
+        since=since,
+    )
+
+
+def detect_no_tokens(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
+    """
+    Find a worker that goes on and uses no tokens, though it reports those it uses.
+
+    If it gets nowhere either, it is stuck; else it may be in a part that needs no model.
+    """
+    since, limit = no_tokens_from(v), settings.health_check.no_tokens_seconds
+    if since is None or now < since + limit:
+        return None
+    nowhere = v.last_progress is None or now >= v.last_progress + limit
+    return Finding(
+        kind=FindingKind.NO_TOKENS,
+        severity=Severity.MEDIUM if nowhere else Severity.LOW,
+        evidence=f"no tokens used for {span(now - since)}" + (", and no progress" if nowhere else ""),
+        since=since,
+        ticket=nowhere,
+    )
+
+
+def detect_output_unchanged(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
+    """Find a worker that reports the same output again and again."""
+    since = unchanged_from(v, settings)
+    if v.output is None or since is None or now < since + settings.health_check.output_unchanged_seconds:
+        return None
+    return Finding(
+        kind=FindingKind.OUTPUT_UNCHANGED,
+        severity=Severity.LOW,
+        evidence=f"{v.output.reports} reports in {span(now - since)} said the same: {v.output}",
+        since=since,
+        ticket=False,
+    )
+
+
+def span(seconds: float) -> str:
+    """Return a time span as people say it."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

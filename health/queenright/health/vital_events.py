@@ -1,0 +1,253 @@
+"""
+How events change vital signs: one function an event type. Work itself is in ``vital_work``.
+
+What a worker tells, and what the health layer tells about it, are kept apart: the one is a sign of life
+and names the incarnation that gives it, the other is neither.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from queenright.health.calls import digest
+from queenright.health.vital_facts import Beat, Output, SessionStatus, seconds, whole, word
+from queenright.health.vital_work import WORK_HANDLERS
+from queenright.instrumentation.names import WaitingReason
+from queenright.runtime.events import AgentEvent, EventType
+
+if TYPE_CHECKING:
+    from queenright.health.vitals import VitalSigns
+
+Handler = Callable[["VitalSigns", AgentEvent, Mapping[str, Any], float], None]
+
+MOST_BREAKERS: Final = 32
+"""So many open circuit breakers of one worker are named; more change nothing."""
+
+_CANCELLED: Final = frozenset({"cancelled", "canceled", "cancellederror", "keyboardinterrupt"})
+
+# -- what a worker tells ----------------------------------------------------------------------------
+
+
+def _on_execution_started(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+    if v.ended_at is not None and at > v.ended_at:
+        v.reopen(at)
+    v.busy(at)
+    if data.get("framework"):
+        v.framework = sys.intern(str(data["framework"]))
+    v.heartbeat_interval = seconds(data.get("heartbeat_interval")) or v.heartbeat_interval
+    if data.get("task_id"):
+        v.task_id = word(data["task_id"]) or v.task_id
+    if data.get("control"):
+        v.fetches = True
+    if data.get("start_records"):
+        v.start_records = True
+
+
+def _on_execution_completed(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+    if at >= v.incarnation_started:
+        v.end(SessionStatus.COMPLETED, at)
+        v.consecutive_failures = 0
+        v.recovery_failed = ""
+
+
+def _on_execution_failed(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+    if at < v.incarnation_started:
+        return
+    if str(data.get("error_type", "")).lower() in _CANCELLED:
+        v.end(SessionStatus.CANCELLED, at)
+        v.recovery_failed = ""  # somebody called the work off: there is nothing left to bring back
+        return
+    if data.get("error_type") == "terminated":
+        v.end(SessionStatus.TERMINATED, at)  # we stopped it, and say so in a moment
+        return
+    v.note_error(data)
+    v.consecutive_failures += 1
+    v.end(SessionStatus.FAILED, at)
+
+
+def _on_terminated(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+    if _of_this_life(v, event.incarnation_id):
+        v.end(SessionStatus.TERMINATED, at)
+
+
+def _on_paused(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+    if v.active(at):
+        v.status = SessionStatus.PAUSED
+        v.begin_wait(WaitingReason.PAUSED, at)
+
+
+def _on_resumed(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+    if v.active(at):
+        v.status = SessionStatus.ACTIVE
+        v.end_wait(at)
+
+
+def _on_waiting(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+    if not v.active(at):
+        return
+    try:
+        reason = WaitingReason(str(data.get("reason")))
+    except ValueError:
+        v.status = SessionStatus.ACTIVE
+        v.end_wait(at)
+        return
+    v.status = SessionStatus.PAUSED if reason is WaitingReason.PAUSED else SessionStatus.ACTIVE
+    v.begin_wait(reason, at)
+
+
+def _on_input_requested(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+    if v.active(at):
+        v.begin_wait(WaitingReason.USER_INPUT, at)
+
+
+def _on_input_received(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+    if v.active(at) and v.waiting is WaitingReason.USER_INPUT:
+        v.end_wait(at)
+
+
+def _on_visit(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+    if v.busy(at):
+        v.begin_visit()
+        if event.node_id:
+            v.node_id = sys.intern(event.node_id)
+
+
+def _on_activity(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+    v.active(at)
+
+
+def _on_checkpoint(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+    if v.active(at):
+        v.last_checkpoint = max(at, v.last_checkpoint or at)
+        v.got_further(at)
+
+
+def _on_heartbeat(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+    """Take in a sign of life; what of it cannot be read was not said, and none of it is progress."""
+    if v.ended_at is not None:
+        return
+    last = max(v.last_activity, v.clock_base, v.last_heartbeat or 0.0)
+    if v.waiting is None and (v.last_heartbeat is not None or v.heartbeat_interval is not None):
+        interval = v.heartbeat_interval
+        limit = v._settings.heartbeat.timeout_seconds if interval is None else 2 * interval
+        v.heartbeat_late = at >= last + limit
+    v.last_heartbeat = max(at, v.last_heartbeat or at)
+    v.heartbeat_interval = seconds(data.get("interval")) or v.heartbeat_interval
+    if data.get("task_id"):
+        v.task_id = word(data["task_id"]) or v.task_id
+    beat = Beat(
+        phase=word(data.get("phase")),
+        last_tool_call=seconds(data.get("last_tool_call")),
+        token_count=whole(data.get("token_count")),
+        error_count=whole(data.get("error_count")),
+        progress_indicator=word(data.get("progress_indicator")),
+    )
+    if beat.token_count and (v.beat is None or beat.token_count != v.beat.token_count):
+        v.tokens_at = v.tokens_from = at
+    v.beat = beat
+
+
+def _on_output(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+    """Take in what the work has come to; counts that were not there lately are progress."""
+    if not v.active(at):
+        return
+    files, passed, failed = (
+        whole(data.get(name)) for name in ("files_changed", "tests_passed", "tests_failed")
+    )
+    output, known = Output(files, passed, failed, since=at, reports=1), v.output
+    if not any(one is not None for one in output.counts):
+        return
+    if known is not None and known.counts == output.counts:
+        v.output = known._replace(reports=known.reports + 1)
+        return
+    v.output = output
+    if v.is_new(digest("output", str(output.counts))) and known is not None:
+        v.progressed(at)
+
+
+# -- what is told about a worker --------------------------------------------------------------------
+
+
+def _on_breaker(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+    """Note a circuit breaker that is open, until it is closed: half open is not healed."""
+    if not v.open_breakers:
+        v.breakers_since = at
+    v.open_breakers = open_after(v.open_breakers, data)
+
+
+def open_after(known: tuple[str, ...], data: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of the breakers that are not closed, after a change of one of them."""
+    name, to = word(data.get("name")), data.get("to")
+    if not name:
+        return known
+    if to == "closed":
+        return tuple(one for one in known if one != name)
+    if to in ("open", "half_open") and name not in known and len(known) < MOST_BREAKERS:
+        return (*known, sys.intern(name))
+    return known
+
+
+def _on_recovery_failed(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+    """Note that nobody brings the worker back any more; an attempt with others to come is no news here."""
+    if not data.get("exhausted") or v.status in (SessionStatus.COMPLETED, SessionStatus.CANCELLED):
+        return
+    v.recovery_failed = word(data.get("reason")) or "no reason was given"
+    v.recovery_failed_at = at
+    v._failed_life = v.lives
+    if v.ended_at is None and v.only_heartbeats and v.last_heartbeat is None:
+        v.end(SessionStatus.FAILED, at)  # all that is known of it is that it could not be brought back
+
+
+def _on_recovered(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+    v.recovered_at = at
+    if not v.incarnation_id:
+        v.incarnation_id = word(data.get("new_incarnation_id"))
+
+
+def _on_ticket_resolved(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+    """Let go of a failed recovery that an operator has settled."""
+    if data.get("status") == "resolved" and data.get("by"):
+        v.recovery_failed = ""
+
+
+def _of_this_life(v: VitalSigns, incarnation: str) -> bool:
+    if not v.incarnation_id:
+        v.incarnation_id = incarnation
+    return not incarnation or incarnation == v.incarnation_id
+
+
+_TOLD_BY_WORKERS: Final[dict[EventType, Handler]] = {
+    EventType.EXECUTION_STARTED: _on_execution_started,
+    EventType.EXECUTION_COMPLETED: _on_execution_completed,
+    EventType.EXECUTION_FAILED: _on_execution_failed,
+    EventType.EXECUTION_PAUSED: _on_paused,
+    EventType.EXECUTION_RESUMED: _on_resumed,
+    EventType.NODE_LOOP_STARTED: _on_visit,
+    EventType.NODE_LOOP_COMPLETED: _on_activity,
+    EventType.EDGE_TRAVERSED: _on_activity,
+    EventType.GOAL_PROGRESS: _on_activity,
+    EventType.CLIENT_OUTPUT_DELTA: _on_activity,
+    EventType.CLIENT_INPUT_REQUESTED: _on_input_requested,
+    EventType.CLIENT_INPUT_RECEIVED: _on_input_received,
+    EventType.WORKER_WAITING: _on_waiting,
+    EventType.CHECKPOINT_SAVED: _on_checkpoint,
+    EventType.OUTPUT_REPORTED: _on_output,
+    EventType.AGENT_HEARTBEAT: _on_heartbeat,
+    **WORK_HANDLERS,
+}
+_TOLD_ABOUT_WORKERS: Final[dict[EventType, Handler]] = {
+    EventType.AGENT_TERMINATED: _on_terminated,
+    EventType.CIRCUIT_BREAKER_STATE_CHANGED: _on_breaker,
+    EventType.RECOVERY_FAILED: _on_recovery_failed,
+    EventType.RECOVERY_COMPLETED: _on_recovered,
+    EventType.TICKET_RESOLVED: _on_ticket_resolved,
+}
+HANDLERS: Final[dict[EventType, Handler]] = _TOLD_BY_WORKERS | _TOLD_ABOUT_WORKERS
+
+WORKER_EVENTS: Final = frozenset(_TOLD_BY_WORKERS)
+"""What workers tell of themselves."""
+
+ABOUT_WORKERS: Final = frozenset(_TOLD_ABOUT_WORKERS)
+"""What the health layer did to a worker, and the monitor takes note of; everything else is its own echo."""

@@ -1,0 +1,95 @@
+"""Small facts that vital signs are made of: values, and how they are read from what a worker said."""
+
+from __future__ import annotations
+
+import math
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+EVIDENCE_LIMIT: Final = 500
+"""Characters of the last error or text that are kept."""
+
+_WORD_LIMIT: Final = 200
+
+
+class SessionStatus(StrEnum):
+    """Where a session is in its life; a word not listed here is ``unknown``."""
+
+    ACTIVE = "active"
+    PAUSED = "paused"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    TERMINATED = "terminated"
+    UNKNOWN = "unknown"
+
+    @classmethod
+    def _missing_(cls, value: object) -> SessionStatus:
+        return cls.UNKNOWN
+
+
+class OpenTool(NamedTuple):
+    """A tool call that has begun and not ended; ``timeout`` in seconds, as declared, or None."""
+
+    call_id: str
+    tool: str
+    node_id: str
+    started: float
+    timeout: float | None
+
+
+class Beat(NamedTuple):
+    """What a worker's last heartbeat said of itself; None or empty where it said nothing (readable)."""
+
+    phase: str = ""
+    last_tool_call: float | None = None
+    token_count: int | None = None
+    error_count: int | None = None
+    progress_indicator: str = ""
+
+
+class Output(NamedTuple):
+    """What a worker's work has come to, as it counts itself; None for what it does not report."""
+
+    files_changed: int | None
+    tests_passed: int | None
+    tests_failed: int | None
+    since: float
+    """Since when it has been so, in seconds since the epoch."""
+    reports: int
+    """How many reports in a row said so."""
+
+    @property
+    def counts(self) -> tuple[int | None, int | None, int | None]:
+        """What is compared: files changed, tests passed, tests failed."""
+        return (self.files_changed, self.tests_passed, self.tests_failed)
+
+    def __str__(self) -> str:
+        words = ("files changed", "tests passed", "tests failed")
+        return ", ".join(f"{n} {word}" for n, word in zip(self.counts, words, strict=True) if n is not None)
+
+
+def count(value: object) -> int:
+    """Return a count if it is one, else 0."""
+    return int(value) if isinstance(value, int | float) and 0 <= value < 1e12 else 0
+
+
+def whole(value: object) -> int | None:
+    """Return a count if it is one, else None: what cannot be read was not said."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e12:
+        return None
+    return int(value)
+
+
+def seconds(value: object) -> float | None:
+    """Return a declared time if it is one: a finite number above zero."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf:
+        return float(value)
+    return None
+
+
+def word(value: object) -> str:
+    """Return a short text as it was said, at most 200 characters; a number as its digits; else nothing."""
+    if isinstance(value, str):
+        return value[:_WORD_LIMIT]
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else ""

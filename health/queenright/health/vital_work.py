@@ -1,0 +1,239 @@
+"""How work changes vital signs: steps, LLM calls and tool calls."""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from queenright.health.calls import RecentCalls, Seen, digest
+from queenright.health.vital_facts import EVIDENCE_LIMIT, OpenTool, count, seconds
+from queenright.instrumentation.names import Verdict
+from queenright.runtime.events import AgentEvent, EventType
+
+if TYPE_CHECKING:
+    from queenright.health.vital_events import Handler
+    from queenright.health.vitals import VitalSigns
+
+_RECENT_VERDICTS: Final = 20
+_RECENT_INPUTS: Final = 5
+_OPEN_TOOLS: Final = 64
+_SPIKE_OVER: Final = 0.75
+
+_LETTERS: Final = {Verdict.ACCEPT: "A", Verdict.RETRY: "R", Verdict.CONTINUE: "C", Verdict.ESCALATE: "E"}
+
+
+def _on_step_started(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+    if v.busy(at):
+        v.start_records = True
+        v.enter(event.node_id, at)
+
+
+def _on_step(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+    if not v.finished(at):
+        return
+    v.enter(event.node_id, at)
+    v.steps_total += 1
+    v.llm_open = 0
+    if v.open_tools:
+        # Their own ends were lost: a step is over when its calls are.
+        v.open_tools = [tool for tool in v.open_tools if tool.node_id != event.node_id] or None
+    if event.span_id:
+        v.last_trace_id, v.last_span_id = event.trace_id, event.span_id
+    verdict = data.get("verdict")
+    failed = bool(data.get("error_type") or data.get("error"))
+    text = data.get("error") or data.get("text") or data.get("error_type")
+    if text:
+        v.evidence = str(text)[-EVIDENCE_LIMIT:]
+    if failed:
+        v.error_count += 1
+    v.note_outcome(failed, at)
+    letter = _LETTERS.get(verdict) if isinstance(verdict, str) else None  # type: ignore[call-overload]
+    letter = letter or ("X" if failed else "-")
+    v._verdicts = (v._verdicts + letter)[-_RECENT_VERDICTS:]
+    v.consecutive_failures = v.consecutive_failures + 1 if letter == "X" else 0
+    if letter == "A":
+        v.begin_visit()
+        v.got_further(at)
+        v.streak = 0
+        if v.calls is not None:
+            v.calls.clear()
+    elif letter in "REX":
+        _count_bad(v, str(text) if text else "", at)
+    v._new_result = v._known_result = False
+
+
+def _count_bad(v: VitalSigns, text: str, at: float) -> None:
+    if v.steps_since_last_accept == 0:
+        v.bad_since = at
+    v.steps_since_last_accept += 1
+    new_text = bool(text) and v.is_new(digest("text", text))
+    # Results are harder evidence than words: a model finds new words for the same failure.
+    new = v._new_result if v._known_result else new_text
+    if not new:
+        v.bad_repeats += 1
+
+
+def _on_llm_started(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+    if v.busy(at):
+        v.start_records = True
+        v.llm_open += 1
+
+
+def _on_text(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+    if v.active(at) and v.tokens_at is not None:
+        v.tokens_from = at
+
+
+def _on_llm(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+    if not v.finished(at):
+        return
+    if v.llm_open:
+        v.llm_open -= 1
+    if data.get("error_type") or data.get("error"):
+        if v.llm_errors == 0:
+            v.llm_error_since = at
+        v.llm_errors += 1
+        v.llm_error = sys.intern(str(data.get("error_type") or "error")[:80])
+        v.note_error(data)
+        v.note_outcome(True, at)
+        return
+    v.llm_errors = 0
+    v.note_outcome(False, at)
+    received = count(data.get("input_tokens"))
+    used = received + count(data.get("output_tokens"))
+    if used:
+        v.tokens += used
+        v.tokens_at = at
+    if v.tokens_at is not None:
+        v.tokens_from = at  # a call that came back used some, told or not
+    if received:
+        _weigh(v, received)
+
+
+def _weigh(v: VitalSigns, received: int) -> None:
+    """Compare the input tokens of this call with those of the last few."""
+    inputs = v._inputs
+    if inputs is None:
+        inputs = v._inputs = array("Q")
+    before, v.token_spike = v.token_spike, 0.0
+    if len(inputs) == _RECENT_INPUTS:
+        if received >= v._loops.token_spike_minimum:
+            ratio = received / max(1, sorted(inputs)[_RECENT_INPUTS // 2])
+            # A spike that has been is over a good step below where it began: a border value does not flap.
+            factor = v._loops.token_spike_factor * (_SPIKE_OVER if before else 1.0)
+            v.token_spike = ratio if ratio >= factor else 0.0
+        del inputs[0]
+    inputs.append(received)
+
+
+def _on_tool_started(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+    if not v.busy(at):
+        return
+    v.start_records = True
+    tool = OpenTool(
+        call_id=str(data.get("call_id") or ""),
+        tool=sys.intern(str(data.get("tool") or "")),
+        node_id=event.node_id,
+        started=at,
+        timeout=seconds(data.get("timeout")),
+    )
+    opened = v.open_tools
+    if opened is None:
+        v.open_tools = [tool]
+    else:
+        opened.append(tool)
+        del opened[:-_OPEN_TOOLS]
+    if v.last_tool_call is None or at > v.last_tool_call:
+        v.last_tool_call = at
+
+
+def _close_tool(v: VitalSigns, call_id: str, tool: str, at: float) -> None:
+    opened = v.open_tools
+    if not opened:
+        return
+    for index, one in enumerate(opened):
+        if one.call_id == call_id if call_id and one.call_id else one.tool == tool:
+            if v.tokens_from is not None and len(opened) == 1:
+                # Nobody uses tokens while a tool runs: that time does not count.
+                v.tokens_from = min(at, v.tokens_from + max(0.0, at - one.started))
+            del opened[index]
+            break
+    if not opened:
+        v.open_tools = None
+
+
+def _on_tool(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+    if not v.finished(at):
+        return
+    tool = sys.intern(str(data.get("tool") or ""))
+    v.tool_calls_total += 1
+    if v.last_tool_call is None or at > v.last_tool_call:
+        v.last_tool_call = at
+    if v.open_tools:
+        _close_tool(v, str(data.get("call_id") or ""), tool, at)
+    failed = data.get("outcome") in ("error", "timeout")
+    v.note_outcome(failed, at)
+    if failed:
+        v.note_error(data)
+    args, result, turn = data.get("args_hash"), data.get("result_hash"), data.get("turn")
+    if tool in v._loops.exempt_tools:
+        if result is not None and v.is_new(digest("result", tool, result)):
+            v.progressed(at)
+        return
+    seen: Seen | None = None
+    if args is not None:
+        if v.calls is None:
+            v.calls = RecentCalls(v._loops.window)
+        seen = v.calls.add(tool, args, result, turn, at)
+    if result is not None and seen is not Seen.BESIDE:
+        _weigh_result(v, digest("result", result), seen is Seen.BEFORE, failed, at)
+    _count_streak(v, tool, data, failed, turn, at)
+
+
+def _weigh_result(v: VitalSigns, result: bytes, again: bool, failed: bool, at: float) -> None:
+    """Tell progress from none by one result: never seen, seen from this very call, seen from another."""
+    v._known_result = True
+    v.told += 1
+    if v.is_new(result):
+        v._new_result = True
+        v.progressed(at)
+        v.told_known += 0.5 if failed else 0.0
+    elif again or failed:
+        if v.stale_calls == 0:
+            v.stale_since = at
+        v.stale_calls += 1
+        v.told_known += 1.0
+    else:
+        # Perhaps an acknowledgement: edits and messages are answered alike, and get somewhere.
+        v.told_known += 0.5
+
+
+def _count_streak(
+    v: VitalSigns, tool: str, data: Mapping[str, Any], failed: bool, turn: object, at: float
+) -> None:
+    if not failed:
+        v.streak = 0
+        return
+    error = str(data.get("error_type") or data.get("outcome"))[:80]
+    if v.streak and tool == v.streak_tool and error == v.streak_error:
+        if turn is None or turn != v._streak_turn:
+            v.streak += 1
+    else:
+        v.streak = 1
+        v.streak_since = at
+        v.streak_tool = tool
+        v.streak_error = sys.intern(error)
+    v._streak_turn = turn
+
+
+WORK_HANDLERS: Final[dict[EventType, Handler]] = {
+    EventType.STEP_STARTED: _on_step_started,
+    EventType.STEP_COMPLETED: _on_step,
+    EventType.LLM_CALL_STARTED: _on_llm_started,
+    EventType.LLM_TEXT_DELTA: _on_text,
+    EventType.LLM_CALL_COMPLETED: _on_llm,
+    EventType.TOOL_CALL_STARTED: _on_tool_started,
+    EventType.TOOL_CALL_COMPLETED: _on_tool,
+}
