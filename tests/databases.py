@@ -21,7 +21,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import create_engine
+from sqlalchemy import Connection, create_engine
 from sqlalchemy.pool import NullPool
 
 from queenright.health.store import Store
@@ -223,13 +223,27 @@ def is_postgres(url: str) -> bool:
     return url.startswith("postgresql")
 
 
-def change(url: str, *statements: str) -> None:
-    """Do to the database what an intruder would: past the store, past its lock, each statement at once."""
-    driver = url.replace("postgresql://", "postgresql+psycopg://")
-    engine = create_engine(driver, poolclass=NullPool)
+@contextlib.contextmanager
+def connected(url: str) -> Iterator[Connection]:
+    """Give a connection past the store and its lock, which commits each statement."""
+    engine = create_engine(url.replace("postgresql:", "postgresql+psycopg:"), poolclass=NullPool)
     try:
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
-            for statement in statements:
-                conn.exec_driver_sql(statement)
+            yield conn
     finally:
         engine.dispose()
+
+
+def change(url: str, *statements: str) -> None:
+    """Do to the database what an intruder would, statement by statement."""
+    with connected(url) as conn:
+        for statement in statements:
+            conn.exec_driver_sql(statement)
+
+
+def unguard(url: str) -> None:
+    """Take the event log's triggers away, as an intruder would first."""
+    if is_postgres(url):
+        change(url, "ALTER TABLE events DISABLE TRIGGER USER")
+    else:
+        change(url, "DROP TRIGGER events_refuse_update", "DROP TRIGGER events_refuse_delete")

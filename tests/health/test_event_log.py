@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Connection, create_engine
+from sqlalchemy import Connection, create_engine, text
 from sqlalchemy import event as sqlalchemy_event
 from sqlalchemy.exc import IntegrityError
 
@@ -26,6 +25,7 @@ from queenright.health.store import Store
 from queenright.health.tables import EVENT_LOG_HEAD, EVENTS, METADATA
 from queenright.runtime.bus import EventBus, EventUnknown
 from queenright.runtime.events import AgentEvent, EventType
+from tests.databases import change, connected, is_postgres, unguard
 
 ROWS = 12
 COPIED = ", ".join(
@@ -41,19 +41,18 @@ def step(number: int = 0, agent_id: str = "bee", **fields: Any) -> AgentEvent:
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Path:
+def database(database_url: str) -> str:
     """A log of ``ROWS`` events, closed, without the triggers that would stop a plain attacker."""
-    path = tmp_path / "hive.db"
-    write(path, [step(i, id=f"event-{i:02}", data={"index": i}) for i in range(1, ROWS + 1)])
-    change(path, "DROP TRIGGER events_refuse_update", "DROP TRIGGER events_refuse_delete")
-    return path
+    write(database_url, [step(i, id=f"event-{i:02}", data={"index": i}) for i in range(1, ROWS + 1)])
+    unguard(database_url)
+    return database_url
 
 
-def write(path: Path, events: list[AgentEvent]) -> None:
+def write(url: str, events: list[AgentEvent]) -> None:
     import asyncio
 
     async def run() -> None:
-        store = Store.open(f"sqlite:///{path}")
+        store = Store.open(url)
         for one in events:
             await store.append([one])
         await store.close()
@@ -61,34 +60,32 @@ def write(path: Path, events: list[AgentEvent]) -> None:
     asyncio.run(run())
 
 
-def change(path: Path, *statements: str) -> None:
-    with sqlite3.connect(path) as conn:
-        for statement in statements:
-            conn.execute(statement)
-    conn.close()
+def zeros(url: str) -> str:
+    """SQL for the hash before the first row."""
+    return "decode(repeat('00', 32), 'hex')" if is_postgres(url) else "zeroblob(32)"
 
 
-def check(path: Path) -> Verification:
-    return Store.verify_file(f"sqlite:///{path}")
+def check(url: str) -> Verification:
+    return Store.verify_file(url)
 
 
-def test_a_log_nobody_touched_is_whole(database: Path) -> None:
+def test_a_log_nobody_touched_is_whole(database: str) -> None:
     found = check(database)
 
     assert (found.ok, found.rows, found.first_bad, found.reason) == (True, ROWS, None, "")
     assert len(found.head) == 64
 
 
-def test_an_empty_log_is_whole(tmp_path: Path) -> None:
-    Store.open(f"sqlite:///{tmp_path / 'hive.db'}").close_now()
+def test_an_empty_log_is_whole(database_url: str) -> None:
+    Store.open(database_url).close_now()
 
-    assert check(tmp_path / "hive.db") == Verification(ok=True, rows=0, head="0" * 64)
+    assert check(database_url) == Verification(ok=True, rows=0, head="0" * 64)
 
 
 @pytest.mark.parametrize("column", [column.name for column in EVENTS.columns if column.name != "seq"])
-def test_a_change_to_any_column_is_found_at_its_row(database: Path, column: str) -> None:
+def test_a_change_to_any_column_is_found_at_its_row(database: str, column: str) -> None:
     """B80: every change to a row of the audit log is found."""
-    value = {"time": "time + 0.001", "hash": "zeroblob(32)"}.get(column, f"{column} || ' '")
+    value = {"time": "time + 0.001", "hash": zeros(database)}.get(column, f"{column} || ' '")
     change(database, f"UPDATE events SET {column} = {value} WHERE seq = 7")
 
     found = check(database)
@@ -118,17 +115,15 @@ def test_a_change_to_any_column_is_found_at_its_row(database: Path, column: str)
         ),
         ("UPDATE event_log_head SET length = 13", 13, "the last 1 rows are missing"),
         ("UPDATE event_log_head SET length = 11", 12, "1 rows were added after the last that was written"),
-        ("UPDATE event_log_head SET hash = zeroblob(32)", 12, "row 12 does not end in the hash"),
+        ("UPDATE event_log_head SET hash = {zeros}", 12, "row 12 does not end in the hash"),
         ("DELETE FROM event_log_head", 13, "the record of the log's length is missing"),
-        ("UPDATE events SET data = x'ff' WHERE seq = 6", 6, "row 6 is not what was written"),
-        ("UPDATE events SET data = CAST(x'ff' AS TEXT) WHERE seq = 6", 6, "row 6 cannot be read"),
     ],
 )
 def test_rows_removed_added_and_moved_are_found(
-    database: Path, statement: str, first_bad: int, reason: str
+    database: str, statement: str, first_bad: int, reason: str
 ) -> None:
     """B80: every change to the audit log is found, a cut tail too."""
-    change(database, statement)
+    change(database, statement.replace("{zeros}", zeros(database)))
 
     found = check(database)
 
@@ -137,7 +132,24 @@ def test_rows_removed_added_and_moved_are_found(
     assert reason in found.reason
 
 
-def test_rows_that_change_places_are_found(database: Path) -> None:
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [("x'ff'", "row 6 is not what was written"), ("CAST(x'ff' AS TEXT)", "row 6 cannot be read")],
+)
+def test_what_only_sqlite_takes_for_text_is_found(tmp_path: Path, value: str, reason: str) -> None:
+    """B80: a value of another type, and one that is no text."""
+    url = f"sqlite:///{tmp_path / 'hive.db'}"
+    write(url, [step(i) for i in range(ROWS)])
+    unguard(url)
+    change(url, f"UPDATE events SET data = {value} WHERE seq = 6")
+
+    found = check(url)
+
+    assert (found.ok, found.first_bad) == (False, 6)
+    assert reason in found.reason
+
+
+def test_rows_that_change_places_are_found(database: str) -> None:
     """B80: two rows swapped."""
     change(
         database,
@@ -149,35 +161,36 @@ def test_rows_that_change_places_are_found(database: Path) -> None:
     assert check(database).first_bad == 3
 
 
-def test_a_row_rewritten_with_its_own_hash_is_found_at_the_next(database: Path) -> None:
+def test_a_row_rewritten_with_its_own_hash_is_found_at_the_next(database: str) -> None:
     """B80: whoever can compute hashes has to rewrite everything after, and the head."""
     import hashlib
 
     import orjson
 
-    with sqlite3.connect(database) as conn:
-        (before,) = conn.execute("SELECT hash FROM events WHERE seq = 6").fetchone()
-        row = list(conn.execute("SELECT * FROM events WHERE seq = 7").fetchone()[:-1])
+    with connected(database) as conn:
+        before = conn.execute(text("SELECT hash FROM events WHERE seq = 6")).scalar_one()
+        row = list(conn.execute(text("SELECT * FROM events WHERE seq = 7")).one()[:-1])
         row[13] = '{"index":70}'
         digest = hashlib.sha256(before + orjson.dumps(row)).digest()
-        conn.execute("UPDATE events SET data = ?, hash = ? WHERE seq = 7", (row[13], digest))
-    conn.close()
+        conn.execute(EVENTS.update().where(EVENTS.c.seq == 7).values(data=row[13], hash=digest))
 
     assert check(database).first_bad == 8
 
 
-def test_the_database_refuses_to_change_or_delete_an_event(tmp_path: Path) -> None:
-    path = tmp_path / "hive.db"
-    write(path, [step()])
+def test_the_database_refuses_to_change_or_delete_an_event(database_url: str) -> None:
+    write(database_url, [step()])
+    statements = ["UPDATE events SET type = 'x'", "DELETE FROM events"]
+    if is_postgres(database_url):
+        statements += ["TRUNCATE events", "TRUNCATE audit_archive"]
 
-    for statement in ("UPDATE events SET type = 'x'", "DELETE FROM events"):
-        with pytest.raises(sqlite3.IntegrityError, match="append-only"):
-            change(path, statement)
+    for statement in statements:
+        with pytest.raises(IntegrityError, match="append-only"):
+            change(database_url, statement)
 
-    assert check(path).ok
+    assert check(database_url).ok
 
 
-def test_the_log_goes_on_after_a_restart(database: Path) -> None:
+def test_the_log_goes_on_after_a_restart(database: str) -> None:
     write(database, [step(100)])
 
     found = check(database)
@@ -189,8 +202,13 @@ def test_the_log_goes_on_after_a_restart(database: Path) -> None:
 
 
 @pytest.fixture
-def conn(tmp_path: Path) -> Iterator[Connection]:
-    yield from memory({})
+def conn(database_url: str) -> Iterator[Connection]:
+    Store.open(database_url).close_now()
+    unguard(database_url)
+    engine = create_engine(database_url.replace("postgresql:", "postgresql+psycopg:"))
+    with engine.connect() as connection:
+        yield connection
+    engine.dispose()
 
 
 def memory(options: dict[str, Any]) -> Iterator[Connection]:
@@ -286,6 +304,8 @@ def test_a_long_log_is_verified_page_by_page(conn: Connection) -> None:
 # -- any event ------------------------------------------------------------------------------------
 
 _text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+# PostgreSQL has no NUL in its texts; in JSON it is escaped.
+_name = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
 _number = st.floats(allow_nan=False, allow_infinity=False)
 _json = st.recursive(
     st.none()
@@ -312,7 +332,7 @@ _events = st.builds(
             "trace_id",
             "span_id",
         ),
-        _text,
+        _name,
     ),
     data=st.dictionaries(_text, _json, max_size=4),
 )
@@ -320,13 +340,15 @@ _events = st.builds(
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(batches=st.lists(st.lists(_events, max_size=4), max_size=4))
-def test_any_event_comes_back_as_it_was_and_the_log_stays_whole(batches: list[list[AgentEvent]]) -> None:
-    for conn in memory({}):
-        for batch in batches:
-            append_events(conn, batch)
+def test_any_event_comes_back_as_it_was_and_the_log_stays_whole(
+    conn: Connection, batches: list[list[AgentEvent]]
+) -> None:
+    for batch in batches:
+        append_events(conn, batch)
 
-        assert [event for _, event in read_events(conn)] == [event for batch in batches for event in batch]
-        assert verify(conn).ok
+    assert [event for _, event in read_events(conn)] == [event for batch in batches for event in batch]
+    assert verify(conn).ok
+    conn.rollback()
 
 
 # -- history ---------------------------------------------------------------------------------------
@@ -368,10 +390,10 @@ def swarm() -> list[AgentEvent]:
     ],
 )
 async def test_history_is_a_page_of_the_log_oldest_first(
-    tmp_path: Path, asked: dict[str, Any], found: Iterable[int]
+    database_url: str, asked: dict[str, Any], found: Iterable[int]
 ) -> None:
     """B62, B63: found again by graph and node, with the graph it came from."""
-    store = Store.open(f"sqlite:///{tmp_path / 'hive.db'}")
+    store = Store.open(database_url)
     bus = EventBus(log=store)
     events = swarm()
     await bus.publish(*events)
@@ -382,8 +404,8 @@ async def test_history_is_a_page_of_the_log_oldest_first(
     await store.close()
 
 
-async def test_history_after_an_event_that_is_not_there_says_so(tmp_path: Path) -> None:
-    store = Store.open(f"sqlite:///{tmp_path / 'hive.db'}")
+async def test_history_after_an_event_that_is_not_there_says_so(database_url: str) -> None:
+    store = Store.open(database_url)
     await store.append(swarm())
 
     with pytest.raises(EventUnknown, match="event 'event-99' is not in the log"):
