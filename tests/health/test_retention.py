@@ -1,0 +1,453 @@
+"""Retention: what is old is let go of, the rest can be checked, nothing changed slips out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import Connection, create_engine, insert, select
+from sqlalchemy.exc import IntegrityError
+
+from queenright.health.event_chain import verify, verify_archive
+from queenright.health.event_log import append_events, read_events, read_history, replay
+from queenright.health.retention import Pruned, Retention, prune
+from queenright.health.settings import Retention as Settings
+from queenright.health.store import Store
+from queenright.health.tables import (
+    AUDIT_ARCHIVE,
+    ESCALATIONS,
+    EVENT_LOG_HEAD,
+    EVENTS,
+    INSTRUCTIONS,
+    INTERVENTIONS,
+    METADATA,
+    OUTBOX,
+    OUTBOX_DELIVERIES,
+    RECOVERIES,
+    TICKETS,
+)
+from queenright.runtime.bus import EventUnknown
+from queenright.runtime.events import AgentEvent, EventType
+from tests.databases import change, is_postgres
+
+DAY = 86_400.0
+NOW = 1_000 * DAY
+SETTINGS = Settings(days=30, audit_days=365, batch_rows=100)
+STEP, CHANGE = EventType.STEP_COMPLETED, EventType.HEALTH_STATE_CHANGED
+
+
+def event(age: float, kind: EventType = STEP, **fields: Any) -> AgentEvent:
+    """An event of ``age`` days ago."""
+    return AgentEvent(type=kind, time=NOW - age * DAY, agent_id="bee", session_id="s1", **fields)
+
+
+def memory() -> Iterator[Connection]:
+    """Give an empty database without triggers: they are SQLite's own, and tested on real files."""
+    engine = create_engine("sqlite://")
+    METADATA.create_all(engine)
+    with engine.connect() as connection:
+        connection.execute(EVENT_LOG_HEAD.insert().values(id=1, length=0, hash=bytes(32)))
+        yield connection
+    engine.dispose()
+
+
+@pytest.fixture
+def conn() -> Iterator[Connection]:
+    yield from memory()
+
+
+def log(conn: Connection) -> list[int]:
+    return list(conn.execute(select(EVENTS.c.seq).order_by(EVENTS.c.seq)).scalars())
+
+
+def archive(conn: Connection) -> list[int]:
+    return list(conn.execute(select(AUDIT_ARCHIVE.c.seq).order_by(AUDIT_ARCHIVE.c.seq)).scalars())
+
+
+def is_whole(conn: Connection) -> bool:
+    return verify(conn).ok and verify_archive(conn).ok
+
+
+async def test_old_events_go_and_those_of_the_audit_trail_into_the_archive(database_url: str) -> None:
+    store = Store.open(database_url)
+    await store.append([event(40), event(39, CHANGE, data={"to": "stuck"}), event(38), event(1, CHANGE)])
+
+    pruned = await store.transact(lambda conn: prune(conn, NOW, SETTINGS))
+
+    assert pruned == Pruned(rows=3, archived=1)
+    assert await store.read(log) == [4]
+    assert await store.read(archive) == [2]
+    assert await store.read(is_whole)
+    assert (await store.read(verify)).let_go == 3
+    await store.append([event(0)])
+    assert (await store.read(verify)).rows == 2
+    await store.close()
+
+
+async def test_what_is_in_the_archive_goes_after_its_own_time(database_url: str) -> None:
+    store = Store.open(database_url)
+    await store.append([event(400, CHANGE), event(380, CHANGE), event(360, CHANGE), event(10)])
+
+    pruned = await store.transact(lambda conn: prune(conn, NOW, SETTINGS))
+
+    assert pruned == Pruned(rows=5, archived=3)
+    assert await store.read(archive) == [3]
+    assert (await store.read(verify_archive)).let_go == 2
+    assert await store.read(is_whole)
+    await store.close()
+
+
+def test_one_transaction_lets_go_of_a_batch_at_most(conn: Connection) -> None:
+    append_events(conn, [event(40) for _ in range(250)])
+
+    batches = [prune(conn, NOW, SETTINGS) for _ in range(4)]
+
+    assert [(one.rows, one.done) for one in batches] == [(100, False), (100, False), (50, True), (0, True)]
+    assert verify(conn).ok
+
+
+def test_a_younger_event_keeps_all_that_were_logged_after_it(conn: Connection) -> None:
+    append_events(conn, [event(40), event(5), event(50)])
+
+    prune(conn, NOW, SETTINGS)
+
+    assert log(conn) == [2, 3]
+
+
+def test_an_event_from_the_future_goes_with_its_neighbours(conn: Connection) -> None:
+    append_events(conn, [event(40), event(-500), event(39), event(-500), event(1)])
+
+    prune(conn, NOW, SETTINGS)
+
+    assert log(conn) == [4, 5]
+
+
+def test_a_young_log_is_left_alone(conn: Connection) -> None:
+    append_events(conn, [event(29), event(1)])
+
+    assert prune(conn, NOW, SETTINGS) == Pruned()
+    assert log(conn) == [1, 2]
+
+
+def test_a_log_of_which_nothing_is_left_is_whole_and_goes_on(conn: Connection) -> None:
+    append_events(conn, [event(40, CHANGE), event(40)])
+    prune(conn, NOW, SETTINGS)
+
+    assert is_whole(conn)
+    append_events(conn, [event(1)])
+    assert (is_whole(conn), log(conn)) == (True, [3])
+
+
+def test_what_was_changed_stays_and_so_does_all_after_it(conn: Connection) -> None:
+    """B80: letting go of old rows does not let go of the proof that one was changed."""
+    append_events(conn, [event(40, CHANGE) for _ in range(6)])
+    conn.exec_driver_sql("UPDATE events SET agent_id = 'wasp' WHERE seq = 4")
+
+    pruned = prune(conn, NOW, SETTINGS)
+
+    assert pruned.refused == "row 4 of the event log is not what was written"
+    assert log(conn) == [4, 5, 6]
+    assert verify(conn).first_bad == 4
+
+
+def test_what_was_changed_in_the_archive_stays_there(conn: Connection) -> None:
+    """B80: in the archive, too."""
+    append_events(conn, [event(400, CHANGE) for _ in range(4)])
+    prune(conn, NOW, SETTINGS.model_copy(update={"audit_days": 500}))
+    conn.exec_driver_sql("UPDATE audit_archive SET data = '{}  ' WHERE seq = 3")
+
+    pruned = prune(conn, NOW, SETTINGS)
+
+    assert pruned.refused == "row 3 of the audit archive is not what was written"
+    assert archive(conn) == [3, 4]
+    assert verify_archive(conn).first_bad == 3
+
+
+async def test_the_database_deletes_nothing_but_what_was_let_go_of(database_url: str) -> None:
+    store = Store.open(database_url)
+    await store.append([event(40, CHANGE), event(1, CHANGE)])
+    await store.transact(lambda conn: prune(conn, NOW, SETTINGS))
+    await store.close()
+
+    statements = ["DELETE FROM events", "DELETE FROM audit_archive", "UPDATE audit_archive SET type = 'x'"]
+    for statement in [*statements, *(["TRUNCATE audit_archive"] if is_postgres(database_url) else [])]:
+        with pytest.raises(IntegrityError, match="append-only"):
+            change(database_url, statement)
+
+    store = Store.open(database_url)
+    assert await store.read(is_whole)
+    await store.close()
+
+
+async def test_a_pruned_log_is_read_and_replayed_as_before(database_url: str) -> None:
+    store = Store.open(database_url)
+    events = [event(40, id="old"), event(2, id="a"), event(1, id="b")]
+    await store.append(events)
+    await store.transact(lambda conn: prune(conn, NOW, SETTINGS))
+
+    assert await store.read(lambda conn: list(replay(conn, 0.0))) == events[1:]
+    assert await store.read(lambda conn: read_history(conn, after="a")) == events[2:]
+    assert await store.read(lambda conn: [seq for seq, _ in read_events(conn)]) == [2, 3]
+    with pytest.raises(EventUnknown):
+        await store.read(lambda conn: read_history(conn, after="old"))
+    await store.close()
+
+
+# -- what is beside events -------------------------------------------------------------------------
+
+
+def ticket(name: str, age: float, closed: float | None) -> dict[str, Any]:
+    return {
+        "ticket_id": name,
+        "fingerprint": name,
+        "agent_id": name,
+        "session_id": "s",
+        "kind": "stall",
+        "severity": "high",
+        "status": "open" if closed is None else "resolved",
+        "first_seen": NOW - age * DAY,
+        "updated_at": NOW - age * DAY,
+        "closed_at": None if closed is None else NOW - closed * DAY,
+        "body": "{}",
+    }
+
+
+def record(what: str, name: str, age: float, **more: Any) -> dict[str, Any]:
+    row = {f"{what}_id": name, "agent_id": "bee", "session_id": "s", "created_at": NOW - age * DAY}
+    return {**row, "body": "{}", **more}
+
+
+def notification(number: int, age: float, active: bool) -> dict[str, Any]:
+    at = NOW - age * DAY
+    return {
+        "id": number,
+        "ticket_id": "t",
+        "alert_key": f"k{number}",
+        "labels": {},
+        "annotations": {},
+        "starts_at": at,
+        "created_at": at,
+        "updated_at": at,
+        "active": active,
+    }
+
+
+async def test_records_that_are_over_and_old_go_and_no_others(database_url: str) -> None:
+    def fill(conn: Connection) -> None:
+        conn.execute(
+            insert(TICKETS), [ticket("old", 50, 40), ticket("open", 50, None), ticket("late", 50, 5)]
+        )
+        conn.execute(
+            insert(OUTBOX),
+            [notification(1, 40, False), notification(2, 40, True), notification(3, 1, False)],
+        )
+        sent = {"peer": "p", "status": "resolved", "attempts": 1}
+        conn.execute(insert(OUTBOX_DELIVERIES), [{"outbox_id": n, **sent} for n in (1, 2, 3)])
+        acted = {"incarnation_id": "i", "kind": "nudge"}
+        conn.execute(
+            insert(INTERVENTIONS),
+            [record("intervention", name, age, outcome="done", **acted) for name, age in AGES],
+        )
+        conn.execute(
+            insert(INSTRUCTIONS),
+            [
+                record("instruction", name, age, status="done", expires_at=NOW - age * DAY, **acted)
+                for name, age in AGES
+            ],
+        )
+        conn.execute(
+            insert(ESCALATIONS),
+            [
+                record("escalation", name, age, status=status, deadline=NOW)
+                for name, age, status in (
+                    ("old", 40, "decided"),
+                    ("asked", 40, "pending"),
+                    ("new", 2, "decided"),
+                )
+            ],
+        )
+        conn.execute(
+            insert(RECOVERIES),
+            [
+                record("recovery", name, age, task_id="t", status=status)
+                for name, age, status in (
+                    ("old", 40, "failed"),
+                    ("goes on", 40, "watching"),
+                    ("new", 2, "failed"),
+                )
+            ],
+        )
+
+    def left(conn: Connection) -> dict[str, list[Any]]:
+        tables = (TICKETS, OUTBOX, OUTBOX_DELIVERIES, INTERVENTIONS, INSTRUCTIONS, ESCALATIONS, RECOVERIES)
+        keys = {table.name: next(iter(table.primary_key)) for table in tables}
+        return {name: sorted(conn.execute(select(key)).scalars()) for name, key in keys.items()}
+
+    store = Store.open(database_url)
+    await store.transact(fill)
+
+    pruned = await store.transact(lambda conn: prune(conn, NOW, SETTINGS))
+
+    assert pruned == Pruned(rows=6)
+    assert await store.read(left) == {
+        "tickets": ["late", "open"],
+        "outbox": [2, 3],
+        "outbox_deliveries": [2, 3],
+        "interventions": ["new"],
+        "instructions": ["new"],
+        "escalations": ["asked", "new"],
+        "recoveries": ["goes on", "new"],
+    }
+    await store.close()
+
+
+AGES = (("old", 40.0), ("new", 2.0))
+
+
+def test_the_last_notification_keeps_its_number(conn: Connection) -> None:
+    """SQLite would give the number of a deleted last row to the next one."""
+    conn.execute(insert(OUTBOX), [notification(1, 40, False), notification(2, 40, False)])
+
+    prune(conn, NOW, SETTINGS)
+
+    assert list(conn.execute(select(OUTBOX.c.id)).scalars()) == [2]
+
+
+# -- the task --------------------------------------------------------------------------------------
+
+
+class Pauses:
+    """Sleeps not at all, and writes down for how long it should have; ends whoever sleeps too often."""
+
+    def __init__(self, end_after: int, meanwhile: Callable[[], Any] = lambda: None) -> None:
+        self.slept: list[float] = []
+        self._end_after = end_after
+        self._meanwhile = meanwhile
+
+    async def __call__(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self._meanwhile()
+        if len(self.slept) == self._end_after:
+            raise asyncio.CancelledError
+
+
+async def test_it_prunes_batch_by_batch_with_a_pause_and_again_after_the_interval(database_url: str) -> None:
+    store = Store.open(database_url)
+    await store.append([event(40) for _ in range(250)])
+    retention = Retention(store, SETTINGS, clock=lambda: NOW)
+    pauses = Pauses(end_after=4)
+
+    with pytest.raises(asyncio.CancelledError):
+        await retention.run(pauses)
+
+    assert pauses.slept[:2] == [0.02, 0.02]
+    assert pauses.slept[2:] == [SETTINGS.interval_seconds] * 2
+    assert await store.read(log) == []
+    await store.close()
+
+
+async def test_others_write_between_two_batches(database_url: str) -> None:
+    store = Store.open(database_url)
+    await store.append([event(40) for _ in range(250)])
+    writing: list[asyncio.Task[None]] = []
+
+    async def pause(_seconds: float) -> None:
+        writing.append(asyncio.create_task(store.append([event(0)])))
+        await writing[-1]
+
+    pruned = await Retention(store, SETTINGS, clock=lambda: NOW).prune(pause)
+
+    assert pruned.rows == 250
+    assert await store.read(log) == [251, 252]
+    assert await store.read(is_whole)
+    await store.close()
+
+
+async def test_a_failure_is_said_and_tried_again(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    store = Store.open(database_url)
+    await store.close()
+
+    with pytest.raises(asyncio.CancelledError):
+        await Retention(store, SETTINGS, clock=lambda: NOW).run(Pauses(end_after=2))
+
+    assert caplog.text.count("it is tried again") == 2
+
+
+async def test_a_changed_log_is_said_once(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "queenright.health.retention")
+    store = Store.open(database_url)
+    await store.append([event(40, id="one"), event(40, id="two")])
+    await store.close()
+    disable = "ALTER TABLE events DISABLE TRIGGER ALL"
+    change(database_url, disable if is_postgres(database_url) else "DROP TRIGGER events_refuse_update")
+    change(database_url, "UPDATE events SET node_id = 'x' WHERE seq = 2")
+    store = Store.open(database_url)
+
+    with pytest.raises(asyncio.CancelledError):
+        await Retention(store, SETTINGS, clock=lambda: NOW).run(Pauses(end_after=3))
+
+    assert [r.levelname for r in caplog.records] == ["INFO", "ERROR"]
+    assert "row 2 of the event log is not what was written; run `queenright audit verify`" in caplog.text
+    await store.close()
+
+
+# -- anything --------------------------------------------------------------------------------------
+
+_days = st.integers(0, 500)
+_append = st.lists(st.tuples(_days, st.sampled_from([STEP, CHANGE])), min_size=1, max_size=6)
+_prune = st.tuples(st.integers(0, 600), st.integers(1, 8))
+_work = st.lists(_append | _prune, max_size=10)
+
+
+def work(conn: Connection, steps: list[Any]) -> None:
+    for step in steps:
+        if isinstance(step, list):
+            append_events(conn, [event(age, kind) for age, kind in step])
+        else:
+            later, batch = step
+            prune(conn, NOW + later * DAY, SETTINGS.model_copy(update={"batch_rows": batch}))
+
+
+@given(steps=_work)
+def test_after_any_appends_and_prunes_both_chains_are_whole(steps: list[Any]) -> None:
+    for conn in memory():
+        work(conn, steps)
+
+        assert is_whole(conn)
+
+
+_HEAD = ["length", "hash", "base_length", "base_hash", "archive_hash", "archive_base_seq"]
+
+
+@given(steps=_work, more=_work, data=st.data())
+def test_after_any_change_they_are_not_whatever_is_let_go_of_then(
+    steps: list[Any], more: list[Any], data: st.DataObject
+) -> None:
+    """B80: any column of any row, a row gone, in the log, the archive and the record of their ends."""
+    for conn in memory():
+        work(conn, steps)
+        tables = [table for table in (EVENTS, AUDIT_ARCHIVE) if conn.execute(select(table)).first()]
+        if not tables:
+            return
+        table = data.draw(st.sampled_from(tables))
+        seq = data.draw(st.sampled_from(list(conn.execute(select(table.c.seq)).scalars())))
+        name = data.draw(st.sampled_from([column.name for column in table.columns] + ["row", "head"]))
+        if name == "head":
+            name = data.draw(st.sampled_from(_HEAD))
+            value = "randomblob(32)" if name.endswith("hash") else f"{name} + 1"
+            conn.exec_driver_sql(f"UPDATE event_log_head SET {name} = {value}")
+        elif name == "row":
+            conn.exec_driver_sql(f"DELETE FROM {table.name} WHERE seq = {seq}")
+        else:
+            new = {"time": "time + 1", "seq": "-seq"}.get(name, f"{name} || 'x'")
+            new = "randomblob(32)" if name.endswith("hash") else new
+            conn.exec_driver_sql(f"UPDATE {table.name} SET {name} = {new} WHERE seq = {seq}")
+
+        assert not is_whole(conn)
+        work(conn, [step for step in more if not isinstance(step, list)])
+        assert not is_whole(conn)
