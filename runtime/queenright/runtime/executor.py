@@ -139,13 +139,15 @@ class GraphExecutor:
         self._key = execution_key(graph.spec.id, entry_point)
         self._memory = SharedMemory()
         self._running: dict[asyncio.Task[NodeResult], _Running] = {}
-        breakers, agent = around.breakers, graph.agent_id
+        breaker = None
+        if around.breakers is not None and graph.agent_id:
+            breaker = around.breakers.get(BreakerKind.CHECKPOINT_WRITE, graph.agent_id)
         self._checkpoints = CheckpointQueue(
             CheckpointStore(session.checkpoints, clock=around.clock, ids=around.ids),
             session_id=session.id,
             disk=around.disk,
             sleep=around.sleep,
-            breaker=breakers.get(BreakerKind.CHECKPOINT_WRITE, agent) if breakers and agent else None,
+            breaker=breaker,
             on_saved=self._checkpoint_saved,
         )
 

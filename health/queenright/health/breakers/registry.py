@@ -64,12 +64,6 @@ class BreakerRegistry:
         self._breakers: OrderedDict[str, CircuitBreaker] = OrderedDict()
         self._open: dict[str, CircuitBreaker] = {}
 
-    def __len__(self) -> int:
-        return len(self._breakers)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._breakers
-
     # -- breakers -------------------------------------------------------------------------------
 
     def get(

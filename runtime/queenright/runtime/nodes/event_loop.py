@@ -310,7 +310,9 @@ class EventLoopNode:
         streams: bool,
     ) -> tuple[ModelReply, float]:
         """Return a model's answer, and when it was there."""
-        visit = self._visit
+        visit, breaker = self._visit, None
+        if self._breakers is not None:
+            breaker = model_breaker(self._breakers, self._agent_id, model.name)
 
         async def failed(facts: Mapping[str, Any], at: float) -> None:
             visit.cursor.model_failed(facts, at)
@@ -327,7 +329,7 @@ class EventLoopNode:
             sleep=self._sleep,
             random=self._random,
             on_failure=failed,
-            breaker=model_breaker(self._breakers, self._agent_id, model.name) if self._breakers else None,
+            breaker=breaker,
             streams=streams,
         )
         return reply, report.ended_at

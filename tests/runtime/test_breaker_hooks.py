@@ -1,0 +1,426 @@
+"""Where the runtime asks its circuit breakers: before tools, models, and the writing of checkpoints."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from queenright.health.breakers import BreakerRegistry, BreakerState
+from queenright.health.settings import CircuitBreakers
+from queenright.runtime.agent_runtime import AgentRuntime
+from queenright.runtime.bus import EventBus
+from queenright.runtime.events import AgentEvent, EventType
+from queenright.runtime.execution import ExecutionResult
+from queenright.runtime.graphs.graph import EdgeSpec, EntryPointSpec, GraphSpec, NodeSpec
+from queenright.runtime.llm.model import ModelError, ModelReply, TransientModelError
+from queenright.runtime.storage.checkpoint_queue import CHECKPOINTS_WAITING
+from queenright.runtime.storage.checkpoint_store import CheckpointStore
+from queenright.runtime.storage.session_store import SessionStatus
+from queenright.runtime.tooling.tools import Tool, ToolError, ToolUnavailable
+from tests.runtime.conftest import FakeTime, ScriptedModel, calls
+
+CLOSED, OPEN, HALF_OPEN = BreakerState
+
+
+class Nothing(BaseModel):
+    pass
+
+
+class Bench:
+    """A runtime with breakers, and what happened on it."""
+
+    def __init__(self, path: Path, time: FakeTime, breakers: BreakerRegistry | None) -> None:
+        self.path, self.time = path, time
+        self.registry = breakers
+        self.events: list[AgentEvent] = []
+        self.runtime = AgentRuntime(
+            bus=EventBus(on_publish=self.events.extend),
+            storage=path,
+            clock=time,
+            monotonic=time,
+            sleep=time.sleep,
+            disk=time.disk,
+            breakers=breakers,
+        )
+        self.model = ScriptedModel()
+
+    async def load(self, *nodes: NodeSpec, agent_id: str = "bee", **more: Any) -> None:
+        """Start a graph of nodes in a row."""
+        edges = [EdgeSpec(source=a.id, target=b.id) for a, b in pairwise(nodes)]
+        spec = GraphSpec(
+            id="g",
+            nodes=nodes,
+            edges=tuple(edges),
+            entry_points=(EntryPointSpec(id="e", node_id=nodes[0].id),),
+        )
+        self.runtime.add_graph(spec, model=self.model, agent_id=agent_id, primary=True, **more)
+        await self.runtime.start()
+
+    async def talk(self, *replies: ModelReply | Exception, tools: tuple[Tool, ...] = (), **more: Any) -> None:
+        """Start a graph of one node that gives these answers."""
+        self.model.replies = list(replies)
+        agent_id = more.pop("agent_id", "bee")
+        node = NodeSpec(id="n", system_prompt="Be a bee.", tools=tuple(tool.name for tool in tools), **more)
+        await self.load(node, tools=tools, agent_id=agent_id)
+
+    async def run(self, *, most: float = 0.0) -> ExecutionResult:
+        """Run it, for so many seconds at most."""
+        execution = await self.runtime.trigger("e", {"message": "Go."})
+        await self.time.advance(most)
+        return await self.runtime.wait(execution)
+
+    def states(self) -> dict[str, str]:
+        assert self.registry is not None
+        return {status.name: status.state.value for status in self.registry.all()}
+
+    def failures(self, name: str) -> int:
+        assert self.registry is not None
+        return self.registry.status(name).failures
+
+    def told(self) -> list[str]:
+        """What the model was told by its tools, at the end."""
+        return [message.content for message in self.model.shown[-1] if message.role == "tool"]
+
+    def count(self, kind: EventType) -> int:
+        return sum(event.type is kind for event in self.events)
+
+    def checkpoints(self, result: ExecutionResult) -> CheckpointStore:
+        folder = self.path / "sessions" / result.session_id / "checkpoints"
+        return CheckpointStore(folder, clock=self.time, ids=lambda: "x")
+
+
+@pytest.fixture
+async def bench(tmp_path: Path, fake_time: FakeTime) -> AsyncIterator[Bench]:
+    registry = BreakerRegistry(CircuitBreakers(), clock=fake_time, monotonic=fake_time)
+    bench = Bench(tmp_path, fake_time, registry)
+    yield bench
+    await bench.runtime.stop()
+
+
+# -- tools ------------------------------------------------------------------------------------------
+
+
+def tool(work: Callable[[Nothing], str | Awaitable[str]], **more: Any) -> Tool:
+    return Tool("search", "Search.", Nothing, work, **more)
+
+
+def searches(times: int) -> list[ModelReply]:
+    return [calls("search", "{}", f"c{n}") for n in range(times)]
+
+
+async def test_a_tool_that_keeps_failing_is_not_run_any_more_and_the_model_is_told_so(bench: Bench) -> None:
+    ran = 0
+
+    def broken(_: Nothing) -> str:
+        nonlocal ran
+        ran += 1
+        raise OSError("no route")
+
+    await bench.talk(*searches(5), tools=(tool(broken),))
+
+    result = await bench.run()
+
+    assert result.succeeded
+    assert ran == 3
+    assert bench.states()["tool_execution:bee:search"] == "open"
+    refusal = (
+        "error: search was not run: circuit breaker 'tool_execution:bee:search' is open (3 failures in a "
+        "row, the last: OSError: no route). It is tried again in 60 s, or reset it by hand. "
+        "Do something else meanwhile."
+    )
+    assert bench.told()[3:] == [refusal] * 2
+    ended = [e.data for e in bench.events if e.type is EventType.TOOL_CALL_COMPLETED]
+    assert [data.get("error_type") for data in ended][2:4] == ["OSError", "CircuitOpen"]
+
+
+async def test_other_tools_and_other_workers_are_not_held_up_by_it(bench: Bench) -> None:
+    assert bench.registry is not None
+    for _ in range(3):
+        bench.registry.get("tool_execution", "wasp", "search").admit().failed("x")
+        bench.registry.get("tool_execution", "bee", "read").admit().failed("x")
+    await bench.talk(*searches(1), tools=(tool(lambda _: "found"),))
+
+    await bench.run()
+
+    assert bench.told() == ["found"]
+
+
+async def test_after_its_time_one_call_tries_the_tool_again(bench: Bench) -> None:
+    works = False
+
+    async def sometimes(_: Nothing) -> str:
+        if not works:
+            raise OSError("no route")
+        return "found"
+
+    await bench.talk(*searches(4), tools=(tool(sometimes),))
+    await bench.run()
+    works = True
+    await bench.time.advance(60)
+    bench.model.replies = list(searches(1))
+
+    await bench.run()
+
+    assert bench.told()[-1] == "found"
+    assert bench.states()["tool_execution:bee:search"] == "closed"
+
+
+async def test_what_the_model_did_wrong_is_not_the_tool_s_failure(bench: Bench) -> None:
+    def picky(_: Nothing) -> str:
+        raise ToolError("say where")
+
+    wrong = [calls("search", '{"x"', f"w{n}") for n in range(5)]
+    unknown = [calls("serch", "{}", f"u{n}") for n in range(5)]
+    await bench.talk(*searches(5), *wrong, *unknown, tools=(tool(picky),))
+
+    await bench.run()
+
+    assert bench.states() == {
+        "external_api:bee:scripted": "closed",
+        "external_api::scripted": "closed",
+        "tool_execution:bee:search": "closed",
+        "checkpoint_write:bee": "closed",
+    }
+    assert bench.failures("tool_execution:bee:search") == 0
+
+
+async def test_a_tool_whose_server_is_away_and_one_that_never_answers_have_failed(bench: Bench) -> None:
+    async def away(_: Nothing) -> str:
+        raise ToolUnavailable("the MCP server 'maps' cannot be reached")
+
+    async def hangs(_: Nothing) -> str:
+        await asyncio.Event().wait()
+        return ""
+
+    hanging = Tool("hang", "Hang.", Nothing, hangs, timeout_seconds=10)
+    turns = [calls("search", "{}", "a"), calls("hang", "{}", "b")]
+    await bench.talk(*turns, tools=(tool(away), hanging))
+
+    await bench.run(most=10)
+
+    assert bench.failures("tool_execution:bee:search") == 1
+    assert bench.failures("tool_execution:bee:hang") == 1
+
+
+async def test_a_run_that_is_stopped_during_a_probe_gives_its_place_back(bench: Bench) -> None:
+    assert bench.registry is not None
+    breaker = bench.registry.get("tool_execution", "bee", "search")
+    for _ in range(3):
+        breaker.admit().failed("x")
+    await bench.time.advance(60)
+
+    async def hangs(_: Nothing) -> str:
+        await asyncio.Event().wait()
+        return ""
+
+    await bench.talk(*searches(1), tools=(tool(hangs),))
+    await bench.runtime.trigger("e", {"message": "Go."})
+    await bench.time.settle()
+    assert breaker.state is HALF_OPEN
+    await bench.runtime.stop()
+
+    breaker.admit().succeeded()
+    assert breaker.state is CLOSED
+
+
+async def test_the_service_s_own_graphs_use_their_tools_whatever_happens(bench: Bench) -> None:
+    def broken(_: Nothing) -> str:
+        raise OSError("no route")
+
+    await bench.talk(*searches(5), tools=(tool(broken),), agent_id="")
+
+    await bench.run()
+
+    assert bench.told() == ["error: search failed: OSError: no route"] * 5
+    assert bench.states() == {"external_api::scripted": "closed"}
+
+
+# -- models -----------------------------------------------------------------------------------------
+
+
+def overloaded(times: int) -> list[Exception]:
+    return [TransientModelError("overloaded") for _ in range(times)]
+
+
+async def test_a_model_that_keeps_failing_is_left_alone_and_asked_again_later(bench: Bench) -> None:
+    await bench.talk(*overloaded(3), ModelReply(text="done"), model_attempts=5)
+
+    result = await bench.run(most=3600)
+
+    assert result.succeeded
+    # Three that failed and the one that answered; the attempt between was refused, and waited out the time.
+    assert bench.count(EventType.LLM_CALL_STARTED) == 4
+    assert bench.count(EventType.WORKER_WAITING) == 8
+    waits = [
+        e.data["seconds"] for e in bench.events if e.type is EventType.WORKER_WAITING and "seconds" in e.data
+    ]
+    assert max(waits) > 50
+    assert set(bench.states().values()) == {"closed"}
+
+
+async def test_while_a_model_is_left_alone_a_run_ends_without_an_answer_and_says_why(bench: Bench) -> None:
+    await bench.talk(*overloaded(9), model_attempts=4)
+
+    result = await bench.run(most=3600)
+
+    assert result.status is SessionStatus.FAILED
+    assert "circuit breaker 'external_api:bee:scripted' is open" in result.error
+    assert bench.count(EventType.LLM_CALL_STARTED) == 3
+
+
+async def test_models_of_one_provider_share_a_breaker(bench: Bench) -> None:
+    bench.model.name = "openai/small"
+    await bench.talk(*overloaded(3), model_attempts=3)
+
+    await bench.run(most=3600)
+
+    assert bench.states()["external_api:bee:openai/small"] == "open"
+    assert bench.states()["external_api::openai"] == "open"
+
+
+@pytest.mark.parametrize("error", [ModelError("no such model"), ValueError("a bug")])
+async def test_a_question_that_was_wrong_is_not_the_provider_s_failure(
+    bench: Bench, error: Exception
+) -> None:
+    await bench.talk(error)
+
+    result = await bench.run()
+
+    assert result.status is SessionStatus.FAILED
+    assert bench.failures("external_api:bee:scripted") == 0
+
+
+# -- checkpoints ------------------------------------------------------------------------------------
+
+
+def steps(count: int) -> list[NodeSpec]:
+    return [NodeSpec(id=f"n{n}", node_type="function", function=f"n{n}") for n in range(count)]
+
+
+async def begin(bench: Bench, functions: dict[str, Callable[[], Awaitable[object]]]) -> str:
+    await bench.load(*steps(len(functions)), functions=functions)
+    return await bench.runtime.trigger("e", {})
+
+
+async def nothing() -> None: ...
+
+
+class Disk:
+    """A place for checkpoints that can be taken away: a file lies where their folder should be."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+
+    @property
+    def _folder(self) -> Path:
+        [session] = (self._bench.path / "sessions").iterdir()
+        return session / "checkpoints"
+
+    # Async: a function in a thread is over when it is over, whatever the clock says.
+    async def breaks(self) -> None:
+        self._folder.write_text("")
+
+    async def mended(self) -> None:
+        self._folder.unlink()
+
+
+async def test_a_checkpoint_that_cannot_be_written_waits_and_the_run_goes_on(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = Disk(bench)
+    execution = await begin(
+        bench,
+        {"n0": disk.breaks, "n1": nothing, "n2": disk.mended, "n3": nothing},
+    )
+
+    result = await bench.runtime.wait(execution)
+
+    assert result.succeeded
+    kept = bench.checkpoints(result).list_checkpoints()
+    assert [checkpoint.node_id for checkpoint in kept] == ["n3", "n2", "n1", "n0"]
+    assert [checkpoint.execution.path for checkpoint in kept][-1] == ["n0"]  # as it was then
+    assert bench.count(EventType.CHECKPOINT_SAVED) == 4
+    assert caplog.text.count("could not be saved, and waits") == 1
+    assert bench.failures("checkpoint_write:bee") == 0
+
+
+async def test_while_the_breaker_is_open_nothing_is_written_and_it_is_visible(bench: Bench) -> None:
+    disk = Disk(bench)
+    going_on = asyncio.Event()
+    bench_functions: dict[str, Any] = {f"n{n}": nothing for n in range(6)}
+    execution = await begin(bench, {**bench_functions, "n0": disk.breaks, "n5": going_on.wait})
+    await bench.time.settle()
+    assert bench.states()["checkpoint_write:bee"] == "open"
+
+    await disk.mended()
+    await bench.time.advance(30)
+    assert bench.count(EventType.CHECKPOINT_SAVED) == 0
+    await bench.time.advance(31)  # nobody else comes by: what waits is tried again by itself
+
+    assert bench.states()["checkpoint_write:bee"] == "closed"
+    assert bench.count(EventType.CHECKPOINT_SAVED) == 5
+    going_on.set()
+    result = await bench.runtime.wait(execution)
+    assert len(bench.checkpoints(result).list_checkpoints()) == 6
+
+
+async def test_before_a_session_is_closed_its_checkpoints_are_tried_a_last_time(bench: Bench) -> None:
+    disk = Disk(bench)
+    functions: dict[str, Any] = {f"n{n}": nothing for n in range(5)}
+    execution = await begin(bench, {**functions, "n0": disk.breaks, "n4": disk.mended})
+
+    result = await bench.runtime.wait(execution)
+
+    kept = [checkpoint.node_id for checkpoint in bench.checkpoints(result).list_checkpoints()]
+    assert kept == ["n4", "n3", "n2", "n1", "n0"]
+
+
+async def test_of_many_that_wait_the_newest_are_kept(bench: Bench) -> None:
+    disk = Disk(bench)
+    functions: dict[str, Any] = {f"n{n}": nothing for n in range(10)}
+    execution = await begin(bench, {**functions, "n0": disk.breaks, "n9": disk.mended})
+
+    result = await bench.runtime.wait(execution)
+
+    kept = [checkpoint.node_id for checkpoint in bench.checkpoints(result).list_checkpoints()]
+    assert kept == [f"n{n}" for n in range(9, 9 - CHECKPOINTS_WAITING, -1)]
+
+
+async def test_what_is_never_written_is_logged_as_lost_and_no_task_is_left(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = Disk(bench)
+    execution = await begin(bench, {"n0": disk.breaks, "n1": nothing})
+
+    result = await bench.runtime.wait(execution)
+
+    assert result.succeeded
+    assert "2 checkpoints of session" in caplog.text
+    assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("checkpoints:")]
+
+
+async def test_without_breakers_a_checkpoint_waits_and_is_tried_again_too(
+    tmp_path: Path, fake_time: FakeTime, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    bench = Bench(tmp_path, fake_time, None)
+    disk = Disk(bench)
+    going_on = asyncio.Event()
+    execution = await begin(bench, {"n0": disk.breaks, "n1": going_on.wait})
+    await bench.time.settle()
+    await disk.mended()
+
+    await bench.time.advance(60)
+
+    assert bench.count(EventType.CHECKPOINT_SAVED) == 1
+    assert "are saved again" in caplog.text
+    going_on.set()
+    await bench.runtime.wait(execution)
+    await bench.runtime.stop()
