@@ -26,6 +26,9 @@ from sqlalchemy.pool import NullPool
 
 from queenright.health.store import Store
 
+GUARDED = "guarded"
+"""A role whose members need a password; it has to be created."""
+
 _READY_SECONDS = 60
 # Stops the server when whoever started it is gone, however that came about: its end of the pipe closes.
 _RUN = 'program=$1; shift; "$program" "$@" & server=$!; cat > /dev/null; kill -INT $server; wait $server'
@@ -66,6 +69,9 @@ class Postgres:
                 "-E",
                 "UTF8",
             )
+            rules = self._data / "pg_hba.conf"
+            # The first rule that fits holds: only members of this role need a password.
+            rules.write_text(f"host all +{GUARDED} 127.0.0.1/32 scram-sha-256\n{rules.read_text()}")
             with socket.create_server(("127.0.0.1", 0)) as free:
                 self.port = free.getsockname()[1]
             self.start()

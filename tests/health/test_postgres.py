@@ -1,0 +1,310 @@
+"""The store on PostgreSQL: what it refuses and how, connections that break, and a server that dies."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+from sqlalchemy import Connection, insert, text
+
+from queenright.health.event_log import append_events, read_events, verify
+from queenright.health.store import Store, StoreError
+from queenright.health.tables import TICKETS
+from queenright.runtime.events import AgentEvent, EventType
+from tests.databases import GUARDED, Postgres, change, connected
+
+HAN = [chr(code) for code in range(0x4E00, 0x9FFF)]
+PASSWORD = "hush@/?#:%hush"
+IN_AN_ADDRESS = "hush%40%2F%3F%23%3A%25hush"
+
+
+def step(number: int = 0, agent_id: str = "bee") -> AgentEvent:
+    return AgentEvent(type=EventType.STEP_COMPLETED, time=1000.0 + number, agent_id=agent_id)
+
+
+def alert() -> AgentEvent:
+    return AgentEvent(type=EventType.WORKER_ESCALATION_TICKET, time=1000.0, agent_id="bee")
+
+
+@pytest.fixture
+def url(postgres: Postgres) -> Iterator[str]:
+    url = postgres.migrated()
+    yield url
+    postgres.drop(url)
+
+
+@pytest.fixture
+def empty(postgres: Postgres) -> Iterator[str]:
+    url = postgres.empty()
+    yield url
+    postgres.drop(url)
+
+
+@pytest.fixture
+async def store(url: str) -> AsyncIterator[Store]:
+    store = Store.open(url, busy_timeout=0.05)
+    yield store
+    await store.close()
+
+
+async def numbers(store: Store) -> list[float]:
+    return [event.time - 1000 for _, event in await store.read(read_events)]
+
+
+async def session(store: Store) -> int:
+    return await store.transact(lambda conn: int(conn.execute(text("SELECT pg_backend_pid()")).scalar_one()))
+
+
+# -- opening --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "postgres", "postgresql+psycopg"])
+def test_an_address_may_be_written_in_several_ways(url: str, scheme: str) -> None:
+    Store.open(url.replace("postgresql", scheme)).close_now()
+
+    assert Store.verify_file(url).ok
+
+
+def test_a_socket_will_do(postgres: Postgres, url: str) -> None:
+    name = url.rpartition("/")[2]
+    store = Store.open(f"postgresql://postgres@/{name}?host={postgres.folder}&port={postgres.port}")
+
+    assert f"{postgres.folder}:{postgres.port}/{name}" in repr(store)
+    store.close_now()
+
+
+@pytest.fixture
+def guarded(postgres: Postgres, empty: str) -> Iterator[str]:
+    """The address, without a password, of a database whose owner needs one."""
+    name = empty.rpartition("/")[2]
+    postgres.execute(f"CREATE ROLE {GUARDED}")
+    postgres.execute(f"CREATE ROLE keeper LOGIN PASSWORD '{PASSWORD}' IN ROLE {GUARDED}")
+    postgres.execute(f"ALTER DATABASE {name} OWNER TO keeper")
+    yield postgres.url(name, "keeper")
+    postgres.execute(f"ALTER DATABASE {name} OWNER TO postgres")
+    postgres.execute("DROP OWNED BY keeper CASCADE", database=name)
+    postgres.execute("DROP ROLE keeper")
+    postgres.execute(f"DROP ROLE {GUARDED}")
+
+
+def test_a_password_opens_the_database_and_is_shown_nowhere(guarded: str) -> None:
+    store = Store.open(guarded.replace("keeper", f"keeper:{IN_AN_ADDRESS}"))
+
+    with pytest.raises(StoreError, match="another queenright") as caught:
+        Store.open(guarded.replace("keeper", f"keeper:{IN_AN_ADDRESS}"), busy_timeout=0.05)
+
+    assert "hush" not in repr(store) + str(caught.value)
+    store.close_now()
+
+
+def test_a_wrong_password_is_told_without_it(guarded: str) -> None:
+    with pytest.raises(
+        StoreError, match=r"authentication failed .*; check the user and the password"
+    ) as caught:
+        Store.open(guarded.replace("keeper", "keeper:hushhush"))
+
+    fault: BaseException | None = caught.value
+    while fault is not None:
+        assert "hush" not in str(fault) + repr(fault)
+        fault = fault.__cause__
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_what_is_not_there_is_named_with_the_way_out(postgres: Postgres, *, read_only: bool) -> None:
+    for address, said in [
+        (postgres.url("nothing"), 'database "nothing" does not exist; create it: createdb'),
+        (postgres.url("postgres", "nobody_at_all"), "check the user and the password"),
+        ("postgresql://127.0.0.1:1/x", "Connection refused; start the server, or check host and port"),
+        ("postgresql://127.0.0.1:1/x?nonsense=hush", "look into the server's log"),
+    ]:
+        with pytest.raises(StoreError) as caught:
+            Store.open(address, read_only=read_only)
+        assert said in str(caught.value)
+        assert "hush" not in str(caught.value)
+
+
+def test_an_empty_database_cannot_be_looked_into(empty: str) -> None:
+    with pytest.raises(StoreError, match="is empty; start the service first"):
+        Store.open(empty, read_only=True)
+
+
+def test_another_programs_database_is_refused_and_left_alone(empty: str) -> None:
+    change(empty, "CREATE TABLE honey (jar integer)")
+
+    with pytest.raises(StoreError, match="another program's database; give another database"):
+        Store.open(empty)
+
+
+def test_a_user_who_may_not_make_tables_is_told_what_is_needed(postgres: Postgres, empty: str) -> None:
+    postgres.execute("CREATE ROLE guest LOGIN")
+
+    with pytest.raises(
+        StoreError, match="permission denied for schema public; make its user the database's owner"
+    ):
+        Store.open(postgres.url(empty.rpartition("/")[2], "guest"))
+
+    postgres.execute("DROP ROLE guest")
+
+
+def test_a_database_that_cannot_hold_every_text_is_refused(postgres: Postgres) -> None:
+    postgres.execute("CREATE DATABASE latin ENCODING 'LATIN1' TEMPLATE template0")
+
+    with pytest.raises(StoreError, match="encoded in LATIN1; create it with ENCODING 'UTF8'"):
+        Store.open(postgres.url("latin"))
+
+    postgres.drop(postgres.url("latin"))
+
+
+def test_a_service_that_was_killed_is_waited_for_not_asked_about(url: str) -> None:
+    """The server may yet have to notice that its client is gone."""
+    first = Store.open(url)
+    asyncio.run(closed_soon(first, url))
+
+
+async def closed_soon(first: Store, url: str) -> None:
+    second = asyncio.create_task(asyncio.to_thread(Store.open, url))
+    await first.close()
+
+    await (await second).close()
+
+
+# -- what is refused ------------------------------------------------------------------------------
+
+
+async def test_a_refused_row_is_not_quoted(store: Store) -> None:
+    def twice(conn: Connection) -> None:
+        row = dict.fromkeys((c.name for c in TICKETS.columns), "hush") | dict.fromkeys(
+            ("first_seen", "updated_at", "closed_at"), 1.0
+        )
+        conn.execute(insert(TICKETS), [row])
+        conn.execute(insert(TICKETS), [row])
+
+    with pytest.raises(StoreError, match="duplicate key value violates unique constraint") as caught:
+        await store.transact(twice)
+
+    assert "hush" not in f"{caught.value}{caught.value.__cause__}{caught.value.__cause__!r}"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("b\0e", "NUL"), ("".join(random.Random(4).choices(HAN, k=4000)), "index row")]
+)
+async def test_a_name_that_postgresql_cannot_hold_fails_its_own_caller_alone(
+    store: Store, name: str, said: str
+) -> None:
+    calls = [store.append([step(1)]), store.append([step(2, name)]), store.append([step(3)])]
+
+    outcomes = await asyncio.gather(*calls, return_exceptions=True)
+
+    assert [outcome is None for outcome in outcomes] == [True, False, True]
+    assert said in str(outcomes[1])
+    assert await numbers(store) == [1, 3]
+
+
+async def test_another_programs_lock_is_waited_for_then_told_then_gone(store: Store, url: str) -> None:
+    with connected(url) as other, other.execution_options(isolation_level="READ COMMITTED").begin():
+        other.execute(text("LOCK TABLE events IN EXCLUSIVE MODE"))
+        with pytest.raises(StoreError, match=r"cannot write to .*: canceling statement due to lock timeout"):
+            await store.append([step(1)])
+    await store.append([step(2)])
+
+    assert await numbers(store) == [2]
+
+
+# -- connections that break -----------------------------------------------------------------------
+
+
+async def test_a_connection_that_broke_is_opened_anew_before_the_next_write(
+    postgres: Postgres, store: Store, url: str
+) -> None:
+    await store.append([step(1)])
+    for number in (2, 3):
+        postgres.execute(f"SELECT pg_terminate_backend({await session(store)}, 5000)")
+        await store.append([step(number)])
+        postgres.execute(f"SELECT pg_terminate_backend({await session(store)}, 5000)")
+        await store.transact(lambda conn: conn.execute(text("SELECT 1")).all())
+
+    assert await numbers(store) == [1, 2, 3]
+    with pytest.raises(StoreError, match="another queenright"):
+        Store.open(url, busy_timeout=0.05)
+
+
+async def test_a_connection_that_breaks_in_a_transaction_undoes_it_and_the_next_goes_on(
+    postgres: Postgres, store: Store
+) -> None:
+    def breaks(conn: Connection) -> None:
+        append_events(conn, [step(0)])
+        pid = conn.execute(text("SELECT pg_backend_pid()")).scalar_one()
+        postgres.execute(f"SELECT pg_terminate_backend({pid}, 5000)")
+        conn.execute(text("SELECT 1"))
+
+    with pytest.raises(StoreError, match=r"cannot write to .*terminating connection"):
+        await store.transact(breaks)
+    await store.append([step(1)])
+
+    assert await numbers(store) == [1]
+
+
+async def test_readers_do_not_mind_that_all_their_connections_broke(
+    postgres: Postgres, store: Store, url: str
+) -> None:
+    await asyncio.gather(*(numbers(store) for _ in range(8)))
+    name = url.rpartition("/")[2]
+    postgres.execute(f"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = '{name}'")
+
+    assert await asyncio.gather(*(numbers(store) for _ in range(8))) == [[]] * 8
+
+
+async def test_whoever_was_replaced_while_its_connection_was_broken_writes_no_more(
+    postgres: Postgres, url: str
+) -> None:
+    first = Store.open(url, busy_timeout=0.05)
+    postgres.execute(f"SELECT pg_terminate_backend({await session(first)}, 5000)")
+    second = Store.open(url, busy_timeout=0.05)
+
+    with pytest.raises(StoreError, match=r"another queenright .* is using"):
+        await first.append([step(1)])
+    await second.append([step(2)])
+    await second.close()
+    for _ in range(2):
+        with pytest.raises(
+            StoreError, match=r"another queenright .* while the connection was broken; restart"
+        ):
+            await first.append([step(3)])
+
+    assert await numbers(first) == [2]
+    await first.close()
+    Store.open(url, busy_timeout=0.05).close_now()
+
+
+# -- a server that dies ---------------------------------------------------------------------------
+
+
+async def test_what_was_decided_outlives_the_server_and_the_store_goes_on_after_it() -> None:
+    server = Postgres(fsync="on")
+    try:
+        store = Store.open(server.migrated())
+        await store.append([step(1)])
+        await store.append([alert()])
+        await store.append([step(2)])
+        server.crash()
+        outcomes = [await failure(store.append([step(3)])), await failure(store.read(verify))]
+        server.start()
+        await store.append([step(4)])
+
+        found = await numbers(store)
+        assert all("start the server, or check host and port" in outcome for outcome in outcomes[:1])
+        assert all("Connection refused" in outcome for outcome in outcomes)
+        # The second step had not reached the disk, perhaps: that is what is promised of it.
+        assert found in ([1, 0, 4], [1, 0, 2, 4])
+        assert (await store.read(verify)).ok
+        await store.close()
+    finally:
+        server.remove()
+
+
+async def failure(call: object) -> str:
+    with pytest.raises(StoreError) as caught:
+        await call  # type: ignore[misc]  # any awaitable
+    return str(caught.value)
