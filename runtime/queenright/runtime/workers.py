@@ -17,7 +17,7 @@ from queenright.runtime.nodes.inbox import Note
 from queenright.runtime.parts import LoadedGraph, Surroundings
 from queenright.runtime.storage.checkpoint_store import ChainLink, CheckpointStore
 from queenright.runtime.storage.session_state import ExecutionState, SessionStatus
-from queenright.runtime.storage.session_store import Session
+from queenright.runtime.storage.session_store import Session, SessionBusy
 from queenright.runtime.stream import ExecutionStream
 
 _OVER: Final = frozenset({SessionStatus.COMPLETED, SessionStatus.CANCELLED, SessionStatus.UNKNOWN})
@@ -27,12 +27,13 @@ class WorkerRefused(QueenrightError):
     """
     Raised when something cannot be done with a worker; says why.
 
-    ``final``: it never can, with this work.
+    ``final``: it never can, with this work. ``over``: as that is at its end.
     """
 
-    def __init__(self, message: str, *, final: bool = False) -> None:
+    def __init__(self, message: str, *, final: bool = False, over: bool = False) -> None:
         super().__init__(message)
         self.final = final
+        self.over = over
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +139,25 @@ class Workers:
         """
         return await self._around.disk.run(lambda: self._interrupted(agent_id, session_id, incarnation_id))
 
+    async def abandoned(self, agent_id: str, session_id: str, incarnation_id: str) -> StoppedWorker:
+        """
+        Return a run that was killed: of this life, not at its end, and nobody has its session.
+
+        Raises:
+            WorkerRefused: It is another life's, is over, or another process runs it.
+            FileUnusable: The session's state cannot be read.
+        """
+        left = await self.interrupted(agent_id, session_id, incarnation_id)
+        life = left.state.incarnation_id
+        if life != incarnation_id:
+            raise WorkerRefused(f"session {session_id!r} was last run by incarnation {life!r}", final=True)
+        try:
+            claim = await self._around.disk.run(lambda: left.graph.store.claim(left.session))
+        except SessionBusy as error:
+            raise WorkerRefused(str(error)) from error
+        claim.release()
+        return left
+
     async def respawn(
         self, worker: StoppedWorker, checkpoint_id: str | None, note: str, incarnation_id: str
     ) -> Execution:
@@ -206,7 +226,9 @@ class Workers:
             raise WorkerRefused(f"session {session_id!r} has no run of graph {graph.spec.id!r}", final=True)
         if last.status in _OVER:
             raise WorkerRefused(
-                f"session {session_id!r} is {last.status.value}; what is over is not brought back", final=True
+                f"session {session_id!r} is {last.status.value}; what is over is not brought back",
+                final=True,
+                over=last.status is not SessionStatus.UNKNOWN,
             )
         stream = streams.get(last.entry_point)
         if stream is None:

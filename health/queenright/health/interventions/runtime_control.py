@@ -1,0 +1,130 @@
+"""Control of the workers on our own runtime: nudged where they talk, stopped with their state saved."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, Final
+
+from queenright.health.interventions.control import Delivery, Stopped, Unreachable
+from queenright.health.interventions.target import Target
+from queenright.runtime.agent_runtime import AgentRuntime
+from queenright.runtime.deadline import Sleep, within
+from queenright.runtime.execution import ExecutionResult
+from queenright.runtime.nodes.inbox import Note
+from queenright.runtime.storage.files import FileUnusable
+from queenright.runtime.storage.session_state import SessionStatus
+from queenright.runtime.workers import RunningWorker, WorkerRefused
+
+_GRACE_SECONDS: Final = 0.1
+"""A run that is ending anyway need not be waited for when the time is up."""
+
+
+class RuntimeControl:
+    """
+    The ``WorkerControl`` of one runtime.
+
+    Args:
+        runtime: The runtime.
+        sleep: The clock of time limits.
+    """
+
+    def __init__(self, runtime: AgentRuntime, *, sleep: Sleep = asyncio.sleep) -> None:
+        self._workers = runtime.workers
+        self._sleep = sleep
+
+    def reaches(self, target: Target) -> bool:
+        """
+        Return whether this life of the worker runs here, or may have been killed and left its session here.
+
+        The latter can be terminated, which makes sure that nobody runs it, but not be nudged.
+        """
+        run = self._workers.running(target.agent_id, target.session_id)
+        if run is not None:
+            return run.incarnation_id == target.incarnation_id
+        return self._workers.knows(target.agent_id, target.session_id)
+
+    async def nudge(
+        self, target: Target, message: str, *, instruction_id: str, expires_at: float
+    ) -> Delivery:
+        """
+        Leave the nodes that are talking with a model a note: they read it before their next turn.
+
+        It is on the disk on return, and thrown away if it is read too late or by another incarnation.
+
+        Raises:
+            Unreachable: This life of the worker is not running, is between nodes, or waits for its user.
+        """
+        note = Note(
+            note_id=instruction_id,
+            content=message,
+            incarnation_id=target.incarnation_id,
+            expires_at=expires_at,
+        )
+        try:
+            await self._workers.tell(self._running(target), note)
+        except (WorkerRefused, OSError) as error:
+            raise Unreachable(f"worker {target} cannot be nudged: {error}") from error
+        return Delivery.INJECTED
+
+    async def terminate(self, target: Target, reason: str, *, instruction_id: str, within: float) -> Stopped:
+        """
+        Stop the run, save its state as a checkpoint, and free its session.
+
+        What cannot be stopped in time (a function that is at work in a thread) goes on, and keeps the session
+        until it ends: then the stop is not confirmed. Of a life that is not running, but was killed, it is
+        made sure that nobody runs it.
+
+        Raises:
+            Unreachable: It is another life that runs here, or another process runs it.
+        """
+        if self._workers.running(target.agent_id, target.session_id) is None:
+            return await self._was_killed(target)
+        run = self._running(target)
+        try:
+            result = await _limited(within, self._workers.terminate(run, reason), self._sleep)
+        except TimeoutError:
+            return Stopped(confirmed=False, detail=f"it has not stopped within {within:g} s, and is stopping")
+        return self._stopped(run, result)
+
+    def _stopped(self, run: RunningWorker, result: ExecutionResult) -> Stopped:
+        if result.status is not SessionStatus.TERMINATED:
+            return Stopped(
+                confirmed=True,
+                checkpoint_id=result.checkpoint_id,
+                detail=f"it was {result.status.value} before it could be stopped",
+            )
+        if self._workers.still_works(run):
+            return Stopped(
+                confirmed=False,
+                checkpoint_id=result.checkpoint_id,
+                detail="the run has stopped, but a function of it is still at work in a thread",
+            )
+        saved = f"its state is in checkpoint {result.checkpoint_id}" if result.checkpoint_id else "no state"
+        return Stopped(confirmed=True, checkpoint_id=result.checkpoint_id, detail=saved)
+
+    async def _was_killed(self, target: Target) -> Stopped:
+        """Make sure that nobody runs a session whose run is not at its end."""
+        try:
+            left = await self._workers.abandoned(target.agent_id, target.session_id, target.incarnation_id)
+        except (WorkerRefused, FileUnusable, OSError) as error:
+            raise Unreachable(f"worker {target} cannot be terminated: {error}") from error
+        saved = next((link.checkpoint_id for link in left.chain if link.checkpoint is not None), None)
+        return Stopped(confirmed=True, checkpoint_id=saved, detail="it was not running any more")
+
+    def _running(self, target: Target) -> RunningWorker:
+        run = self._workers.running(target.agent_id, target.session_id)
+        if run is None:
+            raise Unreachable(f"worker {target} is not running here; recover it, or look where it ran")
+        if run.incarnation_id != target.incarnation_id:
+            raise Unreachable(
+                f"worker {target} is gone: incarnation {run.incarnation_id!r} runs in its session now; "
+                "look at it again"
+            )
+        return run
+
+
+async def _limited(
+    seconds: float, work: Coroutine[Any, Any, ExecutionResult], sleep: Sleep
+) -> ExecutionResult:
+    return await within(seconds, work, sleep, grace=_GRACE_SECONDS)

@@ -1,0 +1,163 @@
+"""
+What recovery decides, as pure functions: whether, when and from where, and what became of it.
+
+Times are seconds since the epoch on the service's clock. A clock that is set back never lets more begin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from queenright.health.findings import HealthState
+from queenright.health.monitor import WorkerHealth
+from queenright.health.recovery.attempt import Recovery
+from queenright.health.recovery.respawner import CheckpointRef
+from queenright.health.settings import Recovery as Limits
+from queenright.health.vitals import SessionStatus
+
+HOUR: Final = 3600.0
+
+_OVER: Final = frozenset({SessionStatus.COMPLETED, SessionStatus.CANCELLED})
+_BAD: Final = frozenset({HealthState.STUCK, HealthState.FAILING})
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """A try may begin, at this time."""
+
+    attempt: int
+    not_before: float
+
+
+@dataclass(frozen=True, slots=True)
+class Exhausted:
+    """No try may begin: a human must look."""
+
+    reason: str
+
+
+def next_attempt(
+    past: Sequence[Recovery],
+    begun: Sequence[float],
+    *,
+    now: float,
+    limits: Limits,
+    dice: float,
+    reviewed: bool = False,
+) -> Allowed | Exhausted:
+    """
+    Say whether a task may be tried again, and when.
+
+    Args:
+        past: What was tried with it so far.
+        begun: When the tries of all tasks were begun, or are to be.
+        now: The time.
+        limits: The limits.
+        dice: 0 to 1, spreads the backoff.
+        reviewed: A human has looked at the task: it may go beyond its own limit, the hour's stands.
+    """
+    tries = [each for each in past if each.started_at is not None]
+    if len(tries) >= limits.max_attempts_per_task and not reviewed:
+        return Exhausted(
+            f"it was recovered {len(tries)} times, which is the limit for one task; look at why it fails"
+        )
+    if hour_is_full(begun, now=now, limits=limits):
+        return Exhausted(
+            f"{limits.max_attempts_per_hour} recoveries were begun within the hour, which is the limit; "
+            "look at what they have in common"
+        )
+    not_before = now
+    if tries:
+        last = max(each.ended_at or each.started_at or 0.0 for each in tries)
+        not_before = max(now, last + backoff(len(tries), limits, dice))
+    return Allowed(len(tries) + 1, not_before)
+
+
+def backoff(tries: int, limits: Limits, dice: float) -> float:
+    """Return how many seconds to wait after the ``tries``-th try; past the table its last entry holds."""
+    table = limits.backoff_seconds
+    return table[min(tries, len(table)) - 1] * (1.0 + limits.jitter * dice)
+
+
+def hour_is_full(begun: Sequence[float], *, now: float, limits: Limits) -> bool:
+    """Return whether so many tries were begun in the hour before ``now`` that none may be added."""
+    # What seems to lie in the future counts: the clock was set back.
+    return sum(at > now - HOUR for at in begun) >= limits.max_attempts_per_hour
+
+
+def choose(chain: Sequence[CheckpointRef]) -> tuple[CheckpointRef | None, tuple[CheckpointRef, ...]]:
+    """Return the newest checkpoint that is valid, None if there is none, and the broken ones before it."""
+    skipped: list[CheckpointRef] = []
+    for link in chain:
+        if link.valid:
+            return link, tuple(skipped)
+        skipped.append(link)
+    return None, tuple(skipped)
+
+
+def not_needed(attempt: Recovery, worker: WorkerHealth | None) -> str | None:
+    """Return why the work need not, or must not, be brought back any more; None if it is as it was."""
+    if worker is None:
+        return None  # forgotten since; whoever brings it back looks at its session
+    v = worker.vitals
+    if v.status in _OVER:
+        return f"it is {v.status.value}: what is over is not brought back"
+    if attempt.incarnation_id and v.incarnation_id and v.incarnation_id != attempt.incarnation_id:
+        return f"it lives on as incarnation {v.incarnation_id!r}"
+    if not v.ended and v.last_progress is not None and v.last_progress > attempt.created_at:
+        return "it has got further by itself"
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the close watch has seen: ``goes_on`` says nothing yet."""
+
+    verdict: Literal["goes_on", "succeeded", "failed", "dropped"]
+    reason: str = ""
+    incarnation_id: str = ""
+    """The new life, where that was not known before."""
+
+
+def watch(attempt: Recovery, worker: WorkerHealth | None, now: float) -> Seen:
+    """Judge a worker that was brought back."""
+    over = attempt.watch_until is not None and now >= attempt.watch_until
+    life = attempt.new_incarnation_id
+    if worker is None or worker.vitals.incarnation_id == attempt.incarnation_id != life:
+        return Seen("failed", "nothing was heard of it") if over else Seen("goes_on")
+    v = worker.vitals
+    if v.ended:
+        if v.status is SessionStatus.COMPLETED:
+            return Seen("succeeded", "it is done", v.incarnation_id)
+        if v.status is SessionStatus.CANCELLED:
+            return Seen("dropped", "it was cancelled", v.incarnation_id)
+        return Seen("failed", f"it has {_ENDS.get(v.status, 'ended')} again", v.incarnation_id)
+    # What is left of the life before says nothing about this one.
+    is_new = worker.state_since > (attempt.started_at or 0.0)
+    if worker.state in _BAD and (is_new or over):
+        return Seen("failed", f"it is {worker.state.value} again: {worker.reason}", v.incarnation_id)
+    if not over:
+        return Seen("goes_on", incarnation_id=v.incarnation_id)
+    since = attempt.started_at or 0.0
+    if v.waiting is not None or (v.last_progress is not None and v.last_progress >= since):
+        return Seen("succeeded", "it has got further", v.incarnation_id)
+    return Seen("failed", "it got nowhere", v.incarnation_id)
+
+
+_ENDS: Final = {SessionStatus.FAILED: "failed", SessionStatus.TERMINATED: "been terminated"}
+
+
+def note(attempt: Recovery, checkpoint: CheckpointRef | None) -> str:
+    """Return what a worker is told that goes on with the work."""
+    whence = (
+        f"You go on from checkpoint {checkpoint.checkpoint_id}: what was done after it may be missing"
+        if checkpoint is not None
+        else "There is no checkpoint to go on from, so you begin at the start of the task"
+    )
+    return (
+        f"Recovery, attempt {attempt.attempt}: the run before this one was stopped ({attempt.reason}). "
+        f"{whence}, and may have taken effect outside. Check before you do something again, and do not "
+        "repeat what led here."
+    )

@@ -1,0 +1,83 @@
+"""The respawner of our own runtime: a session on the disk goes on from a checkpoint, or from its start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from queenright.health.interventions.target import Target
+from queenright.health.recovery.respawner import CheckpointRef, Respawned, RespawnRefused
+from queenright.instrumentation.identity import new_id
+from queenright.runtime.agent_runtime import AgentRuntime
+from queenright.runtime.storage.checkpoint_store import ChainLink, CheckpointBroken, CheckpointNotFound
+from queenright.runtime.storage.files import FileUnusable
+from queenright.runtime.storage.session_store import SessionNotFound
+from queenright.runtime.workers import StoppedWorker, WorkerRefused
+
+
+class RuntimeRespawner:
+    """
+    The ``Respawner`` of one runtime. A run that is brought back keeps its session and is a new incarnation.
+
+    Args:
+        runtime: The runtime.
+        ids: Makes incarnation ids.
+    """
+
+    def __init__(self, runtime: AgentRuntime, *, ids: Callable[[], str] = new_id) -> None:
+        self._workers = runtime.workers
+        self._ids = ids
+
+    def reaches(self, target: Target) -> bool:
+        """Return whether a graph of this runtime is the worker and has the session on the disk."""
+        return self._workers.knows(target.agent_id, target.session_id)
+
+    async def chain(self, target: Target) -> Sequence[CheckpointRef]:
+        """
+        Return the checkpoints of the run that was interrupted, newest first, each read and checked.
+
+        Raises:
+            RespawnRefused: There is no such run, or it is at its end.
+        """
+        return [_ref(link) for link in (await self._stopped(target)).chain]
+
+    async def respawn(
+        self, target: Target, checkpoint: CheckpointRef | None, *, task_id: str, attempt: int, note: str
+    ) -> Respawned:
+        """
+        Take up the run in its session; its nodes read ``note`` before they go on.
+
+        From a checkpoint it is the same run, as it was then. From the start it is a new run of the entry
+        point, with what the first was given, and what was said since is forgotten.
+
+        Raises:
+            RespawnRefused: It did not go on.
+        """
+        worker = await self._stopped(target)
+        checkpoint_id = None if checkpoint is None else checkpoint.checkpoint_id
+        try:
+            execution = await self._workers.respawn(worker, checkpoint_id, note, self._ids())
+        except (CheckpointBroken, CheckpointNotFound) as error:
+            raise RespawnRefused(str(error)) from error
+        except WorkerRefused as refusal:
+            raise RespawnRefused(str(refusal), final=refusal.final) from refusal
+        return Respawned(
+            agent_id=target.agent_id, session_id=target.session_id, incarnation_id=execution.incarnation_id
+        )
+
+    async def _stopped(self, target: Target) -> StoppedWorker:
+        try:
+            return await self._workers.interrupted(target.agent_id, target.session_id, target.incarnation_id)
+        except WorkerRefused as refusal:
+            raise RespawnRefused(str(refusal), final=refusal.final, over=refusal.over) from refusal
+        except (SessionNotFound, FileUnusable) as error:
+            raise RespawnRefused(str(error), final=True) from error
+
+
+def _ref(link: ChainLink) -> CheckpointRef:
+    known = link.checkpoint
+    return CheckpointRef(
+        checkpoint_id=link.checkpoint_id,
+        created_at=0.0 if known is None else known.created_at,
+        valid=known is not None,
+        reason=link.reason,
+    )

@@ -1,0 +1,54 @@
+"""Recoveries in the database: each row holds the whole try, and copies of what is searched by."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, insert, select, update
+
+from queenright.health.recovery.attempt import UNDER_WAY, Recovery
+from queenright.health.tables import RECOVERIES
+
+_STATES = [state.value for state in sorted(UNDER_WAY)]
+
+
+def insert_recovery(conn: Connection, recovery: Recovery) -> None:
+    """Store a new try."""
+    conn.execute(insert(RECOVERIES).values(_row(recovery)))
+
+
+def update_recovery(conn: Connection, recovery: Recovery) -> None:
+    """Store a try as it is now."""
+    where = RECOVERIES.c.recovery_id == recovery.recovery_id
+    conn.execute(update(RECOVERIES).where(where).values(_row(recovery)))
+
+
+def under_way(conn: Connection) -> list[Recovery]:
+    """Return the tries that have not ended, oldest first."""
+    query = select(RECOVERIES.c.body).where(RECOVERIES.c.status.in_(_STATES))
+    query = query.order_by(RECOVERIES.c.created_at, RECOVERIES.c.recovery_id)
+    return [Recovery.model_validate_json(body) for body in conn.execute(query).scalars()]
+
+
+def of_task(conn: Connection, task_id: str) -> list[Recovery]:
+    """Return all that was tried with a task, newest first."""
+    query = select(RECOVERIES.c.body).where(RECOVERIES.c.task_id == task_id)
+    query = query.order_by(RECOVERIES.c.created_at.desc(), RECOVERIES.c.recovery_id.desc())
+    return [Recovery.model_validate_json(body) for body in conn.execute(query).scalars()]
+
+
+def newest(conn: Connection, limit: int) -> list[Recovery]:
+    """Return the newest tries of all tasks."""
+    query = select(RECOVERIES.c.body)
+    query = query.order_by(RECOVERIES.c.created_at.desc(), RECOVERIES.c.recovery_id.desc()).limit(limit)
+    return [Recovery.model_validate_json(body) for body in conn.execute(query).scalars()]
+
+
+def _row(recovery: Recovery) -> dict[str, object]:
+    return {
+        "recovery_id": recovery.recovery_id,
+        "task_id": recovery.task_id,
+        "agent_id": recovery.agent_id,
+        "session_id": recovery.session_id,
+        "status": recovery.state.value,
+        "created_at": recovery.created_at,
+        "body": recovery.model_dump_json(),
+    }
