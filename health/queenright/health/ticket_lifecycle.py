@@ -7,6 +7,7 @@ The life of a ticket: every change it may go through, as pure functions that ret
       └───dismiss────▶ dismissed ──worse──▶ open
     any ──cleared, and stayed so for the hold──▶ closed (resolved; a dismissed one stays dismissed)
     any ──worker ended──▶ closed (worker_gone; a dismissed one stays dismissed)
+    not dismissed, about a failed recovery ──resolve──▶ closed (resolved)
 
 While the hold runs the status stays what it was and ``condition_cleared_at`` is set; a relapse unsets it.
 """
@@ -97,6 +98,22 @@ def worker_ended(ticket: EscalationTicket, *, now: float) -> EscalationTicket:
     """Close the ticket of a worker that is no more."""
     _must_be_live(ticket)
     return _close(ticket, TicketStatus.WORKER_GONE, "the worker ended", now)
+
+
+def resolve(ticket: EscalationTicket, *, reason: str, by: str, now: float) -> EscalationTicket:
+    """
+    Close a ticket about a worker that nobody could bring back: a person has settled it some other way.
+
+    Raises:
+        TicketClosed: It is closed.
+        WrongStatus: It is about something else, which closes by itself; or it was dismissed.
+    """
+    _must_be_live(ticket)
+    if ticket.status is TicketStatus.DISMISSED:
+        raise WrongStatus(ticket, "resolve", "nobody was told of it; it closes when the condition is gone")
+    if FindingKind.RECOVERY_FAILED not in (ticket.kind, *ticket.active_kinds):
+        raise WrongStatus(ticket, "resolve", "it closes by itself when the worker recovers or ends")
+    return _close(ticket, TicketStatus.RESOLVED, f"{by}: {reason}", now)
 
 
 def dismiss(

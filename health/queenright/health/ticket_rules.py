@@ -17,8 +17,17 @@ from queenright.health.tickets import EscalationTicket, WorkerFacts, fingerprint
 
 
 def reasons(health: WorkerHealth) -> list[Finding]:
-    """Return the findings that are reasons for a ticket, worst first."""
-    left = [finding for finding in health.findings if finding.ticket]
+    """
+    Return the findings that are reasons for a ticket, worst first.
+
+    Of a worker that has ended, only that nobody could bring it back is one.
+    """
+    ended = health.vitals.ended
+    left = [
+        finding
+        for finding in health.findings
+        if finding.ticket and (not ended or finding.kind is FindingKind.RECOVERY_FAILED)
+    ]
     ordered = []
     while (first := worst(left)) is not None:
         ordered.append(first)
@@ -30,7 +39,7 @@ def objections(health: WorkerHealth, findings: Sequence[Finding]) -> list[str]:
     """Return why there can be no ticket about this worker now; nothing if there can."""
     vitals = health.vitals
     who = f"worker {vitals.agent_id!r}, session {vitals.session_id!r}"
-    if vitals.ended:
+    if vitals.ended and not findings:
         return [f"worker_session_id: {who} has ended; there is nothing to escalate"]
     if vitals.waiting is not None:
         return [
@@ -120,8 +129,10 @@ def new_ticket(
     severity: Severity,
     texts: Mapping[str, str],
     now: float,
+    *,
+    storm_id: str = "",
 ) -> EscalationTicket:
-    """Return the ticket that a first report opens."""
+    """Return the ticket that a first report opens; ``storm_id`` is the storm that it is part of, if any."""
     kinds = kinds_of(findings)
     return EscalationTicket.model_validate(
         {
@@ -137,6 +148,7 @@ def new_ticket(
             "first_seen": now,
             "last_seen": now,
             "updated_at": now,
+            "storm_id": storm_id,
         }
     )
 

@@ -73,6 +73,8 @@ class TicketService:
         clock: Seconds since the epoch.
         ids: Makes the ids of tickets and events.
         publish: Is given events once they are durable (``EventBus.fan_out``).
+        storm: Returns the id of the storm that is on, else an empty string; a ticket keeps the one it is
+            opened in.
         on_change: Is called inside the transaction of every change that the outside must hear of, when
             an operator has been told or must be: the outbox. It must only use the connection it is given.
     """
@@ -85,6 +87,7 @@ class TicketService:
         clock: Clock,
         ids: Callable[[], str] = new_id,
         publish: Callable[..., None],
+        storm: Callable[[], str] = str,
         on_change: OnChange | None = None,
     ) -> None:
         self._store = store
@@ -92,6 +95,7 @@ class TicketService:
         self._clock = clock
         self._ids = ids
         self._publish = publish
+        self._storm = storm
         self._on_change = on_change
         self._live: dict[str, EscalationTicket] = {}
         self._by_worker: dict[WorkerKey, set[str]] = {}
@@ -175,6 +179,7 @@ class TicketService:
         findings = rules.reasons(health)
         if wrong := rules.objections(health, findings) or mismatches(draft, facts):
             raise TicketRefused(*wrong)
+        storm_id = self._storm()
         texts = {
             "cause": redact(draft.cause, _TEXT_LIMIT),
             "judge_reasoning": redact(draft.judge_reasoning, _LONG_TEXT_LIMIT),
@@ -190,7 +195,9 @@ class TicketService:
             )
             ticket, finding, severity = rules.whom_it_concerns(live, findings, draft.severity, facts)
             if ticket is None:
-                ticket = rules.new_ticket(self._ids(), facts, finding, findings, severity, texts, now)
+                ticket = rules.new_ticket(
+                    self._ids(), facts, finding, findings, severity, texts, now, storm_id=storm_id
+                )
                 table.insert_ticket(conn, ticket)
                 return self._raised(conn, changes, ticket, "opened")
             changed, change = rules.report_on(ticket, findings, severity, now)
@@ -205,15 +212,16 @@ class TicketService:
         """
         Let a worker's findings, or its end, act on the tickets it has; call it whenever they changed.
 
-        A finding that is new, worse or back is a report. When none is left, the hold begins. Nothing is
-        opened here: that is the judge's part.
+        A finding that is new, worse or back is a report. When none is left, the hold begins; a worker
+        that has ended and could not be brought back keeps its ticket. Nothing is opened here: that is the
+        judge's part.
         """
         key = (health.vitals.agent_id, health.vitals.session_id)
         if key not in self._by_worker:
             return
         now = self._clock()
         findings = rules.reasons(health)
-        ended = health.vitals.ended
+        ended = health.vitals.ended and not findings
 
         def work(conn: Connection, changes: _Changes) -> None:
             live = table.live_tickets(conn, agent_id=key[0], session_id=key[1])
@@ -347,6 +355,27 @@ class TicketService:
 
         return await self._decide(ticket_id, change, tell=False)
 
+    async def resolve(self, ticket_id: str, reason: str, *, by: str) -> EscalationTicket:
+        """
+        Close a ticket about a failed recovery: a person has settled it, and the worker may never come back.
+
+        Raises:
+            TicketRefused: No reason is given, or nobody is named.
+            TicketUnknown, TicketClosed, WrongStatus: See ``ticket_lifecycle.resolve``.
+        """
+        reason, by = _said("reason", reason), _said("by", by)
+        now = self._clock()
+
+        def work(conn: Connection, changes: _Changes) -> EscalationTicket:
+            ticket = table.find_ticket(conn, ticket_id)
+            if ticket is None:
+                raise TicketUnknown(ticket_id)
+            closed = lifecycle.resolve(ticket, reason=reason, by=by, now=now)
+            self._close(conn, changes, closed, by=by)
+            return closed
+
+        return await self._commit(work)
+
     # -- one transaction ----------------------------------------------------------------------------
 
     async def _commit(self, work: Callable[[Connection, _Changes], T]) -> T:
@@ -425,12 +454,16 @@ class TicketService:
             self._raised(conn, changes, looked, change)
         return looked.is_open
 
-    def _close(self, conn: Connection, changes: _Changes, ticket: EscalationTicket) -> None:
+    def _close(
+        self, conn: Connection, changes: _Changes, ticket: EscalationTicket, *, by: str | None = None
+    ) -> None:
         table.update_ticket(conn, ticket)
         changes.tickets.append(ticket)
         if ticket.status is TicketStatus.DISMISSED:
             return
         data = {"ticket_id": ticket.ticket_id, "status": ticket.status.value, "reason": ticket.closed_reason}
+        if by is not None:
+            data["by"] = by
         changes.events.append(self._event(ticket, EventType.TICKET_RESOLVED, data))
         self._tell(conn, ticket)
 
