@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.forks import import_for_requests
 
 if TYPE_CHECKING:
     from requests import Response
@@ -47,8 +48,8 @@ def control_endpoint_of(endpoint: str | None) -> str:
 
 def preload_control() -> None:
     """Import what asking needs, once; not in a thread, where a fork could come in the middle of it."""
-    import requests  # noqa: F401
 
+    import_for_requests()
     for name in _HTTP_LOGGERS:
         logger = logging.getLogger(name)
         if _not_ours not in logger.filters:

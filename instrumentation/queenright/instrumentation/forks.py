@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any, Final
 from weakref import WeakMethod
 
@@ -26,6 +27,16 @@ def after_fork_in_child(method: Callable[[], Any]) -> None:
     """Have a bound method called in every forked child for as long as its object lives."""
     _in_child[:] = [reference for reference in _in_child if reference() is not None]
     _in_child.append(WeakMethod(method))
+
+
+def import_for_requests() -> None:
+    """
+    Import ``requests``, and what it would import at the first request only.
+
+    A fork while a thread is in the middle of an import leaves the child with that import locked for ever.
+    """
+    for module in ("requests", "netrc", "encodings.idna"):
+        import_module(module)
 
 
 def _after_in_child() -> None:

@@ -13,6 +13,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from queenright.instrumentation.delivery import Sent
 from queenright.instrumentation.dropped import DROPPED, Signal
+from queenright.instrumentation.forks import import_for_requests
 from queenright.instrumentation.harmless import notice
 
 if TYPE_CHECKING:
@@ -61,7 +62,8 @@ def preload() -> None:
     Not with the package, whose import stays light, and not in the delivery's thread, where a fork
     or the end of the process could come in the middle of it.
     """
-    import requests  # noqa: F401
+
+    import_for_requests()
     from opentelemetry.exporter.otlp.proto.http import _log_exporter, trace_exporter  # noqa: F401
 
 

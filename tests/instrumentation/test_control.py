@@ -1,0 +1,346 @@
+"""A worker is told something by the service, over real HTTP."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from queenright.instrumentation import Nudge, Telemetry, Termination, Worker, names
+from tests.instrumentation.mailbox import Mailbox
+from tests.instrumentation.parts import Memory, Script, eventually
+
+
+@pytest.fixture
+def mailbox() -> Iterator[Mailbox]:
+    mailbox = Mailbox()
+    yield mailbox
+    mailbox.stop()
+
+
+Making = Callable[..., Worker]
+
+
+@pytest.fixture
+def bee(mailbox: Mailbox, telemetry: Telemetry, registry: CollectorRegistry) -> Iterator[Making]:
+    """Make a worker of session ``s`` and incarnation ``i`` that asks the mailbox."""
+    made: list[Worker] = []
+
+    def make(**more: Any) -> Worker:
+        known: dict[str, Any] = {
+            "session_id": "s",
+            "incarnation_id": "i",
+            "telemetry": telemetry,
+            "registry": registry,
+            "control_endpoint": mailbox.url,
+        }
+        worker = Worker("a bee/1", **(known | more))
+        worker.start()
+        made.append(worker)
+        return worker
+
+    yield make
+    for worker in made:
+        worker.close()
+
+
+def take(worker: Worker, taken: list[Any]) -> list[Any]:
+    """Add what waits now to ``taken``, and return it."""
+    taken += worker.instructions()
+    return taken
+
+
+def test_a_nudge_reaches_the_agents_function_and_is_answered(mailbox: Mailbox, bee: Making) -> None:
+    """002 §11: a nudge gets into the agent's context."""
+    got: list[tuple[Nudge, str]] = []
+    bee(on_nudge=lambda nudge: got.append((nudge, threading.current_thread().name)))
+
+    mailbox.tell("nudge", "n1", "Save your progress.", expires_at=4e9)
+
+    assert mailbox.answered() == [
+        {"instruction_id": "n1", "outcome": "done", "session_id": "s", "incarnation_id": "i"}
+    ]
+    [(nudge, thread)] = got
+    assert nudge == Nudge(message="Save your progress.", instruction_id="n1", expires_at=4e9)
+    assert thread == "queenright-nudges"
+    assert mailbox.questions[0] == {
+        "agent": "a bee/1",
+        "session_id": "s",
+        "incarnation_id": "i",
+        "wait": "25",
+    }
+
+
+def test_a_termination_is_answered_with_its_checkpoint(mailbox: Mailbox, bee: Making) -> None:
+    """002 §11: the agent saves its state as it is stopped."""
+
+    def stop(reason: str) -> str:
+        return f"checkpoint because of {reason}"
+
+    bee(on_terminate=stop)
+
+    mailbox.tell("terminate", "t1", "a loop")
+
+    [answer] = mailbox.answered()
+    assert (answer["outcome"], answer["checkpoint_id"]) == ("done", "checkpoint because of a loop")
+
+
+def test_an_instruction_is_delivered_once_however_often_it_comes(mailbox: Mailbox, bee: Making) -> None:
+    got: list[str] = []
+    mailbox.answer_status = 503
+    bee(on_nudge=lambda nudge: got.append(nudge.instruction_id))
+
+    mailbox.tell("nudge", "n1", "Go on.")
+    mailbox.asked(2)
+    mailbox.answer_status = 204
+
+    assert [answer["instruction_id"] for answer in mailbox.answered()] == ["n1"]
+    assert got == ["n1"]
+
+
+def test_what_is_stale_or_for_another_incarnation_is_never_delivered(mailbox: Mailbox, bee: Making) -> None:
+    """B67: it is discarded by the worker too, whatever the service lets through."""
+    got: list[str] = []
+    bee(on_nudge=lambda nudge: got.append(nudge.instruction_id))
+
+    mailbox.tell("nudge", "old", "Go on.", expires_at=time.time() - 1)
+    mailbox.tell("nudge", "other", "Go on.", incarnation_id="i2")
+    mailbox.tell("nudge", "mine", "Go on.", incarnation_id="i")
+
+    answers = {answer["instruction_id"]: answer for answer in mailbox.answered(2)}
+    assert got == ["mine"]
+    assert answers.keys() == {"old", "mine"}
+    assert (answers["old"]["outcome"], answers["old"]["detail"]) == ("refused", "it has expired")
+
+
+def test_a_function_that_raises_is_a_failed_answer_with_secrets_masked(mailbox: Mailbox, bee: Making) -> None:
+    def fails(nudge: Nudge) -> None:
+        raise RuntimeError("no context; api_key=abcdef123456")
+
+    bee(on_nudge=fails)
+
+    mailbox.tell("nudge", "n1", "Go on.")
+
+    [answer] = mailbox.answered()
+    assert answer["outcome"] == "failed"
+    assert answer["detail"] == "RuntimeError: no context; api_key=[redacted]"
+
+
+def test_an_exit_from_on_terminate_is_a_stop(mailbox: Mailbox, bee: Making) -> None:
+    def leave(reason: str) -> str:
+        raise SystemExit(0)
+
+    bee(on_terminate=leave)
+
+    mailbox.tell("terminate", "t1", "over")
+
+    assert [answer["outcome"] for answer in mailbox.answered()] == ["done"]
+
+
+def test_a_nudge_that_hangs_does_not_keep_a_termination_from_arriving(mailbox: Mailbox, bee: Making) -> None:
+    free = threading.Event()
+    bee(on_nudge=lambda nudge: free.wait(20), on_terminate=lambda reason: "c1")
+
+    mailbox.tell("nudge", "n1", "Go on.")
+    mailbox.tell("terminate", "t1", "over")
+
+    first = mailbox.answered()
+    free.set()
+    assert [answer["instruction_id"] for answer in first] == ["t1"]
+    assert {answer["instruction_id"] for answer in mailbox.answered(2)} == {"t1", "n1"}
+
+
+def test_what_no_function_takes_is_refused_in_words(mailbox: Mailbox, bee: Making) -> None:
+    bee(on_nudge=lambda nudge: None)
+
+    mailbox.tell("terminate", "t1", "over")
+
+    [answer] = mailbox.answered()
+    assert (answer["outcome"], answer["detail"]) == ("refused", "this worker has no on_terminate")
+
+
+def test_instructions_can_be_taken_by_hand(mailbox: Mailbox, bee: Making) -> None:
+    worker = bee(control=True)
+    assert worker.instructions() == []
+
+    mailbox.tell("nudge", "n1", "Go on.")
+    taken: list[Any] = []
+    assert eventually(lambda: bool(take(worker, taken)))
+
+    assert [type(one) for one in taken] == [Nudge]
+    assert [answer["outcome"] for answer in mailbox.answered()] == ["done"]
+    assert worker.instructions() == []
+
+
+def test_a_termination_taken_by_hand_is_confirmed_by_the_end_of_the_run(
+    mailbox: Mailbox, bee: Making
+) -> None:
+    worker = bee(control=True)
+    mailbox.tell("terminate", "t1", "over")
+    taken: list[Any] = []
+    assert eventually(lambda: bool(take(worker, taken)))
+    mailbox.asked(len(mailbox.questions) + 1)
+    before = list(mailbox.answers)
+
+    worker.checkpoint("c7")
+    worker.close()
+
+    assert isinstance(taken[0], Termination)
+    assert taken[0].reason == "over"
+    assert before == []
+    [answer] = mailbox.answered()
+    assert (answer["outcome"], answer["checkpoint_id"]) == ("done", "c7")
+
+
+def test_what_nobody_took_is_answered_at_the_end(mailbox: Mailbox, bee: Making) -> None:
+    worker = bee(control=True)
+    mailbox.tell("nudge", "n1", "Go on.")
+    asked = len(mailbox.asked())
+    mailbox.asked(asked + 1)
+
+    worker.close()
+
+    [answer] = mailbox.answered()
+    assert (answer["outcome"], answer["detail"]) == ("refused", "the run has ended")
+
+
+def test_the_run_says_that_it_can_be_told_something(
+    bee: Making, telemetry: Telemetry, memory: Memory
+) -> None:
+    bee(control=True, task_id="forage")
+    telemetry.flush()
+
+    about = memory.record(names.EVENT_AGENT_STARTED).attributes
+    assert about[names.CONTROL] is True
+    assert about[names.TASK_ID] == "forage"
+
+
+def test_a_worker_that_takes_nothing_asks_for_nothing(
+    mailbox: Mailbox, bee: Making, telemetry: Telemetry, memory: Memory
+) -> None:
+    worker = bee()
+    telemetry.flush()
+
+    assert names.CONTROL not in memory.record(names.EVENT_AGENT_STARTED).attributes
+    assert worker.instructions() == []
+    assert mailbox.questions == []
+
+
+def test_the_service_may_come_later(mailbox: Mailbox, bee: Making) -> None:
+    mailbox.status = 503
+    got: list[str] = []
+    bee(on_nudge=lambda nudge: got.append(nudge.message))
+    mailbox.asked(2)
+
+    mailbox.status = 200
+    mailbox.tell("nudge", "n1", "Go on.")
+
+    assert mailbox.answered()
+    assert got == ["Go on."]
+
+
+@pytest.mark.parametrize(
+    "body", [b"\xff\xfe", b"[1, 2]", b'{"instructions": 3}', b"[" * 5000, b"x" * (1 << 21)]
+)
+def test_garbage_is_asked_again_ever_less_often(mailbox: Mailbox, bee: Making, body: bytes) -> None:
+    mailbox.body = body
+    got: list[str] = []
+    bee(on_nudge=lambda nudge: got.append(nudge.message))
+    began = time.monotonic()
+
+    mailbox.asked(3)
+
+    assert got == []
+    assert time.monotonic() - began > 1.0
+
+
+def test_an_empty_answer_at_once_does_not_make_a_busy_loop(mailbox: Mailbox, bee: Making) -> None:
+    mailbox.body = b'{"instructions": []}'
+    bee(on_nudge=lambda nudge: None)
+    began = time.monotonic()
+
+    mailbox.asked(2)
+
+    assert time.monotonic() - began > 1.5
+
+
+@pytest.mark.parametrize("name", ["on_nudge", "on_terminate"])
+def test_an_async_function_is_refused(name: str) -> None:
+    async def told(_: object) -> None:
+        """Never runs."""
+
+    make: Making = partial(Worker, "bee")
+    with pytest.raises(TypeError, match="call_soon_threadsafe"):
+        make(**{name: told})
+
+
+FORK = """
+import os, time
+from queenright.instrumentation import Worker
+
+got = []
+worker = Worker("bee", session_id="s", incarnation_id="i", on_nudge=lambda nudge: got.append(nudge.message))
+{before}
+child = os.fork()
+if child == 0:
+    with worker.step("s"):
+        pass
+    until = time.monotonic() + 10
+    while not got and time.monotonic() < until:
+        time.sleep(0.05)
+    print("child", got, flush=True)
+    time.sleep(0.5)
+    os._exit(0)
+{parent}
+"""
+
+
+def test_a_child_is_told_where_its_parent_never_began(mailbox: Mailbox, script: Script) -> None:
+    mailbox.tell("nudge", "n1", "Go on.")
+
+    done = script(
+        FORK.format(before="", parent="os.waitpid(child, 0)"),
+        QUEENRIGHT_ENDPOINT=mailbox.url,
+        OTEL_SDK_DISABLED="true",
+    )
+
+    assert done.stdout == "child ['Go on.']\n", done.stderr
+    assert [answer["outcome"] for answer in mailbox.answered()] == ["done"]
+
+
+def test_a_child_is_told_once_its_parent_has_left(mailbox: Mailbox, script: Script) -> None:
+    def tell() -> None:
+        # One question of the parent's, perhaps, before it leaves, and one of the child's.
+        mailbox.asked(2, seconds=4.0)
+        mailbox.tell("nudge", "n1", "Go on.")
+
+    telling = threading.Thread(target=tell)
+    telling.start()
+    done = script(
+        FORK.format(before="worker.start()", parent="os._exit(0)"),
+        QUEENRIGHT_ENDPOINT=mailbox.url,
+        OTEL_SDK_DISABLED="true",
+    )
+    telling.join()
+
+    assert done.stdout == "child ['Go on.']\n", done.stderr
+    assert [answer["outcome"] for answer in mailbox.answered()] == ["done"]
+
+
+def test_the_parent_is_told_while_it_lives(mailbox: Mailbox, script: Script) -> None:
+    mailbox.tell("nudge", "n1", "Go on.")
+
+    done = script(
+        FORK.replace("+ 10", "+ 2").format(
+            before="worker.start()", parent="os.waitpid(child, 0); print('parent', got)"
+        ),
+        QUEENRIGHT_ENDPOINT=mailbox.url,
+        OTEL_SDK_DISABLED="true",
+    )
+
+    assert done.stdout.splitlines()[-1] == "parent ['Go on.']"

@@ -1,0 +1,103 @@
+"""What is read from an answer of the service, and what is not."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queenright.instrumentation.instructions import (
+    MESSAGE_LIMIT,
+    Instruction,
+    Nudge,
+    Termination,
+    Unusable,
+    parse_instructions,
+)
+
+NOW = 1_767_225_600.0
+
+
+def parse(*items: Any) -> list[Instruction | Unusable]:
+    body = {"instructions": list(items)}
+    return parse_instructions(body, session_id="s", incarnation_id="i", now=NOW)
+
+
+def item(**changes: Any) -> dict[str, Any]:
+    return {"instruction_id": "n1", "kind": "nudge", "message": "Go on.", "expires_at": NOW + 60, **changes}
+
+
+def test_a_nudge_and_a_termination_are_read() -> None:
+    assert parse(item(), item(instruction_id="t1", kind="terminate", message="over")) == [
+        Nudge(message="Go on.", instruction_id="n1", expires_at=NOW + 60),
+        Termination(reason="over", instruction_id="t1", expires_at=NOW + 60),
+    ]
+
+
+@pytest.mark.parametrize(
+    "expires_at", ["2026-01-01T00:01:00+00:00", "2026-01-01T00:01:00Z", "2026-01-01T00:01:00"]
+)
+def test_a_time_may_be_iso_8601(expires_at: str) -> None:
+    assert parse(item(expires_at=expires_at)) == [
+        Nudge(message="Go on.", instruction_id="n1", expires_at=NOW + 60)
+    ]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"expires_at": NOW},
+        {"expires_at": NOW - 1},
+        {"expires_at": None},
+        {"expires_at": "soon"},
+        {"expires_at": float("inf")},
+        {"expires_at": True},
+        {"kind": "explode"},
+        {"message": ""},
+        {"message": 3},
+    ],
+)
+def test_what_is_stale_or_unreadable_is_named_and_not_followed(changes: dict[str, Any]) -> None:
+    """B67: a stale instruction is thrown away."""
+    [one] = parse(item(**changes))
+
+    assert isinstance(one, Unusable)
+    assert one.instruction_id == "n1"
+
+
+@pytest.mark.parametrize("other", [{"incarnation_id": "i2"}, {"session_id": "s2"}])
+def test_what_is_for_another_life_is_left_out(other: dict[str, str]) -> None:
+    """B67: what was meant for one incarnation never gets to another."""
+    assert parse(item(**other)) == []
+
+
+def test_a_message_is_bounded() -> None:
+    [one] = parse(item(message="x" * (MESSAGE_LIMIT + 1)))
+
+    assert isinstance(one, Nudge)
+    assert len(one.message) == MESSAGE_LIMIT
+
+
+@pytest.mark.parametrize("body", [None, [], {}, {"instructions": {}}, "text", 3])
+def test_another_answer_is_refused(body: object) -> None:
+    with pytest.raises(ValueError, match="no list of instructions"):
+        parse_instructions(body, session_id="s", incarnation_id="i", now=NOW)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(
+    st.lists(st.fixed_dictionaries({}, optional=dict.fromkeys(item(), json_values)) | json_values, max_size=5)
+)
+def test_whatever_comes_is_read_or_left(items: list[Any]) -> None:
+    for one in parse(*json.loads(json.dumps(items))):
+        assert 0 < len(one.instruction_id) <= 200
+        assert isinstance(one, Unusable) or one.expires_at > NOW
