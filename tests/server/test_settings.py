@@ -149,6 +149,41 @@ def test_credentials_are_shown_by_nothing_that_shows_settings() -> None:
     assert "https://collector:4318/x" in settings.model_dump_json()
 
 
+SECRET_ADDRESS = "postgresql://bee:hunter2 hunter2@db:5432/hive?sslpassword=hunter2&host=/run"
+
+
+def test_the_databases_password_is_shown_by_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUEENRIGHT_DATABASE", SECRET_ADDRESS)
+
+    settings = load_settings()
+
+    assert settings.database_url == SECRET_ADDRESS
+    assert "hunter2" not in repr(settings)
+    assert settings.model_dump(mode="json")["database"] == (
+        "postgresql://bee:[redacted]@db:5432/hive?sslpassword=[redacted]&host=/run"
+    )
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "bee:hunter2@db/hive",
+        "mysql://bee:hunter2@db/hive",
+        "postgresql://bee:hun@ter2@db",
+        ["bee:hunter2@db"],
+    ],
+)
+def test_an_address_of_no_database_is_refused_at_start_and_not_repeated(address: object) -> None:
+    with pytest.raises(SettingsRefused, match=r"database: \[redacted\] is refused: ") as refused:
+        load_settings(database=address)
+
+    assert "hun" not in str(refused.value)
+
+
+def test_without_an_address_the_database_is_a_file_in_the_storage(tmp_path: Path) -> None:
+    assert load_settings(storage=tmp_path).database_url == f"sqlite:///{tmp_path / 'queenright.db'}"
+
+
 def test_an_address_to_forward_to_that_is_none_is_refused_at_start() -> None:
     with pytest.raises(SettingsRefused, match=r"otlp\.forward: .*must be like https://collector"):
         load_settings(otlp={"forward": "collector:4318"})

@@ -27,7 +27,7 @@ def open_database(url: str, *, read_only: bool, busy_timeout: float) -> Database
     Raises:
         StoreError: It cannot be used, or the address means none.
     """
-    address = _parse(url)
+    address = parse_address(url)
     if address.get_backend_name() == "sqlite":
         from queenright.health.sqlite import SqliteDatabase
 
@@ -41,7 +41,13 @@ def open_database(url: str, *, read_only: bool, busy_timeout: float) -> Database
     return PostgresDatabase(address, read_only=read_only, busy_timeout=busy_timeout)
 
 
-def _parse(url: str) -> URL:
+def parse_address(url: str) -> URL:
+    """
+    Return the address with the driver that is used.
+
+    Raises:
+        StoreError: It is none that there is a store for; says what one looks like, and repeats nothing.
+    """
     try:
         address = make_url(url)
     except (ArgumentError, ValueError):

@@ -8,6 +8,7 @@ In the environment a nested name is joined by two underscores:
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -28,7 +29,7 @@ from pydantic_settings import (
 from queenright.alerting.settings import AlertingSettings
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation.errors import QueenrightError
-from queenright.instrumentation.redaction import redact
+from queenright.instrumentation.redaction import MASK, redact
 from queenright.judge.settings import JudgeSettings
 
 ENV_PREFIX = "QUEENRIGHT_"
@@ -84,6 +85,8 @@ class Settings(BaseSettings):
 
     storage: Path = Path(".queenright")
     """Where the database, sessions and logs are kept."""
+    database: Annotated[str | None, Field(repr=False)] = None
+    """``postgresql://user:password@host/name``; None is a SQLite file in ``storage``."""
     http: HttpSettings = HttpSettings()
     otlp: OtlpSettings = OtlpSettings()
     health_monitoring: HealthSettings = HealthSettings()
@@ -91,6 +94,27 @@ class Settings(BaseSettings):
     alerting: AlertingSettings = AlertingSettings()
     step_logs: tuple[Path, ...] = ()
     """Folders with ``sessions/{id}/logs/tool_logs.jsonl`` of workers that send no telemetry."""
+
+    @field_validator("database")
+    @classmethod
+    def _address(cls, url: str | None) -> str | None:
+        if url is not None:
+            # Here, because it takes SQLAlchemy.
+            from queenright.health.database import StoreError
+            from queenright.health.engines import parse_address
+
+            try:
+                parse_address(url)
+            except StoreError as error:
+                raise ValueError(str(error)) from None
+        return url
+
+    @field_serializer("database", when_used="json")
+    def _without_password(self, url: str | None) -> str | None:
+        if url is None:
+            return None
+        shown = re.sub(r"://([^:/@]*):.*@", rf"://\1:{MASK}@", url)
+        return re.sub(r"(?i)([?&][^=&]*passw[^=&]*=)[^&]*", rf"\1{MASK}", shown)
 
     @classmethod
     def settings_customise_sources(
@@ -107,7 +131,7 @@ class Settings(BaseSettings):
     @property
     def database_url(self) -> str:
         """SQLAlchemy's URL of the store."""
-        return f"sqlite:///{self.storage / 'queenright.db'}"
+        return self.database or f"sqlite:///{self.storage / 'queenright.db'}"
 
 
 class SettingsRefused(QueenrightError):
@@ -186,7 +210,8 @@ def _explain(error: ValidationError, file: Path | None) -> str:
             hint = f" Did you mean {near[0]}?" if near else f" Known here: {', '.join(allowed)}."
             lines.append(f"  {path}: no such setting.{hint}")
         else:
-            value = redact(repr(fault["input"]), 80)
+            secret = fault["loc"][:1] == ("database",)
+            value = MASK if secret else redact(repr(fault["input"]), 80)
             lines.append(f"  {path}: {value} is refused: {fault['msg']}.")
     return "\n".join(lines)
 
