@@ -16,6 +16,7 @@ from queenright.health.store import Store
 from queenright.health.ticket_service import TicketService
 from queenright.health.tickets import EscalationTicket
 from queenright.judge import JudgeAndQueen, JudgeSettings
+from queenright.judge.orchestrator import Decide
 from queenright.judge.rules import RulesModel
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import AgentEvent, EventType
@@ -82,6 +83,7 @@ class Hive:
         self.events: list[AgentEvent] = []
         self.judge_model: LLMProvider = RulesModel()
         self.queen_model: LLMProvider = RulesModel()
+        self.decide: Decide | None = None
         self.running = False
 
     async def start(self, *, keep_monitor: bool = False, log: bool = True) -> None:
@@ -113,6 +115,7 @@ class Hive:
             monotonic=self.time,
             sleep=self.time.sleep,
             models=(self.judge_model, self.queen_model),
+            decide=self.decide,
         )
         await self.judging.start()
         self.running = True
@@ -174,6 +177,11 @@ class Hive:
         health = self.monitor.get(agent)
         assert health is not None
         return health
+
+    async def look(self) -> None:
+        """What the service does when a deadline has come."""
+        await self.bus.publish(*self.monitor.advance(self.time.now))
+        await self.settle()
 
     # -- time -----------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from queenright.judge.orchestrator import DECISION_NODE, ESCALATION_RECEIVER, De
 from queenright.judge.queen import QUEEN_GRAPH, TICKET_RECEIVER, TRIAGE_NODE, Queen
 from queenright.judge.settings import JudgeSettings
 from queenright.runtime.agent_runtime import AgentRuntime
+from queenright.runtime.breakers import Breakers
 from queenright.runtime.bus import EventBus, Subscription
 from queenright.runtime.deadline import Sleep
 from queenright.runtime.events import AgentEvent, Clock, EventType
@@ -50,6 +51,7 @@ class JudgeAndQueen:
         sleep: Waits on that clock.
         models: Models to use in place of those named in ``judge``: (judge's, queen's).
         guards: Makes the guards that watch nodes on the runtime from inside.
+        breakers: Gives the circuit breakers of the runtime.
         decide: Carries out what the queen decides on an escalation. Without it, or where the settings name
             another orchestrator, she is asked about none.
 
@@ -73,11 +75,18 @@ class JudgeAndQueen:
         sleep: Sleep = asyncio.sleep,
         models: tuple[LLMProvider, LLMProvider] | None = None,
         guards: GuardFactory | None = None,
+        breakers: Breakers | None = None,
         decide: Decide | None = None,
     ) -> None:
         self.metrics = JudgeMetrics(registry, tickets.open_counts)
         self.runtime = AgentRuntime(
-            bus=bus, storage=storage, clock=clock, monotonic=monotonic, sleep=sleep, guards=guards
+            bus=bus,
+            storage=storage,
+            clock=clock,
+            monotonic=monotonic,
+            sleep=sleep,
+            guards=guards,
+            breakers=breakers,
         )
         """Where both run, and where other graphs may."""
         self._bus = bus

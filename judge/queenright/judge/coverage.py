@@ -12,10 +12,17 @@ from queenright.health.tickets import EscalationTicket
 
 
 def reason_for_ticket(health: WorkerHealth) -> Finding | None:
-    """Return the worst finding worth a ticket; None for a worker that is well, waits, or has ended."""
-    if not health.findings or health.vitals.ended or health.vitals.waiting is not None:
+    """
+    Return the worst finding worth a ticket; None for a worker that is well, waits, or has ended.
+
+    But what could not be brought back needs a person although, and because, it has ended.
+    """
+    if not health.findings or health.vitals.waiting is not None:
         return None
-    return worst(finding for finding in health.findings if finding.ticket)
+    worth = (finding for finding in health.findings if finding.ticket)
+    if health.vitals.ended:
+        worth = (finding for finding in worth if finding.kind is FindingKind.RECOVERY_FAILED)
+    return worst(worth)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,11 +30,13 @@ _OVER: Final = frozenset(
 )
 
 # Stopping the worker mends neither, and it would meet the same again when it is back.
-_NOT_ITS_FAULT: Final = frozenset({"provider_failure", "circuit_breaker_open"})
+_NOT_ITS_FAULT: Final = frozenset({FindingKind.PROVIDER_FAILURE, FindingKind.CIRCUIT_BREAKER_OPEN})
 # It hangs: a checkpoint is the only way on.
-_SILENT: Final = frozenset({"stall", "heartbeat_missing", "tool_timeout", "no_tokens"})
+_SILENT: Final = frozenset(
+    {FindingKind.STALL, FindingKind.HEARTBEAT_MISSING, FindingKind.TOOL_TIMEOUT, FindingKind.NO_TOKENS}
+)
 # It goes in circles and hears no reminder: what it has in its context is what keeps it there.
-_CIRCLES: Final = frozenset({"doom_loop", "zero_progress", "no_tool_calls"})
+_CIRCLES: Final = frozenset({FindingKind.DOOM_LOOP, FindingKind.ZERO_PROGRESS, FindingKind.NO_TOOL_CALLS})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,12 +117,12 @@ def held_to_the_floor(
 
 def _by_table(escalation: Mapping[str, Any], summary: Mapping[str, Any]) -> tuple[Decision, str]:
     findings = policy.findings_of(summary)
-    if any(finding.kind.value in _NOT_ITS_FAULT for finding in findings):
+    if any(finding.kind in _NOT_ITS_FAULT for finding in findings):
         if _exhausted(escalation):
             return "hand_off", f"It has had more time {MORE_TIMES} times, and what it needs is not back."
         return "more_time", "The fault is not its own, and it can go on where it is once that is mended."
     first = worst(findings)
-    kind = first.kind.value if first is not None else ""
+    kind = first.kind if first is not None else None
     if kind in _SILENT:
         return "terminate", "It hangs; from its last checkpoint it can go on."
     if kind in _CIRCLES:
@@ -131,13 +133,13 @@ def _by_table(escalation: Mapping[str, Any], summary: Mapping[str, Any]) -> tupl
 def _seen(summary: Mapping[str, Any]) -> str:
     findings = policy.findings_of(summary)
     agent = str(summary.get("worker_agent_id") or "The worker")
-    blamed = worst(f for f in findings if f.kind.value in _NOT_ITS_FAULT) or worst(findings)
+    blamed = worst(f for f in findings if f.kind in _NOT_ITS_FAULT) or worst(findings)
     if blamed is None:
         return (
             f"{agent} is {summary.get('state')}: {wording.one_line(str(summary.get('reason') or ''), 200)}."
         )
     return wording.cause(
-        FindingKind(blamed.kind),
+        blamed.kind,
         agent=agent,
         node=str(summary.get("worker_node_id") or ""),
         evidence=blamed.evidence,

@@ -28,6 +28,7 @@ _BINDING: Final = frozenset({Severity.HIGH, Severity.CRITICAL})
 _UNRECOVERABLE: Final = frozenset(
     {
         FindingKind.PROVIDER_FAILURE,
+        FindingKind.RECOVERY_FAILED,
         FindingKind.DOOM_LOOP,
         FindingKind.ERROR_STREAK,
         FindingKind.STALL,

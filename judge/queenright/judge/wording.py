@@ -31,6 +31,16 @@ _WORDS: Final[dict[FindingKind, _Words]] = {
         "provider answers.",
         "Check the provider's status, quota and key; the agent can go on where it is once calls succeed.",
     ),
+    FindingKind.CIRCUIT_BREAKER_OPEN: _Words(
+        "has been kept from something that failed too often",
+        "What is behind that circuit breaker is in trouble, and the agent gets no further without it.",
+        "See what fails behind the breaker; it closes by itself once a probe succeeds, or reset it by hand.",
+    ),
+    FindingKind.RECOVERY_FAILED: _Words(
+        "has not come back after it was recovered",
+        "No further attempt is made by itself, so its task stands still until somebody takes it on.",
+        "Read why the attempts failed, mend that, then start it anew: queenright recover TASK.",
+    ),
     FindingKind.DOOM_LOOP: _Words(
         "has been going in circles",
         "Nothing new comes of it, so waiting will not help, and every round costs tokens.",
@@ -76,6 +86,21 @@ _WORDS: Final[dict[FindingKind, _Words]] = {
         "has waited too long for a tool",
         "The agent gets no result to work with until the tool answers.",
         "Check what the tool is waiting for, and raise its timeout only if the work is really that long.",
+    ),
+    FindingKind.NO_TOKENS: _Words(
+        "has used no tokens although it is active",
+        "An agent that runs and never asks its model is waiting for something that does not come.",
+        "See which call it is in; if that hangs, end the run and recover it from a checkpoint.",
+    ),
+    FindingKind.ERROR_RATE: _Words(
+        "has had a large share of its calls and steps fail",
+        "It still gets somewhere, at a price that rises and with a result that may be worse.",
+        "See which tool fails most, and whether that tool or the way it is called is at fault.",
+    ),
+    FindingKind.OUTPUT_UNCHANGED: _Words(
+        "has reported the same output again and again",
+        "Neither files nor test results change, so what it does has no effect on its task.",
+        "Compare its last steps with the task; narrow the task, or give it what it lacks.",
     ),
     FindingKind.TOKEN_SPIKE: _Words(
         "has used far more tokens than usual",

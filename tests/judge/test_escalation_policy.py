@@ -1,0 +1,195 @@
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queenright.health.findings import FindingKind
+from queenright.health.interventions.record import OPTIONS
+from queenright.judge import escalation_policy as policy
+
+AT = 1_800_000_000.0
+
+
+def asked(**fields: Any) -> dict[str, Any]:
+    base = {
+        "escalation_id": "e-1",
+        "agent_id": "researcher_agent",
+        "session_id": "s",
+        "incarnation_id": "life-1",
+        "options": list(OPTIONS),
+        "asked_at": AT,
+        "more_time_given": 0,
+    }
+    return {**base, **fields}
+
+
+def summary(*kinds: str, severity: str = "critical", ticket: bool = True, **fields: Any) -> dict[str, Any]:
+    findings = [
+        {"kind": k, "severity": severity, "evidence": "seen", "since": AT - 600, "ticket": ticket}
+        for k in kinds
+    ]
+    base = {
+        "status": "active",
+        "worker_agent_id": "researcher_agent",
+        "worker_node_id": "search",
+        "incarnation_id": "life-1",
+        "state": "stuck",
+        "reason": "several calls failed",
+        "waiting_reason": None,
+        "last_progress": AT - 900,
+        "findings": findings,
+    }
+    return {**base, **fields}
+
+
+TABLE = {
+    "more_time": {FindingKind.PROVIDER_FAILURE, FindingKind.CIRCUIT_BREAKER_OPEN},
+    "terminate": {
+        FindingKind.STALL,
+        FindingKind.HEARTBEAT_MISSING,
+        FindingKind.TOOL_TIMEOUT,
+        FindingKind.NO_TOKENS,
+        FindingKind.DOOM_LOOP,
+        FindingKind.ZERO_PROGRESS,
+        FindingKind.NO_TOOL_CALLS,
+    },
+}
+
+
+@pytest.mark.parametrize("kind", list(FindingKind))
+def test_the_table_answers_every_kind_of_trouble(kind: FindingKind) -> None:
+    expected = next((decision for decision, kinds in TABLE.items() if kind in kinds), "hand_off")
+
+    answer = policy.answer(asked(), summary(kind))
+
+    assert answer.decision == expected
+    assert answer.reason.startswith("researcher_agent (node search) has ")
+
+
+def test_the_worst_of_several_troubles_is_what_is_answered() -> None:
+    assert policy.answer(asked(), summary("retry_storm", "doom_loop")).decision == "terminate"
+
+
+def test_a_provider_at_fault_is_the_answer_whatever_else_there_is() -> None:
+    """A call that hangs on a provider that is down is a stall too."""
+    answer = policy.answer(asked(), summary("stall", "provider_failure"))
+
+    assert answer.decision == "more_time"
+    assert "no answer from its model provider" in answer.reason
+
+
+def test_a_worker_that_fails_without_a_finding_is_handed_off() -> None:
+    answer = policy.answer(asked(), summary(state="failing"))
+
+    assert answer.decision == "hand_off"
+    assert answer.reason.startswith("researcher_agent is failing: several calls failed.")
+
+
+def test_after_so_often_more_time_somebody_else_has_to_look() -> None:
+    given = asked(more_time_given=policy.MORE_TIMES)
+
+    assert policy.answer(given, summary("provider_failure")).decision == "hand_off"
+    held = policy.held_to_the_floor(given, summary("stall"), "more_time", "be patient")
+    assert (held.decision, held.overruled) == ("hand_off", True)
+    assert "'be patient'" in held.reason
+
+
+def test_what_is_not_offered_is_not_answered() -> None:
+    answer = policy.answer(asked(options=["more_time", "hand_off"]), summary("stall"))
+
+    assert answer.decision == "hand_off"
+    assert answer.reason.endswith("To terminate is not offered.")
+
+
+RELIEF = [
+    ({"waiting_reason": "user_input"}, "waits rightly (user_input)"),
+    ({"last_progress": AT + 1}, "got further"),
+    ({"incarnation_id": "life-2"}, "another process"),
+    ({"state": "healthy", "findings": []}, "shows nothing any more"),
+    ({"state": "degraded", "findings": []}, "shows nothing any more"),
+    ({"status": "completed"}, "is over (completed)"),
+]
+
+
+@pytest.mark.parametrize(("now", "why"), RELIEF)
+def test_a_worker_that_is_well_again_gets_time_and_is_not_stopped(now: dict[str, Any], why: str) -> None:
+    """B69: waiting, further, another life, over: the table and the floor say the same."""
+    how = {**summary("stall"), **now}
+
+    answer = policy.answer(asked(), how)
+    held = policy.held_to_the_floor(asked(), how, "terminate", "it hangs")
+
+    assert answer.decision == held.decision == "more_time"
+    assert held.overruled
+    assert why in answer.reason
+    assert why in held.reason
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"last_progress": None},
+        {"last_progress": AT},
+        {"incarnation_id": ""},
+        {"state": "degraded"},
+        {"findings": []},
+    ],
+)
+def test_a_condition_that_still_holds_is_no_relief(how: dict[str, Any]) -> None:
+    """Stuck without a finding, or with one worth a ticket in another state."""
+    assert policy.relieved(asked(), {**summary("heartbeat_missing"), **how}) is None
+
+
+def test_what_is_not_known_is_not_stopped() -> None:
+    """B68"""
+    assert policy.answer(asked(), None).decision == "hand_off"
+    assert policy.held_to_the_floor(asked(), None, "terminate", "it hangs").decision == "hand_off"
+    assert policy.held_to_the_floor(asked(), None, "more_time", "let it be").decision == "more_time"
+
+
+@given(
+    kinds=st.lists(st.sampled_from([k.value for k in FindingKind]), max_size=4),
+    state=st.sampled_from(["healthy", "degraded", "stuck", "failing", "terminated"]),
+    waiting=st.sampled_from([None, "user_input", "paused", "children", "backoff"]),
+    progress=st.none() | st.floats(AT - 1000, AT + 1000),
+    life=st.sampled_from(["life-1", "life-2", ""]),
+    status=st.sampled_from(["active", "completed", "failed", "unknown"]),
+    given_=st.integers(0, 5),
+    proposed=st.sampled_from(OPTIONS),
+    reason=st.text(max_size=300),
+)
+def test_nothing_a_model_says_stops_a_worker_that_waits_or_got_further(
+    kinds: list[str],
+    state: str,
+    waiting: str | None,
+    progress: float | None,
+    life: str,
+    status: str,
+    given_: int,
+    proposed: Any,
+    reason: str,
+) -> None:
+    """B69: for any words and any worker; what is proposed stands wherever the floor does not forbid it."""
+    question = asked(more_time_given=given_)
+    how = summary(
+        *kinds,
+        state=state,
+        waiting_reason=waiting,
+        last_progress=progress,
+        incarnation_id=life,
+        status=status,
+    )
+
+    held = policy.held_to_the_floor(question, how, proposed, reason)
+    by_rules = policy.answer(question, how)
+
+    holds = policy.relieved(question, how) is None
+    if waiting or (progress or 0) > AT or life == "life-2" or status in ("completed", "failed"):
+        assert not holds
+    if not holds:
+        assert "terminate" not in (held.decision, by_rules.decision)
+    assert held.overruled == (held.decision != proposed)
+    if holds and proposed != "more_time":
+        assert held.decision == proposed
+    assert len(held.reason) <= 500 + len(reason)
