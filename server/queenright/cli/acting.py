@@ -106,8 +106,8 @@ def recoveries(as_json: Json = False, limit: Many = 20, url: Url = LOCAL) -> Non
     """List recoveries, newest first."""
     found = _ask(url, f"/api/recoveries?limit={limit}")["recoveries"]
     lines = [
-        f"{_clock(r['created_at'])}  {r['status']:<12} {r['agent_id']:<24} attempt {r['attempt']}  "
-        f"{r['task_id']}  {r.get('reason') or ''}"
+        f"{_clock(r['created_at'])}  {r['state']:<10} {r['agent_id']:<24} attempt {r['attempt']}  "
+        f"{r['task_id']}  {_short(r['outcome'] or r['reason'])}"
         for r in found
     ]
     _list(found, as_json, lines, "No recoveries.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, Final
 
 from queenright.health.breakers.breaker import BreakerState
@@ -10,6 +10,7 @@ from queenright.health.breakers.circuit import BreakerStatus
 from queenright.health.interventions.ladder import Ladder, Level
 from queenright.health.interventions.record import Escalation, Outcome
 from queenright.health.interventions.switch import Switch
+from queenright.health.recovery.attempt import Recovery, RecoveryState
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.words import ago, clock_time
 
@@ -33,6 +34,11 @@ _SHOWN: Final = 20
 _OWN_LINE: Final = frozenset({Outcome.DONE, Outcome.QUEUED})
 """Outcomes that an event of their own tells of."""
 _COLOURS: Final = {"closed": "healthy", "half_open": "degraded", "open": "failing"}
+_RECOVERY_COLOURS: Final = {
+    RecoveryState.SUCCEEDED: "healthy",
+    RecoveryState.FAILED: "failing",
+    RecoveryState.DROPPED: "plain",
+}
 _BECAME: Final = {
     "dry_run": "would have been done (dry run)",
     "unreachable": "not done: nobody can reach it",
@@ -89,7 +95,7 @@ def acting(
     ladders: Iterable[Ladder],
     pending: Iterable[Escalation],
     breakers: Iterable[BreakerStatus],
-    recoveries: Iterable[Mapping[str, Any]],
+    recoveries: Iterable[Recovery],
     now: float,
 ) -> dict[str, Any]:
     """
@@ -123,7 +129,7 @@ def acting(
         "breakers": [_breaker_row(one, now) for one in tripped[:_SHOWN]],
         "breakers_known": len(known),
         "breakers_more": max(0, len(tripped) - _SHOWN),
-        "recoveries": [dict(one) for one in recoveries][:_SHOWN],
+        "recoveries": [_recovery_row(one, now) for one in recoveries][:_SHOWN],
     }
 
 
@@ -168,4 +174,19 @@ def _breaker_row(one: BreakerStatus, now: float) -> dict[str, Any]:
         "reason": one.reason,
         "half_open_at": one.half_open_at,
         "half_open_in": ago(half_open_in) if half_open_in is not None else "",
+    }
+
+
+def _recovery_row(one: Recovery, now: float) -> dict[str, Any]:
+    due = one.state is RecoveryState.WAITING and one.not_before > now
+    return {
+        "recovery_id": one.recovery_id,
+        "task_id": one.task_id,
+        "agent_id": one.agent_id,
+        "state": one.state.value,
+        "colour": _RECOVERY_COLOURS.get(one.state, "degraded"),
+        "exhausted": one.exhausted,
+        "attempt": one.attempt,
+        "reason": one.outcome or one.reason,
+        "when": f"in {ago(one.not_before - now)}" if due else f"{ago(now - one.created_at)} ago",
     }

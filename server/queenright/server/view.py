@@ -176,7 +176,7 @@ def _acting(service: Service, now: float) -> dict[str, Any]:
         ladders=ledger.ladders.values(),
         pending=ledger.pending.values(),
         breakers=service.breakers.all(),
-        recoveries=(),
+        recoveries=service.recoveries.latest,
         now=now,
     )
 

@@ -1,0 +1,349 @@
+"""The health layer over HTTP, on a service with real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+
+from queenright.health.interventions.target import Target
+from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.up import Running
+from tests.server.conftest import looping
+from tests.server.test_app import until
+
+WORKER = {"session_id": "looper-session", "incarnation_id": "one"}
+LOOPER = Target(agent_id="looper", **WORKER)
+
+
+async def looper(running: Running, **how: Any) -> None:
+    await running.service.ingest(list(looping(running.service.clock(), **how)))
+
+
+async def say(running: Running, kind: EventType, **data: object) -> None:
+    event = AgentEvent(type=kind, time=running.service.clock(), agent_id="looper", data=data, **WORKER)
+    await running.service.ingest([event])
+
+
+async def pull(http: httpx.AsyncClient, wait: float = 0, **who: str) -> list[dict[str, Any]]:
+    answer = await http.get("/api/agents/looper/instructions", params=WORKER | {"wait": wait} | who)
+    assert answer.status_code == 200, answer.text
+    found: list[dict[str, Any]] = answer.json()["instructions"]
+    return found
+
+
+async def answered(http: httpx.AsyncClient, instruction_id: str, outcome: str = "done", **more: Any) -> int:
+    path = f"/api/agents/looper/instructions/{instruction_id}/answer"
+    return (await http.post(path, json=WORKER | {"outcome": outcome} | more)).status_code
+
+
+# -- health -------------------------------------------------------------------------------------
+
+
+async def test_a_workers_health_has_state_signals_metrics_and_breakers(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    """002 §11: a worker's health, and each signal behind it, can be asked for while it works."""
+    await looper(running, times=3)
+
+    health = (await http.get("/api/agents/looper/health")).json()
+
+    assert (health["agent_id"], health["task_id"]) == ("looper", "looper-session")
+    assert health["metrics"]["tool_call_count"] == 3
+    assert {"uptime_seconds", "token_count", "error_count", "intervention_count"} <= health["metrics"].keys()
+    assert {signal["verdict"] for signal in health["signals"]} <= {"ok", "warning", "bad", "unknown"}
+    assert health["circuit_breakers"] == []
+    assert health["state"] in ("healthy", "degraded", "stuck")
+
+
+async def test_a_name_with_slashes_is_a_name(running: Running, http: httpx.AsyncClient) -> None:
+    await looper(running, agent="team/looper", times=1)
+
+    health = await http.get("/api/agents/team%2Flooper/health")
+
+    assert health.json()["agent_id"] == "team/looper"
+
+
+async def test_history_tells_changes_of_state_and_interventions(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    await looper(running)
+    await pull(http)
+    await http.post("/api/agents/looper/nudge")
+
+    found = (await http.get("/api/agents/looper/history", params={"seconds": 60})).json()["history"]
+
+    kinds = [entry["type"] for entry in found]
+    assert "health_state_changed" in kinds
+    assert "nudge_sent" in kinds
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf", "1e12", "x"])
+async def test_a_history_of_no_time_is_refused(http: httpx.AsyncClient, seconds: str) -> None:
+    response = await http.get("/api/agents/looper/history", params={"seconds": seconds})
+
+    assert response.status_code == 422
+
+
+# -- heartbeats ---------------------------------------------------------------------------------
+
+
+async def test_a_heartbeat_comes_in_and_can_be_read_again(running: Running, http: httpx.AsyncClient) -> None:
+    """002 §11: heartbeats of any agent, over plain HTTP."""
+    sent = {"agentId": "bee", "taskId": "nectar", "tokenCount": 12, "phase": "search", "sessionId": "s"}
+
+    accepted = await http.post("/api/heartbeats", json=sent)
+    last = (await http.get("/api/agents/bee/heartbeat")).json()
+
+    assert accepted.status_code == 202
+    assert (last["agent_id"], last["task_id"], last["token_count"]) == ("bee", "nectar", 12)
+    assert running.service.monitor.get("bee", "s") is not None
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"agent_id": ""}', b'{"agent_id": "looper", "token'])
+async def test_a_torn_heartbeat_is_refused_and_moves_nothing(
+    running: Running, http: httpx.AsyncClient, body: bytes
+) -> None:
+    """B68: it is unknown, never a kill."""
+    await looper(running, times=1)
+    before = (await http.get("/api/agents/looper/health")).json()
+
+    response = await http.post("/api/heartbeats", content=body)
+
+    after = (await http.get("/api/agents/looper/health")).json()
+    assert response.status_code == 400
+    assert response.json()["title"]
+    assert (after["state"], after["last_heartbeat"]) == (before["state"], before["last_heartbeat"])
+
+
+async def test_no_heartbeat_yet_is_a_404_that_says_so(running: Running, http: httpx.AsyncClient) -> None:
+    await looper(running, times=1)
+
+    response = await http.get("/api/agents/looper/heartbeat")
+
+    assert response.status_code == 404
+    assert "no heartbeat" in response.json()["title"]
+
+
+# -- instructions -------------------------------------------------------------------------------
+
+
+async def test_a_nudge_reaches_a_worker_that_fetches(running: Running, http: httpx.AsyncClient) -> None:
+    """002 §11: a nudge gets to an agent in another process."""
+    await looper(running, times=3)
+    polling = asyncio.create_task(pull(http, wait=30))
+    await until(lambda: running.service.instructions.reaches(LOOPER), "the worker asks")
+
+    nudged = await http.post("/api/agents/looper/nudge", json={"message": "What blocks you?", "by": "ada"})
+
+    [instruction] = await polling
+    assert nudged.status_code == 202
+    assert (nudged.json()["delivered"], nudged.json()["outcome"]) == (True, "queued")
+    assert (instruction["kind"], instruction["message"]) == ("nudge", "What blocks you?")
+    assert await answered(http, instruction["instruction_id"]) == 204
+    assert await answered(http, instruction["instruction_id"]) == 204
+    assert await answered(http, instruction["instruction_id"], "failed") == 409
+    assert await pull(http) == []
+
+
+async def test_another_incarnation_is_told_nothing_and_may_not_answer(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    """B67: a nudge is for one life of a worker."""
+    await looper(running, times=3)
+    await pull(http)
+    nudged = (await http.post("/api/agents/looper/nudge")).json()
+
+    status = await answered(http, nudged["intervention_id"], incarnation_id="two")
+    told = await pull(http, incarnation_id="two")
+
+    assert status == 409
+    assert told == []
+
+
+async def test_an_answer_to_nothing_is_a_404(http: httpx.AsyncClient) -> None:
+    assert await answered(http, "none") == 404
+
+
+@pytest.mark.parametrize(
+    "more", [{"outcome": "maybe"}, {"extra": 1}, {"detail": "x" * 2001}, {"session_id": None}]
+)
+async def test_an_answer_that_is_none_is_refused(http: httpx.AsyncClient, more: dict[str, Any]) -> None:
+    assert await answered(http, "none", **more) == 422
+
+
+async def test_a_worker_that_nobody_reaches_is_said_to_be_so(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    await looper(running, times=3)
+
+    nudged = await http.post("/api/agents/looper/nudge")
+
+    assert nudged.status_code == 202
+    assert (nudged.json()["delivered"], nudged.json()["outcome"]) == (False, "unreachable")
+    assert "on_nudge" in nudged.json()["detail"]
+
+
+async def test_a_worker_that_fetches_is_stopped_and_says_where_its_state_is(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    """002 §11: termination stops an agent and keeps its state."""
+    await looper(running, times=3)
+    await pull(http)
+    stopping = asyncio.create_task(http.post("/api/agents/looper/terminate", json={"reason": "it loops"}))
+    [instruction] = await pull(http, wait=30)
+
+    await answered(http, instruction["instruction_id"], checkpoint_id="cp-7")
+
+    done = (await stopping).json()
+    listed = (await http.get("/api/interventions", params={"agent_id": "looper"})).json()["interventions"]
+    assert (instruction["kind"], instruction["message"]) == ("terminate", "it loops")
+    assert (done["terminated"], done["checkpoint_id"]) == (True, "cp-7")
+    assert [(one["kind"], one["outcome"]) for one in listed] == [("terminate", "done")]
+
+
+async def test_a_long_poll_does_not_hold_up_a_service_that_stops(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    polling = asyncio.create_task(pull(http, wait=60))
+    await until(lambda: running.service.instructions.reaches(LOOPER), "the worker asks")
+
+    running.service.stopping.set()
+
+    assert await polling == []
+
+
+# -- what is refused ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", "/api/agents/nobody/health", None),
+        ("GET", "/api/agents/nobody/heartbeat", None),
+        ("POST", "/api/agents/nobody/nudge", {}),
+        ("POST", "/api/agents/nobody/escalate", {"reason": "r"}),
+        ("POST", "/api/agents/nobody/terminate", {"reason": "r"}),
+        ("POST", "/api/escalations/none/decision", {"decision": "terminate"}),
+        ("GET", "/api/breakers/none", None),
+        ("POST", "/api/breakers/none/reset", None),
+        ("GET", "/api/recoveries/none", None),
+        ("POST", "/api/recoveries", {"task_id": "none"}),
+    ],
+)
+async def test_whom_nobody_knows_is_a_404_in_words(
+    http: httpx.AsyncClient, method: str, path: str, body: object
+) -> None:
+    response = await http.request(method, path, json=body)
+
+    assert response.status_code == 404
+    assert response.headers["content-type"] == "application/problem+json"
+    assert "no" in response.json()["title"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "named"),
+    [
+        ("/api/agents/looper/terminate", {}, "reason"),
+        ("/api/agents/looper/terminate", {"reason": " "}, "reason"),
+        ("/api/agents/looper/terminate", {"reason": "x" * 2001}, "reason"),
+        ("/api/agents/looper/nudge", {"mesage": "hi"}, "mesage"),
+        ("/api/agents/looper/nudge", {"by": ""}, "by"),
+        ("/api/escalations/e/decision", {"decision": "kill"}, "decision"),
+        ("/api/escalations/e/decision", {"decision": "more_time", "more_time_seconds": -1}, "more_time"),
+        ("/api/recoveries", {"task_id": ""}, "task_id"),
+    ],
+)
+async def test_what_cannot_be_meant_is_named(
+    http: httpx.AsyncClient, path: str, body: dict[str, Any], named: str
+) -> None:
+    response = await http.post(path, json=body)
+
+    assert response.status_code == 422
+    assert response.headers["content-type"] == "application/problem+json"
+    assert response.json()["title"].startswith(named)
+
+
+@pytest.mark.parametrize("action", ["nudge", "escalate", "terminate"])
+async def test_a_worker_that_waits_is_left_alone_and_the_reason_is_given(
+    running: Running, http: httpx.AsyncClient, action: str
+) -> None:
+    """B69: whoever asks passes the guard."""
+    await looper(running, times=1)
+    await say(running, EventType.WORKER_WAITING, reason="user_input")
+
+    response = await http.post(
+        f"/api/agents/looper/{action}", json={} if action == "nudge" else {"reason": "r"}
+    )
+
+    assert response.status_code == 409
+    assert "user_input" in response.json()["reason"]
+
+
+async def test_what_runs_is_not_recovered(running: Running, http: httpx.AsyncClient) -> None:
+    await looper(running, times=1)
+
+    response = await http.post("/api/recoveries", json={"task_id": "looper-session"})
+
+    assert response.status_code == 409
+    assert "running" in response.json()["reason"]
+
+
+async def test_the_emergency_stop_freezes_acting_and_not_seeing(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    """B71: nothing is done to anybody, and everything is still seen."""
+    put = await http.put("/api/emergency-stop", json={"on": True, "reason": "drill", "by": "ada"})
+    await looper(running)
+
+    refused = await http.post("/api/agents/looper/nudge")
+    state = (await http.get("/api/emergency-stop")).json()
+    health = (await http.get("/api/agents/looper/health")).json()
+    released = await http.put("/api/emergency-stop", json={"on": False, "reason": "over"})
+
+    assert put.status_code == 200
+    assert refused.status_code == 409
+    assert "drill" in refused.json()["reason"]
+    assert (state["on"], state["by"], state["reason"]) == (True, "ada", "drill")
+    assert health["state"] == "stuck"
+    assert released.json()["on"] is False
+
+
+# -- escalations, breakers ----------------------------------------------------------------------
+
+
+async def test_an_escalation_is_listed_and_decided_once(running: Running, http: httpx.AsyncClient) -> None:
+    await looper(running, times=3)
+    escalated = (await http.post("/api/agents/looper/escalate", json={"reason": "odd"})).json()
+    path = f"/api/escalations/{escalated['escalation_id']}/decision"
+
+    [pending] = (await http.get("/api/escalations", params={"open": True})).json()["escalations"]
+    decided = await http.post(path, json={"decision": "more_time", "more_time_seconds": 60, "by": "ada"})
+    again = await http.post(path, json={"decision": "terminate"})
+
+    assert (pending["agent_id"], pending["reason"], pending["status"]) == ("looper", "odd", "pending")
+    assert decided.status_code == 202
+    assert (decided.json()["decision"], decided.json()["decided_by"]) == ("more_time", "ada")
+    assert again.status_code == 409
+    assert (await http.get("/api/escalations", params={"open": True})).json()["escalations"] == []
+
+
+async def test_a_breaker_is_shown_and_closed_by_hand(running: Running, http: httpx.AsyncClient) -> None:
+    """002 §11: an open breaker can be seen and reset."""
+    breaker = running.service.breakers.get("tool_execution", "looper", "search")
+    await looper(running, times=1)
+    for _ in range(10):
+        try:
+            breaker.call(lambda: 1 // 0)
+        except Exception:
+            continue
+
+    [listed] = (await http.get("/api/breakers")).json()["breakers"]
+    health = (await http.get("/api/agents/looper/health")).json()
+    reset = await http.post("/api/breakers/tool_execution:looper:search/reset", json={"by": "ada"})
+
+    assert (listed["name"], listed["state"]) == ("tool_execution:looper:search", "open")
+    assert [b["name"] for b in health["circuit_breakers"]] == [listed["name"]]
+    assert (reset.status_code, reset.json()["state"]) == (200, "closed")
