@@ -26,7 +26,8 @@ from queenright.runtime.events import ALERT_CLASS, AgentEvent, EventType
 
 FORMAT: Final = "queenright-audit/1"
 
-_NAMES: Final = tuple(column.name for column in EVENTS.columns if column.name != "hash")
+# As plain text: JSON's keys are that, and a column's name is a kind of its own.
+_NAMES: Final = tuple(str(column.name) for column in EVENTS.columns if column.name != "hash")
 _TYPES: Final = sorted(kind.value for kind in ALERT_CLASS)
 _PAGE: Final = 1000
 

@@ -150,6 +150,8 @@ class PublicKeys:
             return f"it is signed by an unknown key, {key_id[:40]!r}"
         try:
             raw = base64.b64decode(signature, validate=True)
+            if base64.b64encode(raw).decode() != signature:
+                raise ValueError("base64 with bits that mean nothing")
             Ed25519PublicKey.from_public_bytes(self._keys[key_id]).verify(raw, content)
         except (InvalidSignature, ValueError):
             return f"the signature is not key {key_id}'s: it was forged, or what is signed was changed"

@@ -1,0 +1,567 @@
+"""The audit: keys, signatures, the archive, and the trail as a file; any change to any of it is found."""
+
+from __future__ import annotations
+
+import json
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import Connection, create_engine, select
+
+from queenright.health.audit import Audit, verify_audit
+from queenright.health.audit_export import ExportCheck, check_export, export_lines
+from queenright.health.audit_key import AuditKey, AuditKeyError, PublicKeys, key_id_of, signed_content
+from queenright.health.event_log import append_events, event_of, read_events
+from queenright.health.retention import prune
+from queenright.health.settings import Retention as Settings
+from queenright.health.store import Store
+from queenright.health.tables import AUDIT_ARCHIVE, EVENT_LOG_HEAD, METADATA
+from queenright.runtime.events import AgentEvent, EventType
+from tests.databases import change, is_postgres
+
+DAY = 86_400.0
+NOW = 1_000 * DAY
+PROGRAM = str(Path(sys.executable).parent / "queenright")
+SETTINGS = Settings(days=30, audit_days=365)
+
+
+def event(age: float, kind: EventType = EventType.HEALTH_STATE_CHANGED, **fields: Any) -> AgentEvent:
+    """An event of ``age`` days ago."""
+    return AgentEvent(type=kind, time=NOW - age * DAY, agent_id="bee", session_id="s1", **fields)
+
+
+def termination(age: float = 0, **data: Any) -> AgentEvent:
+    """An unsigned termination."""
+    said = {"reason": "silent for 25 min", "by": "ladder", "confirmed": True, "checkpoint_id": None, **data}
+    return event(age, EventType.AGENT_TERMINATED, data=said)
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> AuditKey:
+    return AuditKey.load_or_create(tmp_path / "keys")
+
+
+@pytest.fixture
+def keys(key: AuditKey) -> PublicKeys:
+    return PublicKeys([key.public])
+
+
+@pytest.fixture
+def conn() -> Iterator[Connection]:
+    yield from memory()
+
+
+def memory() -> Iterator[Connection]:
+    engine = create_engine("sqlite://")
+    METADATA.create_all(engine)
+    with engine.connect() as connection:
+        connection.execute(EVENT_LOG_HEAD.insert().values(id=1, length=0, hash=bytes(32)))
+        yield connection
+    engine.dispose()
+
+
+# -- the key ---------------------------------------------------------------------------------------
+
+
+def test_the_key_is_made_once_for_its_owner_alone(tmp_path: Path) -> None:
+    first = AuditKey.load_or_create(tmp_path / "new" / "folder")
+    second = AuditKey.load_or_create(tmp_path / "new" / "folder")
+
+    path = tmp_path / "new" / "folder" / "audit-key.pem"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert (first.made, second.made, first.key_id) == (True, False, second.key_id)
+    assert sorted(one.name for one in path.parent.iterdir()) == ["audit-key.pem", "audit-key.pub"]
+
+
+def test_who_starts_at_the_same_moment_gets_the_same_key(tmp_path: Path) -> None:
+    found: list[str] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(AuditKey.load_or_create(tmp_path).key_id))
+        for _ in range(8)
+    ]
+
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(found) == 8
+    assert len(set(found)) == 1
+
+
+def test_a_key_that_others_may_read_is_refused(tmp_path: Path) -> None:
+    AuditKey.load_or_create(tmp_path)
+    (tmp_path / "audit-key.pem").chmod(0o640)
+
+    with pytest.raises(AuditKeyError, match=r"audit-key.pem has the mode 0640.*chmod 600"):
+        AuditKey.load_or_create(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content", ["", "hunter2", "-----BEGIN PRIVATE KEY-----\nhunter2\n-----END PRIVATE KEY-----\n"]
+)
+def test_a_file_that_is_no_key_is_refused_and_not_quoted(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "audit-key.pem"
+    path.write_text(content, encoding="ascii")
+    path.chmod(0o600)
+
+    with pytest.raises(AuditKeyError, match="is no ed25519 private key") as caught:
+        AuditKey.load_or_create(tmp_path)
+
+    assert "hunter2" not in f"{caught.value}{caught.value.__cause__!r}"
+    assert path.read_text(encoding="ascii") == content
+
+
+def test_another_kind_of_key_is_refused(tmp_path: Path) -> None:
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
+
+    path = tmp_path / "audit-key.pem"
+    path.write_bytes(
+        generate_private_key(SECP256R1()).private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+    )
+    path.chmod(0o600)
+
+    with pytest.raises(AuditKeyError, match="is no ed25519 private key"):
+        AuditKey.load_or_create(tmp_path)
+
+
+def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(AuditKeyError, match="cannot use the audit key"):
+        AuditKey.load_or_create(tmp_path / "file" / "folder")
+
+
+def test_the_key_shows_its_name_and_nothing_else(key: AuditKey, tmp_path: Path) -> None:
+    assert repr(key) == f"AuditKey({key.key_id!r})"
+    assert key.key_id == key_id_of(key.public)
+    assert "PRIVATE" not in (tmp_path / "keys" / "audit-key.pub").read_text(encoding="ascii")
+
+
+def test_what_an_earlier_key_signed_holds_after_a_change_of_keys(tmp_path: Path) -> None:
+    old = AuditKey.load_or_create(tmp_path)
+    signed = old.sign(termination())
+    (tmp_path / "audit-key.pem").unlink()
+
+    new = AuditKey.load_or_create(tmp_path)
+
+    known = PublicKeys.load(tmp_path / "audit-key.pub")
+    assert [name for name, _ in known] == [old.key_id, new.key_id]
+    assert known.fault(old.key_id, signed.data["signature"], signed_content(signed)) == ""
+
+
+def test_a_file_without_public_keys_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "some.pub").write_text("ssh-ed25519 AAAA", encoding="ascii")
+
+    with pytest.raises(AuditKeyError, match=r"some.pub holds no ed25519 public keys"):
+        PublicKeys.load(tmp_path / "some.pub")
+    with pytest.raises(AuditKeyError, match="cannot read public keys"):
+        PublicKeys.load(tmp_path / "none.pub")
+
+
+# -- signatures ------------------------------------------------------------------------------------
+
+_text = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+_json = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | _text,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_text, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@pytest.fixture(scope="module")
+def one_key(tmp_path_factory: pytest.TempPathFactory) -> AuditKey:
+    return AuditKey.load_or_create(tmp_path_factory.mktemp("key"))
+
+
+@given(
+    agent=_text,
+    time=st.integers(0, 2**40) | st.floats(0, 1e12),
+    said=st.dictionaries(_text, _json, max_size=4),
+)
+def test_a_signature_holds_after_the_log_whatever_was_said(
+    one_key: AuditKey, agent: str, time: float, said: dict[str, Any]
+) -> None:
+    signed = one_key.sign(AgentEvent(type=EventType.AGENT_TERMINATED, time=time, agent_id=agent, data=said))
+    for conn in memory():
+        append_events(conn, [signed])
+
+        found = verify_audit(conn, PublicKeys([one_key.public]))
+
+        assert found.ok, found
+        assert found.signatures.terminations == 1
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"agent_id": "wasp"},
+        {"session_id": "s2"},
+        {"time": NOW + 0.001},
+        {"id": "another"},
+        {"data": {"reason": "another"}},
+        {"data": {"checkpoint_id": "c"}},
+        {"data": {"more": 1}},
+    ],
+)
+def test_a_signature_holds_for_nothing_else(
+    conn: Connection, key: AuditKey, keys: PublicKeys, changed: dict[str, Any]
+) -> None:
+    signed = key.sign(termination())
+    if "data" in changed:
+        changed = {"data": {**signed.data, **changed["data"]}}
+    append_events(conn, [replace(signed, **changed)])
+
+    [fault] = verify_audit(conn, keys).signatures.faults
+
+    assert "it was forged, or what is signed was changed" in fault.reason
+
+
+def test_terminations_that_nobody_known_signed_are_named(
+    conn: Connection, key: AuditKey, keys: PublicKeys, tmp_path: Path
+) -> None:
+    stranger = AuditKey.load_or_create(tmp_path / "stranger")
+    posing = stranger.sign(termination())
+    posing.data = {**posing.data, "key_id": key.key_id}
+    append_events(
+        conn,
+        [
+            key.sign(termination()),
+            termination(),
+            stranger.sign(termination()),
+            posing,
+            termination(key_id=key.key_id, signature="!"),
+            termination(key_id=key.key_id, signature=7),
+        ],
+    )
+
+    found = verify_audit(conn, keys)
+
+    assert (found.ok, found.log.ok, found.signatures.terminations) == (False, True, 6)
+    assert [fault.seq for fault in found.signatures.faults] == [2, 3, 4, 5, 6]
+    assert str(found.signatures.faults[0]) == "row 2, the termination of 'bee': it is not signed"
+    assert "signed by an unknown key" in found.signatures.faults[1].reason
+
+
+def test_a_great_many_faults_are_counted(conn: Connection, keys: PublicKeys) -> None:
+    append_events(conn, [termination() for _ in range(50)])
+
+    found = verify_audit(conn, keys).signatures
+
+    assert (len(found.faults), found.fault_count) == (20, 50)
+
+
+async def test_signatures_are_checked_in_the_archive_too(
+    database_url: str, key: AuditKey, keys: PublicKeys
+) -> None:
+    store = Store.open(database_url)
+    await store.append([key.sign(termination(50)), termination(40), key.sign(termination(1))])
+    await store.transact(lambda conn: prune(conn, NOW, SETTINGS))
+
+    found = await store.read(lambda conn: verify_audit(conn, keys))
+
+    assert (found.archive.rows, found.signatures.terminations) == (2, 3)
+    assert [fault.seq for fault in found.signatures.faults] == [2]
+    await store.close()
+
+
+# -- changes to the archive ------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def archived(database_url: str, key: AuditKey) -> str:
+    """A database with six archived events, and without triggers."""
+    store = Store.open(database_url)
+    events = [key.sign(termination(50)) if n == 3 else event(50, id=f"event-{n}") for n in range(1, 7)]
+    await store.append([*events, event(1, id="event-7")])
+    await store.transact(lambda conn: prune(conn, NOW, SETTINGS))
+    await store.close()
+    if is_postgres(database_url):
+        change(database_url, *(f"ALTER TABLE {t} DISABLE TRIGGER ALL" for t in ("events", "audit_archive")))
+    else:
+        change(database_url, *(f"DROP TRIGGER audit_archive_refuse_{verb}" for verb in ("update", "delete")))
+    return database_url
+
+
+def audit(url: str, keys: PublicKeys) -> Audit:
+    store = Store.open(url, read_only=True)
+    try:
+        return store.read_now(lambda conn: verify_audit(conn, keys))
+    finally:
+        store.close_now()
+
+
+def test_an_archive_nobody_touched_is_whole(archived: str, keys: PublicKeys) -> None:
+    found = audit(archived, keys)
+
+    assert found.ok
+    assert (found.log.rows, found.log.let_go, found.archive.rows) == (1, 6, 6)
+
+
+@pytest.mark.parametrize("column", [c.name for c in AUDIT_ARCHIVE.columns if c.name != "seq"])
+def test_a_change_to_any_archived_column_is_found_at_its_row(
+    archived: str, keys: PublicKeys, column: str
+) -> None:
+    """B80: every change to a row of the audit archive is found."""
+    zeros = r"'\x00'::bytea" if is_postgres(archived) else "zeroblob(32)"
+    value = zeros if column.endswith("hash") else {"time": "time + 0.001"}.get(column, f"{column} || ' '")
+    change(archived, f"UPDATE audit_archive SET {column} = {value} WHERE seq = 4")
+
+    found = audit(archived, keys)
+
+    assert (found.ok, found.archive.ok, found.archive.first_bad, found.archive.rows) == (False, False, 4, 3)
+
+
+@pytest.mark.parametrize(
+    ("statement", "first_bad"),
+    [
+        ("DELETE FROM audit_archive WHERE seq = 1", 2),
+        ("DELETE FROM audit_archive WHERE seq = 3", 4),
+        ("DELETE FROM audit_archive WHERE seq = 6", 6),
+        ("DELETE FROM audit_archive", 1),
+        ("UPDATE audit_archive SET seq = 0 WHERE seq = 2", 0),
+        ("UPDATE audit_archive SET seq = 9 WHERE seq = 6", 9),
+        ("UPDATE event_log_head SET archive_base_seq = 1", 1),
+        ("UPDATE event_log_head SET archive_hash = NULL", 7),
+        ("UPDATE event_log_head SET archive_base_hash = hash", 1),
+        ("DELETE FROM event_log_head", 1),
+    ],
+)
+def test_archived_rows_removed_and_moved_are_found(
+    archived: str, keys: PublicKeys, statement: str, first_bad: int
+) -> None:
+    """B80: every change to the audit archive is found, a cut tail too."""
+    change(archived, statement)
+
+    found = audit(archived, keys)
+
+    assert not found.archive.ok
+    assert found.archive.first_bad == first_bad
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE event_log_head SET base_length = 5",
+        "UPDATE event_log_head SET base_length = 7",
+        "UPDATE event_log_head SET base_hash = NULL",
+    ],
+)
+def test_a_moved_beginning_is_found(archived: str, keys: PublicKeys, statement: str) -> None:
+    """B80: what was let go of is on record."""
+    change(archived, statement)
+
+    assert not audit(archived, keys).log.ok
+
+
+# -- the file --------------------------------------------------------------------------------------
+
+
+def exported(conn: Connection, key: AuditKey | None, **asked: Any) -> list[bytes]:
+    keys = PublicKeys([key.public] if key is not None else [])
+    return list(export_lines(conn, now=NOW, keys=keys, signer=key, **asked))
+
+
+def fill(conn: Connection, key: AuditKey) -> None:
+    """Archived and logged, with steps in between that are no part of the trail."""
+    step = EventType.STEP_COMPLETED
+    append_events(conn, [event(50), event(49, step), key.sign(termination(48)), event(47, data={"é": -0.0})])
+    prune(conn, NOW, SETTINGS)
+    append_events(conn, [event(3), event(2.5, step), key.sign(termination(2)), event(1), event(0.5, step)])
+
+
+def test_an_exported_trail_holds_alone(conn: Connection, key: AuditKey, keys: PublicKeys) -> None:
+    fill(conn, key)
+
+    lines = exported(conn, key)
+
+    found = check_export(lines, keys)
+    assert (found.ok, found.rows, found.key_id, found.own_keys) == (True, 6, key.key_id, False)
+    assert (found.signatures.terminations, found.signatures.fault_count) == (2, 0)
+    rows = [json.loads(line) for line in lines[1:-1]]
+    assert [row["seq"] for row in rows] == [1, 3, 4, 5, 7, 8]
+    assert [row["data"] for row in rows] == [
+        one.data
+        for _, one in [*read_archive(conn), *read_events(conn)]
+        if one.type is not EventType.STEP_COMPLETED
+    ]
+    assert json.loads(lines[-1])["log"]["length"] == 9
+
+
+def read_archive(conn: Connection) -> list[tuple[int, AgentEvent]]:
+    rows = conn.execute(select(AUDIT_ARCHIVE).order_by(AUDIT_ARCHIVE.c.seq))
+    return [(row.seq, found) for row in rows if (found := event_of(row)) is not None]
+
+
+def test_only_the_time_that_was_asked_for_is_exported(
+    conn: Connection, key: AuditKey, keys: PublicKeys
+) -> None:
+    fill(conn, key)
+
+    lines = exported(conn, key, since=NOW - 48 * DAY, until=NOW - 2 * DAY)
+
+    assert [json.loads(line)["seq"] for line in lines[1:-1]] == [3, 4, 5]
+    assert check_export(lines, keys).ok
+
+
+def test_the_files_own_keys_are_named_as_such(conn: Connection, key: AuditKey) -> None:
+    fill(conn, key)
+
+    found = check_export(exported(conn, key))
+
+    assert (found.ok, found.own_keys, found.key_id) == (True, True, key.key_id)
+
+
+def test_an_unsigned_file_says_so(conn: Connection, key: AuditKey) -> None:
+    append_events(conn, [event(1)])
+
+    assert check_export(exported(conn, None)) == ExportCheck(ok=True, rows=1, own_keys=True)
+
+
+def test_an_unsigned_termination_is_named_in_the_file_too(
+    conn: Connection, key: AuditKey, keys: PublicKeys
+) -> None:
+    append_events(conn, [termination()])
+
+    found = check_export(exported(conn, key), keys)
+
+    assert (found.ok, [fault.seq for fault in found.signatures.faults]) == (False, [1])
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda lines: lines[1:], "line 1 is out of its place"),
+        (lambda lines: lines[:-1], "its end is missing"),
+        (lambda lines: [], "its end is missing"),
+        (lambda lines: [lines[0], *lines[2:]], "not those that were exported"),
+        (lambda lines: [*lines[:-2], lines[-1]], "not those that were exported"),
+        (lambda lines: [lines[0], lines[2], lines[1], *lines[3:]], "line 3, row 1, does not follow row 3"),
+        (lambda lines: [*lines, lines[1]], "line 9 was added after the end"),
+        (lambda lines: [lines[0].replace(b"audit/1", b"audit/2"), *lines[1:]], "its format is"),
+        (lambda lines: [b"hello\n"], "line 1 is not what was exported"),
+        (lambda lines: [b"[]\n"], "line 1 is not what was exported"),
+    ],
+)
+def test_lines_gone_added_and_moved_are_found(
+    conn: Connection, key: AuditKey, keys: PublicKeys, spoil: Any, reason: str
+) -> None:
+    fill(conn, key)
+
+    found = check_export(spoil(exported(conn, key)), keys)
+
+    assert not found.ok
+    assert reason in found.reason
+
+
+@given(data=st.data())
+def test_a_change_of_any_byte_is_found(one_key: AuditKey, data: st.DataObject) -> None:
+    for conn in memory():
+        fill(conn, one_key)
+        whole = b"".join(exported(conn, one_key))
+    at = data.draw(st.integers(0, len(whole) - 1))
+    byte = data.draw(st.integers(0, 255).filter(lambda value: value != whole[at]))
+    spoilt = whole[:at] + bytes([byte]) + whole[at + 1 :]
+
+    # Blanks at the very end, after the last line's object, are nobody's.
+    harmless = at == len(whole) - 1 and byte in b" \t\r\n"
+    assert check_export(spoilt.splitlines(keepends=True), PublicKeys([one_key.public])).ok is harmless
+
+
+def test_a_row_that_was_changed_before_the_export_is_found_in_the_file(
+    conn: Connection, key: AuditKey, keys: PublicKeys
+) -> None:
+    """B80: an export does not heal what was changed."""
+    fill(conn, key)
+    for column in ("data", "agent_id", "time", "hash"):
+        conn.exec_driver_sql(f"UPDATE events SET {column} = x'00ff' WHERE seq = 5")
+
+    assert not check_export(exported(conn, key), keys).ok
+
+
+# -- the command -----------------------------------------------------------------------------------
+
+
+def queenright(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [PROGRAM, *arguments],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+async def test_verify_and_export_by_command_while_the_service_runs(tmp_path: Path) -> None:
+    storage = tmp_path / ".queenright"
+    key = AuditKey.load_or_create(storage)
+    store = Store.open(f"sqlite:///{storage / 'queenright.db'}")
+    await store.append([event(50), key.sign(termination(2)), event(1)])
+    await store.transact(lambda conn: prune(conn, NOW, SETTINGS))
+
+    whole = queenright("audit", "verify", cwd=tmp_path)
+    done = queenright("audit", "export", "--since", "1970-01-02", "--out", "trail.jsonl", cwd=tmp_path)
+    alone = queenright("audit", "verify", "--export", "trail.jsonl", cwd=tmp_path)
+    elsewhere = queenright(
+        "audit",
+        "verify",
+        "--export",
+        str(tmp_path / "trail.jsonl"),
+        "--storage",
+        "no",
+        "--json",
+        cwd=tmp_path,
+    )
+    await store.append([termination(0)])
+    broken = queenright("audit", "verify", cwd=tmp_path)
+    told = queenright("audit", "verify", "--json", cwd=tmp_path)
+    await store.close()
+
+    assert (whole.returncode, whole.stdout.splitlines()) == (
+        0,
+        [
+            "The event log is whole: 2 rows, each as it was written; 1 older ones were let go of.",
+            "The audit archive is whole: 1 rows, each as it was in the log.",
+            "Terminations: 1, each signed by a key of the service.",
+        ],
+    )
+    assert (done.returncode, done.stdout) == (0, f"3 events in trail.jsonl, signed by key {key.key_id}.\n")
+    assert stat.S_IMODE((tmp_path / "trail.jsonl").stat().st_mode) == 0o600
+    assert alone.returncode == 0
+    assert f"each as it was exported, signed by key {key.key_id}." in alone.stdout
+    assert json.loads(elsewhere.stdout)["own_keys"] is True
+    assert broken.returncode == 1
+    assert "row 4, the termination of 'bee': it is not signed" in broken.stdout
+    assert json.loads(told.stdout)["faults"][0]["seq"] == 4
+
+
+def test_a_changed_file_is_a_no_and_a_missing_one_is_said(tmp_path: Path) -> None:
+    (tmp_path / "trail.jsonl").write_text("{}\n", encoding="ascii")
+
+    changed = queenright("audit", "verify", "--export", "trail.jsonl", cwd=tmp_path)
+    missing = queenright("audit", "verify", "--export", "none.jsonl", cwd=tmp_path)
+    misused = queenright("audit", "export", "--since", "yesterday", cwd=tmp_path)
+
+    assert (changed.returncode, changed.stdout) == (
+        1,
+        "The file was changed: line 1 is not what was exported\n",
+    )
+    assert (missing.returncode, misused.returncode) == (1, 2)
+    assert "cannot read none.jsonl" in missing.stderr
+    assert "'yesterday' is no time" in misused.stderr.replace("\n", " ")
