@@ -1,0 +1,140 @@
+"""A worker's history: its states and what was done about them, from the log and from the archive."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection
+
+from queenright.health.event_log import read_history
+from queenright.health.findings import HealthState
+from queenright.health.history import HealthSnapshot, health_history
+from queenright.health.retention import prune
+from queenright.health.settings import Retention as Settings
+from queenright.health.store import Store
+from queenright.runtime.events import AgentEvent, EventType
+
+DAY = 86_400.0
+NOW = 1_000 * DAY
+
+
+def event(
+    age: float, kind: EventType, agent_id: str = "bee", session_id: str = "s1", **data: Any
+) -> AgentEvent:
+    """An event of ``age`` days ago."""
+    return AgentEvent(
+        type=kind,
+        time=NOW - age * DAY,
+        agent_id=agent_id,
+        session_id=session_id,
+        incarnation_id="i1",
+        id=f"{kind.value}-{agent_id}-{session_id}-{age:g}",
+        data=data,
+    )
+
+
+def became(age: float, before: str, after: str, **fields: Any) -> AgentEvent:
+    return event(
+        age, EventType.HEALTH_STATE_CHANGED, **fields, **{"from": before, "to": after, "reason": f"{after}!"}
+    )
+
+
+LIFE = [
+    event(60, EventType.EXECUTION_STARTED),
+    became(50, "healthy", "degraded"),
+    event(49, EventType.NUDGE_SENT, attempt=1, message="How far are you?"),
+    became(48, "degraded", "stuck", agent_id="wasp"),
+    event(47, EventType.STEP_COMPLETED),
+    became(20, "degraded", "stuck"),
+    event(19, EventType.ESCALATION_TRIGGERED, reason="it is silent"),
+    event(
+        18.5, EventType.CIRCUIT_BREAKER_STATE_CHANGED, session_id="", to="open", reason="3 failures"
+    ),
+    event(18, EventType.AGENT_TERMINATED, reason="no answer"),
+    became(18, "stuck", "terminated"),
+    event(17, EventType.RECOVERY_INITIATED, session_id="s2", attempt=1),
+    became(1, "healthy", "stuck", session_id="s2"),
+]
+TOLD = [one for one in LIFE if one.agent_id == "bee" and one.type is not EventType.STEP_COMPLETED][1:]
+
+
+async def history(url: str, *, pruned: bool = False, **asked: Any) -> list[HealthSnapshot]:
+    def let_go(conn: Connection) -> None:
+        prune(conn, NOW, Settings(days=30, audit_days=365))
+
+    store = Store.open(url)
+    try:
+        await store.append(LIFE)
+        if pruned:
+            await store.transact(let_go)
+        return await store.read(
+            lambda conn: health_history(conn, **{"agent_id": "bee", "since": 0.0, **asked})
+        )
+    finally:
+        await store.close()
+
+
+@pytest.mark.parametrize("pruned", [False, True])
+async def test_history_tells_every_state_and_every_intervention(database_url: str, pruned: bool) -> None:
+    found = await history(database_url, pruned=pruned)
+
+    assert [entry.event_id for entry in found] == [one.id for one in TOLD]
+    assert [(entry.type.value, entry.state, entry.reason) for entry in found] == [
+        ("health_state_changed", HealthState.DEGRADED, "degraded!"),
+        ("nudge_sent", HealthState.DEGRADED, ""),
+        ("health_state_changed", HealthState.STUCK, "stuck!"),
+        ("escalation_triggered", HealthState.STUCK, "it is silent"),
+        ("circuit_breaker_state_changed", None, "3 failures"),
+        ("agent_terminated", HealthState.STUCK, "no answer"),
+        ("health_state_changed", HealthState.TERMINATED, "terminated!"),
+        ("recovery_initiated", HealthState.HEALTHY, ""),
+        ("health_state_changed", HealthState.STUCK, "stuck!"),
+    ]
+    assert (found[1].time, found[1].session_id, found[1].incarnation_id) == (NOW - 49 * DAY, "s1", "i1")
+    assert found[1].data["message"] == "How far are you?"
+
+
+@pytest.mark.parametrize("pruned", [False, True])
+async def test_a_page_of_history_knows_the_state_that_it_begins_in(database_url: str, pruned: bool) -> None:
+    found = await history(database_url, pruned=pruned, since=NOW - 49 * DAY, until=NOW - 20 * DAY)
+
+    assert [(entry.type.value, entry.state) for entry in found] == [("nudge_sent", HealthState.DEGRADED)]
+
+
+async def test_the_newest_entries_are_kept_oldest_first(database_url: str) -> None:
+    found = await history(database_url, limit=2)
+
+    assert [entry.event_id for entry in found] == [one.id for one in TOLD[-2:]]
+
+
+async def test_nobody_has_no_history(database_url: str) -> None:
+    assert await history(database_url, agent_id="nobody") == []
+    with pytest.raises(ValueError, match="limit must be at least 1, got 0"):
+        await history(database_url, limit=0)
+
+
+async def test_the_log_is_searched_by_worker_and_session_with_an_index(tmp_path: Any) -> None:
+    store = Store.open(f"sqlite:///{tmp_path / 'hive.db'}")
+    await store.append(LIFE)
+
+    def plans(conn: Connection, **where: str) -> set[str]:
+        seen: list[tuple[str, Any]] = []
+        from sqlalchemy import event as listening
+
+        def watch(_c: Any, _cursor: Any, sql: str, parameters: Any, *_rest: Any) -> None:
+            seen.append((sql, parameters))
+
+        listening.listen(conn, "before_cursor_execute", watch)
+        read_history(conn, where=where)
+        listening.remove(conn, "before_cursor_execute", watch)
+        return {
+            row[3]
+            for sql, parameters in seen
+            for row in conn.exec_driver_sql(f"EXPLAIN QUERY PLAN {sql}", parameters)
+        }
+
+    for column, value in (("agent_id", "bee"), ("session_id", "s1")):
+        found = await store.read(lambda conn, c=column, v=value: plans(conn, **{c: v}))  # type: ignore[misc]
+        assert found == {f"SEARCH events USING INDEX ix_events_{column}_type ({column}=? AND type=?)"}
+    await store.close()
