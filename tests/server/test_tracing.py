@@ -101,3 +101,42 @@ def test_the_service_never_sends_its_spans_to_itself(
 
     assert bool(provider._active_span_processor._span_processors) is sends
     provider.shutdown()
+
+
+async def test_interventions_and_recoveries_are_in_the_tickets_trace_and_linked_to_the_step(
+    service: Service, exporter: InMemorySpanExporter
+) -> None:
+    events = [replace(e, trace_id=STEP_TRACE, span_id=STEP_SPAN) for e in looping(service.clock())]
+    await service.ingest(events)
+    triage = await span_named(exporter, "triage looper")
+    [ticket] = service.tickets.open_tickets()
+    began = service.clock()
+
+    def event(kind: EventType, at: float, **data: object) -> AgentEvent:
+        who = {"agent_id": "looper", "session_id": "looper-session", "incarnation_id": "one"}
+        return AgentEvent(type=kind, time=at, data={"by": "ladder", "reason": "stuck", **data}, **who)
+
+    service.bus.fan_out(
+        event(EventType.NUDGE_SENT, began, attempt=1, delivery="queued", message="m"),
+        event(EventType.ESCALATION_TRIGGERED, began, escalation_id="e"),
+        event(EventType.AGENT_TERMINATED, began, confirmed=False),
+        event(EventType.RECOVERY_INITIATED, began, recovery_id="r", attempt=1),
+        event(EventType.RECOVERY_FAILED, began + 3, recovery_id="r", attempt=1),
+    )
+    spans = {
+        name: await span_named(exporter, name)
+        for name in ("intervene nudge", "intervene escalate", "intervene terminate", "recover looper")
+    }
+
+    for span in spans.values():
+        assert context_of(span).trace_id == context_of(triage).trace_id
+        assert span.attributes is not None
+        assert span.attributes["queenright.ticket.id"] == ticket.ticket_id
+        assert f"{span.links[0].context.span_id:016x}" == STEP_SPAN
+    kinds = [span.attributes["queenright.intervention.kind"] for span in spans.values() if span.attributes]
+    assert kinds == ["nudge", "escalate", "terminate", "recover"]
+    recovery = spans["recover looper"]
+    assert recovery.end_time is not None
+    assert recovery.start_time is not None
+    assert recovery.end_time - recovery.start_time == pytest.approx(3e9, rel=1e-3)
+    assert [span.status.is_ok for span in spans.values()] == [True, True, False, False]
