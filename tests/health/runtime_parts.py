@@ -1,0 +1,104 @@
+"""A worker on a real runtime in a folder, for tests of what is done to it from outside."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+from queenright.health.interventions.target import Target
+from queenright.runtime.agent_runtime import AgentRuntime
+from queenright.runtime.bus import EventBus
+from queenright.runtime.events import AgentEvent, EventType
+from queenright.runtime.graphs.graph import EdgeSpec, EntryPointSpec, GraphSpec, NodeSpec
+from queenright.runtime.llm.model import Message, ModelReply, OnText, ToolSpec
+from queenright.runtime.storage.checkpoint_store import CheckpointStore
+from queenright.runtime.storage.session_state import ExecutionState
+from tests.runtime.conftest import FakeTime
+from tests.runtime.node_parts import sets
+
+
+class Bee:
+    """Gathers at once; makes honey once it is let, and thinks until then. What it was shown is kept."""
+
+    name = "bee"
+
+    def __init__(self) -> None:
+        self.may = asyncio.Event()
+        self.thinking = asyncio.Event()
+        self.shown: list[list[Message]] = []
+
+    async def complete(
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
+    ) -> ModelReply:
+        self.shown.append(list(messages))
+        if messages[0].content == "Gather.":
+            return sets(nectar="sweet")
+        self.thinking.set()
+        await self.may.wait()
+        return sets(honey="gold")
+
+    def words(self) -> str:
+        """What it was shown last, in one text."""
+        return "\n".join(message.content for message in self.shown[-1])
+
+
+def hive(**second: object) -> GraphSpec:
+    more = {"output_keys": ("honey",), **second}
+    return GraphSpec(
+        id="hive",
+        nodes=(
+            NodeSpec(id="gather", system_prompt="Gather.", output_keys=("nectar",)),
+            NodeSpec(id="make", system_prompt="Make.", **more),  # type: ignore[arg-type]
+        ),
+        edges=(EdgeSpec(source="gather", target="make"),),
+        entry_points=(EntryPointSpec(id="start", node_id="gather"),),
+    )
+
+
+class Colony:
+    """One process's runtime with the worker ``bee``; made again on the same folder, it is a restart."""
+
+    def __init__(self, path: Path, time: FakeTime, *, model: object | None = None, **second: object) -> None:
+        self.path, self.time = path, time
+        self.bee = Bee()
+        self.events: list[AgentEvent] = []
+        self.runtime = AgentRuntime(
+            bus=EventBus(on_publish=self.events.extend),
+            storage=path,
+            clock=time,
+            monotonic=time,
+            sleep=time.sleep,
+            disk=time.disk,
+        )
+        self.runtime.add_graph(hive(**second), model=model or self.bee, agent_id="bee", primary=True)  # type: ignore[arg-type]
+
+    async def begin(self) -> Target:
+        """Begin a run, and return it when its second node thinks."""
+        await self.runtime.start()
+        run = await self.runtime.trigger("start", {"message": "Make honey."})
+        await self.bee.thinking.wait()
+        await self.time.settle()
+        return self.target(run)
+
+    def target(self, run: str = "") -> Target:
+        """Who runs now."""
+        [execution] = [e for e in self.runtime.get_stream("start").executions if run in ("", e.id)]
+        return Target(
+            agent_id="bee",
+            session_id=execution.session_id or "",
+            incarnation_id=execution.incarnation_id,
+        )
+
+    def state(self, session_id: str) -> ExecutionState:
+        return self.runtime.session_store().read_state(session_id).executions["hive::start"]
+
+    def memory(self, session_id: str) -> dict[str, object]:
+        return self.runtime.session_store().read_state(session_id).memory
+
+    def checkpoints(self, session_id: str) -> CheckpointStore:
+        session = self.runtime.session_store().open(session_id)
+        return CheckpointStore(session.checkpoints, clock=self.time, ids=lambda: "x")
+
+    def types(self) -> list[EventType]:
+        return [event.type for event in self.events]

@@ -1,0 +1,200 @@
+"""What recovery decides, without a store or a worker."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queenright.health.findings import HealthState
+from queenright.health.monitor import WorkerHealth
+from queenright.health.recovery.attempt import Recovery, RecoveryState
+from queenright.health.recovery.plan import (
+    HOUR,
+    Allowed,
+    Exhausted,
+    choose,
+    next_attempt,
+    not_needed,
+    note,
+    watch,
+)
+from queenright.health.recovery.respawner import CheckpointRef
+from queenright.health.settings import Loops
+from queenright.health.settings import Recovery as Limits
+from queenright.health.vitals import SessionStatus, VitalSigns
+
+LIMITS = Limits()
+NOW = 1_000_000.0
+
+
+def attempt(**fields: object) -> Recovery:
+    known: dict[str, object] = {
+        "recovery_id": "r1",
+        "task_id": "t1",
+        "agent_id": "bee",
+        "session_id": "s1",
+        "incarnation_id": "i1",
+        "state": RecoveryState.WATCHING,
+        "attempt": 1,
+        "by": "ladder",
+        "reason": "it was stuck",
+        "created_at": NOW - 10,
+        "not_before": NOW - 10,
+        "started_at": NOW - 10,
+        "watch_until": NOW + 890,
+        "new_incarnation_id": "i2",
+    }
+    return Recovery.model_validate(known | fields)
+
+
+def tried(times: int, last_end: float = NOW) -> list[Recovery]:
+    return [
+        attempt(state=RecoveryState.FAILED, started_at=last_end - 1, ended_at=last_end) for _ in range(times)
+    ]
+
+
+def worker(
+    incarnation: str = "i2", state: HealthState = HealthState.HEALTHY, since: float = NOW, **vital: object
+) -> WorkerHealth:
+    vitals = VitalSigns("bee", "s1", NOW - 100, Loops())
+    vitals.incarnation_id = incarnation
+    for name, value in vital.items():
+        setattr(vitals, name, value)
+    return WorkerHealth(vitals, (), state, since, "it goes in circles")
+
+
+def checkpoint(name: str, *, valid: bool = True) -> CheckpointRef:
+    return CheckpointRef(checkpoint_id=name, created_at=NOW, valid=valid, reason="" if valid else "torn")
+
+
+@pytest.mark.parametrize(("times", "wait"), [(0, 0), (1, 60), (2, 120)])
+def test_the_backoff_doubles_between_attempts(times: int, wait: float) -> None:
+    """B72: counted from when the last one had failed."""
+    begins = next_attempt(tried(times), [], now=NOW, limits=LIMITS, dice=0)
+
+    assert begins == Allowed(times + 1, NOW + wait)
+
+
+def test_a_third_backoff_is_there_for_whoever_allows_more_attempts() -> None:
+    """B72"""
+    limits = Limits(max_attempts_per_task=9)
+
+    assert next_attempt(tried(3), [], now=NOW, limits=limits, dice=0) == Allowed(4, NOW + 240)
+    assert next_attempt(tried(8), [], now=NOW, limits=limits, dice=0) == Allowed(9, NOW + 240)
+
+
+@given(dice=st.floats(0, 1), times=st.integers(1, 2))
+def test_jitter_makes_a_backoff_longer_by_its_share_at_most(dice: float, times: int) -> None:
+    """B72"""
+    begins = next_attempt(tried(times), [], now=NOW, limits=LIMITS, dice=dice)
+
+    assert isinstance(begins, Allowed)
+    base = LIMITS.backoff_seconds[times - 1]
+    assert NOW + base <= begins.not_before <= NOW + base * (1 + LIMITS.jitter) + 1e-6
+
+
+def test_after_three_attempts_at_a_task_a_human_must_look() -> None:
+    """B72"""
+    answer = next_attempt(tried(3), [], now=NOW, limits=LIMITS, dice=0)
+
+    assert isinstance(answer, Exhausted)
+    assert "3 times" in answer.reason
+
+
+def test_a_human_who_has_looked_may_try_once_more() -> None:
+    answer = next_attempt(tried(3), [], now=NOW, limits=LIMITS, dice=0, reviewed=True)
+
+    assert isinstance(answer, Allowed)
+
+
+def test_what_was_refused_or_dropped_is_no_attempt() -> None:
+    past = [attempt(state=RecoveryState.DROPPED, started_at=None) for _ in range(9)]
+
+    assert next_attempt(past, [], now=NOW, limits=LIMITS, dice=0) == Allowed(1, NOW)
+
+
+@given(gaps=st.lists(st.floats(0, 2000), max_size=60))
+def test_no_hour_sees_more_than_five_attempts(gaps: list[float]) -> None:
+    """B72: whatever tasks they are at."""
+    begun: list[float] = []
+    for now in itertools.accumulate(gaps, initial=NOW):
+        if isinstance(next_attempt([], begun, now=now, limits=LIMITS, dice=0), Allowed):
+            begun.append(now)
+
+    for at in begun:
+        assert sum(at - HOUR < other <= at for other in begun) <= 5
+
+
+def test_a_clock_that_is_set_back_lets_no_more_begin() -> None:
+    """B72"""
+    answer = next_attempt([], [NOW + 9000] * 5, now=NOW, limits=LIMITS, dice=0)
+
+    assert isinstance(answer, Exhausted)
+
+
+@given(valid=st.lists(st.booleans(), max_size=8))
+def test_the_newest_valid_checkpoint_is_chosen(valid: list[bool]) -> None:
+    """B74: broken ones before it are passed over and named; with none left it is the start of the task."""
+    chain = [checkpoint(f"c{n}", valid=is_valid) for n, is_valid in enumerate(valid)]
+
+    chosen, skipped = choose(chain)
+
+    assert chosen == next((link for link in chain if link.valid), None)
+    assert list(skipped) == chain[: len(skipped)]
+    assert not any(link.valid for link in skipped)
+    assert chosen is not None or len(skipped) == len(chain)
+
+
+@pytest.mark.parametrize("status", [SessionStatus.COMPLETED, SessionStatus.CANCELLED])
+def test_what_is_over_is_not_brought_back(status: SessionStatus) -> None:
+    """B70"""
+    why = not_needed(attempt(), worker("i1", status=status, ended_at=NOW))
+
+    assert why is not None
+    assert status.value in why
+
+
+def test_what_lives_on_or_got_further_by_itself_is_not_brought_back() -> None:
+    """B70"""
+    assert "i7" in (not_needed(attempt(), worker("i7")) or "")
+    assert "further" in (not_needed(attempt(), worker("i1", last_progress=NOW)) or "")
+    assert not_needed(attempt(), worker("i1", status=SessionStatus.FAILED, ended_at=NOW)) is None
+    assert not_needed(attempt(), None) is None
+
+
+@pytest.mark.parametrize(
+    ("seen", "at", "verdict"),
+    [
+        (worker(), NOW, "goes_on"),
+        (worker(state=HealthState.STUCK), NOW, "failed"),
+        (worker(state=HealthState.FAILING), NOW, "failed"),
+        (worker(state=HealthState.FAILING, since=NOW - 50), NOW, "goes_on"),
+        (worker(state=HealthState.FAILING, since=NOW - 50), NOW + 900, "failed"),
+        (worker(status=SessionStatus.FAILED, ended_at=NOW), NOW, "failed"),
+        (worker(status=SessionStatus.TERMINATED, ended_at=NOW), NOW, "failed"),
+        (worker(status=SessionStatus.COMPLETED, ended_at=NOW), NOW, "succeeded"),
+        (worker(status=SessionStatus.CANCELLED, ended_at=NOW), NOW, "dropped"),
+        (worker(last_progress=NOW), NOW, "goes_on"),
+        (worker(last_progress=NOW), NOW + 900, "succeeded"),
+        (worker(last_progress=NOW - 50), NOW + 900, "failed"),
+        (worker("i1", status=SessionStatus.TERMINATED, ended_at=NOW), NOW, "goes_on"),
+        (worker("i1", status=SessionStatus.TERMINATED, ended_at=NOW), NOW + 900, "failed"),
+        (None, NOW, "goes_on"),
+        (None, NOW + 900, "failed"),
+    ],
+)
+def test_the_watch(seen: WorkerHealth | None, at: float, verdict: str) -> None:
+    assert watch(attempt(), seen, at).verdict == verdict
+
+
+def test_an_incarnation_that_was_not_known_is_found_by_the_watch() -> None:
+    assert watch(attempt(new_incarnation_id=""), worker("i9"), NOW).incarnation_id == "i9"
+
+
+def test_the_note_says_what_happened_and_from_where_it_goes_on() -> None:
+    assert "it was stuck" in note(attempt(), checkpoint("c7"))
+    assert "checkpoint c7" in note(attempt(), checkpoint("c7"))
+    assert "start of the task" in note(attempt(), None)

@@ -1,0 +1,278 @@
+"""Workers on our own runtime, nudged and stopped from outside: a real runtime in a folder."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from queenright.health.interventions.control import Delivery, Unreachable
+from queenright.health.interventions.runtime_control import RuntimeControl
+from queenright.health.interventions.target import Target
+from queenright.health.monitor import HealthMonitor
+from queenright.health.settings import HealthSettings
+from queenright.health.vitals import SessionStatus as WorkerStatus
+from queenright.runtime.agent_runtime import AgentRuntime
+from queenright.runtime.bus import EventBus
+from queenright.runtime.events import EventType
+from queenright.runtime.graphs.graph import EntryPointSpec, GraphSpec, NodeSpec
+from queenright.runtime.llm.model import ModelReply
+from queenright.runtime.storage.session_state import SessionStatus
+from tests.health.runtime_parts import Colony
+from tests.runtime.conftest import FakeTime, ScriptedModel
+from tests.runtime.node_parts import reply, sets
+
+
+@pytest.fixture
+async def colony(tmp_path: Path, fake_time: FakeTime) -> AsyncIterator[Colony]:
+    colony = Colony(tmp_path, fake_time)
+    yield colony
+    colony.bee.may.set()
+    await colony.runtime.stop()
+
+
+@pytest.fixture
+def fake_time() -> FakeTime:
+    return FakeTime()
+
+
+def control(colony: Colony) -> RuntimeControl:
+    return RuntimeControl(colony.runtime, sleep=colony.time.sleep)
+
+
+async def nudge(colony: Colony, target: Target, text: str = "Get on.", **more: object) -> Delivery:
+    expires = colony.time.now + float(more.get("ttl", 600))  # type: ignore[arg-type]
+    return await control(colony).nudge(
+        target, text, instruction_id=str(more.get("id", "n1")), expires_at=expires
+    )
+
+
+def inbox(path: Path) -> list[Path]:
+    return list(path.glob("sessions/*/conversations/make/inbox/*"))
+
+
+class Looker(ScriptedModel):
+    """Is asked a second time only when it may."""
+
+    def __init__(self) -> None:
+        super().__init__([sets(nectar="sweet"), reply(text="hm"), sets(honey="gold")])
+        self.thinks = asyncio.Event()
+        self.may = asyncio.Event()
+
+    async def complete(self, *args: object) -> ModelReply:  # type: ignore[override]
+        answer = await super().complete(*args)  # type: ignore[arg-type]
+        if len(self.shown) == 2:
+            self.thinks.set()
+            await self.may.wait()
+        return answer
+
+
+async def nudged(tmp_path: Path, time: FakeTime, **more: object) -> tuple[Colony, Looker]:
+    """A run that is nudged in the first turn of its second node, and goes on to its end."""
+    model = Looker()
+    colony = Colony(tmp_path, time, model=model)
+    await colony.runtime.start()
+    run = await colony.runtime.trigger("start", {"message": "Make honey."})
+    await model.thinks.wait()
+    target = colony.target()
+    for _ in range(int(str(more.get("times", 1)))):
+        assert await nudge(colony, target, **more) is Delivery.INJECTED
+    time.now += float(str(more.get("later", 0)))
+    model.may.set()
+    assert (await colony.runtime.wait(run)).succeeded
+    await colony.runtime.stop()
+    return colony, model
+
+
+async def test_a_nudge_is_what_the_model_reads_before_its_next_turn(
+    tmp_path: Path, fake_time: FakeTime
+) -> None:
+    """002 §11: a nudge reaches the agent's context, though its node talks with no user."""
+    _, model = await nudged(tmp_path, fake_time)
+
+    said = [(m.role, m.content) for m in model.shown[2]]
+    assert ("user", "Get on.") in said
+    assert all("Get on." not in m.content for m in model.shown[1])
+
+
+async def test_a_nudge_is_delivered_once(tmp_path: Path, fake_time: FakeTime) -> None:
+    _, model = await nudged(tmp_path, fake_time, times=2)
+
+    assert [m.content for m in model.shown[2]].count("Get on.") == 1
+
+
+async def test_a_nudge_that_is_read_too_late_is_thrown_away(tmp_path: Path, fake_time: FakeTime) -> None:
+    """B67: what it would speak of is over."""
+    colony, model = await nudged(tmp_path, fake_time, ttl=60, later=60)
+
+    assert all("Get on." not in m.content for m in model.shown[2])
+    assert inbox(tmp_path) == []
+    assert colony.events
+
+
+async def test_another_life_of_the_worker_cannot_be_nudged(colony: Colony) -> None:
+    """B67: a nudge for one incarnation is never delivered to another."""
+    target = replace(await colony.begin(), incarnation_id="another")
+
+    assert not control(colony).reaches(target)
+    with pytest.raises(Unreachable, match="runs in its session now"):
+        await nudge(colony, target)
+
+
+async def test_a_note_for_the_life_before_is_not_read_by_the_next(
+    tmp_path: Path, fake_time: FakeTime
+) -> None:
+    """B67: the nudge lay in the inbox when the process was restarted."""
+    first = Colony(tmp_path, fake_time)
+    target = await first.begin()
+    await nudge(first, target)
+    await first.runtime.stop()
+    second = Colony(tmp_path, fake_time)
+    await second.runtime.start()
+    run = await second.runtime.resume(target.session_id)
+    second.bee.may.set()
+
+    assert (await second.runtime.wait(run)).succeeded
+    assert "Get on." not in second.bee.words()
+    assert inbox(tmp_path) == []
+    await second.runtime.stop()
+
+
+async def test_who_waits_for_its_user_is_not_nudged(tmp_path: Path, fake_time: FakeTime) -> None:
+    model = ScriptedModel([sets(nectar="sweet"), reply(("ask_user", '{"question": "Which jar?"}'))])
+    colony = Colony(tmp_path, fake_time, model=model, client_facing=True)
+    await colony.runtime.start()
+    await colony.runtime.trigger("start", {"message": "Make honey."})
+    await fake_time.settle()
+
+    assert [node.question for node in colony.runtime.waiting_nodes()] == ["Which jar?"]
+    with pytest.raises(Unreachable, match="waits for its user"):
+        await nudge(colony, colony.target())
+    await colony.runtime.stop()
+
+
+async def test_a_nudge_is_no_answer_of_the_user(tmp_path: Path, fake_time: FakeTime) -> None:
+    """It came while the node thought; the node then asks its user, and reads it after the answer."""
+    model = Looker()
+    model.replies[1] = reply(("ask_user", '{"question": "Which jar?"}'))
+    colony = Colony(tmp_path, fake_time, model=model, client_facing=True)
+    await colony.runtime.start()
+    run = await colony.runtime.trigger("start", {"message": "Make honey."})
+    await model.thinks.wait()
+    await nudge(colony, colony.target())
+    model.may.set()
+    await fake_time.settle()
+
+    assert [node.question for node in colony.runtime.waiting_nodes()] == ["Which jar?"]
+    await colony.runtime.inject_input("make", "The big one.")
+    assert (await colony.runtime.wait(run)).succeeded
+    said = [m.content for m in model.shown[2]]
+    assert said.index("The big one.") < said.index("Get on.")
+    await colony.runtime.stop()
+
+
+async def test_a_terminated_worker_stops_and_its_state_is_in_a_checkpoint(colony: Colony) -> None:
+    """002 §11: stopped for certain, with what it had, and its session free for the next."""
+    target = await colony.begin()
+
+    stopped = await control(colony).terminate(target, "it is stuck", instruction_id="t1", within=30)
+
+    assert stopped.confirmed
+    [newest, *_] = colony.checkpoints(target.session_id).list_checkpoints()
+    assert stopped.checkpoint_id == newest.checkpoint_id
+    assert newest.reason == "terminate"
+    assert newest.memory["nectar"] == "sweet"
+    assert [pending.node_id for pending in newest.execution.pending] == ["make"]
+    state = colony.state(target.session_id)
+    assert (state.status, state.error) == (SessionStatus.TERMINATED, "it is stuck")
+    store = colony.runtime.session_store()
+    store.claim(store.open(target.session_id)).release()
+    assert colony.runtime.get_stream("start").pending == 0
+
+
+async def test_the_monitor_takes_a_terminated_worker_for_terminated_not_for_failed(colony: Colony) -> None:
+    target = await colony.begin()
+    await control(colony).terminate(target, "it is stuck", instruction_id="t1", within=30)
+    monitor = HealthMonitor(HealthSettings())
+    for event in colony.events:
+        monitor.apply(event, event.time)
+
+    worker = monitor.get("bee")
+    assert worker is not None
+    assert worker.vitals.status is WorkerStatus.TERMINATED
+    assert worker.vitals.consecutive_failures == 0
+
+
+async def test_another_life_cannot_be_terminated(colony: Colony) -> None:
+    """B67: nor is the one that runs."""
+    target = replace(await colony.begin(), incarnation_id="another")
+
+    with pytest.raises(Unreachable, match="look at it again"):
+        await control(colony).terminate(target, "it is stuck", instruction_id="t1", within=30)
+    assert colony.runtime.get_stream("start").pending == 1
+
+
+async def test_a_worker_that_was_killed_is_terminated_only_if_nobody_runs_it(
+    tmp_path: Path, fake_time: FakeTime
+) -> None:
+    first = Colony(tmp_path, fake_time)
+    target = await first.begin()
+    second = Colony(tmp_path, fake_time)
+    await second.runtime.start()
+
+    assert control(second).reaches(target)
+    with pytest.raises(Unreachable, match="busy"):
+        await control(second).terminate(target, "it is silent", instruction_id="t1", within=30)
+    await first.runtime.stop()
+    stopped = await control(second).terminate(target, "it is silent", instruction_id="t2", within=30)
+
+    assert stopped.confirmed
+    assert stopped.detail == "it was not running any more"
+    await second.runtime.stop()
+
+
+async def test_a_function_that_cannot_be_stopped_leaves_the_stop_unconfirmed(
+    tmp_path: Path, fake_time: FakeTime
+) -> None:
+    begun, may_end = threading.Event(), threading.Event()
+
+    def dig() -> int:
+        begun.set()
+        may_end.wait(30)
+        return 1
+
+    graph = GraphSpec(
+        id="mole",
+        nodes=(NodeSpec(id="dig", node_type="function", function="dig", output_keys=("hole",)),),
+        entry_points=(EntryPointSpec(id="start", node_id="dig"),),
+    )
+    runtime = AgentRuntime(bus=EventBus(), storage=tmp_path, clock=fake_time, disk=fake_time.disk)
+    runtime.add_graph(graph, functions={"dig": dig}, agent_id="mole", primary=True)
+    await runtime.start()
+    await runtime.trigger("start")
+    await asyncio.to_thread(begun.wait, 30)
+    [execution] = runtime.get_stream("start").executions
+    target = Target(
+        agent_id="mole",
+        session_id=execution.session_id or "",
+        incarnation_id=execution.incarnation_id,
+    )
+
+    stopped = await RuntimeControl(runtime).terminate(target, "stuck", instruction_id="t", within=30)
+
+    assert not stopped.confirmed
+    assert "still at work in a thread" in stopped.detail
+    may_end.set()
+    await runtime.stop()
+
+
+async def test_events_say_that_it_was_terminated(colony: Colony) -> None:
+    target = await colony.begin()
+    await control(colony).terminate(target, "it is stuck", instruction_id="t1", within=30)
+
+    [ended] = [e for e in colony.events if e.type is EventType.EXECUTION_FAILED]
+    assert (ended.data["error_type"], ended.data["error"]) == ("terminated", "it is stuck")
