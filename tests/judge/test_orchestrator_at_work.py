@@ -1,0 +1,131 @@
+"""The queen and the interventions, each for real: from the question to the worker that is stopped."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from queenright.health.interventions.control import Delivery, Stopped
+from queenright.health.interventions.record import Escalation, EscalationStatus, read_escalations
+from queenright.health.interventions.service import InterventionService
+from queenright.health.interventions.storm import StormWatch
+from queenright.health.interventions.switch import EmergencyStop
+from queenright.health.interventions.target import Target
+from queenright.instrumentation.identity import new_id
+from queenright.runtime.events import EventType
+from tests.judge.conftest import AGENT, Hive
+
+
+@dataclass
+class Outside:
+    """Where agents are: takes what is done to them, and who is to be brought back."""
+
+    nudged: list[str] = field(default_factory=list)
+    stopped: list[Target] = field(default_factory=list)
+    wanted: list[Target] = field(default_factory=list)
+    accepted: bool = True
+    reason: str = ""
+
+    def reaches(self, target: Target) -> bool:
+        return True
+
+    async def nudge(
+        self, target: Target, message: str, *, instruction_id: str, expires_at: float
+    ) -> Delivery:
+        self.nudged.append(message)
+        return Delivery.INJECTED
+
+    async def terminate(self, target: Target, reason: str, *, instruction_id: str, within: float) -> Stopped:
+        self.stopped.append(target)
+        return Stopped(confirmed=True, checkpoint_id="0000000001-c")
+
+    async def request(self, target: Target, reason: str, *, by: str) -> Outside:
+        self.wanted.append(target)
+        return self
+
+
+@dataclass
+class Acting:
+    """The hive with interventions that the queen decides on."""
+
+    hive: Hive
+    outside: Outside
+    service: InterventionService | None = None
+
+    async def start(self) -> None:
+        async def decide(*given: Any, **named: Any) -> object:
+            assert self.service is not None
+            return await self.service.decide(*given, **named)
+
+        hive = self.hive
+        hive.decide = decide
+        await hive.start()
+        stop = EmergencyStop(hive.store, clock=hive.time, publish=hive.bus.fan_out)
+        self.service = InterventionService(
+            hive.store,
+            settings=hive.settings,
+            monitor=hive.monitor,
+            controls=[self.outside],
+            recovery=self.outside,
+            stop=stop,
+            storm=StormWatch(hive.settings.intervention.storm, ids=new_id),
+            clock=hive.time,
+            publish=hive.bus.fan_out,
+            sign=lambda event: event,
+        )
+        await stop.load()
+        await self.service.load()
+
+    async def escalate(self) -> Escalation:
+        """Have the worker escalated, wait until all is quiet, and return what is kept of the question."""
+        assert self.service is not None
+        await self.service.escalate(AGENT, "it gets nowhere", by="operator")
+        for _ in range(3):
+            await self.hive.settle()
+            await self.service.settled()
+        [kept] = await self.hive.store.read(lambda conn: read_escalations(conn, limit=10))
+        return kept
+
+
+@pytest.fixture
+async def acting(hive: Hive) -> AsyncIterator[Acting]:
+    acting = Acting(hive, Outside())
+    await acting.start()
+    yield acting
+    if acting.service is not None:
+        await acting.service.stop()
+
+
+async def test_a_worker_that_hangs_is_stopped_and_to_be_brought_back(acting: Acting) -> None:
+    """002 §11: the orchestrator is asked with all that is known, and what it says is done."""
+    hive = acting.hive
+    await hive.worker(EventType.EXECUTION_STARTED, start_records=True)
+    await hive.worker(EventType.STEP_STARTED)
+    await hive.pass_time(1000)
+    await hive.look()
+
+    kept = await acting.escalate()
+
+    assert (kept.status, kept.decision, kept.decided_by) == (EscalationStatus.DECIDED, "terminate", "queen")
+    assert "has stood still since" in kept.decision_reason
+    assert [t.incarnation_id for t in acting.outside.stopped] == ["life-1"]
+    [asked] = hive.of(EventType.ESCALATION_TRIGGERED)
+    assert asked.data["context"]["worker_agent_id"] == AGENT
+    [told] = hive.of(EventType.ESCALATION_DECIDED)
+    assert (told.data["decision"], told.data["by"]) == ("terminate", "queen")
+
+
+async def test_a_worker_that_a_restart_would_not_help_is_told_to_hand_off(acting: Acting) -> None:
+    hive = acting.hive
+    await hive.begin()
+    await hive.bad_steps(20)
+
+    kept = await acting.escalate()
+
+    assert (kept.decision, kept.decided_by) == ("hand_off", "queen")
+    assert acting.outside.stopped == []
+    [message] = acting.outside.nudged
+    assert message.startswith("HAND OFF NOW")
