@@ -9,11 +9,13 @@ from functools import partial
 from typing import Any
 
 import pytest
+from opentelemetry import context
 from prometheus_client import CollectorRegistry
 
 from queenright.instrumentation import Nudge, Telemetry, Termination, Worker, names
 from tests.instrumentation.mailbox import Mailbox
-from tests.instrumentation.parts import Memory, Script, eventually
+from tests.instrumentation.parts import Memory, Otlp, Script, eventually
+from tests.instrumentation.test_never_breaks import AGENT, check, dead_port
 
 
 @pytest.fixture
@@ -344,3 +346,75 @@ def test_the_parent_is_told_while_it_lives(mailbox: Mailbox, script: Script) -> 
     )
 
     assert done.stdout.splitlines()[-1] == "parent ['Go on.']"
+
+
+def agent_with(nudge: str) -> str:
+    return AGENT.replace("heartbeat_interval=0.05", f"heartbeat_interval=0.05, on_nudge={nudge}")
+
+
+@pytest.mark.parametrize("wrong", ["away", "hangs", "garbage", "error", "not an address"])
+def test_a_control_service_that_is_away_slow_or_wrong_is_nobodys_trouble(
+    mailbox: Mailbox, otlp: Otlp, script: Script, wrong: str
+) -> None:
+    """B81: neither work nor exit wait for it, and it costs one line on stderr at most."""
+    mailbox.hangs = wrong == "hangs"
+    mailbox.body = b"\x00garbage\r\n\r\n" * 1000 if wrong == "garbage" else None
+    mailbox.status = 500 if wrong == "error" else 200
+    endpoint = {"away": dead_port(), "not an address": "not an address"}.get(wrong, mailbox.url)
+
+    done = script(agent_with("print"), OTEL_EXPORTER_OTLP_ENDPOINT=otlp.url, QUEENRIGHT_ENDPOINT=endpoint)
+
+    assert done.returncode == 0
+    check(done.stdout, done.stderr)
+
+
+def test_a_function_that_raises_is_one_line_on_stderr(mailbox: Mailbox, otlp: Otlp, script: Script) -> None:
+    """B81: the agent goes on, and the service hears that it failed."""
+    mailbox.tell("nudge", "n1", "Go on.")
+    mailbox.tell("nudge", "n2", "Go on, please.")
+
+    done = script(
+        agent_with("lambda nudge: 1 / 0"),
+        OTEL_EXPORTER_OTLP_ENDPOINT=otlp.url,
+        QUEENRIGHT_ENDPOINT=mailbox.url,
+    )
+
+    check(done.stdout, done.stderr)
+    assert len(done.stderr.splitlines()) == 1
+    assert "ZeroDivisionError" in done.stderr
+    assert {answer["outcome"] for answer in mailbox.answered(2)} == {"failed"}
+
+
+def test_the_answer_to_a_termination_gets_out_before_the_process_ends(
+    mailbox: Mailbox, script: Script
+) -> None:
+    mailbox.tell("terminate", "t1", "a loop")
+
+    script(
+        """
+import threading
+from queenright.instrumentation import Worker
+
+over = threading.Event()
+with Worker("bee", session_id="s", incarnation_id="i", control=True) as worker:
+    while not worker.instructions():
+        over.wait(0.05)
+    worker.checkpoint("c9")
+""",
+        QUEENRIGHT_ENDPOINT=mailbox.url,
+        OTEL_SDK_DISABLED="true",
+    )
+
+    [answer] = mailbox.answered()
+    assert (answer["outcome"], answer["checkpoint_id"]) == ("done", "c9")
+
+
+def test_its_requests_are_in_nobodys_traces(mailbox: Mailbox, bee: Making) -> None:
+    """An application that instruments ``requests`` does not see ours; its own calls in a function it sees."""
+    seen: list[Any] = []
+    bee(on_nudge=lambda nudge: seen.append(context.get_value(context._SUPPRESS_INSTRUMENTATION_KEY)))
+
+    mailbox.tell("nudge", "n1", "Go on.")
+
+    assert mailbox.answered()
+    assert seen == [None]

@@ -115,6 +115,7 @@ def test_attributes_are_those_of_the_table(worker: Worker, telemetry: Telemetry,
         names.FRAMEWORK: "plain",
         names.GEN_AI_AGENT_VERSION: "3",
         names.HEARTBEAT_INTERVAL: 60,
+        names.TASK_ID: "session-1",
     }
 
 
@@ -268,6 +269,74 @@ def test_checkpoints_and_heartbeats_are_said(worker: Worker, telemetry: Telemetr
     assert heartbeat[names.HEARTBEAT_INTERVAL] == 60
     assert heartbeat[names.HEARTBEAT_PHASE] == "tool"
     assert heartbeat[names.HEARTBEAT_PROGRESS] == "3 of 7; api_key=[redacted]"
+
+
+def test_a_heartbeat_says_all_that_is_known_of_the_run(
+    worker: Worker, telemetry: Telemetry, memory: Memory, clock: Clock
+) -> None:
+    """002 §11: a heartbeat names task, phase, last tool call, tokens, errors and progress."""
+    with worker:
+        worker.heartbeat()
+        with worker.step("forager") as step, step.llm("gpt") as llm:
+            llm.usage(100, 20)
+        clock.now += 5
+        called = clock.now
+        with worker.step("forager") as step, step.tool("search") as call:
+            call.error("no field")
+        clock.now += 5
+        with worker.step("forager") as step, step.llm("gpt") as llm:
+            llm.usage(7, 3)
+            worker.heartbeat("half way")
+        worker.heartbeat()
+
+    telemetry.flush()
+    first, second, third = (r.attributes for r in memory.records if r.name == names.EVENT_HEARTBEAT)
+    assert first == {
+        **IDENTITY,
+        names.HEARTBEAT_INTERVAL: 60,
+        names.HEARTBEAT_PHASE: "idle",
+        names.HEARTBEAT_TOKEN_COUNT: 0,
+        names.HEARTBEAT_ERROR_COUNT: 0,
+        names.TASK_ID: "session-1",
+    }
+    assert second == first | {
+        names.HEARTBEAT_PHASE: "llm",
+        names.HEARTBEAT_TOKEN_COUNT: 120,
+        names.HEARTBEAT_ERROR_COUNT: 1,
+        names.HEARTBEAT_LAST_TOOL_CALL: called,
+        names.HEARTBEAT_PROGRESS: "half way",
+    }
+    assert third == second | {names.HEARTBEAT_PHASE: "idle", names.HEARTBEAT_TOKEN_COUNT: 130}
+
+
+def test_an_error_counts_once_however_far_it_travels(worker: Worker) -> None:
+    with pytest.raises(LookupError), worker, worker.step("forager") as step, step.tool("search"):
+        raise LookupError("no field")
+
+    assert worker.facts()["error_count"] == 1
+
+
+def test_counts_of_output_are_said(worker: Worker, telemetry: Telemetry, memory: Memory) -> None:
+    with worker:
+        worker.output(files_changed=3, tests_failed=0)
+
+    telemetry.flush()
+    assert memory.record(names.EVENT_OUTPUT).attributes == {
+        **IDENTITY,
+        names.OUTPUT_FILES_CHANGED: 3,
+        names.OUTPUT_TESTS_FAILED: 0,
+    }
+
+
+@pytest.mark.parametrize("count", [-1, "many", float("nan")])
+def test_a_count_that_is_none_is_not_said_and_raises_nothing(
+    worker: Worker, telemetry: Telemetry, memory: Memory, count: Any
+) -> None:
+    with worker:
+        worker.output(tests_passed=count)
+
+    telemetry.flush()
+    assert [record for record in memory.records if record.name == names.EVENT_OUTPUT] == []
 
 
 def test_a_streamed_answer_is_activity(

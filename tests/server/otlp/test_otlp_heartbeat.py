@@ -1,0 +1,113 @@
+"""What is made of the attributes of a worker's heartbeats and counts, believable or not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+
+from queenright.instrumentation import names
+from queenright.runtime.events import AgentEvent
+from queenright.server.otlp.batch import Memory
+from queenright.server.otlp.logs import decode_logs
+
+NOW = 1_767_225_600.0
+
+
+def decode(event: str, **attributes: AnyValue) -> AgentEvent:
+    """Decode one record of ``event``; of the attributes' names all but ``queenright.`` is given."""
+    request = ExportLogsServiceRequest()
+    record = request.resource_logs.add().scope_logs.add().log_records.add()
+    record.event_name = event
+    record.time_unix_nano = int(NOW * 1e9)
+    for key, text in ((names.GEN_AI_AGENT_NAME, "bee"), (names.GEN_AI_CONVERSATION_ID, "s")):
+        record.attributes.append(KeyValue(key=key, value=AnyValue(string_value=text)))
+    for key, value in attributes.items():
+        record.attributes.append(KeyValue(key="queenright." + key.replace("__", "."), value=value))
+    [found] = decode_logs(request, Memory(), NOW).events
+    return found
+
+
+def text(value: str) -> AnyValue:
+    return AnyValue(string_value=value)
+
+
+def test_a_heartbeat_is_decoded_whole() -> None:
+    event = decode(
+        names.EVENT_HEARTBEAT,
+        heartbeat__interval=AnyValue(double_value=300),
+        heartbeat__phase=text("tool"),
+        heartbeat__last_tool_call=AnyValue(double_value=NOW - 2.5),
+        heartbeat__token_count=AnyValue(int_value=1200),
+        heartbeat__error_count=AnyValue(int_value=0),
+        heartbeat__progress=text("3 of 7"),
+        task__id=text("forage"),
+    )
+
+    assert event.data == {
+        "interval": 300.0,
+        "phase": "tool",
+        "last_tool_call": NOW - 2.5,
+        "token_count": 1200,
+        "error_count": 0,
+        "progress_indicator": "3 of 7",
+        "task_id": "forage",
+    }
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        AnyValue(),
+        text(""),
+        text("many"),
+        text("nan"),
+        AnyValue(int_value=-1),
+        AnyValue(double_value=float("inf")),
+        AnyValue(bytes_value=b"\x00"),
+        AnyValue(bool_value=True),
+    ],
+)
+def test_what_cannot_be_is_not_known(value: AnyValue) -> None:
+    """B68: a torn heartbeat says that the process lives, and makes up no number."""
+    event = decode(
+        names.EVENT_HEARTBEAT,
+        heartbeat__last_tool_call=value,
+        heartbeat__token_count=value,
+        heartbeat__error_count=value,
+    )
+
+    assert event.data == {}
+
+
+@pytest.mark.parametrize("at", [0.0, NOW + 2 * 86_400, 1e300])
+def test_a_tool_call_at_a_time_that_cannot_be_is_left_out(at: float) -> None:
+    assert decode(names.EVENT_HEARTBEAT, heartbeat__last_tool_call=AnyValue(double_value=at)).data == {}
+
+
+def test_counts_of_output_are_those_that_were_said() -> None:
+    event = decode(
+        names.EVENT_OUTPUT,
+        output__files_changed=AnyValue(int_value=4),
+        output__tests_passed=AnyValue(int_value=0),
+        output__tests_failed=AnyValue(int_value=-3),
+    )
+
+    assert (event.type, event.data) == ("output_reported", {"files_changed": 4, "tests_passed": 0})
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (AnyValue(bool_value=True), {"control": True}),
+        (text("true"), {"control": True}),
+        (AnyValue(bool_value=False), {}),
+        (text("perhaps"), {}),
+    ],
+)
+def test_a_start_says_whether_the_worker_can_be_told_something(value: AnyValue, said: dict[str, Any]) -> None:
+    event = decode(names.EVENT_AGENT_STARTED, control=value, task__id=text("forage"))
+
+    assert event.data == {"start_records": True, "task_id": "forage", **said}
