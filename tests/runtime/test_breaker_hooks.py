@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from queenright.health.breakers import BreakerRegistry, BreakerState
 from queenright.health.settings import CircuitBreakers
 from queenright.runtime.agent_runtime import AgentRuntime
+from queenright.runtime.breakers import Breakers, CallRefused, Permit
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.execution import ExecutionResult
@@ -36,9 +37,9 @@ class Nothing(BaseModel):
 class Bench:
     """A runtime with breakers, and what happened on it."""
 
-    def __init__(self, path: Path, time: FakeTime, breakers: BreakerRegistry | None) -> None:
+    def __init__(self, path: Path, time: FakeTime, breakers: Breakers | None) -> None:
         self.path, self.time = path, time
-        self.registry = breakers
+        self.registry = breakers if isinstance(breakers, BreakerRegistry) else None
         self.events: list[AgentEvent] = []
         self.runtime = AgentRuntime(
             bus=EventBus(on_publish=self.events.extend),
@@ -255,7 +256,7 @@ async def test_a_model_that_keeps_failing_is_left_alone_and_asked_again_later(be
     result = await bench.run(most=3600)
 
     assert result.succeeded
-    # Three that failed and the one that answered; the attempt between was refused, and waited out the time.
+    # Three that failed and the one that answered; between them one was refused, and waited out the time.
     assert bench.count(EventType.LLM_CALL_STARTED) == 4
     assert bench.count(EventType.WORKER_WAITING) == 8
     waits = [
@@ -265,14 +266,37 @@ async def test_a_model_that_keeps_failing_is_left_alone_and_asked_again_later(be
     assert set(bench.states().values()) == {"closed"}
 
 
-async def test_while_a_model_is_left_alone_a_run_ends_without_an_answer_and_says_why(bench: Bench) -> None:
-    await bench.talk(*overloaded(9), model_attempts=4)
+async def test_a_refusal_takes_none_of_the_model_s_attempts(bench: Bench) -> None:
+    await bench.talk(*overloaded(3), ModelReply(text="done"), model_attempts=4)
+
+    result = await bench.run(most=3600)
+
+    assert result.succeeded
+
+
+class Shut:
+    """A breaker that never lets anything pass."""
+
+    def get(self, kind: str, agent: str = "", target: str = "", *, parents: Sequence[str] = ()) -> Shut:
+        return self
+
+    def admit(self) -> Permit:
+        raise CallRefused("it is shut", retry_in=5)
+
+
+async def test_who_is_refused_too_often_ends_without_an_answer_and_says_why(
+    tmp_path: Path, fake_time: FakeTime
+) -> None:
+    bench = Bench(tmp_path, fake_time, Shut())
+    await bench.talk(model_attempts=4)
 
     result = await bench.run(most=3600)
 
     assert result.status is SessionStatus.FAILED
-    assert "circuit breaker 'external_api:bee:scripted' is open" in result.error
-    assert bench.count(EventType.LLM_CALL_STARTED) == 3
+    assert "it is shut" in result.error
+    assert bench.count(EventType.LLM_CALL_STARTED) == 0
+    assert bench.count(EventType.WORKER_WAITING) == 6
+    await bench.runtime.stop()
 
 
 async def test_models_of_one_provider_share_a_breaker(bench: Bench) -> None:

@@ -16,6 +16,7 @@ from queenright.cli.ending import Ending
 from queenright.cli.outlet import calm_streams, lost, take_stdout
 from queenright.cli.run_options import Misuse, RunOptions, read_input
 from queenright.cli.stopping import Stopping
+from queenright.health.breakers import BreakerRegistry
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.otlp import ENDPOINT_ENV
 from queenright.instrumentation.telemetry import shared_telemetry
@@ -52,6 +53,7 @@ def run_agent(options: RunOptions) -> int:
         storage=options.storage,
         telemetry=shared_telemetry() if options.telemetry else None,
         guards=health_guard(health),
+        breakers=BreakerRegistry(health.circuit_breaker),
     )
     entries = runner.info().entry_points
     if options.entry_point and options.entry_point not in entries:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import logging
 import threading
 import time
 from collections import OrderedDict
@@ -15,6 +16,8 @@ from queenright.health.breakers.names import BreakerName
 from queenright.health.settings import Breaker, CircuitBreakers
 from queenright.instrumentation.errors import QueenrightError
 from queenright.runtime.events import Clock
+
+_log = logging.getLogger(__name__)
 
 CAPACITY: Final = 10_000
 """So many breakers are known; beyond, those that were not asked for the longest are forgotten."""
@@ -190,6 +193,7 @@ class BreakerRegistry:
             return
         if breaker.state is BreakerState.OPEN:
             self._open[breaker.name] = breaker
+            _log.warning("circuit breaker %s is open: %s", breaker.name, change.status.reason)
         else:
             self._open.pop(breaker.name, None)
         if self._on_change is not None:

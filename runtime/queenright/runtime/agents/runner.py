@@ -22,6 +22,7 @@ from queenright.runtime.agents.agent_parts import AgentParts, hide_credentials, 
 from queenright.runtime.agents.agent_spec import AgentLoadError, AgentSpec
 from queenright.runtime.agents.credentials import hide_variables, missing
 from queenright.runtime.agents.mcp_tools import McpServer, mcp_tools
+from queenright.runtime.breakers import Breakers
 from queenright.runtime.bus import EventBus
 from queenright.runtime.execution import ExecutionResult
 from queenright.runtime.graphs.graph import GraphSpec
@@ -45,6 +46,7 @@ class AgentRunner:
         telemetry: Where its spans go; without, nowhere.
         guards: Makes the guards that watch its nodes for loops on a runtime of its own; without, there are
             none. On another's runtime that one's guards watch them.
+        breakers: Gives its circuit breakers on a runtime of its own; without, there are none.
         environment: Where its credentials are.
     """
 
@@ -58,6 +60,7 @@ class AgentRunner:
         interactive: bool,
         telemetry: Telemetry | None,
         guards: GuardFactory | None,
+        breakers: Breakers | None,
         environment: Mapping[str, str],
     ) -> None:
         self.storage = storage
@@ -67,6 +70,7 @@ class AgentRunner:
         self._interactive = interactive
         self._telemetry = telemetry
         self._guards = guards
+        self._breakers = breakers
         self._environment = environment
         self._known: dict[str, LLMProvider] = {}
         self._runtime: AgentRuntime | None = None
@@ -84,6 +88,7 @@ class AgentRunner:
         interactive: bool = True,
         telemetry: Telemetry | None = None,
         guards: GuardFactory | None = None,
+        breakers: Breakers | None = None,
         environment: Mapping[str, str] = os.environ,
     ) -> AgentRunner:
         """
@@ -99,6 +104,7 @@ class AgentRunner:
             telemetry: Where its spans go; without, nowhere.
             guards: Makes the guards that watch its nodes for loops on a runtime of its own; without, there
                 are none. On another's runtime that one's guards watch them.
+            breakers: Gives its circuit breakers on a runtime of its own; without, there are none.
             environment: Where its credentials are.
 
         Raises:
@@ -113,6 +119,7 @@ class AgentRunner:
             interactive=interactive,
             telemetry=telemetry,
             guards=guards,
+            breakers=breakers,
             environment=environment,
         )
 
@@ -190,7 +197,11 @@ class AgentRunner:
         async with self._starting:
             if self._runtime is None:
                 runtime = AgentRuntime(
-                    bus=EventBus(), storage=self.storage, telemetry=self._telemetry, guards=self._guards
+                    bus=EventBus(),
+                    storage=self.storage,
+                    telemetry=self._telemetry,
+                    guards=self._guards,
+                    breakers=self._breakers,
                 )
                 await self._join(runtime, self.spec.graph, primary=True)
                 await runtime.start()

@@ -51,14 +51,18 @@ async def ask(
 
     A failure that passes, a time-out among them, is followed by a wait and another call, as often as the
     node's specification allows; the wait is said as one. ``streams`` hands the text out as it comes,
-    or at the end from a provider that does not stream. While ``breaker`` refuses, the model is not called:
-    that too is a failure that passes, but none of the model's, and ``on_failure`` does not hear of it.
+    or at the end from a provider that does not stream.
+
+    While ``breaker`` refuses, the model is not called, and the wait is until it is worth asking again. That
+    is no failure of the model's: ``on_failure`` does not hear of it, and it takes none of the attempts; there
+    are as many refusals at most.
 
     Raises:
         ModelError, TimeoutError: There is no answer. What else the provider raised is told as a ModelError.
     """
 
-    for attempt in range(spec.model_attempts):
+    calls = refusals = 0
+    while True:
         report: LlmReport | None = None
         try:
             with _by_leave_of(breaker):
@@ -72,18 +76,20 @@ async def ask(
                     report.finished(reply.finish_reason)
             return reply, report
         except Exception as error:
-            if report is not None:
+            if report is None:
+                refusals += 1
+            else:
+                calls += 1
                 await on_failure(report.facts, report.ended_at)
             passes = isinstance(error, TransientModelError | TimeoutError)
-            if not passes or attempt + 1 >= spec.model_attempts:
+            if not passes or max(calls, refusals) >= spec.model_attempts:
                 raise
             asked = error.retry_after if isinstance(error, TransientModelError) else None
-            seconds = backoff(attempt, retry_after=asked, random=random)
+            seconds = backoff(max(calls, refusals) - 1, retry_after=asked, random=random)
             _log.info("model %s of node %s is asked again in %.1f s", model.name, spec.id, seconds)
-            waits = {"seconds": round(seconds, 3), "attempt": attempt + 1}
+            waits = {"seconds": round(seconds, 3), "attempt": calls + refusals}
             async with reporter.waiting(WaitingReason.BACKOFF, node_id=spec.id, **waits):
                 await sleep(seconds)
-    raise AssertionError("unreachable: the last attempt returns or raises")
 
 
 @contextmanager
