@@ -64,6 +64,11 @@ class Ladder(BaseModel):
     escalation_id: str = ""
 
     @property
+    def grounded(self) -> bool:
+        """Whether nothing was done since the worker last got further."""
+        return self.level is Level.NUDGED and self.nudges == 0
+
+    @property
     def target(self) -> Target:
         """The life of the worker that this is about."""
         return Target(agent_id=self.agent_id, session_id=self.session_id, incarnation_id=self.incarnation_id)
@@ -76,6 +81,8 @@ class Standing:
     target: Target
     status: SessionStatus
     ended: bool
+    unknown: bool
+    """It has only ever sent heartbeats: what it is at, nobody knows."""
     waiting: bool
     state: HealthState
     state_since: float
@@ -92,6 +99,7 @@ class Standing:
             target=Target.of(v),
             status=v.status,
             ended=v.ended,
+            unknown=v.only_heartbeats,
             waiting=v.waiting is not None,
             state=worker.state,
             state_since=worker.state_since,
@@ -122,22 +130,30 @@ def next_step(ladder: Ladder | None, s: Standing, settings: HealthSettings) -> S
     Nothing is ever due for a worker that waits, is paused or has finished, and nothing twice within the
     interval between nudges, but for what the orchestrator decides.
     """
-    if ladder is not None and (ladder.target != s.target or _progressed(ladder, s)):
+    if ladder is not None and ladder.target != s.target:
         ladder = None
     if s.ended:
         return _after_the_end(ladder, s, settings)
-    if s.waiting or s.provider_at_fault or s.state not in _TROUBLE:
+    if ladder is not None and not ladder.grounded and _progressed(ladder, s):
+        # When something was last done is not forgotten: who has just been acted on is left in peace.
+        ladder = _at_its_foot(s, ladder.acted_at)
+    if s.waiting or s.unknown or s.provider_at_fault or s.state not in _TROUBLE:
         return Step(ladder=ladder)
-    if ladder is None:
-        ladder = Ladder(
-            agent_id=s.target.agent_id,
-            session_id=s.target.session_id,
-            incarnation_id=s.target.incarnation_id,
-            trouble_since=s.state_since,
-            progress_before=s.last_progress,
-        )
+    if ladder is None or ladder.grounded:
+        ladder = _at_its_foot(s, ladder.acted_at if ladder is not None else None)
     action, at = _rung(ladder, s, settings)
     return Step(ladder=ladder, action=action, at=max(at, s.grace_until))
+
+
+def _at_its_foot(s: Standing, acted_at: float | None = None) -> Ladder:
+    return Ladder(
+        agent_id=s.target.agent_id,
+        session_id=s.target.session_id,
+        incarnation_id=s.target.incarnation_id,
+        trouble_since=s.state_since,
+        progress_before=s.last_progress,
+        acted_at=acted_at,
+    )
 
 
 def _after_the_end(ladder: Ladder | None, s: Standing, settings: HealthSettings) -> Step:
@@ -153,14 +169,7 @@ def _after_the_end(ladder: Ladder | None, s: Standing, settings: HealthSettings)
         return Step(ladder=ladder, action=ActionKind.RECOVER, at=s.state_since)
     if s.status is not SessionStatus.FAILED or not settings.recovery.automatic:
         return Step(ladder=None)
-    crashed = Ladder(
-        agent_id=s.target.agent_id,
-        session_id=s.target.session_id,
-        incarnation_id=s.target.incarnation_id,
-        level=Level.TERMINATED,
-        trouble_since=s.state_since,
-        progress_before=s.last_progress,
-    )
+    crashed = _at_its_foot(s).model_copy(update={"level": Level.TERMINATED})
     return Step(ladder=crashed, action=ActionKind.RECOVER, at=s.state_since)
 
 

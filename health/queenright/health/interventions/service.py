@@ -199,7 +199,7 @@ class InterventionService:
             return
         known = self.ledger.ladders.get(worker.key)
         step = next_step(known, Standing.of(worker, self._settings), self._settings)
-        if known is not None and step.ladder is None:
+        if _came_down(known, step.ladder):
             self._look_at(worker.key, self._clock())
         elif step.action is not None and self._settings.intervention.enabled:
             self._look_at(worker.key, step.at)
@@ -242,11 +242,11 @@ class InterventionService:
         known = self.ledger.ladders.get(key)
         if worker is None:
             if known is not None:
-                await self._drop(key, "the worker is not known any more")
+                await self._come_down(key, None, "the worker is not known any more")
             return
         step = next_step(known, Standing.of(worker, self._settings), self._settings)
-        if known is not None and step.ladder is None:
-            await self._drop(key, "the worker got further, or its run is over")
+        if _came_down(known, step.ladder):
+            await self._come_down(key, step.ladder, "the worker got further, or its run is over")
         elif known is not None and (overdue := self._overdue(known, now)) and step.action is None:
             await self._drop_question(overdue, known)
         if step.ladder is None or step.action is None or not self._settings.intervention.enabled:
@@ -399,14 +399,14 @@ class InterventionService:
 
     # -- coming down --------------------------------------------------------------------------------
 
-    async def _drop(self, key: WorkerKey, reason: str) -> None:
+    async def _come_down(self, key: WorkerKey, after: Ladder | None, reason: str) -> None:
         ladder = self.ledger.ladders.get(key)
         question = self.ledger.pending.get(ladder.escalation_id) if ladder is not None else None
         if question is not None:
             question = question.model_copy(
                 update={"status": EscalationStatus.WITHDRAWN, "decision_reason": reason}
             )
-        await self.ledger.write(key, ladder=None, now=self._clock(), escalation=question)
+        await self.ledger.write(key, ladder=after, now=self._clock(), escalation=question)
 
     def _overdue(self, ladder: Ladder, now: float) -> Escalation | None:
         question = self.ledger.pending.get(ladder.escalation_id)
@@ -438,7 +438,7 @@ class InterventionService:
         """
         worker = self._find(agent_id, session_id)
         async with self._lock(worker.key):
-            known = self.ledger.ladders.get(worker.key)
+            known = self._ladder(worker)
             given = await self._permit(ActionKind.NUDGE, worker, by=by, reason=message or "reminder")
             now = self._clock()
             self._budget.spend(now)
@@ -468,9 +468,7 @@ class InterventionService:
         """
         worker = self._find(agent_id, session_id)
         async with self._lock(worker.key):
-            known = self.ledger.ladders.get(worker.key)
-            if known is not None and known.target != Target.of(worker.vitals):
-                known = None
+            known = self._ladder(worker)
             if known is not None and known.escalation_id in self.ledger.pending:
                 asked = f"the orchestrator is asked already (escalation {known.escalation_id})"
                 raise ActionRefused(ActionKind.ESCALATE, agent_id, asked)
@@ -525,8 +523,9 @@ class InterventionService:
             permit(ActionKind.ESCALATE, question.target, worker, stopped=self._stop.reason)
             assert worker is not None
             standing = Standing.of(worker, self._settings)
-            if ladder is None or next_step(ladder, standing, self._settings).ladder is None:
-                await self._drop(key, "the worker got further")
+            after = next_step(ladder, standing, self._settings).ladder
+            if ladder is None or after is None or _came_down(ladder, after):
+                await self._come_down(key, after, "the worker got further")
                 raise ActionRefused(ActionKind.ESCALATE, question.agent_id, "it has got further since")
             now = self._clock()
             decided = question.model_copy(
@@ -670,6 +669,11 @@ class InterventionService:
             )
             raise
 
+    def _ladder(self, worker: WorkerHealth) -> Ladder | None:
+        """Return how far the ladder of this very life was climbed."""
+        known = self.ledger.ladders.get(worker.key)
+        return known if known is not None and known.target == Target.of(worker.vitals) else None
+
     def _find(self, agent_id: str, session_id: str | None) -> WorkerHealth:
         worker = self._monitor.get(agent_id, session_id)
         if worker is None:
@@ -685,6 +689,11 @@ class InterventionService:
         task = asyncio.get_running_loop().create_task(work)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
+
+
+def _came_down(known: Ladder | None, after: Ladder | None) -> bool:
+    """Return whether a ladder that was climbed is not any more."""
+    return known is not None and (after is None or (after.grounded and not known.grounded))
 
 
 def _reason(worker: WorkerHealth) -> str:

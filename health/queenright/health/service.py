@@ -1,0 +1,466 @@
+"""
+The health monitoring service: everything that can be asked of the health layer, in one class.
+
+This is IMPL-REQ-003 §6, in Python's spelling. HTTP and the command line are thin over it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from queenright.health.assessment import Signal, assess
+from queenright.health.breakers.registry import BreakerStatus
+from queenright.health.findings import Finding, HealthState
+from queenright.health.heartbeat import Heartbeat
+from queenright.health.history import HealthSnapshot, health_history
+from queenright.health.interventions.ladder import Ladder
+from queenright.health.interventions.permit import ActionRefused
+from queenright.health.interventions.record import Decision, Escalation, Intervention, Outcome
+from queenright.health.interventions.service import (
+    AgentUnknown,
+    EscalationOver,
+    EscalationUnknown,
+    InterventionService,
+)
+from queenright.health.interventions.switch import EmergencyStop, Switch
+from queenright.health.monitor import HealthMonitor, WorkerHealth
+from queenright.health.recovery.service import (
+    RecoveryResult,
+    RecoveryService,
+    RecoveryStatus,
+    TaskUnknown,
+)
+from queenright.health.store import Store
+from queenright.runtime.events import AgentEvent, Clock
+
+__all__ = [
+    "ActionRefused",
+    "AgentHealth",
+    "AgentUnknown",
+    "EscalationOver",
+    "EscalationResult",
+    "EscalationUnknown",
+    "HealthMetrics",
+    "HealthMonitoringService",
+    "NudgeResult",
+    "TaskUnknown",
+    "TerminationResult",
+]
+
+_LIMIT = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthMetrics:
+    """What a worker has used and done in this session."""
+
+    uptime_seconds: float
+    """Since this incarnation began; until its end if it has ended."""
+    token_count: int
+    error_count: int
+    tool_call_count: int
+    intervention_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentHealth:
+    """How a worker is. Times are seconds since the epoch."""
+
+    agent_id: str
+    task_id: str
+    session_id: str
+    incarnation_id: str
+    state: HealthState
+    state_changed_at: float
+    reason: str
+    waiting: str
+    """Why it is rightly idle; empty if it is not."""
+    ended: bool
+    last_heartbeat: float | None
+    last_checkpoint: float | None
+    last_activity: float
+    last_progress: float | None
+    metrics: HealthMetrics
+    signals: tuple[Signal, ...]
+    """What each check says, with its evidence."""
+    findings: tuple[Finding, ...]
+    circuit_breakers: tuple[BreakerStatus, ...]
+    ladder: Ladder | None
+    """How far the interventions have got; None where there is nothing to intervene in."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NudgeResult:
+    """What became of a nudge."""
+
+    agent_id: str
+    session_id: str
+    incarnation_id: str
+    intervention_id: str
+    delivered: bool
+    """Whether it is in the worker's context, or waits for the worker to fetch it."""
+    outcome: Outcome
+    attempt: int
+    message: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EscalationResult:
+    """What became of the wish to ask the orchestrator."""
+
+    agent_id: str
+    session_id: str
+    incarnation_id: str
+    intervention_id: str
+    escalation_id: str
+    """Empty in a dry run."""
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TerminationResult:
+    """What became of a termination."""
+
+    agent_id: str
+    session_id: str
+    incarnation_id: str
+    intervention_id: str
+    terminated: bool
+    """Whether it is certain that the worker has stopped."""
+    outcome: Outcome
+    checkpoint_id: str | None
+    """Where its partial state is, if it was saved."""
+    detail: str
+
+
+class Breakers(Protocol):
+    """The circuit breakers; see ``queenright.health.breakers``."""
+
+    def status(self, name: str) -> BreakerStatus:
+        """Return one breaker."""
+        ...
+
+    def all(self) -> Sequence[BreakerStatus]:
+        """Return all of them."""
+        ...
+
+    def reset(self, name: str, by: str) -> Any:
+        """Close one by hand."""
+        ...
+
+
+class HealthMonitoringService:
+    """
+    The health layer, as others see it. Belongs to one event loop.
+
+    Args:
+        store: Where history is read.
+        monitor: Knows the workers.
+        interventions: Carries out what is asked for.
+        recovery: Brings tasks back.
+        breakers: All circuit breakers.
+        stop: The emergency stop.
+        ingest: Takes in events as from a worker; durable on return.
+        clock: Seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        monitor: HealthMonitor,
+        interventions: InterventionService,
+        recovery: RecoveryService,
+        breakers: Breakers,
+        stop: EmergencyStop,
+        ingest: Callable[[Sequence[AgentEvent]], Awaitable[None]],
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._monitor = monitor
+        self._interventions = interventions
+        self._recovery = recovery
+        self._breakers = breakers
+        self._stop = stop
+        self._ingest = ingest
+        self._clock = clock
+
+    # -- health -------------------------------------------------------------------------------------
+
+    async def get_agent_health(self, agent_id: str, session_id: str | None = None) -> AgentHealth:
+        """
+        Return how a worker is: of its sessions one that is not over, and the one last heard of.
+
+        Raises:
+            AgentUnknown: No such worker is known.
+        """
+        return self._health(self._find(agent_id, session_id), self._breakers.all(), self._clock())
+
+    async def get_all_agent_health(self) -> list[AgentHealth]:
+        """Return how every worker is, each of its sessions, by name."""
+        now, breakers = self._clock(), self._breakers.all()
+        workers = sorted(self._monitor.workers(), key=lambda w: (w.vitals.agent_id, w.vitals.started_at))
+        return [self._health(worker, breakers, now) for worker in workers]
+
+    async def get_health_history(self, agent_id: str, seconds: float) -> list[HealthSnapshot]:
+        """
+        Return what happened to a worker in the last ``seconds``, oldest first.
+
+        Raises:
+            StoreError: The database refused.
+        """
+        now = self._clock()
+        return await self._store.read(
+            lambda conn: health_history(conn, agent_id, since=now - seconds, until=now, limit=_LIMIT)
+        )
+
+    def _health(self, worker: WorkerHealth, breakers: Sequence[BreakerStatus], now: float) -> AgentHealth:
+        v = worker.vitals
+        return AgentHealth(
+            agent_id=v.agent_id,
+            task_id=v.task_id or v.session_id,
+            session_id=v.session_id,
+            incarnation_id=v.incarnation_id,
+            state=worker.state,
+            state_changed_at=worker.state_since,
+            reason=worker.reason,
+            waiting=v.waiting.value if v.waiting is not None else "",
+            ended=v.ended,
+            last_heartbeat=v.last_heartbeat,
+            last_checkpoint=v.last_checkpoint,
+            last_activity=v.last_activity,
+            last_progress=v.last_progress,
+            metrics=HealthMetrics(
+                uptime_seconds=max(0.0, (v.ended_at or now) - v.incarnation_started),
+                token_count=v.tokens,
+                error_count=v.error_count,
+                tool_call_count=v.tool_calls_total,
+                intervention_count=self._interventions.ledger.counts[worker.key],
+            ),
+            signals=tuple(assess(v, self._monitor.settings, now).signals),
+            findings=worker.findings,
+            circuit_breakers=tuple(b for b in breakers if b.agent_id == v.agent_id),
+            ladder=self._interventions.ledger.ladders.get(worker.key),
+        )
+
+    def _find(self, agent_id: str, session_id: str | None = None) -> WorkerHealth:
+        worker = self._monitor.get(agent_id, session_id)
+        if worker is None:
+            raise AgentUnknown(agent_id, session_id)
+        return worker
+
+    # -- heartbeats ---------------------------------------------------------------------------------
+
+    async def record_heartbeat(self, heartbeat: Heartbeat) -> None:
+        """
+        Take in a heartbeat; it is durable on return.
+
+        One that names no session is of the session that the worker has; of an unknown worker it is the first
+        sign, and its session is called by the task, or ``default``.
+
+        Raises:
+            StoreError: It could not be stored.
+        """
+        known = self._monitor.get(heartbeat.agent_id, heartbeat.session_id or None)
+        session = known.vitals.session_id if known is not None else heartbeat.task_id or "default"
+        incarnation = known.vitals.incarnation_id if known is not None else ""
+        event = heartbeat.event(self._clock(), session_id=session, incarnation_id=incarnation)
+        await self._ingest([event])
+
+    async def get_last_heartbeat(self, agent_id: str) -> Heartbeat | None:
+        """
+        Return a worker's last heartbeat; None if none has come in.
+
+        Raises:
+            AgentUnknown: No such worker is known.
+        """
+        v = self._find(agent_id).vitals
+        if v.last_heartbeat is None:
+            return None
+        beat = v.beat
+        return Heartbeat(
+            agent_id=v.agent_id,
+            session_id=v.session_id,
+            incarnation_id=v.incarnation_id,
+            task_id=v.task_id or v.session_id,
+            timestamp=v.last_heartbeat,
+            phase=beat.phase if beat is not None else "",
+            last_tool_call=beat.last_tool_call if beat is not None else None,
+            token_count=beat.token_count if beat is not None else None,
+            error_count=beat.error_count if beat is not None else None,
+            progress_indicator=(beat.progress_indicator or None) if beat is not None else None,
+            interval=v.heartbeat_interval,
+        )
+
+    # -- interventions ------------------------------------------------------------------------------
+
+    async def send_nudge(
+        self,
+        agent_id: str,
+        message: str | None = None,
+        *,
+        session_id: str | None = None,
+        by: str = "operator",
+    ) -> NudgeResult:
+        """
+        Put a message into a worker's context; without one, the reminder.
+
+        Raises:
+            AgentUnknown: No such worker is known.
+            ActionRefused: It waits, has ended, or all acting is stopped.
+            StoreError: It could not be written down; nothing was done.
+        """
+        done = await self._interventions.nudge(agent_id, message, session_id=session_id, by=by)
+        return NudgeResult(
+            agent_id=done.agent_id,
+            session_id=done.session_id,
+            incarnation_id=done.incarnation_id,
+            intervention_id=done.intervention_id,
+            delivered=done.outcome in (Outcome.DONE, Outcome.QUEUED),
+            outcome=done.outcome,
+            attempt=done.attempt,
+            message=done.message,
+            detail=done.detail,
+        )
+
+    async def escalate_to_orchestrator(
+        self, agent_id: str, reason: str, *, session_id: str | None = None, by: str = "operator"
+    ) -> EscalationResult:
+        """
+        Ask the orchestrator what is to become of a worker.
+
+        Raises:
+            AgentUnknown: No such worker is known.
+            ActionRefused: It waits, has ended, is asked about already, or all acting is stopped.
+            StoreError: It could not be written down; nobody was asked.
+        """
+        done = await self._interventions.escalate(agent_id, reason, session_id=session_id, by=by)
+        return EscalationResult(
+            agent_id=done.agent_id,
+            session_id=done.session_id,
+            incarnation_id=done.incarnation_id,
+            intervention_id=done.intervention_id,
+            escalation_id=done.escalation_id,
+            outcome=done.outcome,
+        )
+
+    async def decide_escalation(
+        self,
+        escalation_id: str,
+        decision: Decision,
+        *,
+        by: str,
+        reason: str = "",
+        more_time_seconds: float | None = None,
+    ) -> Escalation:
+        """Answer an escalation; see ``InterventionService.decide``."""
+        return await self._interventions.decide(
+            escalation_id, decision, by=by, reason=reason, more_time_seconds=more_time_seconds
+        )
+
+    async def terminate_agent(
+        self,
+        agent_id: str,
+        reason: str,
+        *,
+        session_id: str | None = None,
+        incarnation_id: str | None = None,
+        by: str = "operator",
+    ) -> TerminationResult:
+        """
+        Stop a worker: its state is saved, what it holds is freed, and that it was done is signed.
+
+        Raises:
+            AgentUnknown: No such worker is known.
+            ActionRefused: It waits, has ended, is another incarnation by now, or all acting is stopped.
+            StoreError: It could not be written down; nothing was done.
+        """
+        done = await self._interventions.terminate(
+            agent_id, reason, session_id=session_id, incarnation_id=incarnation_id, by=by
+        )
+        return TerminationResult(
+            agent_id=done.agent_id,
+            session_id=done.session_id,
+            incarnation_id=done.incarnation_id,
+            intervention_id=done.intervention_id,
+            terminated=done.outcome is Outcome.DONE,
+            outcome=done.outcome,
+            checkpoint_id=done.checkpoint_id,
+            detail=done.detail,
+        )
+
+    async def interventions(self, limit: int = 100, agent_id: str | None = None) -> list[Intervention]:
+        """Return what was done to workers, or would have been; newest first."""
+        return await self._interventions.ledger.interventions(limit=limit, agent_id=agent_id)
+
+    async def escalations(self, *, open_only: bool = False, limit: int = 100) -> list[Escalation]:
+        """Return questions to the orchestrator, newest first."""
+        return await self._interventions.ledger.escalations(limit=limit, pending=open_only)
+
+    @property
+    def emergency_stopped(self) -> Switch:
+        """Whether acting is frozen, since when, by whom and why."""
+        return self._stop.state
+
+    async def emergency_stop(self, on: bool, *, by: str, reason: str) -> Switch:
+        """
+        Freeze all acting, or release it. Detecting, judging and paging go on.
+
+        Raises:
+            StoreError: It could not be stored. To freeze it holds all the same, until a restart.
+        """
+        await self._interventions.emergency_stop(on, by=by, reason=reason)
+        return self._stop.state
+
+    # -- circuit breakers ---------------------------------------------------------------------------
+
+    async def get_circuit_breaker_status(self, name: str) -> BreakerStatus:
+        """
+        Return one circuit breaker.
+
+        Raises:
+            BreakerUnknown: There is none of this name; says which are like it.
+        """
+        return self._breakers.status(name)
+
+    async def get_all_circuit_breakers(self) -> list[BreakerStatus]:
+        """Return every circuit breaker, by name."""
+        return list(self._breakers.all())
+
+    async def reset_circuit_breaker(self, name: str, *, by: str = "operator") -> None:
+        """
+        Close a circuit breaker by hand.
+
+        Raises:
+            BreakerUnknown: There is none of this name; says which are like it.
+        """
+        self._breakers.reset(name, by)
+
+    # -- recovery -----------------------------------------------------------------------------------
+
+    async def initiate_recovery(self, task_id: str, *, by: str = "operator") -> RecoveryResult:
+        """
+        Bring a task back from its last valid checkpoint, within the limits.
+
+        Raises:
+            TaskUnknown: No such task is known.
+            ActionRefused: All acting is stopped.
+            StoreError: It could not be written down; nothing was done.
+        """
+        return await self._recovery.request_task(task_id, by=by)
+
+    async def get_recovery_status(self, task_id: str) -> RecoveryStatus:
+        """
+        Return how bringing a task back stands: attempts, limits, what is under way.
+
+        Raises:
+            TaskUnknown: No such task is known.
+        """
+        return await self._recovery.status(task_id)
+
+    async def recoveries(self, limit: int = 100) -> list[Any]:
+        """Return recoveries, newest first."""
+        return list(await self._recovery.recent(limit))

@@ -1,0 +1,190 @@
+"""A monitor and an intervention service on a real store and a clock of their own, with a worker's outside."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from typing import Any
+
+from queenright.health.findings import HealthState
+from queenright.health.interventions.control import Delivery, Stopped, Unreachable
+from queenright.health.interventions.record import Answer, Escalation
+from queenright.health.interventions.service import InterventionService
+from queenright.health.interventions.storm import StormWatch
+from queenright.health.interventions.switch import EmergencyStop
+from queenright.health.interventions.target import Target
+from queenright.health.monitor import HealthMonitor, WorkerHealth
+from queenright.health.settings import HealthSettings
+from queenright.health.store import Store
+from queenright.runtime.events import AgentEvent, EventType
+from tests.runtime.conftest import FakeTime
+
+STALL = 240.0
+"""Silence between steps after which a worker is stuck."""
+
+
+class Hands:
+    """Stands where agents are: takes what a control does to them."""
+
+    def __init__(self) -> None:
+        self.reached = True
+        self.confirms = True
+        self.nudged: list[tuple[Target, str]] = []
+        self.stopped: list[Target] = []
+
+    def reaches(self, target: Target) -> bool:
+        return self.reached
+
+    async def nudge(
+        self, target: Target, message: str, *, instruction_id: str, expires_at: float
+    ) -> Delivery:
+        if not self.reached:
+            raise Unreachable("gone")
+        self.nudged.append((target, message))
+        return Delivery.INJECTED
+
+    async def terminate(self, target: Target, reason: str, *, instruction_id: str, within: float) -> Stopped:
+        self.stopped.append(target)
+        return Stopped(confirmed=self.confirms, checkpoint_id="0000000001-c" if self.confirms else None)
+
+
+@dataclass
+class Wanted:
+    """What a recovery was asked for."""
+
+    asked: list[Target] = field(default_factory=list)
+    accepts: bool = True
+    accepted: bool = True
+    reason: str = ""
+
+    async def request(self, target: Target, reason: str, *, by: str) -> Wanted:
+        self.asked.append(target)
+        return Wanted(accepted=self.accepts, reason="" if self.accepts else "3 attempts were made")
+
+
+class Acting:
+    """The parts, wired as the service wires them."""
+
+    def __init__(self, store: Store, settings: HealthSettings | None = None, **intervention: Any) -> None:
+        given = settings or HealthSettings.model_validate({"intervention": intervention})
+        self.store = store
+        self.settings = given
+        self.time = FakeTime()
+        self.said: list[AgentEvent] = []
+        self.hands = Hands()
+        self.recovery = Wanted()
+        self.questions: list[Escalation] = []
+        self.answer: Answer | None = None
+        self._numbers = itertools.count(1)
+        self._incarnations: dict[str, str] = {}
+        self.monitor = HealthMonitor(given)
+        self._make()
+
+    def _make(self) -> None:
+        self.stop = EmergencyStop(self.store, clock=self.time, publish=self.publish)
+        self.storm = StormWatch(self.settings.intervention.storm, ids=self.ids)
+        self.service = InterventionService(
+            self.store,
+            settings=self.settings,
+            monitor=self.monitor,
+            controls=[self.hands],
+            recovery=self.recovery,
+            stop=self.stop,
+            storm=self.storm,
+            clock=self.time,
+            publish=self.publish,
+            sign=lambda event: event,
+            orchestrator=self._orchestrate,
+            ids=self.ids,
+        )
+
+    async def restart(self) -> None:
+        """Let another process take over, that knows what is on the disk and what the workers did."""
+        await self.service.stop()
+        self._make()
+        await self.stop.load()
+        await self.service.load()
+
+    def ids(self) -> str:
+        return f"id{next(self._numbers):06d}"
+
+    async def _orchestrate(self, question: Escalation) -> Answer | None:
+        self.questions.append(question)
+        return self.answer
+
+    def publish(self, *events: AgentEvent) -> None:
+        for event in events:
+            self.said.append(event)
+            self._seen(self.monitor.apply(event, self.time.now))
+            worker = self.monitor.get(event.agent_id, event.session_id)
+            if worker is not None:
+                self.service.consider(worker)
+
+    def _seen(self, said: list[AgentEvent]) -> None:
+        for event in said:
+            self.said.append(event)
+            if event.type is EventType.HEALTH_STATE_CHANGED:
+                self.service.worse(event)
+            worker = self.monitor.get(event.agent_id, event.session_id)
+            if worker is not None:
+                self.service.consider(worker)
+
+    async def tell(self, type_: EventType, agent: str = "bee", **data: Any) -> None:
+        """Let a worker say something, and everybody act on it."""
+        self.publish(
+            AgentEvent(
+                type=type_,
+                time=self.time.now,
+                agent_id=agent,
+                session_id=f"{agent}-1",
+                incarnation_id=self._incarnations.get(agent, "i1"),
+                node_id="n",
+                data=data,
+            )
+        )
+        await self.settle()
+
+    async def start(self, agent: str = "bee", incarnation: str = "i1") -> None:
+        self._incarnations[agent] = incarnation
+        await self.tell(EventType.EXECUTION_STARTED, agent, start_records=True)
+
+    async def accept(self, agent: str = "bee") -> None:
+        await self.tell(EventType.STEP_COMPLETED, agent, verdict="ACCEPT")
+
+    async def settle(self) -> None:
+        await self.service.advance(self.time.now)
+        await self.service.settled()
+
+    async def pass_time(self, seconds: float) -> None:
+        """Let time go by, everybody acting when it is due."""
+        until = self.time.now + seconds
+        while True:
+            due = [d for d in (self.monitor.next_deadline(), self.service.next_deadline()) if d is not None]
+            if not due or min(due) > until:
+                break
+            self.time.now = max(self.time.now, min(due))
+            self._seen(self.monitor.advance(self.time.now))
+            await self.settle()
+        self.time.now = until
+        self._seen(self.monitor.advance(until))
+        await self.settle()
+
+    def worker(self, agent: str = "bee") -> WorkerHealth:
+        found = self.monitor.get(agent)
+        assert found is not None
+        return found
+
+    def state(self, agent: str = "bee") -> HealthState:
+        return self.worker(agent).state
+
+    def of(self, type_: EventType) -> list[AgentEvent]:
+        """What was said of one type."""
+        return [event for event in self.said if event.type is type_]
+
+    def done(self, agent: str = "bee") -> list[str]:
+        """What was done to a worker, in order: kind and outcome."""
+        return [
+            f"{event.data['kind']} {event.data['outcome']}"
+            for event in self.of(EventType.INTERVENTION_RECORDED)
+            if event.agent_id == agent
+        ]
