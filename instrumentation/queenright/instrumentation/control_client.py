@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
+from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY, attach, detach, set_value
+
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.forks import import_for_requests
 
@@ -157,8 +159,6 @@ class ControlClient:
 @contextmanager
 def _ours() -> Iterator[None]:
     """Keep requests of ours out of the application's traces and logs."""
-    from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY, attach, detach, set_value
-
     thread = threading.get_ident()
     _our_threads.add(thread)
     token = attach(set_value(_SUPPRESS_INSTRUMENTATION_KEY, True))
