@@ -39,11 +39,13 @@ class Postgres:
     A PostgreSQL server on a temporary folder, on a free port of loopback and a socket in the folder.
 
     Args:
+        on_disk: Not in memory, though there is room.
         settings: Its settings, beyond those that make it small.
     """
 
-    def __init__(self, **settings: str) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="queenright-pg-", dir=_roomy_memory()))
+    def __init__(self, *, on_disk: bool = False, **settings: str) -> None:
+        where = None if on_disk else _roomy_memory()
+        self.folder = Path(tempfile.mkdtemp(prefix="queenright-pg-", dir=where))
         self._settings = settings
         self._numbers = itertools.count(1)
         self._template: str | None = None

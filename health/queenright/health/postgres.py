@@ -46,7 +46,7 @@ _WAYS_OUT: Final = (
         "check the user and the password in the address (%40 for an @, %2F for a /)",
     ),
     (("pg_hba.conf",), "let this host and user in, in the server's pg_hba.conf"),
-    (("connection slots", "too many"), "raise the server's max_connections; a service needs up to 6"),
+    (("connection slots", "too many"), "raise the server's max_connections; a service needs 5"),
     (("starting up", "shutting down", "recovery mode"), "wait until the server is up"),
     (
         ("permission denied", "must be owner"),
