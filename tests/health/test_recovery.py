@@ -1,0 +1,518 @@
+"""The recovery service on a real store, with a respawner in memory: limits, backoff, the watch, restarts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from random import Random
+from typing import Any
+
+import pytest
+
+from queenright.health.breakers.registry import BreakerRegistry
+from queenright.health.event_log import read_events
+from queenright.health.interventions.permit import ActionRefused
+from queenright.health.interventions.target import Target
+from queenright.health.monitor import HealthMonitor
+from queenright.health.recovery.attempt import Recovery, RecoveryResult, RecoveryState
+from queenright.health.recovery.respawner import CheckpointRef, Respawned, RespawnRefused
+from queenright.health.recovery.service import RecoveryService, TaskUnknown
+from queenright.health.settings import HealthSettings
+from queenright.health.settings import Recovery as Limits
+from queenright.health.store import Store
+from queenright.runtime.breakers import BreakerKind
+from queenright.runtime.events import AgentEvent, EventType
+
+INITIATED = EventType.RECOVERY_INITIATED
+COMPLETED = EventType.RECOVERY_COMPLETED
+FAILED = EventType.RECOVERY_FAILED
+
+
+class Nursery:
+    """Raises workers: each is a new incarnation of its session, which says that it has begun."""
+
+    def __init__(self, hive: Hive) -> None:
+        self.hive = hive
+        self.links = [CheckpointRef(checkpoint_id="c1", created_at=0.0, valid=True)]
+        self.raised: list[tuple[str, CheckpointRef | None, int, str]] = []
+        self.refuses: RespawnRefused | None = None
+        self.hangs = False
+        self.asked = asyncio.Event()
+        self.absent = False
+
+    def reaches(self, target: Target) -> bool:
+        return not self.absent
+
+    async def chain(self, target: Target) -> Sequence[CheckpointRef]:
+        return self.links
+
+    async def respawn(
+        self, target: Target, checkpoint: CheckpointRef | None, *, task_id: str, attempt: int, note: str
+    ) -> Respawned:
+        self.raised.append((task_id, checkpoint, attempt, note))
+        self.asked.set()
+        if self.hangs:
+            await asyncio.Event().wait()
+        if self.refuses is not None:
+            raise self.refuses
+        life = f"{target.session_id}-{len(self.raised) + 1}"
+        self.hive.tell(EventType.EXECUTION_STARTED, target.session_id, life)
+        return Respawned(agent_id=target.agent_id, session_id=target.session_id, incarnation_id=life)
+
+
+class Hive:
+    """A service, its store, its clock, its workers, and what it told."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.now = 1_000_000.0
+        self.published: list[AgentEvent] = []
+        self.frozen: str | None = None
+        self.told: list[str] = []
+        self.settings = HealthSettings(recovery=Limits(jitter=0))
+        self.monitor = HealthMonitor(self.settings)
+        self.nursery = Nursery(self)
+        self.breakers: BreakerRegistry | None = None
+        self.open()
+
+    def open(self) -> None:
+        self.store = Store.open(self.url)
+        self.service = RecoveryService(
+            self.store,
+            settings=self.settings,
+            monitor=self.monitor,
+            respawners=[self.nursery],
+            breakers=self.breakers,
+            clock=lambda: self.now,
+            random=Random(1),
+            publish=self.publish,
+            held=lambda: self.frozen,
+            tell_human=self.tell_human,
+            sleep=self.sleep,
+        )
+
+    async def restart(self) -> list[Recovery]:
+        await self.service.close()
+        await self.store.close()
+        self.open()
+        return await self.service.load()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.Event().wait()
+
+    async def tell_human(self, target: Target, text: str) -> None:
+        self.told.append(text)
+
+    def publish(self, *events: AgentEvent) -> None:
+        self.published.extend(events)
+        for event in events:
+            self.monitor.apply(event, self.now)
+
+    def tell(self, type_: EventType, session: str = "s1", life: str = "s1-1", **data: Any) -> None:
+        event = AgentEvent(
+            type=type_, time=self.now, agent_id="bee", session_id=session, incarnation_id=life, data=data
+        )
+        self.monitor.apply(event, self.now)
+
+    def loses(self, session: str = "s1", life: str = "") -> Target:
+        """A worker that runs is terminated."""
+        known = self.monitor.get("bee", session)
+        life = life or (known.vitals.incarnation_id if known is not None else f"{session}-1")
+        self.tell(EventType.EXECUTION_STARTED, session, life)
+        self.now += 1
+        self.tell(EventType.AGENT_TERMINATED, session, life)
+        return Target(agent_id="bee", session_id=session, incarnation_id=life)
+
+    async def ask(self, target: Target | None = None, **more: Any) -> RecoveryResult:
+        return await self.service.request(target or self.loses(), "it was stuck", by="ladder", **more)
+
+    async def go(self, seconds: float = 0.0) -> None:
+        self.now += seconds
+        await self.service.advance(self.now)
+        await self.service.settled()
+
+    async def fail(self, session: str = "s1") -> None:
+        """The worker that was brought back fails, which the service sees."""
+        known = self.monitor.get("bee", session)
+        assert known is not None
+        self.now += 1
+        self.tell(EventType.EXECUTION_FAILED, session, known.vitals.incarnation_id, error_type="Boom")
+        await self.service.observe(known)
+
+    def types(self) -> list[EventType]:
+        return [event.type for event in self.published]
+
+    def data(self, type_: EventType) -> list[dict[str, Any]]:
+        return [dict(event.data) for event in self.published if event.type is type_]
+
+    async def active(self, task: str = "s1") -> Recovery:
+        active = (await self.service.status(task)).active
+        assert active is not None
+        return active
+
+
+@pytest.fixture
+async def hive(database_url: str) -> AsyncIterator[Hive]:
+    hive = Hive(database_url)
+    yield hive
+    await hive.service.close()
+    await hive.store.close()
+
+
+async def test_a_worker_that_was_lost_is_brought_back_from_its_checkpoint(hive: Hive) -> None:
+    """002 §11: at once the first time, told what happened, and linked to its task."""
+    result = await hive.ask()
+    assert (result.accepted, result.attempt, result.not_before) == (True, 1, hive.now)
+    assert hive.service.next_deadline() == hive.now
+    await hive.go()
+
+    [(task, checkpoint, attempt, note)] = hive.nursery.raised
+    assert (task, attempt) == ("s1", 1)
+    assert checkpoint is not None
+    assert checkpoint.checkpoint_id == "c1"
+    assert "it was stuck" in note
+    assert hive.types() == [INITIATED, COMPLETED]
+    assert hive.data(INITIATED)[0]["from_checkpoint"] == "c1"
+    assert hive.data(COMPLETED)[0]["new_incarnation_id"] == "s1-2"
+    assert (await hive.active()).state is RecoveryState.WATCHING
+    logged = await hive.store.read(read_events)
+    assert [event.type for _, event in logged] == hive.types()
+
+
+async def test_asking_again_while_it_is_under_way_changes_nothing(hive: Hive) -> None:
+    target = hive.loses()
+    first, second = await asyncio.gather(hive.ask(target), hive.ask(target))
+    await hive.go()
+    third = await hive.ask(target)
+
+    assert first.recovery_id == second.recovery_id == third.recovery_id
+    assert len(hive.nursery.raised) == 1
+
+
+async def test_three_attempts_at_a_task_and_then_a_human(hive: Hive) -> None:
+    """B72: a minute after the first has failed, two after the second, and never a fourth."""
+    await hive.ask()
+    await hive.go()
+    for wait in (60, 120):
+        await hive.fail()
+        assert (await hive.active()).not_before == hive.now + wait
+        await hive.go(wait - 1)
+        assert (await hive.active()).state is RecoveryState.WAITING
+        await hive.go(1)
+        assert (await hive.active()).state is RecoveryState.WATCHING
+    await hive.fail()
+    await hive.go(100_000)
+
+    assert [attempt for _, _, attempt, _ in hive.nursery.raised] == [1, 2, 3]
+    assert [row["exhausted"] for row in hive.data(FAILED)] == [False, False, True]
+    assert hive.data(FAILED)[-1]["attempts"] == 3
+    status = await hive.service.status("s1")
+    assert (status.active, status.attempts, status.attempts_left) == (None, 3, 0)
+    assert hive.service.next_deadline() is None
+
+
+async def test_the_limits_hold_across_restarts(hive: Hive) -> None:
+    """B72: with a restart after every step."""
+    await hive.ask()
+    for wait in (0, 60, 120):
+        await hive.restart()
+        await hive.go(wait)
+        await hive.restart()
+        await hive.fail()
+    await hive.restart()
+    again = await hive.ask()
+
+    assert len(hive.nursery.raised) == 3
+    assert not again.accepted
+    assert "limit for one task" in again.reason
+
+
+async def test_a_refusal_at_the_limit_is_told_once(hive: Hive) -> None:
+    await test_three_attempts_at_a_task_and_then_a_human(hive)
+    before = len(hive.data(FAILED))
+    target = hive.loses()
+    for _ in range(5):
+        assert not (await hive.ask(target)).accepted
+
+    assert len(hive.data(FAILED)) <= before + 1
+
+
+async def test_a_human_who_has_looked_may_go_beyond_the_limit_of_a_task(hive: Hive) -> None:
+    await test_three_attempts_at_a_task_and_then_a_human(hive)
+
+    assert (await hive.ask(reviewed=True)).accepted
+
+
+async def test_five_recoveries_an_hour_over_all_tasks_hold_across_restarts(hive: Hive) -> None:
+    """B72: the sixth is a human's, and an hour after the first there is room again."""
+    for n in range(5):
+        assert (await hive.ask(hive.loses(f"s{n}"))).accepted
+    await hive.go()
+    await hive.restart()
+    sixth = await hive.ask(hive.loses("s6"))
+
+    assert not sixth.accepted
+    assert "within the hour" in sixth.reason
+    assert hive.data(FAILED)[-1]["exhausted"]
+    assert (await hive.service.status("s6")).left_this_hour == 0
+    hive.now += 3600
+    assert (await hive.ask(hive.loses("s6"))).accepted
+
+
+@pytest.mark.parametrize("end", [EventType.EXECUTION_COMPLETED, EventType.EXECUTION_FAILED])
+async def test_work_that_is_finished_or_cancelled_is_never_restarted(hive: Hive, end: EventType) -> None:
+    """B70: neither when asked for, nor when it finished while its recovery waited."""
+    hive.tell(EventType.EXECUTION_STARTED)
+    target = Target(agent_id="bee", session_id="s1", incarnation_id="s1-1")
+    waits = await hive.ask(target, not_before=hive.now + 60)
+    hive.now += 1
+    hive.tell(end, error_type="cancelled")
+    refused = await hive.service.request(target, "again", by="ladder", task_id="other")
+    await hive.go(60)
+
+    assert waits.accepted
+    assert not refused.accepted
+    assert hive.nursery.raised == []
+    [row] = (await hive.service.status("s1")).history
+    assert row.state is RecoveryState.DROPPED
+    assert FAILED not in hive.types()
+
+
+async def test_what_the_disk_knows_to_be_finished_is_dropped_without_an_alarm(hive: Hive) -> None:
+    """B70"""
+    hive.nursery.refuses = RespawnRefused("session 's1' is completed", final=True, over=True)
+    await hive.ask()
+    await hive.go()
+
+    assert (await hive.service.recent())[0].state is RecoveryState.DROPPED
+    assert not any(row["exhausted"] for row in hive.data(FAILED))
+
+
+async def test_a_worker_that_was_restarted_by_others_is_left_alone(hive: Hive) -> None:
+    """B67"""
+    await hive.ask(not_before=hive.now + 60)
+    hive.tell(EventType.EXECUTION_STARTED, "s1", "by-hand")
+    await hive.go(60)
+
+    assert hive.nursery.raised == []
+
+
+async def test_broken_checkpoints_are_passed_over_and_named(hive: Hive) -> None:
+    """B74"""
+    hive.nursery.links = [
+        CheckpointRef(checkpoint_id="c3", created_at=0.0, valid=False, reason="torn"),
+        CheckpointRef(checkpoint_id="c2", created_at=0.0, valid=False, reason="torn"),
+        CheckpointRef(checkpoint_id="c1", created_at=0.0, valid=True),
+    ]
+    await hive.ask()
+    await hive.go()
+
+    assert hive.data(INITIATED)[0]["from_checkpoint"] == "c1"
+    assert hive.data(INITIATED)[0]["skipped"] == ["c3", "c2"]
+    assert hive.told == []
+
+
+async def test_without_a_valid_checkpoint_the_task_begins_anew_and_a_human_is_told(hive: Hive) -> None:
+    """B74"""
+    hive.nursery.links = [CheckpointRef(checkpoint_id="c1", created_at=0.0, valid=False, reason="torn")]
+    await hive.ask()
+    await hive.go()
+
+    assert hive.nursery.raised[0][1] is None
+    assert hive.data(INITIATED)[0]["from_checkpoint"] is None
+    [told] = hive.told
+    assert "c1 cannot be believed" in told
+    assert hive.types() == [INITIATED, FAILED, COMPLETED]
+    assert hive.data(FAILED)[0]["exhausted"] is False
+
+
+async def test_progress_through_the_watch_is_success(hive: Hive) -> None:
+    await hive.ask()
+    await hive.go()
+    hive.now += 10
+    hive.tell(EventType.CHECKPOINT_SAVED, "s1", "s1-2")
+    await hive.go(889)
+    assert (await hive.active()).state is RecoveryState.WATCHING
+    assert hive.service.next_deadline() == hive.now + 1
+    await hive.go(1)
+
+    [row] = (await hive.service.status("s1")).history
+    assert row.state is RecoveryState.SUCCEEDED
+
+
+async def test_a_worker_of_which_nothing_is_heard_has_not_come_back(hive: Hive) -> None:
+    await hive.ask()
+    await hive.go()
+    hive.monitor.forget(("bee", "s1"))
+    await hive.go(900)
+
+    assert hive.data(FAILED)[0]["reason"] == "nothing was heard of it"
+    assert (await hive.active()).attempt == 2
+
+
+async def test_a_worker_that_is_terminated_again_is_the_next_attempt_whoever_sees_it_first(
+    hive: Hive,
+) -> None:
+    """The ladder asks for the life that was brought back."""
+    await hive.ask()
+    await hive.go()
+    result = await hive.ask(hive.loses())
+
+    assert (result.accepted, result.attempt) == (True, 2)
+    assert len(hive.data(FAILED)) == 1
+
+
+async def test_nothing_begins_while_the_emergency_stop_is_on(hive: Hive) -> None:
+    """B71: what is due then waits, and begins when it is released."""
+    await hive.ask()
+    hive.frozen = "drill"
+    await hive.go(1000)
+    assert hive.nursery.raised == []
+    assert hive.service.next_deadline() is None
+    assert (await hive.service.status("s1")).held == "drill"
+    with pytest.raises(ActionRefused, match="drill"):
+        await hive.service.request_task("s1", by="operator")
+    hive.frozen = None
+    await hive.go()
+
+    assert len(hive.nursery.raised) == 1
+
+
+async def test_an_attempt_that_cannot_be_started_counts_and_is_tried_again(hive: Hive) -> None:
+    hive.nursery.refuses = RespawnRefused("the disk is full")
+    await hive.ask()
+    await hive.go()
+
+    assert hive.data(FAILED)[0]["reason"] == "the disk is full"
+    hive.nursery.refuses = None
+    await hive.go(60)
+    assert (await hive.active()).state is RecoveryState.WATCHING
+    assert (await hive.active()).attempt == 2
+
+
+async def test_what_can_never_be_started_is_a_humans_at_once(hive: Hive) -> None:
+    hive.nursery.refuses = RespawnRefused("the session was deleted", final=True)
+    await hive.ask()
+    await hive.go()
+
+    assert hive.data(FAILED)[0]["exhausted"]
+    assert hive.service.active() == []
+
+
+async def test_a_worker_that_nobody_can_start_is_a_humans_at_once(hive: Hive) -> None:
+    hive.nursery.absent = True
+    result = await hive.ask()
+
+    assert not result.accepted
+    assert "nobody here can start" in result.reason
+    assert hive.data(FAILED)[0]["exhausted"]
+
+
+async def test_a_start_that_takes_too_long_has_failed(hive: Hive) -> None:
+    hive.nursery.hangs = True
+    hive.sleep = _at_once  # type: ignore[method-assign]
+    hive.service._sleep = _at_once
+    await hive.ask()
+    await hive.go()
+
+    assert "no answer within" in hive.data(FAILED)[0]["reason"]
+
+
+async def _at_once(seconds: float) -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("lives", [True, False])
+async def test_a_start_in_the_middle_of_which_the_service_died_is_not_made_twice(
+    hive: Hive, lives: bool
+) -> None:
+    """Whether the worker came to be is seen from what it tells."""
+    hive.nursery.hangs = True
+    await hive.ask()
+    await hive.service.advance(hive.now)
+    await hive.nursery.asked.wait()
+    if lives:
+        hive.tell(EventType.EXECUTION_STARTED, "s1", "s1-2")
+    await hive.restart()
+
+    active = await hive.active()
+    assert len(hive.nursery.raised) == 1
+    if lives:
+        assert (active.state, active.new_incarnation_id) == (RecoveryState.WATCHING, "s1-2")
+        assert hive.types() == [INITIATED, COMPLETED]
+    else:
+        assert (active.state, active.attempt, active.not_before) == (RecoveryState.WAITING, 2, hive.now + 60)
+        assert hive.types() == [INITIATED, FAILED]
+
+
+async def test_an_attempt_that_waits_goes_on_waiting_after_a_restart(hive: Hive) -> None:
+    result = await hive.ask(not_before=hive.now + 60)
+    [again] = await hive.restart()
+
+    assert again.recovery_id == result.recovery_id
+    assert hive.service.next_deadline() == result.not_before
+    await hive.go(60)
+    assert len(hive.nursery.raised) == 1
+
+
+async def test_with_automatic_off_a_failed_attempt_is_not_followed_by_another(hive: Hive) -> None:
+    hive.settings = HealthSettings(recovery=Limits(jitter=0, automatic=False))
+    await hive.restart()
+    await hive.ask()
+    await hive.go()
+    await hive.fail()
+
+    assert hive.data(FAILED)[0]["exhausted"]
+    assert hive.service.active() == []
+
+
+async def test_an_open_breaker_puts_an_attempt_off(hive: Hive) -> None:
+    """It is no attempt, and nobody is told that one failed."""
+    hive.breakers = BreakerRegistry(
+        hive.settings.circuit_breaker, clock=lambda: hive.now, monotonic=lambda: hive.now
+    )
+    await hive.restart()
+    breaker = hive.breakers.get(BreakerKind.RECOVERY, "bee")
+    for _ in range(3):
+        breaker.admit().failed("it fails")
+    await hive.ask()
+    await hive.go()
+    assert hive.nursery.raised == []
+    assert (await hive.active()).state is RecoveryState.WAITING
+    assert FAILED not in hive.types()
+    await hive.go(61)
+
+    assert len(hive.nursery.raised) == 1
+
+
+async def test_a_task_is_recovered_by_its_name(hive: Hive) -> None:
+    hive.loses()
+    result = await hive.service.request_task("s1", by="ada")
+
+    assert result.accepted
+    assert (await hive.active()).by == "ada"
+
+
+async def test_a_task_that_nobody_knows_is_said_to_be_unknown(hive: Hive) -> None:
+    calls: list[Callable[[], Awaitable[object]]] = [
+        lambda: hive.service.status("nothing"),
+        lambda: hive.service.request_task("nothing", by="ada"),
+    ]
+    for call in calls:
+        with pytest.raises(TaskUnknown, match="queenright list"):
+            await call()
+
+
+async def test_a_worker_that_runs_must_be_terminated_first(hive: Hive) -> None:
+    await hive.ask()
+    await hive.go()
+
+    with pytest.raises(ActionRefused, match="terminate it first"):
+        await hive.service.request_task("s1", by="ada")
+
+
+async def test_a_secret_in_a_reason_is_masked(hive: Hive) -> None:
+    await hive.service.request(hive.loses(), "key sk-proj-abcdefghijklmnopqrstuvwxyz012345", by="ada")
+
+    assert "abcdefghij" not in (await hive.service.recent())[0].reason
