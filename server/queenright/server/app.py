@@ -40,6 +40,10 @@ def create_app(service: Service) -> FastAPI:
         return HTMLResponse(pages.get_template(template).render(**values))
 
     add_problems(app)
+    if hasattr(service, "health"):
+        from queenright.server.health_api import add_health_api
+
+        add_health_api(app, service)
 
     # -- pages ----------------------------------------------------------------------------------
 
