@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from queenright.health.assessment import Reading, assess
 from queenright.health.deadlines import may_be_silent, silent_since
 from queenright.health.monitor import WorkerHealth
 from queenright.health.vitals import EVIDENCE_LIMIT, SessionStatus, VitalSigns
@@ -33,7 +34,8 @@ def summarise(health: WorkerHealth, now: float, last_n_steps: int = 20) -> dict[
 
     ``stall_minutes`` is how long nothing has happened, or None while silence means
     nothing (the worker waits or is over). Times are seconds since the epoch. The evidence
-    is at most 500 characters with secrets redacted. Reading changes nothing.
+    is at most 500 characters with secrets redacted. ``signals`` leaves out what nobody reports.
+    Reading changes nothing.
 
     Args:
         health: The worker as the monitor sees it.
@@ -42,6 +44,7 @@ def summarise(health: WorkerHealth, now: float, last_n_steps: int = 20) -> dict[
     """
     v = health.vitals
     silent = None if may_be_silent(v) else max(0.0, now - silent_since(v))
+    signals = assess(v, v.settings, now).signals
     return {
         "status": session_status(v).value,
         "worker_agent_id": v.agent_id,
@@ -49,6 +52,7 @@ def summarise(health: WorkerHealth, now: float, last_n_steps: int = 20) -> dict[
         "worker_node_id": v.node_id,
         "worker_graph_id": v.graph_id,
         "session_id": v.session_id,
+        "task_id": v.task_id,
         "incarnation_id": v.incarnation_id,
         "framework": v.framework,
         "state": health.state.value,
@@ -63,15 +67,20 @@ def summarise(health: WorkerHealth, now: float, last_n_steps: int = 20) -> dict[
         "steps_since_last_accept": v.steps_since_last_accept,
         "stall_minutes": None if silent is None else round(silent / 60, 2),
         "tool_calls_total": v.tool_calls_total,
-        "error_count": v.error_count,
+        "error_count": v.errors_told,
+        "error_share": round(v.error_share, 3),
         "consecutive_failures": v.consecutive_failures,
-        "tokens": v.tokens,
+        "tokens": v.token_count,
+        "open_breakers": list(v.open_breakers),
+        "recovery_failed": redact(v.recovery_failed) if v.recovery_failed else None,
+        "recovered_at": v.recovered_at,
         "started_at": v.started_at,
         "last_activity": v.last_activity,
         "last_progress": v.last_progress,
         "last_heartbeat": v.last_heartbeat,
         "last_checkpoint": v.last_checkpoint,
         "evidence_snippet": redact(v.evidence, EVIDENCE_LIMIT),
+        "signals": [signal.to_dict() for signal in signals if signal.verdict is not Reading.UNKNOWN],
         "findings": [finding.to_dict() for finding in health.findings],
         "trace_id": v.last_trace_id,
         "span_id": v.last_span_id,

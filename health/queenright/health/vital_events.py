@@ -131,7 +131,7 @@ def _on_heartbeat(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at:
     last = max(v.last_activity, v.clock_base, v.last_heartbeat or 0.0)
     if v.waiting is None and (v.last_heartbeat is not None or v.heartbeat_interval is not None):
         interval = v.heartbeat_interval
-        limit = v._settings.heartbeat.timeout_seconds if interval is None else 2 * interval
+        limit = v.settings.heartbeat.timeout_seconds if interval is None else 2 * interval
         v.heartbeat_late = at >= last + limit
     v.last_heartbeat = max(at, v.last_heartbeat or at)
     v.heartbeat_interval = seconds(data.get("interval")) or v.heartbeat_interval

@@ -72,7 +72,6 @@ class VitalSigns:
         "_outcomes",
         "_previous_incarnation",
         "_seen",
-        "_settings",
         "_streak_turn",
         "_verdicts",
         "agent_id",
@@ -116,6 +115,7 @@ class VitalSigns:
         "recovery_failed",
         "recovery_failed_at",
         "session_id",
+        "settings",
         "stale_calls",
         "stale_since",
         "start_records",
@@ -143,7 +143,7 @@ class VitalSigns:
         self, agent_id: str, session_id: str, at: float, loops: Loops, settings: HealthSettings | None = None
     ) -> None:
         self._loops = loops
-        self._settings = settings or _DEFAULTS
+        self.settings = settings or _DEFAULTS
         self._outcomes = _NO_OUTCOMES
         self._failed_life = 0
         self._previous_incarnation = ""
@@ -482,7 +482,7 @@ class VitalSigns:
 
     def note_outcome(self, failed: bool, at: float) -> None:
         """Count one call or step into the share that failed, and see which side of its border that is on."""
-        check = self._settings.health_check
+        check = self.settings.health_check
         if not failed and self._outcomes == 1 << check.error_window:
             return  # nothing has failed, and still nothing
         known = (self._outcomes << 1) | failed

@@ -1,0 +1,214 @@
+"""
+A worker's health, signal by signal: what each says, by which numbers, and the state they add up to.
+
+The detectors have the word. A signal only says in a person's words what they looked at, what came of it,
+and, as they do not, that all is well or that nobody told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from queenright.health.deadlines import may_be_silent, silent_since
+from queenright.health.detectors import detect
+from queenright.health.findings import Finding, FindingKind, HealthState, worst
+from queenright.health.settings import HealthSettings
+from queenright.health.silence import span
+from queenright.health.state import health_state, is_stuck
+from queenright.health.vitals import SessionStatus, VitalSigns
+from queenright.instrumentation.redaction import redact
+
+_EVIDENCE_LIMIT: Final = 300
+
+
+class Reading(StrEnum):
+    """What a signal says, best first; ``unknown`` is what nobody reported."""
+
+    OK = "ok"
+    WARNING = "warning"
+    BAD = "bad"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signal:
+    """One of the things that health is judged by; ``evidence`` holds the numbers, at most 300 characters."""
+
+    name: str
+    verdict: Reading
+    evidence: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the signal as JSON values."""
+        return {"name": self.name, "verdict": self.verdict.value, "evidence": self.evidence}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assessment:
+    """Every signal, in an order that does not change, and what they amount to."""
+
+    state: HealthState
+    signals: tuple[Signal, ...]
+
+    def __getitem__(self, name: str) -> Signal:
+        """Return a signal by its name."""
+        return next(signal for signal in self.signals if signal.name == name)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the assessment as JSON values."""
+        return {"state": self.state.value, "signals": [signal.to_dict() for signal in self.signals]}
+
+
+SIGNAL_OF: Final = {
+    FindingKind.STALL: "activity",
+    FindingKind.TOOL_TIMEOUT: "activity",
+    FindingKind.HEARTBEAT_MISSING: "heartbeat",
+    FindingKind.CHECKPOINT_STALE: "checkpoint",
+    FindingKind.DOOM_LOOP: "tool_calls",
+    FindingKind.ZERO_PROGRESS: "tool_calls",
+    FindingKind.NO_TOOL_CALLS: "tool_calls",
+    FindingKind.RETRY_STORM: "steps",
+    FindingKind.NO_TOKENS: "tokens",
+    FindingKind.TOKEN_SPIKE: "tokens",
+    FindingKind.ERROR_RATE: "errors",
+    FindingKind.ERROR_STREAK: "errors",
+    FindingKind.PROVIDER_FAILURE: "errors",
+    FindingKind.OUTPUT_UNCHANGED: "output",
+    FindingKind.CIRCUIT_BREAKER_OPEN: "breakers",
+    FindingKind.RECOVERY_FAILED: "recovery",
+}
+"""Which signal a finding is of."""
+
+
+def assess(v: VitalSigns, settings: HealthSettings, now: float) -> Assessment:
+    """
+    Return what every signal of a worker says at ``now``, and its state. Pure, like the detectors.
+
+    Args:
+        v: The worker's vital signs.
+        settings: The thresholds.
+        now: The present time, in seconds since the epoch.
+    """
+    found = detect(v, settings, now)
+    by_signal: dict[str, list[Finding]] = {}
+    for finding in found:
+        by_signal.setdefault(SIGNAL_OF[finding.kind], []).append(finding)
+    signals = []
+    for name, tell in _TELL.items():
+        mine = by_signal.get(name, [])
+        grave = _grave(name, v, settings)
+        if lead := worst(mine):
+            bad = grave or any(is_stuck(f) or f.kind in _FAILING for f in mine)
+            signals.append(_signal(name, Reading.BAD if bad else Reading.WARNING, lead.evidence))
+        elif grave:
+            signals.append(_signal(name, Reading.BAD, grave))
+        else:
+            said = tell(v, now)
+            signals.append(_signal(name, Reading.OK if said else Reading.UNKNOWN, said or "not reported"))
+    return Assessment(state=health_state(v, found, settings, now), signals=tuple(signals))
+
+
+_FAILING: Final = frozenset({FindingKind.CIRCUIT_BREAKER_OPEN, FindingKind.RECOVERY_FAILED})
+
+
+def _signal(name: str, verdict: Reading, evidence: str) -> Signal:
+    return Signal(name=name, verdict=verdict, evidence=redact(evidence, _EVIDENCE_LIMIT))
+
+
+def _grave(name: str, v: VitalSigns, settings: HealthSettings) -> str:
+    """Return what makes a worker failing without being a finding: failures in a row, or the end itself."""
+    most = settings.health_check.consecutive_failures
+    if name == "errors" and v.status is SessionStatus.FAILED:
+        return f"the session has failed: {v.evidence}" if v.evidence else "the session has failed"
+    if name == "errors" and v.ended_at is None and max(v.consecutive_failures, v.llm_errors) > most:
+        return f"{v.consecutive_failures} steps and {v.llm_errors} LLM calls failed in a row"
+    if name == "activity" and v.status is SessionStatus.TERMINATED:
+        return "the worker was terminated"
+    return ""
+
+
+# -- what a signal says while nothing is wrong; nothing at all where nobody reported -----------------
+
+
+def _activity(v: VitalSigns, now: float) -> str:
+    if v.ended_at is not None:
+        return f"the session is over ({v.status.value})"
+    if v.waiting is not None:
+        return f"waits ({v.waiting.value}) for {span(now - (v.waiting_since or now))}"
+    if may_be_silent(v) or v.only_heartbeats:
+        return ""
+    doing = f" in {v.tool}" if v.tool else ""
+    return f"active {span(max(0.0, now - silent_since(v)))} ago{doing}"
+
+
+def _steps(v: VitalSigns, now: float) -> str:
+    if not v.steps_total:
+        return ""
+    return f"{v.steps_total} steps, {v.steps_since_last_accept} bad ones since the last ACCEPT"
+
+
+def _heartbeat(v: VitalSigns, now: float) -> str:
+    if v.last_heartbeat is None:
+        return ""
+    said = "".join(
+        f", {what}" for what in (v.beat and v.beat.phase, v.beat and v.beat.progress_indicator) if what
+    )
+    return f"the last {span(max(0.0, now - v.last_heartbeat))} ago{said}"
+
+
+def _checkpoint(v: VitalSigns, now: float) -> str:
+    return "" if v.last_checkpoint is None else f"the last {span(max(0.0, now - v.last_checkpoint))} ago"
+
+
+def _tool_calls(v: VitalSigns, now: float) -> str:
+    if v.last_tool_call is None:
+        return ""
+    return f"{v.tool_calls_total} calls, the last {span(max(0.0, now - v.last_tool_call))} ago"
+
+
+def _tokens(v: VitalSigns, now: float) -> str:
+    if v.tokens_at is None:
+        return ""
+    return f"{v.token_count} tokens, used last {span(max(0.0, now - v.tokens_at))} ago"
+
+
+def _errors(v: VitalSigns, now: float) -> str:
+    if not v.outcomes:
+        return ""
+    return (
+        f"{v.error_share:.0%} of the last {v.outcomes} calls and steps failed, {v.errors_told} errors in all"
+    )
+
+
+def _output(v: VitalSigns, now: float) -> str:
+    return "" if v.output is None else f"{v.output}, for {span(max(0.0, now - v.output.since))}"
+
+
+def _breakers(v: VitalSigns, now: float) -> str:
+    return "none is open"
+
+
+def _recovery(v: VitalSigns, now: float) -> str:
+    if v.recovered_at is None:
+        return "none was needed"
+    return f"recovered {span(max(0.0, now - v.recovered_at))} ago"
+
+
+_TELL: Final[dict[str, Callable[[VitalSigns, float], str]]] = {
+    "activity": _activity,
+    "steps": _steps,
+    "heartbeat": _heartbeat,
+    "checkpoint": _checkpoint,
+    "tool_calls": _tool_calls,
+    "tokens": _tokens,
+    "errors": _errors,
+    "output": _output,
+    "breakers": _breakers,
+    "recovery": _recovery,
+}
+
+SIGNALS: Final[Sequence[str]] = tuple(_TELL)
+"""The names of all signals, in the order in which they are given."""
