@@ -30,8 +30,12 @@ GUARDED = "guarded"
 """A role whose members need a password; it has to be created."""
 
 _READY_SECONDS = 60
-# Stops the server when whoever started it is gone, however that came about: its end of the pipe closes.
-_RUN = 'program=$1; shift; "$program" "$@" & server=$!; cat > /dev/null; kill -INT $server; wait $server'
+# Stops the server when it is told to, or when whoever started it is gone, killed or not: then its end of
+# the pipe closes without a word, and nobody else would clear up.
+_RUN = (
+    'folder=$1; shift; "$@" & server=$!; read word; alone=$?; '
+    'kill -INT $server; wait $server; [ $alone = 0 ] || rm -rf "$folder"'
+)
 
 
 class Postgres:
@@ -100,7 +104,17 @@ class Postgres:
         options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                ["/bin/sh", "-c", _RUN, "sh", self._programs / "postgres", "-D", self._data, *options],
+                [
+                    "/bin/sh",
+                    "-c",
+                    _RUN,
+                    "sh",
+                    self.folder,
+                    self._programs / "postgres",
+                    "-D",
+                    self._data,
+                    *options,
+                ],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
@@ -114,6 +128,7 @@ class Postgres:
         """Shut it down; what was open breaks."""
         if self._process is not None:
             assert self._process.stdin is not None
+            self._process.stdin.write(b"stop\n")
             self._process.stdin.close()
             self._process.wait(timeout=60)
             self._process = None
