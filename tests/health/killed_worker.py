@@ -1,0 +1,22 @@
+"""A process with the worker ``bee``, which thinks in its second node until it is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from tests.health.runtime_parts import Colony
+from tests.runtime.conftest import FakeTime
+
+
+async def main(folder: Path) -> None:
+    target = await Colony(folder, FakeTime()).begin()
+    print(json.dumps(asdict(target)), flush=True)
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1])))

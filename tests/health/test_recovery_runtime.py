@@ -1,0 +1,282 @@
+"""Recovery of workers on our own runtime: real sessions, checkpoints, processes and store."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from queenright.health.interventions.runtime_control import RuntimeControl
+from queenright.health.interventions.target import Target
+from queenright.health.monitor import HealthMonitor
+from queenright.health.recovery.attempt import RecoveryState
+from queenright.health.recovery.respawner import RespawnRefused
+from queenright.health.recovery.runtime_respawner import RuntimeRespawner
+from queenright.health.recovery.service import RecoveryService
+from queenright.health.settings import HealthSettings
+from queenright.health.store import Store
+from queenright.runtime.events import AgentEvent, EventType
+from queenright.runtime.storage.session_state import SessionStatus
+from tests.health.runtime_parts import Bee, Colony
+from tests.runtime.conftest import FakeTime
+
+ROOT = Path(__file__).parents[2]
+
+
+class Ward:
+    """A colony, who watches over it, and who brings its workers back."""
+
+    def __init__(self, path: Path, time: FakeTime) -> None:
+        self.time = time
+        self.colony = Colony(path / "hive", time)
+        self.published: list[AgentEvent] = []
+        self.told: list[str] = []
+        self.store = Store.open(f"sqlite:///{path / 'ward.db'}")
+        self.monitor = HealthMonitor(HealthSettings())
+        self.service = RecoveryService(
+            self.store,
+            settings=HealthSettings(),
+            monitor=self.monitor,
+            respawners=[RuntimeRespawner(self.colony.runtime)],
+            clock=time,
+            publish=self.publish,
+            tell_human=self.tell_human,
+            sleep=time.sleep,
+        )
+
+    @property
+    def bee(self) -> Bee:
+        return self.colony.bee
+
+    def publish(self, *events: AgentEvent) -> None:
+        self.published.extend(events)
+
+    async def tell_human(self, target: Target, text: str) -> None:
+        self.told.append(text)
+
+    def see(self) -> None:
+        """Let the monitor see what has happened."""
+        events, self.colony.events[:] = list(self.colony.events), []
+        for event in events:
+            self.monitor.apply(event, self.time.now)
+
+    async def lost(self) -> Target:
+        """A worker that is in its second node is terminated."""
+        target = await self.colony.begin()
+        control = RuntimeControl(self.colony.runtime, sleep=self.time.sleep)
+        stopped = await control.terminate(target, "it is stuck", instruction_id="t1", within=30)
+        assert stopped.confirmed
+        self.see()
+        return target
+
+    async def recover(self, target: Target) -> None:
+        result = await self.service.request(target, "it was stuck", by="ladder")
+        assert result.accepted, result.reason
+        self.time.now += 1
+        await self.service.advance(self.time.now)
+        await self.service.settled()
+
+    async def finish(self) -> str:
+        """Let the worker that came back get to its end; return the id of its run."""
+        [execution] = self.colony.runtime.get_stream("start").executions
+        self.bee.may.set()
+        result = await self.colony.runtime.wait(execution.id)
+        assert result.succeeded
+        self.see()
+        return execution.id
+
+    def data(self, type_: EventType) -> list[dict[str, object]]:
+        return [dict(event.data) for event in self.published if event.type is type_]
+
+    async def close(self) -> None:
+        self.bee.may.set()
+        await self.service.close()
+        await self.colony.runtime.stop()
+        await self.store.close()
+
+
+@pytest.fixture
+async def ward(tmp_path: Path) -> AsyncIterator[Ward]:
+    ward = Ward(tmp_path, FakeTime())
+    yield ward
+    await ward.close()
+
+
+def damage(path: Path) -> None:
+    text = path.read_text()
+    path.write_text(text.replace("sweet", "bitter"))
+
+
+def chain(ward: Ward, target: Target) -> list[Path]:
+    """The files of a session's checkpoints, newest first."""
+    session = ward.colony.runtime.session_store().open(target.session_id)
+    return sorted(session.checkpoints.glob("*.json"), reverse=True)
+
+
+async def test_a_terminated_worker_goes_on_from_its_last_checkpoint(ward: Ward) -> None:
+    """002 §11: the run it was, in its session, under a new incarnation, and told what happened."""
+    target = await ward.lost()
+    before = ward.colony.state(target.session_id)
+    [newest, *_] = chain(ward, target)
+    await ward.recover(target)
+    await ward.bee.thinking.wait()
+    now = ward.colony.target()
+
+    assert now.session_id == target.session_id
+    assert now.incarnation_id != target.incarnation_id
+    assert ward.data(EventType.RECOVERY_INITIATED)[0]["from_checkpoint"] == newest.stem
+    assert ward.data(EventType.RECOVERY_COMPLETED)[0]["new_incarnation_id"] == now.incarnation_id
+    assert await ward.finish() == before.execution_id
+    assert "Recovery, attempt 1" in ward.bee.words()
+    assert newest.stem in ward.bee.words()
+    assert [shown[0].content for shown in ward.bee.shown].count("Gather.") == 1
+    assert ward.colony.memory(target.session_id)["honey"] == "gold"
+    assert ward.told == []
+
+
+async def test_the_monitor_sees_a_new_life_and_the_watch_its_success(ward: Ward) -> None:
+    target = await ward.lost()
+    await ward.recover(target)
+    ward.see()
+    worker = ward.monitor.get("bee", target.session_id)
+    assert worker is not None
+    assert not worker.vitals.ended
+    assert worker.vitals.incarnation_id == ward.colony.target().incarnation_id
+    await ward.finish()
+    await ward.service.observe(worker)
+
+    [row] = (await ward.service.status(target.session_id)).history
+    assert row.state is RecoveryState.SUCCEEDED
+
+
+async def test_runs_that_follow_in_the_session_are_of_the_new_incarnation(ward: Ward) -> None:
+    """What came of the one before would be taken for its last words."""
+    target = await ward.lost()
+    await ward.recover(target)
+    life = ward.colony.target().incarnation_id
+    await ward.finish()
+    run = await ward.colony.runtime.trigger("start", {"message": "More."}, session_id=target.session_id)
+    await ward.colony.runtime.wait(run)
+
+    assert ward.colony.state(target.session_id).incarnation_id == life
+
+
+async def test_a_broken_checkpoint_falls_back_to_the_one_before(ward: Ward) -> None:
+    """B74: of which the hash is right; what was done since is done again."""
+    target = await ward.lost()
+    newest, before = chain(ward, target)
+    damage(newest)
+    await ward.recover(target)
+    await ward.finish()
+
+    [begun] = ward.data(EventType.RECOVERY_INITIATED)
+    assert (begun["from_checkpoint"], begun["skipped"]) == (before.stem, [newest.stem])
+    assert ward.colony.memory(target.session_id)["nectar"] == "sweet"
+    assert ward.told == []
+
+
+async def test_with_no_checkpoint_left_the_task_begins_anew_and_a_human_is_told(ward: Ward) -> None:
+    """B74: with what it was given then; what was said in the run that failed is forgotten."""
+    target = await ward.lost()
+    before = ward.colony.state(target.session_id)
+    for path in chain(ward, target):
+        damage(path)
+    await ward.recover(target)
+    run = await ward.finish()
+
+    assert run != before.execution_id
+    assert ward.colony.state(target.session_id).input == {"message": "Make honey."}
+    gathers = [shown for shown in ward.bee.shown if shown[0].content == "Gather."]
+    assert len(gathers) == 2
+    assert [m.content for m in gathers[1] if m.role == "user"].count("Make honey.") == 1
+    assert any("start of the task" in m.content for m in gathers[1])
+    assert "begins again from the start" in ward.told[0]
+
+
+async def test_a_run_that_is_completed_is_not_brought_back(ward: Ward) -> None:
+    """B70: by what the disk says, whatever the monitor believes."""
+    target = await ward.colony.begin()
+    await ward.finish()
+
+    with pytest.raises(RespawnRefused, match="completed") as refused:
+        await RuntimeRespawner(ward.colony.runtime).chain(target)
+    assert refused.value.over
+
+
+async def test_a_run_that_was_cancelled_is_not_brought_back(ward: Ward) -> None:
+    """B70"""
+    target = await ward.colony.begin()
+    [execution] = ward.colony.runtime.get_stream("start").executions
+    await ward.colony.runtime.cancel_execution(execution.id)
+
+    with pytest.raises(RespawnRefused, match="cancelled"):
+        await RuntimeRespawner(ward.colony.runtime).chain(target)
+
+
+async def test_checkpoints_of_earlier_runs_in_the_session_are_not_of_the_chain(ward: Ward) -> None:
+    """B70: the run before is finished."""
+    target = await ward.colony.begin()
+    await ward.finish()
+    ward.bee.may.clear()
+    ward.bee.thinking.clear()
+    await ward.colony.runtime.trigger("start", {"message": "More."}, session_id=target.session_id)
+    await ward.bee.thinking.wait()
+    control = RuntimeControl(ward.colony.runtime, sleep=ward.time.sleep)
+    await control.terminate(ward.colony.target(), "stuck", instruction_id="t2", within=30)
+    links = await RuntimeRespawner(ward.colony.runtime).chain(target)
+
+    assert len(chain(ward, target)) == 4
+    assert len(links) == 2
+
+
+async def test_what_still_runs_is_not_started_a_second_time(ward: Ward) -> None:
+    target = await ward.colony.begin()
+    respawner = RuntimeRespawner(ward.colony.runtime)
+
+    with pytest.raises(RespawnRefused, match="stop that first"):
+        await respawner.respawn(target, None, task_id="t", attempt=1, note="")
+    assert ward.colony.runtime.get_stream("start").pending == 1
+
+
+def test_a_session_of_another_worker_or_of_nobody_is_not_reached(tmp_path: Path) -> None:
+    respawner = RuntimeRespawner(Colony(tmp_path, FakeTime()).runtime)
+
+    for agent, session in (("bee", "none"), ("drone", "s1"), ("", "s1"), ("bee", "../x")):
+        assert not respawner.reaches(Target(agent_id=agent, session_id=session, incarnation_id="i"))
+
+
+async def test_a_worker_whose_process_was_killed_is_brought_back_by_another(
+    ward: Ward, tmp_path: Path
+) -> None:
+    """002 §11: kill -9, and the service that starts next takes the work up from the checkpoint."""
+    child = subprocess.Popen(  # noqa: ASYNC220 - it is killed below
+        [sys.executable, "-m", "tests.health.killed_worker", str(tmp_path / "hive")],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdout is not None
+    target = Target(**json.loads(child.stdout.readline()))
+    os.kill(child.pid, signal.SIGKILL)
+    child.communicate()
+    await ward.colony.runtime.start()
+    control = RuntimeControl(ward.colony.runtime, sleep=ward.time.sleep)
+
+    assert control.reaches(target)
+    assert (await control.terminate(target, "silent", instruction_id="t1", within=30)).confirmed
+    await ward.recover(target)
+    await ward.finish()
+
+    [begun] = ward.data(EventType.RECOVERY_INITIATED)
+    assert begun["from_checkpoint"] is not None
+    state = ward.colony.state(target.session_id)
+    assert state.status is SessionStatus.COMPLETED
+    assert state.incarnation_id != target.incarnation_id
+    assert [shown[0].content for shown in ward.bee.shown] == ["Make."]
+    assert "Recovery, attempt 1" in ward.bee.words()
