@@ -1,0 +1,189 @@
+"""Commands that act, against a service with real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+
+from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.up import Running
+from tests.server.conftest import looping
+from tests.server.test_cli import PROGRAM
+
+WORKER = {"session_id": "looper-session", "incarnation_id": "one"}
+
+
+@dataclass(frozen=True)
+class Done:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+async def queenright(running: Running, *arguments: str) -> Done:
+    process = await asyncio.create_subprocess_exec(
+        PROGRAM,
+        *arguments,
+        "--url",
+        running.url,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await process.communicate()
+    return Done(process.returncode or 0, out.decode(), err.decode())
+
+
+async def looper(running: Running, *, asks: bool = True) -> None:
+    await running.service.ingest(list(looping(running.service.clock(), times=3)))
+    if asks:
+        async with httpx.AsyncClient(base_url=running.url, trust_env=False) as http:
+            await http.get("/api/agents/looper/instructions", params=WORKER)
+
+
+async def test_a_nudge_is_queued_or_says_why_not(running: Running) -> None:
+    await looper(running, asks=False)
+    unreached = await queenright(running, "nudge", "looper")
+    await looper(running)
+    queued = await queenright(running, "nudge", "looper", "--message", "What blocks you?")
+    listed = await queenright(running, "interventions", "--agent", "looper")
+
+    assert (unreached.code, queued.code) == (1, 0)
+    assert unreached.out.startswith("Unreachable: ")
+    assert queued.out == "It waits for the worker to fetch it.\n"
+    assert [line.split()[2:4] for line in listed.out.splitlines()] == [
+        ["nudge", "queued"],
+        ["nudge", "unreachable"],
+    ]
+
+
+async def test_json_is_what_the_service_said(running: Running) -> None:
+    await looper(running)
+
+    done = await queenright(running, "nudge", "looper", "--by", "ada", "--json")
+    listed = await queenright(running, "interventions", "--json")
+
+    assert done.json["outcome"] == "queued"
+    assert [(one["kind"], one["by"]) for one in listed.json] == [("nudge", "ada")]
+
+
+async def test_a_termination_waits_for_the_worker_and_says_where_its_state_is(running: Running) -> None:
+    await looper(running)
+    stopping = asyncio.create_task(queenright(running, "terminate", "looper", "--reason", "it loops"))
+    async with httpx.AsyncClient(base_url=running.url, trust_env=False, timeout=60) as http:
+        told = await http.get("/api/agents/looper/instructions", params=WORKER | {"wait": 30})
+        [instruction] = told.json()["instructions"]
+        path = f"/api/agents/looper/instructions/{instruction['instruction_id']}/answer"
+        await http.post(path, json=WORKER | {"outcome": "done", "checkpoint_id": "cp-7"})
+
+    done = await stopping
+
+    assert (done.code, done.out) == (0, "It has stopped. Its state is in cp-7.\n")
+
+
+async def test_a_refusal_is_one_line_with_the_way_out(running: Running) -> None:
+    await looper(running)
+    waiting = AgentEvent(
+        type=EventType.WORKER_WAITING,
+        time=running.service.clock(),
+        agent_id="looper",
+        data={"reason": "user_input"},
+        **WORKER,
+    )
+    await running.service.ingest([waiting])
+
+    refused = await queenright(running, "terminate", "looper", "--reason", "x")
+    unknown = await queenright(running, "nudge", "nobody")
+    task = await queenright(running, "recover", "none")
+
+    for done in (refused, unknown, task):
+        assert (done.code, done.out) == (1, "")
+        assert len(done.err.splitlines()) == 1
+    assert "waits rightly (user_input)" in refused.err
+    assert "queenright list" in unknown.err
+
+
+async def test_an_escalation_is_listed_and_decided(running: Running) -> None:
+    await looper(running)
+    none = await queenright(running, "escalations", "list")
+    async with httpx.AsyncClient(base_url=running.url, trust_env=False) as http:
+        asked = await http.post("/api/agents/looper/escalate", json={"reason": "odd"})
+    escalation = asked.json()["escalation_id"]
+
+    listed = await queenright(running, "escalations", "list")
+    decided = await queenright(
+        running, "escalations", "decide", escalation, "more_time", "--minutes", "30", "--reason", "slow"
+    )
+    again = await queenright(running, "escalations", "decide", escalation, "terminate")
+    kept = await queenright(running, "escalations", "list", "--all", "--json")
+
+    assert none.out == "Nothing waits for a decision.\n"
+    assert listed.out.split()[0] == escalation
+    assert "looper" in listed.out
+    assert (decided.code, decided.out) == (0, "looper: more time.\n")
+    assert again.code == 1
+    assert "more_time" in again.err
+    assert kept.json[0]["more_time_seconds"] == 1800
+
+
+async def test_an_open_breaker_is_listed_and_reset(running: Running) -> None:
+    breaker = running.service.breakers.get("tool_execution", "looper", "search")
+    for _ in range(10):
+        try:
+            breaker.call(lambda: 1 // 0)
+        except Exception:
+            continue
+
+    listed = await queenright(running, "breakers", "list", "--open")
+    reset = await queenright(running, "breakers", "reset", "tool_execution:looper:search")
+    after = await queenright(running, "breakers", "list", "--open")
+    unknown = await queenright(running, "breakers", "reset", "tool_execution:looper:serch")
+
+    assert listed.out.startswith("open ")
+    assert "half open in" in listed.out
+    assert (reset.code, reset.out) == (0, "tool_execution:looper:search is closed.\n")
+    assert after.out == "No circuit breaker is open.\n"
+    assert unknown.code == 1
+    assert "did you mean 'tool_execution:looper:search'" in unknown.err
+
+
+async def test_the_emergency_stop_is_set_and_released(running: Running) -> None:
+    await looper(running)
+
+    on = await queenright(running, "stop-acting", "on", "--reason", "drill")
+    refused = await queenright(running, "nudge", "looper")
+    off = await queenright(running, "stop-acting", "off")
+    queued = await queenright(running, "nudge", "looper")
+
+    assert (on.code, on.out) == (0, "Acting is frozen.\n")
+    assert "drill" in refused.err
+    assert "queenright stop-acting off" in refused.err
+    assert (off.code, queued.code) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nudge", ""],
+        ["terminate", "looper"],
+        ["stop-acting", "on"],
+        ["stop-acting", "maybe"],
+        ["escalations", "decide", "e", "kill"],
+        ["escalations", "decide", "e", "terminate", "--minutes", "3"],
+        ["breakers", "reset", " "],
+        ["interventions", "--limit", "0"],
+    ],
+)
+async def test_misuse_is_exit_code_2_and_nobody_is_asked(running: Running, arguments: list[str]) -> None:
+    done = await queenright(running, *arguments)
+
+    assert done.code == 2
+    assert done.out == ""
