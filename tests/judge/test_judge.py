@@ -13,7 +13,7 @@ from queenright.judge.quoting import unquote
 from queenright.judge.rules import EMIT, SUMMARY
 from queenright.runtime.events import EventType
 from queenright.runtime.llm.model import Message, ModelError, ModelReply, ToolSpec
-from tests.judge.conftest import AGENT, SPAN, TRACE, Hive, TalkingModel, call
+from tests.judge.conftest import AGENT, SESSION, SPAN, TRACE, Hive, TalkingModel, call
 
 GOOD_DRAFT = {
     "severity": "medium",
@@ -458,3 +458,27 @@ async def test_a_summary_of_a_session_outside_its_folder_is_refused(hive: Hive) 
 
     answers = [m.content for m in model.shown[-1] if m.role == "tool"]
     assert ["a session id holds no path separator" in answer for answer in answers[:3]] == [True] * 3
+
+
+async def test_what_could_not_be_brought_back_gets_a_ticket_although_it_has_ended(hive: Hive) -> None:
+    """002 §11: when recovery has used up its limits a person is told, by the queen."""
+    await hive.start()
+    await hive.begin()
+    await hive.worker(EventType.EXECUTION_FAILED, error="it crashed", error_type="Crash")
+    await hive.tick()
+    assert hive.tickets.open_tickets() == []
+
+    failed = {
+        "recovery_id": "r",
+        "task_id": SESSION,
+        "attempts": 3,
+        "exhausted": True,
+        "reason": "3 attempts",
+    }
+    await hive.worker(EventType.RECOVERY_FAILED, **failed)
+    await hive.tick()
+
+    [ticket] = hive.tickets.open_tickets()
+    assert (ticket.kind, ticket.severity) == (FindingKind.RECOVERY_FAILED, Severity.CRITICAL)
+    assert ticket.status is TicketStatus.INTERVENING
+    assert "has not come back after it was recovered" in ticket.analysis
