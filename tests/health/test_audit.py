@@ -565,3 +565,52 @@ def test_a_changed_file_is_a_no_and_a_missing_one_is_said(tmp_path: Path) -> Non
     assert (missing.returncode, misused.returncode) == (1, 2)
     assert "cannot read none.jsonl" in missing.stderr
     assert "'yesterday' is no time" in misused.stderr.replace("\n", " ")
+
+
+async def test_the_command_reads_the_database_of_the_settings(
+    database_url: str, key: AuditKey, tmp_path: Path
+) -> None:
+    (tmp_path / "queenright.yaml").write_text(
+        json.dumps({"database": database_url, "storage": "keys"}), encoding="utf-8"
+    )
+    store = Store.open(database_url)
+    await store.append([key.sign(termination(50)), key.sign(termination(1))])
+    await store.transact(lambda conn: prune(conn, NOW, SETTINGS))
+
+    done = queenright("audit", "verify", "--json", cwd=tmp_path)
+    trail = queenright("audit", "export", cwd=tmp_path)
+    await store.close()
+
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["rows"], found["archive"]["rows"], found["terminations"]) == (0, 1, 1, 2)
+    assert trail.returncode == 0
+    lines = trail.stdout.encode().splitlines(keepends=True)
+    assert check_export(lines, PublicKeys([key.public])).rows == 2
+
+
+async def test_a_database_of_the_version_before_is_taken_over(tmp_path: Path) -> None:
+    """Its log goes on, can be pruned, and is still whole."""
+    from alembic import command
+    from alembic.config import Config
+
+    from queenright.health import event_chain
+
+    url = f"sqlite:///{tmp_path / 'hive.db'}"
+    config = Config()
+    folder = Path(event_chain.__file__).parent / "migrations"
+    config.set_main_option("script_location", str(folder).replace("%", "%%"))
+    engine = create_engine(url)
+    with engine.connect() as conn:
+        config.attributes["connection"] = conn
+        command.upgrade(config, "0001")
+        append_events(conn, [event(50), event(40), event(1)])
+        conn.commit()
+    engine.dispose()
+
+    store = Store.open(url)
+    await store.append([event(0)])
+    pruned = await store.transact(lambda conn: prune(conn, NOW, SETTINGS))
+    found = await store.read(lambda conn: verify_audit(conn, PublicKeys()))
+    await store.close()
+
+    assert (pruned.rows, found.ok, found.log.rows, found.archive.rows) == (2, True, 2, 2)

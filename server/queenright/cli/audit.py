@@ -90,11 +90,10 @@ def _keys(settings: Settings, files: Sequence[Path]) -> PublicKeys:
 
 @contextlib.contextmanager
 def _reading(settings: Settings) -> Iterator[Store]:
-    url = settings.database_url
     path = settings.storage / "queenright.db"
-    if url.startswith("sqlite") and not path.is_file():
+    if settings.database is None and not path.is_file():
         raise QueenrightError(f"There is no event log at {path}; name its folder with --storage.")
-    store = Store.open(url, read_only=True)
+    store = Store.open(settings.database_url, read_only=True)
     try:
         yield store
     finally:
