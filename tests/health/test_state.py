@@ -10,8 +10,8 @@ from queenright.health.detectors import detect
 from queenright.health.findings import Finding, FindingKind, HealthState, Severity, worst
 from queenright.health.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
-from queenright.health.state import health_state
-from queenright.health.vitals import VitalSigns
+from queenright.health.state import TRANSITIONS, health_state, is_stuck, may_follow
+from queenright.health.vitals import SessionStatus, VitalSigns
 from queenright.runtime.events import AgentEvent, EventType
 from tests.health.worker_script import START, WorkerScript
 
@@ -35,6 +35,15 @@ datas = st.fixed_dictionaries(
         "interval": anything,
         "input_tokens": anything,
         "start_records": st.booleans(),
+        "name": st.sampled_from(["tool_execution:a:x", "external_api:a", None]),
+        "to": st.sampled_from(["open", "half_open", "closed", 3]),
+        "exhausted": st.booleans(),
+        "status": st.sampled_from(["resolved", "worker_gone"]),
+        "by": st.sampled_from(["ann", None]),
+        "tests_passed": anything,
+        "token_count": anything,
+        "task_id": anything,
+        "phase": anything,
     },
 )
 moves = st.tuples(
@@ -79,6 +88,100 @@ def test_any_events_give_exactly_one_state_and_time_makes_nobody_healthier(
             assert len({finding.kind for finding in found}) == len(found)
             ranks.append(health_state(health.vitals, found, SETTINGS, at).rank)
         assert ranks == sorted(ranks)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(moves, max_size=40))
+def test_every_change_of_state_is_a_valid_one_and_none_is_held_back(script: list[Any]) -> None:
+    """002 §11: the state machine tracks transitions: only a new life brings a terminated worker back."""
+    monitor = HealthMonitor(SETTINGS)
+    now, lives = START, 1
+    for move in script:
+        now += move[2]
+        said = monitor.apply(_event(move, now), now)
+        said += monitor.advance(now)
+        health = monitor.get("a", "s")
+        after = health.vitals.lives if health is not None else 1
+        for change in (e.data for e in said if e.type is EventType.HEALTH_STATE_CHANGED):
+            before, to = HealthState(change["from"]), HealthState(change["to"])
+            assert may_follow(before, to, new_life=after != lives)
+        lives = after
+        if health is not None:
+            assert health.state is health_state(health.vitals, health.findings, SETTINGS, now)
+
+
+vital_signs = st.fixed_dictionaries(
+    {
+        "status": st.sampled_from(SessionStatus),
+        "over": st.booleans(),
+        "consecutive_failures": st.integers(0, 6),
+        "llm_errors": st.integers(0, 6),
+        "open_breakers": st.sampled_from([(), ("tool_execution:a",)]),
+        "recovery_failed": st.sampled_from(["", "gave up"]),
+        "error_rate_high": st.booleans(),
+        "heartbeat_late": st.booleans(),
+    }
+)
+findings = st.lists(
+    st.builds(
+        lambda k, s, t: _finding(k, s, ticket=t),
+        st.sampled_from(FindingKind),
+        st.sampled_from(Severity),
+        st.booleans(),
+    ),
+    max_size=5,
+    unique_by=lambda f: f.kind,
+)
+
+
+@settings(deadline=None, max_examples=200)
+@given(vital_signs, findings)
+def test_every_combination_of_inputs_is_exactly_one_state(
+    signs: dict[str, Any], found: list[Finding]
+) -> None:
+    """002 §11: the order is terminated, failing, stuck, degraded, healthy, whatever comes together."""
+    vitals = VitalSigns("a", "s", START, SETTINGS.loops)
+    vitals.ended_at = START if signs.pop("over") else None
+    for name, value in signs.items():
+        setattr(vitals, name, value)
+    vitals._failed_life = 1
+    most = SETTINGS.health_check.consecutive_failures
+    over = vitals.ended_at is not None
+    speaks = {
+        HealthState.TERMINATED: vitals.status is SessionStatus.TERMINATED,
+        HealthState.FAILING: vitals.status is SessionStatus.FAILED
+        or bool(vitals.recovery_failed)
+        or (not over and (max(vitals.consecutive_failures, vitals.llm_errors) > most))
+        or (not over and bool(vitals.open_breakers)),
+        HealthState.STUCK: not over and any(is_stuck(f) for f in found),
+        HealthState.DEGRADED: not over and bool(found),
+    }
+
+    worst_of_all = next((state for state, said in speaks.items() if said), HealthState.HEALTHY)
+    assert health_state(vitals, found, SETTINGS, START) is worst_of_all
+
+
+def test_nobody_comes_back_from_the_dead_but_in_a_new_life() -> None:
+    """002 §11: transitions are validated."""
+    assert TRANSITIONS[HealthState.TERMINATED] == frozenset()
+    for state in HealthState:
+        if state is HealthState.TERMINATED:
+            continue
+        assert TRANSITIONS[state] == frozenset(HealthState) - {state}
+        assert may_follow(HealthState.TERMINATED, state, new_life=True)
+        assert not may_follow(HealthState.TERMINATED, state, new_life=False)
+
+
+def test_the_last_words_of_a_terminated_worker_change_nothing_and_a_new_execution_does() -> None:
+    script = WorkerScript().start()
+    script.event(EventType.AGENT_TERMINATED)
+    for late in (EventType.EXECUTION_COMPLETED, EventType.EXECUTION_FAILED, EventType.STEP_COMPLETED):
+        script.event(late, {"error_type": "OSError"} if late is EventType.EXECUTION_FAILED else {})
+    dead = script.state
+    script.start()
+    script.event(EventType.EXECUTION_STARTED)
+
+    assert (dead, script.state) == (HealthState.TERMINATED, HealthState.HEALTHY)
 
 
 @settings(deadline=None, max_examples=60)

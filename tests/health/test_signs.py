@@ -1,0 +1,447 @@
+"""The newer signs: breakers, failed recoveries, error rate, tokens, output, late heartbeats."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from queenright.health.findings import FindingKind, HealthState, Severity
+from queenright.health.monitor import HealthMonitor
+from queenright.health.settings import HealthSettings
+from queenright.health.vitals import SessionStatus
+from queenright.runtime.events import EventType
+from tests.health.worker_script import START, WorkerScript
+
+BREAKER = FindingKind.CIRCUIT_BREAKER_OPEN
+LOST = FindingKind.RECOVERY_FAILED
+RATE = FindingKind.ERROR_RATE
+NO_TOKENS = FindingKind.NO_TOKENS
+OUTPUT = FindingKind.OUTPUT_UNCHANGED
+BEAT = FindingKind.HEARTBEAT_MISSING
+
+
+def worker(**start: Any) -> WorkerScript:
+    return WorkerScript().start(**start)
+
+
+def breaker(script: WorkerScript, to: str, name: str = "tool_execution:agent:search") -> None:
+    session, script.session = script.session, ""  # a breaker is an agent's, whatever the session
+    script.event(EventType.CIRCUIT_BREAKER_STATE_CHANGED, {"name": name, "to": to})
+    script.session = session
+
+
+def lose(script: WorkerScript) -> None:
+    script.event(EventType.EXECUTION_FAILED, {"error_type": "OSError"})
+    script.event(EventType.RECOVERY_FAILED, {"exhausted": True, "reason": "3 attempts failed"})
+
+
+# -- circuit breakers ---------------------------------------------------------------------------
+
+
+def test_an_open_breaker_is_failing_until_it_is_closed() -> None:
+    """002 §11: circuit breakers are seen in the worker's state; a breaker on trial is not healed yet."""
+    script = worker()
+    states = []
+    for to in ("open", "half_open", "open", "half_open", "closed"):
+        breaker(script, to)
+        states.append(script.state)
+
+    assert states == [HealthState.FAILING] * 4 + [HealthState.HEALTHY]
+    assert [e.type for e in script.said].count(EventType.HEALTH_STATE_CHANGED) == 2
+
+
+def test_an_open_breaker_is_a_warning_and_names_itself() -> None:
+    script = worker()
+    breaker(script, "open")
+
+    finding = script.finding(BREAKER)
+    assert finding is not None
+    assert (finding.severity, finding.ticket) == (Severity.MEDIUM, False)
+    assert "tool_execution:agent:search" in finding.evidence
+
+
+def test_sessions_that_begin_while_a_breaker_is_open_run_into_it_too() -> None:
+    script = worker()
+    breaker(script, "open")
+    later = WorkerScript(monitor=script.monitor, session="later", at=script.now).start()
+    other = WorkerScript(monitor=script.monitor, agent="other", at=script.now).start()
+
+    assert (later.state, other.state) == (HealthState.FAILING, HealthState.HEALTHY)
+    breaker(later, "closed")
+    assert (script.state, later.state) == (HealthState.HEALTHY, HealthState.HEALTHY)
+
+
+def test_a_breaker_is_no_sign_of_life() -> None:
+    script = worker()
+    before = script.health.vitals.last_activity
+    breaker(script, "open")
+    stranger = WorkerScript(agent="stranger")
+    breaker(stranger, "open")
+
+    assert script.health.vitals.last_activity == before
+    assert list(stranger.monitor.workers()) == []
+
+
+# -- recovery -----------------------------------------------------------------------------------
+
+
+def test_a_recovery_that_failed_is_critical_also_of_a_session_that_is_over() -> None:
+    script = worker()
+    lose(script)
+
+    finding = script.finding(LOST)
+    assert finding is not None
+    assert (finding.severity, finding.ticket, script.state) == (Severity.CRITICAL, True, HealthState.FAILING)
+    assert "3 attempts failed" in finding.evidence
+
+
+def test_a_recovery_that_goes_on_is_no_finding() -> None:
+    script = worker()
+    script.event(EventType.RECOVERY_FAILED, {"exhausted": False, "reason": "one attempt failed"})
+
+    assert script.kinds() == set()
+
+
+def test_a_new_life_is_not_failing_and_its_progress_ends_the_finding() -> None:
+    script = worker()
+    lose(script)
+    script.incarnation = "i2"
+    script.start()
+    reborn = (script.state, script.finding(LOST))
+    script.event(EventType.CHECKPOINT_SAVED)
+
+    assert reborn[0] is HealthState.DEGRADED
+    assert reborn[1] is not None
+    assert reborn[1].ticket
+    assert (script.kinds(), script.state) == (set(), HealthState.HEALTHY)
+
+
+def test_work_that_is_done_or_called_off_needs_nobody_to_bring_it_back() -> None:
+    """B70: what is finished or closed is never lost."""
+    for ended in (
+        {"type_": EventType.EXECUTION_COMPLETED},
+        {"type_": EventType.EXECUTION_FAILED, "data": {"error_type": "CancelledError"}},
+    ):
+        script = worker()
+        script.event(**ended)
+        script.event(EventType.RECOVERY_FAILED, {"exhausted": True, "reason": "late"})
+
+        assert script.kinds() == set()
+        assert script.state is HealthState.HEALTHY
+
+
+def test_a_lost_worker_that_nobody_knows_any_more_is_known_again() -> None:
+    script = WorkerScript()
+    script.event(EventType.RECOVERY_FAILED, {"exhausted": True, "reason": "no checkpoint is left"})
+
+    assert script.health.vitals.status is SessionStatus.FAILED
+    assert script.kinds() == {LOST}
+
+
+def test_an_operator_who_settled_it_ends_the_finding() -> None:
+    script = worker()
+    lose(script)
+    script.event(EventType.TICKET_RESOLVED, {"status": "worker_gone", "ticket_id": "1"})
+    still = script.kinds()
+    script.event(EventType.TICKET_RESOLVED, {"status": "resolved", "ticket_id": "2", "by": "ann"})
+
+    assert (still, script.kinds()) == ({LOST}, set())
+
+
+def test_a_worker_that_was_brought_back_under_another_name_is_known_at_once_and_may_stall() -> None:
+    script = worker()
+    script.event(EventType.EXECUTION_FAILED, {"error_type": "OSError"})
+    new = {"new_agent_id": "agent", "new_session_id": "again", "new_incarnation_id": "i7"}
+    script.event(EventType.RECOVERY_COMPLETED, new)
+
+    again = script.monitor.get("agent", "again")
+    assert again is not None
+    assert (again.vitals.recovered_at, again.vitals.incarnation_id) == (script.now, "i7")
+    script.silence(600)
+    assert again.state is HealthState.STUCK
+
+
+def test_what_was_done_to_an_old_incarnation_begins_none() -> None:
+    """B67: what names another incarnation changes nothing of this one."""
+    script = worker()
+    script.incarnation = "i2"
+    script.start()
+    for stale in ("i1", "i0"):
+        script.incarnation = stale
+        script.event(EventType.AGENT_TERMINATED)
+        script.event(EventType.RECOVERY_COMPLETED)
+
+    assert script.health.vitals.incarnation_id == "i2"
+    assert script.state is HealthState.HEALTHY
+
+
+def test_a_lost_worker_is_remembered_longer_than_others() -> None:
+    script = worker()
+    lose(script)
+    script.silence(4000)
+    assert script.monitor.get("agent") is not None
+    script.event(EventType.TICKET_RESOLVED, {"status": "resolved", "by": "ann"})
+    script.silence(4000)
+
+    assert script.monitor.get("agent") is None
+
+
+# -- error rate ---------------------------------------------------------------------------------
+
+
+def test_more_than_a_quarter_of_failures_is_degraded_from_eight_on() -> None:
+    script = worker()
+    for n in range(7):
+        script.call(
+            args=str(n), result=str(n), outcome="error" if n in (1, 3, 5) else "ok", error_type=str(n)
+        )
+    assert script.finding(RATE) is None
+    script.call(args="8", result="8")
+
+    finding = script.finding(RATE)
+    assert finding is not None
+    assert (finding.severity, finding.ticket, script.state) == (Severity.LOW, False, HealthState.DEGRADED)
+    assert finding.evidence == "38% of the last 8 calls and steps failed"
+
+
+def test_exactly_a_quarter_is_none() -> None:
+    script = worker()
+    for n in range(40):
+        script.call(args=str(n), result=str(n), outcome="error" if n % 4 == 3 else "ok", error_type=str(n))
+
+    assert script.finding(RATE) is None
+
+
+def test_an_error_rate_at_the_border_does_not_flap() -> None:
+    script = worker()
+    for n in range(200):  # between 22 % and 28 % of every 18: one border would be crossed again and again
+        failed = n % 4 == 0 or n in (1, 2)
+        script.call(args=str(n), result=str(n), outcome="error" if failed else "ok", error_type=str(n))
+
+    changes = [e for e in script.said if e.type is EventType.HEALTH_STATE_CHANGED]
+    assert len(changes) == 1
+    for n in range(20):
+        script.call(args=f"good {n}", result=f"good {n}")
+    assert script.finding(RATE) is None
+
+
+def test_a_new_incarnation_is_not_judged_by_the_errors_of_the_last() -> None:
+    script = worker()
+    for n in range(10):
+        script.call(args=str(n), result=str(n), outcome="error", error_type=str(n))
+    assert script.finding(RATE) is not None
+    script.incarnation = "i2"
+    script.start()
+
+    assert script.kinds() == set()
+
+
+# -- tokens -------------------------------------------------------------------------------------
+
+
+def llm(script: WorkerScript, tokens: int | None = 100, after: float = 1.0) -> None:
+    script.event(EventType.LLM_CALL_COMPLETED, {"input_tokens": tokens, "output_tokens": tokens}, after=after)
+
+
+def busy(script: WorkerScript, seconds: int, *, progress: bool = False) -> None:
+    for _ in range(seconds // 60):
+        script.event(EventType.GOAL_PROGRESS, after=60)
+        if progress:
+            script.event(EventType.CHECKPOINT_SAVED, after=0)
+        script.silence(0)
+
+
+def test_a_worker_that_goes_on_without_tokens_or_progress_for_15_minutes_is_stuck() -> None:
+    script = worker()
+    llm(script)
+    busy(script, 840)
+    assert script.kinds() == set()
+    busy(script, 60)
+
+    finding = script.finding(NO_TOKENS)
+    assert finding is not None
+    assert (finding.ticket, script.state) == (True, HealthState.STUCK)
+
+
+def test_one_that_gets_further_without_tokens_is_only_shown() -> None:
+    script = worker()
+    llm(script)
+    busy(script, 900, progress=True)
+
+    finding = script.finding(NO_TOKENS)
+    assert finding is not None
+    assert (finding.ticket, script.state) == (False, HealthState.DEGRADED)
+
+
+def test_who_never_reported_tokens_is_not_asked_for_them() -> None:
+    script = worker()
+    llm(script, None)
+    busy(script, 3600)
+
+    assert script.kinds() == set()
+
+
+def test_a_call_that_came_back_counts_though_it_told_no_tokens() -> None:
+    script = worker()
+    llm(script)
+    for _ in range(30):
+        llm(script, None, after=120)
+
+    assert script.finding(NO_TOKENS) is None
+
+
+def test_the_time_of_a_tool_is_taken_out_and_the_deadline_is_still_met() -> None:
+    script = worker()
+    llm(script)
+    script.event(EventType.TOOL_CALL_STARTED, {"tool": "build", "call_id": "1", "timeout": 3600}, after=100)
+    script.event(EventType.TOOL_CALL_COMPLETED, {"tool": "build", "call_id": "1"}, after=3000)
+    assert script.finding(NO_TOKENS) is None
+    busy(script, 780)
+    assert script.finding(NO_TOKENS) is None
+    script.silence(20)
+
+    assert script.finding(NO_TOKENS) is not None
+
+
+def test_a_count_in_heartbeats_is_a_use_of_tokens_too() -> None:
+    script = worker()
+    for n in range(40):
+        script.event(EventType.AGENT_HEARTBEAT, {"interval": 60, "token_count": 10 + n}, after=60)
+        script.event(EventType.GOAL_PROGRESS, after=0)
+    assert script.finding(NO_TOKENS) is None
+    for _ in range(16):
+        script.event(EventType.AGENT_HEARTBEAT, {"interval": 60, "token_count": 49}, after=60)
+        script.event(EventType.GOAL_PROGRESS, after=0)
+        script.silence(0)
+
+    assert script.finding(NO_TOKENS) is not None
+
+
+def test_a_spike_at_the_border_does_not_flap() -> None:
+    script = worker()
+    for _ in range(5):
+        llm(script, 6_000)
+    seen = []
+    for received in (24_000, 23_900, 24_100):
+        llm(script, received)
+        seen.append(script.finding(FindingKind.TOKEN_SPIKE) is not None)
+
+    assert seen == [True, True, True]
+    assert len([e for e in script.said if e.type is EventType.HEALTH_STATE_CHANGED]) == 1
+
+
+# -- output -------------------------------------------------------------------------------------
+
+
+def output(script: WorkerScript, after: float = 60.0, **counts: Any) -> None:
+    script.event(EventType.OUTPUT_REPORTED, counts, after=after)
+
+
+def test_the_same_output_for_half_an_hour_and_three_reports_is_a_warning() -> None:
+    script = worker()
+    for _ in range(31):
+        output(script, files_changed=2, tests_passed=5, tests_failed=1)
+        script.silence(0)
+        if script.kinds():
+            break
+
+    finding = script.finding(OUTPUT)
+    assert finding is not None
+    assert script.now - finding.since == 1800
+    assert (finding.ticket, script.state) == (False, HealthState.DEGRADED)
+    assert "2 files changed, 5 tests passed, 1 tests failed" in finding.evidence
+
+
+def test_another_output_ends_it_and_is_progress() -> None:
+    script = worker()
+    for _ in range(40):
+        output(script, tests_passed=5)
+    output(script, tests_passed=6)
+
+    assert script.kinds() == set()
+    assert script.health.vitals.last_progress == script.now
+
+
+def test_an_output_that_goes_back_and_forth_is_no_progress_for_long() -> None:
+    script = worker()
+    output(script, tests_passed=5)
+    output(script, tests_passed=6)
+    first = script.health.vitals.last_progress
+    for n in range(20):
+        output(script, tests_passed=5 + n % 2)
+
+    assert script.health.vitals.last_progress == first
+
+
+@pytest.mark.parametrize("counts", [{}, {"tests_passed": "many"}, {"files_changed": -1}, {"x": 1}])
+def test_an_output_that_says_nothing_is_activity_only(counts: dict[str, Any]) -> None:
+    script = worker()
+    output(script, **counts)
+
+    assert script.health.vitals.output is None
+    assert script.health.vitals.last_activity == script.now
+
+
+# -- heartbeats ---------------------------------------------------------------------------------
+
+
+def test_beats_that_always_come_a_little_late_are_one_degradation_and_no_flapping() -> None:
+    script = worker(heartbeat_interval=30)
+    for _ in range(20):
+        script.event(EventType.AGENT_HEARTBEAT, {"interval": 30}, after=61)
+        script.event(EventType.GOAL_PROGRESS, after=0)
+    late = script.finding(BEAT)
+    script.event(EventType.AGENT_HEARTBEAT, {"interval": 30}, after=30)
+
+    assert late is not None
+    assert (late.severity, late.ticket) == (Severity.LOW, False)
+    assert script.state is HealthState.HEALTHY
+    assert len([e for e in script.said if e.type is EventType.HEALTH_STATE_CHANGED]) == 2
+
+
+@pytest.mark.parametrize(
+    "torn",
+    [{}, {"interval": None}, {"interval": "soon", "token_count": -5, "error_count": [], "phase": 7.5}],
+)
+def test_a_torn_heartbeat_changes_no_state(torn: dict[str, Any]) -> None:
+    """B68: a torn or empty heartbeat is unknown, never a change of state."""
+    script = worker(heartbeat_interval=30)
+    before = script.state
+    script.event(EventType.AGENT_HEARTBEAT, torn)
+
+    vitals = script.health.vitals
+    assert (script.state, vitals.heartbeat_interval, vitals.token_count) == (before, 30, 0)
+
+
+def test_a_heartbeat_says_of_itself_what_a_worker_is_at() -> None:
+    """002 §11: a heartbeat's contents are kept: task, phase, last tool call, tokens, errors, progress."""
+    script = worker(task_id="t-1", control=True)
+    said = {
+        "interval": 30,
+        "task_id": "t-2",
+        "phase": "tool",
+        "last_tool_call": START,
+        "token_count": 700,
+        "error_count": 2,
+        "progress_indicator": "7 of 9",
+    }
+    script.event(EventType.AGENT_HEARTBEAT, said)
+
+    vitals = script.health.vitals
+    assert vitals.beat == ("tool", START, 700, 2, "7 of 9")
+    assert (vitals.task_id, vitals.fetches) == ("t-2", True)
+    assert (vitals.token_count, vitals.errors_told) == (700, 2)
+
+
+def test_thresholds_are_the_monitors_own() -> None:
+    settings = HealthSettings.model_validate({"health_check": {"error_rate": 0.6, "error_minimum": 4}})
+    script = WorkerScript(monitor=HealthMonitor(settings)).start()
+    for n in range(10):
+        script.call(args=str(n), result=str(n), outcome="error" if n % 2 else "ok", error_type=str(n))
+    assert script.finding(RATE) is None
+    script.call(args="x", result="x", outcome="error", error_type="x")
+    for n in range(4):
+        script.call(args=f"y{n}", result=f"y{n}", outcome="error", error_type="y")
+
+    assert script.finding(RATE) is not None
