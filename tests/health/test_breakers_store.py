@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, insert, select
 
-from queenright.health.breakers import BreakerState, BreakerStore, CircuitOpen
+from queenright.health.breakers import BreakerState, CircuitOpen
+from queenright.health.breakers.store import BreakerStore
 from queenright.health.event_log import read_events, verify
 from queenright.health.settings import CircuitBreakers
 from queenright.health.store import Store

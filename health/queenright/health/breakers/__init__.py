@@ -1,4 +1,8 @@
-"""Circuit breakers: who fails again and again is left alone for a while, and then tried with care."""
+"""
+Circuit breakers: who fails again and again is left alone for a while, and then tried with care.
+
+``store`` keeps them over restarts; it is not imported here, for it brings the database with it.
+"""
 
 from queenright.health.breakers.breaker import BreakerMachine, BreakerState
 from queenright.health.breakers.circuit import (
@@ -9,7 +13,6 @@ from queenright.health.breakers.circuit import (
     CircuitOpen,
 )
 from queenright.health.breakers.registry import BreakerRegistry, BreakerUnknown
-from queenright.health.breakers.store import BreakerStore
 from queenright.runtime.breakers import BreakerKind
 
 __all__ = [
@@ -19,7 +22,6 @@ __all__ = [
     "BreakerRegistry",
     "BreakerState",
     "BreakerStatus",
-    "BreakerStore",
     "BreakerUnknown",
     "CallPermit",
     "CircuitBreaker",
