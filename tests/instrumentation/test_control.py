@@ -120,6 +120,22 @@ def test_what_is_stale_or_for_another_incarnation_is_never_delivered(mailbox: Ma
     assert (answers["old"]["outcome"], answers["old"]["detail"]) == ("refused", "it has expired")
 
 
+@pytest.mark.parametrize("ahead", [-3600.0, 3600.0])
+def test_a_clock_that_is_wrong_makes_nothing_stale_and_nothing_fresh(
+    mailbox: Mailbox, bee: Making, ahead: float
+) -> None:
+    """B67: what is stale is told by the service's own clock."""
+    got: list[Nudge] = []
+    bee(on_nudge=got.append, clock=lambda: time.time() + ahead)
+
+    mailbox.tell("nudge", "old", "Go on.", expires_at=time.time() - 60)
+    mailbox.tell("nudge", "new", "Go on.", expires_at=time.time() + 60)
+
+    mailbox.answered(2)
+    assert [nudge.instruction_id for nudge in got] == ["new"]
+    assert got[0].expires_at - ahead == pytest.approx(time.time() + 60, abs=20)
+
+
 def test_a_function_that_raises_is_a_failed_answer_with_secrets_masked(mailbox: Mailbox, bee: Making) -> None:
     def fails(nudge: Nudge) -> None:
         raise RuntimeError("no context; api_key=abcdef123456")

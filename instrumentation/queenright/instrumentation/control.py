@@ -16,10 +16,11 @@ import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Final
 from weakref import WeakSet
 
-from queenright.instrumentation.control_client import ControlClient, ServiceAway
+from queenright.instrumentation.control_answers import Answers, backoff, exiting
+from queenright.instrumentation.control_client import ControlClient, Fetched
 from queenright.instrumentation.forks import after_fork_in_child
 from queenright.instrumentation.harmless import harmless, notice
 from queenright.instrumentation.instructions import (
@@ -40,18 +41,16 @@ WAIT: Final = 25.0
 
 _PAUSE: Final = 2.0
 """Seconds between questions that brought nothing new, whatever the service makes of ``wait``."""
-_LONGEST_BACKOFF: Final = 60.0
 _SILENT_FAILURES: Final = 2
 """A service that is just starting is no trouble yet."""
-_TRIES: Final = 8
-"""So often an answer is offered: over two minutes."""
+_SAME_CLOCK: Final = 5.0
+"""Seconds that two clocks may differ: answers name whole seconds, and take their time."""
 _SEEN: Final = 1024
 _WAITING: Final = 100
 """So many instructions wait at most until the agent takes them."""
 _EXIT_SECONDS: Final = 1.0
 
 _channels: Final[WeakSet[ControlChannel]] = WeakSet()
-_exiting: Final = threading.Event()
 
 
 class ControlChannel:
@@ -100,7 +99,7 @@ class ControlChannel:
         self._closed = threading.Event()
         self._nudges = Lane("queenright-nudges")
         self._terminations = Lane("queenright-terminations")
-        self._answers = Lane("queenright-answers")
+        self._answers = Answers(connect, spread)
         self._reset()
         after_fork_in_child(self._reset)
         _channels.add(self)
@@ -131,7 +130,7 @@ class ControlChannel:
         fresh = [one for one in waiting if not self._is_late(one)]
         for one in fresh:
             if isinstance(one, Nudge):
-                self._answer(one.instruction_id, "done")
+                self._answers.say(one.instruction_id, "done")
         with self._lock:
             # Whoever took it has yet to stop: that is told when the run ends.
             self._taken += [one for one in fresh if isinstance(one, Termination)]
@@ -177,23 +176,28 @@ class ControlChannel:
                 failures += 1
                 if failures > _SILENT_FAILURES:
                     notice("Queenright's instructions do not arrive (%s); the agent goes on.", error)
-                closed.wait(self._backoff(failures))
+                closed.wait(backoff(failures, self._spread))
         if client is not None:
             with harmless:
                 client.close()
 
-    def _backoff(self, failures: int) -> float:
-        return min(_LONGEST_BACKOFF, 2.0 ** min(failures - 1, 16)) * self._spread(0.5, 1.0)
-
-    def _receive(self, body: object) -> bool:
+    def _receive(self, fetched: Fetched) -> bool:
         """Deliver what is new in an answer; return whether anything was."""
+        now = self._clock()
+        ahead = now - fetched.time if fetched.time is not None else 0.0
+        if abs(ahead) <= _SAME_CLOCK:
+            ahead = 0.0
         found = parse_instructions(
-            body, session_id=self._session_id, incarnation_id=self._incarnation_id, now=self._clock()
+            fetched.body,
+            session_id=self._session_id,
+            incarnation_id=self._incarnation_id,
+            now=now,
+            ahead=ahead,
         )
         new = [one for one in found if self._is_new(one.instruction_id)]
         for one in new:
             if isinstance(one, Unusable):
-                self._answer(one.instruction_id, "refused", detail=one.reason)
+                self._answers.say(one.instruction_id, "refused", detail=one.reason)
             else:
                 self._deliver(one)
         return bool(new)
@@ -215,14 +219,14 @@ class ControlChannel:
             self._terminations.put(partial(self._call, one, partial(self._on_terminate, one.reason)))
         elif not self._by_hand:
             wanted = "on_nudge" if isinstance(one, Nudge) else "on_terminate"
-            self._answer(one.instruction_id, "refused", detail=f"this worker has no {wanted}")
+            self._answers.say(one.instruction_id, "refused", detail=f"this worker has no {wanted}")
         else:
             with self._lock:
                 keep = len(self._waiting) < _WAITING and not self._closed.is_set()
                 if keep:
                     self._waiting.append(one)
             if not keep and not self._is_late(one):
-                self._answer(
+                self._answers.say(
                     one.instruction_id, "failed", detail=f"{_WAITING} wait already, and nobody takes them"
                 )
 
@@ -240,7 +244,7 @@ class ControlChannel:
                 notice(
                     "Queenright called a function of the agent's for an instruction, which raised %s", detail
                 )
-        self._answer(one.instruction_id, outcome, detail=detail, checkpoint_id=checkpoint_id)
+        self._answers.say(one.instruction_id, outcome, detail=detail, checkpoint_id=checkpoint_id)
 
     def _is_late(self, one: Instruction) -> bool:
         """Return whether an instruction comes too late, and say so to the service."""
@@ -248,7 +252,7 @@ class ControlChannel:
             self._answer_of_the_ended(one)
             return True
         if one.expires_at <= self._clock():
-            self._answer(one.instruction_id, "refused", detail="it has expired")
+            self._answers.say(one.instruction_id, "refused", detail="it has expired")
             return True
         return False
 
@@ -256,33 +260,11 @@ class ControlChannel:
 
     def _answer_of_the_ended(self, one: Instruction) -> None:
         if isinstance(one, Termination):
-            self._answer(
+            self._answers.say(
                 one.instruction_id, "done", detail="the run ended", checkpoint_id=self._checkpoint_id
             )
         else:
-            self._answer(one.instruction_id, "refused", detail="the run has ended")
-
-    def _answer(
-        self, instruction_id: str, outcome: str, *, detail: str = "", checkpoint_id: str | None = None
-    ) -> None:
-        said = {"outcome": outcome, "detail": detail, "checkpoint_id": checkpoint_id}
-        known = {key: value for key, value in said.items() if value}
-        with harmless:
-            self._answers.put(partial(self._post, instruction_id, known))
-
-    def _post(self, instruction_id: str, answer: dict[str, Any]) -> None:
-        client = self._connect()
-        try:
-            for tried in range(1, _TRIES + 1):
-                try:
-                    return client.answer(instruction_id, answer)
-                except ServiceAway as away:
-                    if away.final or tried == _TRIES:
-                        return None
-                _exiting.wait(self._backoff(tried))
-        finally:
-            client.close()
-        return None
+            self._answers.say(one.instruction_id, "refused", detail="the run has ended")
 
 
 def _described(error: BaseException) -> str:
@@ -295,7 +277,7 @@ def _described(error: BaseException) -> str:
 
 
 def _drain_all() -> None:
-    _exiting.set()
+    exiting.set()
     until = time.monotonic() + _EXIT_SECONDS
     for channel in list(_channels):
         with harmless:

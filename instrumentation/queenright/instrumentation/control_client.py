@@ -9,7 +9,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote
 
 from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY, attach, detach, set_value
@@ -66,6 +67,13 @@ class ServiceAway(QueenrightError):
         self.final = final
 
 
+class Fetched(NamedTuple):
+    """An answer of the service as JSON values, and when it was given, on the service's clock, if it says."""
+
+    body: object
+    time: float | None
+
+
 class ControlClient:
     """
     Speaks for one incarnation of one worker; belongs to one thread.
@@ -94,19 +102,19 @@ class ControlClient:
         self._who = {"session_id": session_id, "incarnation_id": incarnation_id}
         self._monotonic = monotonic
 
-    def fetch(self, wait: float) -> object:
+    def fetch(self, wait: float) -> Fetched:
         """
-        Return the service's answer as JSON values; it takes up to ``wait`` seconds if there is nothing.
+        Return the service's answer; it takes up to ``wait`` seconds if there is nothing.
 
         Raises:
             ServiceAway: There was no answer, or not one of the service's.
         """
         params = {**self._who, "wait": f"{wait:g}"}
-        status, body = self._send("GET", self._url, wait + _SLACK_SECONDS, params=params)
+        status, body, date = self._send("GET", self._url, wait + _SLACK_SECONDS, params=params)
         if status != 200:
             raise ServiceAway(f"HTTP status {status}")
         try:
-            return json.loads(body)
+            return Fetched(json.loads(body), _seconds(date))
         except (ValueError, RecursionError):
             raise ServiceAway("an answer that is not JSON") from None
 
@@ -118,7 +126,7 @@ class ControlClient:
             ServiceAway: The service did not take it.
         """
         url = f"{self._url}/{quote(instruction_id, safe='')}/answer"
-        status, _ = self._send("POST", url, _SLACK_SECONDS, json={**self._who, **answer})
+        status, *_ = self._send("POST", url, _SLACK_SECONDS, json={**self._who, **answer})
         if not 200 <= status < 300:
             raise ServiceAway(f"HTTP status {status}", final=status in _GONE)
 
@@ -126,7 +134,7 @@ class ControlClient:
         """Close the connections."""
         self._session.close()
 
-    def _send(self, method: str, url: str, seconds: float, **more: Any) -> tuple[int, bytes]:
+    def _send(self, method: str, url: str, seconds: float, **more: Any) -> tuple[int, bytes, str]:
         with _ours():
             try:
                 with self._session.request(
@@ -138,7 +146,8 @@ class ControlClient:
                     allow_redirects=False,
                     **more,
                 ) as response:
-                    return response.status_code, self._read(response, seconds)
+                    body = self._read(response, seconds)
+                    return response.status_code, body, response.headers.get("Date", "")
             except ServiceAway:
                 raise
             except Exception as error:
@@ -154,6 +163,13 @@ class ControlClient:
             if self._monotonic() > until:
                 raise ServiceAway("an answer that took too long")
         return bytes(body)
+
+
+def _seconds(date: str) -> float | None:
+    try:
+        return parsedate_to_datetime(date).timestamp()
+    except (ValueError, OverflowError):
+        return None
 
 
 @contextmanager

@@ -51,7 +51,7 @@ class Unusable:
 
 
 def parse_instructions(
-    body: object, *, session_id: str, incarnation_id: str, now: float
+    body: object, *, session_id: str, incarnation_id: str, now: float, ahead: float = 0.0
 ) -> list[Instruction | Unusable]:
     """
     Return what is in an answer of the service, in its order.
@@ -62,7 +62,8 @@ def parse_instructions(
         body: The answer as JSON values.
         session_id: The session that asks.
         incarnation_id: The life of the worker that asks.
-        now: Seconds since the epoch, to tell what is stale.
+        now: Seconds since the epoch on our clock, to tell what is stale.
+        ahead: Seconds that our clock is ahead of the service's; times are returned on ours.
 
     Raises:
         ValueError: It is no answer of the service.
@@ -74,13 +75,13 @@ def parse_instructions(
     found = []
     for item in listed[:_MOST]:
         if isinstance(item, dict) and all(item.get(key) in (None, value) for key, value in mine.items()):
-            one = _instruction(item, now)
+            one = _instruction(item, now, ahead)
             if one is not None:
                 found.append(one)
     return found
 
 
-def _instruction(item: Mapping[str, Any], now: float) -> Instruction | Unusable | None:
+def _instruction(item: Mapping[str, Any], now: float, ahead: float) -> Instruction | Unusable | None:
     instruction_id = item.get("instruction_id")
     if not isinstance(instruction_id, str) or not 0 < len(instruction_id) <= _ID_LENGTH:
         return None
@@ -89,6 +90,7 @@ def _instruction(item: Mapping[str, Any], now: float) -> Instruction | Unusable 
         return Unusable(instruction_id, f"no kind of instruction that is known: {str(kind)[:40]!r}")
     if expires_at is None:
         return Unusable(instruction_id, "it does not say when it expires")
+    expires_at += ahead
     if expires_at <= now:
         return Unusable(instruction_id, "it has expired")
     message = text[:MESSAGE_LIMIT] if isinstance(text, str) else ""
