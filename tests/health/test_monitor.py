@@ -419,3 +419,65 @@ def test_what_the_monitor_says_is_not_taken_for_a_workers_event() -> None:
 
     assert echo == []
     assert script.state is HealthState.STUCK
+
+
+def test_a_sweep_in_parts_looks_at_everybody_once() -> None:
+    monitor = HealthMonitor(HealthSettings())
+    for n in range(7):
+        WorkerScript(monitor=monitor, session=str(n)).start()
+    first = monitor.sweep_part(START + 240, 3)
+    late = WorkerScript(monitor=monitor, session="late", at=START + 240).start()
+    monitor.forget(("agent", "0"))
+    second = monitor.sweep_part(START + 240, 3)
+    third = monitor.sweep_part(START + 240, 3)
+
+    parts = [first, second, third]
+    assert [(part.looked, part.done) for part in parts] == [(3, False), (3, False), (0, True)]
+    assert [types(part.said).count(EventType.FINDING_OPENED) for part in parts] == [3, 3, 0]
+    assert late.kinds() == set()
+
+
+def test_a_sweep_says_how_many_it_really_looked_at() -> None:
+    """B75: up but evaluating none of its workers: the count that the alert is about says none."""
+    monitor = HealthMonitor(HealthSettings())
+    for n in range(3):
+        script = WorkerScript(monitor=monitor, session=str(n)).start()
+        script.health.vitals.llm_errors = None  # type: ignore[assignment]  # whatever breaks a detector
+    part = monitor.sweep_part(START + 240, 10)
+
+    assert (part.looked, part.done) == (0, True)
+    assert len(part.faults) == 3
+    assert "session '0'" in "".join(part.faults)
+    assert monitor.sweep(START + 241)[0] == 0
+
+
+def test_one_worker_that_cannot_be_looked_at_hides_no_other() -> None:
+    monitor = HealthMonitor(HealthSettings())
+    scripts = [WorkerScript(monitor=monitor, session=str(n)).start() for n in range(3)]
+    scripts[1].health.vitals.llm_errors = None  # type: ignore[assignment]
+    part = monitor.sweep_part(START + 240, 10)
+
+    assert (part.looked, len(part.faults)) == (2, 1)
+    assert scripts[0].state is scripts[2].state is HealthState.STUCK
+
+
+def test_a_worker_is_known_from_its_start_and_counted_until_its_end() -> None:
+    """002 §11: monitors begin on spawn and end on termination; the view of all adds up."""
+    monitor = HealthMonitor(HealthSettings())
+    assert monitor.aggregate().sessions == 0
+    well = WorkerScript(monitor=monitor, session="well").start()
+    stuck = WorkerScript(monitor=monitor, session="stuck").start()
+    asking = WorkerScript(monitor=monitor, agent="other", session="asking").start()
+    asking.wait("user_input")
+    dead = WorkerScript(monitor=monitor, session="dead").start()
+    dead.event(EventType.AGENT_TERMINATED)
+    stuck.silence(240)
+    well.step("ACCEPT", after=240)
+
+    fleet = monitor.aggregate()
+    assert fleet.sessions == 3
+    assert {state.value: n for state, n in fleet.states.items() if n} == {"healthy": 2, "stuck": 1}
+    assert {reason.value: n for reason, n in fleet.waiting.items()} == {"user_input": 1}
+    assert {status.value: n for status, n in fleet.over.items()} == {"terminated": 1}
+    assert fleet.agents == {"agent": HealthState.STUCK, "other": HealthState.HEALTHY}
+    assert fleet.agents_by_state()[HealthState.STUCK] == 1

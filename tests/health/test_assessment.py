@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from queenright.health.assessment import SIGNAL_OF, SIGNALS, Assessment, Reading, assess
+from queenright.health.detectors import detect
+from queenright.health.findings import FindingKind, HealthState
+from queenright.health.settings import HealthSettings
+from queenright.runtime.events import EventType
+from tests.health.test_state import _event, moves
+from tests.health.worker_script import WorkerScript
+
+SETTINGS = HealthSettings()
+
+
+def worker(**start: Any) -> WorkerScript:
+    return WorkerScript().start(**start)
+
+
+def assessed(script: WorkerScript) -> Assessment:
+    return assess(script.health.vitals, SETTINGS, script.now)
+
+
+def test_every_kind_of_finding_is_of_a_signal() -> None:
+    assert set(SIGNAL_OF) == set(FindingKind)
+    assert set(SIGNAL_OF.values()) <= set(SIGNALS)
+
+
+def test_a_healthy_worker_says_so_in_numbers_and_what_it_does_not_report_is_unknown() -> None:
+    """002 §11: the health check shows the evidence of each of its signals."""
+    script = worker()
+    script.call(after=10)
+    script.step("ACCEPT", after=10)
+    script.now += 60
+    health = assessed(script)
+
+    assert health.state is HealthState.HEALTHY
+    assert {s.name: s.verdict.value for s in health.signals} == {
+        "activity": "ok",
+        "steps": "ok",
+        "heartbeat": "unknown",
+        "checkpoint": "unknown",
+        "tool_calls": "ok",
+        "tokens": "unknown",
+        "errors": "ok",
+        "output": "unknown",
+        "breakers": "ok",
+        "recovery": "ok",
+    }
+    assert health["tool_calls"].evidence == "1 calls, the last 70 s ago"
+    assert health["errors"].evidence == "0% of the last 2 calls and steps failed, 0 errors in all"
+
+
+def test_everything_that_is_reported_is_shown() -> None:
+    script = worker(heartbeat_interval=300)
+    script.event(EventType.AGENT_HEARTBEAT, {"interval": 300, "phase": "llm", "progress_indicator": "3 of 4"})
+    script.event(EventType.CHECKPOINT_SAVED)
+    script.event(EventType.LLM_CALL_COMPLETED, {"input_tokens": 40, "output_tokens": 2})
+    script.event(EventType.OUTPUT_REPORTED, {"tests_passed": 3})
+    script.event(EventType.RECOVERY_COMPLETED)
+    health = assessed(script)
+
+    assert health["heartbeat"].evidence == "the last 4 s ago, llm, 3 of 4"
+    assert health["tokens"].evidence == "42 tokens, used last 2 s ago"
+    assert health["output"].evidence == "3 tests passed, for 1 s"
+    assert health["recovery"].evidence == "recovered 0 s ago"
+    assert Reading.UNKNOWN not in {s.verdict for s in health.signals if s.name not in ("steps", "tool_calls")}
+
+
+def test_a_warning_and_what_is_bad_are_told_apart() -> None:
+    script = worker()
+    script.event(EventType.CHECKPOINT_SAVED)
+    for _ in range(4):
+        script.call(after=160)
+    health = assessed(script)
+
+    assert (health["tool_calls"].verdict, health["checkpoint"].verdict) == (Reading.BAD, Reading.WARNING)
+    assert health["tool_calls"].evidence.startswith("search was called 4 times")
+    assert health.state is HealthState.STUCK
+
+
+def test_failures_in_a_row_are_bad_though_no_detector_speaks_of_them() -> None:
+    script = worker()
+    script.step(error_type="OSError", times=4)
+    health = assessed(script)
+
+    assert health.state is HealthState.FAILING
+    assert health["errors"].verdict is Reading.BAD
+    assert health["errors"].evidence == "4 steps and 0 LLM calls failed in a row"
+
+
+def test_no_secret_of_a_worker_is_in_the_evidence() -> None:
+    script = worker()
+    secret = "sk-abcdefghijklmnop1234"
+    script.event(EventType.EXECUTION_FAILED, {"error": f"refused {secret}"})
+    script.event(EventType.RECOVERY_FAILED, {"exhausted": True, "reason": f"key {secret}"})
+
+    assert secret not in json.dumps(assessed(script).to_dict())
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(moves, max_size=40), st.floats(0, 5000))
+def test_the_signals_account_for_the_state(script: list[Any], later: float) -> None:
+    one = WorkerScript()
+    for move in script:
+        one.now += move[2]
+        one.monitor.apply(_event(move, one.now), one.now)
+    for health in one.monitor.workers():
+        v, now = health.vitals, one.now + later
+        result = assess(v, SETTINGS, now)
+        verdicts = {signal.verdict for signal in result.signals}
+
+        assert [signal.name for signal in result.signals] == list(SIGNALS)
+        assert all(signal.evidence and len(signal.evidence) <= 300 for signal in result.signals)
+        bad = result.state in (HealthState.STUCK, HealthState.FAILING, HealthState.TERMINATED)
+        assert (Reading.BAD in verdicts) == (bad or FindingKind.RECOVERY_FAILED in kinds(v, now))
+        if not v.ended and result.state is HealthState.HEALTHY:
+            assert verdicts <= {Reading.OK, Reading.UNKNOWN}
+        if result.state is HealthState.DEGRADED:
+            assert verdicts & {Reading.WARNING, Reading.BAD}
+
+
+def kinds(v: Any, now: float) -> set[FindingKind]:
+    return {finding.kind for finding in detect(v, SETTINGS, now)}
+
+
+def test_an_assessment_is_json() -> None:
+    script = worker()
+    said = assessed(script).to_dict()
+
+    assert json.loads(json.dumps(said)) == said
+    assert script.now == START
