@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from queenright.health.findings import WorkerKey
 from queenright.health.interventions.control import Delivery, Stopped
 from queenright.health.interventions.record import Escalation, EscalationStatus, read_escalations
 from queenright.health.interventions.service import InterventionService
@@ -45,6 +46,9 @@ class Outside:
     async def request(self, target: Target, reason: str, *, by: str) -> Outside:
         self.wanted.append(target)
         return self
+
+    def in_hand(self, key: WorkerKey) -> bool:
+        return False
 
 
 @dataclass
@@ -96,7 +100,7 @@ async def acting(hive: Hive) -> AsyncIterator[Acting]:
     await acting.start()
     yield acting
     if acting.service is not None:
-        await acting.service.stop()
+        await acting.service.close()
 
 
 async def test_a_worker_that_hangs_is_stopped_and_to_be_brought_back(acting: Acting) -> None:
