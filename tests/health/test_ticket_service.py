@@ -700,3 +700,102 @@ TestLives = Lives.TestCase
 TestLives.settings = settings(
     max_examples=25, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
 )
+
+
+# -- what could not be brought back -----------------------------------------------------------------
+
+LOST = FindingKind.RECOVERY_FAILED
+
+
+def lost() -> WorkerHealth:
+    health = worker(finding(LOST, CRITICAL))
+    health.vitals.ended_at = 990.0
+    return health
+
+
+async def test_a_worker_that_is_over_and_could_not_be_brought_back_gets_a_ticket(hive: Hive) -> None:
+    raised = await hive.raise_(lost())
+
+    assert (raised.change, raised.ticket.kind, raised.ticket.severity) == ("opened", LOST, CRITICAL)
+    assert raised.ticket.stall_minutes is None
+
+
+async def test_what_else_was_seen_of_a_worker_that_is_over_is_no_reason(hive: Hive) -> None:
+    over = worker(finding(STALL, CRITICAL))
+    over.vitals.ended_at = 990.0
+
+    with pytest.raises(TicketRefused, match="has ended"):
+        await hive.raise_(over)
+
+
+async def test_its_ticket_stays_after_the_end_and_closes_when_the_worker_got_further(hive: Hive) -> None:
+    ticket = (await hive.raise_(lost())).ticket
+    await hive.tickets.observe(lost())
+    kept = await hive.tickets.find(ticket.ticket_id)
+    await hive.tickets.observe(worker())
+    await hive.tickets.settle(hive.now + HOLD)
+    closed = await hive.tickets.find(ticket.ticket_id)
+
+    assert kept is not None
+    assert kept.is_open
+    assert closed is not None
+    assert closed.status is TicketStatus.RESOLVED
+
+
+async def test_another_ticket_of_it_closes_with_its_end_or_takes_the_loss_in(hive: Hive) -> None:
+    stalled = (await hive.raise_(worker(finding(STALL, HIGH)))).ticket
+    await hive.tickets.observe(lost())
+    taken = await hive.tickets.find(stalled.ticket_id)
+    gone = worker()
+    gone.vitals.ended_at = 990.0
+    await hive.tickets.observe(gone)
+    closed = await hive.tickets.find(stalled.ticket_id)
+
+    assert taken is not None
+    assert (taken.is_open, taken.severity, taken.active_kinds) == (True, CRITICAL, (LOST,))
+    assert closed is not None
+    assert closed.status is TicketStatus.WORKER_GONE
+
+
+async def test_a_person_resolves_it_durably_and_everybody_hears_who(hive: Hive) -> None:
+    ticket = (await hive.raise_(lost())).ticket
+    await hive.tickets.intervene(ticket.ticket_id, "look at it", "now")
+    await hive.tickets.resolve(ticket.ticket_id, "done by hand", by="ann")
+    await hive.restart()
+
+    closed = await hive.tickets.find(ticket.ticket_id)
+    assert closed is not None
+    assert (closed.status, closed.closed_reason) == (TicketStatus.RESOLVED, "ann: done by hand")
+    assert hive.published[-1].type is EventType.TICKET_RESOLVED
+    assert hive.published[-1].data["by"] == "ann"
+    assert hive.told[-1][0] is TicketStatus.RESOLVED
+
+
+async def test_what_closes_by_itself_is_not_resolved_by_hand(hive: Hive) -> None:
+    ticket = (await hive.raise_()).ticket
+
+    with pytest.raises(WrongStatus, match="closes by itself"):
+        await hive.tickets.resolve(ticket.ticket_id, "tired of it", by="ann")
+    with pytest.raises(TicketUnknown):
+        await hive.tickets.resolve("no such", "x", by="ann")
+    with pytest.raises(TicketRefused, match="reason"):
+        await hive.tickets.resolve(ticket.ticket_id, " ", by="ann")
+
+
+async def test_a_ticket_keeps_the_storm_that_it_was_opened_in(hive: Hive) -> None:
+    """B71: what many workers ran into at once is told as one; which storm it was never changes."""
+    now_on = ["storm-1"]
+    service = TicketService(
+        hive.store,
+        settings=HealthSettings(),
+        clock=lambda: hive.now,
+        publish=lambda *_: None,
+        storm=lambda: now_on[0],
+    )
+    first = (await service.raise_ticket(worker(finding()), draft())).ticket
+    now_on[0] = ""
+    again = (await service.raise_ticket(worker(finding(severity=CRITICAL)), draft())).ticket
+    calm = (await service.raise_ticket(worker(finding(), session="s2"), draft())).ticket
+
+    assert (first.ticket_id, first.storm_id) == (again.ticket_id, again.storm_id)
+    assert (first.storm_id, calm.storm_id) == ("storm-1", "")
