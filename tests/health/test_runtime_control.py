@@ -7,6 +7,7 @@ import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,11 +45,9 @@ def control(colony: Colony) -> RuntimeControl:
     return RuntimeControl(colony.runtime, sleep=colony.time.sleep)
 
 
-async def nudge(colony: Colony, target: Target, text: str = "Get on.", **more: object) -> Delivery:
-    expires = colony.time.now + float(more.get("ttl", 600))  # type: ignore[arg-type]
-    return await control(colony).nudge(
-        target, text, instruction_id=str(more.get("id", "n1")), expires_at=expires
-    )
+async def nudge(colony: Colony, target: Target, *, ttl: float = 600) -> Delivery:
+    expires = colony.time.now + ttl
+    return await control(colony).nudge(target, "Get on.", instruction_id="n1", expires_at=expires)
 
 
 def inbox(path: Path) -> list[Path]:
@@ -63,15 +62,17 @@ class Looker(ScriptedModel):
         self.thinks = asyncio.Event()
         self.may = asyncio.Event()
 
-    async def complete(self, *args: object) -> ModelReply:  # type: ignore[override]
-        answer = await super().complete(*args)  # type: ignore[arg-type]
+    async def complete(self, *args: Any) -> ModelReply:
+        answer = await super().complete(*args)
         if len(self.shown) == 2:
             self.thinks.set()
             await self.may.wait()
         return answer
 
 
-async def nudged(tmp_path: Path, time: FakeTime, **more: object) -> tuple[Colony, Looker]:
+async def nudged(
+    tmp_path: Path, time: FakeTime, *, times: int = 1, ttl: float = 600, later: float = 0
+) -> tuple[Colony, Looker]:
     """A run that is nudged in the first turn of its second node, and goes on to its end."""
     model = Looker()
     colony = Colony(tmp_path, time, model=model)
@@ -79,9 +80,9 @@ async def nudged(tmp_path: Path, time: FakeTime, **more: object) -> tuple[Colony
     run = await colony.runtime.trigger("start", {"message": "Make honey."})
     await model.thinks.wait()
     target = colony.target()
-    for _ in range(int(str(more.get("times", 1)))):
-        assert await nudge(colony, target, **more) is Delivery.INJECTED
-    time.now += float(str(more.get("later", 0)))
+    for _ in range(times):
+        assert await nudge(colony, target, ttl=ttl) is Delivery.INJECTED
+    time.now += later
     model.may.set()
     assert (await colony.runtime.wait(run)).succeeded
     await colony.runtime.stop()

@@ -18,6 +18,7 @@ from sqlalchemy import Connection
 
 from queenright.health.database import StoreError
 from queenright.health.event_log import append_events
+from queenright.health.findings import WorkerKey
 from queenright.health.interventions.permit import ActionRefused
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.monitor import HealthMonitor, WorkerHealth
@@ -231,9 +232,11 @@ class RecoveryService:
             await self._commit(changes)
             return result
 
-    async def request_task(self, task_id: str, *, by: str, reason: str = "asked for") -> RecoveryResult:
+    async def request_task(
+        self, task_id: str, *, by: str, reason: str = "asked for", reviewed: bool = False
+    ) -> RecoveryResult:
         """
-        Ask for a task to be brought back, by its name.
+        Ask for a task to be brought back, by its name; see ``request``.
 
         Raises:
             TaskUnknown: No worker is, or was, about it.
@@ -250,7 +253,7 @@ class RecoveryService:
             raise ActionRefused(
                 ActionKind.RECOVER, target.agent_id, "it is running; terminate it first: queenright terminate"
             )
-        return await self.request(target, reason, by=by, task_id=task_id)
+        return await self.request(target, reason, by=by, task_id=task_id, reviewed=reviewed)
 
     async def status(self, task_id: str) -> RecoveryStatus:
         """
@@ -281,6 +284,10 @@ class RecoveryService:
     def active(self) -> list[Recovery]:
         """Return the tries that have not ended."""
         return list(self._live.values())
+
+    def in_hand(self, key: WorkerKey) -> bool:
+        """Return whether a worker is being brought back, or has been and is watched closely."""
+        return any(key in (each.target.key, each.successor.key) for each in self._live.values())
 
     # -- time and events ----------------------------------------------------------------------------
 
@@ -585,10 +592,9 @@ class RecoveryService:
             "skipped": list(begun.skipped),
             "by": begun.by,
         }
-        changes.events.append(self._event(EventType.RECOVERY_INITIATED, begun.target, data))
         if checkpoint is None:
-            told = {**_failure_data(begun, begun.attempt), "reason": _from_the_start(begun, skipped)}
-            changes.events.append(self._event(EventType.RECOVERY_FAILED, begun.target, told))
+            data["reason"] = _from_the_start(begun, skipped)
+        changes.events.append(self._event(EventType.RECOVERY_INITIATED, begun.target, data))
         self._begun = [at for at in self._begun if at > now - plan.HOUR]
         self._begun.append(now)
         await self._commit(changes)
