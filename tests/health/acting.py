@@ -57,6 +57,9 @@ class Wanted:
     accepted: bool = True
     reason: str = ""
 
+    def in_hand(self, key: tuple[str, str]) -> bool:
+        return False
+
     async def request(self, target: Target, reason: str, *, by: str) -> Wanted:
         self.asked.append(target)
         return Wanted(accepted=self.accepts, reason="" if self.accepts else "3 attempts were made")
@@ -100,7 +103,7 @@ class Acting:
 
     async def restart(self) -> None:
         """Let another process take over, that knows what is on the disk and what the workers did."""
-        await self.service.stop()
+        await self.service.close()
         self._make()
         await self.stop.load()
         await self.service.load()

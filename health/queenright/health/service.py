@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from queenright.health.assessment import Signal, assess
-from queenright.health.breakers.registry import BreakerStatus
+from queenright.health.breakers.circuit import BreakerStatus
 from queenright.health.findings import Finding, HealthState
 from queenright.health.heartbeat import Heartbeat
 from queenright.health.history import HealthSnapshot, health_history

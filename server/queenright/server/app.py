@@ -20,9 +20,11 @@ from queenright.alerting.webhook import WebhookRefused, parse_webhook
 from queenright.health import event_log
 from queenright.health.tickets import TicketClosed, TicketUnknown, WrongStatus
 from queenright.runtime.events import ALERT_CLASS
+from queenright.server.health_api import add_health_api
+from queenright.server.health_api import add_health_api
 from queenright.server.problems import add_problems
 from queenright.server.service import Service
-from queenright.server.view import agent_row, event_line, notification_row, status, ticket_row
+from queenright.server.view import event_line, notification_row, status, ticket_row
 
 _PAGES = Path(__file__).parent / "pages"
 _PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
@@ -40,10 +42,7 @@ def create_app(service: Service) -> FastAPI:
         return HTMLResponse(pages.get_template(template).render(**values))
 
     add_problems(app)
-    if hasattr(service, "health"):
-        from queenright.server.health_api import add_health_api
-
-        add_health_api(app, service)
+    add_health_api(app, service)
 
     # -- pages ----------------------------------------------------------------------------------
 
@@ -108,20 +107,6 @@ def create_app(service: Service) -> FastAPI:
     async def api_status() -> dict[str, Any]:
         """Everything the status page shows."""
         return status(service)
-
-    @app.get("/api/agents")
-    async def api_agents() -> dict[str, Any]:
-        """The workers that are known, with state and vital signs."""
-        now = service.clock()
-        return {"agents": [agent_row(health, now) for health in service.workers()], "next": None}
-
-    @app.get("/api/agents/{agent_id}/health")
-    async def api_health(agent_id: str) -> dict[str, Any]:
-        """One worker's health."""
-        health = service.monitor.get(agent_id)
-        if health is None:
-            raise HTTPException(404, f"no worker {agent_id!r} is known")
-        return agent_row(health, service.clock())
 
     @app.get("/api/tickets")
     async def api_tickets(limit: int = 100) -> dict[str, Any]:

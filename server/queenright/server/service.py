@@ -28,6 +28,7 @@ from queenright.alerting.recorder import Recorder
 from queenright.health import event_log
 from queenright.health.findings import WorkerKey
 from queenright.health.monitor import HealthMonitor, WorkerHealth
+from queenright.health.retention import Retention
 from queenright.health.store import Store, StoreError
 from queenright.health.ticket_service import TicketService
 from queenright.health.tickets import EscalationTicket
@@ -37,7 +38,9 @@ from queenright.judge import JudgeAndQueen
 from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import ALERT_CLASS, AgentEvent, Clock, EventType
+from queenright.server.acting import Acting
 from queenright.server.guards import health_guard
+from queenright.server.latest import Latest
 from queenright.server.latest_notifications import CHANGING, LatestNotifications
 from queenright.server.metrics import ServiceMetrics
 from queenright.server.settings import Settings
@@ -54,6 +57,9 @@ _RETRY_PAUSE = 1.0
 _JUMP = 5.0
 """If wall and monotonic time part by so much between two ticks, the clock jumped or the host slept."""
 
+_SWEEP_PART = 2_000
+"""Workers looked at before others have the loop: some 10 ms."""
+
 _WORKER_CHANGES = frozenset(
     {
         EventType.FINDING_OPENED,
@@ -61,7 +67,12 @@ _WORKER_CHANGES = frozenset(
         EventType.HEALTH_STATE_CHANGED,
         EventType.EXECUTION_COMPLETED,
         EventType.EXECUTION_FAILED,
+        EventType.AGENT_TERMINATED,
+        EventType.EXECUTION_STARTED,
     }
+)
+_RECOVERY_CHANGES = frozenset(
+    {EventType.RECOVERY_INITIATED, EventType.RECOVERY_COMPLETED, EventType.RECOVERY_FAILED}
 )
 
 
@@ -154,7 +165,9 @@ class Service:
         health = settings.health_monitoring
         self.store = await asyncio.to_thread(Store.open, settings.database_url)
         self.monitor = HealthMonitor(health, on_delay=lambda kind, delay: self.metrics.detected(kind, delay))
-        self.metrics = ServiceMetrics(self.registry, lambda: self.monitor.workers())
+        self.metrics = ServiceMetrics(
+            self.registry, lambda: self.monitor.workers(), breakers=lambda: self.breakers.all()
+        )
         self.bus = EventBus(
             log=self.store,
             on_drop=self.metrics.dropped,
@@ -169,12 +182,23 @@ class Service:
             publish=self.bus.publish,
             registry=self.registry,
         )
+        self.acting = Acting(
+            self.store,
+            settings,
+            monitor=self.monitor,
+            bus=self.bus,
+            ingest=self.ingest,
+            clock=self.clock,
+        )
+        self.breakers = self.acting.breakers
+        self.instructions = self.acting.instructions
         self.tickets = TicketService(
             self.store,
             settings=health,
             clock=self.clock,
             publish=self.bus.fan_out,
             on_change=self._hand_to_outbox,
+            storm=lambda: self.acting.storm.storm(self.clock()),
         )
         self.judging = JudgeAndQueen(
             bus=self.bus,
@@ -187,22 +211,37 @@ class Service:
             registry=self.registry,
             tracer=self._tracer,
             guards=health_guard(health),
+            breakers=self.breakers,
+            decide=self.acting.decide,
         )
+        self.acting.join(self.judging)
+        self.health = self.acting.health
+        self.interventions = self.acting.interventions
+        self.recoveries = Latest(lambda: self.acting.recovery.recent(20), what="recoveries")
         self.notifications = LatestNotifications(self.store)
         self.bus.subscribe(self._remember, name="status", types=ALERT_CLASS)
         self.bus.subscribe(self.notifications.changed, name="notifications", types=CHANGING)
         self.bus.subscribe(EventTracer(self._tracer, self.tickets).trace, name="traces", types=TRACED)
         self.bus.subscribe(self._worker_changed, name="tickets", types=_WORKER_CHANGES)
+        self.bus.subscribe(self.recoveries.changed, name="recoveries", types=_RECOVERY_CHANGES)
         await self._know_workers_again()
         await self.notifications.load()
+        await self.recoveries.load()
+        await self.acting.load()
         await self.judging.start()
+        self.judging.take_up(self.interventions.ledger.pending.values())
         self._tasks = [
             asyncio.create_task(self._watch(), name="deadlines"),
             asyncio.create_task(self._speak(), name="vital-signs"),
             asyncio.create_task(self._sweep(), name="sweep"),
             asyncio.create_task(self.outbox.run(), name="outbox"),
             asyncio.create_task(self.notifications.run(), name="notifications"),
+            asyncio.create_task(self.recoveries.run(), name="recoveries"),
+            asyncio.create_task(
+                Retention(self.store, health.retention, clock=self.clock).run(), name="retention"
+            ),
         ]
+        self._tasks += [asyncio.create_task(work, name=name) for name, work in self.acting.tasks().items()]
         if settings.step_logs:
             logs = StepLogs(
                 settings.step_logs,
@@ -216,6 +255,7 @@ class Service:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.acting.close()
         await self.judging.stop()
         await self._publish_said()
         await self.bus.close()
@@ -249,6 +289,8 @@ class Service:
         now = self.clock()
         for event in events:
             try:
+                if event.type is EventType.HEALTH_STATE_CHANGED:
+                    self.acting.interventions.worse(event)
                 self._said += self.monitor.apply(event, now)
             except Exception:
                 _log.exception("an event of %r could not be looked at: %s", event.agent_id, event.type)
@@ -303,16 +345,19 @@ class Service:
             now, moment = self.clock(), time.monotonic()
             if abs((now - wall) - (moment - steady)) > _JUMP or moment - steady > 30:
                 self.monitor.clock_jumped(now)
+                self.acting.clock_jumped(now)
             wall, steady = now, moment
             try:
                 self._said += self.monitor.advance(now)
                 await self._publish_said()
                 await self.tickets.settle(now)
+                await self.acting.advance(now)
             except Exception:
                 _log.exception("a deadline could not be handled; the next tick tries again")
 
     def _pause(self) -> float:
-        deadlines = [d for d in (self.monitor.next_deadline(), self.tickets.next_deadline()) if d is not None]
+        known = (self.monitor.next_deadline(), self.tickets.next_deadline(), self.acting.next_deadline())
+        deadlines = [deadline for deadline in known if deadline is not None]
         if not deadlines:
             return _LONGEST_SLEEP
         return min(max(min(deadlines) - self.clock(), 0.02), _LONGEST_SLEEP)
@@ -322,15 +367,26 @@ class Service:
         while True:
             began = time.perf_counter()
             try:
-                evaluated, said = self.monitor.sweep(self.clock())
-                self._said += said
-                await self._publish_said()
+                evaluated = await self._sweep_everybody()
                 self.metrics.swept(evaluated, time.perf_counter() - began)
+                self.acting.look_at_all()
                 self._live &= {health.key for health in self.monitor.workers()}
             except Exception:
                 _log.exception("a sweep failed")
                 self.metrics.swept(0, time.perf_counter() - began, failed=True)
             await asyncio.sleep(self.settings.health_monitoring.health_check.interval_seconds)
+
+    async def _sweep_everybody(self) -> int:
+        looked, done = 0, False
+        while not done:
+            part = self.monitor.sweep_part(self.clock(), _SWEEP_PART)
+            looked, done = looked + part.looked, part.done
+            for fault in part.faults:
+                _log.error("%s", fault)
+            self._said += part.said
+            await self._publish_said()
+            await asyncio.sleep(0)
+        return looked
 
     async def _from_step_log(self, events: Sequence[AgentEvent]) -> None:
         news = [event for event in events if self._is_news(event)]
@@ -358,6 +414,7 @@ class Service:
         health = self.monitor.get(event.agent_id, event.session_id)
         if health is not None:
             await self.tickets.observe(health)
+            await self.acting.changed(health)
 
     def _hand_to_outbox(self, connection: Connection, ticket: EscalationTicket) -> None:
         """Runs inside the ticket's transaction: the decision and its notification are one write."""

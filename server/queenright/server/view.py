@@ -167,8 +167,6 @@ def status(service: Service) -> dict[str, Any]:
 
 
 def _acting(service: Service, now: float) -> dict[str, Any]:
-    if not hasattr(service, "interventions"):
-        return {}
     ledger = service.interventions.ledger
     return acting(
         stop=service.health.emergency_stopped,

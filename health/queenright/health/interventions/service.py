@@ -58,6 +58,10 @@ class Recovers(Protocol):
         """Plan a recovery; the result says by ``accepted`` and ``reason`` whether there will be one."""
         ...
 
+    def in_hand(self, key: WorkerKey) -> bool:
+        """Return whether a worker is being brought back, or has been and is watched closely."""
+        ...
+
 
 class AgentUnknown(QueenrightError):
     """Raised when a worker is asked for that is not known."""
@@ -144,6 +148,7 @@ class InterventionService:
         self._due: dict[WorkerKey, float] = {}
         self._locks: dict[WorkerKey, asyncio.Lock] = {}
         self._running: set[asyncio.Task[Any]] = set()
+        self._quiet_until = 0.0
 
     # -- life ---------------------------------------------------------------------------------------
 
@@ -177,7 +182,7 @@ class InterventionService:
             return ladder
         return ladder.model_copy(update={"level": Level.TERMINATED})
 
-    async def stop(self) -> None:
+    async def close(self) -> None:
         """End what is being done; what it was is written down, and gone on with after the next start."""
         for task in self._running:
             task.cancel()
@@ -195,14 +200,18 @@ class InterventionService:
 
     def consider(self, worker: WorkerHealth) -> None:
         """See, because a worker changed, when its next rung is due. Quick, no I/O."""
-        if not self._settings.intervention.enabled and worker.key not in self.ledger.ladders:
-            return
         known = self.ledger.ladders.get(worker.key)
+        if known is None and not self._settings.intervention.enabled:
+            return
         step = next_step(known, Standing.of(worker, self._settings), self._settings)
         if _came_down(known, step.ladder):
             self._look_at(worker.key, self._clock())
         elif step.action is not None and self._settings.intervention.enabled:
-            self._look_at(worker.key, step.at)
+            self._look_at(worker.key, max(step.at, self._quiet_until))
+
+    def hold_until(self, at: float) -> None:
+        """Do nothing by itself before ``at``, in seconds since the epoch."""
+        self._quiet_until = at
 
     def next_deadline(self) -> float | None:
         """Return when ``advance`` has something to do; None if nothing is due, whatever the time."""
@@ -251,8 +260,10 @@ class InterventionService:
             await self._drop_question(overdue, known)
         if step.ladder is None or step.action is None or not self._settings.intervention.enabled:
             return
-        if step.at > now:
-            self._look_at(key, step.at)
+        if self._recovery.in_hand(key):
+            return  # what it needs, its recovery sees to
+        if max(step.at, self._quiet_until) > now:
+            self._look_at(key, max(step.at, self._quiet_until))
         elif self._stop.reason is None:
             # While the emergency stop is on nothing is due; its release looks at everybody again.
             free = self._budget.free_at(now)
@@ -617,6 +628,25 @@ class InterventionService:
             return await self._actions.terminate(
                 given, by=by, reason=reason, ladder=None, after=None, escalation=question
             )
+
+    async def take_down(self, target: Target, reason: str, *, by: str) -> Intervention:
+        """
+        Stop a worker that is to be started again, past the same guard as every other termination.
+
+        Raises:
+            ActionRefused: It must not be, or nothing says that it has stopped.
+            StoreError: It could not be written down.
+        """
+        async with self._lock(target.key):
+            given = permit(
+                ActionKind.TERMINATE, target, self._monitor.get(*target.key), stopped=self._stop.reason
+            )
+            done = await self._actions.terminate(given, by=by, reason=reason, ladder=None, after=None)
+        if done.outcome is not Outcome.DONE:
+            raise ActionRefused(
+                ActionKind.RECOVER, target.agent_id, f"it may be at work still: {done.detail}"
+            )
+        return done
 
     async def emergency_stop(self, on: bool, *, by: str, reason: str) -> None:
         """Freeze all acting, or release it: then every wait begins anew, so that nothing is due at once."""

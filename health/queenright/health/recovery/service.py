@@ -10,46 +10,34 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from random import Random
-from typing import Any, Final, TypeVar
-
-from sqlalchemy import Connection
+from typing import Final
 
 from queenright.health.database import StoreError
-from queenright.health.event_log import append_events
-from queenright.health.findings import WorkerKey
 from queenright.health.interventions.permit import ActionRefused
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.monitor import HealthMonitor, WorkerHealth
-from queenright.health.recovery import plan, table
+from queenright.health.recovery import plan
 from queenright.health.recovery.attempt import Recovery, RecoveryResult, RecoveryState, RecoveryStatus
+from queenright.health.recovery.ledger import Changes, Ledger
 from queenright.health.recovery.plan import Exhausted
-from queenright.health.recovery.respawner import CheckpointRef, Respawned, Respawner, RespawnRefused
+from queenright.health.recovery.respawner import CheckpointRef, Respawned, Respawner
+from queenright.health.recovery.starter import NOBODY, Dropped, NotStarted, Outcome, PutOff, Starter
 from queenright.health.settings import HealthSettings
 from queenright.health.store import Store
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.identity import new_id
 from queenright.instrumentation.redaction import redact
-from queenright.runtime.breakers import BreakerKind, Breakers, CallRefused, Permit
-from queenright.runtime.deadline import Sleep, within
-from queenright.runtime.events import AgentEvent, Clock, EventType
+from queenright.runtime.breakers import Breakers
+from queenright.runtime.deadline import Sleep
+from queenright.runtime.events import Clock, EventType
 
 __all__ = ["Recovery", "RecoveryResult", "RecoveryService", "RecoveryStatus", "TaskUnknown"]
 
-T = TypeVar("T")
-
-START_SECONDS: Final = 60.0
-"""So long a worker may take to be looked up or started."""
-
-_LOOKED_BACK: Final = 5_000
-"""Rows that are read at start to know what was begun within the hour."""
-
 _STORE_SECONDS: Final = 5.0
-
-_NOBODY: Final = (
-    "nobody here can start its worker again; start it where it ran, or give the service a respawner for it"
-)
+"""A store that refuses is asked again after so long."""
 
 _log = logging.getLogger(__name__)
 
@@ -63,25 +51,6 @@ class TaskUnknown(QueenrightError):
             "queenright list shows both"
         )
         self.task_id = task_id
-
-
-class _Changes:
-    """What one transaction does: rows with whether they are new, in order, and events."""
-
-    def __init__(self) -> None:
-        self.rows: list[tuple[bool, Recovery]] = []
-        self.events: list[AgentEvent] = []
-
-    def new(self, recovery: Recovery) -> None:
-        self.rows.append((True, recovery))
-
-    def set(self, recovery: Recovery) -> None:
-        self.rows.append((False, recovery))
-
-    def write(self, conn: Connection) -> None:
-        for is_new, recovery in self.rows:
-            (table.insert_recovery if is_new else table.update_recovery)(conn, recovery)
-        append_events(conn, self.events)
 
 
 class RecoveryService:
@@ -122,26 +91,23 @@ class RecoveryService:
         tell_human: Callable[[Target, str], Awaitable[object]] | None = None,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        self._store = store
+        self._ledger = Ledger(store, clock=clock, ids=ids, publish=publish)
         self._limits = settings.recovery
         self._monitor = monitor
-        self._respawners = respawners
-        self._breakers = breakers
+        self._starter = Starter(
+            monitor=monitor,
+            respawners=respawners,
+            breakers=breakers,
+            stop=stop,
+            tell_human=tell_human,
+            sleep=sleep,
+        )
         self._clock = clock
         self._ids = ids
         self._random = random or Random()
-        self._publish = publish
         self._held = held
-        self._stop = stop
-        self._tell_human = tell_human
-        self._sleep = sleep
-        self._live: dict[str, Recovery] = {}
-        """By task: the try that has not ended."""
-        self._begun: list[float] = []
-        """When tries of the last hour were begun."""
         self._deciding = asyncio.Lock()
         self._starting: dict[str, asyncio.Task[None]] = {}
-        self._committing: set[asyncio.Task[Any]] = set()
 
     # -- life ---------------------------------------------------------------------------------------
 
@@ -152,24 +118,21 @@ class RecoveryService:
         A try whose worker was being started is not made again: if the worker is there it is watched, else
         the try has failed.
         """
-        rows, newest = await self._store.read(
-            lambda conn: (table.under_way(conn), table.newest(conn, _LOOKED_BACK))
-        )
-        self._begun = [each.started_at for each in newest if each.started_at is not None]
-        self._live = {each.task_id: each for each in rows}
+        rows = await self._ledger.load()
         now = self._clock()
         async with self._deciding:
             for recovery in rows:
                 if recovery.state is RecoveryState.STARTING:
                     await self._look_again(recovery, now)
-        return list(self._live.values())
+        return list(self._ledger.live.values())
 
     async def close(self) -> None:
         """Leave off; a worker that was being started is looked for at the next start."""
         tasks = list(self._starting.values())
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, *self._committing, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._ledger.close()
 
     async def settled(self) -> None:
         """Wait until no worker is being started any more."""
@@ -206,12 +169,12 @@ class RecoveryService:
         task_id = task_id or self._task_of(target)
         async with self._deciding:
             now = self._clock()
-            live = self._live.get(task_id)
+            live = self._ledger.live.get(task_id)
             if live is not None:
                 if not _has_failed(live, target):
                     return _accepted(live, "it is under way")
                 return await self._failed(live, reason, now)
-            past = await self._store.read(lambda conn: table.of_task(conn, task_id))
+            past = await self._ledger.of_task(task_id)
             recovery = Recovery(
                 recovery_id=self._ids(),
                 task_id=task_id,
@@ -227,9 +190,9 @@ class RecoveryService:
             )
             if why := plan.not_needed(recovery, self._monitor.get(*target.key)):
                 return RecoveryResult(accepted=False, recovery_id="", attempt=0, not_before=None, reason=why)
-            changes = _Changes()
+            changes = Changes()
             result = self._plan(changes, recovery, past, not_before or now, reviewed=reviewed)
-            await self._commit(changes)
+            await self._ledger.commit(changes)
             return result
 
     async def request_task(
@@ -247,7 +210,7 @@ class RecoveryService:
         if held := self._held():
             raise ActionRefused(ActionKind.RECOVER, target.agent_id, held)
         worker = self._monitor.get(*target.key)
-        live = self._live.get(task_id)
+        live = self._ledger.live.get(task_id)
         settled = live is None or live.state is RecoveryState.WATCHING
         if settled and worker is not None and not worker.vitals.ended:
             raise ActionRefused(
@@ -262,32 +225,32 @@ class RecoveryService:
         Raises:
             TaskUnknown: No worker is, or was, about it.
         """
-        history = await self._store.read(lambda conn: table.of_task(conn, task_id))
+        history = await self._ledger.of_task(task_id)
         if not history:
             await self._target_of(task_id)
         begun = sum(each.started_at is not None for each in history)
-        this_hour = sum(at > self._clock() - plan.HOUR for at in self._begun)
+        this_hour = sum(at > self._clock() - plan.HOUR for at in self._ledger.begun)
         return RecoveryStatus(
             task_id=task_id,
             attempts=begun,
             attempts_left=max(0, self._limits.max_attempts_per_task - begun),
             left_this_hour=max(0, self._limits.max_attempts_per_hour - this_hour),
-            active=self._live.get(task_id),
+            active=self._ledger.live.get(task_id),
             held=self._held(),
             history=tuple(history),
         )
 
     async def recent(self, limit: int = 100) -> list[Recovery]:
         """Return the newest tries of all tasks, newest first."""
-        return await self._store.read(lambda conn: table.newest(conn, limit))
+        return await self._ledger.newest(limit)
 
     def active(self) -> list[Recovery]:
         """Return the tries that have not ended."""
-        return list(self._live.values())
+        return list(self._ledger.live.values())
 
     def in_hand(self, key: WorkerKey) -> bool:
         """Return whether a worker is being brought back, or has been and is watched closely."""
-        return any(key in (each.target.key, each.successor.key) for each in self._live.values())
+        return any(key in (each.target.key, each.successor.key) for each in self._ledger.live.values())
 
     # -- time and events ----------------------------------------------------------------------------
 
@@ -296,7 +259,7 @@ class RecoveryService:
         held = self._held() is not None
         moments = [
             each.watch_until if each.state is RecoveryState.WATCHING else each.not_before
-            for each in self._live.values()
+            for each in self._ledger.live.values()
             if each.state is RecoveryState.WATCHING
             or (each.state is RecoveryState.WAITING and not held and each.task_id not in self._starting)
         ]
@@ -313,7 +276,7 @@ class RecoveryService:
         """
         held = self._held()
         async with self._deciding:
-            for recovery in list(self._live.values()):
+            for recovery in list(self._ledger.live.values()):
                 if recovery.task_id in self._starting:
                     continue
                 if recovery.state is RecoveryState.WATCHING:
@@ -330,10 +293,10 @@ class RecoveryService:
         Raises:
             StoreError: It could not be written down; ``advance`` looks again.
         """
-        if not any(self._concerns(each, worker) for each in self._live.values()):
+        if not any(self._concerns(each, worker) for each in self._ledger.live.values()):
             return
         async with self._deciding:
-            for recovery in list(self._live.values()):
+            for recovery in list(self._ledger.live.values()):
                 if self._concerns(recovery, worker):
                     await self._watch(recovery, worker, self._clock())
 
@@ -345,7 +308,7 @@ class RecoveryService:
 
     def _plan(
         self,
-        changes: _Changes,
+        changes: Changes,
         recovery: Recovery,
         past: Sequence[Recovery],
         earliest: float,
@@ -354,17 +317,16 @@ class RecoveryService:
     ) -> RecoveryResult:
         """Let a try wait for its time, or say that there will be none."""
         now = recovery.created_at
-        waiting = [e.not_before for e in self._live.values() if e.state is RecoveryState.WAITING]
         planned = plan.next_attempt(
             past,
-            [*self._begun, *waiting],
+            [*self._ledger.begun, *self._ledger.waiting()],
             now=now,
             limits=self._limits,
             dice=self._random.random(),
             reviewed=reviewed,
         )
-        if isinstance(planned, plan.Allowed) and self._respawner(recovery.target) is None:
-            planned = Exhausted(_NOBODY)
+        if isinstance(planned, plan.Allowed) and self._starter.respawner(recovery.target) is None:
+            planned = Exhausted(NOBODY)
         if isinstance(planned, Exhausted):
             return self._give_up(changes, recovery, past, planned.reason)
         recovery = recovery.model_copy(
@@ -374,7 +336,7 @@ class RecoveryService:
         return _accepted(recovery, "it waits for its time")
 
     def _give_up(
-        self, changes: _Changes, recovery: Recovery, past: Sequence[Recovery], why: str
+        self, changes: Changes, recovery: Recovery, past: Sequence[Recovery], why: str
     ) -> RecoveryResult:
         last = past[0] if past else None
         told = last is not None and last.exhausted and recovery.target in (last.target, last.successor)
@@ -388,7 +350,7 @@ class RecoveryService:
                 }
             )
             changes.new(last)
-            changes.events.append(self._failure(last, past))
+            changes.events.append(self._ledger.failure(last, past))
         return RecoveryResult(
             accepted=False, recovery_id=last.recovery_id, attempt=0, not_before=None, reason=why
         )
@@ -404,9 +366,9 @@ class RecoveryService:
             await self._end(recovery, state, seen.reason, now)
 
     async def _end(self, recovery: Recovery, state: RecoveryState, outcome: str, now: float) -> None:
-        changes = _Changes()
+        changes = Changes()
         changes.set(recovery.model_copy(update={"state": state, "outcome": outcome, "ended_at": now}))
-        await self._commit(changes)
+        await self._ledger.commit(changes)
 
     async def _failed(
         self, recovery: Recovery, outcome: str, now: float, *, final: bool = False
@@ -415,7 +377,7 @@ class RecoveryService:
         failed = recovery.model_copy(
             update={"state": RecoveryState.FAILED, "outcome": redact(outcome, 1_000), "ended_at": now}
         )
-        past = await self._store.read(lambda conn: table.of_task(conn, recovery.task_id))
+        past = await self._ledger.of_task(recovery.task_id)
         past = [failed, *(each for each in past if each.recovery_id != failed.recovery_id)]
         successor = failed.successor
         following = Recovery(
@@ -431,13 +393,13 @@ class RecoveryService:
             created_at=now,
             not_before=now,
         )
-        changes = _Changes()
+        changes = Changes()
         result: RecoveryResult | None = None
         why = failed.outcome
         if not final and not self._limits.automatic:
             final, why = True, f"{failed.outcome}; recovery.automatic is off"
         if not final:
-            later = _Changes()
+            later = Changes()
             result = self._plan(later, following, past, now)
             if result.accepted:
                 changes.rows = later.rows
@@ -449,8 +411,8 @@ class RecoveryService:
                 accepted=False, recovery_id=failed.recovery_id, attempt=0, not_before=None, reason=why
             )
         changes.rows.insert(0, (False, failed))
-        changes.events.append(self._failure(failed, past))
-        await self._commit(changes)
+        changes.events.append(self._ledger.failure(failed, past))
+        await self._ledger.commit(changes)
         return result
 
     async def _look_again(self, recovery: Recovery, now: float) -> None:
@@ -477,7 +439,7 @@ class RecoveryService:
                 "new_incarnation_id": there.incarnation_id,
             }
         )
-        changes = _Changes()
+        changes = Changes()
         changes.set(back)
         data = {
             "recovery_id": back.recovery_id,
@@ -487,8 +449,8 @@ class RecoveryService:
             "new_incarnation_id": there.incarnation_id,
             "attempt": back.attempt,
         }
-        changes.events.append(self._event(EventType.RECOVERY_COMPLETED, back.target, data))
-        await self._commit(changes)
+        changes.events.append(self._ledger.event(EventType.RECOVERY_COMPLETED, back.target, data))
+        await self._ledger.commit(changes)
 
     # -- starting a worker --------------------------------------------------------------------------
 
@@ -499,75 +461,40 @@ class RecoveryService:
 
     async def _try(self, recovery: Recovery) -> None:
         try:
-            await self._bring_back(recovery)
+            if plan.hour_is_full(self._ledger.begun, now=self._clock(), limits=self._limits):
+                most = self._limits.max_attempts_per_hour
+                outcome: Outcome = NotStarted(f"{most} recoveries were begun within the hour", final=True)
+            else:
+                outcome = await self._starter.bring_back(recovery, partial(self._begins, recovery))
+            async with self._deciding:
+                # As it is by now: begun, it may be. Nobody else ends what is being started.
+                await self._conclude(self._ledger.live[recovery.task_id], outcome)
         except StoreError as error:
             _log.error("recovery of task %s waits for its store: %s", recovery.task_id, error)
-            live = self._live.get(recovery.task_id)
+            live = self._ledger.live.get(recovery.task_id)
             if live is not None and live.state is RecoveryState.WAITING:
                 later = self._clock() + _STORE_SECONDS
-                self._live[recovery.task_id] = live.model_copy(update={"not_before": later})
+                self._ledger.live[recovery.task_id] = live.model_copy(update={"not_before": later})
         except Exception:
             _log.exception("recovery of task %s broke", recovery.task_id)
 
-    async def _bring_back(self, recovery: Recovery) -> None:
-        now, target = self._clock(), recovery.target
-        needless = plan.not_needed(recovery, self._monitor.get(*target.key))
-        if needless is not None:
-            reason = needless
-            await self._decide(lambda live: self._end(live, RecoveryState.DROPPED, reason, now), recovery)
-            return
-        respawner = self._respawner(target)
-        if respawner is None:
-            await self._decide(lambda live: self._failed(live, _NOBODY, now, final=True), recovery)
-            return
-        if plan.hour_is_full(self._begun, now=now, limits=self._limits):
-            why = f"{self._limits.max_attempts_per_hour} recoveries were begun within the hour"
-            await self._decide(lambda live: self._failed(live, why, now, final=True), recovery)
-            return
-        try:
-            permit = self._admitted(target)
-        except CallRefused as refusal:
-            later = recovery.model_copy(update={"not_before": now + max(1.0, refusal.retry_in)})
-            changes = _Changes()
-            changes.set(later)
-            await self._decide(lambda _: self._commit(changes), recovery)
-            return
-        try:
-            there = await self._respawn(recovery, respawner)
-        except (StoreError, asyncio.CancelledError):
-            if permit is not None:
-                permit.given_back()
-            raise
-        except Exception as error:
-            if permit is not None:
-                permit.failed(error)
-            if not isinstance(error, QueenrightError | TimeoutError | OSError):
-                _log.exception("the worker of task %s could not be started", recovery.task_id)
-            await self._refused(recovery, error)
-        else:
-            if permit is not None:
-                permit.succeeded()
-            await self._decide(lambda live: self._is_back(live, there, self._clock()), recovery)
-
-    async def _respawn(self, recovery: Recovery, respawner: Respawner) -> Respawned:
-        """Take up the work from its newest valid checkpoint."""
-        target = recovery.target
-        worker = self._monitor.get(*target.key)
-        if recovery.attempt > 1 and self._stop is not None and worker is not None and not worker.vitals.ended:
-            await self._stop(target, recovery.reason)
-        chain = await within(START_SECONDS, _awaited(respawner.chain(target)), self._sleep)
-        checkpoint, skipped = plan.choose(chain)
-        await self._decide(lambda live: self._begins(live, checkpoint, skipped), recovery)
-        if checkpoint is None and self._tell_human is not None:
-            await self._tell_human(target, _from_the_start(recovery, skipped))
-        work = respawner.respawn(
-            target,
-            checkpoint,
-            task_id=recovery.task_id,
-            attempt=recovery.attempt,
-            note=plan.note(recovery, checkpoint),
-        )
-        return await within(START_SECONDS, _awaited(work), self._sleep)
+    async def _conclude(self, recovery: Recovery, outcome: Outcome) -> None:
+        now = self._clock()
+        match outcome:
+            case Respawned():
+                await self._is_back(recovery, outcome, now)
+            case Dropped(reason):
+                await self._end(recovery, RecoveryState.DROPPED, reason, now)
+            case PutOff(seconds):
+                changes = Changes()
+                changes.set(recovery.model_copy(update={"not_before": now + seconds}))
+                await self._ledger.commit(changes)
+            case NotStarted(reason, final):
+                if recovery.started_at is None and not final:
+                    # It did not get so far, and counts all the same.
+                    recovery = recovery.model_copy(update={"started_at": now})
+                    self._ledger.begins(now)
+                await self._failed(recovery, reason, now, final=final)
 
     async def _begins(
         self, recovery: Recovery, checkpoint: CheckpointRef | None, skipped: Sequence[CheckpointRef]
@@ -582,7 +509,7 @@ class RecoveryService:
                 "skipped": tuple(link.checkpoint_id for link in skipped),
             }
         )
-        changes = _Changes()
+        changes = Changes()
         changes.set(begun)
         data = {
             "recovery_id": begun.recovery_id,
@@ -593,47 +520,16 @@ class RecoveryService:
             "by": begun.by,
         }
         if checkpoint is None:
-            data["reason"] = _from_the_start(begun, skipped)
-        changes.events.append(self._event(EventType.RECOVERY_INITIATED, begun.target, data))
-        self._begun = [at for at in self._begun if at > now - plan.HOUR]
-        self._begun.append(now)
-        await self._commit(changes)
-
-    async def _refused(self, recovery: Recovery, error: Exception) -> None:
-        now = self._clock()
-        if isinstance(error, RespawnRefused) and error.over:
-            await self._decide(lambda live: self._end(live, RecoveryState.DROPPED, str(error), now), recovery)
-            return
-        final = isinstance(error, RespawnRefused) and error.final
-
-        async def failed(live: Recovery) -> None:
-            if live.started_at is None:  # it did not get so far, and counts all the same
-                live = live.model_copy(update={"started_at": now})
-                self._begun.append(now)
-            await self._failed(live, redact(str(error)) or type(error).__name__, now, final=final)
-
-        await self._decide(failed, recovery)
-
-    async def _decide(self, what: Callable[[Recovery], Awaitable[object]], recovery: Recovery) -> None:
-        """Do ``what`` to a try as it is by now, if it is still the one under way."""
+            data["reason"] = plan.from_the_start(begun, skipped)
+        changes.events.append(self._ledger.event(EventType.RECOVERY_INITIATED, begun.target, data))
+        self._ledger.begins(now)
         async with self._deciding:
-            live = self._live.get(recovery.task_id)
-            assert live is not None  # who is being started is ended by nobody else
-            assert live.recovery_id == recovery.recovery_id
-            await what(live)
-
-    def _admitted(self, target: Target) -> Permit | None:
-        if self._breakers is None:
-            return None
-        return self._breakers.get(BreakerKind.RECOVERY, target.agent_id).admit()
+            await self._ledger.commit(changes)
 
     # -- inside -------------------------------------------------------------------------------------
 
-    def _respawner(self, target: Target) -> Respawner | None:
-        return next((each for each in self._respawners if each.reaches(target)), None)
-
     def _task_of(self, target: Target) -> str:
-        for recovery in self._live.values():
+        for recovery in self._ledger.live.values():
             if recovery.successor.key == target.key:
                 return recovery.task_id
         worker = self._monitor.get(*target.key)
@@ -645,52 +541,10 @@ class RecoveryService:
         known = [each for each in self._monitor.workers() if self._task_of(Target.of(each.vitals)) == task_id]
         if known:
             return Target.of(max(known, key=lambda each: each.vitals.last_event).vitals)
-        past = await self._store.read(lambda conn: table.of_task(conn, task_id))
+        past = await self._ledger.of_task(task_id)
         if not past:
             raise TaskUnknown(task_id)
         return past[0].successor if past[0].new_incarnation_id else past[0].target
-
-    def _failure(self, failed: Recovery, past: Sequence[Recovery]) -> AgentEvent:
-        attempts = sum(each.started_at is not None for each in past)
-        about = failed.successor if failed.new_incarnation_id else failed.target
-        return self._event(EventType.RECOVERY_FAILED, about, _failure_data(failed, attempts))
-
-    def _event(self, type_: EventType, about: Target, data: dict[str, Any]) -> AgentEvent:
-        return AgentEvent(
-            id=self._ids(),
-            type=type_,
-            time=self._clock(),
-            agent_id=about.agent_id,
-            session_id=about.session_id,
-            incarnation_id=about.incarnation_id,
-            data=data,
-        )
-
-    async def _commit(self, changes: _Changes) -> None:
-        """Write down what changed with its events; then remember it, and tell."""
-        if not changes.rows:
-            return
-
-        async def commit() -> None:
-            await self._store.transact(changes.write)
-            for _, recovery in changes.rows:
-                if recovery.under_way:
-                    self._live[recovery.task_id] = recovery
-                else:
-                    live = self._live.get(recovery.task_id)
-                    if live is not None and live.recovery_id == recovery.recovery_id:
-                        del self._live[recovery.task_id]
-            if changes.events:
-                self._publish(*changes.events)
-
-        # Whoever is cancelled half-way must not leave untold what was committed.
-        await asyncio.shield(self._own(commit()))
-
-    def _own(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._committing.add(task)
-        task.add_done_callback(self._committing.discard)
-        return task
 
 
 def _has_failed(live: Recovery, target: Target) -> bool:
@@ -708,22 +562,3 @@ def _accepted(recovery: Recovery, reason: str) -> RecoveryResult:
         not_before=recovery.not_before,
         reason=reason,
     )
-
-
-def _failure_data(recovery: Recovery, attempts: int) -> dict[str, Any]:
-    return {
-        "recovery_id": recovery.recovery_id,
-        "task_id": recovery.task_id,
-        "reason": recovery.outcome,
-        "attempts": attempts,
-        "exhausted": recovery.exhausted,
-    }
-
-
-def _from_the_start(recovery: Recovery, skipped: Sequence[CheckpointRef]) -> str:
-    broken = f": {', '.join(link.checkpoint_id for link in skipped)} cannot be believed" if skipped else ""
-    return f"task {recovery.task_id!r} has no valid checkpoint{broken}; it begins again from the start"
-
-
-async def _awaited(work: Awaitable[T]) -> T:
-    return await work

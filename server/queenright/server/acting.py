@@ -1,0 +1,179 @@
+"""Acting on workers, wired together: breakers, instructions, interventions, recovery."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Final
+
+from queenright.health.audit_key import AuditKey
+from queenright.health.breakers.store import BreakerStore
+from queenright.health.findings import HealthState
+from queenright.health.interventions.instructions import Instructions
+from queenright.health.interventions.runtime_control import RuntimeControl
+from queenright.health.interventions.service import InterventionService
+from queenright.health.interventions.storm import StormWatch
+from queenright.health.interventions.switch import EmergencyStop
+from queenright.health.monitor import HealthMonitor, WorkerHealth
+from queenright.health.recovery.runtime_respawner import RuntimeRespawner
+from queenright.health.recovery.service import RecoveryService
+from queenright.health.service import HealthMonitoringService
+from queenright.health.store import Store
+from queenright.instrumentation.identity import new_id
+from queenright.judge import JudgeAndQueen
+from queenright.runtime.bus import EventBus
+from queenright.runtime.events import AgentEvent, Clock
+from queenright.server.orchestrator_webhook import OrchestratorWebhook
+from queenright.server.settings import Settings
+
+QUIET_SECONDS: Final = 120.0
+"""So long after a start, or a jump of the clock, nothing is done to anybody: workers have yet to be heard."""
+
+_EXPIRE_SECONDS: Final = 30.0
+
+
+class Acting:
+    """
+    Everything that does something to workers.
+
+    ``begin`` comes before judge and queen exist, who are given ``breakers`` and ``decide``; ``join`` after.
+
+    Args:
+        store: Where it is all kept.
+        settings: All settings.
+        monitor: Knows the workers.
+        bus: Carries the events.
+        ingest: Takes in events as from a worker; durable on return.
+        clock: Seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        *,
+        monitor: HealthMonitor,
+        bus: EventBus,
+        ingest: Callable[[Sequence[AgentEvent]], Awaitable[None]],
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._settings = settings.health_monitoring
+        self._api = str(settings.alerting.console_url)
+        self._monitor = monitor
+        self._bus = bus
+        self._ingest = ingest
+        self._clock = clock
+        publish = bus.fan_out
+        self._key = AuditKey.load_or_create(settings.storage)
+        self._breakers = BreakerStore(
+            store, settings=self._settings.circuit_breaker, clock=clock, publish=publish
+        )
+        self.breakers = self._breakers.registry
+        self.instructions = Instructions(store, clock=clock)
+        self.stop_switch = EmergencyStop(store, clock=clock, publish=publish)
+        self.storm = StormWatch(self._settings.intervention.storm, ids=new_id)
+        self._webhook = self._orchestrator()
+
+    def join(self, judging: JudgeAndQueen) -> None:
+        """Wire what needs the runtime that judge and queen are on."""
+        publish = self._bus.fan_out
+        self.recovery = RecoveryService(
+            self._store,
+            settings=self._settings,
+            monitor=self._monitor,
+            respawners=[RuntimeRespawner(judging.runtime)],
+            breakers=self.breakers,
+            clock=self._clock,
+            publish=publish,
+            held=lambda: self.stop_switch.reason,
+            stop=lambda target, reason: self.interventions.take_down(target, reason, by="recovery"),
+        )
+        self.interventions = InterventionService(
+            self._store,
+            settings=self._settings,
+            monitor=self._monitor,
+            controls=[RuntimeControl(judging.runtime), self.instructions],
+            recovery=self.recovery,
+            stop=self.stop_switch,
+            storm=self.storm,
+            clock=self._clock,
+            publish=publish,
+            sign=self._key.sign,
+            orchestrator=self._webhook.ask if self._webhook is not None else None,
+        )
+        self.health = HealthMonitoringService(
+            self._store,
+            monitor=self._monitor,
+            interventions=self.interventions,
+            recovery=self.recovery,
+            breakers=self.breakers,
+            stop=self.stop_switch,
+            ingest=self._ingest,
+            clock=self._clock,
+        )
+
+    def _orchestrator(self) -> OrchestratorWebhook | None:
+        escalation = self._settings.intervention.escalation
+        if escalation.orchestrator != "webhook" or escalation.webhook_url is None:
+            return None
+        return OrchestratorWebhook(escalation.webhook_url, api=self._api)
+
+    async def decide(self, escalation_id: str, decision: Any, **said: Any) -> object:
+        """Carry out what the queen decides on an escalation."""
+        return await self.interventions.decide(escalation_id, decision, **said)
+
+    # -- life ---------------------------------------------------------------------------------------
+
+    async def load(self) -> None:
+        """Know again how everything stood; the monitor knows its workers by now."""
+        await self._breakers.load()
+        await self.instructions.load()
+        await self.stop_switch.load()
+        self.interventions.hold_until(self._clock() + QUIET_SECONDS)
+        await self.recovery.load()
+        await self.interventions.load()
+
+    def tasks(self) -> dict[str, Coroutine[Any, Any, None]]:
+        """Return what runs for as long as the service does, by name."""
+        return {"breakers": self._breakers.run(), "instructions": self._expire()}
+
+    async def close(self) -> None:
+        """Leave off; what was begun is gone on with after the next start."""
+        await self.interventions.close()
+        await self.recovery.close()
+        await self._breakers.close()
+        if self._webhook is not None:
+            await self._webhook.close()
+
+    async def _expire(self) -> None:
+        while True:
+            await asyncio.sleep(_EXPIRE_SECONDS)
+            await self.instructions.expire(self._clock())
+
+    # -- time and events ----------------------------------------------------------------------------
+
+    def next_deadline(self) -> float | None:
+        """Return when ``advance`` has something to do; None if time alone brings nothing."""
+        deadlines = (self.interventions.next_deadline(), self.recovery.next_deadline())
+        return min((at for at in deadlines if at is not None), default=None)
+
+    async def advance(self, now: float) -> None:
+        """Begin what is due; does not wait until it is done."""
+        await self.recovery.advance(now)
+        await self.interventions.advance(now)
+
+    def clock_jumped(self, now: float) -> None:
+        """Let some time pass before anything is done: ages mean nothing now."""
+        self.interventions.hold_until(now + QUIET_SECONDS)
+
+    def look_at_all(self) -> None:
+        """Look at everybody who is in trouble, a safety net below what changes say."""
+        for worker in self._monitor.workers():
+            if worker.state.rank >= HealthState.STUCK.rank:
+                self.interventions.consider(worker)
+
+    async def changed(self, worker: WorkerHealth) -> None:
+        """Let a worker that changed act on its recovery and its ladder."""
+        await self.recovery.observe(worker)
+        self.interventions.consider(worker)
