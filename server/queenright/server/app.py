@@ -21,7 +21,6 @@ from queenright.health import event_log
 from queenright.health.tickets import TicketClosed, TicketUnknown, WrongStatus
 from queenright.runtime.events import ALERT_CLASS
 from queenright.server.health_api import add_health_api
-from queenright.server.health_api import add_health_api
 from queenright.server.problems import add_problems
 from queenright.server.service import Service
 from queenright.server.view import event_line, notification_row, status, ticket_row
