@@ -48,9 +48,7 @@ LIFE = [
     event(47, EventType.STEP_COMPLETED),
     became(20, "degraded", "stuck"),
     event(19, EventType.ESCALATION_TRIGGERED, reason="it is silent"),
-    event(
-        18.5, EventType.CIRCUIT_BREAKER_STATE_CHANGED, session_id="", to="open", reason="3 failures"
-    ),
+    event(18.5, EventType.CIRCUIT_BREAKER_STATE_CHANGED, session_id="", to="open", reason="3 failures"),
     event(18, EventType.AGENT_TERMINATED, reason="no answer"),
     became(18, "stuck", "terminated"),
     event(17, EventType.RECOVERY_INITIATED, session_id="s2", attempt=1),
@@ -134,7 +132,9 @@ async def test_the_log_is_searched_by_worker_and_session_with_an_index(tmp_path:
             for row in conn.exec_driver_sql(f"EXPLAIN QUERY PLAN {sql}", parameters)
         }
 
-    for column, value in (("agent_id", "bee"), ("session_id", "s1")):
-        found = await store.read(lambda conn, c=column, v=value: plans(conn, **{c: v}))  # type: ignore[misc]
-        assert found == {f"SEARCH events USING INDEX ix_events_{column}_type ({column}=? AND type=?)"}
+    by_agent = await store.read(lambda conn: plans(conn, agent_id="bee"))
+    by_session = await store.read(lambda conn: plans(conn, session_id="s1", agent_id="bee"))
+
+    assert by_agent == {"SEARCH events USING INDEX ix_events_agent_id_type (agent_id=? AND type=?)"}
+    assert by_session == {"SEARCH events USING INDEX ix_events_session_id (session_id=?)"}
     await store.close()

@@ -24,8 +24,6 @@ __all__ = ["Verification", "append_events", "event_of", "read_events", "read_his
 
 _HASHED: Final = tuple(column for column in EVENTS.columns if column.name != "hash")
 _NAMES: Final = tuple(EVENTS.columns.keys())
-_INDEXED: Final = frozenset({"agent_id", "session_id"})
-"""Columns that are indexed together with the type."""
 _PAGE: Final = 1000
 
 
@@ -115,19 +113,24 @@ def read_history(
     if limit < 1:
         raise ValueError(f"limit must be at least 1, got {limit}")
     query = select(*_HASHED).order_by(EVENTS.c.seq.desc() if newest else EVENTS.c.seq).limit(limit)
-    for column, value in (where or {}).items():
-        query = query.where(EVENTS.c[column] == value)
+    where = where or {}
+    in_session = "session_id" in where
+    for column, value in where.items():
+        # With the text added, the planner reads by the index on the session, which is in the log's order.
+        beside = in_session and column != "session_id"
+        query = query.where((EVENTS.c[column] + "" if beside else EVENTS.c[column]) == value)
     if after is not None:
         seq = conn.execute(select(EVENTS.c.seq).where(EVENTS.c.id == after)).scalar()
         if seq is None:
             raise EventUnknown(after)
         query = query.where(EVENTS.c.seq > seq)
-    if types is None and not _INDEXED.intersection(where or ()):
+    wanted = {kind.value for kind in (EventType if types is None else types)}
+    if in_session or (types is None and "agent_id" not in where):
         # With the text added, the planner reads by sequence number and sorts nothing.
-        queries = [query.where((EVENTS.c.type + "").in_([t.value for t in EventType]))]
+        queries = [query.where((EVENTS.c.type + "").in_(wanted))]
     else:
-        # One look a type: the indexes with the type are in the order of the log within each.
-        queries = [query.where(EVENTS.c.type == t.value) for t in set(EventType if types is None else types)]
+        # One look a type: the indexes on the type are in the order of the log within each.
+        queries = [query.where(EVENTS.c.type == kind) for kind in wanted]
     rows = sorted((row for one in queries for row in conn.execute(one)), key=lambda row: row.seq)
     page = rows[-limit:] if newest else rows[:limit]
     return [event for row in page if (event := event_of(row)) is not None]
