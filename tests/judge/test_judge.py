@@ -468,14 +468,14 @@ async def test_what_could_not_be_brought_back_gets_a_ticket_although_it_has_ende
     await hive.tick()
     assert hive.tickets.open_tickets() == []
 
-    failed = {
-        "recovery_id": "r",
-        "task_id": SESSION,
-        "attempts": 3,
-        "exhausted": True,
-        "reason": "3 attempts",
-    }
-    await hive.worker(EventType.RECOVERY_FAILED, **failed)
+    await hive.worker(
+        EventType.RECOVERY_FAILED,
+        recovery_id="r",
+        task_id=SESSION,
+        attempts=3,
+        exhausted=True,
+        reason="3 attempts were made",
+    )
     await hive.tick()
 
     [ticket] = hive.tickets.open_tickets()
