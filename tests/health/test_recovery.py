@@ -411,7 +411,7 @@ async def test_a_worker_that_nobody_can_start_is_a_humans_at_once(hive: Hive) ->
 async def test_a_start_that_takes_too_long_has_failed(hive: Hive) -> None:
     hive.nursery.hangs = True
     hive.sleep = _at_once  # type: ignore[method-assign]
-    hive.service._sleep = _at_once
+    hive.service._starter._sleep = _at_once
     await hive.ask()
     await hive.go()
 

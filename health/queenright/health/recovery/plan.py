@@ -161,3 +161,9 @@ def note(attempt: Recovery, checkpoint: CheckpointRef | None) -> str:
         f"{whence}, and may have taken effect outside. Check before you do something again, and do not "
         "repeat what led here."
     )
+
+
+def from_the_start(attempt: Recovery, skipped: Sequence[CheckpointRef]) -> str:
+    """Return what a human is told of work that begins again."""
+    broken = f": {', '.join(link.checkpoint_id for link in skipped)} cannot be believed" if skipped else ""
+    return f"task {attempt.task_id!r} has no valid checkpoint{broken}; it begins again from the start"

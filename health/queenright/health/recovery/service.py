@@ -16,6 +16,7 @@ from random import Random
 from typing import Final
 
 from queenright.health.database import StoreError
+from queenright.health.findings import WorkerKey
 from queenright.health.interventions.permit import ActionRefused
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.monitor import HealthMonitor, WorkerHealth

@@ -1,0 +1,146 @@
+"""The ledger of recoveries: what is under way, in memory as in the database, and the events that say so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from sqlalchemy import Connection
+
+from queenright.health.event_log import append_events
+from queenright.health.interventions.target import Target
+from queenright.health.recovery import plan, table
+from queenright.health.recovery.attempt import Recovery, RecoveryState
+from queenright.health.store import Store
+from queenright.runtime.events import AgentEvent, Clock, EventType
+
+_LOOKED_BACK: Final = 5_000
+"""Rows that are read at start to know what was begun within the hour."""
+
+
+class Changes:
+    """What one transaction does: rows with whether they are new, in order, and events."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[bool, Recovery]] = []
+        self.events: list[AgentEvent] = []
+
+    def new(self, recovery: Recovery) -> None:
+        """Add a try."""
+        self.rows.append((True, recovery))
+
+    def set(self, recovery: Recovery) -> None:
+        """Change a try."""
+        self.rows.append((False, recovery))
+
+    def write(self, conn: Connection) -> None:
+        """Do it."""
+        for is_new, recovery in self.rows:
+            (table.insert_recovery if is_new else table.update_recovery)(conn, recovery)
+        append_events(conn, self.events)
+
+
+class Ledger:
+    """
+    All recoveries of one store.
+
+    Args:
+        store: Where they are.
+        clock: Times of events, in seconds since the epoch.
+        ids: Ids of events.
+        publish: Is given events once they are durable.
+    """
+
+    def __init__(
+        self, store: Store, *, clock: Clock, ids: Callable[[], str], publish: Callable[..., None]
+    ) -> None:
+        self.live: dict[str, Recovery] = {}
+        """By task: the try that has not ended."""
+        self.begun: list[float] = []
+        """When tries of the last hour were begun."""
+        self._store = store
+        self._clock = clock
+        self._ids = ids
+        self._publish = publish
+        self._committing: set[asyncio.Task[None]] = set()
+
+    async def load(self) -> list[Recovery]:
+        """Read what is under way, and return it, oldest first."""
+        rows, newest = await self._store.read(
+            lambda conn: (table.under_way(conn), table.newest(conn, _LOOKED_BACK))
+        )
+        self.begun = [each.started_at for each in newest if each.started_at is not None]
+        self.live = {each.task_id: each for each in rows}
+        return rows
+
+    async def of_task(self, task_id: str) -> list[Recovery]:
+        """Return all that was tried with a task, newest first."""
+        return await self._store.read(lambda conn: table.of_task(conn, task_id))
+
+    async def newest(self, limit: int) -> list[Recovery]:
+        """Return the newest tries of all tasks."""
+        return await self._store.read(lambda conn: table.newest(conn, limit))
+
+    def waiting(self) -> list[float]:
+        """Return when tries that have not begun are to begin."""
+        return [each.not_before for each in self.live.values() if each.state is RecoveryState.WAITING]
+
+    def begins(self, now: float) -> None:
+        """Count a try that is begun."""
+        self.begun = [at for at in self.begun if at > now - plan.HOUR]
+        self.begun.append(now)
+
+    def event(self, type_: EventType, about: Target, data: dict[str, Any]) -> AgentEvent:
+        """Return an event about a worker."""
+        return AgentEvent(
+            id=self._ids(),
+            type=type_,
+            time=self._clock(),
+            agent_id=about.agent_id,
+            session_id=about.session_id,
+            incarnation_id=about.incarnation_id,
+            data=data,
+        )
+
+    def failure(self, failed: Recovery, past: Sequence[Recovery]) -> AgentEvent:
+        """Return the event that a try has failed; about the worker that came back, if one did."""
+        data = {
+            "recovery_id": failed.recovery_id,
+            "task_id": failed.task_id,
+            "reason": failed.outcome,
+            "attempts": sum(each.started_at is not None for each in past),
+            "exhausted": failed.exhausted,
+        }
+        about = failed.successor if failed.new_incarnation_id else failed.target
+        return self.event(EventType.RECOVERY_FAILED, about, data)
+
+    async def commit(self, changes: Changes) -> None:
+        """
+        Write down what changed with its events; then remember it, and tell.
+
+        Raises:
+            StoreError: It could not be written; nothing has changed.
+        """
+        if not changes.rows:
+            return
+        # Whoever is cancelled half-way must not leave untold what was committed.
+        task = asyncio.get_running_loop().create_task(self._commit(changes))
+        self._committing.add(task)
+        task.add_done_callback(self._committing.discard)
+        await asyncio.shield(task)
+
+    async def close(self) -> None:
+        """Wait until what is being written is written."""
+        await asyncio.gather(*self._committing, return_exceptions=True)
+
+    async def _commit(self, changes: Changes) -> None:
+        await self._store.transact(changes.write)
+        for _, recovery in changes.rows:
+            live = self.live.get(recovery.task_id)
+            if recovery.under_way:
+                self.live[recovery.task_id] = recovery
+            elif live is not None and live.recovery_id == recovery.recovery_id:
+                del self.live[recovery.task_id]
+        if changes.events:
+            self._publish(*changes.events)

@@ -1,0 +1,156 @@
+"""Starting a worker again: the I/O of one try, and how it went, in a word."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from queenright.health.database import StoreError
+from queenright.health.interventions.target import Target
+from queenright.health.monitor import HealthMonitor
+from queenright.health.recovery import plan
+from queenright.health.recovery.attempt import Recovery
+from queenright.health.recovery.respawner import CheckpointRef, Respawned, Respawner, RespawnRefused
+from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.redaction import redact
+from queenright.runtime.breakers import BreakerKind, Breakers, CallRefused, Permit
+from queenright.runtime.deadline import Sleep, within
+
+T = TypeVar("T")
+
+START_SECONDS: Final = 60.0
+"""So long a worker may take to be looked up or started."""
+
+NOBODY: Final = (
+    "nobody here can start its worker again; start it where it ran, or give the service a respawner for it"
+)
+
+Begins = Callable[[CheckpointRef | None, Sequence[CheckpointRef]], Awaitable[None]]
+"""Writes down that a worker is about to be started: from where, and what was passed over."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """The try is not needed any more."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotStarted:
+    """The worker did not start; ``final``: it never will."""
+
+    reason: str
+    final: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PutOff:
+    """Not now: ask again in so many seconds."""
+
+    seconds: float
+
+
+Outcome = Dropped | NotStarted | PutOff | Respawned
+
+
+class Starter:
+    """
+    Starts workers; see ``RecoveryService`` for the arguments.
+
+    What it is told to bring back it looks at once more first: it may have come back, or ended, meanwhile.
+    """
+
+    def __init__(
+        self,
+        *,
+        monitor: HealthMonitor,
+        respawners: Sequence[Respawner],
+        breakers: Breakers | None,
+        stop: Callable[[Target, str], Awaitable[object]] | None,
+        tell_human: Callable[[Target, str], Awaitable[object]] | None,
+        sleep: Sleep,
+    ) -> None:
+        self._monitor = monitor
+        self._respawners = respawners
+        self._breakers = breakers
+        self._stop = stop
+        self._tell_human = tell_human
+        self._sleep = sleep
+
+    def respawner(self, target: Target) -> Respawner | None:
+        """Return who can start a worker again, None if nobody can."""
+        return next((each for each in self._respawners if each.reaches(target)), None)
+
+    async def bring_back(self, recovery: Recovery, begins: Begins) -> Outcome:
+        """
+        Start a worker again, and say how that went.
+
+        Raises:
+            StoreError: What ``begins`` was to write down could not be written.
+        """
+        target = recovery.target
+        needless = plan.not_needed(recovery, self._monitor.get(*target.key))
+        if needless is not None:
+            return Dropped(needless)
+        respawner = self.respawner(target)
+        if respawner is None:
+            return NotStarted(NOBODY, final=True)
+        try:
+            permit = self._admitted(target)
+        except CallRefused as refusal:
+            return PutOff(max(1.0, refusal.retry_in))
+        try:
+            there = await self._respawn(recovery, respawner, begins)
+        except (StoreError, asyncio.CancelledError):
+            if permit is not None:
+                permit.given_back()
+            raise
+        except Exception as error:
+            if permit is not None:
+                permit.failed(error)
+            return self._refused(recovery, error)
+        if permit is not None:
+            permit.succeeded()
+        return there
+
+    async def _respawn(self, recovery: Recovery, respawner: Respawner, begins: Begins) -> Respawned:
+        """Take up the work from its newest valid checkpoint."""
+        target = recovery.target
+        worker = self._monitor.get(*target.key)
+        if recovery.attempt > 1 and self._stop is not None and worker is not None and not worker.vitals.ended:
+            await self._stop(target, recovery.reason)
+        chain = await within(START_SECONDS, _awaited(respawner.chain(target)), self._sleep)
+        checkpoint, skipped = plan.choose(chain)
+        await begins(checkpoint, skipped)
+        if checkpoint is None and self._tell_human is not None:
+            await self._tell_human(target, plan.from_the_start(recovery, skipped))
+        work = respawner.respawn(
+            target,
+            checkpoint,
+            task_id=recovery.task_id,
+            attempt=recovery.attempt,
+            note=plan.note(recovery, checkpoint),
+        )
+        return await within(START_SECONDS, _awaited(work), self._sleep)
+
+    def _refused(self, recovery: Recovery, error: Exception) -> Dropped | NotStarted:
+        if isinstance(error, RespawnRefused):
+            return Dropped(str(error)) if error.over else NotStarted(redact(str(error)), final=error.final)
+        if not isinstance(error, QueenrightError | TimeoutError | OSError):
+            _log.error("the worker of task %s could not be started", recovery.task_id, exc_info=error)
+        return NotStarted(redact(str(error)) or type(error).__name__)
+
+    def _admitted(self, target: Target) -> Permit | None:
+        if self._breakers is None:
+            return None
+        return self._breakers.get(BreakerKind.RECOVERY, target.agent_id).admit()
+
+
+async def _awaited(work: Awaitable[T]) -> T:
+    return await work
