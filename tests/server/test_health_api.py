@@ -28,7 +28,8 @@ async def say(running: Running, kind: EventType, **data: object) -> None:
 
 
 async def pull(http: httpx.AsyncClient, wait: float = 0, **who: str) -> list[dict[str, Any]]:
-    answer = await http.get("/api/agents/looper/instructions", params=WORKER | {"wait": wait} | who)
+    params: dict[str, str | float] = {**WORKER, "wait": wait, **who}
+    answer = await http.get("/api/agents/looper/instructions", params=params)
     assert answer.status_code == 200, answer.text
     found: list[dict[str, Any]] = answer.json()["instructions"]
     return found
