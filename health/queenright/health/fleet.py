@@ -38,6 +38,7 @@ class Fleet:
 
 def fleet_of(workers: Iterable[WorkerHealth]) -> Fleet:
     """Count workers, in one pass."""
+    healthy, healthy_state = 0, HealthState.HEALTHY  # most are: the loop is short for them
     states: Counter[HealthState] = Counter()
     waiting: Counter[WaitingReason] = Counter()
     over: Counter[SessionStatus] = Counter()
@@ -47,12 +48,16 @@ def fleet_of(workers: Iterable[WorkerHealth]) -> Fleet:
         if v.ended_at is not None:
             over[v.status] += 1
             continue
-        states[state] += 1
+        if state is healthy_state:
+            healthy += 1
+        else:
+            states[state] += 1
         if v.waiting is not None:
             waiting[v.waiting] += 1
-        known = agents.get(v.agent_id)
-        if known is None or (state is not known and state.rank > known.rank):
+        known = agents.setdefault(v.agent_id, state)
+        if known is not state and state.rank > known.rank:
             agents[v.agent_id] = state
+    states[healthy_state] = healthy
     return Fleet(
         sessions=sum(states.values()),
         states={state: states[state] for state in HealthState},
