@@ -345,7 +345,7 @@ async def test_it_prunes_batch_by_batch_with_a_pause_and_again_after_the_interva
     with pytest.raises(asyncio.CancelledError):
         await retention.run(pauses)
 
-    assert pauses.slept[:2] == [0.02, 0.02]
+    assert pauses.slept[:2] == [0.1, 0.1]
     assert pauses.slept[2:] == [SETTINGS.interval_seconds] * 2
     assert await store.read(log) == []
     await store.close()
