@@ -44,8 +44,8 @@ Sleep = Callable[[float], Awaitable[None]]
 _DAY: Final = 86_400.0
 _PAUSE: Final = 0.1
 """
-Seconds between two batches, in which others write. 500 rows took 50 ms on a busy machine (SQLite, 2.1 GHz), so that
-this lets go of some 3,000 rows a second and takes a third of the writer's time at most.
+Seconds between two batches, in which others write. 500 rows took 50 ms on a busy machine (SQLite, 2.1
+GHz): this lets go of some 3,000 rows a second, and takes a third of the writer's time.
 """
 
 _AUDITED: Final = frozenset(kind.value for kind in ALERT_CLASS)
