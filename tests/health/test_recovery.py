@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from queenright.health.breakers.registry import BreakerRegistry
+from queenright.health.database import StoreError
 from queenright.health.event_log import read_events
+from queenright.health.findings import HealthState
 from queenright.health.interventions.permit import ActionRefused
 from queenright.health.interventions.target import Target
 from queenright.health.monitor import HealthMonitor
@@ -516,3 +518,57 @@ async def test_a_secret_in_a_reason_is_masked(hive: Hive) -> None:
     await hive.service.request(hive.loses(), "key sk-proj-abcdefghijklmnopqrstuvwxyz012345", by="ada")
 
     assert "abcdefghij" not in (await hive.service.recent())[0].reason
+
+
+async def test_a_worker_that_is_stuck_again_is_taken_down_through_the_guard_before_the_next_try(
+    hive: Hive,
+) -> None:
+    """B69: recovery stops nobody by itself."""
+    taken_down: list[tuple[Target, str]] = []
+
+    async def stop(target: Target, reason: str) -> None:
+        taken_down.append((target, reason))
+
+    hive.service._starter._stop = stop
+    await hive.ask()
+    await hive.go()
+    hive.now += 600
+    for event in hive.monitor.advance(hive.now):
+        assert event.agent_id == "bee"
+    worker = hive.monitor.get("bee", "s1")
+    assert worker is not None
+    assert worker.state is HealthState.STUCK
+    await hive.service.observe(worker)
+    await hive.go(60)
+
+    [(target, reason)] = taken_down
+    assert target.incarnation_id == "s1-2"
+    assert reason.startswith("it is stuck again")
+    assert [attempt for _, _, attempt, _ in hive.nursery.raised] == [1, 2]
+
+
+async def test_a_store_that_refuses_puts_a_start_off_and_starts_nobody_unrecorded(hive: Hive) -> None:
+    """B76: what is not written down is not done."""
+    await hive.ask()
+    healthy, hive.service._ledger._store = hive.service._ledger._store, _Refusing(hive.store)
+    await hive.go()
+    assert hive.nursery.raised == []
+    assert hive.service.next_deadline() == hive.now + 5
+    hive.service._ledger._store = healthy
+    await hive.go(5)
+
+    assert len(hive.nursery.raised) == 1
+    assert hive.types() == [INITIATED, COMPLETED]
+
+
+class _Refusing(Store):
+    """A store of which the disk is full."""
+
+    def __init__(self, store: Store) -> None:
+        self.__dict__.update(store.__dict__)
+
+    def __repr__(self) -> str:
+        return "a full disk"
+
+    async def transact(self, fn: Any) -> Any:
+        raise StoreError("the disk is full")
