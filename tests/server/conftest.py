@@ -13,11 +13,19 @@ from queenright.server.settings import Settings, load_settings
 from queenright.server.up import DEMO_DEFAULTS, Running, serving
 
 
+def demo_settings(storage: Path, **escalation: str) -> Settings:
+    """The demo's settings on free ports; ``escalation`` says who decides, the queen without."""
+    return load_settings(
+        defaults=DEMO_DEFAULTS | {"storage": storage},
+        http={"port": 0},
+        otlp={"port": 0},
+        health_monitoring={"intervention": {"escalation": escalation}},
+    )
+
+
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    return load_settings(
-        defaults=DEMO_DEFAULTS | {"storage": tmp_path / "storage"}, http={"port": 0}, otlp={"port": 0}
-    )
+    return demo_settings(tmp_path / "storage")
 
 
 @pytest.fixture

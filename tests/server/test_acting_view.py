@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,9 +11,10 @@ from playwright.async_api import Page, expect
 from queenright.health.interventions.record import Outcome
 from queenright.runtime.events import ALERT_CLASS, AgentEvent, EventType
 from queenright.server.acting_view import ACTED, worth_a_line
+from queenright.server.settings import Settings
 from queenright.server.up import Running
 from queenright.server.view import event_line
-from tests.server.conftest import looping
+from tests.server.conftest import demo_settings, looping
 from tests.server.test_status_page import page
 
 __all__ = ["page"]
@@ -70,6 +72,12 @@ SAID: list[tuple[EventType, dict[str, Any], str]] = [
         "emergency stop off, by ada",
     ),
 ]
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """Nobody decides but the test: the queen would, at once."""
+    return demo_settings(tmp_path / "storage", orchestrator="none")
 
 
 @pytest.mark.parametrize(("kind", "data", "said"), SAID)

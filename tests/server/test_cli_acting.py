@@ -5,17 +5,25 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.settings import Settings
 from queenright.server.up import Running
-from tests.server.conftest import looping
+from tests.server.conftest import demo_settings, looping
 from tests.server.test_cli import PROGRAM
 
 WORKER = {"session_id": "looper-session", "incarnation_id": "one"}
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """Nobody decides but the test: the queen would, at once."""
+    return demo_settings(tmp_path / "storage", orchestrator="none")
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -10,12 +11,19 @@ import pytest
 
 from queenright.health.interventions.target import Target
 from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.settings import Settings
 from queenright.server.up import Running
-from tests.server.conftest import looping
+from tests.server.conftest import demo_settings, looping
 from tests.server.test_app import until
 
 WORKER = {"session_id": "looper-session", "incarnation_id": "one"}
 LOOPER = Target(agent_id="looper", **WORKER)
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """Nobody decides but the test: the queen would, at once."""
+    return demo_settings(tmp_path / "storage", orchestrator="none")
 
 
 async def looper(running: Running, **how: Any) -> None:

@@ -9,6 +9,7 @@ import logging
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 import stamina
@@ -21,6 +22,9 @@ from queenright.server.orchestrator_webhook import (
     OrchestratorError,
     OrchestratorWebhook,
 )
+from queenright.server.up import serving
+from tests.server.conftest import demo_settings, looping
+from tests.server.test_app import until
 
 ESCALATION = Escalation(
     escalation_id="e1",
@@ -213,3 +217,28 @@ async def test_the_url_and_the_secret_are_in_no_message_log_or_repr(
         assert TOKEN not in said
         assert "honeypot" not in said
     assert "127.0.0.1" in str(refused.value)
+
+
+async def test_an_orchestrator_behind_a_url_is_asked_by_the_service_and_its_word_counts(
+    orchestrator: Orchestrator, tmp_path: Path
+) -> None:
+    """002 §11: an escalation reaches the orchestrator, and what it decides is done."""
+    orchestrator.answers = [(200, b'{"decision": "more_time", "more_time_seconds": 60, "reason": "slow"}')]
+    settings = demo_settings(tmp_path / "storage", orchestrator="webhook", webhook_url=orchestrator.url)
+
+    async with serving(settings) as running:
+        service = running.service
+        await service.ingest(list(looping(service.clock(), times=3)))
+        await service.health.escalate_to_orchestrator("looper", "it looks odd", by="ada")
+        await until(lambda: not service.interventions.ledger.pending, "the orchestrator's decision")
+        [decided] = await service.health.escalations()
+
+    sent = json.loads(orchestrator.got[0][1])
+    assert (sent["agent_id"], sent["reason"]) == ("looper", "it looks odd")
+    assert sent["context"]
+    assert sent["answer_url"].startswith("http")
+    assert (decided.decision, decided.decided_by, decided.decision_reason) == (
+        "more_time",
+        "orchestrator",
+        "slow",
+    )
