@@ -281,6 +281,37 @@ async def test_an_escalation_that_a_person_asked_for_does_not_end_a_worker_that_
     assert acting.service.ledger.pending == {}
 
 
+async def test_a_worker_that_waited_past_the_deadline_gets_an_interval_before_its_end(
+    acting: Acting,
+) -> None:
+    await acting.start()
+    for _ in range(4):
+        await acting.tell(EventType.TOOL_CALL_COMPLETED, tool="t", args_hash="a", result_hash="b")
+    await acting.pass_time(3 * NUDGE + 300)
+    assert acting.done()[-1] == "escalate done"
+    await acting.tell(EventType.WORKER_WAITING, reason="user_input")
+    await acting.pass_time(3 * ESCALATION)
+
+    await acting.tell(EventType.WORKER_WAITING, reason=None)
+    assert acting.state() is HealthState.STUCK
+    await acting.pass_time(NUDGE - 1)
+
+    assert acting.hands.stopped == []
+
+
+async def test_more_time_may_be_given_to_a_worker_that_waits(acting: Acting) -> None:
+    await acting.start()
+    await acting.pass_time(STALL + 3 * NUDGE)
+    [question] = acting.questions
+    await acting.tell(EventType.WORKER_WAITING, reason="user_input")
+
+    with pytest.raises(ActionRefused, match="waits rightly"):
+        await acting.service.decide(question.escalation_id, "terminate", by="op")
+    decided = await acting.service.decide(question.escalation_id, "more_time", by="op")
+
+    assert decided.status is EscalationStatus.DECIDED
+
+
 async def test_without_automatic_termination_the_ladder_ends_at_a_person(store: Store) -> None:
     acting = Acting(store, termination={"automatic": False})
     await acting.start()

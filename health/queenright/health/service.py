@@ -6,6 +6,7 @@ This is IMPL-REQ-003 §6, in Python's spelling. HTTP and the command line are th
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -162,6 +163,7 @@ class HealthMonitoringService:
         interventions: Carries out what is asked for.
         recovery: Brings tasks back.
         breakers: All circuit breakers.
+        written: Returns when every change of a breaker so far is on the disk.
         stop: The emergency stop.
         ingest: Takes in events as from a worker; durable on return.
         clock: Seconds since the epoch.
@@ -175,6 +177,7 @@ class HealthMonitoringService:
         interventions: InterventionService,
         recovery: RecoveryService,
         breakers: Breakers,
+        written: Callable[[], Awaitable[None]],
         stop: EmergencyStop,
         ingest: Callable[[Sequence[AgentEvent]], Awaitable[None]],
         clock: Clock,
@@ -184,6 +187,7 @@ class HealthMonitoringService:
         self._interventions = interventions
         self._recovery = recovery
         self._breakers = breakers
+        self._written = written
         self._stop = stop
         self._ingest = ingest
         self._clock = clock
@@ -197,13 +201,18 @@ class HealthMonitoringService:
         Raises:
             AgentUnknown: No such worker is known.
         """
-        return self._health(self._find(agent_id, session_id), self._breakers.all(), self._clock())
+        worker = self._find(agent_id, session_id)
+        breakers = [one for one in self._breakers.all() if one.agent_id == agent_id]
+        return self._health(worker, breakers, self._clock())
 
     async def get_all_agent_health(self) -> list[AgentHealth]:
         """Return how every worker is, each of its sessions, by name."""
-        now, breakers = self._clock(), self._breakers.all()
+        now = self._clock()
+        breakers: dict[str, list[BreakerStatus]] = {}
+        for one in self._breakers.all():
+            breakers.setdefault(one.agent_id, []).append(one)
         workers = sorted(self._monitor.workers(), key=lambda w: (w.vitals.agent_id, w.vitals.started_at))
-        return [self._health(worker, breakers, now) for worker in workers]
+        return [self._health(w, breakers.get(w.vitals.agent_id, ()), now) for w in workers]
 
     async def get_health_history(self, agent_id: str, seconds: float) -> list[HealthSnapshot]:
         """
@@ -242,7 +251,7 @@ class HealthMonitoringService:
             ),
             signals=tuple(assess(v, self._monitor.settings, now).signals),
             findings=worker.findings,
-            circuit_breakers=tuple(b for b in breakers if b.agent_id == v.agent_id),
+            circuit_breakers=tuple(breakers),
             ladder=self._interventions.ledger.ladders.get(worker.key),
         )
 
@@ -432,12 +441,14 @@ class HealthMonitoringService:
 
     async def reset_circuit_breaker(self, name: str, *, by: str = "operator") -> None:
         """
-        Close a circuit breaker by hand.
+        Close a circuit breaker by hand; that is on the disk on return.
 
         Raises:
             BreakerUnknown: There is none of this name; says which are like it.
         """
         self._breakers.reset(name, by)
+        await asyncio.sleep(0)  # the change is handed over by the loop
+        await self._written()
 
     # -- recovery -----------------------------------------------------------------------------------
 

@@ -108,6 +108,7 @@ class Acting:
             interventions=self.interventions,
             recovery=self.recovery,
             breakers=self.breakers,
+            written=self._breakers.flush,
             stop=self.stop_switch,
             ingest=self._ingest,
             clock=self._clock,

@@ -90,6 +90,8 @@ class Standing:
     """Its model's provider fails: nothing that is done to the worker mends that."""
     grace_until: float
     last_progress: float | None
+    resumed_at: float
+    """When its last wait ended, or its life began."""
 
     @classmethod
     def of(cls, worker: WorkerHealth, settings: HealthSettings) -> Standing:
@@ -106,6 +108,7 @@ class Standing:
             provider_at_fault=any(f.kind is FindingKind.PROVIDER_FAILURE for f in worker.findings),
             grace_until=grace_until(v, settings),
             last_progress=v.last_progress,
+            resumed_at=v.clock_base,
         )
 
 
@@ -179,7 +182,7 @@ def _rung(ladder: Ladder, s: Standing, settings: HealthSettings) -> tuple[Action
     if ladder.acted_at is not None:
         rested = max(rested, ladder.acted_at + nudge.interval_seconds)
     # Whoever waited, or was well, in between gets an interval of its own before anything final.
-    until = max(ladder.until or rested, s.state_since + nudge.interval_seconds)
+    until = max(ladder.until or rested, max(s.state_since, s.resumed_at) + nudge.interval_seconds)
     match ladder.level:
         case Level.NUDGED:
             # An agent in an error loop reads no reminders: somebody has to decide.

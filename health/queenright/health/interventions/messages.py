@@ -40,12 +40,11 @@ def reminder(worker: WorkerHealth, now: float) -> str:
     )
 
 
-def hand_off(reason: str) -> str:
+def hand_off() -> str:
     """Return what a worker is told that has to hand off."""
     return (
         "HAND OFF NOW: another agent will go on with your task. Save your state, write down what is done, "
         "what is left and what blocks you, and end your run."
-        + (f"\n(Decided because: {reason})" if reason else "")
     )
 
 

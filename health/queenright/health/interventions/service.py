@@ -371,7 +371,7 @@ class InterventionService:
         return done
 
     async def _bring_back(self, ladder: Ladder, reason: str, *, by: str) -> None:
-        key, now = ladder.target.key, self._clock()
+        key = ladder.target.key
         recovering = ladder.model_copy(update={"level": Level.RECOVERING, "until": None})
         human = ladder.model_copy(update={"level": Level.HUMAN, "until": None})
         worker = self._monitor.get(*key)
@@ -396,7 +396,8 @@ class InterventionService:
             result = await self._recovery.request(ladder.target, reason, by=by)
             outcome = Outcome.DONE if result.accepted else Outcome.REFUSED
             detail, after = result.reason, recovering if result.accepted else human
-        _log.info("recovery of %s: %s at %.0f", ladder.target, outcome.value, now)
+            if not result.accepted:
+                _log.warning("%s is not brought back: %s", ladder.target, result.reason)
         await self._actions.note(
             ActionKind.RECOVER,
             ladder.target,
@@ -531,7 +532,9 @@ class InterventionService:
                 )
             worker = self._monitor.get(*key)
             ladder = self.ledger.ladders.get(key)
-            permit(ActionKind.ESCALATE, question.target, worker, stopped=self._stop.reason)
+            if worker is None or decision != "more_time":
+                # To leave a worker in peace, nothing about it need be asked.
+                permit(ActionKind.ESCALATE, question.target, worker, stopped=self._stop.reason)
             assert worker is not None
             standing = Standing.of(worker, self._settings)
             after = next_step(ladder, standing, self._settings).ladder
@@ -576,7 +579,7 @@ class InterventionService:
             given = permit(ActionKind.NUDGE, ladder.target, worker, stopped=self._stop.reason)
             await self._actions.nudge(
                 given,
-                message=messages.hand_off(decided.decision_reason),
+                message=messages.hand_off(),
                 by=decided.decided_by,
                 reason="hand off",
                 attempt=ladder.nudges + 1,
