@@ -62,7 +62,10 @@ def suspicious(v: VitalSigns, settings: HealthSettings) -> bool:
         or v.error_rate_high
         or (v.output is not None and v.output.reports >= settings.health_check.output_unchanged_reports)
         or v.consecutive_failures > settings.health_check.consecutive_failures
-        or (v.calls is not None and v.calls.peak >= min(loops.consecutive, loops.cycles, loops.repeats))
+        or (
+            v.calls is not None
+            and ((peak := v.calls.peak) >= loops.consecutive or peak >= loops.cycles or peak >= loops.repeats)
+        )
     )
 
 

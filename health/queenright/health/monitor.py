@@ -51,8 +51,10 @@ _COUNTED: Final = frozenset(
         EventType.OUTPUT_REPORTED,
     }
 )
-_TOOLS: Final = frozenset({EventType.TOOL_CALL_STARTED, EventType.TOOL_CALL_COMPLETED})
-_HEALTHY: Final = HealthState.HEALTHY  # looked up for every event
+# Looked up for every event: a name is found faster here than in its class.
+_TOOL_STARTED: Final = EventType.TOOL_CALL_STARTED
+_TOOL_ENDED: Final = EventType.TOOL_CALL_COMPLETED
+_HEALTHY: Final = HealthState.HEALTHY
 _SILENCE: Final = frozenset(
     {
         FindingKind.STALL,
@@ -165,7 +167,13 @@ class HealthMonitor:
             deadline is None
             or deadline > v.last_activity + self._shortest
             or kind in _MOVES_DEADLINE
-            or (kind in _TOOLS and self._is_sooner(v, event, deadline))
+            or (kind is _TOOL_STARTED and event.data.get("timeout") is not None)
+            # The time that a tool ran is taken out, so that this clock may be about to run down.
+            or (
+                kind is _TOOL_ENDED
+                and v.tokens_from is not None
+                and deadline > v.tokens_from + self._no_tokens
+            )
         ):
             self._schedule(worker, at)
         if v.ended_at is not None and v.ended_at != was_over:
@@ -369,14 +377,6 @@ class HealthMonitor:
         if due is not None and (worker.deadline is None or due < worker.deadline):
             worker.deadline = due
             heappush(self._heap, (due, worker.key))
-
-    def _is_sooner(self, v: VitalSigns, event: AgentEvent, deadline: float) -> bool:
-        """Return whether a tool that began or ended may bring the deadline forward."""
-        if event.type is EventType.TOOL_CALL_STARTED:
-            return event.data.get("timeout") is not None
-        # The time that the tool ran is taken out, so that this clock may be about to run down.
-        since = v.tokens_from
-        return since is not None and since + self._no_tokens < deadline
 
     def _next(self, worker: WorkerHealth, at: float) -> float | None:
         v = worker.vitals

@@ -64,6 +64,7 @@ class VitalSigns:
     """
 
     __slots__ = (
+        "_all_well",
         "_failed_life",
         "_inputs",
         "_known_result",
@@ -145,6 +146,7 @@ class VitalSigns:
         self._loops = loops
         self.settings = settings or _DEFAULTS
         self._outcomes = _NO_OUTCOMES
+        self._all_well = 1 << self.settings.health_check.error_window
         self._failed_life = 0
         self._previous_incarnation = ""
         self.only_heartbeats = True
@@ -482,9 +484,9 @@ class VitalSigns:
 
     def note_outcome(self, failed: bool, at: float) -> None:
         """Count one call or step into the share that failed, and see which side of its border that is on."""
-        check = self.settings.health_check
-        if not failed and self._outcomes == 1 << check.error_window:
+        if not failed and self._outcomes == self._all_well:
             return  # nothing has failed, and still nothing
+        check = self.settings.health_check
         known = (self._outcomes << 1) | failed
         if known.bit_length() > check.error_window + 1:
             # The leading bit tells how many there are; the oldest falls out behind it.
