@@ -112,7 +112,7 @@ async def test_nobody_has_no_history(database_url: str) -> None:
         await history(database_url, limit=0)
 
 
-async def test_the_log_is_searched_by_worker_and_session_with_an_index(tmp_path: Any) -> None:
+async def test_the_log_is_searched_by_worker_with_an_index(tmp_path: Any) -> None:
     store = Store.open(f"sqlite:///{tmp_path / 'hive.db'}")
     await store.append(LIFE)
 
@@ -136,5 +136,6 @@ async def test_the_log_is_searched_by_worker_and_session_with_an_index(tmp_path:
     by_session = await store.read(lambda conn: plans(conn, session_id="s1", agent_id="bee"))
 
     assert by_agent == {"SEARCH events USING INDEX ix_events_agent_id_type (agent_id=? AND type=?)"}
-    assert by_session == {"SEARCH events USING INDEX ix_events_session_id (session_id=?)"}
+    # An index by session would cost every append a fifth; a session is looked for among its worker's.
+    assert by_session == by_agent
     await store.close()

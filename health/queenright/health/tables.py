@@ -54,7 +54,6 @@ EVENTS: Final = Table(
     Index("ix_events_id", "id", unique=True),
     # With the type: one worker's events of a few types, and there are few, are found among its many.
     Index("ix_events_agent_id_type", "agent_id", "type"),
-    Index("ix_events_session_id", "session_id"),
     Index("ix_events_type", "type"),
     Index("ix_events_time", "time"),
 )

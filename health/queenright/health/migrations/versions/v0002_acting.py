@@ -29,7 +29,6 @@ def upgrade() -> None:
     op.add_column("event_log_head", sa.Column("archive_base_hash", sa.LargeBinary))
     op.drop_index("ix_events_agent_id", "events")
     op.create_index("ix_events_agent_id_type", "events", ["agent_id", "type"])
-    op.create_index("ix_events_session_id", "events", ["session_id"])
     op.create_table(
         "audit_archive",
         sa.Column(

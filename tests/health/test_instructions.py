@@ -1,0 +1,219 @@
+"""Instructions: what is told to workers that fetch, to the right life, in its time, and once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+from sqlalchemy import Connection, select
+
+from queenright.health.interventions.control import Delivery, Unreachable
+from queenright.health.interventions.instructions import (
+    Instruction,
+    InstructionOver,
+    Instructions,
+    InstructionUnknown,
+)
+from queenright.health.interventions.target import Target
+from queenright.health.store import Store
+from queenright.health.tables import INSTRUCTIONS
+from tests.runtime.conftest import FakeTime
+
+BEE = Target(agent_id="bee", session_id="s", incarnation_id="i1")
+REBORN = Target(agent_id="bee", session_id="s", incarnation_id="i2")
+
+
+@pytest.fixture
+async def store(database_url: str) -> AsyncIterator[Store]:
+    opened = Store.open(database_url)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def fake_time() -> FakeTime:
+    return FakeTime()
+
+
+@pytest.fixture
+async def open_mailbox(store: Store, fake_time: FakeTime) -> Callable[[], Instructions]:
+    return lambda: Instructions(store, clock=fake_time, sleep=fake_time.sleep)
+
+
+async def nudge(mailbox: Instructions, target: Target = BEE, instruction_id: str = "n1") -> Delivery:
+    return await mailbox.nudge(
+        target, "are you there?", instruction_id=instruction_id, expires_at=1_000_600.0
+    )
+
+
+def messages(found: list[Instruction]) -> list[str]:
+    return [one.message for one in found]
+
+
+async def test_who_never_asked_cannot_be_reached(open_mailbox: Callable[[], Instructions]) -> None:
+    with pytest.raises(Unreachable, match="does not fetch instructions; give its Worker an on_nudge"):
+        await nudge(open_mailbox())
+
+
+async def test_who_asked_lately_is_told_when_it_asks_again(open_mailbox: Callable[[], Instructions]) -> None:
+    """002 §11: a nudge reaches an agent of any framework."""
+    mailbox = open_mailbox()
+    assert await mailbox.pull(BEE, 0) == []
+
+    assert await nudge(mailbox) is Delivery.QUEUED
+
+    assert messages(await mailbox.pull(BEE, 0)) == ["are you there?"]
+
+
+async def test_who_is_asking_is_told_at_once(
+    open_mailbox: Callable[[], Instructions], fake_time: FakeTime
+) -> None:
+    mailbox = open_mailbox()
+    asking = asyncio.create_task(mailbox.pull(BEE, 25))
+    await fake_time.settle()
+
+    await nudge(mailbox)
+
+    assert messages(await asking) == ["are you there?"]
+
+
+async def test_a_long_poll_ends_empty_when_nothing_comes(
+    open_mailbox: Callable[[], Instructions], fake_time: FakeTime
+) -> None:
+    asking = asyncio.create_task(open_mailbox().pull(BEE, 25))
+    await fake_time.advance(25)
+
+    assert await asking == []
+
+
+async def test_it_is_told_again_until_it_is_answered_and_not_after(
+    open_mailbox: Callable[[], Instructions],
+) -> None:
+    mailbox = open_mailbox()
+    await mailbox.pull(BEE, 0)
+    await nudge(mailbox)
+    assert len(await mailbox.pull(BEE, 0)) == 1
+    assert len(await mailbox.pull(BEE, 0)) == 1
+
+    await mailbox.answer(BEE, "n1", "done")
+    await mailbox.answer(BEE, "n1", "done")
+
+    assert await mailbox.pull(BEE, 0) == []
+
+
+async def test_the_same_id_is_one_instruction(open_mailbox: Callable[[], Instructions]) -> None:
+    mailbox = open_mailbox()
+    await mailbox.pull(BEE, 0)
+    await nudge(mailbox)
+    await nudge(mailbox)
+
+    assert len(await mailbox.pull(BEE, 0)) == 1
+
+
+async def test_another_life_never_sees_it(open_mailbox: Callable[[], Instructions]) -> None:
+    """B67: a nudge for incarnation A is never delivered to B."""
+    mailbox = open_mailbox()
+    await mailbox.pull(BEE, 0)
+    await nudge(mailbox)
+
+    assert await mailbox.pull(REBORN, 0) == []
+    assert not mailbox.reaches(BEE)
+    with pytest.raises(InstructionOver):
+        await mailbox.answer(REBORN, "n1", "done")
+    assert await mailbox.pull(BEE, 0) == []
+
+
+async def test_a_stale_one_is_thrown_away(
+    open_mailbox: Callable[[], Instructions], fake_time: FakeTime
+) -> None:
+    """B67: a stale nudge is discarded, fetched or not."""
+    mailbox = open_mailbox()
+    await mailbox.pull(BEE, 0)
+    await nudge(mailbox)
+    fake_time.now = 1_000_600.0
+
+    await mailbox.expire(fake_time.now)
+
+    assert await mailbox.pull(BEE, 0) == []
+    with pytest.raises(InstructionOver, match="is expired"):
+        await mailbox.answer(BEE, "n1", "done")
+
+
+async def test_what_nobody_was_told_cannot_be_answered(open_mailbox: Callable[[], Instructions]) -> None:
+    mailbox = open_mailbox()
+    await mailbox.pull(BEE, 0)
+    await nudge(mailbox)
+    wasp = Target(agent_id="wasp", session_id="s", incarnation_id="i1")
+
+    for who, what in ((BEE, "n2"), (wasp, "n1")):
+        with pytest.raises(InstructionUnknown):
+            await mailbox.answer(who, what, "done")
+
+
+async def test_it_outlives_a_restart(open_mailbox: Callable[[], Instructions]) -> None:
+    mailbox = open_mailbox()
+    await mailbox.pull(BEE, 0)
+    await nudge(mailbox)
+
+    following = open_mailbox()
+    await following.load()
+
+    assert messages(await following.pull(BEE, 0)) == ["are you there?"]
+
+
+async def test_who_has_not_asked_for_two_minutes_is_not_there(
+    open_mailbox: Callable[[], Instructions], fake_time: FakeTime
+) -> None:
+    mailbox = open_mailbox()
+    await mailbox.pull(BEE, 0)
+    fake_time.now += 119
+    assert mailbox.reaches(BEE)
+    fake_time.now += 1
+    assert not mailbox.reaches(BEE)
+
+
+async def test_a_worker_that_says_that_it_stops_has_stopped(
+    open_mailbox: Callable[[], Instructions], fake_time: FakeTime
+) -> None:
+    """002 §11: a termination stops the agent, and its state is where it says."""
+    mailbox = open_mailbox()
+    await mailbox.pull(BEE, 0)
+    ending = asyncio.create_task(mailbox.terminate(BEE, "stuck", instruction_id="t1", within=30))
+    [told] = await mailbox.pull(BEE, 25)
+    assert (told.kind, told.message) == ("terminate", "stuck")
+
+    await mailbox.answer(BEE, "t1", "done", detail="saved", checkpoint_id="c7")
+
+    stopped = await ending
+    assert (stopped.confirmed, stopped.checkpoint_id) == (True, "c7")
+
+
+@pytest.mark.parametrize("answer", ["refused", "failed", None])
+async def test_a_worker_that_does_not_say_so_has_not_stopped_for_certain(
+    open_mailbox: Callable[[], Instructions], fake_time: FakeTime, answer: str | None
+) -> None:
+    mailbox = open_mailbox()
+    await mailbox.pull(BEE, 0)
+    ending = asyncio.create_task(mailbox.terminate(BEE, "stuck", instruction_id="t1", within=30))
+    assert await mailbox.pull(BEE, 25)
+    if answer is None:
+        await fake_time.advance(30)
+    else:
+        await mailbox.answer(BEE, "t1", answer)  # type: ignore[arg-type]
+
+    assert not (await ending).confirmed
+
+
+async def test_secrets_in_an_answer_are_masked(
+    open_mailbox: Callable[[], Instructions], store: Store
+) -> None:
+    mailbox = open_mailbox()
+    await mailbox.pull(BEE, 0)
+    await nudge(mailbox)
+    await mailbox.answer(BEE, "n1", "failed", detail="key sk-ant-api03-abcdefghijklmnopqrstuvwxyz0123456789")
+
+    def bodies(conn: Connection) -> str:
+        return str(conn.execute(select(INSTRUCTIONS.c.body)).all())
+
+    assert "sk-ant" not in await store.read(bodies)

@@ -1,0 +1,175 @@
+"""The ladder as a pure function: whatever a worker is like, and whatever was done, there is one next step."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queenright.health.findings import HealthState
+from queenright.health.interventions.ladder import Ladder, Level, Standing, Step, next_step
+from queenright.health.interventions.target import ActionKind, Target
+from queenright.health.settings import HealthSettings
+from queenright.health.vitals import SessionStatus
+
+SETTINGS = HealthSettings()
+OVER = {
+    SessionStatus.COMPLETED,
+    SessionStatus.CANCELLED,
+    SessionStatus.FAILED,
+    SessionStatus.TERMINATED,
+}
+FINAL = {ActionKind.TERMINATE, ActionKind.RECOVER}
+
+targets = st.builds(
+    Target, agent_id=st.just("bee"), session_id=st.just("s"), incarnation_id=st.sampled_from(["i1", "i2"])
+)
+times = st.floats(0, 10_000, allow_nan=False)
+
+
+@st.composite
+def standings(draw: st.DrawFn) -> Standing:
+    status = draw(st.sampled_from(SessionStatus))
+    return Standing(
+        target=draw(targets),
+        status=status,
+        ended=status in OVER,
+        unknown=draw(st.booleans()),
+        waiting=draw(st.booleans()),
+        state=draw(st.sampled_from(HealthState)),
+        state_since=draw(times),
+        provider_at_fault=draw(st.booleans()),
+        grace_until=draw(times),
+        last_progress=draw(st.none() | times),
+        resumed_at=draw(times),
+    )
+
+
+ladders = st.builds(
+    Ladder,
+    agent_id=st.just("bee"),
+    session_id=st.just("s"),
+    incarnation_id=st.sampled_from(["i1", "i2"]),
+    level=st.sampled_from(Level),
+    nudges=st.integers(0, 5),
+    trouble_since=times,
+    progress_before=st.none() | times,
+    acted_at=st.none() | times,
+    until=st.none() | times,
+)
+
+
+def step(ladder: Ladder | None, standing: Standing) -> Step:
+    return next_step(ladder, standing, SETTINGS)
+
+
+@given(st.none() | ladders, standings())
+def test_a_running_worker_that_waits_is_well_or_is_unknown_is_never_acted_on(
+    ladder: Ladder | None, standing: Standing
+) -> None:
+    """B69: whatever was done before, nothing is due for a worker that waits."""
+    if standing.ended:
+        return
+    well = standing.state not in (HealthState.STUCK, HealthState.FAILING)
+    if standing.waiting or standing.unknown or standing.provider_at_fault or well:
+        assert step(ladder, standing).action is None
+
+
+@given(st.none() | ladders, standings())
+def test_what_is_over_is_only_ever_brought_back_and_never_if_it_ended_well_on_its_own(
+    ladder: Ladder | None, standing: Standing
+) -> None:
+    """B70: work that is finished or closed is never restarted."""
+    if not standing.ended:
+        return
+    following = step(ladder, standing)
+    assert following.action in (None, ActionKind.RECOVER)
+    asked = ladder is not None and ladder.level in (Level.TERMINATING, Level.TERMINATED)
+    if standing.status in (SessionStatus.COMPLETED, SessionStatus.CANCELLED) and not asked:
+        assert following == Step(ladder=None)
+
+
+@given(ladders, standings())
+def test_nothing_of_one_life_goes_over_to_the_next(ladder: Ladder, standing: Standing) -> None:
+    """B67: a new incarnation begins on the ground."""
+    if ladder.target != standing.target:
+        assert step(ladder, standing) == step(None, standing)
+
+
+@given(ladders, standings())
+def test_progress_leads_back_to_the_ground_and_leaves_an_interval_of_peace(
+    ladder: Ladder, standing: Standing
+) -> None:
+    """B66: any progress resets the ladder."""
+    before = -1.0 if ladder.progress_before is None else ladder.progress_before
+    if standing.ended or ladder.target != standing.target or (standing.last_progress or -1.0) <= before:
+        return
+    following = step(ladder, standing)
+    if following.ladder is not None:
+        assert following.ladder.grounded
+    assert following.action not in FINAL
+    if following.action is not None and ladder.acted_at is not None:
+        assert following.at >= ladder.acted_at + SETTINGS.intervention.nudge.interval_seconds
+
+
+@given(ladders, standings())
+def test_the_next_word_is_never_within_the_interval(ladder: Ladder, standing: Standing) -> None:
+    """B66: at most one action a worker and interval; the end comes when its time is up, not before."""
+    following = step(ladder, standing)
+    if following.action is None or following.ladder is None or standing.ended:
+        return
+    interval = SETTINGS.intervention.nudge.interval_seconds
+    assert following.at >= standing.grace_until
+    if ladder.target != standing.target:
+        return
+    if following.action is ActionKind.NUDGE and ladder.acted_at is not None:
+        assert following.at >= ladder.acted_at + interval
+    if following.action is ActionKind.TERMINATE and ladder.level is not Level.TERMINATING:
+        assert following.at >= (ladder.until or -math.inf)
+        assert following.at >= standing.resumed_at + interval
+
+
+@given(ladders, standings())
+def test_a_ladder_is_what_it_was_when_it_is_read_from_disk(ladder: Ladder, standing: Standing) -> None:
+    read = Ladder.model_validate_json(ladder.model_dump_json())
+    assert read == ladder
+    assert step(read, standing) == step(ladder, standing)
+
+
+def test_three_nudges_then_the_orchestrator_then_the_end_then_back() -> None:
+    """002 §11: the graduated sequence, in the order of the requirement."""
+    standing = Standing(
+        target=Target(agent_id="bee", session_id="s", incarnation_id="i1"),
+        status=SessionStatus.ACTIVE,
+        ended=False,
+        unknown=False,
+        waiting=False,
+        state=HealthState.STUCK,
+        state_since=1000.0,
+        provider_at_fault=False,
+        grace_until=0.0,
+        last_progress=None,
+        resumed_at=0.0,
+    )
+    ladder, seen = None, []
+    for _ in range(6):
+        following = step(ladder, standing)
+        if following.action is None:
+            break
+        seen.append((following.action, following.at - 1000.0))
+        assert following.ladder is not None
+        changes: dict[ActionKind, dict[str, Any]] = {
+            ActionKind.NUDGE: {"nudges": following.ladder.nudges + 1, "acted_at": following.at},
+            ActionKind.ESCALATE: {
+                "level": Level.ESCALATED,
+                "acted_at": following.at,
+                "until": following.at + 900,
+            },
+            ActionKind.TERMINATE: {"level": Level.RECOVERING},
+        }
+        ladder = following.ladder.model_copy(update=changes[following.action])
+
+    nudge, escalate, terminate = ActionKind.NUDGE, ActionKind.ESCALATE, ActionKind.TERMINATE
+    assert seen == [(nudge, 0), (nudge, 600), (nudge, 1200), (escalate, 1800), (terminate, 2700)]

@@ -1,0 +1,71 @@
+"""Storms come with many workers at once and go with quiet; actions have a budget."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queenright.health.interventions.storm import ActionBudget, StormWatch
+from queenright.health.settings import Storm
+
+
+def watch() -> StormWatch:
+    numbers = itertools.count(1)
+    return StormWatch(Storm(), ids=lambda: f"storm{next(numbers)}")
+
+
+def test_five_workers_within_the_window_are_a_storm_and_four_are_none() -> None:
+    """B71: thirty workers that degrade within 30 s are one storm."""
+    seen = watch()
+    began = [seen.worse((f"bee{n}", "s"), 1000.0 + n) for n in range(30)]
+
+    assert began.index(True) == 4
+    assert sum(began) == 1
+    assert seen.storm(1030.0) == "storm1"
+
+
+def test_one_worker_that_flaps_is_no_storm() -> None:
+    seen = watch()
+    assert not any(seen.worse(("bee", "s"), 1000.0 + n) for n in range(100))
+
+
+def test_workers_that_get_worse_one_after_the_other_are_no_storm() -> None:
+    seen = watch()
+    assert not any(seen.worse((f"bee{n}", "s"), 1000.0 + 10 * n) for n in range(100))
+
+
+def test_a_storm_is_over_when_it_has_been_quiet_and_the_next_is_another() -> None:
+    seen = watch()
+    for n in range(5):
+        seen.worse((f"bee{n}", "s"), 1000.0)
+    assert seen.storm(1119.9) == "storm1"
+    assert seen.storm(1120.0) == ""
+
+    for n in range(5):
+        seen.worse((f"bee{n}", "s"), 2000.0)
+    assert seen.storm(2000.0) == "storm2"
+
+
+def test_a_clock_that_is_set_back_ends_a_storm_and_begins_none() -> None:
+    seen = watch()
+    for n in range(5):
+        seen.worse((f"bee{n}", "s"), 1000.0)
+    assert seen.storm(500.0) == ""
+
+
+@given(st.lists(st.floats(0, 30, allow_nan=False), max_size=100), st.integers(1, 10))
+def test_never_more_than_the_budget_within_a_minute_and_nobody_waits_longer_than_a_minute(
+    pauses: list[float], most: int
+) -> None:
+    budget, now, spent = ActionBudget(most), 0.0, list[float]()
+    for pause in pauses:
+        now += pause
+        free = budget.free_at(now)
+        assert now <= free <= now + 60.0
+        if free == now:
+            budget.spend(now)
+            spent.append(now)
+    for at in spent:
+        assert sum(at <= other < at + 60.0 for other in spent) <= most
