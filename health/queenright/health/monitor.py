@@ -282,8 +282,12 @@ class HealthMonitor:
         """
         if session_id is not None:
             return self._workers.get((agent_id, session_id))
-        known = [self._workers[agent_id, session] for session in self._sessions.get(agent_id, ())]
+        known = self.of_agent(agent_id)
         return max(known, key=lambda w: (not w.vitals.ended, w.vitals.last_event), default=None)
+
+    def of_agent(self, agent_id: str) -> list[WorkerHealth]:
+        """Return the workers of one agent, a session each."""
+        return [self._workers[agent_id, session] for session in self._sessions.get(agent_id, ())]
 
     def aggregate(self) -> Fleet:
         """Return how many workers are how, in one pass."""
@@ -345,8 +349,7 @@ class HealthMonitor:
                 self._breakers[agent] = still
             else:
                 self._breakers.pop(agent, None)
-            known = [self._workers[agent, session] for session in self._sessions.get(agent, ())]
-            return [worker for worker in known if worker.vitals.ended_at is None]
+            return [worker for worker in self.of_agent(agent) if worker.vitals.ended_at is None]
         if event.type is EventType.RECOVERY_COMPLETED:
             agent = str(event.data.get("new_agent_id") or agent)
             session = str(event.data.get("new_session_id") or session)

@@ -7,6 +7,7 @@ requirement document (IMPL-REQ-003 §7) is valid as it stands. All times are in 
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
@@ -150,6 +151,8 @@ class Escalation(_Block):
     """Who decides between more time, a hand-off and the end; unanswered, the end comes at the time-out."""
     webhook_url: Annotated[SecretStr | None, Field(repr=False)] = None
     """Is sent each escalation as JSON; it answers at once, or later over the API."""
+    webhook_secret_file: Path | None = None
+    """What escalations are signed with is in this file, which nobody else may read; None: not signed."""
     more_time_seconds: Seconds = 900
     """What "more time" is, where the answer names none."""
 
@@ -220,6 +223,8 @@ class Recovery(_Block):
     """So long a recovered worker is watched closely: if it fails again, the recovery has failed."""
     automatic: bool = True
     """False: only an operator or the orchestrator recovers anything."""
+    webhook_url: Annotated[SecretStr | None, Field(repr=False)] = None
+    """Is asked to start workers again that do not run on our own runtime."""
 
 
 class Retention(_Block):

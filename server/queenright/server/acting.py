@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final
 
 from queenright.health.audit_key import AuditKey
+from queenright.health.breakers.breaker import BreakerState
 from queenright.health.breakers.store import BreakerStore
 from queenright.health.findings import HealthState
 from queenright.health.interventions.instructions import Instructions
@@ -22,14 +23,17 @@ from queenright.health.store import Store
 from queenright.instrumentation.identity import new_id
 from queenright.judge import JudgeAndQueen
 from queenright.runtime.bus import EventBus
-from queenright.runtime.events import AgentEvent, Clock
+from queenright.runtime.events import AgentEvent, Clock, EventType
 from queenright.server.orchestrator_webhook import OrchestratorWebhook
+from queenright.server.secret_files import read_secret
+from queenright.server.respawn_webhook import RespawnWebhook
 from queenright.server.settings import Settings
 
 QUIET_SECONDS: Final = 120.0
 """So long after a start, or a jump of the clock, nothing is done to anybody: workers have yet to be heard."""
 
 _EXPIRE_SECONDS: Final = 30.0
+_SECRET_FILE: Final = "health_monitoring.intervention.escalation.webhook_secret_file"
 
 
 class Acting:
@@ -45,6 +49,9 @@ class Acting:
         bus: Carries the events.
         ingest: Takes in events as from a worker; durable on return.
         clock: Seconds since the epoch.
+
+    Raises:
+        AuditKeyError, SecretRefused: A file that signs something cannot be used.
     """
 
     def __init__(
@@ -74,15 +81,20 @@ class Acting:
         self.stop_switch = EmergencyStop(store, clock=clock, publish=publish)
         self.storm = StormWatch(self._settings.intervention.storm, ids=new_id)
         self._webhook = self._orchestrator()
+        self._respawn_webhook: RespawnWebhook | None = None
 
     def join(self, judging: JudgeAndQueen) -> None:
         """Wire what needs the runtime that judge and queen are on."""
         publish = self._bus.fan_out
+        ours = RuntimeRespawner(judging.runtime)
+        if (url := self._settings.recovery.webhook_url) is not None:
+            self._respawn_webhook = RespawnWebhook(url, self._store, ours=ours)
+        elsewhere = [] if self._respawn_webhook is None else [self._respawn_webhook]
         self.recovery = RecoveryService(
             self._store,
             settings=self._settings,
             monitor=self._monitor,
-            respawners=[RuntimeRespawner(judging.runtime)],
+            respawners=[ours, *elsewhere],
             breakers=self.breakers,
             clock=self._clock,
             publish=publish,
@@ -118,7 +130,9 @@ class Acting:
         escalation = self._settings.intervention.escalation
         if escalation.orchestrator != "webhook" or escalation.webhook_url is None:
             return None
-        return OrchestratorWebhook(escalation.webhook_url, api=self._api)
+        file = escalation.webhook_secret_file
+        secret = None if file is None else read_secret(file, setting=_SECRET_FILE)
+        return OrchestratorWebhook(escalation.webhook_url, api=self._api, secret=secret)
 
     async def decide(self, escalation_id: str, decision: Any, **said: Any) -> object:
         """Carry out what the queen decides on an escalation."""
@@ -129,11 +143,31 @@ class Acting:
     async def load(self) -> None:
         """Know again how everything stood; the monitor knows its workers by now."""
         await self._breakers.load()
+        self._know_breakers_again()
         await self.instructions.load()
         await self.stop_switch.load()
         self.interventions.hold_until(self._clock() + QUIET_SECONDS)
         await self.recovery.load()
         await self.interventions.load()
+
+    def _know_breakers_again(self) -> None:
+        """
+        Let the monitor know of breakers that opened before the events which were read again.
+
+        Nothing is logged, and what it says of them was said when they opened.
+        """
+        now = self._clock()
+        for breaker in self.breakers.all():
+            if breaker.agent_id and breaker.state is not BreakerState.CLOSED:
+                self._monitor.apply(
+                    AgentEvent(
+                        type=EventType.CIRCUIT_BREAKER_STATE_CHANGED,
+                        time=now,
+                        agent_id=breaker.agent_id,
+                        data={"name": breaker.name, "to": breaker.state.value},
+                    ),
+                    now,
+                )
 
     def tasks(self) -> dict[str, Coroutine[Any, Any, None]]:
         """Return what runs for as long as the service does, by name."""
@@ -146,6 +180,8 @@ class Acting:
         await self._breakers.close()
         if self._webhook is not None:
             await self._webhook.close()
+        if self._respawn_webhook is not None:
+            await self._respawn_webhook.close()
 
     async def _expire(self) -> None:
         while True:

@@ -7,7 +7,7 @@ Times are seconds since the epoch on the service's clock. A clock that is set ba
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from queenright.health.findings import HealthState
@@ -97,6 +97,11 @@ def choose(chain: Sequence[CheckpointRef]) -> tuple[CheckpointRef | None, tuple[
     return None, tuple(skipped)
 
 
+def without(chain: Sequence[CheckpointRef], broken: CheckpointRef, reason: str) -> tuple[CheckpointRef, ...]:
+    """Return the chain with one of it no longer valid."""
+    return tuple(replace(link, valid=False, reason=reason) if link == broken else link for link in chain)
+
+
 def not_needed(attempt: Recovery, worker: WorkerHealth | None) -> str | None:
     """Return why the work need not, or must not, be brought back any more; None if it is as it was."""
     if worker is None:
@@ -109,6 +114,26 @@ def not_needed(attempt: Recovery, worker: WorkerHealth | None) -> str | None:
     if not v.ended and v.last_progress is not None and v.last_progress > attempt.created_at:
         return "it has got further by itself"
     return None
+
+
+def is_heir(attempt: Recovery, worker: WorkerHealth, tolerance: float) -> bool:
+    """
+    Return whether a worker goes on with the task in a session of its own.
+
+    Args:
+        attempt: The try, whose new life nobody has named.
+        worker: Any worker.
+        tolerance: So many seconds the worker's clock may be behind.
+    """
+    v = worker.vitals
+    since = attempt.created_at if attempt.started_at is None else attempt.started_at
+    return (
+        v.agent_id == attempt.agent_id
+        and v.task_id == attempt.task_id
+        and v.session_id != attempt.session_id
+        and v.incarnation_id not in ("", attempt.incarnation_id)
+        and v.incarnation_started >= since - tolerance
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,10 @@ class RespawnRefused(QueenrightError):
         self.over = over
 
 
+class CheckpointRefused(RespawnRefused):
+    """Raised when the checkpoint cannot be believed after all; the one before it may be."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointRef:
     """One checkpoint of a chain; ``created_at`` is in seconds since the epoch, 0 if nobody can tell."""
@@ -74,6 +78,7 @@ class Respawner(Protocol):
             note: What the new worker is told of what happened.
 
         Raises:
+            CheckpointRefused: The checkpoint is broken; it is called again with the next one.
             RespawnRefused: It did not go on.
         """
         ...

@@ -94,6 +94,7 @@ class RecoveryService:
     ) -> None:
         self._ledger = Ledger(store, clock=clock, ids=ids, publish=publish)
         self._limits = settings.recovery
+        self._tolerance = settings.clock_tolerance_seconds
         self._monitor = monitor
         self._starter = Starter(
             monitor=monitor,
@@ -281,7 +282,7 @@ class RecoveryService:
                 if recovery.task_id in self._starting:
                     continue
                 if recovery.state is RecoveryState.WATCHING:
-                    await self._watch(recovery, self._monitor.get(*recovery.successor.key), now)
+                    await self._watch(recovery, now)
                 elif recovery.state is RecoveryState.STARTING:
                     await self._look_again(recovery, now)
                 elif held is None and recovery.not_before <= now:
@@ -299,11 +300,25 @@ class RecoveryService:
         async with self._deciding:
             for recovery in list(self._ledger.live.values()):
                 if self._concerns(recovery, worker):
-                    await self._watch(recovery, worker, self._clock())
+                    await self._watch(recovery, self._clock())
 
-    @staticmethod
-    def _concerns(recovery: Recovery, worker: WorkerHealth) -> bool:
-        return recovery.state is RecoveryState.WATCHING and recovery.successor.key == worker.key
+    def _concerns(self, recovery: Recovery, worker: WorkerHealth) -> bool:
+        if recovery.state is not RecoveryState.WATCHING:
+            return False
+        return recovery.successor.key == worker.key or self._is_heir(recovery, worker)
+
+    def _is_heir(self, recovery: Recovery, worker: WorkerHealth) -> bool:
+        return not recovery.new_incarnation_id and plan.is_heir(recovery, worker, self._tolerance)
+
+    def _life_of(self, recovery: Recovery) -> WorkerHealth | None:
+        """Return the worker that goes on: who was named, else in the same session, else about the task."""
+        worker = self._monitor.get(*recovery.successor.key)
+        if recovery.new_incarnation_id or (
+            worker is not None and worker.vitals.incarnation_id not in ("", recovery.incarnation_id)
+        ):
+            return worker
+        heirs = [each for each in self._monitor.of_agent(recovery.agent_id) if self._is_heir(recovery, each)]
+        return max(heirs, key=lambda each: each.vitals.incarnation_started, default=worker)
 
     # -- decisions: with the lock held --------------------------------------------------------------
 
@@ -356,15 +371,26 @@ class RecoveryService:
             accepted=False, recovery_id=last.recovery_id, attempt=0, not_before=None, reason=why
         )
 
-    async def _watch(self, recovery: Recovery, worker: WorkerHealth | None, now: float) -> None:
+    async def _watch(self, recovery: Recovery, now: float) -> None:
+        worker = self._life_of(recovery)
         seen = plan.watch(recovery, worker, now)
-        if seen.incarnation_id and not recovery.new_incarnation_id:
-            recovery = recovery.model_copy(update={"new_incarnation_id": seen.incarnation_id})
+        heard = worker is not None and bool(seen.incarnation_id) and not recovery.new_incarnation_id
+        if heard and worker is not None:
+            recovery = recovery.model_copy(
+                update={
+                    "new_session_id": worker.vitals.session_id,
+                    "new_incarnation_id": seen.incarnation_id,
+                }
+            )
         if seen.verdict == "failed":
             await self._failed(recovery, seen.reason, now)
         elif seen.verdict != "goes_on":
             state = RecoveryState.SUCCEEDED if seen.verdict == "succeeded" else RecoveryState.DROPPED
             await self._end(recovery, state, seen.reason, now)
+        elif heard:
+            changes = Changes()
+            changes.set(recovery)
+            await self._ledger.commit(changes)
 
     async def _end(self, recovery: Recovery, state: RecoveryState, outcome: str, now: float) -> None:
         changes = Changes()
@@ -418,11 +444,12 @@ class RecoveryService:
 
     async def _look_again(self, recovery: Recovery, now: float) -> None:
         """Find out what became of a worker that was being started when the service ended."""
-        worker = self._monitor.get(*recovery.successor.key)
+        worker = self._life_of(recovery)
         since = recovery.started_at or 0.0
         if worker is not None:
             v = worker.vitals
-            if v.incarnation_id != recovery.incarnation_id and v.incarnation_started >= since:
+            is_new = v.incarnation_started >= since or self._is_heir(recovery, worker)
+            if v.incarnation_id != recovery.incarnation_id and is_new:
                 there = Respawned(
                     agent_id=v.agent_id, session_id=v.session_id, incarnation_id=v.incarnation_id
                 )
@@ -449,6 +476,8 @@ class RecoveryService:
             "new_session_id": there.session_id,
             "new_incarnation_id": there.incarnation_id,
             "attempt": back.attempt,
+            "from_checkpoint": back.from_checkpoint,
+            "skipped": list(back.skipped),
         }
         changes.events.append(self._ledger.event(EventType.RECOVERY_COMPLETED, back.target, data))
         await self._ledger.commit(changes)
@@ -500,17 +529,20 @@ class RecoveryService:
     async def _begins(
         self, recovery: Recovery, checkpoint: CheckpointRef | None, skipped: Sequence[CheckpointRef]
     ) -> None:
-        """Write down that the worker is about to be started, and from where."""
+        """Write down that the worker is about to be started, and from where; told only the first time."""
         now = self._clock()
-        begun = recovery.model_copy(
-            update={
-                "state": RecoveryState.STARTING,
-                "started_at": now,
-                "from_checkpoint": None if checkpoint is None else checkpoint.checkpoint_id,
-                "skipped": tuple(link.checkpoint_id for link in skipped),
-            }
-        )
+        whence: dict[str, object] = {
+            "from_checkpoint": None if checkpoint is None else checkpoint.checkpoint_id,
+            "skipped": tuple(link.checkpoint_id for link in skipped),
+        }
         changes = Changes()
+        live = self._ledger.live[recovery.task_id]
+        if live.state is RecoveryState.STARTING:
+            changes.set(live.model_copy(update=whence))
+            async with self._deciding:
+                await self._ledger.commit(changes)
+            return
+        begun = recovery.model_copy(update={"state": RecoveryState.STARTING, "started_at": now} | whence)
         changes.set(begun)
         data = {
             "recovery_id": begun.recovery_id,

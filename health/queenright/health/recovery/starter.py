@@ -13,7 +13,13 @@ from queenright.health.interventions.target import Target
 from queenright.health.monitor import HealthMonitor
 from queenright.health.recovery import plan
 from queenright.health.recovery.attempt import Recovery
-from queenright.health.recovery.respawner import CheckpointRef, Respawned, Respawner, RespawnRefused
+from queenright.health.recovery.respawner import (
+    CheckpointRef,
+    CheckpointRefused,
+    Respawned,
+    Respawner,
+    RespawnRefused,
+)
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.breakers import BreakerKind, Breakers, CallRefused, Permit
@@ -29,7 +35,7 @@ NOBODY: Final = (
 )
 
 Begins = Callable[[CheckpointRef | None, Sequence[CheckpointRef]], Awaitable[None]]
-"""Writes down that a worker is about to be started: from where, and what was passed over."""
+"""Writes down that a worker is about to be started: from where, passing over what; again where that changes."""
 
 _log = logging.getLogger(__name__)
 
@@ -126,18 +132,24 @@ class Starter:
         if recovery.attempt > 1 and self._stop is not None and worker is not None and not worker.vitals.ended:
             await self._stop(target, recovery.reason)
         chain = await within(START_SECONDS, _awaited(respawner.chain(target)), self._sleep)
-        checkpoint, skipped = plan.choose(chain)
-        await begins(checkpoint, skipped)
-        if checkpoint is None and self._tell_human is not None:
-            await self._tell_human(target, plan.from_the_start(recovery, skipped))
-        work = respawner.respawn(
-            target,
-            checkpoint,
-            task_id=recovery.task_id,
-            attempt=recovery.attempt,
-            note=plan.note(recovery, checkpoint),
-        )
-        return await within(START_SECONDS, _awaited(work), self._sleep)
+        while True:
+            checkpoint, skipped = plan.choose(chain)
+            await begins(checkpoint, skipped)
+            if checkpoint is None and self._tell_human is not None:
+                await self._tell_human(target, plan.from_the_start(recovery, skipped))
+            work = respawner.respawn(
+                target,
+                checkpoint,
+                task_id=recovery.task_id,
+                attempt=recovery.attempt,
+                note=plan.note(recovery, checkpoint),
+            )
+            try:
+                return await within(START_SECONDS, _awaited(work), self._sleep)
+            except CheckpointRefused as refusal:
+                if checkpoint is None:
+                    raise
+                chain = plan.without(chain, checkpoint, str(refusal))
 
     def _refused(self, recovery: Recovery, error: Exception) -> Dropped | NotStarted:
         if isinstance(error, RespawnRefused):

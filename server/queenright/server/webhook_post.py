@@ -1,0 +1,146 @@
+"""Posting JSON to somebody's URL: signed, tried again where that may help, and the URL repeated nowhere."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+import stamina
+from pydantic import SecretStr
+
+from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.redaction import redact
+
+if TYPE_CHECKING:
+    import httpx
+
+SIGNATURE: Final = "X-Queenright-Signature"
+ATTEMPTS: Final = 6
+_PASSING: Final = frozenset({408, 425, 429})
+"""Refusals that may be none a moment later; so may every answer of the server's own fault."""
+_LONGEST_ANSWER: Final = 64 << 10
+
+
+class PostFailed(QueenrightError):
+    """
+    Raised when a post came to nothing; names the host, never the URL.
+
+    ``passing``: it may go well another time. ``status`` and ``answer``: what was answered, if anything.
+    """
+
+    def __init__(
+        self, message: str, *, passing: bool = False, status: int | None = None, answer: bytes = b""
+    ) -> None:
+        super().__init__(message)
+        self.passing = passing
+        self.status = status
+        self.answer = answer
+
+
+class WebhookPost:
+    """
+    Posts to one URL.
+
+    Args:
+        url: Where to. No message, log or repr of ours repeats it: it may hold a token.
+        what: Who is there, for messages: "the orchestrator".
+        secret: What posts are signed with, in ``X-Queenright-Signature: sha256=<HMAC of the body>``.
+        timeout: Seconds that one answer may take.
+        patience: Seconds after which nothing is tried again; None is after ``ATTEMPTS``.
+    """
+
+    def __init__(
+        self,
+        url: SecretStr,
+        *,
+        what: str,
+        secret: SecretStr | None = None,
+        timeout: float = 10.0,
+        patience: float | None = None,
+    ) -> None:
+        self._url = url
+        self._what = what
+        self._secret = secret
+        self._timeout = timeout
+        self._patience = patience
+        self._client: httpx.AsyncClient | None = None
+        self.host: Final = urlsplit(url.get_secret_value()).hostname or "?"
+
+    def __repr__(self) -> str:
+        return f"WebhookPost({self.host!r})"
+
+    async def post(self, said: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> bytes:
+        """
+        Post an object and return the body of the answer; a failure that may pass is tried again, the same.
+
+        Raises:
+            PostFailed: It could not be posted, or was refused.
+        """
+        body = json.dumps(said, ensure_ascii=False).encode()
+        all_headers = {"Content-Type": "application/json", **(headers or {})}
+        if self._secret is not None:
+            key = self._secret.get_secret_value().encode()
+            all_headers[SIGNATURE] = "sha256=" + hmac.new(key, body, hashlib.sha256).hexdigest()
+        retrying = stamina.retry_context(
+            on=_may_pass, attempts=ATTEMPTS, timeout=self._patience, wait_initial=1.0, wait_max=30.0
+        )
+        async for attempt in retrying:
+            with attempt:
+                return await self._post(body, all_headers)
+        raise AssertionError("the last attempt returns or raises")
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._client is not None:
+            await self._client.aclose()
+            self._client = None
+
+    def failure(self, reason: str, **known: Any) -> PostFailed:
+        """Return the error that says what is wrong there."""
+        return PostFailed(f"{self._what} at {self.host}: {reason}", **known)
+
+    async def _post(self, body: bytes, headers: Mapping[str, str]) -> bytes:
+        import httpx
+
+        if self._client is None:
+            self._client = httpx.AsyncClient(timeout=self._timeout, trust_env=False)
+        try:
+            url = self._url.get_secret_value()
+            async with self._client.stream("POST", url, content=body, headers=headers) as response:
+                answer = b""
+                async for chunk in response.aiter_bytes():
+                    answer += chunk
+                    if len(answer) > _LONGEST_ANSWER:
+                        raise self.failure(f"its answer is longer than {_LONGEST_ANSWER} bytes")
+        except (httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
+            raise self.failure(f"its URL cannot be used ({type(error).__name__})") from None
+        except httpx.HTTPError as error:
+            # The library's message may repeat the URL.
+            raise self.failure(f"it cannot be reached ({type(error).__name__})", passing=True) from None
+        if not response.is_success:
+            status = response.status_code
+            said = redact(answer.decode("utf-8", "replace"), 200).strip()
+            raise self.failure(
+                f"it answered {status} {said}".strip(),
+                passing=status in _PASSING or response.is_server_error,
+                status=status,
+                answer=answer,
+            )
+        return answer
+
+
+def json_object(answer: bytes) -> dict[str, Any]:
+    """Return the object in an answer; an empty one if the answer is only a thank-you."""
+    try:
+        found = json.loads(answer)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _may_pass(error: Exception) -> bool:
+    return isinstance(error, PostFailed) and error.passing
