@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +32,7 @@ class Hands:
         self.confirms = True
         self.nudged: list[tuple[Target, str]] = []
         self.stopped: list[Target] = []
+        self.last_words: Callable[[], None] = lambda: None
 
     def reaches(self, target: Target) -> bool:
         return self.reached
@@ -45,6 +47,7 @@ class Hands:
 
     async def terminate(self, target: Target, reason: str, *, instruction_id: str, within: float) -> Stopped:
         self.stopped.append(target)
+        self.last_words()
         return Stopped(confirmed=self.confirms, checkpoint_id="0000000001-c" if self.confirms else None)
 
 
@@ -54,11 +57,15 @@ class Wanted:
 
     asked: list[Target] = field(default_factory=list)
     accepts: bool = True
+    reached: bool = True
     accepted: bool = True
     reason: str = ""
 
     def in_hand(self, key: tuple[str, str]) -> bool:
         return False
+
+    def reaches(self, target: Target) -> bool:
+        return self.reached
 
     async def request(self, target: Target, reason: str, *, by: str) -> Wanted:
         self.asked.append(target)
@@ -132,19 +139,21 @@ class Acting:
             if worker is not None:
                 self.service.consider(worker)
 
+    def event(self, type_: EventType, agent: str = "bee", **data: Any) -> AgentEvent:
+        """What a worker says now."""
+        return AgentEvent(
+            type=type_,
+            time=self.time.now,
+            agent_id=agent,
+            session_id=f"{agent}-1",
+            incarnation_id=self._incarnations.get(agent, "i1"),
+            node_id="n",
+            data=data,
+        )
+
     async def tell(self, type_: EventType, agent: str = "bee", **data: Any) -> None:
         """Let a worker say something, and everybody act on it."""
-        self.publish(
-            AgentEvent(
-                type=type_,
-                time=self.time.now,
-                agent_id=agent,
-                session_id=f"{agent}-1",
-                incarnation_id=self._incarnations.get(agent, "i1"),
-                node_id="n",
-                data=data,
-            )
-        )
+        self.publish(self.event(type_, agent, **data))
         await self.settle()
 
     async def start(self, agent: str = "bee", incarnation: str = "i1") -> None:

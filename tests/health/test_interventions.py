@@ -194,6 +194,25 @@ async def test_a_crash_is_brought_back(acting: Acting) -> None:
     assert len(acting.recovery.asked) == 1
 
 
+async def test_a_crash_of_a_worker_that_nobody_here_can_start_is_left_to_who_runs_it(acting: Acting) -> None:
+    acting.recovery.reached = False
+    await acting.start()
+    await acting.tell(EventType.EXECUTION_FAILED, error_type="MemoryError", error="out")
+    await acting.pass_time(1000)
+
+    assert acting.done() == []
+
+
+async def test_a_worker_that_ends_while_it_is_being_stopped_has_stopped(acting: Acting) -> None:
+    acting.hands.confirms = False
+    acting.hands.last_words = lambda: acting.publish(acting.event(EventType.EXECUTION_COMPLETED))
+    await acting.start()
+
+    done = await acting.service.terminate("bee", "enough", by="op")
+
+    assert done.outcome is Outcome.DONE
+
+
 async def test_a_new_incarnation_begins_on_the_ground(acting: Acting) -> None:
     """B67: what was decided about one life is never done to the next."""
     await acting.start()

@@ -70,7 +70,6 @@ class Hive:
         self.now = 1_000_000.0
         self.published: list[AgentEvent] = []
         self.frozen: str | None = None
-        self.told: list[str] = []
         self.settings = HealthSettings(recovery=Limits(jitter=0))
         self.monitor = HealthMonitor(self.settings)
         self.nursery = Nursery(self)
@@ -89,7 +88,6 @@ class Hive:
             random=Random(1),
             publish=self.publish,
             held=lambda: self.frozen,
-            tell_human=self.tell_human,
             sleep=self.sleep,
         )
 
@@ -101,9 +99,6 @@ class Hive:
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.Event().wait()
-
-    async def tell_human(self, target: Target, text: str) -> None:
-        self.told.append(text)
 
     def publish(self, *events: AgentEvent) -> None:
         self.published.extend(events)
@@ -311,10 +306,9 @@ async def test_broken_checkpoints_are_passed_over_and_named(hive: Hive) -> None:
 
     assert hive.data(INITIATED)[0]["from_checkpoint"] == "c1"
     assert hive.data(INITIATED)[0]["skipped"] == ["c3", "c2"]
-    assert hive.told == []
 
 
-async def test_without_a_valid_checkpoint_the_task_begins_anew_and_a_human_is_told(hive: Hive) -> None:
+async def test_without_a_valid_checkpoint_the_task_begins_anew_and_that_is_said(hive: Hive) -> None:
     """B74"""
     hive.nursery.links = [CheckpointRef(checkpoint_id="c1", created_at=0.0, valid=False, reason="torn")]
     await hive.ask()
@@ -322,9 +316,7 @@ async def test_without_a_valid_checkpoint_the_task_begins_anew_and_a_human_is_to
 
     assert hive.nursery.raised[0][1] is None
     assert hive.data(INITIATED)[0]["from_checkpoint"] is None
-    [told] = hive.told
-    assert "c1 cannot be believed" in told
-    assert "begins again" in hive.data(INITIATED)[0]["reason"]
+    assert "c1 cannot be believed; it begins again" in hive.data(INITIATED)[0]["reason"]
     assert hive.types() == [INITIATED, COMPLETED]
 
 

@@ -36,7 +36,6 @@ class Ward:
         self.time = time
         self.colony = Colony(path / "hive", time)
         self.published: list[AgentEvent] = []
-        self.told: list[str] = []
         self.store = Store.open(f"sqlite:///{path / 'ward.db'}")
         self.monitor = HealthMonitor(HealthSettings())
         self.service = RecoveryService(
@@ -46,7 +45,6 @@ class Ward:
             respawners=[RuntimeRespawner(self.colony.runtime)],
             clock=time,
             publish=self.publish,
-            tell_human=self.tell_human,
             sleep=time.sleep,
         )
 
@@ -56,9 +54,6 @@ class Ward:
 
     def publish(self, *events: AgentEvent) -> None:
         self.published.extend(events)
-
-    async def tell_human(self, target: Target, text: str) -> None:
-        self.told.append(text)
 
     def see(self) -> None:
         """Let the monitor see what has happened."""
@@ -137,7 +132,6 @@ async def test_a_terminated_worker_goes_on_from_its_last_checkpoint(ward: Ward) 
     assert newest.stem in ward.bee.words()
     assert [shown[0].content for shown in ward.bee.shown].count("Gather.") == 1
     assert ward.colony.memory(target.session_id)["honey"] == "gold"
-    assert ward.told == []
 
 
 async def test_the_monitor_sees_a_new_life_and_the_watch_its_success(ward: Ward) -> None:
@@ -178,10 +172,9 @@ async def test_a_broken_checkpoint_falls_back_to_the_one_before(ward: Ward) -> N
     [begun] = ward.data(EventType.RECOVERY_INITIATED)
     assert (begun["from_checkpoint"], begun["skipped"]) == (before.stem, [newest.stem])
     assert ward.colony.memory(target.session_id)["nectar"] == "sweet"
-    assert ward.told == []
 
 
-async def test_with_no_checkpoint_left_the_task_begins_anew_and_a_human_is_told(ward: Ward) -> None:
+async def test_with_no_checkpoint_left_the_task_begins_anew(ward: Ward) -> None:
     """B74: with what it was given then; what was said in the run that failed is forgotten."""
     target = await ward.lost()
     before = ward.colony.state(target.session_id)
@@ -196,7 +189,6 @@ async def test_with_no_checkpoint_left_the_task_begins_anew_and_a_human_is_told(
     assert len(gathers) == 2
     assert [m.content for m in gathers[1] if m.role == "user"].count("Make honey.") == 1
     assert any("start of the task" in m.content for m in gathers[1])
-    assert "begins again from the start" in ward.told[0]
 
 
 async def test_a_run_that_is_completed_is_not_brought_back(ward: Ward) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from queenright.health.interventions import messages
@@ -225,6 +226,8 @@ class Actions:
             return await self._end(one, Outcome.UNREACHABLE, human, detail=str(error))
         except Exception as error:
             return await self._end(one, Outcome.FAILED, human, detail=_described(error))
+        if not stopped.confirmed and self._has_ended(given.target):
+            stopped = replace(stopped, confirmed=True, detail="it has ended")
         if not stopped.confirmed:
             # It may be at work still: nobody is told that it is not, and nothing is started in its place.
             return await self._end(one, Outcome.UNCONFIRMED, human, detail=stopped.detail)
@@ -328,6 +331,11 @@ class Actions:
     def _event(self, type_: EventType, one: Intervention, data: dict[str, Any]) -> AgentEvent:
         worker = self._monitor.get(one.agent_id, one.session_id)
         return messages.event_about(type_, one, worker, self._clock(), data)
+
+    def _has_ended(self, target: Target) -> bool:
+        """Return whether this life said itself that it is over."""
+        worker = self._monitor.get(*target.key)
+        return worker is not None and worker.vitals.ended and Target.of(worker.vitals) == target
 
     def _control(self, target: Target) -> WorkerControl:
         for control in self._controls:

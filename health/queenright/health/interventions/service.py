@@ -62,6 +62,10 @@ class Recovers(Protocol):
         """Return whether a worker is being brought back, or has been and is watched closely."""
         ...
 
+    def reaches(self, target: Target) -> bool:
+        """Return whether anybody here could start this worker again."""
+        ...
+
 
 class AgentUnknown(QueenrightError):
     """Raised when a worker is asked for that is not known."""
@@ -191,9 +195,9 @@ class InterventionService:
     # -- the ladder ---------------------------------------------------------------------------------
 
     def worse(self, event: AgentEvent) -> None:
-        """Let a change of state count towards a storm."""
+        """Let a change of state count towards a storm: a warning sign is none."""
         before, after = HealthState(event.data["from"]), HealthState(event.data["to"])
-        if after.rank > before.rank and after is not HealthState.TERMINATED:
+        if after.rank > before.rank and after in (HealthState.STUCK, HealthState.FAILING):
             began = self._storm.worse((event.agent_id, event.session_id), self._clock())
             if began:
                 _log.warning("a storm: %d workers got worse at once", self._storm.workers)
@@ -262,6 +266,12 @@ class InterventionService:
             return
         if self._recovery.in_hand(key):
             return  # what it needs, its recovery sees to
+        if (
+            known is None
+            and step.action is ActionKind.RECOVER
+            and not self._recovery.reaches(step.ladder.target)
+        ):
+            return  # it crashed somewhere else, and whoever runs it there starts it again
         if max(step.at, self._quiet_until) > now:
             self._look_at(key, max(step.at, self._quiet_until))
         elif self._stop.reason is None:

@@ -29,7 +29,7 @@ class StormWatch:
         self._id = ""
 
     def worse(self, key: WorkerKey, now: float) -> bool:
-        """Note that a worker got worse; return whether this began a storm."""
+        """Note that a worker is stuck or failing now; return whether this began a storm."""
         self._forget(now)
         self._worse.pop(key, None)
         self._worse[key] = now

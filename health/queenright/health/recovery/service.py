@@ -71,7 +71,6 @@ class RecoveryService:
         held: Says why nothing may be begun now (the emergency stop), or None.
         stop: Takes down a worker that was brought back and fails again, past the guard that every
             termination passes; None: it is left to whoever starts the next.
-        tell_human: Is told when work must begin again from the start, as no checkpoint of it is valid.
         sleep: The clock of time limits.
     """
 
@@ -89,7 +88,6 @@ class RecoveryService:
         publish: Callable[..., None],
         held: Callable[[], str | None] = lambda: None,
         stop: Callable[[Target, str], Awaitable[object]] | None = None,
-        tell_human: Callable[[Target, str], Awaitable[object]] | None = None,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         self._ledger = Ledger(store, clock=clock, ids=ids, publish=publish)
@@ -101,7 +99,7 @@ class RecoveryService:
             respawners=respawners,
             breakers=breakers,
             stop=stop,
-            tell_human=tell_human,
+            tolerance=settings.clock_tolerance_seconds,
             sleep=sleep,
         )
         self._clock = clock
@@ -214,7 +212,8 @@ class RecoveryService:
         worker = self._monitor.get(*target.key)
         live = self._ledger.live.get(task_id)
         settled = live is None or live.state is RecoveryState.WATCHING
-        if settled and worker is not None and not worker.vitals.ended:
+        runs = worker is not None and not worker.vitals.ended and not plan.is_lost(worker)
+        if settled and runs:
             raise ActionRefused(
                 ActionKind.RECOVER, target.agent_id, "it is running; terminate it first: queenright terminate"
             )
@@ -253,6 +252,10 @@ class RecoveryService:
     def in_hand(self, key: WorkerKey) -> bool:
         """Return whether a worker is being brought back, or has been and is watched closely."""
         return any(key in (each.target.key, each.successor.key) for each in self._ledger.live.values())
+
+    def reaches(self, target: Target) -> bool:
+        """Return whether anybody here could start this worker again."""
+        return self._starter.respawner(target) is not None
 
     # -- time and events ----------------------------------------------------------------------------
 

@@ -35,7 +35,7 @@ NOBODY: Final = (
 )
 
 Begins = Callable[[CheckpointRef | None, Sequence[CheckpointRef]], Awaitable[None]]
-"""Writes down that a worker is about to be started: from where, passing over what; again where that changes."""
+"""Writes down that a worker is about to be started: from where, passing over what; again if that changes."""
 
 _log = logging.getLogger(__name__)
 
@@ -79,14 +79,14 @@ class Starter:
         respawners: Sequence[Respawner],
         breakers: Breakers | None,
         stop: Callable[[Target, str], Awaitable[object]] | None,
-        tell_human: Callable[[Target, str], Awaitable[object]] | None,
+        tolerance: float,
         sleep: Sleep,
     ) -> None:
         self._monitor = monitor
         self._respawners = respawners
         self._breakers = breakers
         self._stop = stop
-        self._tell_human = tell_human
+        self._tolerance = tolerance
         self._sleep = sleep
 
     def respawner(self, target: Target) -> Respawner | None:
@@ -101,7 +101,12 @@ class Starter:
             StoreError: What ``begins`` was to write down could not be written.
         """
         target = recovery.target
-        needless = plan.not_needed(recovery, self._monitor.get(*target.key))
+        heirs = (
+            each
+            for each in self._monitor.of_agent(target.agent_id)
+            if plan.is_heir(recovery, each, self._tolerance)
+        )
+        needless = plan.not_needed(recovery, self._monitor.get(*target.key), heirs)
         if needless is not None:
             return Dropped(needless)
         respawner = self.respawner(target)
@@ -135,8 +140,6 @@ class Starter:
         while True:
             checkpoint, skipped = plan.choose(chain)
             await begins(checkpoint, skipped)
-            if checkpoint is None and self._tell_human is not None:
-                await self._tell_human(target, plan.from_the_start(recovery, skipped))
             work = respawner.respawn(
                 target,
                 checkpoint,
