@@ -225,6 +225,8 @@ class Recovery(_Block):
     """False: only an operator or the orchestrator recovers anything."""
     webhook_url: Annotated[SecretStr | None, Field(repr=False)] = None
     """Is asked to start workers again that do not run on our own runtime."""
+    webhook_secret_file: Path | None = None
+    """What that is signed with is in this file, which nobody else may read; None: not signed."""
 
 
 class Retention(_Block):

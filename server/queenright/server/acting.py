@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from pathlib import Path
 from typing import Any, Final
+
+from pydantic import SecretStr
 
 from queenright.health.audit_key import AuditKey
 from queenright.health.breakers.breaker import BreakerState
@@ -25,15 +28,20 @@ from queenright.judge import JudgeAndQueen
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import AgentEvent, Clock, EventType
 from queenright.server.orchestrator_webhook import OrchestratorWebhook
-from queenright.server.secret_files import read_secret
 from queenright.server.respawn_webhook import RespawnWebhook
+from queenright.server.secret_files import read_secret
 from queenright.server.settings import Settings
 
 QUIET_SECONDS: Final = 120.0
 """So long after a start, or a jump of the clock, nothing is done to anybody: workers have yet to be heard."""
 
 _EXPIRE_SECONDS: Final = 30.0
-_SECRET_FILE: Final = "health_monitoring.intervention.escalation.webhook_secret_file"
+
+
+def _secret(file: Path | None, block: str) -> SecretStr | None:
+    """Return what a webhook's posts are signed with, None if they are not."""
+    setting = f"health_monitoring.{block}.webhook_secret_file"
+    return None if file is None else read_secret(file, setting=setting)
 
 
 class Acting:
@@ -88,7 +96,8 @@ class Acting:
         publish = self._bus.fan_out
         ours = RuntimeRespawner(judging.runtime)
         if (url := self._settings.recovery.webhook_url) is not None:
-            self._respawn_webhook = RespawnWebhook(url, self._store, ours=ours)
+            secret = _secret(self._settings.recovery.webhook_secret_file, "recovery")
+            self._respawn_webhook = RespawnWebhook(url, self._store, ours=ours, secret=secret)
         elsewhere = [] if self._respawn_webhook is None else [self._respawn_webhook]
         self.recovery = RecoveryService(
             self._store,
@@ -130,8 +139,7 @@ class Acting:
         escalation = self._settings.intervention.escalation
         if escalation.orchestrator != "webhook" or escalation.webhook_url is None:
             return None
-        file = escalation.webhook_secret_file
-        secret = None if file is None else read_secret(file, setting=_SECRET_FILE)
+        secret = _secret(escalation.webhook_secret_file, "intervention.escalation")
         return OrchestratorWebhook(escalation.webhook_url, api=self._api, secret=secret)
 
     async def decide(self, escalation_id: str, decision: Any, **said: Any) -> object:

@@ -6,11 +6,11 @@ Times are seconds since the epoch on the service's clock. A clock that is set ba
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from queenright.health.findings import HealthState
+from queenright.health.findings import FindingKind, HealthState, Severity
 from queenright.health.monitor import WorkerHealth
 from queenright.health.recovery.attempt import Recovery
 from queenright.health.recovery.respawner import CheckpointRef
@@ -102,8 +102,13 @@ def without(chain: Sequence[CheckpointRef], broken: CheckpointRef, reason: str) 
     return tuple(replace(link, valid=False, reason=reason) if link == broken else link for link in chain)
 
 
-def not_needed(attempt: Recovery, worker: WorkerHealth | None) -> str | None:
+def not_needed(
+    attempt: Recovery, worker: WorkerHealth | None, heirs: Iterable[WorkerHealth] = ()
+) -> str | None:
     """Return why the work need not, or must not, be brought back any more; None if it is as it was."""
+    for heir in heirs:
+        if not heir.vitals.ended:
+            return f"it lives on in session {heir.vitals.session_id!r}"
     if worker is None:
         return None  # forgotten since; whoever brings it back looks at its session
     v = worker.vitals
@@ -133,6 +138,14 @@ def is_heir(attempt: Recovery, worker: WorkerHealth, tolerance: float) -> bool:
         and v.session_id != attempt.session_id
         and v.incarnation_id not in ("", attempt.incarnation_id)
         and v.incarnation_started >= since - tolerance
+    )
+
+
+def is_lost(worker: WorkerHealth) -> bool:
+    """Return whether its process has missed its heartbeats: it was killed, or is cut off."""
+    return any(
+        finding.kind is FindingKind.HEARTBEAT_MISSING and finding.severity is not Severity.LOW
+        for finding in worker.findings
     )
 
 
