@@ -74,10 +74,29 @@ def heartbeat_due(v: VitalSigns, settings: HealthSettings) -> float | None:
 
 
 def checkpoint_from(v: VitalSigns) -> float | None:
-    """Return from when the checkpoint's age counts; None for a worker that makes none or may be silent."""
-    if may_be_silent(v) or v.last_checkpoint is None:
+    """
+    Return from when the checkpoint's age counts; None for a worker that makes none or may be silent.
+
+    The time that tools declared, and took, is taken out: in a call nobody saves.
+    """
+    if may_be_silent(v) or v.saved_from is None:
         return None
-    return max(v.last_checkpoint, v.clock_base)
+    return max(v.saved_from, v.clock_base)
+
+
+def checkpoint_due(v: VitalSigns, limit: float) -> float | None:
+    """
+    Return when the checkpoint is ``limit`` seconds old; see ``checkpoint_from``.
+
+    While a tool runs that declared its time, the age stands still for so long: a hang in it is a stall.
+    """
+    since = checkpoint_from(v)
+    if since is None:
+        return None
+    due, tool = since + limit, v.open_tool
+    if tool is not None and tool.timeout is not None and due > tool.started:
+        due += tool.timeout
+    return due
 
 
 def no_tool_call_from(v: VitalSigns) -> float | None:
@@ -137,10 +156,13 @@ def moments(v: VitalSigns, settings: HealthSettings) -> Iterator[float]:
     heartbeat = heartbeat_due(v, settings)
     if heartbeat is not None:
         yield heartbeat
-    checkpoint = checkpoint_from(v)
-    if checkpoint is not None:
-        yield checkpoint + settings.health_check.checkpoint_degraded_seconds
-        yield checkpoint + settings.health_check.checkpoint_stale_threshold_seconds
+    for limit in (
+        settings.health_check.checkpoint_degraded_seconds,
+        settings.health_check.checkpoint_stale_threshold_seconds,
+    ):
+        checkpoint = checkpoint_due(v, limit)
+        if checkpoint is not None:
+            yield checkpoint
     calls = no_tool_call_from(v)
     if calls is not None:
         yield calls + settings.health_check.no_tool_call_seconds

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from queenright.health.deadlines import (
+    checkpoint_due,
     checkpoint_from,
     heartbeat_due,
     no_tokens_from,
@@ -95,9 +96,11 @@ def detect_heartbeat_missing(v: VitalSigns, settings: HealthSettings, now: float
 def detect_checkpoint_stale(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
     """Find a worker that makes checkpoints and has not made one for long."""
     since, check = checkpoint_from(v), settings.health_check
-    if since is None or now < since + check.checkpoint_degraded_seconds:
+    degraded = checkpoint_due(v, check.checkpoint_degraded_seconds)
+    due = checkpoint_due(v, check.checkpoint_stale_threshold_seconds)
+    if since is None or degraded is None or due is None or now < degraded:
         return None
-    stale = now >= since + check.checkpoint_stale_threshold_seconds
+    stale = now >= due
     return Finding(
         kind=FindingKind.CHECKPOINT_STALE,
         severity=Severity.MEDIUM if stale else Severity.LOW,

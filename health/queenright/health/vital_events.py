@@ -120,7 +120,7 @@ def _on_activity(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: 
 
 def _on_checkpoint(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     if v.active(at):
-        v.last_checkpoint = max(at, v.last_checkpoint or at)
+        v.last_checkpoint = v.saved_from = max(at, v.last_checkpoint or at)
         v.got_further(at)
 
 

@@ -39,6 +39,7 @@ _NO_OUTCOMES: Final = 1
 _CLOCKS: Final = (
     "last_heartbeat",
     "last_checkpoint",
+    "saved_from",
     "last_tool_call",
     "last_progress",
     "waiting_since",
@@ -115,6 +116,7 @@ class VitalSigns:
         "recovered_at",
         "recovery_failed",
         "recovery_failed_at",
+        "saved_from",
         "session_id",
         "settings",
         "stale_calls",
@@ -182,6 +184,8 @@ class VitalSigns:
         self.fetches = False
         """The worker fetches instructions, so it said."""
         self.last_checkpoint: float | None = None
+        self.saved_from: float | None = None
+        """From here a checkpoint's age counts: later than it by the declared time of tools that ran since."""
         self.last_tool_call: float | None = None
         self.last_trace_id = ""
         self.last_span_id = ""

@@ -1,0 +1,91 @@
+"""What goes wrong, with what is known of it for certain: when it began, when it must be seen, as what."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from queenright.health.findings import Finding, FindingKind, HealthState, Severity
+
+AFTERMATH: Final = 600.0
+"""So long after its end a fault may still be seen."""
+
+
+class FaultKind(StrEnum):
+    """Every kind of trouble that is made."""
+
+    HANG_IN_LLM = "hang in an LLM call"
+    HANG_BETWEEN_STEPS = "hang between steps"
+    HANG_IN_TOOL = "hang in a tool"
+    HANG_IN_DECLARED_TOOL = "hang in a tool past its declared time"
+    SKEWED_HANG = "hang, with a clock that is wrong"
+    DOOM_LOOP = "doom loop"
+    RETRY_STORM = "retry storm"
+    ERROR_STREAK = "error streak"
+    CRASH = "crash"
+    KILLED = "killed, no last word"
+    PROVIDER_FAILURE = "provider failure"
+    CHECKPOINTS_STOP = "checkpoints that stop"
+    TOKEN_SPIKE = "token spike"
+    ERROR_RATE = "error rate"
+    NO_HEARTBEATS = "heartbeats that stop"
+    ZOMBIE = "zombie: only heartbeats"
+    OPEN_BREAKER = "open breaker"
+
+
+_SEEN_AS: Final = {
+    FaultKind.HANG_IN_LLM: (FindingKind.STALL, Severity.CRITICAL),
+    FaultKind.HANG_BETWEEN_STEPS: (FindingKind.STALL, Severity.CRITICAL),
+    FaultKind.HANG_IN_TOOL: (FindingKind.STALL, Severity.CRITICAL),
+    FaultKind.HANG_IN_DECLARED_TOOL: (FindingKind.STALL, Severity.CRITICAL),
+    FaultKind.SKEWED_HANG: (FindingKind.STALL, Severity.CRITICAL),
+    FaultKind.DOOM_LOOP: (FindingKind.DOOM_LOOP, Severity.MEDIUM),
+    FaultKind.RETRY_STORM: (FindingKind.RETRY_STORM, Severity.HIGH),
+    FaultKind.ERROR_STREAK: (FindingKind.ERROR_STREAK, Severity.MEDIUM),
+    FaultKind.KILLED: (FindingKind.STALL, Severity.CRITICAL),
+    FaultKind.PROVIDER_FAILURE: (FindingKind.PROVIDER_FAILURE, Severity.MEDIUM),
+    FaultKind.CHECKPOINTS_STOP: (FindingKind.CHECKPOINT_STALE, Severity.MEDIUM),
+    FaultKind.TOKEN_SPIKE: (FindingKind.TOKEN_SPIKE, Severity.LOW),
+    FaultKind.ERROR_RATE: (FindingKind.ERROR_RATE, Severity.LOW),
+    FaultKind.NO_HEARTBEATS: (FindingKind.HEARTBEAT_MISSING, Severity.MEDIUM),
+    FaultKind.ZOMBIE: (FindingKind.STALL, Severity.CRITICAL),
+    FaultKind.OPEN_BREAKER: (FindingKind.CIRCUIT_BREAKER_OPEN, Severity.MEDIUM),
+}
+
+
+@dataclass(slots=True, eq=False)
+class Fault:
+    """One trouble of one worker. Times are on the service's clock."""
+
+    kind: FaultKind
+    agent_id: str
+    session_id: str
+    began: float
+    threshold: float | None = None
+    """From here on it must be seen; None while that is not known."""
+    seen: float | None = None
+    acted: float | None = None
+    """The first intervention."""
+    over: float | None = None
+    set_aside: bool = False
+    """The host slept while it was not yet seen: every silence begins anew."""
+    actions: Counter[str] = field(default_factory=Counter)
+
+    def is_seen_in(self, finding: Finding) -> bool:
+        """Return whether a finding is this fault, seen for what it is."""
+        if self.kind not in _SEEN_AS:
+            return False
+        kind, severity = _SEEN_AS[self.kind]
+        return finding.kind is kind and finding.severity.rank >= severity.rank
+
+    def is_seen_as(self, state: HealthState) -> bool:
+        """Return whether a change of state alone is how this fault is seen."""
+        return self.kind is FaultKind.CRASH and state is HealthState.FAILING
+
+    def explains(self, session_id: str, now: float, *, ended: bool) -> bool:
+        """Return whether trouble in this session, now, is no false alarm; ``ended``: the session is over."""
+        if ended and session_id == self.session_id:
+            return True
+        return self.over is None or now < self.over + AFTERMATH

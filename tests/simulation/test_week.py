@@ -1,0 +1,53 @@
+"""A week of a small fleet, with every kind of trouble: what the health layer promises, counted."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.simulation.__main__ import simulate
+from tests.simulation.faults import FaultKind
+
+DAYS = 7
+WORKERS = 28
+"""As many as some 30 s of one core are enough for."""
+
+pytestmark = pytest.mark.xdist_group("simulation")
+
+
+@pytest.fixture(scope="module")
+def week(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    # No recorded runs: the same table of quantiles on every machine.
+    folder: Path = tmp_path_factory.mktemp("week")
+    return asyncio.run(simulate(folder, days=DAYS, workers=WORKERS, seed=7, traces=folder))
+
+
+def test_every_trouble_is_seen_within_5_seconds_of_its_threshold(week: dict[str, Any]) -> None:
+    """002 §11: whatever goes wrong with a worker is detected, and on time."""
+    assert week["missed"] == []
+    assert set(week["detection"]) == {kind.value for kind in FaultKind}
+    assert {kind for kind, spread in week["detection"].items() if spread["max"] > 5.0} == set()
+
+
+def test_hardly_any_worker_that_is_well_is_taken_for_one_that_is_not(week: dict[str, Any]) -> None:
+    """002 §11: over 7 days false alarms stay below 1 % of worker-days."""
+    assert week["false_alarm_rate"] < 0.01, week["false_alarms"]
+
+
+def test_what_can_be_recovered_is_recovered(week: dict[str, Any]) -> None:
+    """002 §11: over 95 % of the lost tasks get further, where any attempt could have saved them."""
+    assert week["recoveries"]["tasks"] >= 5
+    assert week["recovered_share"] > 0.95, week["recoveries"]
+
+
+def test_finished_work_is_never_restarted(week: dict[str, Any]) -> None:
+    """B70: in a week in which sessions end at every moment of a recovery."""
+    assert week["finished_work_restarted"] == 0
+
+
+def test_nobody_who_waits_or_is_over_or_lives_anew_is_acted_on(week: dict[str, Any]) -> None:
+    """B69: whatever path leads to it."""
+    assert week["acted_on_waiting_finished_or_other"] == 0
