@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from queenright.instrumentation import names
-from queenright.runtime.events import EventType
+from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.up import Running
 from tests.server.conftest import looping
 
@@ -87,7 +87,67 @@ async def test_an_acknowledged_ticket_says_so_and_a_closed_one_refuses(
     again = await http.post(f"/api/tickets/{ticket_id}/acknowledge")
 
     assert acknowledged.json()["status"] == "acknowledged"
+    assert acknowledged.json()["acknowledged_by"] == "operator"
     assert again.status_code == 409
+
+
+async def test_whoever_acknowledges_may_say_who_it_is(running: Running, http: httpx.AsyncClient) -> None:
+    ticket_id = await ticket_on(running)
+
+    nobody = await http.post(f"/api/tickets/{ticket_id}/acknowledge", json={"by": " "})
+    ada = await http.post(f"/api/tickets/{ticket_id}/acknowledge", json={"by": "ada"})
+
+    assert (nobody.status_code, ada.status_code) == (422, 200)
+    assert ada.json()["acknowledged_by"] == "ada"
+
+
+async def lost_ticket_on(running: Running) -> str:
+    """A ticket about a worker that crashed and could not be brought back."""
+    service = running.service
+    events = list(looping(service.clock(), times=1))
+    about = {"agent_id": "looper", "session_id": "looper-session", "incarnation_id": "one"}
+    for kind, data in (
+        (EventType.EXECUTION_FAILED, {"error": "it crashed", "error_type": "Crash"}),
+        (EventType.RECOVERY_FAILED, {"attempts": 3, "exhausted": True, "reason": "3 attempts were made"}),
+    ):
+        events.append(AgentEvent(type=kind, time=service.clock(), data=data, **about))
+    await service.ingest(events)
+    await until(lambda: any(t.analysis for t in service.tickets.open_tickets()), "a ticket that was triaged")
+    [ticket] = service.tickets.open_tickets()
+    assert ticket.kind.value == "recovery_failed"
+    return ticket.ticket_id
+
+
+async def test_what_a_person_has_settled_is_resolved_by_hand(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    path = f"/api/tickets/{await lost_ticket_on(running)}/resolve"
+
+    silent = await http.post(path, json={"by": "ada"})
+    blank = await http.post(path, json={"reason": " ", "by": "ada"})
+    resolved = await http.post(path, json={"reason": "report written by hand", "by": "ada"})
+    again = await http.post(path, json={"reason": "report written by hand", "by": "bob"})
+
+    assert [silent.status_code, blank.status_code] == [422, 422]
+    assert (resolved.status_code, resolved.json()["status"]) == (200, "resolved")
+    assert resolved.json()["closed_reason"] == "ada: report written by hand"
+    assert again.status_code == 409
+    assert running.service.tickets.open_tickets() == []
+    health = running.service.monitor.get("looper")
+    assert health is not None
+    assert health.findings == ()
+
+
+async def test_a_ticket_that_closes_by_itself_is_not_resolved_by_hand(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    ticket_id = await ticket_on(running)
+
+    refused = await http.post(f"/api/tickets/{ticket_id}/resolve", json={"reason": "tired of it"})
+    unknown = await http.post("/api/tickets/none/resolve", json={"reason": "x"})
+
+    assert (refused.status_code, unknown.status_code) == (409, 404)
+    assert "it closes by itself" in refused.json()["title"]
 
 
 async def test_the_webhook_wakes_the_judge(running: Running, http: httpx.AsyncClient) -> None:

@@ -18,21 +18,21 @@ from queenright.alerting.files import runbook
 from queenright.alerting.notification import handed_over
 from queenright.alerting.webhook import WebhookRefused, parse_webhook
 from queenright.health import event_log
-from queenright.health.tickets import TicketClosed, TicketUnknown, WrongStatus
 from queenright.runtime.events import ALERT_CLASS
+from queenright.server.gate import Gate, names_of
 from queenright.server.health_api import add_health_api
 from queenright.server.problems import add_problems
 from queenright.server.service import Service
-from queenright.server.view import event_line, notification_row, status, ticket_row
+from queenright.server.ticket_api import add_ticket_api, found_ticket
+from queenright.server.view import event_line, notification_row, status
 
 _PAGES = Path(__file__).parent / "pages"
 _PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 _PAGE_REFRESH = 0.5
-_MAX_WEBHOOK = 1 << 20
 
 
-def create_app(service: Service) -> FastAPI:
-    """Return the ASGI app over one service."""
+def create_app(service: Service, *, bound: str) -> FastAPI:
+    """Return the ASGI app over one service; ``bound`` is the address that it listens on."""
     app = FastAPI(title="Queenright", docs_url="/docs", redoc_url=None)
     pages = Environment(loader=FileSystemLoader(_PAGES), autoescape=select_autoescape(default=True))
     markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
@@ -40,8 +40,12 @@ def create_app(service: Service) -> FastAPI:
     def page(template: str, **values: Any) -> HTMLResponse:
         return HTMLResponse(pages.get_template(template).render(**values))
 
+    settings = service.settings
+    names = names_of(settings.http.host, settings.alerting.console_url, bound=bound)
+    app.add_middleware(Gate, names=names)
     add_problems(app)
     add_health_api(app, service)
+    add_ticket_api(app, service)
 
     # -- pages ----------------------------------------------------------------------------------
 
@@ -71,7 +75,7 @@ def create_app(service: Service) -> FastAPI:
 
     @app.get("/tickets/{ticket_id}", include_in_schema=False)
     async def ticket_page(ticket_id: str) -> HTMLResponse:
-        ticket = await _ticket(ticket_id)
+        ticket = await found_ticket(service, ticket_id)
         events = await service.store.read(
             lambda connection: event_log.read_events(
                 connection, types=ALERT_CLASS, agent_id=ticket["worker_agent_id"], limit=10_000
@@ -96,39 +100,10 @@ def create_app(service: Service) -> FastAPI:
 
     # -- API ------------------------------------------------------------------------------------
 
-    async def _ticket(ticket_id: str) -> dict[str, Any]:
-        ticket = await service.tickets.find(ticket_id)
-        if ticket is None:
-            raise HTTPException(404, f"there is no ticket {ticket_id!r}")
-        return ticket_row(ticket, service.clock())
-
     @app.get("/api/status")
     async def api_status() -> dict[str, Any]:
         """Everything the status page shows."""
         return status(service)
-
-    @app.get("/api/tickets")
-    async def api_tickets(limit: int = 100) -> dict[str, Any]:
-        """Tickets, newest first, open or not."""
-        now = service.clock()
-        tickets = await service.tickets.history(max(1, min(limit, 1000)))
-        return {"tickets": [ticket_row(ticket, now) for ticket in tickets], "next": None}
-
-    @app.get("/api/tickets/{ticket_id}")
-    async def api_ticket(ticket_id: str) -> dict[str, Any]:
-        """One ticket."""
-        return await _ticket(ticket_id)
-
-    @app.post("/api/tickets/{ticket_id}/acknowledge")
-    async def api_acknowledge(ticket_id: str) -> dict[str, Any]:
-        """Say that a person has it in hand."""
-        try:
-            await service.tickets.acknowledge(ticket_id, by="operator")
-        except TicketUnknown as error:
-            raise HTTPException(404, str(error)) from error
-        except (TicketClosed, WrongStatus) as error:
-            raise HTTPException(409, str(error)) from error
-        return await _ticket(ticket_id)
 
     @app.get("/api/notifications")
     async def api_notifications(limit: int = 50) -> dict[str, Any]:
@@ -143,11 +118,8 @@ def create_app(service: Service) -> FastAPI:
     @app.post("/api/alertmanager/webhook", status_code=202)
     async def webhook(request: Request) -> dict[str, int]:
         """Symptom alerts from Prometheus: they wake the judge, they page nobody."""
-        body = await request.body()
-        if len(body) > _MAX_WEBHOOK:
-            raise HTTPException(413, f"the body has {len(body)} bytes; {_MAX_WEBHOOK} are allowed")
         try:
-            symptoms = parse_webhook(body)
+            symptoms = parse_webhook(await request.body())
         except WebhookRefused as error:
             raise HTTPException(400, str(error)) from error
         for symptom in symptoms:

@@ -1,20 +1,16 @@
-"""Errors as RFC 9457 problem details, and who may change anything: nobody's web page but our own."""
+"""Errors as RFC 9457 problem details."""
 
 from __future__ import annotations
 
-from typing import Any, Final
-from urllib.parse import urlsplit
+from typing import Any
 
-from fastapi import FastAPI, HTTPException, Request
+from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
 
 from queenright.health.store import StoreError
 from queenright.instrumentation.redaction import redact
-
-MAX_BODY: Final = 1 << 20
-_CHANGING: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
-_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
 def problem(status: int, title: str, **more: Any) -> JSONResponse:
@@ -27,11 +23,13 @@ def problem(status: int, title: str, **more: Any) -> JSONResponse:
 
 
 def add_problems(app: FastAPI) -> None:
-    """Let every error of the app be a problem, and refuse what other sites' pages send."""
+    """Let every error of the app be a problem."""
 
     @app.exception_handler(HTTPException)
     async def said(request: Request, error: HTTPException) -> JSONResponse:
-        return problem(error.status_code, str(error.detail))
+        response = problem(error.status_code, str(error.detail))
+        response.headers.update(error.headers or {})
+        return response
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
@@ -40,49 +38,6 @@ def add_problems(app: FastAPI) -> None:
     @app.exception_handler(StoreError)
     async def unstored(request: Request, error: StoreError) -> JSONResponse:
         return problem(503, f"nothing was done: {error}")
-
-    @app.middleware("http")
-    async def guard(request: Request, call_next: Any) -> Response:
-        refusal = foreign(request) or _too_long(request)
-        response: Response = refusal or await call_next(request)
-        response.headers["X-Content-Type-Options"] = "nosniff"
-        response.headers["Referrer-Policy"] = "no-referrer"
-        return response
-
-
-def foreign(request: Request) -> JSONResponse | None:
-    """
-    Return the refusal of a request that would change something and comes from another site's page.
-
-    A browser says where the page is from in ``Origin``; programs say nothing, and are let pass.
-    """
-    origin = request.headers.get("origin")
-    if request.method not in _CHANGING or origin is None:
-        return None
-    host = request.headers.get("host", "")
-    if _address(origin) == _address(f"{urlsplit(origin).scheme}://{host}") is not None:
-        return None
-    return problem(
-        403,
-        f"a page of {redact(origin, 100)} may not change anything here; "
-        f"behind a proxy, let it pass on the Host header (it is {redact(host, 100)!r})",
-    )
-
-
-def _address(url: str) -> tuple[str, int] | None:
-    try:
-        parts = urlsplit(url)
-        port = parts.port or _DEFAULT_PORTS[parts.scheme]
-    except (ValueError, KeyError):
-        return None
-    return (parts.hostname, port) if parts.hostname else None
-
-
-def _too_long(request: Request) -> JSONResponse | None:
-    length = request.headers.get("content-length", "0")
-    if length.isdigit() and int(length) > MAX_BODY:
-        return problem(413, f"the body has {length} bytes; {MAX_BODY} are allowed")
-    return None
 
 
 def _fault(fault: Any) -> str:

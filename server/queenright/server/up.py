@@ -30,6 +30,7 @@ from queenright.server.children import Child
 from queenright.server.otlp.forward import Forwarder
 from queenright.server.otlp.receiver import otlp_app
 from queenright.server.programs import ProgramMissing, find_program
+from queenright.server.secret_files import SecretRefused
 from queenright.server.service import Service, usable
 from queenright.server.settings import Settings
 from queenright.server.sockets import free_port, listen, listening, url_of
@@ -59,10 +60,6 @@ class AlreadyRunning(QueenrightError):
             f"Queenright is already running on {storage} ({running}). "
             "Stop it with Ctrl-C in its terminal, or use another folder with --storage."
         )
-
-
-class SecretRefused(QueenrightError):
-    """Raised when a file does not hold the secret it should; never says what it holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +138,8 @@ async def serving(settings: Settings, *, registry: CollectorRegistry | None = No
             service.ingest, registry=service.registry, forwarder=forwarder, max_body=otlp.max_body_bytes
         )
         await stack.enter_async_context(listening(receiver, otlp_socket))
-        await stack.enter_async_context(listening(create_app(service), api_socket))
+        app = create_app(service, bound=api_socket.getsockname()[0])
+        await stack.enter_async_context(listening(app, api_socket))
         stack.callback(service.stopping.set)
         yield Running(service, url_of(api_socket), url_of(otlp_socket))
 

@@ -1,0 +1,159 @@
+"""
+The gate before the API: who may ask, by what name, and how much may be said.
+
+A browser asks on behalf of whatever page it shows. So other sites' pages may change nothing (``Origin``); and
+while we listen on loopback only, nobody may call us by a name of another site, which its owner can let point
+here to read along (DNS rebinding; ``Host``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from ipaddress import ip_address
+from typing import Final
+from urllib.parse import urlsplit
+
+from fastapi import HTTPException
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from queenright.instrumentation.redaction import redact
+from queenright.server.problems import problem
+
+MAX_BODY: Final = 1 << 20
+_CHANGING: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+_HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s\[\]:/?#@\\]+)(?::\d*)?")
+_ALWAYS: Final = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
+
+
+def names_of(*places: str, bound: str) -> frozenset[str] | None:
+    """
+    Return by which names, besides those of loopback, a service may be called; None if any will do.
+
+    Args:
+        places: Names, addresses, or URLs that the settings call this service by.
+        bound: The address it listens on. On any but loopback there may be names that no setting knows.
+    """
+    if not _loopback(bound):
+        return None
+    hosts = (urlsplit(place).hostname if "://" in place else place for place in places)
+    return frozenset(host.strip("[]").rstrip(".").lower() for host in hosts if host)
+
+
+class Gate:
+    """
+    ASGI middleware that refuses before anything is done.
+
+    Args:
+        app: What is behind it.
+        names: By what it may be called besides loopback's names; None: by any.
+        limit: The longest body, in bytes, with or without a ``Content-Length``.
+    """
+
+    def __init__(self, app: ASGIApp, *, names: Iterable[str] | None, limit: int = MAX_BODY) -> None:
+        self._app = app
+        self._names = None if names is None else frozenset(names)
+        self._limit = limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or pass it on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(_ALWAYS)
+            await send(message)
+
+        headers = Headers(scope=scope)
+        refused = (
+            misnamed(headers.getlist("host"), self._names)
+            or foreign(scope["method"], headers)
+            or self._too_long(headers)
+        )
+        if refused is not None:
+            await problem(*refused)(scope, receive, sending)
+        else:
+            await self._app(scope, _Counted(receive, self._limit), sending)
+
+    def _too_long(self, headers: Headers) -> tuple[int, str] | None:
+        length = headers.get("content-length", "0")
+        if length.isdecimal() and int(length) > self._limit:
+            return 413, f"the body has {length} bytes; {self._limit} are allowed"
+        return None
+
+
+class _Counted:
+    """Receives a body that does not say how long it is, and no more of it than is allowed."""
+
+    def __init__(self, receive: Receive, limit: int) -> None:
+        self._receive = receive
+        self._left = limit
+        self._limit = limit
+
+    async def __call__(self) -> Message:
+        message = await self._receive()
+        if message["type"] == "http.request":
+            self._left -= len(message.get("body", b""))
+            if self._left < 0:
+                # Whoever reads the body passes this on, and no other exception.
+                raise HTTPException(413, f"the body is longer than {self._limit} bytes, which are allowed")
+        return message
+
+
+def misnamed(hosts: Iterable[str], names: frozenset[str] | None) -> tuple[int, str] | None:
+    """Return the refusal of a request that calls us by a name which is not ours; ports do not matter."""
+    if names is None:
+        return None
+    for host in hosts:
+        found = _HOST.fullmatch(host)
+        called = found[1].strip("[]").rstrip(".").lower() if found else ""
+        if not (_loopback(called) or called in names):
+            return 403, (
+                f"this service listens on this machine alone, and is not called {redact(host, 100)!r}; "
+                "use 127.0.0.1 or localhost, or say in alerting.console_url by which name people reach it"
+            )
+    return None
+
+
+def foreign(method: str, headers: Mapping[str, str]) -> tuple[int, str] | None:
+    """
+    Return the refusal of a request that would change something and comes from another site's page.
+
+    A browser says where the page is from in ``Origin``; programs say nothing, and are let pass.
+    """
+    origin = headers.get("origin")
+    if method not in _CHANGING or origin is None:
+        return None
+    host = headers.get("host", "")
+    if _address(origin) == _address(f"{_scheme(origin)}://{host}") is not None:
+        return None
+    return 403, (
+        f"a page of {redact(origin, 100)} may not change anything here; "
+        f"behind a proxy, let it pass on the Host header (it is {redact(host, 100)!r})"
+    )
+
+
+def _loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _scheme(url: str) -> str:
+    return url.partition("://")[0]
+
+
+def _address(url: str) -> tuple[str, int] | None:
+    try:
+        parts = urlsplit(url)
+        port = parts.port or _DEFAULT_PORTS[parts.scheme]
+    except (ValueError, KeyError):
+        return None
+    return (parts.hostname, port) if parts.hostname else None

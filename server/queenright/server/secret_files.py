@@ -1,0 +1,49 @@
+"""Secrets that a setting names a file for."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Final
+
+from pydantic import SecretStr
+
+from queenright.instrumentation.errors import QueenrightError
+
+_OTHERS: Final = stat.S_IRWXO
+
+
+class SecretRefused(QueenrightError):
+    """Raised when a file does not hold the secret it should; never says what it holds."""
+
+
+def read_secret(file: Path, *, setting: str) -> SecretStr:
+    """
+    Return what a file holds, without the space around it.
+
+    Args:
+        file: The file; its owner and its group may read it, and nobody else.
+        setting: The setting that names it, for the error.
+
+    Raises:
+        SecretRefused: It cannot be read, others can reach it, or there is nothing in it.
+    """
+    named = f"{setting}: the secret file {file}"
+    try:
+        with file.open("rb") as opened:
+            mode = stat.S_IMODE(os.fstat(opened.fileno()).st_mode)
+            content = opened.read()
+    except OSError as error:
+        raise SecretRefused(
+            f"{named} cannot be read ({error.strerror}); make it, readable by the service's user alone"
+        ) from None
+    if mode & _OTHERS:
+        raise SecretRefused(f"{named} can be reached by others (mode {mode:04o}); chmod 600 it")
+    try:
+        secret = content.decode("utf-8").strip()
+    except UnicodeDecodeError:
+        raise SecretRefused(f"{named} is no text in UTF-8; write the secret into it, on one line") from None
+    if not secret:
+        raise SecretRefused(f"{named} is empty; write the secret into it, on one line")
+    return SecretStr(secret)

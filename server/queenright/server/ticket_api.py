@@ -1,0 +1,86 @@
+"""Tickets over HTTP: what there is, and what a person says about one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, FastAPI, HTTPException, Request
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict
+
+from queenright.health.tickets import TicketClosed, TicketError, TicketRefused, TicketUnknown, WrongStatus
+from queenright.server.health_api import By, Reason
+from queenright.server.problems import problem
+from queenright.server.service import Service
+from queenright.server.view import ticket_row
+
+_STATUS: dict[type[TicketError], int] = {
+    TicketUnknown: 404,
+    TicketClosed: 409,
+    WrongStatus: 409,
+    TicketRefused: 422,
+}
+
+
+class Acknowledged(BaseModel):
+    """Who has it in hand."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    by: By = "operator"
+
+
+class Resolved(Acknowledged):
+    """Who has settled it, and how."""
+
+    reason: Reason
+
+
+def add_ticket_api(app: FastAPI, service: Service) -> None:
+    """Give the app the routes of tickets, and the status codes of what they refuse."""
+    for kind in _STATUS:
+        app.add_exception_handler(kind, _refused)
+    app.include_router(_routes(service), tags=["tickets"])
+
+
+async def found_ticket(service: Service, ticket_id: str) -> dict[str, Any]:
+    """Return a ticket as it is shown; raises ``HTTPException`` if there is none."""
+    ticket = await service.tickets.find(ticket_id)
+    if ticket is None:
+        raise HTTPException(404, f"there is no ticket {ticket_id!r}")
+    return ticket_row(ticket, service.clock())
+
+
+async def _refused(request: Request, error: Exception) -> JSONResponse:
+    status = next(code for kind, code in _STATUS.items() if isinstance(error, kind))
+    return problem(status, str(error))
+
+
+def _routes(service: Service) -> APIRouter:
+    router = APIRouter()
+
+    @router.get("/api/tickets")
+    async def tickets(limit: int = 100) -> dict[str, Any]:
+        """Tickets, newest first, open or not."""
+        now = service.clock()
+        found = await service.tickets.history(max(1, min(limit, 1000)))
+        return {"tickets": [ticket_row(ticket, now) for ticket in found], "next": None}
+
+    @router.get("/api/tickets/{ticket_id}")
+    async def ticket(ticket_id: str) -> dict[str, Any]:
+        """One ticket."""
+        return await found_ticket(service, ticket_id)
+
+    @router.post("/api/tickets/{ticket_id}/acknowledge")
+    async def acknowledge(ticket_id: str, body: Acknowledged | None = None) -> dict[str, Any]:
+        """Say that a person has it in hand."""
+        await service.tickets.acknowledge(ticket_id, by=(body or Acknowledged()).by)
+        return await found_ticket(service, ticket_id)
+
+    @router.post("/api/tickets/{ticket_id}/resolve")
+    async def resolve(ticket_id: str, body: Resolved) -> dict[str, Any]:
+        """Close a ticket about a failed recovery: a person has settled it some other way."""
+        await service.tickets.resolve(ticket_id, body.reason, by=body.by)
+        return await found_ticket(service, ticket_id)
+
+    return router

@@ -1,0 +1,164 @@
+"""Who may ask, by what name, and how much may be said: on a service with real sockets."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+from starlette.datastructures import Headers
+
+from queenright.server.gate import MAX_BODY, foreign, misnamed, names_of
+from queenright.server.settings import load_settings
+from queenright.server.up import DEMO_DEFAULTS, Running, serving
+
+# -- other sites' pages ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "origin", ["https://evil.example", "http://127.0.0.1:1", "null", "http://localhost.evil.example", "x", ""]
+)
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
+async def test_another_sites_page_changes_nothing(http: httpx.AsyncClient, origin: str, method: str) -> None:
+    response = await http.request(method, "/api/deadman", headers={"Origin": origin})
+
+    assert response.status_code == 403
+    assert response.headers["content-type"] == "application/problem+json"
+    assert "may not change anything" in response.json()["title"]
+
+
+async def test_our_own_page_and_programs_may(running: Running, http: httpx.AsyncClient) -> None:
+    ours = await http.post("/api/deadman", headers={"Origin": running.url})
+    program = await http.post("/api/deadman")
+
+    assert (ours.status_code, program.status_code) == (204, 204)
+
+
+async def test_another_sites_page_may_be_told_what_a_reader_is_told(http: httpx.AsyncClient) -> None:
+    response = await http.get("/healthz", headers={"Origin": "https://evil.example"})
+
+    assert response.status_code == 200
+    assert "access-control-allow-origin" not in response.headers
+
+
+@pytest.mark.parametrize("origin", ["http://[", "//", "http://x:99999", "http://x:port"])
+def test_an_origin_that_cannot_be_read_is_another_sites(origin: str) -> None:
+    assert foreign("POST", Headers({"origin": origin, "host": "127.0.0.1"})) is not None
+
+
+async def test_every_answer_says_that_browsers_must_not_guess(http: httpx.AsyncClient) -> None:
+    good = await http.get("/healthz")
+    bad = await http.get("/healthz", headers={"Host": "evil.example"})
+
+    for response in (good, bad):
+        assert response.headers["x-content-type-options"] == "nosniff"
+        assert response.headers["referrer-policy"] == "no-referrer"
+
+
+# -- names ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/", "/api/status", "/metrics", "/healthz", "/readyz", "/docs"])
+async def test_a_name_that_is_not_ours_is_told_nothing(http: httpx.AsyncClient, path: str) -> None:
+    """A site whose name was let point to 127.0.0.1 reads nothing here."""
+    response = await http.get(path, headers={"Host": "evil.example:8420"})
+
+    assert response.status_code == 403
+    assert "is not called 'evil.example:8420'" in response.json()["title"]
+    assert "alerting.console_url" in response.json()["title"]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost:1", "LOCALHOST.", "[::1]:8420", "127.8.9.1"])
+async def test_loopback_is_ours_by_whatever_name_and_port(http: httpx.AsyncClient, host: str) -> None:
+    response = await http.get("/metrics", headers={"Host": host})
+
+    assert response.status_code == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "",
+        "0.0.0.0",
+        "10.0.0.1",
+        "[::2]",
+        "localhost.evil.example",
+        "evil-localhost",
+        "127.0.0.1.evil.example",
+        "127.0.0.1@evil.example",
+        "evil.example#localhost",
+        "localhost evil.example",
+        "::1",
+        "[::1",
+        "127.1",
+    ],
+)
+def test_what_only_looks_like_loopback_is_not(host: str) -> None:
+    assert misnamed([host], frozenset()) is not None
+    assert misnamed(["localhost", host], frozenset()) is not None
+
+
+def test_names_that_the_settings_give_are_ours() -> None:
+    names = names_of("queen.internal", "https://Bees.Example/console", bound="127.0.0.1")
+
+    assert names == frozenset({"queen.internal", "bees.example"})
+    assert misnamed(["bees.example:443"], names) is None
+    assert misnamed(["other.example"], names) is not None
+
+
+@pytest.mark.parametrize("bound", ["0.0.0.0", "::", "192.0.2.7"])
+def test_a_service_that_others_reach_may_be_called_anything(bound: str) -> None:
+    """Containers call each other by names that no setting knows."""
+    assert names_of(bound, bound=bound) is None
+    assert misnamed(["queenright:8420"], None) is None
+
+
+@pytest.fixture
+async def proxied(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
+    settings = load_settings(
+        defaults=DEMO_DEFAULTS | {"storage": tmp_path / "storage"},
+        http={"port": 0},
+        otlp={"port": 0},
+        alerting={"console_url": "https://bees.example"},
+    )
+    async with serving(settings) as found, httpx.AsyncClient(base_url=found.url, trust_env=False) as client:
+        yield client
+
+
+async def test_behind_a_proxy_it_is_called_what_people_call_it(proxied: httpx.AsyncClient) -> None:
+    its_page = {"Origin": "https://bees.example", "Host": "bees.example"}
+    ours = await proxied.post("/api/deadman", headers=its_page)
+    other = await proxied.get("/healthz", headers={"Host": "wasps.example"})
+
+    assert (ours.status_code, other.status_code) == (204, 403)
+
+
+# -- how much -------------------------------------------------------------------------------------
+
+
+async def chunks(size: int) -> AsyncIterator[bytes]:
+    """A body that does not say how long it is."""
+    for _ in range(size // 4096):
+        yield b" " * 4096
+    yield b" " * (size % 4096)
+
+
+async def test_a_body_that_is_too_long_is_refused_unread(http: httpx.AsyncClient) -> None:
+    response = await http.post("/api/deadman", content=b" " * (MAX_BODY + 1))
+
+    assert response.status_code == 413
+    assert str(MAX_BODY) in response.json()["title"]
+
+
+@pytest.mark.parametrize(
+    "path", ["/api/heartbeats", "/api/alertmanager/webhook", "/api/recoveries", "/api/agents/a/nudge"]
+)
+async def test_a_body_in_chunks_is_counted_as_it_comes(http: httpx.AsyncClient, path: str) -> None:
+    headers = {"Content-Type": "application/json"}
+    long = await http.post(path, content=chunks(MAX_BODY + 1), headers=headers)
+    short = await http.post(path, content=chunks(MAX_BODY), headers=headers)
+
+    assert long.status_code == 413
+    assert str(MAX_BODY) in long.json()["title"]
+    assert short.status_code in (400, 422)
