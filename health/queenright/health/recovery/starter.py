@@ -31,7 +31,8 @@ START_SECONDS: Final = 60.0
 """So long a worker may take to be looked up or started."""
 
 NOBODY: Final = (
-    "nobody here can start its worker again; start it where it ran, or give the service a respawner for it"
+    "nobody here can start its worker again; start it where it ran, "
+    "or say who can: health_monitoring.recovery.webhook_url"
 )
 
 Begins = Callable[[CheckpointRef | None, Sequence[CheckpointRef]], Awaitable[None]]

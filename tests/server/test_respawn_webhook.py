@@ -1,0 +1,456 @@
+"""Workers in other processes are started again over HTTP: real servers, and in the end real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import hmac
+import json
+import logging
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import stamina
+from pydantic import SecretStr
+
+from queenright.health.interventions.target import Target
+from queenright.health.recovery.attempt import Recovery, RecoveryState
+from queenright.health.recovery.plan import is_lost
+from queenright.health.recovery.respawner import CheckpointRef, CheckpointRefused, Respawned, RespawnRefused
+from queenright.health.store import Store
+from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.respawn_webhook import IDEMPOTENCY_KEY, RespawnWebhook
+from queenright.server.settings import Settings, load_settings
+from queenright.server.up import DEMO_DEFAULTS, Running, serving
+from queenright.server.webhook_post import ATTEMPTS, SIGNATURE
+
+PAGE = Path(__file__).parents[2] / "docs" / "recovery.md"
+BEE = Target(agent_id="bee", session_id="s1", incarnation_id="i1")
+CP2 = CheckpointRef(checkpoint_id="cp-2", created_at=20.0, valid=True)
+TOKEN = "T0kenInTheUrl"
+
+
+class Supervisor(ThreadingHTTPServer):
+    """Whoever starts workers: answers as it was told to, and keeps what it was asked."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.answers: list[tuple[int, object]] = [(202, {})]
+        """What it answers, in turn; the last one again and again."""
+        self.broken: set[str] = set()
+        """Checkpoints that it answers as broken."""
+        self.got: list[tuple[dict[str, str], bytes]] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/{TOKEN}"
+
+    @property
+    def asked(self) -> list[dict[str, Any]]:
+        return [json.loads(body) for _, body in self.got]
+
+    @property
+    def keys(self) -> list[str]:
+        return [headers[IDEMPOTENCY_KEY] for headers, _ in self.got]
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Supervisor
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.got.append((dict(self.headers), body))
+        checkpoint = json.loads(body)["checkpoint_id"]
+        answers = self.server.answers
+        status: int = 409
+        said: object = {"broken_checkpoint": checkpoint}
+        if checkpoint not in self.server.broken:
+            status, said = answers[0] if len(answers) == 1 else answers.pop(0)
+        answer = said if isinstance(said, bytes) else json.dumps(said).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+        pass
+
+
+@pytest.fixture
+def supervisor() -> Iterator[Supervisor]:
+    with Supervisor() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting() -> Iterator[None]:
+    with stamina.set_testing(True, attempts=ATTEMPTS, cap=True):
+        yield
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    opened = Store.open(f"sqlite:///{tmp_path / 'q.db'}")
+    yield opened
+    await opened.close()
+
+
+@contextlib.asynccontextmanager
+async def asking(url: str, store: Store, **more: Any) -> AsyncIterator[RespawnWebhook]:
+    webhook = RespawnWebhook(SecretStr(url), store, **more)
+    try:
+        yield webhook
+    finally:
+        await webhook.close()
+
+
+async def respawn(url: str, store: Store, checkpoint: CheckpointRef | None = CP2, **more: Any) -> Respawned:
+    async with asking(url, store, **more) as webhook:
+        return await webhook.respawn(BEE, checkpoint, task_id="forage", attempt=2, note="It was killed.")
+
+
+def event(
+    kind: EventType,
+    at: float,
+    *,
+    session: str = "s1",
+    agent: str = "bee",
+    life: str = "i1",
+    **data: Any,
+) -> AgentEvent:
+    return AgentEvent(type=kind, time=at, agent_id=agent, session_id=session, incarnation_id=life, data=data)
+
+
+async def test_whoever_starts_workers_is_told_all_it_needs(supervisor: Supervisor, store: Store) -> None:
+    there = await respawn(supervisor.url, store)
+
+    assert there == Respawned(agent_id="bee", session_id="s1", incarnation_id="")
+    assert supervisor.asked == [
+        {
+            "type": "respawn_requested",
+            "task_id": "forage",
+            "agent_id": "bee",
+            "session_id": "s1",
+            "incarnation_id": "i1",
+            "checkpoint_id": "cp-2",
+            "attempt": 2,
+            "note": "It was killed.",
+        }
+    ]
+
+
+@pytest.mark.parametrize(
+    ("answer", "session", "life"),
+    [
+        ({"incarnation_id": "i2"}, "s1", "i2"),
+        ({"session_id": "s2", "incarnation_id": "i2", "pid": 7}, "s2", "i2"),
+        ({"session_id": 7}, "s1", ""),
+        ({"session_id": "s" * 201}, "s1", ""),
+        (b"thank you", "s1", ""),
+        (b"[" * 100_00, "s1", ""),
+    ],
+)
+async def test_the_answer_may_name_the_new_life(
+    supervisor: Supervisor, store: Store, answer: object, session: str, life: str
+) -> None:
+    supervisor.answers = [(200, answer)]
+
+    there = await respawn(supervisor.url, store)
+
+    assert (there.session_id, there.incarnation_id) == (session, life)
+
+
+async def test_the_start_of_a_task_is_no_checkpoint(supervisor: Supervisor, store: Store) -> None:
+    await respawn(supervisor.url, store, None)
+
+    assert supervisor.asked[0]["checkpoint_id"] is None
+
+
+async def test_what_may_pass_is_asked_again_under_the_same_key(supervisor: Supervisor, store: Store) -> None:
+    supervisor.answers = [(503, b""), (429, b""), (202, {})]
+
+    await respawn(supervisor.url, store)
+    await respawn(supervisor.url, store, None)
+
+    assert len(supervisor.got) == 4
+    assert len(set(supervisor.keys[:3])) == 1
+    assert supervisor.keys[3] != supervisor.keys[0]
+
+
+@pytest.mark.parametrize(
+    ("status", "final", "times"), [(400, True, 1), (404, True, 1), (409, True, 1), (503, False, ATTEMPTS)]
+)
+async def test_a_refusal_is_for_good_and_a_failure_is_not(
+    supervisor: Supervisor, store: Store, status: int, final: bool, times: int
+) -> None:
+    supervisor.answers = [(status, b"no such worker")]
+
+    with pytest.raises(RespawnRefused, match=f"it answered {status} no such worker") as refused:
+        await respawn(supervisor.url, store)
+
+    assert (refused.value.final, len(supervisor.got)) == (final, times)
+    assert not isinstance(refused.value, CheckpointRefused)
+
+
+async def test_a_broken_checkpoint_is_refused_alone(supervisor: Supervisor, store: Store) -> None:
+    supervisor.broken = {"cp-2"}
+
+    with pytest.raises(CheckpointRefused, match="checkpoint cp-2 is broken"):
+        await respawn(supervisor.url, store)
+
+
+async def test_another_checkpoint_than_was_sent_is_no_broken_one(
+    supervisor: Supervisor, store: Store
+) -> None:
+    supervisor.answers = [(409, {"broken_checkpoint": "cp-9"})]
+
+    with pytest.raises(RespawnRefused) as refused:
+        await respawn(supervisor.url, store)
+
+    assert not isinstance(refused.value, CheckpointRefused)
+
+
+async def test_requests_are_signed_with_the_secret(supervisor: Supervisor, store: Store) -> None:
+    await respawn(supervisor.url, store, secret=SecretStr("honey"))
+
+    [(headers, body)] = supervisor.got
+    assert headers[SIGNATURE] == "sha256=" + hmac.new(b"honey", body, hashlib.sha256).hexdigest()
+
+
+@pytest.mark.parametrize("way", ["refused", "away", "bad"])
+async def test_the_url_and_the_secret_are_in_no_message_log_or_repr(
+    supervisor: Supervisor, store: Store, way: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    caplog.set_level(logging.WARNING, logger="httpx")  # as `queenright serve` has it
+    supervisor.answers = [(500, b"down")]
+    url = {
+        "refused": supervisor.url,
+        "away": f"http://127.0.0.1:9/{TOKEN}",
+        "bad": f"ftp://u:{TOKEN}@127.0.0.1/{TOKEN}",
+    }[way]
+
+    async with asking(url, store, secret=SecretStr("honeypot")) as webhook:
+        with pytest.raises(RespawnRefused, match=r"127\.0\.0\.1") as refused:
+            await webhook.respawn(BEE, None, task_id="forage", attempt=1, note="")
+
+    assert refused.value.__cause__ is None
+    for said in (str(refused.value), repr(webhook), caplog.text):
+        assert TOKEN not in said
+        assert "honeypot" not in said
+
+
+async def test_the_chain_is_what_the_worker_reported_newest_first(store: Store) -> None:
+    saved = EventType.CHECKPOINT_SAVED
+    await store.append(
+        [
+            event(saved, 10.0, checkpoint_id="cp-1"),
+            event(saved, 11.0),
+            event(saved, 20.0, checkpoint_id="cp-2"),
+            event(saved, 21.0, checkpoint_id="theirs", session="s2"),
+            event(saved, 22.0, checkpoint_id="hers", agent="wasp"),
+            event(EventType.AGENT_TERMINATED, 30.0, checkpoint_id="cp-3", reason="it looped"),
+            event(saved, 25.0, checkpoint_id="cp-1"),
+        ]
+    )
+
+    async with asking("http://127.0.0.1:9/", store) as webhook:
+        chain = await webhook.chain(BEE)
+
+    assert [(link.checkpoint_id, link.created_at, link.valid) for link in chain] == [
+        ("cp-3", 30.0, True),
+        ("cp-1", 25.0, True),
+        ("cp-2", 20.0, True),
+    ]
+
+
+# -- with the service ---------------------------------------------------------------------------------
+
+
+def settings_with(storage: Path, url: str) -> Settings:
+    return load_settings(
+        defaults=DEMO_DEFAULTS | {"storage": storage},
+        http={"port": 0},
+        otlp={"port": 0},
+        health_monitoring={"recovery": {"webhook_url": url}},
+    )
+
+
+async def until(condition: Callable[[], bool], what: str, seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"within {seconds} s: {what}"
+        await asyncio.sleep(0.05)
+
+
+def tried(running: Running) -> Recovery | None:
+    return next(iter(running.service.acting.recovery.active()), None)
+
+
+async def a_worker_that_crashed(running: Running) -> None:
+    service = running.service
+    now = service.clock() - 5
+    started = event(EventType.EXECUTION_STARTED, now, task_id="forage", start_records=True)
+    saved = [event(EventType.CHECKPOINT_SAVED, now + n, checkpoint_id=f"cp-{n}") for n in (1, 2, 3)]
+    await service.ingest([started, *saved, event(EventType.EXECUTION_FAILED, now + 4, error_type="Boom")])
+
+
+def heir_at(now: float) -> AgentEvent:
+    """Another session that says what it is about."""
+    return event(EventType.EXECUTION_STARTED, now, session="s2", life="i2", task_id="forage")
+
+
+async def test_broken_checkpoints_fall_back_within_one_try(supervisor: Supervisor, tmp_path: Path) -> None:
+    """B74: a checkpoint that cannot be believed is passed over, down to the start of the task."""
+    supervisor.broken = {"cp-1", "cp-2", "cp-3"}
+    async with serving(settings_with(tmp_path / "storage", supervisor.url)) as running:
+        service = running.service
+        await a_worker_that_crashed(running)
+        await service.health.initiate_recovery("forage", by="ada")
+        await until(lambda: (one := tried(running)) is not None and bool(one.watch_until), "it was started")
+        recovery = tried(running)
+        said = await service.store.history(types={EventType.RECOVERY_INITIATED, EventType.RECOVERY_COMPLETED})
+
+    assert [asked["checkpoint_id"] for asked in supervisor.asked] == ["cp-3", "cp-2", "cp-1", None]
+    assert {asked["attempt"] for asked in supervisor.asked} == {1}
+    assert recovery is not None
+    assert (recovery.attempt, recovery.from_checkpoint) == (1, None)
+    assert recovery.skipped == ("cp-3", "cp-2", "cp-1")
+    assert [one.type for one in said] == [EventType.RECOVERY_INITIATED, EventType.RECOVERY_COMPLETED]
+    assert said[1].data["skipped"] == ["cp-3", "cp-2", "cp-1"]
+
+
+async def test_a_new_session_with_the_same_task_is_the_new_life(
+    supervisor: Supervisor, tmp_path: Path
+) -> None:
+    async with serving(settings_with(tmp_path / "storage", supervisor.url)) as running:
+        service = running.service
+        await a_worker_that_crashed(running)
+        await service.health.initiate_recovery("forage", by="ada")
+        await until(lambda: (one := tried(running)) is not None and bool(one.watch_until), "it was started")
+        await service.ingest([heir_at(service.clock())])
+        await until(
+            lambda: (one := tried(running)) is not None and bool(one.new_incarnation_id), "it was heard of"
+        )
+        recovery = tried(running)
+
+    assert recovery is not None
+    assert recovery.state is RecoveryState.WATCHING
+    assert (recovery.new_session_id, recovery.new_incarnation_id) == ("s2", "i2")
+
+
+async def test_a_task_that_lives_on_elsewhere_is_started_no_second_time(
+    supervisor: Supervisor, tmp_path: Path
+) -> None:
+    """B70: what goes on by itself is not brought back."""
+    async with serving(settings_with(tmp_path / "storage", supervisor.url)) as running:
+        service = running.service
+        await a_worker_that_crashed(running)
+        target = Target(agent_id="bee", session_id="s1", incarnation_id="i1")
+        later = service.clock() + 1
+        await service.acting.recovery.request(target, "it crashed", by="ada", not_before=later)
+        await service.ingest([heir_at(service.clock())])
+        await until(lambda: tried(running) is None, "the try is over")
+        [recovery] = await service.acting.recovery.recent()
+
+    assert recovery.state is RecoveryState.DROPPED
+    assert "lives on in session 's2'" in recovery.outcome
+    assert supervisor.got == []
+
+
+WORKER = """
+import pathlib, sys, time
+from queenright.instrumentation import Worker
+
+session, task, checkpoint, note = sys.argv[1:]
+pathlib.Path("notes.txt").open("a").write(f"{checkpoint}|{note}\\n")
+with Worker("bee", session_id=session, task_id=task, heartbeat_interval=0.3) as worker:
+    for number in (1, 2) if not checkpoint else (3,):
+        with worker.step("forage") as step:
+            step.verdict("ACCEPT")
+        worker.checkpoint(f"cp-{number}")
+    for _ in range(1200):
+        if checkpoint and pathlib.Path("end").exists():
+            break
+        time.sleep(0.05)
+"""
+
+
+@contextlib.contextmanager
+def process(*arguments: str, folder: Path, otlp_url: str) -> Iterator[subprocess.Popen[bytes]]:
+    environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": otlp_url, "PATH": "/usr/bin:/bin"}
+    with subprocess.Popen([sys.executable, *arguments], cwd=folder, env=environment) as started:
+        try:
+            yield started
+        finally:
+            started.kill()
+
+
+def receiver_of_the_page() -> str:
+    [code] = re.findall(r"^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    return str(code)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+async def test_a_killed_process_goes_on_from_its_checkpoint_in_a_new_one(tmp_path: Path) -> None:
+    """002 §11: work of a process that was killed is taken up from its checkpoint, by the page's receiver."""
+    (tmp_path / "worker.py").write_text(WORKER, encoding="utf-8")
+    (tmp_path / "receiver.py").write_text(receiver_of_the_page(), encoding="utf-8")
+    port = free_port()
+    async with serving(settings_with(tmp_path / "storage", f"http://127.0.0.1:{port}/")) as running:
+        service, where = running.service, {"folder": tmp_path, "otlp_url": running.otlp_url}
+
+        def bee() -> Any:
+            return service.monitor.get("bee", "s1")
+
+        with (
+            process("receiver.py", str(port), **where),  # type: ignore[arg-type]
+            process("worker.py", "s1", "forage", "", "", **where) as first,  # type: ignore[arg-type]
+        ):
+            await until(lambda: listens(port), "the receiver listens")
+            await until(lambda: bee() is not None and bee().vitals.last_heartbeat is not None, "it beats")
+            first_life = bee().vitals.incarnation_id
+            first.kill()
+            await until(lambda: is_lost(bee()), "it is missed")
+            accepted = await service.health.initiate_recovery("forage", by="ada")
+            await until(
+                lambda: (one := tried(running)) is not None and bool(one.new_incarnation_id), "it is back"
+            )
+            back = tried(running)
+            (tmp_path / "end").touch()
+            await until(lambda: tried(running) is None, "it is done")
+            [recovery] = await service.acting.recovery.recent()
+
+    assert accepted.accepted
+    assert back is not None
+    assert back.state is RecoveryState.WATCHING
+    assert (back.new_session_id, back.from_checkpoint) == ("s1", "cp-2")
+    assert back.new_incarnation_id != first_life
+    assert (recovery.state, recovery.outcome) == (RecoveryState.SUCCEEDED, "it is done")
+    _, told = (tmp_path / "notes.txt").read_text("utf-8").splitlines()
+    assert told.startswith("cp-2|Recovery, attempt 1: ")
