@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from bisect import bisect_right
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -70,5 +71,5 @@ def _read(file: Path) -> list[float]:
                 if step["t"] is not None:
                     turns.setdefault(step["turn"], step["t"])
             began = list(turns.values())
-            gaps += [float(max(1.0, after - before)) for before, after in zip(began, began[1:], strict=False)]
+            gaps += [float(max(1.0, after - before)) for before, after in pairwise(began)]
     return gaps

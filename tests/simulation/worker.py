@@ -1,7 +1,8 @@
-"""One simulated worker: its days as generators that yield how many seconds pass until it does the next thing."""
+"""One simulated worker: its days as generators, that yield the seconds until it does the next thing."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from random import Random
@@ -71,6 +72,7 @@ class Worker:
         self.said_at = 0.0
         self.beat_at = 0.0
         self._context = 2_000
+        self._inputs: deque[int] = deque(maxlen=5)
         self._failed = 0
         self._known = 0
         self._turns_here = 0
@@ -175,6 +177,7 @@ class Worker:
         self.say(
             EventType.LLM_CALL_COMPLETED, {"input_tokens": tokens or self._context, "output_tokens": 100}
         )
+        self._inputs.append(tokens or self._context)
         self._count(failed=False)
         started = {"tool": tool, "call_id": number}
         self.say(EventType.TOOL_CALL_STARTED, started | ({"timeout": declares} if declares else {}))
@@ -385,7 +388,7 @@ class Worker:
 
     def _heals_by_itself(self, fault: Fault) -> Acts:
         if fault.kind is FaultKind.TOKEN_SPIKE:
-            yield from self._turn(tokens=max(30_000, 6 * self._context), mark=fault)
+            yield from self._turn(tokens=max(30_000, 6 * sorted(self._inputs)[2]), mark=fault)
             yield from self._turn()
         elif fault.kind is FaultKind.ERROR_RATE:
             for n in range(20):
