@@ -257,6 +257,19 @@ async def test_the_orchestrator_decides(acting: Acting, decision: str) -> None:
     assert acting.done()[-1] == ("escalate done" if decision == "more_time" else "recover done")
 
 
+async def test_an_orchestrator_is_asked_again_after_a_restart(acting: Acting) -> None:
+    await acting.start()
+    await acting.pass_time(STALL + 3 * NUDGE)
+    [asked] = acting.questions
+    acting.answer = Answer(decision="terminate", reason="enough")
+
+    await acting.restart()
+    await acting.settle()
+
+    assert acting.questions == [asked, asked]
+    assert acting.hands.stopped == [asked.target]
+
+
 async def test_an_escalation_can_be_answered_once_and_only_while_it_is_open(acting: Acting) -> None:
     await acting.start()
     await acting.pass_time(STALL + 3 * NUDGE)

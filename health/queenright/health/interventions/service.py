@@ -176,6 +176,9 @@ class InterventionService:
             self._look_at(key, self._clock())
         for worker in self._monitor.workers():
             self.consider(worker)
+        if self._orchestrator is not None:
+            for question in self.ledger.pending.values():
+                self._start(self._consult(question))
 
     def _taken_up(self, ladder: Ladder | None) -> Ladder | None:
         """Return the ladder of a worker that was being stopped: it may have ended by that."""
