@@ -121,6 +121,7 @@ class HealthMonitor:
         self._tolerance = settings.clock_tolerance_seconds
         self._shortest = shortest_limit(settings)
         self._no_tokens = settings.health_check.no_tokens_seconds
+        self._degraded = settings.health_check.checkpoint_degraded_seconds
         self._workers: dict[WorkerKey, WorkerHealth] = {}
         self._sessions: dict[str, list[str]] = {}
         self._heap: list[tuple[float, WorkerKey]] = []
@@ -168,11 +169,13 @@ class HealthMonitor:
             or deadline > v.last_activity + self._shortest
             or kind in _MOVES_DEADLINE
             or (kind is _TOOL_STARTED and event.data.get("timeout") is not None)
-            # The time that a tool ran is taken out, so that this clock may be about to run down.
+            # The time that a tool ran is taken out, so that these clocks may be about to run down.
             or (
                 kind is _TOOL_ENDED
-                and v.tokens_from is not None
-                and deadline > v.tokens_from + self._no_tokens
+                and (
+                    (v.tokens_from is not None and deadline > v.tokens_from + self._no_tokens)
+                    or (v.saved_from is not None and deadline > v.saved_from + self._degraded)
+                )
             )
         ):
             self._schedule(worker, at)
