@@ -219,6 +219,23 @@ async def test_thirty_alerts_without_a_storm_are_a_message_each(alertmanager: Re
     assert [m.channel for m in received].count("pagerduty") == 20
 
 
+async def test_open_breakers_and_recoveries_are_a_message_a_kind_and_no_page(
+    alertmanager: RealAlertmanager,
+) -> None:
+    """B74: a human is told of work that began again from its start."""
+    kinds = ("QueenrightCircuitBreakerOpen", "QueenrightRecoveryFailed", "QueenrightTaskRestartedFromStart")
+    ours = [alert(alertname=kind, severity="warning", source="monitor") for kind in kinds[1:]]
+    ours += [
+        alert(alertname=kinds[0], severity="warning", source="monitor", breaker=f"tool_execution:bee:{tool}")
+        for tool in ("search", "fetch")
+    ]
+    received = await send(alertmanager, ours, "marker")
+
+    assert {m.channel for m in received} == {"slack"}
+    assert len(received) == len(kinds)
+    assert {kind for kind in kinds for m in received if kind in m.title} == set(kinds)
+
+
 async def test_a_symptom_wakes_the_judge_and_nobody_else(alertmanager: RealAlertmanager) -> None:
     client = AlertmanagerClient()
     symptom = alert(alertname="QueenrightLoop", agent="researcher", severity="critical", source="rules")

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 import yaml
+from prometheus_client import CollectorRegistry
 from promql_parser import parse
 
-from queenright.alerting.files import prometheus_folder, rules_folder, runbook
+from queenright.alerting.alert import outside_severity
+from queenright.alerting.files import alertmanager_folder, prometheus_folder, rules_folder, runbook
+from queenright.cli.main import app
+from queenright.health.detectors import detect_recovery_failed
+from queenright.health.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation import names
+from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.metrics import ServiceMetrics
 from queenright.server.programs import find_program
 
 FILES = sorted(rules_folder().glob("*.yml"))
@@ -100,9 +109,119 @@ def test_an_alert_has_a_runbook_that_says_what_to_do(rule: dict[str, Any]) -> No
     assert headings[-3:] == ["False alarm?", "Silence", "Escalate"]
     commands = text.split("First three commands\n\n```sh\n")[1].split("\n```")[0].splitlines()
     assert len(commands) == 3
-    for command in commands:
-        if command.startswith("queenright "):
-            assert command.split()[1] in {"up", "serve", "list", "evaluate", "tickets", "config", "audit"}
+
+
+def understood(line: str) -> None:
+    """Let the command line read a line with its options and arguments, and run nothing."""
+    command: Any = typer.main.get_command(app)
+    name, *words = shlex.split(line)
+    while words and words[0] in getattr(command, "commands", {}):
+        name, *words = words
+        command = command.commands[name]
+    assert not (words and hasattr(command, "commands")), f"No such command: {line}"
+    command.make_context(name, words)
+
+
+def test_a_line_that_the_command_line_does_not_know_is_noticed() -> None:
+    understood("queenright breakers reset NAME")
+    for line in ("queenright mend", "queenright breakers shut NAME", "queenright list --wrong"):
+        with pytest.raises(Exception, match=r"No such|Got unexpected"):
+            understood(line)
+
+
+@pytest.mark.parametrize("rule", ALERTS, ids=ids)
+def test_what_a_runbook_says_to_run_is_there(rule: dict[str, Any]) -> None:
+    text = runbook(rule["alert"]) or ""
+    blocks = "\n".join(re.findall(r"```sh\n(.*?)```", text, re.S)).splitlines()
+    inline = re.findall(r"`(queenright [^`]+)`", text)
+    for line in [line for line in blocks if line.startswith("queenright ")] + inline:
+        understood(line)
+    for path in re.findall(r"`(docs/[^`]+)`", text):
+        assert (prometheus_folder().parents[1] / path).is_file(), path
+    for shown in re.findall(r"queenright [^.,:;]+", rule["annotations"]["description"]):
+        understood(shown)
+
+
+RECEIVERS = {
+    ("monitor", "critical"): "slack-and-pagerduty",
+    ("monitor", "warning"): "slack",
+    ("monitor", "none"): "deadman",
+    ("rules", "critical"): "judge",
+    ("rules", "warning"): "judge",
+    ("rules", "info"): "judge",
+}
+
+
+@pytest.mark.parametrize("rule", ALERTS, ids=ids)
+def test_an_alert_reaches_whom_it_is_for(rule: dict[str, Any]) -> None:
+    program = find_program("amtool")
+    assert program is not None, "this test needs the amtool program: `make test` fetches it"
+    config = alertmanager_folder() / "alertmanager.yml"
+    said = {"alertname": rule["alert"], "cluster": "default", **rule["labels"]}
+    labels = [f"{name}={value}" for name, value in said.items() if "{{" not in value]
+    done = subprocess.run(
+        [program, "config", "routes", "test", f"--config.file={config}", *labels],
+        text=True,
+        capture_output=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == RECEIVERS[said["source"], said["severity"]]
+
+
+def test_what_is_given_up_pages_once_through_its_ticket_and_the_rule_does_not() -> None:
+    """B72: after the last attempt a human, by the channels of the settings."""
+    monitor = HealthMonitor(HEALTH)
+    gone = AgentEvent(
+        type=EventType.RECOVERY_FAILED,
+        time=10.0,
+        agent_id="bee",
+        session_id="s",
+        incarnation_id="one",
+        data={"exhausted": True, "reason": "3 attempts failed"},
+    )
+    monitor.apply(gone, 10.0)
+    worker = monitor.get("bee", "s")
+    assert worker is not None
+    found = detect_recovery_failed(worker.vitals, HEALTH, 10.0)
+    assert found is not None
+    assert found.ticket
+
+    assert outside_severity(found.severity) == HEALTH.alerting.recovery_failed.severity == "critical"
+    [rule] = [rule for rule in ALERTS if rule["alert"] == "QueenrightRecoveryFailed"]
+    assert rule["labels"]["severity"] == "warning"
+
+
+def test_an_open_breaker_is_told_as_the_settings_say() -> None:
+    [rule] = [rule for rule in ALERTS if rule["alert"] == "QueenrightCircuitBreakerOpen"]
+    assert rule["labels"]["severity"] == HEALTH.alerting.circuit_breaker_open.severity
+    assert HEALTH.alerting.circuit_breaker_open.channels == ("slack",)
+
+
+def test_an_open_breaker_is_told_after_five_and_three_time_outs() -> None:
+    """One that heals at its first probe, or at the second, is nobody's business."""
+    [rule] = [rule for rule in ALERTS if rule["alert"] == "QueenrightCircuitBreakerOpen"]
+    minutes = HEALTH.circuit_breaker.default.recovery_timeout_seconds / 60
+    assert f"[{5 * minutes:g}m]" in rule["expr"]
+    assert rule["for"] == f"{3 * minutes:g}m"
+
+
+def test_an_outcome_that_a_rule_asks_for_is_there_from_the_start() -> None:
+    """B74: of the counters that tell of a single event, the first is not lost."""
+    registry = CollectorRegistry()
+    ServiceMetrics(registry, list)
+    asked = re.findall(r'(queenright_recoveries_total)\{outcome="(\w+)"\}', str(RULES))
+    assert {outcome for _, outcome in asked} == {"exhausted", "from_start"}
+    assert [registry.get_sample_value(name, {"outcome": outcome}) for name, outcome in asked] == [0, 0]
+
+
+def test_work_that_began_again_from_its_start_is_told_to_a_human() -> None:
+    """B74: though it goes on; the message says where to find which it is."""
+    [rule] = [rule for rule in ALERTS if rule["alert"] == "QueenrightTaskRestartedFromStart"]
+    assert 'queenright_recoveries_total{outcome="from_start"}' in rule["expr"]
+    assert RECEIVERS[rule["labels"]["source"], rule["labels"]["severity"]] == "slack"
+    for place in ("/api/recoveries", "status page", "queenright interventions"):
+        assert place in rule["annotations"]["description"]
 
 
 def test_the_intervention_itself_has_a_runbook() -> None:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
 
 from queenright.health.interventions.record import Intervention, Outcome
-from queenright.health.interventions.target import ActionKind
+from queenright.health.interventions.target import ActionKind, Target
+from queenright.health.monitor import HealthMonitor
+from queenright.health.recovery.respawner import CheckpointRef, Respawned
+from queenright.health.recovery.service import RecoveryService
+from queenright.health.settings import HealthSettings
+from queenright.health.store import Store
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.acting_metrics import BREAKER_LIMIT
 from queenright.server.metrics import ServiceMetrics
@@ -90,13 +97,69 @@ def test_what_reached_nobody_is_no_time_to_intervention(page: Page, outcome: Out
 
 
 def test_recoveries_are_counted_by_what_became_of_them(page: Page) -> None:
-    page.say(EventType.RECOVERY_INITIATED, recovery_id="r")
+    outcomes = ("initiated", "from_start", "completed", "failed", "exhausted")
+    assert [page.value("recoveries_total", outcome=outcome) for outcome in outcomes] == [0, 0, 0, 0, 0]
+
+    page.say(EventType.RECOVERY_INITIATED, recovery_id="r", from_checkpoint="c1")
+    page.say(EventType.RECOVERY_INITIATED, recovery_id="q", from_checkpoint=None)
     page.say(EventType.RECOVERY_COMPLETED, recovery_id="r")
     page.say(EventType.RECOVERY_FAILED, recovery_id="q", exhausted=False)
     page.say(EventType.RECOVERY_FAILED, recovery_id="q", exhausted=True)
 
-    outcomes = ("initiated", "completed", "failed", "exhausted")
-    assert [page.value("recoveries_total", outcome=outcome) for outcome in outcomes] == [1, 1, 1, 1]
+    assert [page.value("recoveries_total", outcome=outcome) for outcome in outcomes] == [1, 1, 1, 1, 1]
+
+
+class Nursery:
+    """Starts workers from the checkpoints that it is given."""
+
+    def __init__(self, *links: CheckpointRef) -> None:
+        self.links = links
+
+    def reaches(self, target: Target) -> bool:
+        return True
+
+    async def chain(self, target: Target) -> Sequence[CheckpointRef]:
+        return self.links
+
+    async def respawn(
+        self, target: Target, checkpoint: CheckpointRef | None, *, task_id: str, attempt: int, note: str
+    ) -> Respawned:
+        return Respawned(agent_id=target.agent_id, session_id=target.session_id, incarnation_id="two")
+
+
+TORN = CheckpointRef(checkpoint_id="c2", created_at=2.0, valid=False, reason="torn")
+WHOLE = CheckpointRef(checkpoint_id="c1", created_at=1.0, valid=True)
+
+
+@pytest.mark.parametrize(
+    ("links", "counted"),
+    [((TORN, WHOLE), "initiated"), ((TORN,), "from_start"), ((), "from_start")],
+    ids=["one-is-whole", "none-is-valid", "there-are-none"],
+)
+async def test_work_that_begins_again_from_its_start_is_counted_apart(
+    page: Page, tmp_path: Path, links: tuple[CheckpointRef, ...], counted: str
+) -> None:
+    """B74: with no valid checkpoint it is the start of the task; an alert tells a human."""
+    store = Store.open(f"sqlite:///{tmp_path / 'q.db'}")
+    service = RecoveryService(
+        store,
+        settings=HealthSettings(),
+        monitor=HealthMonitor(HealthSettings()),
+        respawners=[Nursery(*links)],
+        clock=lambda: 100.0,
+        publish=lambda *events: page.metrics.published(events),
+    )
+    try:
+        lost = Target(agent_id="bee", session_id="s", incarnation_id="one")
+        assert (await service.request(lost, "it crashed", by="ladder")).accepted
+        await service.advance(100.0)
+        await service.settled()
+    finally:
+        await service.close()
+        await store.close()
+
+    outcomes = ("initiated", "from_start", "completed")
+    assert {o for o in outcomes if page.value("recoveries_total", outcome=o) == 1} == {counted, "completed"}
 
 
 def test_a_breaker_has_one_series_a_state_and_its_changes_begin_at_0(page: Page) -> None:

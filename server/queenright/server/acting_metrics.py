@@ -24,6 +24,7 @@ RECOVERY_OUTCOMES: Final = {
     EventType.RECOVERY_FAILED: "failed",
 }
 _EXHAUSTED: Final = "exhausted"
+_FROM_START: Final = "from_start"
 _MINUTE: Final = 60.0
 _BUCKETS: Final = (5, 10, 30, *(minutes * _MINUTE for minutes in (1, 2, 5, 10, 20, 30, 45, 60, 120)))
 _TROUBLES: Final = 10_000
@@ -77,7 +78,7 @@ class ActingMetrics:
                 if outcome is not Outcome.STARTED:
                     self._interventions.labels(kind.value, outcome.value)
         self._recoveries = _counter(names.RECOVERIES, registry)
-        for said in (*RECOVERY_OUTCOMES.values(), _EXHAUSTED):
+        for said in (*RECOVERY_OUTCOMES.values(), _EXHAUSTED, _FROM_START):
             self._recoveries.labels(said)
         self._transitions = _counter(names.CIRCUIT_BREAKER_TRANSITIONS, registry)
         self._known_breakers: set[str] = set()
@@ -95,8 +96,7 @@ class ActingMetrics:
             elif event.type is EventType.CIRCUIT_BREAKER_STATE_CHANGED:
                 self._transitions.labels(self._label(str(event.data["name"])), str(event.data["to"])).inc()
             elif event.type in RECOVERY_OUTCOMES:
-                outcome = RECOVERY_OUTCOMES[event.type]
-                self._recoveries.labels(_EXHAUSTED if event.data.get("exhausted") else outcome).inc()
+                self._recoveries.labels(_recovery(event)).inc()
 
     def know(self, breaker: str) -> None:
         """Let the changes of a breaker begin at 0, while there is room for its name."""
@@ -154,6 +154,16 @@ class _Breakers(Collector):
             for state in BREAKER_STATES:
                 states.add_metric([name, state], float(state == current))
         yield states
+
+
+def _recovery(event: AgentEvent) -> str:
+    """Return the outcome that an event about a recovery counts as."""
+    if event.data.get("exhausted"):
+        return _EXHAUSTED
+    # Null, not absent: there was no checkpoint, or none of them was valid.
+    if event.type is EventType.RECOVERY_INITIATED and event.data.get("from_checkpoint", "") is None:
+        return _FROM_START
+    return RECOVERY_OUTCOMES[event.type]
 
 
 def _counter(metric: names.MetricName, registry: CollectorRegistry) -> Counter:
