@@ -190,6 +190,8 @@ class Intervention(_Block):
     """False: nothing is done by itself; an operator still can."""
     dry_run: bool = False
     """Write down what would have been done, and do nothing."""
+    quiet_seconds: Annotated[float, Field(ge=0)] = 120
+    """Nothing is done by itself so soon after a start, or a clock that jumped: workers were not heard yet."""
     nudge: Nudge = Nudge()
     escalation: Escalation = Escalation()
     termination: Termination = Termination()

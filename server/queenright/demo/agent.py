@@ -16,6 +16,9 @@ _PROVIDER_PATIENCE = 12
 Sleep = Callable[[float], bool]
 """Waits so many seconds; returns True when the fleet is to stop."""
 
+Told = Callable[[], list[str]]
+"""Returns what an agent was told since the last time it asked."""
+
 
 @dataclass(frozen=True, slots=True)
 class Task:
@@ -33,9 +36,16 @@ class Stopped(Exception):
     """Raised inside an agent when the fleet is stopped."""
 
 
-def work(worker: Worker, model: Model, task: Task, tools: dict[str, Tool], sleep: Sleep) -> None:
+def work(
+    worker: Worker,
+    model: Model,
+    task: Task,
+    tools: dict[str, Tool],
+    sleep: Sleep,
+    told: Told = list,
+) -> None:
     """
-    Work on one task until the model gives its final answer.
+    Work on one task until the model gives its final answer; what it is told is in its next prompt.
 
     Raises:
         ProviderError: the provider failed too many times running.
@@ -47,6 +57,7 @@ def work(worker: Worker, model: Model, task: Task, tools: dict[str, Tool], sleep
     while True:
         if sleep(task.pace):
             raise Stopped
+        messages.extend({"role": "user", "content": text} for text in told())
         with worker.step(task.node) as step:
             try:
                 with step.llm(model.name, model.provider) as llm:

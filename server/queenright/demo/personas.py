@@ -8,12 +8,11 @@ seeded, so every run of the demo tells the same story.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from random import Random
 
-from queenright.demo.agent import Task
+from queenright.demo.agent import Sleep, Task
 from queenright.demo.model import Call, ProviderError, Reply
 from queenright.demo.tools import Library, Tool
 
@@ -26,7 +25,7 @@ class Persona:
     One member of the fleet.
 
     ``starts_after`` is in seconds from the fleet's start, ``rests`` in
-    seconds between two of its runs.
+    seconds between two of its runs. Who ``listens`` takes nudges.
     """
 
     agent: str
@@ -34,7 +33,8 @@ class Persona:
     script: Callable[[Library, Random], Script]
     starts_after: float = 0.0
     rests: float = 3.0
-    extra_tools: Callable[[Library, threading.Event], dict[str, Tool]] | None = None
+    extra_tools: Callable[[Library, Sleep], dict[str, Tool]] | None = None
+    listens: bool = False
 
 
 def _say(tool: str, timeout: float | None = None, **arguments: object) -> Reply:
@@ -56,9 +56,9 @@ def _slow(library: Library, rng: Random) -> Script:
         yield Reply(answer=f"{path}: read to the end.")
 
 
-def _deep_read(library: Library, stop: threading.Event) -> dict[str, Tool]:
+def _deep_read(library: Library, wait: Sleep) -> dict[str, Tool]:
     def deep_read(path: str) -> object:
-        stop.wait(4.0)
+        wait(4.0)
         return library.summarise(path)
 
     return {"deep_read": deep_read}
@@ -94,17 +94,23 @@ def _loops(library: Library, rng: Random) -> Script:
 
 
 def _hangs(library: Library, rng: Random) -> Script:
-    """Work for a while, then call a tool that does not come back."""
-    for path in rng.sample(library.files, k=min(40, len(library.files))):
+    """Work for a while, call a tool that does not come back, and go on once somebody has asked."""
+    paths = rng.sample(library.files, k=min(56, len(library.files)))
+    before, after = paths[: len(paths) // 2], paths[len(paths) // 2 :]
+    for path in before:
         yield _say("summarise", path=path)
         yield Reply(answer=f"{path}: surveyed.")
     yield _say("index_everything", timeout=20.0)
-    yield Reply(answer="Indexed after all.", final=True)
+    yield Reply(answer="Never mind the index: on with the survey.")
+    for path in after:
+        yield _say("summarise", path=path)
+        yield Reply(answer=f"{path}: surveyed.")
 
 
-def _index_everything(library: Library, stop: threading.Event) -> dict[str, Tool]:
+def _index_everything(library: Library, wait: Sleep) -> dict[str, Tool]:
     def index_everything() -> object:
-        stop.wait(60.0)
+        if wait(60.0):
+            raise TimeoutError("given up: somebody asks what it is that takes so long")
         return {"files": len(library.files)}
 
     return {"index_everything": index_everything}
@@ -140,6 +146,7 @@ FLEET: tuple[Persona, ...] = (
         2.0,
         120.0,
         extra_tools=_index_everything,
+        listens=True,
     ),
     Persona("courier", Task("deliver", "Deliver the files.", pace=1.2), _provider_dies, 2.5, 120.0),
 )

@@ -32,9 +32,6 @@ from queenright.server.respawn_webhook import RespawnWebhook
 from queenright.server.secret_files import read_secret
 from queenright.server.settings import Settings
 
-QUIET_SECONDS: Final = 120.0
-"""So long after a start, or a jump of the clock, nothing is done to anybody: workers have yet to be heard."""
-
 _EXPIRE_SECONDS: Final = 30.0
 
 
@@ -154,7 +151,7 @@ class Acting:
         self._know_breakers_again()
         await self.instructions.load()
         await self.stop_switch.load()
-        self.interventions.hold_until(self._clock() + QUIET_SECONDS)
+        self.interventions.hold_until(self._clock() + self._settings.intervention.quiet_seconds)
         await self.recovery.load()
         await self.interventions.load()
 
@@ -210,7 +207,7 @@ class Acting:
 
     def clock_jumped(self, now: float) -> None:
         """Let some time pass before anything is done: ages mean nothing now."""
-        self.interventions.hold_until(now + QUIET_SECONDS)
+        self.interventions.hold_until(now + self._settings.intervention.quiet_seconds)
 
     def look_at_all(self) -> None:
         """Look at everybody who is in trouble, a safety net below what changes say."""

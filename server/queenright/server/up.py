@@ -47,6 +47,7 @@ DEMO_DEFAULTS: Final[dict[str, Any]] = {
         "stall": {"idle_seconds": 20, "llm_seconds": 20, "tool_seconds": 20, "unknown_seconds": 30},
         "tickets": {"hold_seconds": 5},
         "health_check": {"interval_seconds": 5},
+        "intervention": {"quiet_seconds": 20},
     },
 }
 """The demo's clock: a story of minutes is told in seconds. Holds only where nothing else was set."""
@@ -214,6 +215,7 @@ async def up(
                     endpoint=running.otlp_url,
                     registry=agents,
                     storage=settings.storage / "demo",
+                    control=running.url,
                     model=options.model,
                 )
                 say(f"Starting the demo fleet on {fleet.files} files below {options.files.resolve()} ...")
