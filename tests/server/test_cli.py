@@ -72,6 +72,9 @@ def test_evaluate_of_a_file_that_is_not_there_is_misuse(tmp_path: Path) -> None:
         ["run"],
         ["evaluate"],
         ["tickets"],
+        ["tickets", "list"],
+        ["tickets", "acknowledge"],
+        ["tickets", "resolve"],
         ["list"],
         ["nudge"],
         ["terminate"],
@@ -127,7 +130,8 @@ def test_commands_import_what_they_need_when_they_run(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
 
-    assert sorted(done.stdout.split()) == ["queenright.cli", "queenright.cli.acting", "queenright.cli.main"]
+    imported = done.stdout.split()
+    assert sorted(imported) == [f"queenright.cli{part}" for part in ("", ".acting", ".main", ".tickets")]
 
 
 def test_run_shows_what_an_agent_does_and_what_came_of_it(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.settings import Settings
 from queenright.server.up import Running
 from tests.server.conftest import demo_settings, looping
+from tests.server.test_app import lost_ticket_on, ticket_on
 from tests.server.test_cli import PROGRAM
 
 WORKER = {"session_id": "looper-session", "incarnation_id": "one"}
@@ -177,6 +178,38 @@ async def test_the_emergency_stop_is_set_and_released(running: Running) -> None:
     assert (off.code, queued.code) == (0, 0)
 
 
+async def test_a_ticket_is_listed_acknowledged_and_resolved(running: Running) -> None:
+    ticket = await lost_ticket_on(running)
+
+    plain = await queenright(running, "tickets")
+    acknowledged = await queenright(running, "tickets", "acknowledge", ticket, "--by", "ada")
+    again = await queenright(running, "tickets", "acknowledge", ticket)
+    resolved = await queenright(
+        running, "tickets", "resolve", ticket, "--reason", "written by hand", "--by", "ada"
+    )
+    left = await queenright(running, "tickets")
+    kept = await queenright(running, "tickets", "--all", "--json")
+    listed = await queenright(running, "tickets", "list", "--all", "--json")
+
+    assert plain.out.split()[-1] == ticket
+    assert (acknowledged.code, acknowledged.out) == (0, "ada has it in hand.\n")
+    assert again.code == 1
+    assert "ada has it" in again.err
+    assert (resolved.code, resolved.out) == (0, "looper: resolved.\n")
+    assert left.out == "No open tickets.\n"
+    assert [(t["status"], t["closed_reason"]) for t in kept.json] == [("resolved", "ada: written by hand")]
+    assert [t["ticket_id"] for t in listed.json] == [ticket]
+
+
+async def test_a_ticket_that_closes_by_itself_is_refused_with_the_reason(running: Running) -> None:
+    ticket = await ticket_on(running)
+
+    done = await queenright(running, "tickets", "resolve", ticket, "--reason", "tired of it")
+
+    assert (done.code, done.out) == (1, "")
+    assert "it closes by itself" in done.err
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -188,6 +221,10 @@ async def test_the_emergency_stop_is_set_and_released(running: Running) -> None:
         ["escalations", "decide", "e", "terminate", "--minutes", "3"],
         ["breakers", "reset", " "],
         ["interventions", "--limit", "0"],
+        ["tickets", "resolve", "t"],
+        ["tickets", "resolve", "t", "--reason", " "],
+        ["tickets", "acknowledge", ""],
+        ["tickets", "--json", "acknowledge", "t"],
     ],
 )
 async def test_misuse_is_exit_code_2_and_nobody_is_asked(running: Running, arguments: list[str]) -> None:

@@ -22,7 +22,7 @@ Reason = Annotated[str, typer.Option(help="Why; it is kept in the audit trail.")
 Many = Annotated[int, typer.Option("--limit", min=1, max=1000, help="So many at most, the newest.")]
 
 LOCAL = "http://127.0.0.1:8420"
-_WHO = os.environ.get("USER") or "operator"
+WHO = os.environ.get("USER") or "operator"
 
 escalations = typer.Typer(help="Questions to the orchestrator, and their answers.")
 breakers = typer.Typer(help="Circuit breakers of workers' calls.")
@@ -59,7 +59,7 @@ def nudge(
     agent: Agent,
     message: Annotated[str | None, typer.Option(help="What it is told; the usual reminder, without.")] = None,
     session: Session = None,
-    by: By = _WHO,
+    by: By = WHO,
     as_json: Json = False,
     url: Url = LOCAL,
 ) -> None:
@@ -75,7 +75,7 @@ def terminate(
     agent: Agent,
     reason: Reason,
     session: Session = None,
-    by: By = _WHO,
+    by: By = WHO,
     as_json: Json = False,
     url: Url = LOCAL,
 ) -> None:
@@ -89,7 +89,7 @@ def terminate(
 
 def recover(
     task: Annotated[str, typer.Argument(help="The task; a session's id where it has no name of its own.")],
-    by: By = _WHO,
+    by: By = WHO,
     as_json: Json = False,
     url: Url = LOCAL,
 ) -> None:
@@ -133,7 +133,7 @@ def interventions(
 def stop_acting(
     switch: Annotated[Switch, typer.Argument(help="on: freeze all acting; off: let it go on.")],
     reason: Annotated[str, typer.Option(help="Why; it is kept in the audit trail. Needed for on.")] = "",
-    by: By = _WHO,
+    by: By = WHO,
     as_json: Json = False,
     url: Url = LOCAL,
 ) -> None:
@@ -178,7 +178,7 @@ def decide(
     minutes: Annotated[
         float | None, typer.Option(min=0.1, max=10_080, help="How much more time; by settings, without.")
     ] = None,
-    by: By = _WHO,
+    by: By = WHO,
     as_json: Json = False,
     url: Url = LOCAL,
 ) -> None:
@@ -224,7 +224,7 @@ def list_breakers(
 @breakers.command("reset", epilog="Example: queenright breakers reset tool_execution:researcher:search")
 def reset(
     name: Annotated[str, typer.Argument(help="Its name, as `queenright breakers list` shows it.")],
-    by: By = _WHO,
+    by: By = WHO,
     as_json: Json = False,
     url: Url = LOCAL,
 ) -> None:

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from queenright.cli import acting
+from queenright.cli.tickets import tickets
 
 app = typer.Typer(
     name="queenright",
@@ -25,6 +26,7 @@ audit = typer.Typer(help="The event log, and whether anyone has changed it.", no
 config = typer.Typer(help="The settings.", no_args_is_help=True)
 app.add_typer(audit, name="audit")
 app.add_typer(config, name="config")
+app.add_typer(tickets, name="tickets")
 acting.register(app)
 
 
@@ -58,9 +60,6 @@ Forward = Annotated[
     typer.Option("--otlp-forward", metavar="URL", help="Pass all telemetry on to this OTLP/HTTP URL."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
-
-_WORST_FIRST = ["critical", "high", "medium", "low"]
 
 
 def main() -> None:
@@ -237,29 +236,6 @@ def evaluate(
                 typer.echo(f"  step {found['step']:>4}  {line}")
     if not as_json:
         typer.echo(f"{runs} runs, {alarms} with findings")
-
-
-@app.command(epilog="Example: queenright tickets --json")
-def tickets(
-    as_json: Json = False,
-    all_: Annotated[bool, typer.Option("--all", help="Closed tickets too.")] = False,
-    url: Annotated[str, typer.Option(help="Where the service is.")] = "http://127.0.0.1:8420",
-) -> None:
-    """List tickets of a running service, worst first: those of the newest 1,000."""
-    from queenright.cli.ask import ask
-
-    found = ask(url, "/api/tickets?limit=1000")["tickets"]
-    if not all_:
-        found = [t for t in found if t["status"] not in ("resolved", "worker_gone", "dismissed")]
-    found.sort(key=lambda t: _WORST_FIRST.index(t["severity"]))
-    if as_json:
-        typer.echo(json.dumps(found, indent=2))
-        return
-    for t in found:
-        what = f"{t['worker_agent_id']:<24} {t['kind']:<18}"
-        typer.echo(f"{t['severity']:<8} {t['status']:<12} {what} {t['age']:>7}  {t['ticket_id']}")
-    if not found:
-        typer.echo("No tickets." if all_ else "No open tickets.")
 
 
 @app.command("list", epilog="Example: queenright list --json")

@@ -1,0 +1,112 @@
+"""Secrets that a setting names a file for."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from queenright.server.orchestrator_webhook import SIGNATURE
+from queenright.server.secret_files import SecretRefused, read_secret
+from queenright.server.up import serving
+from tests.server.conftest import demo_settings, looping
+from tests.server.test_app import until
+from tests.server.test_cli import PROGRAM
+from tests.server.test_orchestrator_webhook import Orchestrator, orchestrator
+
+__all__ = ["orchestrator"]  # a fixture
+
+SETTING = "health_monitoring.intervention.escalation.webhook_secret_file"
+
+
+def secret_file(folder: Path, content: bytes = b"honey\n", mode: int = 0o600) -> Path:
+    file = folder / "secret"
+    file.write_bytes(content)
+    file.chmod(mode)
+    return file
+
+
+@pytest.mark.parametrize("mode", [0o400, 0o600, 0o440, 0o640])
+def test_the_space_around_a_secret_is_no_part_of_it(tmp_path: Path, mode: int) -> None:
+    assert read_secret(secret_file(tmp_path, mode=mode), setting="x").get_secret_value() == "honey"
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "why"),
+    [
+        (b"honey", 0o644, r"can be reached by others \(mode 0644\); chmod 600 it"),
+        (b"honey", 0o602, "can be reached by others"),
+        (b"", 0o600, "is empty"),
+        (b" \n", 0o600, "is empty"),
+        (b"honey\xff", 0o600, "is no text in UTF-8"),
+    ],
+)
+def test_a_file_that_holds_no_secret_is_refused_in_words(
+    tmp_path: Path, content: bytes, mode: int, why: str
+) -> None:
+    file = secret_file(tmp_path, content, mode)
+
+    with pytest.raises(SecretRefused, match=why) as refused:
+        read_secret(file, setting=SETTING)
+
+    assert str(refused.value).startswith(f"{SETTING}: the secret file {file} ")
+    assert "honey" not in str(refused.value)
+
+
+def test_a_file_that_is_not_there_is_refused_in_words(tmp_path: Path) -> None:
+    with pytest.raises(SecretRefused, match=r"cannot be read \(No such file or directory\)"):
+        read_secret(tmp_path / "none", setting=SETTING)
+    with pytest.raises(SecretRefused, match=r"cannot be read \(Is a directory\)"):
+        read_secret(tmp_path, setting=SETTING)
+
+
+async def test_escalations_are_signed_with_what_is_in_the_file(
+    orchestrator: Orchestrator, tmp_path: Path
+) -> None:
+    orchestrator.answers = [(200, b'{"decision": "more_time"}')]
+    settings = demo_settings(
+        tmp_path / "storage",
+        orchestrator="webhook",
+        webhook_url=orchestrator.url,
+        webhook_secret_file=str(secret_file(tmp_path)),
+    )
+
+    async with serving(settings) as running:
+        service = running.service
+        await service.ingest(list(looping(service.clock(), times=3)))
+        await service.health.escalate_to_orchestrator("looper", "it looks odd", by="ada")
+        await until(lambda: not service.interventions.ledger.pending, "the orchestrator's decision")
+
+    [(headers, body)] = orchestrator.got
+    assert headers[SIGNATURE] == "sha256=" + hmac.new(b"honey", body, hashlib.sha256).hexdigest()
+
+
+@pytest.mark.parametrize("block", ["intervention.escalation", "recovery"])
+def test_a_service_does_not_start_without_its_secret(tmp_path: Path, block: str) -> None:
+    prefix = "QUEENRIGHT_HEALTH_MONITORING__" + block.upper().replace(".", "__")
+    said = {
+        "QUEENRIGHT_HTTP__PORT": "0",
+        "QUEENRIGHT_OTLP__PORT": "0",
+        f"{prefix}__WEBHOOK_URL": "http://127.0.0.1:9/hook",
+        f"{prefix}__WEBHOOK_SECRET_FILE": str(tmp_path / "none"),
+        "QUEENRIGHT_HEALTH_MONITORING__INTERVENTION__ESCALATION__ORCHESTRATOR": (
+            "webhook" if block == "intervention.escalation" else "queen"
+        ),
+    }
+
+    done = subprocess.run(
+        [PROGRAM, "serve", "--storage", "there"],
+        cwd=tmp_path,
+        env=dict(os.environ) | said,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 1
+    assert f"queenright: health_monitoring.{block}.webhook_secret_file: the secret file" in done.stderr
+    assert "Traceback" not in done.stderr
