@@ -1,0 +1,391 @@
+"""
+Kill the monitor at any moment, again and again: ``python -m tests.chaos.killed_monitor --kills 1000``.
+
+Here is the world around it: workers that hang, loop, crash, finish and get further, on a clock of their own.
+What a life of the monitor has not acknowledged is told to the next one again, as any client would.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import IO, Any
+
+from sqlalchemy import Connection, select
+
+from queenright.health.event_log import read_events
+from queenright.health.interventions.record import Intervention, Outcome, read_interventions
+from queenright.health.recovery.attempt import Recovery
+from queenright.health.recovery.table import newest
+from queenright.health.store import Store
+from queenright.health.tables import OUTBOX
+from queenright.health.ticket_table import ticket_history
+from queenright.health.tickets import EscalationTicket, TicketStatus
+from queenright.runtime.events import EventType
+
+WORKERS = 6
+INTERVAL = 600.0
+"""Seconds between two nudges of one worker, by the settings."""
+
+
+@dataclass
+class Bee:
+    """A worker: what it does next is in its mood."""
+
+    agent: str
+    number: int = 0
+    incarnation: str = ""
+    mood: str = "new"
+    nudged: list[tuple[str, float]] = field(default_factory=list)
+    """Which nudges this life of it was given since it last got further, and when."""
+
+    @property
+    def session(self) -> str:
+        return f"{self.agent}-{self.number}"
+
+
+@dataclass
+class Heard:
+    """Everything that was acknowledged, and what was done that must not be."""
+
+    events: set[str] = field(default_factory=set)
+    tickets: set[str] = field(default_factory=set)
+    told: set[str] = field(default_factory=set)
+    nudges: Counter[str] = field(default_factory=Counter)
+    ended: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    interventions: dict[str, str] = field(default_factory=dict)
+    recoveries: set[str] = field(default_factory=set)
+    kinds: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+
+
+class World:
+    """The workers, and what they hear of the monitor."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.now = 1_700_000_000.0
+        self.bees = {f"bee{n}": Bee(f"bee{n}") for n in range(WORKERS)}
+        self.heard = Heard()
+        self.batch: dict[str, Any] | None = None
+        self._ids = 0
+        self._batches = 0
+
+    def next_batch(self) -> str:
+        """Return what is to be told next: what was not acknowledged, else something new."""
+        if self.batch is None:
+            self.now += self.random.choice((1.0, 30.0, 240.0, 300.0, 600.0, 900.0))
+            events = [event for bee in self.bees.values() for event in self._lives(bee)]
+            self._batches += 1
+            self.batch = {"n": self._batches, "now": self.now, "events": events}
+        return json.dumps(self.batch) + "\n"
+
+    def _lives(self, bee: Bee) -> list[dict[str, Any]]:
+        dice = self.random.random()
+        if bee.mood in ("new", "finished"):
+            bee.number += 1
+            bee.incarnation = f"{bee.session}-first"
+            bee.mood, bee.nudged = "well", []
+            return [self._event(bee, EventType.EXECUTION_STARTED, start_records=True)]
+        if bee.mood == "reborn":
+            bee.mood = "well"
+            return [self._event(bee, EventType.EXECUTION_STARTED, start_records=True), *self._step(bee)]
+        if bee.mood == "well":
+            if dice < 0.25:
+                bee.mood = "hangs"
+            elif dice < 0.35:
+                bee.mood = "loops"
+            elif dice < 0.42:
+                bee.mood = "gone"
+                return [self._event(bee, EventType.EXECUTION_FAILED, error_type="OSError")]
+            elif dice < 0.47:
+                bee.mood = "finished"
+                return [self._event(bee, EventType.EXECUTION_COMPLETED)]
+            return self._step(bee)
+        if bee.mood == "loops":
+            call = {"tool": "t", "args_hash": "a", "result_hash": "b"}
+            return [
+                self._event(bee, EventType.TOOL_CALL_COMPLETED, **call, turn=f"{self._ids}") for _ in range(3)
+            ]
+        if bee.mood == "gone" and dice < 0.02:
+            bee.mood = "new"  # its people begin something else
+        return []
+
+    def _step(self, bee: Bee) -> list[dict[str, Any]]:
+        bee.nudged = []
+        return [self._event(bee, EventType.STEP_COMPLETED, verdict="ACCEPT")]
+
+    def _event(self, bee: Bee, type_: EventType, **data: Any) -> dict[str, Any]:
+        self._ids += 1
+        return {
+            "id": f"w{self._ids}",
+            "type": type_.value,
+            "time": self.now,
+            "agent_id": bee.agent,
+            "session_id": bee.session,
+            "incarnation_id": bee.incarnation,
+            "node_id": "n",
+            "data": data,
+        }
+
+    def hear(self, line: str) -> str:
+        """Take note of one line of a monitor, and return its first word."""
+        word, *rest = line.split()
+        heard = self.heard
+        heard.kinds[word] += 1
+        if word == "said":
+            self._said(*rest)
+        elif word == "ticket":
+            heard.tickets.add(rest[0])
+        elif word == "told":
+            heard.told.add(rest[0])
+        elif word == "nudge":
+            self._nudged(*rest)
+        elif word == "terminate":
+            self._terminated(*rest)
+        elif word == "respawn":
+            self._respawned(*rest)
+        elif word == "done" and self.batch is not None and int(rest[0]) == self.batch["n"]:
+            self.batch = None
+        return word
+
+    def _said(self, event_id: str, type_: str, agent: str, *what: str) -> None:
+        self.heard.events.add(event_id)
+        self.heard.kinds[type_] += 1
+        if type_ == EventType.INTERVENTION_RECORDED.value:
+            intervention_id, kind, outcome, _ = what
+            self.heard.interventions[intervention_id] = outcome
+            self.heard.kinds[f"{kind} {outcome}"] += 1
+        elif what and what[3] != "-":
+            self.heard.recoveries.add(what[3])
+
+    def _is_it(self, bee: Bee, session: str, incarnation: str) -> bool:
+        return (bee.session, bee.incarnation) == (session, incarnation)
+
+    def _nudged(self, nudge_id: str, agent: str, session: str, incarnation: str) -> None:
+        bee, heard = self.bees[agent], self.heard
+        heard.nudges[nudge_id] += 1
+        if not self._is_it(bee, session, incarnation):
+            heard.wrong.append(f"nudge {nudge_id} for {session}/{incarnation}, {agent} is {bee.incarnation}")
+            return
+        for other, at in bee.nudged:
+            if self.now - at < INTERVAL:
+                heard.wrong.append(f"{agent} was nudged twice within an interval: {other}, {nudge_id}")
+        bee.nudged.append((nudge_id, self.now))
+        if bee.mood in ("hangs", "loops") and self.random.random() < 0.15:
+            bee.mood = "well"
+
+    def _terminated(self, intervention_id: str, agent: str, session: str, incarnation: str) -> None:
+        bee, heard = self.bees[agent], self.heard
+        heard.ended[intervention_id] = (agent, session, incarnation)
+        if not self._is_it(bee, session, incarnation):
+            heard.wrong.append(f"{session}/{incarnation} was terminated, {agent} is {bee.incarnation}")
+            return
+        bee.mood = "gone"
+
+    def _respawned(
+        self, attempt: str, agent: str, session: str, old: str, incarnation: str, checkpoint: str
+    ) -> None:
+        bee, heard = self.bees[agent], self.heard
+        if bee.session != session:
+            return  # its people have begun something else, and told nobody
+        if bee.mood == "finished" or checkpoint != "c1":
+            heard.wrong.append(f"{session} was brought back from {checkpoint}, it is {bee.mood}")
+        bee.incarnation, bee.mood, bee.nudged = incarnation, "reborn", []
+
+
+class Monitor:
+    """The process that is killed, and its mother."""
+
+    def __init__(self, folder: Path) -> None:
+        self.url = f"sqlite:///{folder / 'monitor.db'}"
+        self._pipes = folder / "in", folder / "out"
+        for pipe in self._pipes:
+            os.mkfifo(pipe)
+        self._mother = subprocess.Popen(
+            [sys.executable, "-m", "tests.chaos.monitor_process", self.url],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parents[2],
+        )
+
+    def life(self, world: World, chance: Random, *, kill: bool = True) -> bool:
+        """Let one life work, then kill it at any moment; return whether it was killed by that."""
+        mother = self._mother
+        assert mother.stdin is not None
+        assert mother.stdout is not None
+        print(*self._pipes, file=mother.stdin, flush=True)
+        pid = int(mother.stdout.readline().split()[1])
+        with self._pipes[0].open("w", encoding="utf-8") as say, self._pipes[1].open(encoding="utf-8") as said:
+            lines = chance.randrange(1, 1 + chance.choice((1, 3, 10, 30, 100, 200))) if kill else None
+            self._work(world, say, said, pid, lines, chance)
+            if not kill:
+                say.close()
+            for line in said:
+                if line.endswith("\n"):
+                    world.hear(line)
+        return mother.stdout.readline().split() == ["dead", str(int(signal.SIGKILL))]
+
+    def _work(
+        self, world: World, say: IO[str], said: IO[str], pid: int, lines: int | None, chance: Random
+    ) -> None:
+        """Talk to a life until it has said ``lines`` lines, and kill it; without, for 5 batches."""
+        batches = heard = 0
+        say.write(world.next_batch())
+        say.flush()
+        while line := said.readline():
+            heard += 1
+            if world.hear(line) == "done":
+                batches += 1
+                if lines is None and batches == 5:
+                    return
+                say.write(world.next_batch())
+                say.flush()
+            if heard == lines:
+                time.sleep(chance.random() * 0.004)
+                os.kill(pid, signal.SIGKILL)
+                return
+
+    def close(self) -> None:
+        """End the mother."""
+        self._mother.communicate(timeout=30)
+
+
+def killed(folder: Path, *, kills: int, seed: int, seconds: float | None = None) -> dict[str, Any]:
+    """
+    Kill the monitor so often, let one life end in peace, and return what was found.
+
+    Args:
+        folder: Where its database is.
+        kills: How often.
+        seed: Of the world, and of the moments.
+        seconds: No more kills after so long.
+    """
+    world, chance, monitor = World(seed), Random(seed + 1), Monitor(folder)
+    began, died = time.monotonic(), 0
+    for _ in range(kills):
+        died += monitor.life(world, chance)
+        if seconds is not None and time.monotonic() - began > seconds:
+            break
+    monitor.life(world, chance, kill=False)
+    monitor.close()
+    wrong = [*world.heard.wrong, *asyncio.run(compared(monitor.url, world.heard))]
+    return {
+        "kills": died,
+        "seed": seed,
+        "seconds": round(time.monotonic() - began, 1),
+        "simulated_days": round((world.now - 1_700_000_000.0) / 86_400, 1),
+        "events": len(world.heard.events),
+        "tickets": len(world.heard.tickets),
+        "notifications": len(world.heard.told),
+        "interventions": len(world.heard.interventions),
+        "recoveries": len(world.heard.recoveries),
+        "what_was_said": dict(sorted(world.heard.kinds.items())),
+        "wrong": wrong,
+    }
+
+
+@dataclass
+class Kept:
+    """What is in the database."""
+
+    events: list[str]
+    tickets: dict[str, EscalationTicket]
+    outbox: list[tuple[str, str, bool]]
+    interventions: dict[str, Intervention]
+    recoveries: list[Recovery]
+
+
+def _read(conn: Connection) -> Kept:
+    rows = conn.execute(select(OUTBOX.c.ticket_id, OUTBOX.c.alert_key, OUTBOX.c.ends_at)).all()
+    return Kept(
+        [event.id for _, event in read_events(conn, limit=10_000_000)],
+        {ticket.ticket_id: ticket for ticket in ticket_history(conn, limit=1_000_000)},
+        [(ticket_id, key, ends_at is None) for ticket_id, key, ends_at in rows],
+        {one.intervention_id: one for one in read_interventions(conn, limit=1_000_000)},
+        newest(conn, 1_000_000),
+    )
+
+
+async def compared(url: str, heard: Heard) -> list[str]:
+    """Hold what was acknowledged and done against what is kept; return what is wrong, in words."""
+    checked = Store.verify_file(url)
+    store = Store.open(url, read_only=True)
+    kept = await store.read(_read)
+    await store.close()
+    wrong = [] if checked.ok else [f"the log does not verify: {checked.reason}"]
+
+    def lost(what: str, said: set[str], there: set[str]) -> None:
+        wrong.extend(f"{what} {which} was acknowledged and is lost" for which in sorted(said - there))
+
+    lost("event", heard.events, set(kept.events))
+    lost("ticket", heard.tickets, set(kept.tickets))
+    lost("notification of ticket", heard.told, {ticket_id for ticket_id, _, _ in kept.outbox})
+    lost("intervention", set(heard.interventions), set(kept.interventions))
+    lost("recovery", heard.recoveries, {one.recovery_id for one in kept.recoveries})
+    lost("nudge", set(heard.nudges), set(kept.interventions))
+    lost("termination", set(heard.ended), set(kept.interventions))
+    for intervention_id, outcome in heard.interventions.items():
+        found = kept.interventions.get(intervention_id)
+        if found is not None and found.outcome.value != outcome:
+            wrong.append(f"intervention {intervention_id} was told {outcome} and is {found.outcome.value}")
+    for intervention_id, who in heard.ended.items():
+        found = kept.interventions.get(intervention_id)
+        if found is not None and (found.agent_id, found.session_id, found.incarnation_id) != who:
+            wrong.append(f"termination {intervention_id} of {who} is kept as of {found.target}")
+    wrong.extend(f"nudge {which} was delivered {n} times" for which, n in heard.nudges.items() if n > 1)
+    wrong.extend(_twice(kept))
+    return wrong
+
+
+def _twice(kept: Kept) -> list[str]:
+    """Return what is kept under two identities."""
+    wrong = [f"event {which} is kept {n} times" for which, n in Counter(kept.events).items() if n > 1]
+    live = Counter(ticket.fingerprint for ticket in kept.tickets.values() if ticket.live)
+    wrong += [f"{n} live tickets have the fingerprint {mark}" for mark, n in live.items() if n > 1]
+    active = Counter(key for _, key, is_active in kept.outbox if is_active)
+    wrong += [f"{n} notifications are on as {key}" for key, n in active.items() if n > 1]
+    told = {ticket_id for ticket_id, _, _ in kept.outbox}
+    wrong += [
+        f"ticket {ticket.ticket_id} is {ticket.status.value} and its notification is lost"
+        for ticket in kept.tickets.values()
+        if ticket.status is TicketStatus.INTERVENING and ticket.ticket_id not in told
+    ]
+    wrong += [
+        f"intervention {one.intervention_id} never ended"
+        for one in kept.interventions.values()
+        if one.outcome is Outcome.STARTED
+    ]
+    tries: dict[tuple[str, int], set[str]] = defaultdict(set)
+    for one in kept.recoveries:
+        if one.started_at is not None:
+            tries[one.task_id, one.attempt].add(one.recovery_id)
+    return wrong + [f"try {key} was begun as {sorted(ids)}" for key, ids in tries.items() if len(ids) > 1]
+
+
+def main() -> int:
+    """Parse the command line, kill, print; 1 if anything is wrong."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos.killed_monitor", description=__doc__)
+    parser.add_argument("--kills", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        found = killed(Path(folder), kills=args.kills, seed=args.seed)
+    print(json.dumps(found, indent=2))
+    return 1 if found["wrong"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,265 @@
+"""
+The monitor as a process that is going to be killed: ``python -m tests.chaos.monitor_process DATABASE``.
+
+It imports everything once; every line that it reads is one more life, a child that works until it is killed.
+The line names the two pipes that the child reads and writes. A life reads batches of events,
+``{"n", "now", "events"}`` a line, and writes what it has done, a line each:
+
+- ``ready PID``: it knows again what was;
+- ``said ID TYPE ...``: an event that is durable was told to others;
+- ``ticket ID``, ``told ID``: a ticket was opened or counted, and handed to the outbox;
+- ``nudge``, ``terminate``, ``respawn`` with who: it was done to a worker;
+- ``done N``: everything of batch N is durable, and what was due is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+from sqlalchemy import Connection
+
+from queenright.alerting.notification import enqueue
+from queenright.alerting.settings import AlertingSettings
+from queenright.health import event_log
+from queenright.health import ticket_rules as rules
+from queenright.health.findings import WorkerKey
+from queenright.health.interventions.control import Delivery, Stopped
+from queenright.health.interventions.record import Answer, Escalation
+from queenright.health.interventions.service import InterventionService
+from queenright.health.interventions.storm import StormWatch
+from queenright.health.interventions.switch import EmergencyStop
+from queenright.health.interventions.target import Target
+from queenright.health.monitor import HealthMonitor
+from queenright.health.recovery.respawner import CheckpointRef, Respawned
+from queenright.health.recovery.service import RecoveryService
+from queenright.health.settings import HealthSettings
+from queenright.health.store import Store
+from queenright.health.ticket_service import TicketService
+from queenright.health.tickets import EscalationTicket, TicketDraft, TicketRefused
+from queenright.instrumentation.identity import new_id
+from queenright.runtime.events import AgentEvent, EventType
+
+DAY = 86_400.0
+SETTINGS = HealthSettings.model_validate({"recovery": {"max_attempts_per_hour": 50}})
+
+
+def tell(*words: object) -> None:
+    """Write a line at once: what is written before a kill is heard after it."""
+    os.write(1, (" ".join(str(word) for word in words) + "\n").encode())
+
+
+class Hands:
+    """Control and respawner: everything that is done is written down by whoever reads."""
+
+    def reaches(self, target: Target) -> bool:
+        return True
+
+    async def nudge(
+        self, target: Target, message: str, *, instruction_id: str, expires_at: float
+    ) -> Delivery:
+        tell("nudge", instruction_id, target.agent_id, target.session_id, target.incarnation_id)
+        return Delivery.INJECTED
+
+    async def terminate(self, target: Target, reason: str, *, instruction_id: str, within: float) -> Stopped:
+        tell("terminate", instruction_id, target.agent_id, target.session_id, target.incarnation_id)
+        return Stopped(confirmed=True, checkpoint_id="c1")
+
+    async def chain(self, target: Target) -> Sequence[CheckpointRef]:
+        return [
+            CheckpointRef(checkpoint_id="c2", created_at=2.0, valid=False, reason="torn"),
+            CheckpointRef(checkpoint_id="c1", created_at=1.0, valid=True),
+        ]
+
+    async def respawn(
+        self, target: Target, checkpoint: CheckpointRef | None, *, task_id: str, attempt: int, note: str
+    ) -> Respawned:
+        incarnation = new_id()
+        who = (target.agent_id, target.session_id, target.incarnation_id)
+        tell("respawn", attempt, *who, incarnation, checkpoint.checkpoint_id if checkpoint else "-")
+        return Respawned(agent_id=target.agent_id, session_id=target.session_id, incarnation_id=incarnation)
+
+
+class Life:
+    """One life: the parts, wired as the service wires them, on the clock of the batches."""
+
+    def __init__(self, url: str) -> None:
+        self.now = 0.0
+        self.store = Store.open(url)
+        self.monitor = HealthMonitor(SETTINGS)
+        self.known: set[str] = set()
+        self._said: list[AgentEvent] = []
+        self._changed: dict[WorkerKey, None] = {}
+        hands, clock = Hands(), lambda: self.now
+        self.tickets = TicketService(
+            self.store, settings=SETTINGS, clock=clock, publish=self.publish, on_change=self._hand_over
+        )
+        self.recovery = RecoveryService(
+            self.store,
+            settings=SETTINGS,
+            monitor=self.monitor,
+            respawners=[hands],
+            clock=clock,
+            random=Random(1),
+            publish=self.publish,
+            stop=lambda target, reason: self.acting.take_down(target, reason, by="recovery"),
+        )
+        self.acting = InterventionService(
+            self.store,
+            settings=SETTINGS,
+            monitor=self.monitor,
+            controls=[hands],
+            recovery=self.recovery,
+            stop=EmergencyStop(self.store, clock=clock, publish=self.publish),
+            storm=StormWatch(SETTINGS.intervention.storm, ids=new_id),
+            clock=clock,
+            publish=self.publish,
+            sign=lambda event: event,
+            orchestrator=self._orchestrate,
+        )
+
+    @staticmethod
+    def _hand_over(conn: Connection, ticket: EscalationTicket) -> None:
+        enqueue(conn, ticket, AlertingSettings(), ticket.updated_at)
+
+    async def _orchestrate(self, question: Escalation) -> Answer | None:
+        return Answer(decision="terminate", reason="it hangs") if hash(question.escalation_id) % 2 else None
+
+    async def load(self, now: float) -> None:
+        """Know again what was, as the service does at its start."""
+        self.now = now
+
+        def replay(conn: Connection) -> float:
+            last = 0.0
+            for event in event_log.replay(conn, now - DAY):
+                self.known.add(event.id)
+                self.monitor.apply(event, event.time)
+                last = max(last, event.time)
+            self.monitor.advance(last)
+            return last
+
+        if self.store.read_now(replay):
+            self.monitor.clock_jumped(now)
+        waiting = await self.tickets.load()
+        await self.recovery.load()
+        await self.acting.load()
+        for ticket in waiting:
+            await self._hand_to_people(ticket.ticket_id)
+
+    async def take(self, now: float, events: list[AgentEvent]) -> None:
+        """Take in a batch: durable first, then seen, then acted on; then what is due by the time."""
+        self.now = now
+        events = [event for event in events if event.id not in self.known]
+        await self.store.append(events)
+        for event in events:
+            self._said += self.monitor.apply(event, now)
+            self._changed[event.agent_id, event.session_id] = None
+        self._said += self.monitor.advance(now)
+        await self._speak()
+        await self.tickets.settle(now)
+        await self.recovery.advance(now)
+        await self.recovery.settled()
+        await self._speak()
+        await self.acting.advance(now)
+        await self.acting.settled()
+        await self.recovery.settled()
+        await self._speak()
+
+    def publish(self, *events: AgentEvent) -> None:
+        for event in events:
+            data = event.data
+            what = [data.get(name, "") for name in ("intervention_id", "kind", "outcome", "recovery_id")]
+            tell("said", event.id, event.type.value, event.agent_id, *(word or "-" for word in what))
+            self._said += self.monitor.apply(event, self.now)
+            self._changed[event.agent_id, event.session_id] = None
+
+    async def _speak(self) -> None:
+        while self._said or self._changed:
+            said, self._said = self._said, []
+            await self.store.append(said)
+            for event in said:
+                tell("said", event.id, event.type.value, event.agent_id)
+                if event.type is EventType.HEALTH_STATE_CHANGED:
+                    self.acting.worse(event)
+                self._changed[event.agent_id, event.session_id] = None
+            changed, self._changed = self._changed, {}
+            for key in changed:
+                worker = self.monitor.get(*key)
+                if worker is not None:
+                    await self.tickets.observe(worker)
+                    await self._judge(key)
+                    await self.recovery.observe(worker)
+                    self.acting.consider(worker)
+
+    async def _judge(self, key: WorkerKey) -> None:
+        worker = self.monitor.get(*key)
+        if worker is None or not (reasons := rules.reasons(worker)):
+            return
+        known = self.tickets.open_for(*key)
+        if known is not None and set(rules.kinds_of(reasons)) <= set(known.active_kinds):
+            return
+        draft = TicketDraft(
+            severity=reasons[0].severity,
+            cause="c",
+            judge_reasoning="r",
+            suggested_action="a",
+            evidence_snippet="e",
+        )
+        try:
+            raised = await self.tickets.raise_ticket(worker, draft)
+        except TicketRefused:
+            return
+        tell("ticket", raised.ticket.ticket_id)
+        if raised.change == "opened":
+            await self._hand_to_people(raised.ticket.ticket_id)
+
+    async def _hand_to_people(self, ticket_id: str) -> None:
+        await self.tickets.intervene(ticket_id, "a", "high")
+        tell("told", ticket_id)
+
+
+async def live(url: str) -> None:
+    """Work until killed, or until there is nothing more to read."""
+    life = Life(url)
+    lines = asyncio.get_running_loop()
+    first = True
+    while line := await lines.run_in_executor(None, sys.stdin.readline):
+        batch: dict[str, Any] = json.loads(line)
+        if first:
+            await life.load(batch["now"])
+            tell("ready", os.getpid())
+            first = False
+        await life.take(batch["now"], [_event(one) for one in batch["events"]])
+        tell("done", batch["n"])
+    await life.acting.close()
+    await life.recovery.close()
+    await life.store.close()
+
+
+def _event(given: dict[str, Any]) -> AgentEvent:
+    return AgentEvent(**given | {"type": EventType(given["type"])})
+
+
+def main(url: str) -> None:
+    """Be the mother of all lives: each line names the pipes of a child."""
+    for line in sys.stdin:
+        read, write = line.split()
+        child = os.fork()
+        if child == 0:
+            os.dup2(os.open(read, os.O_RDONLY), 0)
+            os.dup2(os.open(write, os.O_WRONLY), 1)
+            sys.stdin = os.fdopen(0, "r", encoding="utf-8")
+            asyncio.run(live(url))
+            os._exit(0)
+        tell("born", child)
+        status = os.waitpid(child, 0)[1]
+        tell("dead", os.WTERMSIG(status) or os.WEXITSTATUS(status))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

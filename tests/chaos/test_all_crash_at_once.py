@@ -1,0 +1,56 @@
+"""A whole fleet is lost at one moment: what recovery does, and what it leaves to people."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sqlalchemy import Connection
+
+from queenright.health.event_log import read_events
+from queenright.health.recovery.plan import HOUR
+from queenright.health.store import Store
+from queenright.health.ticket_table import ticket_history
+from queenright.runtime.events import AgentEvent, EventType
+from tests.simulation.faults import FaultKind
+from tests.simulation.fleet import Fleet, Odds
+from tests.simulation.gaps import Gaps
+
+WORKERS = 50
+QUIET = Odds(faults_per_worker_day=0, sleeps_per_week=0, crashes_once_more=0, beyond_help=0, does_not_start=0)
+
+
+def of_type(conn: Connection, type_: EventType) -> list[AgentEvent]:
+    return [event for _, event in read_events(conn, limit=1_000_000) if event.type is type_]
+
+
+async def test_fifty_crash_at_once_and_within_the_limits_some_are_back_and_people_see_to_the_rest(
+    tmp_path: Path,
+) -> None:
+    """B72: five recoveries an hour over all tasks, and after that a human."""
+    store = Store.open(f"sqlite:///{tmp_path / 'q.db'}")
+    fleet = Fleet(store, workers=WORKERS, seed=50, gaps=Gaps([]), odds=QUIET)
+
+    def everybody_crashes() -> None:
+        for worker in fleet.workers:
+            if worker.over:
+                worker._new_session()
+            worker._crashes(fleet.begins(worker, FaultKind.CRASH))
+            fleet.resume(worker, iter((None,)))
+
+    fleet.at(fleet.now + 3600.0, everybody_crashes)
+    tally = await fleet.run(0.2)
+    begun = await store.read(lambda conn: of_type(conn, EventType.RECOVERY_INITIATED))
+    failed = await store.read(lambda conn: of_type(conn, EventType.RECOVERY_FAILED))
+    tickets = await store.read(lambda conn: ticket_history(conn, limit=1000))
+    await store.close()
+
+    most = fleet.settings.recovery.max_attempts_per_hour
+    times = [event.time for event in begun]
+    assert times
+    assert max(sum(at - HOUR < other <= at for other in times) for at in times) <= most
+    left = {event.session_id for event in failed if event.data["exhausted"]}
+    back = {event.session_id for event in begun}
+    assert left | back == {fault.session_id for fault in tally.faults}
+    assert len(left) >= WORKERS - most
+    assert {ticket.worker_session_id for ticket in tickets if ticket.kind == "recovery_failed"} >= left
+    assert tally.interventions["recover done"] <= most
