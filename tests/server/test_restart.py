@@ -8,9 +8,12 @@ import time
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from queenright.health.findings import FindingKind
+import pytest
+
+from queenright.health.event_log import read_events
+from queenright.health.findings import FindingKind, HealthState
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.server.service import Service
+from queenright.server.service import REBUILD_SECONDS, Service
 from queenright.server.settings import Settings
 from tests.server.conftest import looping
 
@@ -103,6 +106,42 @@ async def test_a_silence_found_before_a_restart_is_not_forgotten_by_it(
     assert other is not None
     assert FindingKind.STALL in [finding.kind for finding in health.findings]
     assert other.findings == ()
+
+
+async def test_a_breaker_that_opened_before_what_is_read_again_is_still_known(settings: Settings) -> None:
+    """B77: the log is read again for a day, and a breaker may be open for longer."""
+    began = time.time()
+    opened = Service(settings, clock=lambda: began - 2 * REBUILD_SECONDS)
+    await opened.start()
+    try:
+        for name, fails in (("search", True), ("fetch", True), ("read", False)):
+            breaker = opened.breakers.get("tool_execution", "looper", name)
+            for _ in range(3 if fails else 0):
+                with pytest.raises(ZeroDivisionError):
+                    breaker.call(lambda: 1 // 0)
+        await opened.health.reset_circuit_breaker("tool_execution:looper:fetch", by="ada")
+    finally:
+        await opened.stop()
+
+    service = Service(settings, clock=lambda: began)
+    await service.start()
+    try:
+        await service.ingest(list(looping(began, times=2)))
+        health = service.monitor.get("looper")
+        logged = await changes_of_breakers(service)
+    finally:
+        await service.stop()
+
+    assert health is not None
+    assert health.vitals.open_breakers == ("tool_execution:looper:search",)
+    assert health.state is HealthState.FAILING
+    assert logged.count("open") == 2
+
+
+async def changes_of_breakers(service: Service) -> list[str]:
+    types = [EventType.CIRCUIT_BREAKER_STATE_CHANGED]
+    found = await service.store.read(lambda connection: read_events(connection, types=types, limit=100))
+    return [event.data["to"] for _, event in found]
 
 
 async def until_triaged(service: Service) -> None:
