@@ -9,6 +9,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from queenright.health.interventions.record import Outcome
+from queenright.health.interventions.target import Target
 from queenright.runtime.events import ALERT_CLASS, AgentEvent, EventType
 from queenright.server.acting_view import ACTED, worth_a_line
 from queenright.server.settings import Settings
@@ -22,6 +23,11 @@ __all__ = ["page"]
 SAID: list[tuple[EventType, dict[str, Any], str]] = [
     (EventType.NUDGE_SENT, {"attempt": 2, "delivery": "injected", "by": "ladder"}, "bee: nudge 2, into its"),
     (EventType.NUDGE_SENT, {"attempt": 1, "delivery": "queued", "by": "ada"}, "to be fetched, by ada"),
+    (
+        EventType.NUDGE_SENT,
+        {"attempt": 1, "delivery": "queued", "by": "ladder", "message": "REMINDER:\n" + "report " * 50},
+        "by ladder. REMINDER: report report",
+    ),
     (EventType.ESCALATION_TRIGGERED, {"reason": "silent"}, "bee: the orchestrator is asked. silent"),
     (
         EventType.ESCALATION_DECIDED,
@@ -93,6 +99,35 @@ def test_each_thing_that_was_done_has_a_sentence_in_the_feed(
 def test_every_event_of_acting_is_tried_above() -> None:
     assert {kind for kind, _, _ in SAID} == ACTED
     assert ACTED <= ALERT_CLASS
+
+
+def test_a_line_says_once_who_it_is_about() -> None:
+    target = Target(agent_id="bee", session_id="s", incarnation_id="i")
+    detail = f"nobody can reach worker {target}: it fetches no instructions"
+    said = {"kind": "nudge", "outcome": "unreachable", "by": "ladder", "detail": detail}
+
+    line = event_line(
+        AgentEvent(
+            type=EventType.INTERVENTION_RECORDED,
+            time=0.0,
+            agent_id="bee",
+            session_id="s",
+            incarnation_id="i",
+            data=said,
+        )
+    )
+
+    assert line["text"] == ("bee: nudge by ladder: not done. nobody can reach it: it fetches no instructions")
+
+
+@pytest.mark.parametrize(
+    ("kind", "attempt", "shown"), [("nudge", 1, True), ("nudge", 2, False), ("terminate", 2, True)]
+)
+def test_that_a_worker_takes_no_nudges_is_said_once(kind: str, attempt: int, shown: bool) -> None:
+    data = {"kind": kind, "outcome": "unreachable", "attempt": attempt}
+    event = AgentEvent(type=EventType.INTERVENTION_RECORDED, time=0.0, data=data)
+
+    assert worth_a_line(event) is shown
 
 
 @pytest.mark.parametrize("outcome", list(Outcome))

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import contextlib
 import random
+import threading
 import warnings
 from collections import Counter
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -11,11 +13,12 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from queenright.demo.agent import Stopped, Task, work
+from queenright.demo.agent import Stopped, Task, Told, work
+from queenright.demo.fleet import Inbox
 from queenright.demo.model import Call, LiteLLMModel, Model, ProviderError, Reply, ScriptedModel
 from queenright.demo.personas import FLEET, Persona
 from queenright.demo.tools import Library, run
-from queenright.instrumentation import Worker, names
+from queenright.instrumentation import Nudge, Worker, names
 from queenright.instrumentation.telemetry import Telemetry
 
 ROOT = Path(__file__).parents[2] / "docs"
@@ -44,7 +47,7 @@ def test_a_tool_that_is_not_there_is_named_with_those_that_are(library: Library)
         run(library.tools(), "dig", {})
 
 
-def verdicts_of(model: Model, *, steps: int, tools: dict[str, Any]) -> Counter[str]:
+def verdicts_of(model: Model, *, steps: int, tools: dict[str, Any], told: Told = list) -> Counter[str]:
     """Let one agent work so many steps; return how they were judged."""
     registry = CollectorRegistry()
     left = steps
@@ -57,7 +60,7 @@ def verdicts_of(model: Model, *, steps: int, tools: dict[str, Any]) -> Counter[s
     found: Counter[str] = Counter()
     with Worker("tester", telemetry=Telemetry("http://127.0.0.1:9"), registry=registry) as worker:
         with contextlib.suppress(Stopped, ProviderError):
-            work(worker, model, Task("node", "task", pace=0, user_takes=0), tools, sleep)
+            work(worker, model, Task("node", "task", pace=0, user_takes=0), tools, sleep, told)
         for family in registry.collect():
             for sample in family.samples:
                 if sample.name == names.WORKER_STEPS.name:
@@ -99,6 +102,42 @@ def test_an_agent_whose_provider_fails_gives_up() -> None:
 
     assert sum(verdicts.values()) == 12
     assert verdicts["accept"] == verdicts["continue"] == 0
+
+
+def test_the_surveyor_waits_until_it_is_told_something_and_goes_on() -> None:
+    """002 §11: a nudge gets into the agent's context."""
+    [persona] = [p for p in FLEET if p.listens]
+    assert persona.extra_tools is not None
+    inbox = Inbox(threading.Event())
+    library = Library(ROOT)
+    seen: list[list[dict[str, Any]]] = []
+
+    class Listening(ScriptedModel):
+        def reply(self, messages: Sequence[dict[str, Any]]) -> Reply:
+            seen.append([*messages])
+            move = super().reply(messages)
+            if move.calls and move.calls[0].tool == "index_everything":
+                inbox.put(Nudge(message="What takes so long?", instruction_id="1", expires_at=0.0))
+            return move
+
+    verdicts = verdicts_of(
+        Listening(persona.script(library, random.Random(7))),
+        steps=80,
+        tools=library.tools() | persona.extra_tools(library, inbox.wait),
+        told=inbox.take,
+    )
+
+    told = [turn for turn, said in enumerate(seen) if "What takes so long?" in str(said)]
+    assert 0 < told[0] < len(seen) - 1
+    assert verdicts["accept"] > 30
+
+
+def test_a_wait_ends_when_the_fleet_is_stopped() -> None:
+    stop = threading.Event()
+    stop.set()
+
+    assert Inbox(stop).wait(60.0) is True
+    assert Inbox(threading.Event()).wait(0.0) is False
 
 
 def test_any_litellm_model_can_drive_the_agents(library: Library) -> None:

@@ -96,7 +96,7 @@ def _loops(library: Library, rng: Random) -> Script:
 def _hangs(library: Library, rng: Random) -> Script:
     """Work for a while, call a tool that does not come back, and go on once somebody has asked."""
     paths = rng.sample(library.files, k=min(56, len(library.files)))
-    before, after = paths[: len(paths) // 2], paths[len(paths) // 2 :]
+    before, after = paths[:28], paths[28:] or paths
     for path in before:
         yield _say("summarise", path=path)
         yield Reply(answer=f"{path}: surveyed.")

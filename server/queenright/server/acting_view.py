@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from textwrap import shorten
 from typing import Any, Final
 
 from queenright.health.breakers.breaker import BreakerState
@@ -10,6 +11,7 @@ from queenright.health.breakers.circuit import BreakerStatus
 from queenright.health.interventions.ladder import Ladder, Level
 from queenright.health.interventions.record import Escalation, Outcome
 from queenright.health.interventions.switch import Switch
+from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.recovery.attempt import Recovery, RecoveryState
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.words import ago, clock_time
@@ -31,6 +33,8 @@ ACTED: Final = frozenset(
 """Events that say what was done."""
 
 _SHOWN: Final = 20
+_QUOTED: Final = 160
+"""Characters of a nudge that are shown."""
 _OWN_LINE: Final = frozenset({Outcome.DONE, Outcome.QUEUED})
 """Outcomes that an event of their own tells of."""
 _COLOURS: Final = {"closed": "healthy", "half_open": "degraded", "open": "failing"}
@@ -41,14 +45,23 @@ _RECOVERY_COLOURS: Final = {
 }
 _BECAME: Final = {
     "dry_run": "would have been done (dry run)",
-    "unreachable": "not done: nobody can reach it",
+    "unreachable": "not done",
     "unconfirmed": "not confirmed",
 }
 
 
 def worth_a_line(event: AgentEvent) -> bool:
-    """Return whether the feed shows an event: what was done has one of its own, next to its record."""
-    return event.type is not EventType.INTERVENTION_RECORDED or event.data["outcome"] not in _OWN_LINE
+    """
+    Return whether the feed shows an event.
+
+    What was done has one of its own, next to its record; that nobody can be nudged is said once a ladder.
+    """
+    data = event.data
+    if event.type is not EventType.INTERVENTION_RECORDED:
+        return True
+    if data["outcome"] == Outcome.UNREACHABLE and data.get("kind") == ActionKind.NUDGE:
+        return bool(data.get("attempt", 1) == 1)
+    return data["outcome"] not in _OWN_LINE
 
 
 def acted(event: AgentEvent) -> tuple[str, str]:
@@ -57,7 +70,8 @@ def acted(event: AgentEvent) -> tuple[str, str]:
     match event.type:
         case EventType.NUDGE_SENT:
             how = "into its context" if data["delivery"] == "injected" else "to be fetched"
-            return "act", f"{agent}: nudge {data['attempt']}, {how}, by {data['by']}"
+            said = shorten(str(data.get("message") or ""), _QUOTED, placeholder=" …")
+            return "act", f"{agent}: nudge {data['attempt']}, {how}, by {data['by']}. {said}".rstrip()
         case EventType.ESCALATION_TRIGGERED:
             return "act", f"{agent}: the orchestrator is asked. {data['reason']}"
         case EventType.ESCALATION_DECIDED:
@@ -85,7 +99,10 @@ def acted(event: AgentEvent) -> tuple[str, str]:
             return colour, f"emergency stop {state}, by {data['by']}. {data['reason']}"
         case _:
             became = _BECAME.get(data["outcome"], str(data["outcome"]))
-            return "info", f"{agent}: {data['kind']} by {data['by']}: {became}. {data.get('detail') or ''}"
+            # Who it is about is said already.
+            target = Target(agent_id=agent, session_id=event.session_id, incarnation_id=event.incarnation_id)
+            why = str(data.get("detail") or "").replace(f"worker {target}", "it")
+            return "info", f"{agent}: {data['kind']} by {data['by']}: {became}. {why}"
 
 
 def acting(

@@ -8,6 +8,7 @@ from typing import Any
 
 from queenright.alerting.notification import HandedOver
 from queenright.health.findings import HealthState
+from queenright.health.interventions.ladder import Ladder
 from queenright.health.monitor import WorkerHealth
 from queenright.health.tickets import EscalationTicket
 from queenright.runtime.events import AgentEvent, EventType
@@ -171,12 +172,20 @@ def _acting(service: Service, now: float) -> dict[str, Any]:
     return acting(
         stop=service.health.emergency_stopped,
         dry_run=service.settings.health_monitoring.intervention.dry_run,
-        ladders=ledger.ladders.values(),
+        ladders=[one for one in ledger.ladders.values() if _is_climbed(service, one)],
         pending=ledger.pending.values(),
         breakers=service.breakers.all(),
         recoveries=service.recoveries.latest,
         now=now,
     )
+
+
+def _is_climbed(service: Service, ladder: Ladder) -> bool:
+    """Return whether anything was done, or soon is: of who got further again only the time is kept."""
+    if not ladder.grounded:
+        return True
+    worker = service.monitor.get(ladder.agent_id, ladder.session_id)
+    return worker is not None and worker.state.rank >= HealthState.STUCK.rank and not worker.vitals.ended
 
 
 def paged(service: Service) -> list[dict[str, Any]]:

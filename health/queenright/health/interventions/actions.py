@@ -315,7 +315,10 @@ class Actions:
             update={"outcome": outcome, "finished_at": self._clock(), "detail": redact(detail, _WORDS)}
         )
         if outcome in (Outcome.FAILED, Outcome.UNREACHABLE, Outcome.UNCONFIRMED):
-            _log.warning("%s of %s: %s: %s", one.kind.value, one.target, outcome.value, ended.detail)
+            # Most workers take no nudges: that is how they are made.
+            usual = outcome is Outcome.UNREACHABLE and one.kind is ActionKind.NUDGE
+            level = logging.INFO if usual else logging.WARNING
+            _log.log(level, "%s of %s: %s: %s", one.kind.value, one.target, outcome.value, ended.detail)
         await self._ledger.write(
             one.target.key,
             ladder=ladder,
