@@ -317,7 +317,7 @@ def heir_at(now: float) -> AgentEvent:
 
 
 async def test_broken_checkpoints_fall_back_within_one_try(supervisor: Supervisor, tmp_path: Path) -> None:
-    """B74: a checkpoint that cannot be believed is passed over, down to the start of the task."""
+    """B74: a broken checkpoint falls back along the chain; at the start of the task a human is told."""
     supervisor.broken = {"cp-1", "cp-2", "cp-3"}
     async with serving(settings_with(tmp_path / "storage", supervisor.url)) as running:
         service = running.service
@@ -332,8 +332,11 @@ async def test_broken_checkpoints_fall_back_within_one_try(supervisor: Superviso
     assert recovery is not None
     assert (recovery.attempt, recovery.from_checkpoint) == (1, None)
     assert recovery.skipped == ("cp-3", "cp-2", "cp-1")
-    assert [one.type for one in said] == [EventType.RECOVERY_INITIATED, EventType.RECOVERY_COMPLETED]
-    assert said[1].data["skipped"] == ["cp-3", "cp-2", "cp-1"]
+    begun, from_start, back = said
+    assert (begun.data["from_checkpoint"], begun.data["skipped"]) == ("cp-3", [])
+    assert from_start.data["from_checkpoint"] is None
+    assert "it begins again from the start" in from_start.data["reason"]
+    assert (back.type, back.data["skipped"]) == (EventType.RECOVERY_COMPLETED, ["cp-3", "cp-2", "cp-1"])
 
 
 async def test_a_new_session_with_the_same_task_is_the_new_life(
@@ -358,7 +361,6 @@ async def test_a_new_session_with_the_same_task_is_the_new_life(
 async def test_a_task_that_lives_on_elsewhere_is_started_no_second_time(
     supervisor: Supervisor, tmp_path: Path
 ) -> None:
-    """B70: what goes on by itself is not brought back."""
     async with serving(settings_with(tmp_path / "storage", supervisor.url)) as running:
         service = running.service
         await a_worker_that_crashed(running)

@@ -532,20 +532,23 @@ class RecoveryService:
     async def _begins(
         self, recovery: Recovery, checkpoint: CheckpointRef | None, skipped: Sequence[CheckpointRef]
     ) -> None:
-        """Write down that the worker is about to be started, and from where; told only the first time."""
+        """
+        Write down that the worker is about to be started, and from where.
+
+        Called again, as a checkpoint turned out to be broken, it is told only if none is left.
+        """
         now = self._clock()
-        whence: dict[str, object] = {
-            "from_checkpoint": None if checkpoint is None else checkpoint.checkpoint_id,
-            "skipped": tuple(link.checkpoint_id for link in skipped),
-        }
-        changes = Changes()
         live = self._ledger.live[recovery.task_id]
-        if live.state is RecoveryState.STARTING:
-            changes.set(live.model_copy(update=whence))
-            async with self._deciding:
-                await self._ledger.commit(changes)
-            return
-        begun = recovery.model_copy(update={"state": RecoveryState.STARTING, "started_at": now} | whence)
+        again = live.state is RecoveryState.STARTING
+        begun = recovery.model_copy(
+            update={
+                "state": RecoveryState.STARTING,
+                "started_at": live.started_at if again else now,
+                "from_checkpoint": None if checkpoint is None else checkpoint.checkpoint_id,
+                "skipped": tuple(link.checkpoint_id for link in skipped),
+            }
+        )
+        changes = Changes()
         changes.set(begun)
         data = {
             "recovery_id": begun.recovery_id,
@@ -557,8 +560,10 @@ class RecoveryService:
         }
         if checkpoint is None:
             data["reason"] = plan.from_the_start(begun, skipped)
-        changes.events.append(self._ledger.event(EventType.RECOVERY_INITIATED, begun.target, data))
-        self._ledger.begins(now)
+        if not again or checkpoint is None:
+            changes.events.append(self._ledger.event(EventType.RECOVERY_INITIATED, begun.target, data))
+        if not again:
+            self._ledger.begins(now)
         async with self._deciding:
             await self._ledger.commit(changes)
 
