@@ -1,0 +1,144 @@
+"""Workers on the service's own runtime that hang, and what the service does about them: all of it real."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from queenright.health.findings import HealthState
+from queenright.runtime.events import AgentEvent, EventType
+from queenright.runtime.graphs.graph import EdgeSpec, EntryPointSpec, GraphSpec, NodeSpec
+from queenright.runtime.llm.model import Message, ModelReply, OnText, ToolSpec
+from queenright.runtime.storage.checkpoint_store import CheckpointStore
+from queenright.server.service import Service
+from queenright.server.settings import load_settings
+from tests.runtime.node_parts import reply, sets
+
+SECONDS = 15.0
+SHORT = {
+    "stall": {"idle_seconds": 0.4, "llm_seconds": 0.4, "tool_seconds": 0.4, "unknown_seconds": 1},
+    "judge": {"start_grace_seconds": 0},
+    "intervention": {
+        "quiet_seconds": 0,
+        "nudge": {"max_attempts": 1, "interval_seconds": 0.6},
+        "escalation": {"timeout_seconds": 1.5, "orchestrator": "none"},
+    },
+    "recovery": {"backoff_seconds": [0.1], "watch_seconds": 1},
+}
+"""Seconds where a fleet has minutes."""
+
+
+class Digger:
+    """A model that gathers at once, and hangs over the honey until it is let go, or told of a new life."""
+
+    name = "digger"
+
+    def __init__(self) -> None:
+        self.free = asyncio.Event()
+        self.shown: list[list[Message]] = []
+
+    async def complete(
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
+    ) -> ModelReply:
+        self.shown.append(list(messages))
+        if messages[0].content == "Gather.":
+            return sets(nectar="sweet")
+        said = self.words()
+        if "REMINDER" in said or "Recovery, attempt" in said:
+            return sets(honey="gold")
+        await self.free.wait()
+        return reply(text="Where was I?")
+
+    def words(self) -> str:
+        """What it was shown last, in one text."""
+        return "\n".join(message.content for message in self.shown[-1])
+
+
+def hive() -> GraphSpec:
+    return GraphSpec(
+        id="hive",
+        nodes=(
+            NodeSpec(id="gather", system_prompt="Gather.", output_keys=("nectar",)),
+            NodeSpec(id="make", system_prompt="Make.", output_keys=("honey",), model_timeout_seconds=600),
+        ),
+        edges=(EdgeSpec(source="gather", target="make"),),
+        entry_points=(EntryPointSpec(id="start", node_id="gather"),),
+    )
+
+
+@pytest.fixture
+async def service(tmp_path: Path) -> AsyncIterator[Service]:
+    service = Service(load_settings(storage=tmp_path, health_monitoring=SHORT))
+    await service.start()
+    yield service
+    await service.stop()
+
+
+async def begin(service: Service, model: Digger) -> str:
+    service.runtime.add_graph(hive(), model=model, agent_id="bee")
+    return await service.runtime.trigger("start", {"message": "Make honey."}, graph_id="hive")
+
+
+def done(events: Sequence[AgentEvent]) -> list[str]:
+    return [f"{event.data['kind']} {event.data['outcome']}" for event in events]
+
+
+async def test_a_worker_that_hangs_is_nudged_reacts_and_is_left_alone(service: Service) -> None:
+    """002 §11: it is found stuck, spoken to, reads it before its next turn, and ends its task itself."""
+    model, did = Digger(), list[AgentEvent]()
+    bus = service.bus
+    bus.subscribe(did.append, name="test", types={EventType.INTERVENTION_RECORDED})
+    # Whatever it waits for gives way once somebody has looked.
+    bus.subscribe(lambda _: model.free.set(), name="way", types={EventType.NUDGE_SENT})
+    with bus.expect(EventType.EXECUTION_COMPLETED, filter_agent="bee") as completed:
+        run = await begin(service, model)
+        await completed.within(SECONDS)
+    result = await service.runtime.wait(run)
+    await service.interventions.settled()
+    await bus.drain()
+
+    assert result.succeeded
+    assert "REMINDER" in model.words()
+    assert done(did) == ["nudge done"]
+    worker = service.monitor.get("bee")
+    assert worker is not None
+    assert worker.state is HealthState.HEALTHY
+
+
+async def test_one_that_never_reacts_is_escalated_stopped_and_brought_back_from_its_checkpoint(
+    service: Service,
+) -> None:
+    """002 §11: nudge, escalation, an end that keeps its state, and another life that completes the task."""
+    model, did = Digger(), list[AgentEvent]()
+    bus = service.bus
+    bus.subscribe(did.append, name="test", types={EventType.INTERVENTION_RECORDED})
+    with (
+        bus.expect(EventType.ESCALATION_TRIGGERED, filter_agent="bee") as escalated,
+        bus.expect(EventType.AGENT_TERMINATED, filter_agent="bee") as terminated,
+        bus.expect(EventType.RECOVERY_INITIATED, filter_agent="bee") as initiated,
+        bus.expect(EventType.EXECUTION_COMPLETED, filter_agent="bee") as completed,
+    ):
+        await begin(service, model)
+        asked = await escalated.within(SECONDS)
+        ended = await terminated.within(SECONDS)
+        begun = await initiated.within(SECONDS)
+        finished = await completed.within(SECONDS)
+    await service.interventions.settled()
+    await bus.drain()
+
+    assert done(did) == ["nudge done", "escalate done", "terminate done", "recover done"]
+    assert asked.session_id == ended.session_id == finished.session_id
+    assert ended.data["confirmed"] is True
+    assert ended.data["signature"]
+    assert begun.data["from_checkpoint"] == ended.data["checkpoint_id"] is not None
+    assert finished.incarnation_id != ended.incarnation_id
+    assert [shown[0].content for shown in model.shown].count("Gather.") == 1
+    assert "Recovery, attempt 1" in model.words()
+    store = service.runtime.session_store("hive")
+    session = store.open(finished.session_id)
+    assert store.read_state(finished.session_id).memory["honey"] == "gold"
+    kept = CheckpointStore(session.checkpoints, clock=service.clock, ids=str).list_checkpoints()
+    assert ended.data["checkpoint_id"] in {checkpoint.checkpoint_id for checkpoint in kept}
