@@ -355,8 +355,12 @@ def _twice(kept: Kept) -> list[str]:
     wrong = [f"event {which} is kept {n} times" for which, n in Counter(kept.events).items() if n > 1]
     live = Counter(ticket.fingerprint for ticket in kept.tickets.values() if ticket.live)
     wrong += [f"{n} live tickets have the fingerprint {mark}" for mark, n in live.items() if n > 1]
-    active = Counter(key for _, key, is_active in kept.outbox if is_active)
-    wrong += [f"{n} notifications are on as {key}" for key, n in active.items() if n > 1]
+    # Sessions of one agent may share an alert; a ticket never has two of them.
+    active = Counter(ticket_id for ticket_id, _, is_on in kept.outbox if is_on)
+    wrong += [f"ticket {ticket_id} has {n} notifications" for ticket_id, n in active.items() if n > 1]
+    keys = {(ticket_id, key) for ticket_id, key, _ in kept.outbox}
+    names = Counter(ticket_id for ticket_id, _ in keys)
+    wrong += [f"ticket {ticket_id} went out under {n} identities" for ticket_id, n in names.items() if n > 1]
     told = {ticket_id for ticket_id, _, _ in kept.outbox}
     wrong += [
         f"ticket {ticket.ticket_id} is {ticket.status.value} and its notification is lost"
