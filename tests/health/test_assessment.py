@@ -102,6 +102,37 @@ def test_no_secret_of_a_worker_is_in_the_evidence() -> None:
     assert secret not in json.dumps(assessed(script).to_dict())
 
 
+def test_whatever_a_worker_calls_itself_its_tools_and_its_errors_is_masked() -> None:
+    secret = "sk-abcdefghijklmnop1234"
+    script = worker(heartbeat_interval=300)
+    seen: set[FindingKind] = set()
+
+    def look() -> None:
+        seen.update(finding.kind for finding in script.health.findings)
+        assert secret not in json.dumps(assessed(script).to_dict())
+
+    script.event(EventType.AGENT_HEARTBEAT, {"phase": secret, "progress_indicator": f"at {secret}"})
+    script.event(EventType.TOOL_CALL_STARTED, {"tool": secret, "call_id": "1", "timeout": 30})
+    look()
+    script.now += 5000
+    script.monitor.advance(script.now)
+    look()
+    script.call(secret)
+    for _ in range(12):
+        script.call(secret, outcome="error", error_type=secret)
+        script.event(EventType.LLM_CALL_COMPLETED, {"error_type": secret})
+        look()
+    for _ in range(8):
+        script.call(secret)
+        look()
+    name = f"tool_execution:agent:{secret}"
+    script.event(EventType.CIRCUIT_BREAKER_STATE_CHANGED, {"name": name, "to": "open"})
+    look()
+
+    told = {FindingKind.STALL, FindingKind.PROVIDER_FAILURE, FindingKind.CIRCUIT_BREAKER_OPEN}
+    assert seen >= told | {FindingKind.DOOM_LOOP, FindingKind.ERROR_STREAK, FindingKind.TOOL_TIMEOUT}
+
+
 @settings(deadline=None, max_examples=60)
 @given(st.lists(moves, max_size=40), st.floats(0, 5000))
 def test_the_signals_account_for_the_state(script: list[Any], later: float) -> None:

@@ -215,3 +215,38 @@ def test_those_that_are_not_closed_come_first() -> None:
     hive.trip("recovery", "wasp")
 
     assert [status.name for status in hive.registry.all()] == ["recovery:wasp", "recovery:ant"]
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["bee", "wasp", "", "ant"]), st.sampled_from("abcdef"), st.booleans())
+    ),
+    st.integers(1, 8),
+)
+def test_the_breakers_of_an_agent_and_page_by_page_are_the_same_as_all(
+    asked: list[tuple[str, str, bool]], size: int
+) -> None:
+    hive = Hive(capacity=5)
+    kept = []
+    for agent, target, trips in asked:
+        kept.append(hive.registry.get("tool_execution", agent, target))
+        if trips:
+            hive.trip("tool_execution", agent, target)
+    for breaker in kept:  # forgotten ones come back when they change
+        if breaker.state is CLOSED:
+            while breaker.state is CLOSED:
+                breaker.admit().failed("x")
+            break
+    known = {status.name: status for status in hive.registry.all()}
+
+    for agent in ("bee", "wasp", "", "ant", "nobody"):
+        mine = {status.name: status for status in hive.registry.of_agent(agent)}
+        assert mine == {name: one for name, one in known.items() if one.agent_id == agent}
+    for only_open in (False, True):
+        paged, after = [], ""
+        while page := hive.registry.page(size, after=after, only_open=only_open):
+            assert len(page) <= size
+            paged += page
+            after = page[-1].name
+        wanted = [one for one in known.values() if not only_open or one.state is not CLOSED]
+        assert paged == sorted(wanted, key=lambda one: one.name)

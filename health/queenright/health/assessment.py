@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from queenright.health.deadlines import may_be_silent, silent_since
 from queenright.health.detectors import detect
-from queenright.health.findings import Finding, FindingKind, HealthState, worst
+from queenright.health.findings import Finding, FindingKind, HealthState, Severity, worst
 from queenright.health.settings import HealthSettings
 from queenright.health.silence import span
 from queenright.health.state import health_state, is_stuck
@@ -101,8 +101,11 @@ def assess(v: VitalSigns, settings: HealthSettings, now: float) -> Assessment:
         mine = by_signal.get(name, [])
         grave = _grave(name, v, settings)
         if lead := worst(mine):
-            bad = grave or any(is_stuck(f) or f.kind in _FAILING for f in mine)
-            signals.append(_signal(name, Reading.BAD if bad else Reading.WARNING, lead.evidence))
+            bad = grave or any(
+                is_stuck(f) or (f.kind in _FAILING and f.severity is not Severity.LOW) for f in mine
+            )
+            evidence = lead.evidence if lead.kind in _OWN_WORDS else _masked(lead.evidence)
+            signals.append(_signal(name, Reading.BAD if bad else Reading.WARNING, evidence))
         elif grave:
             signals.append(_signal(name, Reading.BAD, grave))
         else:
@@ -113,16 +116,37 @@ def assess(v: VitalSigns, settings: HealthSettings, now: float) -> Assessment:
 
 _FAILING: Final = frozenset({FindingKind.CIRCUIT_BREAKER_OPEN, FindingKind.RECOVERY_FAILED})
 
+# Findings that speak in numbers only: there is nothing of a worker's in them. To mask is dear, so that it
+# is done where somebody else's words come in, and not to everything.
+_OWN_WORDS: Final = frozenset(
+    {
+        FindingKind.RETRY_STORM,
+        FindingKind.ZERO_PROGRESS,
+        FindingKind.NO_TOOL_CALLS,
+        FindingKind.CHECKPOINT_STALE,
+        FindingKind.NO_TOKENS,
+        FindingKind.HEARTBEAT_MISSING,
+        FindingKind.ERROR_RATE,
+        FindingKind.OUTPUT_UNCHANGED,
+        FindingKind.TOKEN_SPIKE,
+    }
+)
+
 
 def _signal(name: str, verdict: Reading, evidence: str) -> Signal:
-    return Signal(name=name, verdict=verdict, evidence=redact(evidence, _EVIDENCE_LIMIT))
+    return Signal(name=name, verdict=verdict, evidence=evidence[-_EVIDENCE_LIMIT:])
+
+
+def _masked(text: str) -> str:
+    """Return what somebody else said without the secrets in it."""
+    return redact(text, _EVIDENCE_LIMIT) if text else ""
 
 
 def _grave(name: str, v: VitalSigns, settings: HealthSettings) -> str:
     """Return what makes a worker failing without being a finding: failures in a row, or the end itself."""
     most = settings.health_check.consecutive_failures
     if name == "errors" and v.status is SessionStatus.FAILED:
-        return f"the session has failed: {v.evidence}" if v.evidence else "the session has failed"
+        return f"the session has failed: {_masked(v.evidence)}" if v.evidence else "the session has failed"
     if name == "errors" and v.ended_at is None and max(v.consecutive_failures, v.llm_errors) > most:
         return f"{v.consecutive_failures} steps and {v.llm_errors} LLM calls failed in a row"
     if name == "activity" and v.status is SessionStatus.TERMINATED:
@@ -140,7 +164,8 @@ def _activity(v: VitalSigns, now: float) -> str:
         return f"waits ({v.waiting.value}) for {span(now - (v.waiting_since or now))}"
     if may_be_silent(v) or v.only_heartbeats:
         return ""
-    doing = f" in {v.tool}" if v.tool else ""
+    tool = _masked(v.tool)
+    doing = f" in {tool}" if tool else ""
     return f"active {span(max(0.0, now - silent_since(v)))} ago{doing}"
 
 
@@ -153,9 +178,8 @@ def _steps(v: VitalSigns, now: float) -> str:
 def _heartbeat(v: VitalSigns, now: float) -> str:
     if v.last_heartbeat is None:
         return ""
-    said = "".join(
-        f", {what}" for what in (v.beat and v.beat.phase, v.beat and v.beat.progress_indicator) if what
-    )
+    words = (v.beat.phase, v.beat.progress_indicator) if v.beat is not None else ()
+    said = _masked("".join(f", {word}" for word in words if word))
     return f"the last {span(max(0.0, now - v.last_heartbeat))} ago{said}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import heapq
 import logging
 import threading
 import time
@@ -66,6 +67,7 @@ class BreakerRegistry:
         self._lock = threading.RLock()
         self._breakers: OrderedDict[str, CircuitBreaker] = OrderedDict()
         self._open: dict[str, CircuitBreaker] = {}
+        self._of_agent: dict[str, dict[str, CircuitBreaker]] = {}
 
     # -- breakers -------------------------------------------------------------------------------
 
@@ -122,6 +124,30 @@ class BreakerRegistry:
             found = [breaker.status for breaker in self._breakers.values()]
         return sorted(found, key=lambda status: (status.state is BreakerState.CLOSED, status.name))
 
+    def of_agent(self, agent_id: str) -> list[BreakerStatus]:
+        """Return the breakers of one agent as they are, in no order. Cheap, however many others there are."""
+        with self._lock:
+            return [breaker.status for breaker in self._of_agent.get(agent_id, {}).values()]
+
+    def page(self, limit: int, *, after: str = "", only_open: bool = False) -> list[BreakerStatus]:
+        """
+        Return breakers by name, so that one whose state changes between two pages is not missed.
+
+        Args:
+            limit: At most so many.
+            after: Only names after this one.
+            only_open: Only those that are not closed.
+        """
+        with self._lock:
+            names = [
+                name
+                for name, one in self._breakers.items()
+                if name > after and not (only_open and one.state is BreakerState.CLOSED)
+            ]
+        names = heapq.nsmallest(limit, names)
+        with self._lock:
+            return [self._breakers[name].status for name in names if name in self._breakers]
+
     # -- how they heal ----------------------------------------------------------------------------
 
     def reset(self, name: str, by: str, reason: str = "") -> BreakerStatus:
@@ -177,6 +203,7 @@ class BreakerRegistry:
                 lock=self._lock,
                 on_change=self._changed,
             )
+            self._of_agent.setdefault(name.agent, {})[called] = breaker
         else:
             self._breakers.move_to_end(called)
         return breaker
@@ -191,6 +218,7 @@ class BreakerRegistry:
         # Somebody may have kept a breaker for so long that it was forgotten here.
         if self._breakers.setdefault(breaker.name, breaker) is not breaker:
             return
+        self._of_agent.setdefault(breaker.agent_id, {})[breaker.name] = breaker
         if breaker.state is BreakerState.OPEN:
             self._open[breaker.name] = breaker
             _log.warning("circuit breaker %s is open: %s", breaker.name, change.status.reason)
@@ -212,6 +240,10 @@ class BreakerRegistry:
             # Whoever remembers it as open must hear that it is not any more.
             victim.reset("itself", f"there are more than {self._capacity} circuit breakers")
             del self._breakers[victim.name]
+            mine = self._of_agent[victim.agent_id]
+            del mine[victim.name]
+            if not mine:
+                del self._of_agent[victim.agent_id]
 
 
 _LEAST_MISSED: Final = (BreakerState.CLOSED, BreakerState.HALF_OPEN, BreakerState.OPEN)
