@@ -303,17 +303,19 @@ class Kept:
 
     events: list[str]
     tickets: dict[str, EscalationTicket]
-    outbox: list[tuple[str, str, bool]]
+    outbox: list[tuple[str, str, str, bool]]
+    """Ticket, the alert's key, its severity, and whether it is on."""
     interventions: dict[str, Intervention]
     recoveries: list[Recovery]
 
 
 def _read(conn: Connection) -> Kept:
-    rows = conn.execute(select(OUTBOX.c.ticket_id, OUTBOX.c.alert_key, OUTBOX.c.ends_at)).all()
+    columns = (OUTBOX.c.ticket_id, OUTBOX.c.alert_key, OUTBOX.c.labels, OUTBOX.c.ends_at)
+    rows = conn.execute(select(*columns)).all()
     return Kept(
         [event.id for _, event in read_events(conn, limit=10_000_000)],
         {ticket.ticket_id: ticket for ticket in ticket_history(conn, limit=1_000_000)},
-        [(ticket_id, key, ends_at is None) for ticket_id, key, ends_at in rows],
+        [(one.ticket_id, one.alert_key, one.labels["severity"], one.ends_at is None) for one in rows],
         {one.intervention_id: one for one in read_interventions(conn, limit=1_000_000)},
         newest(conn, 1_000_000),
     )
@@ -332,7 +334,7 @@ async def compared(url: str, heard: Heard) -> list[str]:
 
     lost("event", heard.events, set(kept.events))
     lost("ticket", heard.tickets, set(kept.tickets))
-    lost("notification of ticket", heard.told, {ticket_id for ticket_id, _, _ in kept.outbox})
+    lost("notification of ticket", heard.told, {one[0] for one in kept.outbox})
     lost("intervention", set(heard.interventions), set(kept.interventions))
     lost("recovery", heard.recoveries, {one.recovery_id for one in kept.recoveries})
     lost("nudge", set(heard.nudges), set(kept.interventions))
@@ -356,12 +358,13 @@ def _twice(kept: Kept) -> list[str]:
     live = Counter(ticket.fingerprint for ticket in kept.tickets.values() if ticket.live)
     wrong += [f"{n} live tickets have the fingerprint {mark}" for mark, n in live.items() if n > 1]
     # Sessions of one agent may share an alert; a ticket never has two of them.
-    active = Counter(ticket_id for ticket_id, _, is_on in kept.outbox if is_on)
+    active = Counter(ticket_id for ticket_id, _, _, is_on in kept.outbox if is_on)
     wrong += [f"ticket {ticket_id} has {n} notifications" for ticket_id, n in active.items() if n > 1]
-    keys = {(ticket_id, key) for ticket_id, key, _ in kept.outbox}
-    names = Counter(ticket_id for ticket_id, _ in keys)
-    wrong += [f"ticket {ticket_id} went out under {n} identities" for ticket_id, n in names.items() if n > 1]
-    told = {ticket_id for ticket_id, _, _ in kept.outbox}
+    # One that gets worse goes out anew, under another severity: that is the only other name it may get.
+    keys = {(ticket_id, severity, key) for ticket_id, key, severity, _ in kept.outbox}
+    names = Counter((ticket_id, severity) for ticket_id, severity, _ in keys)
+    wrong += [f"ticket {which} went out under {n} identities" for which, n in names.items() if n > 1]
+    told = {one[0] for one in kept.outbox}
     wrong += [
         f"ticket {ticket.ticket_id} is {ticket.status.value} and its notification is lost"
         for ticket in kept.tickets.values()
