@@ -57,8 +57,8 @@ _RETRY_PAUSE = 1.0
 _JUMP = 5.0
 """If wall and monotonic time part by so much between two ticks, the clock jumped or the host slept."""
 
-_SWEEP_PART = 2_000
-"""Workers looked at before others have the loop: some 10 ms."""
+_SWEEP_PART = 500
+"""Workers looked at before others have the loop: some 5 ms."""
 
 _WORKER_CHANGES = frozenset(
     {
