@@ -13,7 +13,9 @@ from sqlalchemy import Connection, insert, select
 from queenright.health.breakers import BreakerState, CircuitOpen
 from queenright.health.breakers.store import BreakerStore
 from queenright.health.event_log import read_events, verify
-from queenright.health.settings import CircuitBreakers
+from queenright.health.findings import HealthState
+from queenright.health.monitor import HealthMonitor
+from queenright.health.settings import CircuitBreakers, HealthSettings
 from queenright.health.store import Store
 from queenright.health.tables import BREAKERS
 from queenright.runtime.events import AgentEvent, EventType
@@ -172,16 +174,41 @@ async def test_b73_an_operator_s_reset_is_durable(hive: Hive) -> None:
     assert (await hive.logged())[-1].data["reason"] == "reset by anna"
 
 
-async def test_one_that_nobody_calls_is_half_open_when_its_time_is_over(hive: Hive) -> None:
+async def test_b73_what_follows_for_a_worker_ends_with_time_also_if_nobody_calls(hive: Hive) -> None:
+    """B73: failing while it is open, degraded when its time is over, and healthy as it gets further."""
+    monitor = HealthMonitor(HealthSettings())
     waking = asyncio.create_task(hive.breakers.run())
-    await hive.trip()
 
+    def state(type_: EventType | None = None, **data: Any) -> HealthState:
+        told, hive.published = hive.published, []
+        if type_ is not None:
+            told.append(
+                AgentEvent(
+                    type=type_,
+                    time=hive.time.now,
+                    agent_id="bee",
+                    session_id="s",
+                    incarnation_id="i",
+                    data=data,
+                )
+            )
+        for event in told:
+            monitor.apply(event, hive.time.now)
+        worker = monitor.get("bee", "s")
+        assert worker is not None
+        return worker.state
+
+    assert state(EventType.EXECUTION_STARTED, start_records=True) is HealthState.HEALTHY
+    await hive.trip()
     await hive.time.advance(59)
     assert hive.registry.status(NAME).state is OPEN
+    assert state() is HealthState.FAILING
     await hive.time.advance(2)
     await hive.settled()
 
     assert await hive.rows() == {NAME: "half_open"}
+    assert state() is HealthState.DEGRADED
+    assert state(EventType.STEP_COMPLETED, verdict="ACCEPT") is HealthState.HEALTHY
     waking.cancel()
     await asyncio.wait([waking])
 

@@ -39,16 +39,49 @@ def lose(script: WorkerScript) -> None:
 # -- circuit breakers ---------------------------------------------------------------------------
 
 
-def test_an_open_breaker_is_failing_until_it_is_closed() -> None:
-    """002 §11: circuit breakers are seen in the worker's state; a breaker on trial is not healed yet."""
+def test_an_open_breaker_is_failing_and_one_on_trial_is_degraded_until_it_is_closed() -> None:
+    """002 §11: circuit breakers are seen in the worker's state."""
     script = worker()
     states = []
     for to in ("open", "half_open", "open", "half_open", "closed"):
         breaker(script, to)
         states.append(script.state)
 
-    assert states == [HealthState.FAILING] * 4 + [HealthState.HEALTHY]
-    assert [e.type for e in script.said].count(EventType.HEALTH_STATE_CHANGED) == 2
+    assert states == [HealthState.FAILING, HealthState.DEGRADED] * 2 + [HealthState.HEALTHY]
+
+
+def test_one_open_breaker_among_others_on_trial_is_failing() -> None:
+    script = worker()
+    breaker(script, "half_open", "tool_execution:agent:a")
+    breaker(script, "open", "tool_execution:agent:b")
+
+    finding = script.finding(BREAKER)
+    assert finding is not None
+    assert script.state is HealthState.FAILING
+    assert finding.evidence == "circuit breaker open: tool_execution:agent:b"
+    breaker(script, "half_open", "tool_execution:agent:b")
+    assert script.state is HealthState.DEGRADED
+
+
+def test_b73_a_breaker_on_trial_that_nobody_calls_is_over_when_the_worker_gets_further() -> None:
+    """B73: its time is over, and the worker does without what is behind it: nothing is wrong with it."""
+    script = worker()
+    breaker(script, "open")
+    script.step("ACCEPT")
+    assert script.state is HealthState.FAILING
+    breaker(script, "half_open")
+    finding = script.finding(BREAKER)
+    assert finding is not None
+    assert (finding.severity, finding.ticket, script.state) == (Severity.LOW, False, HealthState.DEGRADED)
+    assert "half open" in finding.evidence
+    script.step("CONTINUE", times=3)
+    assert script.state is HealthState.DEGRADED
+
+    script.step("ACCEPT")
+
+    assert (script.state, script.kinds()) == (HealthState.HEALTHY, set())
+    breaker(script, "open")
+    assert script.state is HealthState.FAILING
 
 
 def test_an_open_breaker_is_a_warning_and_names_itself() -> None:

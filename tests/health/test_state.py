@@ -10,7 +10,8 @@ from queenright.health.detectors import detect
 from queenright.health.findings import Finding, FindingKind, HealthState, Severity, worst
 from queenright.health.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
-from queenright.health.state import TRANSITIONS, health_state, is_stuck, may_follow
+from queenright.health.state import TRANSITIONS, health_state, is_stuck, may_follow, works_around
+from queenright.health.vital_facts import OpenBreakers
 from queenright.health.vitals import SessionStatus, VitalSigns
 from queenright.runtime.events import AgentEvent, EventType
 from tests.health.worker_script import START, WorkerScript
@@ -116,7 +117,7 @@ vital_signs = st.fixed_dictionaries(
         "over": st.booleans(),
         "consecutive_failures": st.integers(0, 6),
         "llm_errors": st.integers(0, 6),
-        "open_breakers": st.sampled_from([(), ("tool_execution:a",)]),
+        "breakers": st.builds(OpenBreakers, *[st.sampled_from([(), ("tool_execution:a",)])] * 2),
         "recovery_failed": st.sampled_from(["", "gave up"]),
         "error_rate_high": st.booleans(),
         "heartbeat_late": st.booleans(),
@@ -250,3 +251,21 @@ def test_the_worst_finding_is_ticket_worthy_then_severe_then_nearest_to_the_caus
 
     assert worst([shown, stall, provider]) is provider
     assert worst([]) is None
+
+
+def test_who_gets_further_while_a_breaker_is_open_works_around_it() -> None:
+    script = WorkerScript().start()
+    script.step("ACCEPT")
+    name = {"name": "tool_execution:agent:search"}
+    script.event(EventType.CIRCUIT_BREAKER_STATE_CHANGED, name | {"to": "open"})
+    at_first = works_around(script.health.vitals, script.health.findings)
+    script.step("ACCEPT")
+    further = works_around(script.health.vitals, script.health.findings)
+    script.now += 600
+    script.monitor.advance(script.now)
+    silent = works_around(script.health.vitals, script.health.findings)
+    script.step("ACCEPT")
+    script.event(EventType.CIRCUIT_BREAKER_STATE_CHANGED, name | {"to": "half_open"})
+
+    assert (at_first, further, silent) == (False, True, False)
+    assert not works_around(script.health.vitals, script.health.findings)

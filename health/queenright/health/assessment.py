@@ -101,9 +101,7 @@ def assess(v: VitalSigns, settings: HealthSettings, now: float) -> Assessment:
         mine = by_signal.get(name, [])
         grave = _grave(name, v, settings)
         if lead := worst(mine):
-            bad = grave or any(
-                is_stuck(f) or (f.kind in _FAILING and f.severity is not Severity.LOW) for f in mine
-            )
+            bad = grave or any(is_stuck(f) or _is_failing(f) for f in mine)
             evidence = lead.evidence if lead.kind in _OWN_WORDS else _masked(lead.evidence)
             signals.append(_signal(name, Reading.BAD if bad else Reading.WARNING, evidence))
         elif grave:
@@ -115,6 +113,12 @@ def assess(v: VitalSigns, settings: HealthSettings, now: float) -> Assessment:
 
 
 _FAILING: Final = frozenset({FindingKind.CIRCUIT_BREAKER_OPEN, FindingKind.RECOVERY_FAILED})
+
+
+def _is_failing(finding: Finding) -> bool:
+    # Low is a breaker that is only on trial.
+    return finding.kind in _FAILING and finding.severity is not Severity.LOW
+
 
 # Findings that speak in numbers only: there is nothing of a worker's in them. To mask is dear, so that it
 # is done where somebody else's words come in, and not to everything.

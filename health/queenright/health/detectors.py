@@ -82,15 +82,15 @@ def detect_recovery_failed(v: VitalSigns, settings: HealthSettings, now: float) 
 
 
 def detect_circuit_breaker_open(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
-    """Find circuit breakers of the worker that are not closed; the tool or the API behind them fails."""
-    names = v.open_breakers
-    if not names:
+    """Find circuit breakers of the worker that are open, else on trial: what is behind them fails, or did."""
+    if not v.breakers:
         return None
+    names = v.breakers.open or v.breakers.on_trial
     shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
     return Finding(
         kind=FindingKind.CIRCUIT_BREAKER_OPEN,
-        severity=Severity.MEDIUM,
-        evidence=f"circuit breaker open: {shown}",
+        severity=Severity.MEDIUM if v.breakers.open else Severity.LOW,
+        evidence=f"circuit breaker {'open' if v.breakers.open else 'half open'}: {shown}",
         since=v.breakers_since,
         ticket=False,
     )

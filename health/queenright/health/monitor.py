@@ -21,7 +21,7 @@ from queenright.health.findings import Finding, FindingKind, HealthState, Worker
 from queenright.health.fleet import Fleet, fleet_of
 from queenright.health.settings import HealthSettings
 from queenright.health.state import health_state, may_follow
-from queenright.health.vital_events import open_after
+from queenright.health.vital_facts import NO_BREAKERS, OpenBreakers
 from queenright.health.vitals import ABOUT_WORKERS, WORKER_EVENTS, VitalSigns
 from queenright.runtime.events import AgentEvent, EventType
 
@@ -126,7 +126,7 @@ class HealthMonitor:
         self._sessions: dict[str, list[str]] = {}
         self._heap: list[tuple[float, WorkerKey]] = []
         self._ended: deque[tuple[float, float, WorkerKey]] = deque()
-        self._breakers: dict[str, tuple[str, ...]] = {}
+        self._breakers: dict[str, OpenBreakers] = {}
         self._unswept: list[WorkerKey] | None = None
         self._now = 0.0
 
@@ -185,7 +185,7 @@ class HealthMonitor:
             worker.findings
             or worker.state is not _HEALTHY
             or (kind in _COUNTED and suspicious(v, self.settings))
-            or (new and v.open_breakers)
+            or (new and v.breakers)
             or (v.heartbeat_late and kind in _MOVES_DEADLINE)
         ):
             said += self._examine(worker, at, now, now - at)
@@ -308,7 +308,7 @@ class HealthMonitor:
     def _welcome(self, key: WorkerKey, at: float) -> WorkerHealth:
         vitals = VitalSigns(*key, at, self.settings.loops, self.settings)
         if self._breakers:
-            vitals.open_breakers = self._breakers.get(vitals.agent_id, ())
+            vitals.breakers = self._breakers.get(vitals.agent_id, NO_BREAKERS)
         worker = WorkerHealth(vitals, (), HealthState.HEALTHY, at, "first seen")
         self._workers[worker.key] = worker
         self._sessions.setdefault(vitals.agent_id, []).append(vitals.session_id)
@@ -348,7 +348,7 @@ class HealthMonitor:
         agent, session = event.agent_id, event.session_id
         if event.type is EventType.CIRCUIT_BREAKER_STATE_CHANGED:
             # Breakers are an agent's: all of its sessions run into it, those to come too.
-            if still := open_after(self._breakers.get(agent, ()), event.data):
+            if still := self._breakers.get(agent, NO_BREAKERS).after(event.data):
                 self._breakers[agent] = still
             else:
                 self._breakers.pop(agent, None)

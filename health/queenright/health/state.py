@@ -56,11 +56,29 @@ def health_state(
     if v.ended_at is not None:
         return HealthState.HEALTHY
     most = settings.health_check.consecutive_failures
-    if v.consecutive_failures > most or v.llm_errors > most or v.open_breakers:
+    if v.consecutive_failures > most or v.llm_errors > most or v.breakers.open:
         return HealthState.FAILING
     if any(is_stuck(finding) for finding in findings):
         return HealthState.STUCK
     return HealthState.DEGRADED if findings else HealthState.HEALTHY
+
+
+def works_around(v: VitalSigns, findings: Sequence[Finding]) -> bool:
+    """
+    Return whether only an open circuit breaker makes a worker failing, and it gets further all the same.
+
+    That is progress since it opened, and no sign that it has ended since.
+    """
+    most = v.settings.health_check.consecutive_failures
+    return (
+        bool(v.breakers.open)
+        and v.ended_at is None
+        and not v.lost
+        and max(v.consecutive_failures, v.llm_errors) <= most
+        and v.last_progress is not None
+        and v.last_progress > v.breakers_since
+        and not any(is_stuck(finding) for finding in findings)
+    )
 
 
 def is_stuck(finding: Finding) -> bool:

@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
 Handler = Callable[["VitalSigns", AgentEvent, Mapping[str, Any], float], None]
 
-MOST_BREAKERS: Final = 32
-"""So many open circuit breakers of one worker are named; more change nothing."""
-
 _CANCELLED: Final = frozenset({"cancelled", "canceled", "cancellederror", "keyboardinterrupt"})
 
 # -- what a worker tells ----------------------------------------------------------------------------
@@ -171,22 +168,10 @@ def _on_output(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: fl
 
 
 def _on_breaker(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    """Note a circuit breaker that is open, until it is closed: half open is not healed."""
-    if not v.open_breakers:
+    """Note a circuit breaker that is open, or on trial."""
+    if not v.breakers:
         v.breakers_since = at
-    v.open_breakers = open_after(v.open_breakers, data)
-
-
-def open_after(known: tuple[str, ...], data: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of the breakers that are not closed, after a change of one of them."""
-    name, to = word(data.get("name")), data.get("to")
-    if not name:
-        return known
-    if to == "closed":
-        return tuple(one for one in known if one != name)
-    if to in ("open", "half_open") and name not in known and len(known) < MOST_BREAKERS:
-        return (*known, sys.intern(name))
-    return known
+    v.breakers = v.breakers.after(data)
 
 
 def _on_recovery_failed(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+import sys
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 EVIDENCE_LIMIT: Final = 500
 """Characters of the last error or text that are kept."""
+
+MOST_BREAKERS: Final = 32
 
 _WORD_LIMIT: Final = 200
 
@@ -46,6 +50,37 @@ class Beat(NamedTuple):
     token_count: int | None = None
     error_count: int | None = None
     progress_indicator: str = ""
+
+
+class OpenBreakers(NamedTuple):
+    """
+    Names of an agent's circuit breakers that are not closed.
+
+    At most ``MOST_BREAKERS`` of each kind; more are not noted. All sessions of an agent share one value.
+    """
+
+    open: tuple[str, ...] = ()
+    """Calls are refused."""
+    on_trial: tuple[str, ...] = ()
+    """Half open: the next call is a probe."""
+
+    def __bool__(self) -> bool:
+        return bool(self.open or self.on_trial)
+
+    def after(self, data: Mapping[str, Any]) -> OpenBreakers:
+        """Return what is so after a change of one of them, told as an event's ``data``."""
+        name, to = word(data.get("name")), data.get("to")
+        if not name or to not in ("open", "half_open", "closed"):
+            return self
+        is_open, on_trial = (tuple(one for one in names if one != name) for names in self)
+        if to == "open" and len(is_open) < MOST_BREAKERS:
+            is_open = (*is_open, sys.intern(name))
+        if to == "half_open" and len(on_trial) < MOST_BREAKERS:
+            on_trial = (*on_trial, sys.intern(name))
+        return OpenBreakers(is_open, on_trial)
+
+
+NO_BREAKERS: Final = OpenBreakers()
 
 
 class Output(NamedTuple):

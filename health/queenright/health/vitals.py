@@ -10,7 +10,7 @@ from typing import Any, Final
 from queenright.health.calls import RecentCalls
 from queenright.health.settings import HealthSettings, Loops
 from queenright.health.vital_events import ABOUT_WORKERS, HANDLERS, WORKER_EVENTS
-from queenright.health.vital_facts import EVIDENCE_LIMIT, Beat, OpenTool, Output, SessionStatus
+from queenright.health.vital_facts import EVIDENCE_LIMIT, NO_BREAKERS, Beat, OpenTool, Output, SessionStatus
 from queenright.instrumentation.names import Phase, Verdict, WaitingReason
 from queenright.runtime.events import AgentEvent
 
@@ -80,6 +80,7 @@ class VitalSigns:
         "bad_repeats",
         "bad_since",
         "beat",
+        "breakers",
         "breakers_since",
         "calls",
         "clock_base",
@@ -110,7 +111,6 @@ class VitalSigns:
         "llm_open",
         "node_id",
         "only_heartbeats",
-        "open_breakers",
         "open_tools",
         "output",
         "recovered_at",
@@ -206,8 +206,8 @@ class VitalSigns:
         self.tokens_from: float | None = None
         """From here it counts that none are used: later than ``tokens_at`` by the time that tools ran."""
         self.output: Output | None = None
-        self.open_breakers: tuple[str, ...] = ()
-        """Names of the worker's circuit breakers that are not closed, bounded."""
+        self.breakers = NO_BREAKERS
+        """The agent's circuit breakers that are not closed."""
         self.breakers_since = at
         self.recovery_failed = ""
         """Why bringing it back failed for good; empty once it has got further."""
@@ -250,6 +250,11 @@ class VitalSigns:
     def lost(self) -> bool:
         """Whether it could not be brought back, and has not begun anew since."""
         return bool(self.recovery_failed) and self._failed_life == self.lives
+
+    @property
+    def open_breakers(self) -> tuple[str, ...]:
+        """Names of circuit breakers that refuse the worker's calls."""
+        return self.breakers.open
 
     @property
     def phase(self) -> Phase:
@@ -394,6 +399,9 @@ class VitalSigns:
         if self.last_progress is None or at > self.last_progress:
             self.last_progress = at
         self.stale_calls = 0
+        if self.breakers.on_trial and at > self.breakers_since:
+            # Nobody has called what is behind them since their time was over, and it goes on without.
+            self.breakers = self.breakers._replace(on_trial=())
         if self.recovery_failed and at > (self.recovery_failed_at or 0.0):
             self.recovery_failed = ""
 

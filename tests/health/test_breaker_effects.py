@@ -1,0 +1,49 @@
+"""What an open circuit breaker leads to for its worker, up the whole ladder, and what it does not."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from queenright.health.findings import HealthState
+from queenright.health.store import Store
+from queenright.runtime.events import EventType
+from tests.health.acting import Acting
+
+NAME = "tool_execution:bee:search"
+
+
+@pytest.fixture
+async def acting(tmp_path: Path) -> AsyncIterator[Acting]:
+    store = Store.open(f"sqlite:///{tmp_path / 'q.db'}")
+    yield Acting(store)
+    await store.close()
+
+
+async def breaker(acting: Acting, to: str) -> None:
+    await acting.tell(EventType.CIRCUIT_BREAKER_STATE_CHANGED, name=NAME, to=to)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "after"), [("ACCEPT", HealthState.HEALTHY), ("CONTINUE", HealthState.DEGRADED)]
+)
+async def test_b73_a_worker_that_works_on_without_a_tool_on_trial_is_left_in_peace(
+    acting: Acting, verdict: str, after: HealthState
+) -> None:
+    """B73: on trial for 90 min, as nobody calls it; the worker is asked about once at most, and works."""
+    await acting.start()
+    await acting.pass_time(600)
+    await breaker(acting, "open")
+    assert acting.state() is HealthState.FAILING
+    await acting.pass_time(60)
+    await breaker(acting, "half_open")
+    for _ in range(90):
+        await acting.tell(EventType.LLM_CALL_COMPLETED, model="m")
+        await acting.tell(EventType.STEP_COMPLETED, verdict=verdict)
+        await acting.pass_time(60)
+
+    assert acting.state() is after
+    assert "terminate done" not in acting.done()
+    assert acting.done().count("escalate done") <= 1
