@@ -200,9 +200,17 @@ def read_active(conn: Connection) -> list[Notification]:
     return list(found.values())
 
 
-def handed_over(conn: Connection, limit: int = 50) -> list[HandedOver]:
-    """Return the latest notifications, active or not, with what became of them at each peer; newest first."""
-    rows = conn.execute(select(OUTBOX).order_by(OUTBOX.c.id.desc()).limit(limit)).all()
+def handed_over(conn: Connection, limit: int = 50, *, before: int | None = None) -> list[HandedOver]:
+    """
+    Return the latest notifications, active or not, with what became of them at each peer; newest first.
+
+    Args:
+        conn: A connection that sees one state of the database for as long as this takes.
+        limit: At most so many.
+        before: Only those with a smaller id: the next page.
+    """
+    query = select(OUTBOX) if before is None else select(OUTBOX).where(OUTBOX.c.id < before)
+    rows = conn.execute(query.order_by(OUTBOX.c.id.desc()).limit(limit)).all()
     found: dict[int, list[Handover]] = {row.id: [] for row in rows}
     table = OUTBOX_DELIVERIES
     deliveries = conn.execute(

@@ -33,6 +33,8 @@ TOLD: Final[frozenset[EventType]] = frozenset(
 class HealthSnapshot:
     """One thing that happened to a worker's health, and the state that it was in from then on."""
 
+    seq: int
+    """Its place in the event log."""
     time: float
     """Seconds since the epoch."""
     type: EventType
@@ -52,6 +54,7 @@ def health_history(
     since: float,
     until: float | None = None,
     limit: int = 1000,
+    before: int | None = None,
 ) -> list[HealthSnapshot]:
     """
     Return the newest ``limit`` entries of a worker's history, oldest first, of all its sessions.
@@ -62,6 +65,7 @@ def health_history(
         since: From when on, in seconds since the epoch.
         until: Up to when, exclusively; None is up to the last event.
         limit: At most so many.
+        before: Only entries with a smaller ``seq``: what comes before a page.
 
     Raises:
         ValueError: ``limit`` is not positive.
@@ -71,17 +75,17 @@ def health_history(
     found: list[tuple[int, AgentEvent]] = []
     for table in (EVENTS, AUDIT_ARCHIVE):
         for kind in TOLD:
-            found += _newest(conn, table, agent_id, kind, since, until, limit)
+            found += _newest(conn, table, agent_id, kind, since, until, limit, before)
     found.sort(key=lambda entry: entry[0])
     found = found[-limit:]
     if not found:
         return []
     states = _states_before(conn, agent_id, found)
     entries = []
-    for _, event in found:
+    for seq, event in found:
         if event.type is EventType.HEALTH_STATE_CHANGED:
             states[event.session_id] = _state(event.data.get("to"))
-        entries.append(_snapshot(event, states.get(event.session_id)))
+        entries.append(_snapshot(seq, event, states.get(event.session_id)))
     return entries
 
 
@@ -93,6 +97,7 @@ def _newest(
     since: float,
     until: float | None,
     limit: int,
+    before: int | None,
 ) -> list[tuple[int, AgentEvent]]:
     """Return the newest events of one type: the index holds them together, in the order of the log."""
     query = select(*(table.c[column.name] for column in EVENTS.columns)).where(
@@ -100,6 +105,8 @@ def _newest(
     )
     if until is not None:
         query = query.where(table.c.time < until)
+    if before is not None:
+        query = query.where(table.c.seq < before)
     rows = conn.execute(query.order_by(table.c.seq.desc()).limit(limit))
     return [(row.seq, event) for row in rows if (event := event_of(row)) is not None]
 
@@ -140,8 +147,9 @@ def _state(value: Any) -> HealthState | None:
         return None
 
 
-def _snapshot(event: AgentEvent, state: HealthState | None) -> HealthSnapshot:
+def _snapshot(seq: int, event: AgentEvent, state: HealthState | None) -> HealthSnapshot:
     return HealthSnapshot(
+        seq=seq,
         time=event.time,
         type=event.type,
         state=state,

@@ -23,6 +23,7 @@ from queenright.health import ticket_rules as rules
 from queenright.health import ticket_table as table
 from queenright.health.event_log import append_events
 from queenright.health.findings import Finding, Severity, WorkerKey
+from queenright.health.keyset import Place
 from queenright.health.monitor import WorkerHealth
 from queenright.health.settings import HealthSettings
 from queenright.health.store import Store
@@ -145,10 +146,13 @@ class TicketService:
         *,
         agent_id: str | None = None,
         statuses: Collection[TicketStatus] | None = None,
+        before: Place | None = None,
     ) -> list[EscalationTicket]:
-        """Return tickets, newest first, closed and dismissed ones too."""
+        """Return tickets, newest first, closed and dismissed ones too; with ``before`` the next page."""
         return await self._store.read(
-            lambda conn: table.ticket_history(conn, limit=limit, agent_id=agent_id, statuses=statuses)
+            lambda conn: table.ticket_history(
+                conn, limit=limit, agent_id=agent_id, statuses=statuses, before=before
+            )
         )
 
     def next_deadline(self) -> float | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, insert, select, update
 
+from queenright.health.keyset import Place, newest_first
 from queenright.health.tables import TICKETS
 from queenright.health.tickets import EscalationTicket, TicketStatus
 
@@ -50,14 +51,15 @@ def ticket_history(
     limit: int,
     agent_id: str | None = None,
     statuses: Collection[TicketStatus] | None = None,
+    before: Place | None = None,
 ) -> list[EscalationTicket]:
-    """Return tickets, newest first, closed ones too."""
+    """Return tickets, newest first, closed ones too; with ``before`` the next page."""
     query = select(TICKETS.c.body)
     if agent_id is not None:
         query = query.where(TICKETS.c.agent_id == agent_id)
     if statuses is not None:
         query = query.where(TICKETS.c.status.in_([status.value for status in statuses]))
-    query = query.order_by(TICKETS.c.first_seen.desc(), TICKETS.c.ticket_id.desc()).limit(limit)
+    query = newest_first(query, TICKETS.c.first_seen, TICKETS.c.ticket_id, limit=limit, before=before)
     return _tickets(conn.execute(query).scalars())
 
 

@@ -12,6 +12,7 @@ from sqlalchemy import Connection, func, select
 from queenright.health.findings import WorkerKey
 from queenright.health.interventions.ladder import Ladder
 from queenright.health.interventions.target import ActionKind, Target
+from queenright.health.keyset import Place, newest_first
 from queenright.health.tables import ESCALATIONS, INTERVENTIONS, LADDERS
 
 Decision = Literal["more_time", "hand_off", "terminate"]
@@ -161,17 +162,22 @@ def read_ladders(conn: Connection) -> list[Ladder]:
 
 
 def read_interventions(
-    conn: Connection, *, limit: int, agent_id: str | None = None, outcome: Outcome | None = None
+    conn: Connection,
+    *,
+    limit: int,
+    agent_id: str | None = None,
+    outcome: Outcome | None = None,
+    before: Place | None = None,
 ) -> list[Intervention]:
-    """Return the newest records, newest first."""
-    query = select(INTERVENTIONS.c.body).order_by(
-        INTERVENTIONS.c.created_at.desc(), INTERVENTIONS.c.intervention_id.desc()
-    )
+    """Return the newest records, newest first; with ``before`` the next page."""
+    query = select(INTERVENTIONS.c.body)
     if agent_id is not None:
         query = query.where(INTERVENTIONS.c.agent_id == agent_id)
     if outcome is not None:
         query = query.where(INTERVENTIONS.c.outcome == outcome.value)
-    return [Intervention.model_validate_json(body) for body in conn.execute(query.limit(limit)).scalars()]
+    table = INTERVENTIONS.c
+    query = newest_first(query, table.created_at, table.intervention_id, limit=limit, before=before)
+    return [Intervention.model_validate_json(body) for body in conn.execute(query).scalars()]
 
 
 def count_interventions(conn: Connection) -> dict[WorkerKey, int]:
@@ -181,14 +187,16 @@ def count_interventions(conn: Connection) -> dict[WorkerKey, int]:
     return {(agent, session): count for agent, session, count in rows}
 
 
-def read_escalations(conn: Connection, *, limit: int, pending: bool = False) -> Sequence[Escalation]:
-    """Return the newest escalations, newest first."""
-    query = select(ESCALATIONS.c.body).order_by(
-        ESCALATIONS.c.created_at.desc(), ESCALATIONS.c.escalation_id.desc()
-    )
+def read_escalations(
+    conn: Connection, *, limit: int, pending: bool = False, before: Place | None = None
+) -> Sequence[Escalation]:
+    """Return the newest escalations, newest first; with ``before`` the next page."""
+    query = select(ESCALATIONS.c.body)
     if pending:
         query = query.where(ESCALATIONS.c.status == EscalationStatus.PENDING.value)
-    return [Escalation.model_validate_json(body) for body in conn.execute(query.limit(limit)).scalars()]
+    table = ESCALATIONS.c
+    query = newest_first(query, table.created_at, table.escalation_id, limit=limit, before=before)
+    return [Escalation.model_validate_json(body) for body in conn.execute(query).scalars()]
 
 
 def find_escalation(conn: Connection, escalation_id: str) -> Escalation | None:

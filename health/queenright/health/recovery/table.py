@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, insert, select, update
 
+from queenright.health.keyset import Place, newest_first
 from queenright.health.recovery.attempt import UNDER_WAY, Recovery
 from queenright.health.tables import RECOVERIES
 
@@ -35,10 +36,10 @@ def of_task(conn: Connection, task_id: str) -> list[Recovery]:
     return [Recovery.model_validate_json(body) for body in conn.execute(query).scalars()]
 
 
-def newest(conn: Connection, limit: int) -> list[Recovery]:
-    """Return the newest tries of all tasks."""
-    query = select(RECOVERIES.c.body)
-    query = query.order_by(RECOVERIES.c.created_at.desc(), RECOVERIES.c.recovery_id.desc()).limit(limit)
+def newest(conn: Connection, limit: int, *, before: Place | None = None) -> list[Recovery]:
+    """Return the newest tries of all tasks, newest first; with ``before`` the next page."""
+    table = RECOVERIES.c
+    query = newest_first(select(table.body), table.created_at, table.recovery_id, limit=limit, before=before)
     return [Recovery.model_validate_json(body) for body in conn.execute(query).scalars()]
 
 

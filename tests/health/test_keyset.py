@@ -1,0 +1,75 @@
+"""Pages of lists that grow while they are read, on both engines."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection
+
+from queenright.health.interventions.record import (
+    Intervention,
+    Outcome,
+    read_interventions,
+    write_intervention,
+)
+from queenright.health.interventions.target import ActionKind
+from queenright.health.keyset import Place
+from queenright.health.store import Store
+
+
+@pytest.fixture
+async def store(database_url: str) -> AsyncIterator[Store]:
+    found = Store.open(database_url)
+    yield found
+    await found.close()
+
+
+def nudge(number: int, created_at: float, agent: str = "bee") -> Intervention:
+    return Intervention(
+        intervention_id=f"i{number:04d}",
+        agent_id=agent,
+        session_id="s",
+        incarnation_id="one",
+        kind=ActionKind.NUDGE,
+        outcome=Outcome.DONE,
+        by="ada",
+        reason="",
+        created_at=created_at,
+    )
+
+
+async def put(store: Store, *records: Intervention) -> None:
+    def write(conn: Connection) -> None:
+        for one in records:
+            write_intervention(conn, one)
+
+    await store.transact(write)
+
+
+async def page(store: Store, limit: int, before: Place | None, **asked: Any) -> list[Intervention]:
+    return await store.read(lambda conn: read_interventions(conn, limit=limit, before=before, **asked))
+
+
+@pytest.mark.parametrize("size", [1, 3, 100])
+async def test_what_was_there_comes_once_and_in_order_though_more_comes_in(store: Store, size: int) -> None:
+    # Several of one moment, and a time that has no short decimal.
+    there = [nudge(n, 1_700_000_000.1 + 0.1 * (n // 4)) for n in range(14)]
+    await put(store, *there)
+    seen: list[Intervention] = []
+    before: Place | None = None
+    while found := await page(store, size, before):
+        seen += found
+        before = (found[-1].created_at, found[-1].intervention_id)
+        await put(store, nudge(1000 + len(seen), 1_800_000_000.0), found[0])
+
+    assert [one.intervention_id for one in seen] == [one.intervention_id for one in reversed(there)]
+
+
+async def test_a_page_is_of_what_is_asked_for(store: Store) -> None:
+    await put(store, nudge(1, 1.0), nudge(2, 2.0, "wasp"), nudge(3, 3.0), nudge(4, 4.0))
+
+    found = await page(store, 5, (4.0, "i0004"), agent_id="bee")
+
+    assert [one.intervention_id for one in found] == ["i0003", "i0001"]
