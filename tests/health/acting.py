@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +33,7 @@ class Hands:
         self.nudged: list[tuple[Target, str]] = []
         self.stopped: list[Target] = []
         self.last_words: Callable[[], None] = lambda: None
+        self.waits: Callable[[], Awaitable[object]] | None = None
 
     def reaches(self, target: Target) -> bool:
         return self.reached
@@ -47,6 +48,8 @@ class Hands:
 
     async def terminate(self, target: Target, reason: str, *, instruction_id: str, within: float) -> Stopped:
         self.stopped.append(target)
+        if self.waits is not None:
+            await self.waits()
         self.last_words()
         return Stopped(confirmed=self.confirms, checkpoint_id="0000000001-c" if self.confirms else None)
 
@@ -164,8 +167,10 @@ class Acting:
         await self.tell(EventType.STEP_COMPLETED, agent, verdict="ACCEPT")
 
     async def settle(self) -> None:
-        await self.service.advance(self.time.now)
         await self.service.settled()
+        while (due := self.service.next_deadline()) is not None and due <= self.time.now:
+            await self.service.advance(self.time.now)
+            await self.service.settled()
 
     async def pass_time(self, seconds: float) -> None:
         """Let time go by, everybody acting when it is due."""

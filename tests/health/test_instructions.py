@@ -118,10 +118,39 @@ async def test_another_life_never_sees_it(open_mailbox: Callable[[], Instruction
     await nudge(mailbox)
 
     assert await mailbox.pull(REBORN, 0) == []
-    assert not mailbox.reaches(BEE)
-    with pytest.raises(InstructionOver):
+    with pytest.raises(InstructionOver, match="was for incarnation 'i1'"):
         await mailbox.answer(REBORN, "n1", "done")
+
+
+async def test_a_process_that_hangs_and_still_asks_takes_nothing_from_the_life_after_it(
+    open_mailbox: Callable[[], Instructions],
+) -> None:
+    """B67: the zombie's polls destroy nothing that is for its successor."""
+    mailbox = open_mailbox()
+    await mailbox.pull(BEE, 0)
+    await mailbox.pull(REBORN, 0)
+    await nudge(mailbox, REBORN)
+
     assert await mailbox.pull(BEE, 0) == []
+
+    assert mailbox.reaches(REBORN)
+    assert messages(await mailbox.pull(REBORN, 0)) == ["are you there?"]
+
+
+async def test_what_is_withheld_is_told_when_it_is_not_any_more(store: Store, fake_time: FakeTime) -> None:
+    """B71: the emergency stop freezes what is queued, too. B69: and so does a rightful wait."""
+    why: list[str] = []
+    mailbox = Instructions(
+        store, clock=fake_time, sleep=fake_time.sleep, withheld=lambda _: why[0] if why else None
+    )
+    await mailbox.pull(BEE, 0)
+    await nudge(mailbox)
+
+    why.append("the emergency stop is on")
+    assert await mailbox.pull(BEE, 0) == []
+
+    why.clear()
+    assert messages(await mailbox.pull(BEE, 0)) == ["are you there?"]
 
 
 async def test_a_stale_one_is_thrown_away(

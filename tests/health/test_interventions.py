@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +20,7 @@ from queenright.health.interventions.service import (
 )
 from queenright.health.interventions.target import Target
 from queenright.health.settings import HealthSettings
-from queenright.health.store import Store
+from queenright.health.store import Store, StoreError
 from queenright.runtime.events import EventType
 from tests.health.acting import STALL, Acting
 
@@ -420,6 +422,7 @@ async def test_ladders_hold_over_a_restart(acting: Acting) -> None:
     [question] = acting.questions
     await acting.restart()
     decided = await acting.service.decide(question.escalation_id, "terminate", by="op", reason="enough")
+    await acting.settle()
 
     assert decided.status is EscalationStatus.DECIDED
     assert acting.done()[-2:] == ["terminate done", "recover done"]
@@ -437,6 +440,250 @@ async def test_a_termination_that_a_kill_interrupted_is_gone_on_with(acting: Act
     await acting.settle()
 
     assert acting.done()[-2:] == ["terminate done", "recover done"]
+
+
+async def test_a_worker_that_stops_only_after_the_restart_is_brought_back_and_signed_for(
+    acting: Acting,
+) -> None:
+    """B77: the termination that was under way is one termination, written down and gone on with."""
+    await acting.start()
+    await acting.pass_time(STALL + 3 * NUDGE + ESCALATION - 1)
+    begun, never = asyncio.Event(), asyncio.Event()
+
+    async def hang() -> None:
+        begun.set()
+        await never.wait()
+
+    acting.hands.waits = hang
+    acting.time.now += 1
+    await acting.service.advance(acting.time.now)
+    await asyncio.wait_for(begun.wait(), 30)
+    acting.hands.waits = None
+
+    acting.hands.reached = False
+    await acting.restart()
+    await acting.tell(EventType.EXECUTION_FAILED, error_type="cancelled")
+    await acting.pass_time(60)
+
+    assert acting.done()[-2:] == ["terminate done", "recover done"]
+    [said] = acting.of(EventType.AGENT_TERMINATED)
+    kept = await acting.service.ledger.interventions(limit=50)
+    assert [one.intervention_id for one in kept if one.kind == "terminate"] == [said.data["intervention_id"]]
+
+
+async def test_a_disk_that_refuses_once_it_has_stopped_loses_neither_signature_nor_recovery(
+    acting: Acting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B76: what cannot be written down now is written down later."""
+    await acting.start()
+    write, refusals = acting.store.transact, [0]
+
+    async def transact(work: Any) -> Any:
+        if refusals[0]:
+            refusals[0] -= 1
+            raise StoreError("the disk is full")
+        return await write(work)
+
+    monkeypatch.setattr(acting.store, "transact", transact)
+
+    def last_words() -> None:
+        acting.publish(acting.event(EventType.EXECUTION_FAILED, error_type="cancelled"))
+        refusals[0] = 2
+
+    acting.hands.last_words = last_words
+    await acting.pass_time(STALL + 3 * NUDGE + ESCALATION + 60)
+
+    assert acting.done()[-2:] == ["terminate done", "recover done"]
+    assert len(acting.of(EventType.AGENT_TERMINATED)) == 1
+    assert len(acting.hands.stopped) == 1
+
+
+async def test_a_worker_that_needs_longer_to_stop_than_it_may_is_brought_back_once_it_has(
+    acting: Acting,
+) -> None:
+    acting.hands.confirms = False
+    await acting.start()
+    await acting.pass_time(STALL + 3 * NUDGE + ESCALATION)
+    assert acting.done()[-1] == "terminate unconfirmed"
+
+    await acting.restart()
+    await acting.tell(EventType.EXECUTION_FAILED, error_type="cancelled")
+    await acting.pass_time(60)
+
+    assert acting.done()[-2:] == ["terminate done", "recover done"]
+    assert len(acting.of(EventType.AGENT_TERMINATED)) == 1
+
+
+async def test_an_operators_termination_that_comes_to_nothing_leaves_the_ladder_as_it_was(
+    acting: Acting,
+) -> None:
+    """B66: the ladder goes on from where it was."""
+    acting.hands.confirms = False
+    await acting.start()
+    await acting.pass_time(STALL + 3 * NUDGE)
+    [question] = acting.questions
+
+    done = await acting.service.terminate("bee", "enough", by="ada")
+    await acting.pass_time(ESCALATION - 1)
+
+    assert done.outcome is Outcome.UNCONFIRMED
+    assert question.escalation_id in acting.service.ledger.pending
+    assert len(acting.hands.nudged) == 3
+
+
+async def test_after_an_operators_nudge_nothing_follows_by_itself_within_the_interval(
+    acting: Acting,
+) -> None:
+    """B66: at most one action a worker and interval, whoever acted."""
+    await acting.start()
+    await acting.pass_time(STALL - 5)
+    await acting.service.nudge("bee", "are you there?", by="ada")
+
+    await acting.pass_time(NUDGE - 1)
+    assert len(acting.hands.nudged) == 1
+    await acting.pass_time(1)
+    assert len(acting.hands.nudged) == 2
+
+
+async def test_thirty_decisions_at_once_are_carried_out_within_the_budget(acting: Acting) -> None:
+    """B69, B71: limits hold for what others decide, too."""
+    for number in range(30):
+        await acting.start(f"bee{number}")
+    await acting.pass_time(STALL + 3 * NUDGE + 600)
+    assert len(acting.questions) == 30
+
+    for question in acting.questions:
+        await acting.service.decide(question.escalation_id, "terminate", by="queen", reason="loops")
+    await acting.settle()
+
+    assert len(acting.hands.stopped) <= 10
+    await acting.pass_time(600)
+    assert len(acting.hands.stopped) == 30
+
+
+async def test_a_host_that_sleeps_does_not_use_up_the_time_to_decide(acting: Acting) -> None:
+    """B23: the host sleeps 8 hours; the orchestrator still has what was left of its 15 minutes."""
+    await acting.start()
+    await acting.pass_time(STALL + 3 * NUDGE + ESCALATION - 60)
+    assert acting.done()[-1] == "escalate done"
+    await acting.service.advance(acting.time.now)
+
+    acting.time.now += 8 * 3600
+    acting.monitor.clock_jumped(acting.time.now)
+    acting.service.clock_jumped(acting.time.now)
+    await acting.settle()
+    [pending] = acting.service.ledger.pending.values()
+    assert pending.deadline == acting.time.now + 60
+    await acting.pass_time(59)
+    assert acting.hands.stopped == []
+
+    await acting.pass_time(NUDGE)
+    assert len(acting.hands.stopped) == 1
+
+
+async def test_time_that_was_granted_is_not_cut_by_the_end_of_a_stop(acting: Acting) -> None:
+    await acting.start()
+    await acting.pass_time(STALL + 3 * NUDGE)
+    [question] = acting.questions
+    await acting.service.decide(question.escalation_id, "more_time", by="op", more_time_seconds=6 * 3600)
+    await acting.service.emergency_stop(True, by="op", reason="x")
+    await acting.pass_time(3600)
+
+    await acting.service.emergency_stop(False, by="op", reason="y")
+    await acting.pass_time(6 * 3600 - 1)
+
+    assert len(acting.questions) == 1
+
+
+async def test_an_order_to_hand_off_that_a_kill_interrupted_is_given_after_the_restart(
+    acting: Acting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await acting.start()
+    await acting.pass_time(STALL + 3 * NUDGE)
+    [question] = acting.questions
+    monkeypatch.setattr(acting.service._climber, "start", lambda work: work.close())
+    await acting.service.decide(question.escalation_id, "hand_off", by="op")
+    monkeypatch.undo()
+
+    await acting.restart()
+    await acting.settle()
+
+    assert acting.hands.nudged[-1][1].startswith("HAND OFF NOW")
+    assert [event.data["by"] for event in acting.of(EventType.NUDGE_SENT)][-1] == "op"
+
+
+async def test_whoever_stops_everything_wins_against_a_release_that_is_being_written(
+    acting: Acting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B71: stopping does not wait for a disk, and is not undone by what was asked before."""
+    await acting.service.emergency_stop(True, by="op", reason="one")
+    write, gate, refuse = acting.store.transact, asyncio.Event(), [False]
+
+    async def transact(work: Any) -> Any:
+        if refuse[0]:
+            raise StoreError("the disk is full")
+        await gate.wait()
+        return await write(work)
+
+    monkeypatch.setattr(acting.store, "transact", transact)
+    release = asyncio.create_task(acting.service.emergency_stop(False, by="op", reason="two"))
+    await asyncio.sleep(0)
+    again = asyncio.create_task(acting.service.emergency_stop(True, by="op", reason="three"))
+    await asyncio.sleep(0)
+    refuse[0] = True
+    gate.set()
+    await release
+    with pytest.raises(StoreError):
+        await again
+
+    assert acting.stop.reason is not None
+    assert "three" in acting.stop.reason
+
+
+async def test_taking_a_worker_down_to_start_it_again_withdraws_what_was_asked_about_it(
+    acting: Acting,
+) -> None:
+    await acting.start()
+    await acting.pass_time(STALL + 3 * NUDGE)
+    target = Target(agent_id="bee", session_id="bee-1", incarnation_id="i1")
+
+    await acting.service.take_down(target, "it fails again", by="recovery")
+
+    assert acting.service.ledger.pending == {}
+    assert acting.of(EventType.ESCALATION_DECIDED)[-1].data["status"] == "withdrawn"
+
+
+async def test_that_nobody_decided_is_said(store: Store) -> None:
+    acting = Acting(store, termination={"automatic": False})
+    await acting.start()
+    await acting.pass_time(STALL + 3 * NUDGE + ESCALATION)
+
+    [said] = acting.of(EventType.ESCALATION_DECIDED)
+    assert (said.data["status"], said.data["decision"]) == ("timed_out", None)
+
+
+async def test_what_is_done_is_counted_alike_before_and_after_a_restart(store: Store) -> None:
+    acting = Acting(store, dry_run=True)
+    await acting.start()
+    await acting.pass_time(STALL + 3 * NUDGE)
+    before = acting.service.ledger.count(("bee", "bee-1"))
+
+    await acting.restart()
+
+    assert before == acting.service.ledger.count(("bee", "bee-1")) == 4
+
+
+async def test_secrets_are_masked_in_what_is_kept_and_not_in_what_the_worker_is_told(
+    acting: Acting, store: Store
+) -> None:
+    secret = "sk-ant-api03-abcdefghijklmnopqrstuvwxyz0123456789"
+    await acting.start()
+    await acting.service.nudge("bee", f"use {secret}", by=f"ada {secret}")
+
+    assert secret in acting.hands.nudged[0][1]
+    kept = await store.read(lambda conn: str(conn.exec_driver_sql("SELECT data FROM events").all()))
+    rows = await store.read(lambda conn: str(conn.exec_driver_sql("SELECT body FROM interventions").all()))
+    assert secret not in kept + rows
 
 
 async def test_thirty_workers_that_degrade_at_once_are_a_storm_and_are_acted_on_one_after_the_other(

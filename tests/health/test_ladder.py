@@ -85,7 +85,8 @@ def test_what_is_over_is_only_ever_brought_back_and_never_if_it_ended_well_on_it
     if not standing.ended:
         return
     following = step(ladder, standing)
-    assert following.action in (None, ActionKind.RECOVER)
+    stopping = ladder is not None and ladder.level is Level.TERMINATING
+    assert following.action in (None, ActionKind.TERMINATE if stopping else ActionKind.RECOVER)
     asked = ladder is not None and ladder.level in (Level.TERMINATING, Level.TERMINATED)
     if standing.status in (SessionStatus.COMPLETED, SessionStatus.CANCELLED) and not asked:
         assert following == Step(ladder=None)
@@ -124,7 +125,8 @@ def test_the_next_word_is_never_within_the_interval(ladder: Ladder, standing: St
     assert following.at >= standing.grace_until
     if ladder.target != standing.target:
         return
-    if following.action is ActionKind.NUDGE and ladder.acted_at is not None:
+    handing_off = following.ladder.level is Level.HANDING_OFF
+    if following.action is ActionKind.NUDGE and ladder.acted_at is not None and not handing_off:
         assert following.at >= ladder.acted_at + interval
     if following.action is ActionKind.TERMINATE and ladder.level is not Level.TERMINATING:
         assert following.at >= (ladder.until or -math.inf)

@@ -148,6 +148,10 @@ class Breakers(Protocol):
         """Return all of them."""
         ...
 
+    def of_agent(self, agent_id: str) -> Sequence[BreakerStatus]:
+        """Return those of one agent."""
+        ...
+
     def reset(self, name: str, by: str) -> Any:
         """Close one by hand."""
         ...
@@ -202,8 +206,7 @@ class HealthMonitoringService:
             AgentUnknown: No such worker is known.
         """
         worker = self._find(agent_id, session_id)
-        breakers = [one for one in self._breakers.all() if one.agent_id == agent_id]
-        return self._health(worker, breakers, self._clock())
+        return self._health(worker, self._breakers.of_agent(agent_id), self._clock())
 
     async def get_all_agent_health(self) -> list[AgentHealth]:
         """Return how every worker is, each of its sessions, by name."""
@@ -247,7 +250,7 @@ class HealthMonitoringService:
                 token_count=v.tokens,
                 error_count=v.error_count,
                 tool_call_count=v.tool_calls_total,
-                intervention_count=self._interventions.ledger.counts[worker.key],
+                intervention_count=self._interventions.ledger.count(worker.key),
             ),
             signals=tuple(assess(v, self._monitor.settings, now).signals),
             findings=worker.findings,

@@ -18,6 +18,7 @@ from queenright.health.interventions.runtime_control import RuntimeControl
 from queenright.health.interventions.service import InterventionService
 from queenright.health.interventions.storm import StormWatch
 from queenright.health.interventions.switch import EmergencyStop
+from queenright.health.interventions.target import Target
 from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.recovery.runtime_respawner import RuntimeRespawner
 from queenright.health.recovery.service import RecoveryService
@@ -82,7 +83,7 @@ class Acting:
             store, settings=self._settings.circuit_breaker, clock=clock, publish=publish
         )
         self.breakers = self._breakers.registry
-        self.instructions = Instructions(store, clock=clock)
+        self.instructions = Instructions(store, clock=clock, withheld=self._withheld)
         self.stop_switch = EmergencyStop(store, clock=clock, publish=publish)
         self.storm = StormWatch(self._settings.intervention.storm, ids=new_id)
         self._webhook = self._orchestrator()
@@ -138,6 +139,14 @@ class Acting:
             return None
         secret = _secret(escalation.webhook_secret_file, "intervention.escalation")
         return OrchestratorWebhook(escalation.webhook_url, api=self._api, secret=secret)
+
+    def _withheld(self, target: Target) -> str | None:
+        """Return why a worker must not be told anything now, although something waits for it."""
+        if (reason := self.stop_switch.reason) is not None:
+            return reason
+        worker = self._monitor.get(*target.key)
+        waits = worker is not None and worker.vitals.waiting is not None
+        return "it waits rightly" if waits else None
 
     async def decide(self, escalation_id: str, decision: Any, **said: Any) -> object:
         """Carry out what the queen decides on an escalation."""

@@ -1,21 +1,22 @@
 """
 Actions: nudge, escalate, terminate, each written down before it is done, and again when its end is known.
 
-Every one takes a permit, which is given for one life of one worker as things stand at that moment.
+Every one takes a permit, which is given for one life of one worker as things stand at that moment, and asked
+for again once the action is written down: the disk may have taken its time.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from queenright.health.interventions import messages
-from queenright.health.interventions.control import Delivery, Unreachable, WorkerControl
+from queenright.health.interventions.control import Delivery, Stopped, Unreachable, WorkerControl
 from queenright.health.interventions.ladder import Ladder, Level
 from queenright.health.interventions.ledger import Ledger
-from queenright.health.interventions.permit import Permit
+from queenright.health.interventions.permit import ActionRefused, Permit, permit
 from queenright.health.interventions.record import Escalation, Intervention, Outcome
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.monitor import HealthMonitor
@@ -26,10 +27,19 @@ from queenright.runtime.events import AgentEvent, Clock, EventType
 
 _log = logging.getLogger(__name__)
 
-_WORDS: int = 2000
+_WORDS: Final = 2000
 
 Sign = Callable[[AgentEvent], AgentEvent]
 """Returns an event with a signature over what it says."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rungs:
+    """Where a ladder stands while a worker is stopped, once it certainly has, and if it may not have."""
+
+    during: Ladder | None
+    done: Ladder | None
+    otherwise: Ladder | None
 
 
 class Actions:
@@ -41,6 +51,7 @@ class Actions:
         monitor: Knows the workers.
         controls: Reach workers; the first that reaches one is taken.
         settings: How long things take.
+        stopped: Says why nothing may be done to anybody, or None.
         clock: Seconds since the epoch.
         ids: Makes ids.
         sign: Signs the word that a worker was terminated.
@@ -53,6 +64,7 @@ class Actions:
         monitor: HealthMonitor,
         controls: Sequence[WorkerControl],
         settings: InterventionSettings,
+        stopped: Callable[[], str | None],
         clock: Clock,
         ids: Callable[[], str],
         sign: Sign,
@@ -61,9 +73,19 @@ class Actions:
         self._monitor = monitor
         self._controls = controls
         self._settings = settings
+        self._stopped = stopped
         self._clock = clock
         self._ids = ids
         self._sign = sign
+
+    def permit(self, kind: ActionKind, target: Target) -> Permit:
+        """
+        Return the permit for an action, as things stand now.
+
+        Raises:
+            ActionRefused: See ``permit``.
+        """
+        return permit(kind, target, self._monitor.get(*target.key), stopped=self._stopped())
 
     async def nudge(
         self,
@@ -79,6 +101,8 @@ class Actions:
         """
         Put a message into the worker's context; the outcome says how far it got.
 
+        The worker is told the message as it is; what is kept of it has its secrets masked.
+
         Args:
             given: The permit.
             message: What it is told.
@@ -93,27 +117,26 @@ class Actions:
         """
         one = self._new(given, by=by, reason=reason, attempt=attempt, since=since, message=message)
         if self._settings.dry_run:
-            return await self._write_only(one, Outcome.DRY_RUN, ladder)
+            return await self._end(one, Outcome.DRY_RUN, ladder)
         await self._begin(one, ladder)
         expires_at = one.created_at + self._settings.nudge.ttl_seconds
         try:
+            self.permit(given.kind, given.target)
             delivery = await self._control(given.target).nudge(
                 given.target, message, instruction_id=one.intervention_id, expires_at=expires_at
             )
-        except Unreachable as error:
-            return await self._end(one, Outcome.UNREACHABLE, ladder, detail=str(error))
         except Exception as error:
-            return await self._end(one, Outcome.FAILED, ladder, detail=_described(error))
+            return await self._end(one, _outcome(error), ladder, detail=_described(error))
         outcome = Outcome.DONE if delivery is Delivery.INJECTED else Outcome.QUEUED
         said = self._event(
             EventType.NUDGE_SENT,
             one,
             {
                 "attempt": attempt,
-                "message": message,
+                "message": one.message,
                 "delivery": delivery.value,
                 "instruction_id": one.intervention_id,
-                "by": by,
+                "by": one.by,
                 "expires_at": expires_at,
                 "since": since,
             },
@@ -126,7 +149,6 @@ class Actions:
         *,
         by: str,
         reason: str,
-        attempt: int,
         ladder: Ladder,
         context: dict[str, Any],
     ) -> tuple[Intervention, Escalation | None, Ladder]:
@@ -136,14 +158,14 @@ class Actions:
         Raises:
             StoreError: It could not be written down; nobody was asked.
         """
-        one = self._new(given, by=by, reason=reason, attempt=attempt, since=ladder.trouble_since)
+        one = self._new(given, by=by, reason=reason, since=ladder.trouble_since)
         now = one.created_at
         deadline = now + self._settings.escalation.timeout_seconds
         climbed = ladder.model_copy(
             update={"level": Level.ESCALATED, "acted_at": now, "until": deadline, "escalation_id": ""}
         )
         if self._settings.dry_run:
-            return await self._write_only(one, Outcome.DRY_RUN, climbed), None, climbed
+            return await self._end(one, Outcome.DRY_RUN, climbed), None, climbed
         worker = self._monitor.get(one.agent_id, one.session_id)
         question = Escalation(
             escalation_id=self._ids(),
@@ -156,7 +178,13 @@ class Actions:
             deadline=deadline,
         )
         climbed = climbed.model_copy(update={"escalation_id": question.escalation_id})
-        one = one.model_copy(update={"escalation_id": question.escalation_id})
+        one = one.model_copy(
+            update={
+                "escalation_id": question.escalation_id,
+                "outcome": Outcome.DONE,
+                "finished_at": now,
+            }
+        )
         said = self._event(
             EventType.ESCALATION_TRIGGERED,
             one,
@@ -166,21 +194,19 @@ class Actions:
                 "options": list(question.options),
                 "deadline": deadline,
                 "context": question.context,
-                "by": by,
+                "by": one.by,
                 "since": ladder.trouble_since,
             },
         )
-        done = one.model_copy(update={"outcome": Outcome.DONE, "finished_at": now})
-        self._ledger.counts[given.target.key] += 1
         await self._ledger.write(
             given.target.key,
             ladder=climbed,
             now=now,
-            intervention=done,
+            intervention=one,
             escalation=question,
-            events=[said, self._recorded(done)],
+            events=[said, self._recorded(one)],
         )
-        return done, question, climbed
+        return one, question, climbed
 
     async def terminate(
         self,
@@ -188,10 +214,11 @@ class Actions:
         *,
         by: str,
         reason: str,
-        ladder: Ladder | None,
-        after: Ladder | None,
+        rungs: Rungs,
         since: float | None = None,
-        escalation: Escalation | None = None,
+        withdrawn: Escalation | None = None,
+        said: Sequence[AgentEvent] = (),
+        again: Intervention | None = None,
     ) -> Intervention:
         """
         Stop a worker: save what it has, free what it holds, sign that it was done.
@@ -200,52 +227,73 @@ class Actions:
             given: The permit.
             by: Who wants it.
             reason: Why.
-            ladder: Where the ladder stands while it is done.
-            after: And when it is certain that it has stopped; else a person has to look.
+            rungs: Where the ladder stands before and after.
             since: When the trouble began.
-            escalation: The question that this answers, as it is to be kept.
+            withdrawn: The question that needs no answer once it has stopped.
+            said: What is then said of that.
+            again: The same termination, begun before a restart.
 
         Raises:
-            StoreError: It could not be written down; nothing was done.
+            StoreError: It could not be written down: nothing was done, or its end is still to be kept.
         """
-        one = self._new(given, by=by, reason=reason, since=since)
-        human = (
-            ladder.model_copy(update={"level": Level.HUMAN, "until": None}) if ladder is not None else None
-        )
+        one = again or self._new(given, by=by, reason=reason, since=since)
         if self._settings.dry_run:
-            return await self._write_only(one, Outcome.DRY_RUN, human)
-        await self._begin(one, ladder, escalation)
+            return await self._end(one, Outcome.DRY_RUN, rungs.otherwise)
+        if again is None:
+            await self._begin(one, rungs.during)
         try:
+            self.permit(given.kind, given.target)
             stopped = await self._control(given.target).terminate(
                 given.target,
                 one.reason,
                 instruction_id=one.intervention_id,
                 within=self._settings.termination.cleanup_timeout_seconds,
             )
-        except Unreachable as error:
-            return await self._end(one, Outcome.UNREACHABLE, human, detail=str(error))
         except Exception as error:
-            return await self._end(one, Outcome.FAILED, human, detail=_described(error))
+            return await self._end(one, _outcome(error), rungs.otherwise, detail=_described(error))
         if not stopped.confirmed and self._has_ended(given.target):
             stopped = replace(stopped, confirmed=True, detail="it has ended")
         if not stopped.confirmed:
             # It may be at work still: nobody is told that it is not, and nothing is started in its place.
-            return await self._end(one, Outcome.UNCONFIRMED, human, detail=stopped.detail)
-        said = self._event(
+            return await self._end(one, Outcome.UNCONFIRMED, rungs.otherwise, detail=stopped.detail)
+        return await self.confirm(one, stopped, ladder=rungs.done, withdrawn=withdrawn, said=said)
+
+    async def confirm(
+        self,
+        one: Intervention,
+        stopped: Stopped,
+        *,
+        ladder: Ladder | None,
+        withdrawn: Escalation | None = None,
+        said: Sequence[AgentEvent] = (),
+    ) -> Intervention:
+        """
+        Write down, and sign, that a worker has certainly stopped.
+
+        Raises:
+            StoreError: It could not be written down; it is known as uncertain, and looked at again.
+        """
+        one = one.model_copy(update={"checkpoint_id": stopped.checkpoint_id})
+        ended = self._event(
             EventType.AGENT_TERMINATED,
             one,
             {
                 "reason": one.reason,
-                "by": by,
+                "by": one.by,
                 "checkpoint_id": stopped.checkpoint_id,
                 "confirmed": True,
                 "intervention_id": one.intervention_id,
-                "since": since,
+                "since": one.trouble_since,
             },
         )
-        signed = self._sign(said)
-        one = one.model_copy(update={"checkpoint_id": stopped.checkpoint_id})
-        return await self._end(one, Outcome.DONE, after, detail=stopped.detail, events=[signed])
+        return await self._end(
+            one,
+            Outcome.DONE,
+            ladder,
+            detail=stopped.detail,
+            events=[self._sign(ended), *said],
+            escalation=withdrawn,
+        )
 
     async def note(
         self,
@@ -261,8 +309,16 @@ class Actions:
     ) -> Intervention:
         """Write down what was refused, handed on, or only would have been done."""
         one = self._new(Permit(kind, target), by=by, reason=reason, since=since)
-        one = one.model_copy(update={"detail": redact(detail, _WORDS)})
-        return await self._write_only(one, outcome, ladder)
+        return await self._end(one, outcome, ladder, detail=detail)
+
+    async def interrupted(self, one: Intervention, ladder: Ladder | None, detail: str) -> Intervention:
+        """Write down that nothing is known of the end of what was begun."""
+        return await self._end(one, Outcome.FAILED, ladder, detail=detail)
+
+    async def unconfirmed(self, one: Intervention, ladder: Ladder | None) -> Intervention:
+        """Write down that a restart came before anybody knew whether a worker has stopped."""
+        detail = "a restart came in between, and it has not ended (yet)"
+        return await self._end(one, Outcome.UNCONFIRMED, ladder, detail=detail)
 
     # -- writing down -------------------------------------------------------------------------------
 
@@ -289,18 +345,11 @@ class Actions:
             attempt=attempt,
             trouble_since=since,
             created_at=self._clock(),
-            message=message,
+            message=redact(message, 2 * _WORDS),
         )
 
-    async def _begin(
-        self, one: Intervention, ladder: Ladder | None, escalation: Escalation | None = None
-    ) -> None:
-        await self._ledger.write(
-            one.target.key, ladder=ladder, now=one.created_at, intervention=one, escalation=escalation
-        )
-
-    async def _write_only(self, one: Intervention, outcome: Outcome, ladder: Ladder | None) -> Intervention:
-        return await self._end(one, outcome, ladder, detail=one.detail)
+    async def _begin(self, one: Intervention, ladder: Ladder | None) -> None:
+        await self._ledger.write(one.target.key, ladder=ladder, now=one.created_at, intervention=one)
 
     async def _end(
         self,
@@ -310,20 +359,23 @@ class Actions:
         *,
         detail: str = "",
         events: Sequence[AgentEvent] = (),
+        escalation: Escalation | None = None,
     ) -> Intervention:
+        now = self._clock()
         ended = one.model_copy(
-            update={"outcome": outcome, "finished_at": self._clock(), "detail": redact(detail, _WORDS)}
+            update={"outcome": outcome, "finished_at": now, "detail": redact(detail, _WORDS)}
         )
         if outcome in (Outcome.FAILED, Outcome.UNREACHABLE, Outcome.UNCONFIRMED):
-            # Most workers take no nudges: that is how they are made.
+            # Most workers in other processes fetch nothing: to find that out is no news.
             usual = outcome is Outcome.UNREACHABLE and one.kind is ActionKind.NUDGE
             level = logging.INFO if usual else logging.WARNING
             _log.log(level, "%s of %s: %s: %s", one.kind.value, one.target, outcome.value, ended.detail)
         await self._ledger.write(
             one.target.key,
             ladder=ladder,
-            now=self._clock(),
+            now=now,
             intervention=ended,
+            escalation=escalation,
             events=[*events, self._recorded(ended)],
         )
         return ended
@@ -350,5 +402,13 @@ class Actions:
         )
 
 
-def _described(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
+def _outcome(error: Exception) -> Outcome:
+    if isinstance(error, Unreachable):
+        return Outcome.UNREACHABLE
+    return Outcome.REFUSED if isinstance(error, ActionRefused) else Outcome.FAILED
+
+
+def _described(error: Exception) -> str:
+    if isinstance(error, Unreachable):
+        return str(error)
+    return error.reason if isinstance(error, ActionRefused) else f"{type(error).__name__}: {error}"

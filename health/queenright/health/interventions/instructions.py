@@ -8,6 +8,7 @@ the worker tells by the id what it knows already. Nothing outlives its time or i
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Final, Literal
 
@@ -43,8 +44,6 @@ class InstructionStatus(StrEnum):
     FAILED = "failed"
     EXPIRED = "expired"
     """Nobody answered in time."""
-    STALE = "stale"
-    """Its incarnation is no more."""
 
 
 class Instruction(BaseModel):
@@ -85,15 +84,24 @@ class Instructions:
         store: Where instructions are kept.
         clock: Seconds since the epoch.
         sleep: Waits on that clock.
+        withheld: Says why a worker must be told nothing now (the emergency stop, a wait), or None.
     """
 
-    def __init__(self, store: Store, *, clock: Clock, sleep: Sleep = asyncio.sleep) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        clock: Clock,
+        sleep: Sleep = asyncio.sleep,
+        withheld: Callable[[Target], str | None] = lambda _: None,
+    ) -> None:
         self._store = store
         self._clock = clock
         self._sleep = sleep
+        self._withheld = withheld
         self._queued: dict[WorkerKey, dict[str, Instruction]] = {}
-        self._asked: dict[WorkerKey, tuple[str, float]] = {}
-        self._asking: dict[WorkerKey, set[asyncio.Future[None]]] = {}
+        self._asked: dict[Target, float] = {}
+        self._asking: dict[Target, set[asyncio.Future[None]]] = {}
         self._answers: dict[str, asyncio.Future[Instruction]] = {}
 
     async def load(self) -> None:
@@ -111,10 +119,8 @@ class Instructions:
 
     def reaches(self, target: Target) -> bool:
         """Return whether this incarnation asked lately, or asks now."""
-        incarnation, at = self._asked.get(target.key, ("", 0.0))
-        if incarnation != target.incarnation_id:
-            return False
-        return bool(self._asking.get(target.key)) or self._clock() - at < REACHABLE_SECONDS
+        at = self._asked.get(target)
+        return target in self._asking or (at is not None and self._clock() - at < REACHABLE_SECONDS)
 
     async def nudge(
         self, target: Target, message: str, *, instruction_id: str, expires_at: float
@@ -178,7 +184,7 @@ class Instructions:
         )
         await self._store.transact(lambda conn: _write(conn, one))
         queued[instruction_id] = one
-        for waiting in self._asking.get(target.key, ()):
+        for waiting in self._asking.get(target, ()):
             if not waiting.done():
                 waiting.set_result(None)
 
@@ -192,12 +198,12 @@ class Instructions:
             target: Who asks.
             wait: Seconds to wait at most.
         """
-        self._asked[target.key] = (target.incarnation_id, self._clock())
+        self._asked[target] = self._clock()
         found = await self._for(target)
         if found or wait <= 0:
             return found
         news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        asking = self._asking.setdefault(target.key, set())
+        asking = self._asking.setdefault(target, set())
         asking.add(news)
         timer = asyncio.ensure_future(self._sleep(min(wait, LONGEST_WAIT)))
         try:
@@ -206,9 +212,8 @@ class Instructions:
             timer.cancel()
             asking.discard(news)
             if not asking:
-                self._asking.pop(target.key, None)
-            if self._asked.get(target.key, ("", 0.0))[0] == target.incarnation_id:
-                self._asked[target.key] = (target.incarnation_id, self._clock())
+                self._asking.pop(target, None)
+            self._asked[target] = self._clock()
         return await self._for(target)
 
     async def answer(
@@ -257,9 +262,8 @@ class Instructions:
         for one in list(self._queued.get(target.key, {}).values()):
             if one.expires_at <= now:
                 await self._close(one, status=InstructionStatus.EXPIRED)
-            elif one.incarnation_id != target.incarnation_id:
-                await self._close(one, status=InstructionStatus.STALE)
-            else:
+            # What is for another life is left for it: the one that asks may be the one that hangs.
+            elif one.incarnation_id == target.incarnation_id and self._withheld(target) is None:
                 found.append(one)
         return found
 
@@ -268,9 +272,9 @@ class Instructions:
         late = [one for by_id in self._queued.values() for one in by_id.values() if one.expires_at <= now]
         for one in late:
             await self._close(one, status=InstructionStatus.EXPIRED)
-        for key, (_, at) in list(self._asked.items()):
-            if now - at > REACHABLE_SECONDS and key not in self._asking:
-                del self._asked[key]
+        for target, at in list(self._asked.items()):
+            if now - at > REACHABLE_SECONDS and target not in self._asking:
+                del self._asked[target]
 
     async def _close(self, one: Instruction, **changes: object) -> None:
         closed = one.model_copy(update=changes)

@@ -62,6 +62,11 @@ class Ladder(BaseModel):
     """When something was last done."""
     until: float | None = None
     escalation_id: str = ""
+    told: bool = True
+    """Of one that has to hand off: whether it has been told so."""
+    by: str = "ladder"
+    """Who wants it to end, and why; empty: because of how it is."""
+    reason: str = ""
 
     @property
     def grounded(self) -> bool:
@@ -139,16 +144,17 @@ def next_step(ladder: Ladder | None, s: Standing, settings: HealthSettings) -> S
         return _after_the_end(ladder, s, settings)
     if ladder is not None and not ladder.grounded and _progressed(ladder, s):
         # When something was last done is not forgotten: who has just been acted on is left in peace.
-        ladder = _at_its_foot(s, ladder.acted_at)
+        ladder = foot(s, ladder.acted_at)
     if s.waiting or s.unknown or s.provider_at_fault or s.state not in _TROUBLE:
         return Step(ladder=ladder)
     if ladder is None or ladder.grounded:
-        ladder = _at_its_foot(s, ladder.acted_at if ladder is not None else None)
+        ladder = foot(s, ladder.acted_at if ladder is not None else None)
     action, at = _rung(ladder, s, settings)
     return Step(ladder=ladder, action=action, at=max(at, s.grace_until))
 
 
-def _at_its_foot(s: Standing, acted_at: float | None = None) -> Ladder:
+def foot(s: Standing, acted_at: float | None = None) -> Ladder:
+    """Return a ladder that was not climbed yet; ``acted_at`` is when something was last done all the same."""
     return Ladder(
         agent_id=s.target.agent_id,
         session_id=s.target.session_id,
@@ -166,13 +172,16 @@ def _after_the_end(ladder: Ladder | None, s: Standing, settings: HealthSettings)
     # Of what is stopped on our request, its own word about that may come first: that it was cancelled.
     if not failed and level not in (Level.TERMINATING, Level.TERMINATED):
         return Step(ladder=None)
-    if level in (Level.TERMINATING, Level.RECOVERING, Level.HUMAN):
+    if level is Level.TERMINATING:
+        # It has stopped by now: what is left is to write that down.
+        return Step(ladder=ladder, action=ActionKind.TERMINATE, at=s.state_since)
+    if level in (Level.RECOVERING, Level.HUMAN):
         return Step(ladder=ladder)
     if level is Level.TERMINATED:
         return Step(ladder=ladder, action=ActionKind.RECOVER, at=s.state_since)
     if s.status is not SessionStatus.FAILED or not settings.recovery.automatic:
         return Step(ladder=None)
-    crashed = _at_its_foot(s).model_copy(update={"level": Level.TERMINATED})
+    crashed = foot(s).model_copy(update={"level": Level.TERMINATED})
     return Step(ladder=crashed, action=ActionKind.RECOVER, at=s.state_since)
 
 
@@ -192,6 +201,8 @@ def _rung(ladder: Ladder, s: Standing, settings: HealthSettings) -> tuple[Action
             return ActionKind.ESCALATE, rested
         case Level.MORE_TIME:
             return ActionKind.ESCALATE, ladder.until or rested
+        case Level.HANDING_OFF if not ladder.told:
+            return ActionKind.NUDGE, s.state_since
         case Level.ESCALATED | Level.HANDING_OFF:
             return ActionKind.TERMINATE, until
         case Level.TERMINATING:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Connection
 
@@ -14,8 +13,14 @@ from queenright.health.findings import WorkerKey
 from queenright.health.interventions import record
 from queenright.health.interventions.ladder import Ladder
 from queenright.health.interventions.record import Escalation, EscalationStatus, Intervention, Outcome
+from queenright.health.interventions.target import ActionKind
 from queenright.health.store import Store
 from queenright.runtime.events import AgentEvent
+
+_COUNTED: Final = 100_000
+"""Of so many sessions it is known how often something was done; the newest."""
+
+_UNCERTAIN: Final = frozenset({Outcome.STARTED, Outcome.UNCONFIRMED})
 
 
 class Ledger:
@@ -31,28 +36,38 @@ class Ledger:
         self._store = store
         self._publish = publish
         self._running: set[asyncio.Task[None]] = set()
+        self._counts: dict[WorkerKey, int] = {}
         self.ladders: dict[WorkerKey, Ladder] = {}
         self.pending: dict[str, Escalation] = {}
         """Escalations that nobody has answered."""
-        self.counts: Counter[WorkerKey] = Counter()
-        """How many interventions each session had."""
+        self.uncertain: dict[WorkerKey, Intervention] = {}
+        """Terminations of which nobody knows (yet) whether the worker has stopped."""
 
     async def load(self) -> list[Intervention]:
-        """Know everything again, and return the interventions that a restart interrupted."""
+        """Know everything again, and return what a restart interrupted, terminations apart."""
 
         def read(conn: Connection) -> tuple[Any, ...]:
             return (
                 record.read_ladders(conn),
-                record.read_escalations(conn, limit=100_000, pending=True),
+                record.read_escalations(conn, limit=_COUNTED, pending=True),
                 record.count_interventions(conn),
-                record.read_interventions(conn, limit=100_000, outcome=Outcome.STARTED),
+                record.read_interventions(conn, limit=_COUNTED, outcome=Outcome.STARTED),
+                record.read_interventions(conn, limit=1000, outcome=Outcome.UNCONFIRMED),
             )
 
-        ladders, pending, counts, started = await self._store.read(read)
+        ladders, pending, counts, started, unconfirmed = await self._store.read(read)
         self.ladders = {one.target.key: one for one in ladders}
         self.pending = {one.escalation_id: one for one in pending}
-        self.counts = Counter(counts)
-        return list(started)
+        self._counts = dict(counts)
+        # Newest first: an older one does not take its place.
+        for one in sorted((*started, *unconfirmed), key=lambda each: each.created_at):
+            if one.kind is ActionKind.TERMINATE:
+                self.uncertain[one.target.key] = one
+        return [one for one in started if one.kind is not ActionKind.TERMINATE]
+
+    def count(self, key: WorkerKey) -> int:
+        """Return how many interventions a session had, those refused or only on paper among them."""
+        return self._counts.get(key, 0)
 
     async def write(
         self,
@@ -101,13 +116,31 @@ class Ledger:
             self.ladders.pop(key, None)
         else:
             self.ladders[key] = ladder
-        if intervention is not None and intervention.finished_at is None:
-            self.counts[key] += 1
+        if intervention is not None:
+            self._note(key, intervention)
         if escalation is not None:
             if escalation.status is EscalationStatus.PENDING:
                 self.pending[escalation.escalation_id] = escalation
             else:
                 self.pending.pop(escalation.escalation_id, None)
+
+    def _note(self, key: WorkerKey, one: Intervention) -> None:
+        known = self.uncertain.get(key)
+        again = known is not None and known.intervention_id == one.intervention_id
+        counted = again and known is not None and known.finished_at is not None
+        if one.finished_at is not None and not counted:
+            self._counts[key] = self._counts.pop(key, 0) + 1
+            if len(self._counts) > _COUNTED:
+                del self._counts[next(iter(self._counts))]
+        if one.kind is ActionKind.TERMINATE:
+            if one.outcome in _UNCERTAIN:
+                self.uncertain[key] = one
+            elif again:
+                del self.uncertain[key]
+
+    def forget_uncertain(self, key: WorkerKey) -> None:
+        """Nobody waits any more for word of a termination."""
+        self.uncertain.pop(key, None)
 
     async def interventions(self, *, limit: int, agent_id: str | None = None) -> list[Intervention]:
         """Return the newest interventions, newest first."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -42,6 +43,8 @@ class EmergencyStop:
         self._clock = clock
         self._publish = publish
         self.state = Switch()
+        self._wanted = self.state
+        self._writing = asyncio.Lock()
 
     @property
     def reason(self) -> str | None:
@@ -70,6 +73,7 @@ class EmergencyStop:
                 stopping must not wait for a disk.
         """
         state = Switch(on=on, by=redact(by, 100), reason=redact(reason, 500), changed_at=self._clock())
+        self._wanted = state
         if on:
             self.state = state
         data = {"on": on, "by": state.by, "reason": state.reason}
@@ -84,7 +88,9 @@ class EmergencyStop:
             )
             append_events(conn, [event])
 
-        await self._store.transact(write)
-        self.state = state
+        async with self._writing:
+            await self._store.transact(write)
+            if self._wanted is state:  # nobody has stopped everything while the release was being written
+                self.state = state
         self._publish(event)
         return state
