@@ -75,8 +75,13 @@ def acted(event: AgentEvent) -> tuple[str, str]:
         case EventType.ESCALATION_TRIGGERED:
             return "act", f"{agent}: the orchestrator is asked. {data['reason']}"
         case EventType.ESCALATION_DECIDED:
+            why = data.get("reason") or ""
+            if data.get("status") == "timed_out":
+                return "act", f"{agent}: the orchestrator has not answered. {why}"
+            if data.get("status") == "withdrawn":
+                return "info", f"{agent}: the orchestrator need not answer any more. {why}"
             decision = str(data["decision"]).replace("_", " ")
-            return "act", f"{agent}: {decision}, decided by {data['by']}. {data.get('reason') or ''}"
+            return "act", f"{agent}: {decision}, decided by {data['by']}. {why}"
         case EventType.AGENT_TERMINATED:
             saved = f", its state is in {data['checkpoint_id']}" if data.get("checkpoint_id") else ""
             return "failing", f"{agent}: terminated by {data['by']}{saved}. {data['reason']}"
