@@ -334,6 +334,65 @@ async def test_progress_through_the_watch_is_success(hive: Hive) -> None:
     assert row.state is RecoveryState.SUCCEEDED
 
 
+async def test_a_worker_in_a_long_tool_at_the_end_of_its_watch_has_come_back(hive: Hive) -> None:
+    """It is within the time that its tool has declared: nothing is wrong with it."""
+    await hive.ask()
+    await hive.go()
+    hive.now += 10
+    hive.tell(EventType.TOOL_CALL_STARTED, "s1", "s1-2", tool="train", call_id="c", timeout=2400.0)
+    hive.now += 889
+    hive.monitor.advance(hive.now)
+    await hive.go(1)
+
+    [row] = (await hive.service.status("s1")).history
+    assert (row.state, row.outcome) == (RecoveryState.SUCCEEDED, "it is at work")
+    assert FAILED not in hive.types()
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_the_sleep_of_a_host_is_no_part_of_a_watch(hive: Hive, restarts: bool) -> None:
+    """Nor of a wait; after a restart the watch ends early, and by how the worker is."""
+    await hive.ask()
+    waits = await hive.ask(hive.loses("s2"), not_before=hive.now + 60)
+    await hive.go()
+    hive.now += 10
+    hive.tell(EventType.LLM_CALL_STARTED, "s1", "s1-2")
+    hive.now += 8 * 3600
+    hive.monitor.clock_jumped(hive.now)
+    hive.service.clock_jumped(8 * 3600)
+    assert waits.not_before is not None
+    if restarts:
+        await hive.restart()
+    else:
+        assert hive.service.next_deadline() == waits.not_before + 8 * 3600
+    await hive.go()
+
+    [row] = (await hive.service.status("s1")).history
+    assert row.state is (RecoveryState.SUCCEEDED if restarts else RecoveryState.WATCHING)
+    assert len(hive.nursery.raised) == (2 if restarts else 1)
+    assert FAILED not in hive.types()
+    await hive.go(890)
+    assert (await hive.service.status("s1")).history[0].state is RecoveryState.SUCCEEDED
+    assert len(hive.nursery.raised) == 2
+
+
+async def test_a_clock_that_is_set_back_neither_stretches_a_watch_nor_blinds_it(hive: Hive) -> None:
+    await hive.ask()
+    await hive.go()
+    hive.now += 10 - 3600
+    hive.monitor.clock_jumped(hive.now)
+    hive.service.clock_jumped(-3600)
+    assert hive.service.next_deadline() == hive.now + 890
+    hive.now += 700
+    hive.monitor.advance(hive.now)
+    worker = hive.monitor.get("bee", "s1")
+    assert worker is not None
+    assert worker.state is HealthState.STUCK
+    await hive.service.observe(worker)
+
+    assert (await hive.active()).attempt == 2
+
+
 async def test_a_worker_of_which_nothing_is_heard_has_not_come_back(hive: Hive) -> None:
     await hive.ask()
     await hive.go()

@@ -24,7 +24,9 @@ from queenright.health.recovery.plan import (
 from queenright.health.recovery.respawner import CheckpointRef
 from queenright.health.settings import Loops
 from queenright.health.settings import Recovery as Limits
+from queenright.health.vital_facts import OpenBreakers
 from queenright.health.vitals import SessionStatus, VitalSigns
+from queenright.instrumentation.names import WaitingReason
 
 LIMITS = Limits()
 NOW = 1_000_000.0
@@ -179,7 +181,12 @@ def test_what_lives_on_or_got_further_by_itself_is_not_brought_back() -> None:
         (worker(status=SessionStatus.CANCELLED, ended_at=NOW), NOW, "dropped"),
         (worker(last_progress=NOW), NOW, "goes_on"),
         (worker(last_progress=NOW), NOW + 900, "succeeded"),
-        (worker(last_progress=NOW - 50), NOW + 900, "failed"),
+        (worker(last_progress=NOW - 50), NOW + 900, "succeeded"),
+        (worker(state=HealthState.DEGRADED), NOW + 900, "succeeded"),
+        (worker(waiting=WaitingReason.USER_INPUT), NOW + 900, "succeeded"),
+        (worker("", last_activity=NOW), NOW + 900, "succeeded"),
+        (worker("", last_activity=NOW - 50), NOW + 900, "failed"),
+        (worker("", last_heartbeat=NOW), NOW + 900, "succeeded"),
         (worker("i1", status=SessionStatus.TERMINATED, ended_at=NOW), NOW, "goes_on"),
         (worker("i1", status=SessionStatus.TERMINATED, ended_at=NOW), NOW + 900, "failed"),
         (None, NOW, "goes_on"),
@@ -188,6 +195,17 @@ def test_what_lives_on_or_got_further_by_itself_is_not_brought_back() -> None:
 )
 def test_the_watch(seen: WorkerHealth | None, at: float, verdict: str) -> None:
     assert watch(attempt(), seen, at).verdict == verdict
+
+
+def test_a_worker_that_gets_further_past_an_open_breaker_has_not_failed() -> None:
+    """It is failing by its state, and does without what the breaker stands before."""
+    known = {"breakers": OpenBreakers(("tool_execution:bee:search",)), "breakers_since": NOW + 5}
+    further = worker(state=HealthState.FAILING, last_progress=NOW + 10, **known)
+    nowhere = worker(state=HealthState.FAILING, last_progress=NOW, **known)
+
+    assert watch(attempt(), further, NOW + 20).verdict == "goes_on"
+    assert watch(attempt(), further, NOW + 900).verdict == "succeeded"
+    assert watch(attempt(), nowhere, NOW + 20).verdict == "failed"
 
 
 def test_an_incarnation_that_was_not_known_is_found_by_the_watch() -> None:

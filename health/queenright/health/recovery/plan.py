@@ -15,6 +15,7 @@ from queenright.health.monitor import WorkerHealth
 from queenright.health.recovery.attempt import Recovery
 from queenright.health.recovery.respawner import CheckpointRef
 from queenright.health.settings import Recovery as Limits
+from queenright.health.state import works_around
 from queenright.health.vitals import SessionStatus
 
 HOUR: Final = 3600.0
@@ -83,8 +84,15 @@ def backoff(tries: int, limits: Limits, dice: float) -> float:
 
 def hour_is_full(begun: Sequence[float], *, now: float, limits: Limits) -> bool:
     """Return whether so many tries were begun in the hour before ``now`` that none may be added."""
+    return free_at(begun, now=now, limits=limits) > now
+
+
+def free_at(begun: Sequence[float], *, now: float, limits: Limits) -> float:
+    """Return when one more try may begin without there being too many within an hour; ``now`` if at once."""
     # What seems to lie in the future counts: the clock was set back.
-    return sum(at > now - HOUR for at in begun) >= limits.max_attempts_per_hour
+    counted = sorted(at for at in begun if at > now - HOUR)
+    over = len(counted) - limits.max_attempts_per_hour
+    return now if over < 0 else counted[over] + HOUR
 
 
 def choose(chain: Sequence[CheckpointRef]) -> tuple[CheckpointRef | None, tuple[CheckpointRef, ...]]:
@@ -174,14 +182,19 @@ def watch(attempt: Recovery, worker: WorkerHealth | None, now: float) -> Seen:
         return Seen("failed", f"it has {_ENDS.get(v.status, 'ended')} again", v.incarnation_id)
     # What is left of the life before says nothing about this one.
     is_new = worker.state_since > (attempt.started_at or 0.0)
-    if worker.state in _BAD and (is_new or over):
+    bad = worker.state in _BAD and not works_around(v, worker.findings)
+    if bad and (is_new or over):
         return Seen("failed", f"it is {worker.state.value} again: {worker.reason}", v.incarnation_id)
     if not over:
         return Seen("goes_on", incarnation_id=v.incarnation_id)
     since = attempt.started_at or 0.0
-    if v.waiting is not None or (v.last_progress is not None and v.last_progress >= since):
+    if v.last_progress is not None and v.last_progress >= since:
         return Seen("succeeded", "it has got further", v.incarnation_id)
-    return Seen("failed", "it got nowhere", v.incarnation_id)
+    # Nothing is wrong with it, and its work may be a long one. That a life of its own is known means that
+    # it was heard of.
+    if v.incarnation_id not in ("", attempt.incarnation_id) or v.last_event >= since:
+        return Seen("succeeded", "it waits" if v.waiting is not None else "it is at work", v.incarnation_id)
+    return Seen("failed", "nothing was heard of it", v.incarnation_id)
 
 
 _ENDS: Final = {SessionStatus.FAILED: "failed", SessionStatus.TERMINATED: "been terminated"}

@@ -291,6 +291,27 @@ class RecoveryService:
                 elif held is None and recovery.not_before <= now:
                     self._start(recovery)
 
+    def clock_jumped(self, by_seconds: float) -> None:
+        """
+        Move what is under way with the clock: the host slept, or the clock was set.
+
+        A watch ends after as much time as it was to have, and a wait too. Kept in memory: a restart before
+        anything else is written ends them early, which harms nobody.
+
+        Args:
+            by_seconds: How far it has jumped; negative if it was set back.
+        """
+        for task, recovery in self._ledger.live.items():
+            moved = {"not_before": recovery.not_before + by_seconds}
+            if recovery.watch_until is not None:
+                moved["watch_until"] = recovery.watch_until + by_seconds
+            if by_seconds < 0:
+                # What the worker does from now on is later than these, whatever the clock says.
+                moved["created_at"] = recovery.created_at + by_seconds
+                if recovery.started_at is not None:
+                    moved["started_at"] = recovery.started_at + by_seconds
+            self._ledger.live[task] = recovery.model_copy(update=moved)
+
     async def observe(self, worker: WorkerHealth) -> None:
         """
         Look at a worker that has changed: one that was brought back and fails again is tried once more.
