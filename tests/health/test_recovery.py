@@ -256,6 +256,63 @@ async def test_five_recoveries_an_hour_over_all_tasks_hold_across_restarts(hive:
     assert (await hive.ask(hive.loses("s6"))).accepted
 
 
+async def test_what_was_held_for_more_than_an_hour_takes_its_places_before_what_is_asked_for_later(
+    hive: Hive,
+) -> None:
+    """B72: five that waited through the emergency stop, and five new ones: five begin."""
+    for n in range(5):
+        await hive.ask(hive.loses(f"s{n}"))
+    hive.frozen = "drill"
+    await hive.go(3700)
+    hive.frozen = None
+    later = [(await hive.ask(hive.loses(f"t{n}"))).accepted for n in range(5)]
+    await hive.go()
+    await hive.go()
+
+    assert not any(later)
+    assert sorted(task for task, *_ in hive.nursery.raised) == [f"s{n}" for n in range(5)]
+
+
+async def test_tries_that_do_not_fit_into_the_hour_are_put_off_until_there_is_a_place(hive: Hive) -> None:
+    """B72: asked at the same moment, for fewer places than there were when they were accepted."""
+    for n in range(5):
+        await hive.ask(hive.loses(f"s{n}"))
+    hive.settings = HealthSettings(recovery=Limits(jitter=0, max_attempts_per_hour=2))
+    await hive.restart()
+    began = hive.now
+    await hive.go()
+    assert len(hive.nursery.raised) == 2
+    assert FAILED not in hive.types()
+    waiting = [each for each in hive.service.active() if each.state is RecoveryState.WAITING]
+    assert [each.not_before for each in waiting] == [began + 3600] * 3
+    assert "within the hour" in waiting[0].outcome
+    await hive.restart()
+    await hive.go(3599)
+    assert len(hive.nursery.raised) == 2
+    await hive.go(1)
+    assert len(hive.nursery.raised) == 4
+    await hive.go(3600)
+
+    assert len(hive.nursery.raised) == 5
+    assert not any(row["exhausted"] for row in hive.data(FAILED))
+    assert not any(each.outcome for each in hive.service.active())
+
+
+async def test_a_place_that_was_not_used_is_free_again(hive: Hive) -> None:
+    """B72: what turned out to be finished when its time had come, was no try."""
+    hive.settings = HealthSettings(recovery=Limits(jitter=0, max_attempts_per_hour=1))
+    await hive.restart()
+    await hive.ask()
+    hive.tell(EventType.EXECUTION_STARTED, "s1", "by-hand")
+    await hive.go()
+    assert (await hive.service.recent())[0].state is RecoveryState.DROPPED
+    assert (await hive.ask(hive.loses("s2"))).accepted
+    await hive.go()
+
+    assert len(hive.nursery.raised) == 1
+    assert (await hive.service.status("s2")).left_this_hour == 0
+
+
 @pytest.mark.parametrize("end", [EventType.EXECUTION_COMPLETED, EventType.EXECUTION_FAILED])
 async def test_work_that_is_finished_or_cancelled_is_never_restarted(hive: Hive, end: EventType) -> None:
     """B70: neither when asked for, nor when it finished while its recovery waited."""

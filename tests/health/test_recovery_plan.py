@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,6 +17,8 @@ from queenright.health.recovery.plan import (
     Allowed,
     Exhausted,
     choose,
+    free_at,
+    hour_is_full,
     next_attempt,
     not_needed,
     note,
@@ -137,6 +140,16 @@ def test_a_clock_that_is_set_back_lets_no_more_begin() -> None:
     assert isinstance(answer, Exhausted)
 
 
+@given(begun=st.lists(st.floats(NOW - 2 * HOUR, NOW + HOUR), max_size=12))
+def test_the_next_place_is_free_when_the_hour_is_not_full_any_more_and_no_sooner(begun: list[float]) -> None:
+    """B72"""
+    at = free_at(begun, now=NOW, limits=LIMITS)
+
+    assert not hour_is_full(begun, now=at, limits=LIMITS)
+    if at > NOW:
+        assert hour_is_full(begun, now=at - 0.01, limits=LIMITS)
+
+
 @given(valid=st.lists(st.booleans(), max_size=8))
 def test_the_newest_valid_checkpoint_is_chosen(valid: list[bool]) -> None:
     """B74: broken ones before it are passed over and named; with none left it is the start of the task."""
@@ -199,7 +212,10 @@ def test_the_watch(seen: WorkerHealth | None, at: float, verdict: str) -> None:
 
 def test_a_worker_that_gets_further_past_an_open_breaker_has_not_failed() -> None:
     """It is failing by its state, and does without what the breaker stands before."""
-    known = {"breakers": OpenBreakers(("tool_execution:bee:search",)), "breakers_since": NOW + 5}
+    known: dict[str, Any] = {
+        "breakers": OpenBreakers(("tool_execution:bee:search",)),
+        "breakers_since": NOW + 5,
+    }
     further = worker(state=HealthState.FAILING, last_progress=NOW + 10, **known)
     nowhere = worker(state=HealthState.FAILING, last_progress=NOW, **known)
 

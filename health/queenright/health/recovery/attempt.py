@@ -58,7 +58,7 @@ class Recovery(BaseModel):
     new_session_id: str = ""
     new_incarnation_id: str = ""
     outcome: str = ""
-    """How it ended, in words."""
+    """How it ended, in words; of one that waits, why it was put off."""
     exhausted: bool = False
     """No other try follows: a human must look."""
 

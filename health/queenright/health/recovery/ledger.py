@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
 from sqlalchemy import Connection
@@ -82,14 +82,23 @@ class Ledger:
         """Return the newest tries of all tasks."""
         return await self._store.read(lambda conn: table.newest(conn, limit))
 
-    def waiting(self) -> list[float]:
-        """Return when tries that have not begun are to begin."""
-        return [each.not_before for each in self.live.values() if each.state is RecoveryState.WAITING]
+    def waiting(self, now: float, but: Collection[str]) -> list[float]:
+        """Return when tries that have not begun are to begin, ``now`` at the earliest; without some tasks."""
+        return [
+            max(each.not_before, now)
+            for each in self.live.values()
+            if each.state is RecoveryState.WAITING and each.task_id not in but
+        ]
 
     def begins(self, now: float) -> None:
-        """Count a try that is begun."""
+        """Count a try that is about to begin: from here on its place in the hour is taken."""
         self.begun = [at for at in self.begun if at > now - plan.HOUR]
         self.begun.append(now)
+
+    def begins_not(self, at: float) -> None:
+        """Free the place that was taken ``at`` some time: nothing was tried."""
+        if at in self.begun:
+            self.begun.remove(at)
 
     def event(self, type_: EventType, about: Target, data: dict[str, Any]) -> AgentEvent:
         """Return an event about a worker."""

@@ -270,11 +270,15 @@ class RecoveryService:
         ]
         return min((at for at in moments if at is not None), default=None)
 
-    async def advance(self, now: float) -> None:
+    async def advance(self, now: float, *, begin: bool = True) -> None:
         """
         Begin the tries that are due, and end the watches that are over. Does not wait for workers to start.
 
         Call it at ``next_deadline``, now and then besides, and when the emergency stop is released.
+
+        Args:
+            now: Seconds since the epoch.
+            begin: False: nothing is begun now, and what is due stays so.
 
         Raises:
             StoreError: What was seen could not be written down; call it again.
@@ -288,8 +292,8 @@ class RecoveryService:
                     await self._watch(recovery, now)
                 elif recovery.state is RecoveryState.STARTING:
                     await self._look_again(recovery, now)
-                elif held is None and recovery.not_before <= now:
-                    self._start(recovery)
+                elif begin and held is None and recovery.not_before <= now:
+                    await self._start(recovery, now)
 
     def clock_jumped(self, by_seconds: float) -> None:
         """
@@ -359,7 +363,7 @@ class RecoveryService:
         now = recovery.created_at
         planned = plan.next_attempt(
             past,
-            [*self._ledger.begun, *self._ledger.waiting()],
+            [*self._ledger.begun, *self._ledger.waiting(now, self._starting)],
             now=now,
             limits=self._limits,
             dice=self._random.random(),
@@ -508,21 +512,34 @@ class RecoveryService:
 
     # -- starting a worker --------------------------------------------------------------------------
 
-    def _start(self, recovery: Recovery) -> None:
-        task = asyncio.create_task(self._try(recovery), name=f"recovery:{recovery.recovery_id}")
+    async def _start(self, recovery: Recovery, now: float) -> None:
+        """Begin a try that is due, if there is a place in the hour; with the lock held, as it takes that."""
+        free_at = plan.free_at(self._ledger.begun, now=now, limits=self._limits)
+        if free_at > now:
+            most = self._limits.max_attempts_per_hour
+            await self._put_off(recovery, free_at, f"put off: {most} recoveries were begun within the hour")
+            return
+        self._ledger.begins(now)
+        task = asyncio.create_task(self._try(recovery, now), name=f"recovery:{recovery.recovery_id}")
         self._starting[recovery.task_id] = task
         task.add_done_callback(lambda _: self._starting.pop(recovery.task_id, None))
 
-    async def _try(self, recovery: Recovery) -> None:
+    async def _put_off(self, recovery: Recovery, until: float, why: str) -> None:
+        changes = Changes()
+        changes.set(recovery.model_copy(update={"not_before": until, "outcome": why}))
+        await self._ledger.commit(changes)
+
+    async def _try(self, recovery: Recovery, place: float) -> None:
+        counts = False
         try:
-            if plan.hour_is_full(self._ledger.begun, now=self._clock(), limits=self._limits):
-                most = self._limits.max_attempts_per_hour
-                outcome: Outcome = NotStarted(f"{most} recoveries were begun within the hour", final=True)
-            else:
-                outcome = await self._starter.bring_back(recovery, partial(self._begins, recovery))
+            outcome = await self._starter.bring_back(recovery, partial(self._begins, recovery))
             async with self._deciding:
                 # As it is by now: begun, it may be. Nobody else ends what is being started.
-                await self._conclude(self._ledger.live[recovery.task_id], outcome)
+                begun = self._ledger.live[recovery.task_id]
+                # One that could not be started counts all the same, unless it was never going to be.
+                failed = isinstance(outcome, NotStarted) and not outcome.final
+                counts = begun.started_at is not None or failed
+                await self._conclude(begun, outcome)
         except StoreError as error:
             _log.error("recovery of task %s waits for its store: %s", recovery.task_id, error)
             live = self._ledger.live.get(recovery.task_id)
@@ -531,6 +548,10 @@ class RecoveryService:
                 self._ledger.live[recovery.task_id] = live.model_copy(update={"not_before": later})
         except Exception:
             _log.exception("recovery of task %s broke", recovery.task_id)
+        finally:
+            live = self._ledger.live.get(recovery.task_id)
+            if not counts and (live is None or live.started_at is None):
+                self._ledger.begins_not(place)
 
     async def _conclude(self, recovery: Recovery, outcome: Outcome) -> None:
         now = self._clock()
@@ -539,15 +560,11 @@ class RecoveryService:
                 await self._is_back(recovery, outcome, now)
             case Dropped(reason):
                 await self._end(recovery, RecoveryState.DROPPED, reason, now)
-            case PutOff(seconds):
-                changes = Changes()
-                changes.set(recovery.model_copy(update={"not_before": now + seconds}))
-                await self._ledger.commit(changes)
+            case PutOff(seconds, reason):
+                await self._put_off(recovery, now + seconds, reason)
             case NotStarted(reason, final):
                 if recovery.started_at is None and not final:
-                    # It did not get so far, and counts all the same.
                     recovery = recovery.model_copy(update={"started_at": now})
-                    self._ledger.begins(now)
                 await self._failed(recovery, reason, now, final=final)
 
     async def _begins(
@@ -567,6 +584,7 @@ class RecoveryService:
                 "started_at": live.started_at if again else now,
                 "from_checkpoint": None if checkpoint is None else checkpoint.checkpoint_id,
                 "skipped": tuple(link.checkpoint_id for link in skipped),
+                "outcome": "",
             }
         )
         changes = Changes()
@@ -583,8 +601,6 @@ class RecoveryService:
             data["reason"] = plan.from_the_start(begun, skipped)
         if not again or checkpoint is None:
             changes.events.append(self._ledger.event(EventType.RECOVERY_INITIATED, begun.target, data))
-        if not again:
-            self._ledger.begins(now)
         async with self._deciding:
             await self._ledger.commit(changes)
 

@@ -61,6 +61,7 @@ class PutOff:
     """Not now: ask again in so many seconds."""
 
     seconds: float
+    reason: str
 
 
 Outcome = Dropped | NotStarted | PutOff | Respawned
@@ -116,7 +117,7 @@ class Starter:
         try:
             permit = self._admitted(target)
         except CallRefused as refusal:
-            return PutOff(max(1.0, refusal.retry_in))
+            return PutOff(max(1.0, refusal.retry_in), redact(str(refusal)))
         try:
             there = await self._respawn(recovery, respawner, begins)
         except (StoreError, asyncio.CancelledError):
