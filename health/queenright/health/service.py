@@ -7,18 +7,27 @@ This is IMPL-REQ-003 §6, in Python's spelling. HTTP and the command line are th
 from __future__ import annotations
 
 import asyncio
+import heapq
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from operator import attrgetter
+from typing import Any, Final, Protocol
 
 from queenright.health.assessment import Signal, assess
 from queenright.health.breakers.circuit import BreakerStatus
-from queenright.health.findings import Finding, HealthState
+from queenright.health.findings import Finding, HealthState, WorkerKey
 from queenright.health.heartbeat import Heartbeat
 from queenright.health.history import HealthSnapshot, health_history
 from queenright.health.interventions.ladder import Ladder
 from queenright.health.interventions.permit import ActionRefused
-from queenright.health.interventions.record import Decision, Escalation, Intervention, Outcome
+from queenright.health.interventions.record import (
+    Decision,
+    Escalation,
+    Intervention,
+    Outcome,
+    read_escalations,
+    read_interventions,
+)
 from queenright.health.interventions.service import (
     AgentUnknown,
     EscalationOver,
@@ -26,13 +35,16 @@ from queenright.health.interventions.service import (
     InterventionService,
 )
 from queenright.health.interventions.switch import EmergencyStop, Switch
+from queenright.health.keyset import Place
 from queenright.health.monitor import HealthMonitor, WorkerHealth
+from queenright.health.recovery.attempt import Recovery
 from queenright.health.recovery.service import (
     RecoveryResult,
     RecoveryService,
     RecoveryStatus,
     TaskUnknown,
 )
+from queenright.health.recovery.table import newest
 from queenright.health.store import Store
 from queenright.runtime.events import AgentEvent, Clock
 
@@ -50,7 +62,12 @@ __all__ = [
     "TerminationResult",
 ]
 
-_LIMIT = 10_000
+_LIMIT: Final = 10_000
+
+_PART: Final = 20
+"""Workers that are looked at before others have the loop: some 3 ms."""
+
+_key: Final = attrgetter("key")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +169,10 @@ class Breakers(Protocol):
         """Return those of one agent."""
         ...
 
+    def page(self, limit: int, *, after: str = "", only_open: bool = False) -> Sequence[BreakerStatus]:
+        """Return some of them, by name."""
+        ...
+
     def reset(self, name: str, by: str) -> Any:
         """Close one by hand."""
         ...
@@ -208,25 +229,53 @@ class HealthMonitoringService:
         worker = self._find(agent_id, session_id)
         return self._health(worker, self._breakers.of_agent(agent_id), self._clock())
 
-    async def get_all_agent_health(self) -> list[AgentHealth]:
-        """Return how every worker is, each of its sessions, by name."""
-        now = self._clock()
-        breakers: dict[str, list[BreakerStatus]] = {}
-        for one in self._breakers.all():
-            breakers.setdefault(one.agent_id, []).append(one)
-        workers = sorted(self._monitor.workers(), key=lambda w: (w.vitals.agent_id, w.vitals.started_at))
-        return [self._health(w, breakers.get(w.vitals.agent_id, ()), now) for w in workers]
-
-    async def get_health_history(self, agent_id: str, seconds: float) -> list[HealthSnapshot]:
+    async def get_all_agent_health(
+        self, *, limit: int | None = None, after: WorkerKey | None = None
+    ) -> list[AgentHealth]:
         """
-        Return what happened to a worker in the last ``seconds``, oldest first.
+        Return how every worker is, each of its sessions, by agent and session.
+
+        Others have the loop in between, so that each is as it is when its turn comes.
+
+        Args:
+            limit: At most so many; None: all.
+            after: Only those after this agent and session.
+        """
+        found = []
+        for number, worker in enumerate(self.workers(limit=limit, after=after), start=1):
+            breakers = self._breakers.of_agent(worker.vitals.agent_id)
+            found.append(self._health(worker, breakers, self._clock()))
+            if number % _PART == 0:
+                await asyncio.sleep(0)
+        return found
+
+    def workers(self, *, limit: int | None = None, after: WorkerKey | None = None) -> list[WorkerHealth]:
+        """Return workers as the monitor has them, by agent and session; see ``get_all_agent_health``."""
+        known = (worker for worker in self._monitor.workers() if after is None or worker.key > after)
+        if limit is None:
+            return sorted(known, key=_key)
+        return heapq.nsmallest(limit, known, key=_key)
+
+    async def get_health_history(
+        self, agent_id: str, seconds: float, *, limit: int = _LIMIT, before: int | None = None
+    ) -> list[HealthSnapshot]:
+        """
+        Return what happened to a worker in the last ``seconds``, oldest first; of too much the newest.
+
+        Args:
+            agent_id: Whose history.
+            seconds: How far back.
+            limit: At most so many entries.
+            before: Only entries with a smaller ``seq``: what comes before a page.
 
         Raises:
             StoreError: The database refused.
         """
         now = self._clock()
         return await self._store.read(
-            lambda conn: health_history(conn, agent_id, since=now - seconds, until=now, limit=_LIMIT)
+            lambda conn: health_history(
+                conn, agent_id, since=now - seconds, until=now, limit=limit, before=before
+            )
         )
 
     def _health(self, worker: WorkerHealth, breakers: Sequence[BreakerStatus], now: float) -> AgentHealth:
@@ -404,13 +453,23 @@ class HealthMonitoringService:
             detail=done.detail,
         )
 
-    async def interventions(self, limit: int = 100, agent_id: str | None = None) -> list[Intervention]:
-        """Return what was done to workers, or would have been; newest first."""
-        return await self._interventions.ledger.interventions(limit=limit, agent_id=agent_id)
+    async def interventions(
+        self, limit: int = 100, agent_id: str | None = None, *, before: Place | None = None
+    ) -> list[Intervention]:
+        """Return what was done to workers, or would have been, newest first; see ``escalations``."""
+        return await self._store.read(
+            lambda conn: read_interventions(conn, limit=limit, agent_id=agent_id, before=before)
+        )
 
-    async def escalations(self, *, open_only: bool = False, limit: int = 100) -> list[Escalation]:
-        """Return questions to the orchestrator, newest first."""
-        return await self._interventions.ledger.escalations(limit=limit, pending=open_only)
+    async def escalations(
+        self, *, open_only: bool = False, limit: int = 100, before: Place | None = None
+    ) -> list[Escalation]:
+        """Return questions to the orchestrator, newest first; with ``before`` the page that follows there."""
+        return list(
+            await self._store.read(
+                lambda conn: read_escalations(conn, limit=limit, pending=open_only, before=before)
+            )
+        )
 
     @property
     def emergency_stopped(self) -> Switch:
@@ -442,6 +501,12 @@ class HealthMonitoringService:
         """Return every circuit breaker, by name."""
         return list(self._breakers.all())
 
+    async def circuit_breakers(
+        self, limit: int = 100, *, after: str = "", only_open: bool = False
+    ) -> list[BreakerStatus]:
+        """Return circuit breakers by name, those after ``after``; all, or those that are not closed."""
+        return list(self._breakers.page(limit, after=after, only_open=only_open))
+
     async def reset_circuit_breaker(self, name: str, *, by: str = "operator") -> None:
         """
         Close a circuit breaker by hand; that is on the disk on return.
@@ -455,16 +520,20 @@ class HealthMonitoringService:
 
     # -- recovery -----------------------------------------------------------------------------------
 
-    async def initiate_recovery(self, task_id: str, *, by: str = "operator") -> RecoveryResult:
+    async def initiate_recovery(
+        self, task_id: str, *, by: str = "operator", reviewed: bool = False
+    ) -> RecoveryResult:
         """
         Bring a task back from its last valid checkpoint, within the limits.
+
+        ``reviewed``: a person has looked at it, and it may be tried once beyond its limit; not the hour's.
 
         Raises:
             TaskUnknown: No such task is known.
             ActionRefused: All acting is stopped.
             StoreError: It could not be written down; nothing was done.
         """
-        return await self._recovery.request_task(task_id, by=by)
+        return await self._recovery.request_task(task_id, by=by, reviewed=reviewed)
 
     async def get_recovery_status(self, task_id: str) -> RecoveryStatus:
         """
@@ -475,6 +544,6 @@ class HealthMonitoringService:
         """
         return await self._recovery.status(task_id)
 
-    async def recoveries(self, limit: int = 100) -> list[Any]:
-        """Return recoveries, newest first."""
-        return list(await self._recovery.recent(limit))
+    async def recoveries(self, limit: int = 100, *, before: Place | None = None) -> list[Recovery]:
+        """Return recoveries, newest first; with ``before`` the page that follows there."""
+        return await self._store.read(lambda conn: newest(conn, limit, before=before))

@@ -89,12 +89,19 @@ def terminate(
 
 def recover(
     task: Annotated[str, typer.Argument(help="The task; a session's id where it has no name of its own.")],
+    reviewed: Annotated[
+        bool,
+        typer.Option(
+            "--reviewed",
+            help="You have looked at why it fails: one try beyond its limit. It is kept in the audit trail.",
+        ),
+    ] = False,
     by: By = WHO,
     as_json: Json = False,
     url: Url = LOCAL,
 ) -> None:
     """Bring a task back from its last valid checkpoint, within the limits. Exit code 1 if it is refused."""
-    done = _do(url, "/api/recoveries", {"task_id": task, "by": by})
+    done = _do(url, "/api/recoveries", {"task_id": task, "by": by, "reviewed": reviewed})
     wait = max(0.0, (done.get("not_before") or 0.0) - time.time())
     when = f" in {wait:.0f} s" if wait >= 1 else ""
     words = f"Attempt {done.get('attempt')} begins{when}." if done["accepted"] else f"No: {done['reason']}"
@@ -106,11 +113,17 @@ def recoveries(as_json: Json = False, limit: Many = 20, url: Url = LOCAL) -> Non
     """List recoveries, newest first."""
     found = _ask(url, f"/api/recoveries?limit={limit}")["recoveries"]
     lines = [
-        f"{_clock(r['created_at'])}  {r['state']:<10} {r['agent_id']:<24} attempt {r['attempt']}  "
+        f"{_clock(r['created_at'])}  {r['state']:<10} {r['agent_id']:<24} {_attempt(r)}  "
         f"{r['task_id']}  {_short(r['outcome'] or r['reason'])}"
         for r in found
     ]
     _list(found, as_json, lines, "No recoveries.")
+
+
+def _attempt(recovery: Mapping[str, Any]) -> str:
+    """Return which attempt it was, and whether from the start of its task; "no attempt" if none was made."""
+    attempt = f"attempt {recovery['attempt']}" if recovery["attempt"] else "no attempt"
+    return f"{attempt} from the start" if recovery.get("from_start") else attempt
 
 
 def interventions(
@@ -209,9 +222,10 @@ def list_breakers(
     url: Url = LOCAL,
 ) -> None:
     """List circuit breakers, those that are not closed first."""
-    found = _ask(url, "/api/breakers")["breakers"]
-    if only_open:
-        found = [b for b in found if b["state"] != "closed"]
+    from queenright.cli.ask import ask_all
+
+    found = ask_all(url, "/api/breakers?open=true" if only_open else "/api/breakers", "breakers")
+    found.sort(key=lambda b: b["state"] == "closed")
     lines = []
     for b in found:
         left = max(0.0, b["half_open_at"] - time.time()) if b["half_open_at"] else 0.0

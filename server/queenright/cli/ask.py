@@ -57,6 +57,25 @@ def ask(url: str, path: str, *, method: str = "GET", body: Mapping[str, Any] | N
     return answer
 
 
+def ask_all(url: str, path: str, name: str) -> list[dict[str, Any]]:
+    """
+    Return a whole list, page after page; see ``ask``.
+
+    Args:
+        url: Where the service is.
+        path: The list, with what is asked of it.
+        name: What it is called in the answer.
+    """
+    found: list[dict[str, Any]] = []
+    asked = f"{path}{'&' if '?' in path else '?'}limit=1000"
+    answer = ask(url, asked)
+    while True:
+        found += answer[name]
+        if not answer["next"]:
+            return found
+        answer = ask(url, f"{asked}&cursor={segment(answer['next'])}")
+
+
 def segment(name: str) -> str:
     """Return a name as a part of a path."""
     return quote(name, safe="")

@@ -244,9 +244,9 @@ def list_(
     url: Annotated[str, typer.Option(help="Where the service is.")] = "http://127.0.0.1:8420",
 ) -> None:
     """List the agents of a running service and their states."""
-    from queenright.cli.ask import ask
+    from queenright.cli.ask import ask_all
 
-    agents = [a for a in ask(url, "/api/agents")["agents"] if not a["ended"]]
+    agents = [a for a in ask_all(url, "/api/agents", "agents") if not a["ended"]]
     if as_json:
         typer.echo(json.dumps(agents, indent=2))
         return

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, HTTPException, Request
+from fastapi.encoders import jsonable_encoder
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from jinja2 import Environment, FileSystemLoader, select_autoescape
 from markdown_it import MarkdownIt
@@ -21,6 +22,8 @@ from queenright.health import event_log
 from queenright.runtime.events import ALERT_CLASS
 from queenright.server.gate import Gate, names_of
 from queenright.server.health_api import add_health_api
+from queenright.server.paging import Cursor, Limit, place_of
+from queenright.server.paging import page as page_of
 from queenright.server.problems import add_problems
 from queenright.server.service import Service
 from queenright.server.ticket_api import add_ticket_api, found_ticket
@@ -106,14 +109,20 @@ def create_app(service: Service, *, bound: str) -> FastAPI:
         return status(service)
 
     @app.get("/api/notifications")
-    async def api_notifications(limit: int = 50) -> dict[str, Any]:
+    async def api_notifications(limit: Limit = 50, cursor: Cursor = None) -> Response:
         """What was handed to Alertmanager and what was not yet, newest first; how the outbox is doing."""
-        most = max(1, min(limit, 1000))
-        found = await service.store.read(lambda connection: handed_over(connection, most))
+        (before,) = place_of(cursor, "notifications", int) or (None,)
+        found = await service.store.read(lambda conn: handed_over(conn, limit + 1, before=before))
         outbox = service.outbox.status()
         now = service.clock()
-        rows = [notification_row(notification, outbox, now) for notification in found]
-        return {"outbox": outbox, "notifications": rows, "next": None}
+        return await page_of(
+            "notifications",
+            found,
+            limit,
+            row=lambda one: notification_row(one, outbox, now),
+            place=lambda one: (one.id,),
+            outbox=jsonable_encoder(outbox),
+        )
 
     @app.post("/api/alertmanager/webhook", status_code=202)
     async def webhook(request: Request) -> dict[str, int]:

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, FastAPI, HTTPException, Query, Request, Response
-from fastapi.encoders import jsonable_encoder
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
+from queenright.health.breakers.circuit import BreakerStatus
 from queenright.health.breakers.registry import BreakerUnknown
 from queenright.health.heartbeat import HeartbeatRefused, parse_heartbeat
+from queenright.health.history import HealthSnapshot
 from queenright.health.interventions.instructions import (
     Instruction,
     InstructionOver,
@@ -22,7 +23,14 @@ from queenright.health.interventions.instructions import (
 from queenright.health.interventions.permit import ActionRefused
 from queenright.health.interventions.record import Decision
 from queenright.health.interventions.target import Target
-from queenright.health.service import AgentUnknown, EscalationOver, EscalationUnknown, TaskUnknown
+from queenright.health.service import (
+    AgentHealth,
+    AgentUnknown,
+    EscalationOver,
+    EscalationUnknown,
+    TaskUnknown,
+)
+from queenright.server.paging import Cursor, CursorRefused, Limit, as_json, page, place_of
 from queenright.server.problems import problem
 from queenright.server.service import Service
 from queenright.server.view import agent_row
@@ -30,8 +38,11 @@ from queenright.server.view import agent_row
 Text = Annotated[str, Field(max_length=2000)]
 Reason = Annotated[str, Field(min_length=1, max_length=2000, pattern=r"\S")]
 By = Annotated[str, Field(min_length=1, max_length=100, description="Who asks; it is kept.")]
-Limit = Annotated[int, Field(ge=1, le=1000)]
+Open = Annotated[bool, Query(alias="open")]
 _LONGEST_HISTORY = 366 * 86_400.0
+_HEALTH = TypeAdapter(AgentHealth)
+_SNAPSHOT = TypeAdapter(HealthSnapshot)
+_BREAKER = TypeAdapter(BreakerStatus)
 
 
 class _Body(BaseModel):
@@ -87,6 +98,7 @@ class Recover(_Body):
 
     task_id: Annotated[str, Field(min_length=1, max_length=256)]
     by: By = "operator"
+    reviewed: bool = False
 
 
 class EmergencyStop(_Body):
@@ -105,6 +117,7 @@ def add_health_api(app: FastAPI, service: Service) -> None:
         (EscalationOver, 409),
         (InstructionOver, 409),
         (HeartbeatRefused, 400),
+        (CursorRefused, 400),
     ):
         app.add_exception_handler(kind, _answering(status))
 
@@ -129,26 +142,56 @@ def _answering(status: int) -> Any:
 def _health(service: Service) -> APIRouter:
     router, health = APIRouter(), service.health
 
+    def row(one: AgentHealth) -> dict[str, Any]:
+        found: dict[str, Any] = _HEALTH.dump_python(one, mode="json")
+        worker = service.monitor.get(one.agent_id, one.session_id)
+        return (agent_row(worker, service.clock()) if worker is not None else {}) | found
+
     @router.get("/api/agents")
-    async def agents() -> dict[str, Any]:
-        """The workers that are known, with state and vital signs."""
+    async def agents(limit: Limit = 100, cursor: Cursor = None) -> Response:
+        """The workers that are known, each of its sessions, by name, with state and vital signs."""
+        after = place_of(cursor, "agents", str, str)
+        found = health.workers(limit=limit + 1, after=after)
         now = service.clock()
-        return {"agents": [agent_row(found, now) for found in service.workers()], "next": None}
+        return await page(
+            "agents", found, limit, row=lambda one: agent_row(one, now), place=lambda one: one.key
+        )
+
+    # Before the route of one worker: this is the health of all, not the worker that has no name.
+    @router.get("/api/agents/health")
+    async def all_health(limit: Limit = 100, cursor: Cursor = None) -> Response:
+        """Every worker's health, each of its sessions, by name: signals, metrics, circuit breakers."""
+        after = place_of(cursor, "agents", str, str)
+        found = await health.get_all_agent_health(limit=limit + 1, after=after)
+        return await page("agents", found, limit, row=row, place=lambda one: (one.agent_id, one.session_id))
 
     @router.get("/api/agents/{agent_id:path}/health")
-    async def agent(agent_id: str, session_id: str | None = None) -> dict[str, Any]:
+    async def agent(agent_id: str, session_id: str | None = None) -> JSONResponse:
         """One worker's health: its state, the signals behind it, its metrics and its circuit breakers."""
-        found: dict[str, Any] = jsonable_encoder(await health.get_agent_health(agent_id, session_id))
-        worker = service.monitor.get(agent_id, session_id)
-        return (agent_row(worker, service.clock()) if worker is not None else {}) | found
+        return JSONResponse(row(await health.get_agent_health(agent_id, session_id)))
 
     @router.get("/api/agents/{agent_id:path}/history")
     async def history(
-        agent_id: str, seconds: Annotated[float, Field(gt=0, le=_LONGEST_HISTORY)] = 86_400.0
-    ) -> dict[str, Any]:
-        """What happened to a worker in the last ``seconds``: states, interventions, recoveries, breakers."""
-        found = await health.get_health_history(agent_id, seconds)
-        return {"history": jsonable_encoder(found), "next": None}
+        agent_id: str,
+        seconds: Annotated[float, Field(gt=0, le=_LONGEST_HISTORY)] = 86_400.0,
+        limit: Limit = 1000,
+        cursor: Cursor = None,
+    ) -> Response:
+        """
+        What happened to a worker in the last ``seconds``: states, interventions, recoveries, breakers.
+
+        Oldest first, and the newest of them; ``next`` leads to what came before these.
+        """
+        (before,) = place_of(cursor, "history", int) or (None,)
+        found = await health.get_health_history(agent_id, seconds, limit=limit + 1, before=before)
+        return await page(
+            "history",
+            found[::-1],
+            limit,
+            row=lambda one: _SNAPSHOT.dump_python(one, mode="json"),
+            place=lambda one: (one.seq,),
+            backwards=True,
+        )
 
     @router.get("/api/agents/{agent_id:path}/heartbeat")
     async def last_heartbeat(agent_id: str) -> dict[str, Any]:
@@ -156,8 +199,7 @@ def _health(service: Service) -> APIRouter:
         found = await health.get_last_heartbeat(agent_id)
         if found is None:
             raise HTTPException(404, f"no heartbeat of {agent_id!r} has come in")
-        body: dict[str, Any] = jsonable_encoder(found)
-        return body
+        return as_json(found)
 
     @router.post("/api/heartbeats", status_code=202)
     async def heartbeat(request: Request) -> dict[str, str]:
@@ -197,18 +239,28 @@ def _interventions(service: Service) -> APIRouter:
         )
 
     @router.get("/api/interventions")
-    async def interventions(agent_id: str | None = None, limit: Limit = 100) -> dict[str, Any]:
+    async def interventions(
+        agent_id: str | None = None, limit: Limit = 100, cursor: Cursor = None
+    ) -> Response:
         """What was done to workers, or would have been; newest first."""
-        found = await health.interventions(limit, agent_id)
-        return {"interventions": jsonable_encoder(found), "next": None}
+        before = place_of(cursor, "interventions", float, str)
+        found = await health.interventions(limit + 1, agent_id, before=before)
+        return await page(
+            "interventions",
+            found,
+            limit,
+            row=as_json,
+            place=lambda one: (one.created_at, one.intervention_id),
+        )
 
     @router.get("/api/escalations")
-    async def escalations(
-        only_open: Annotated[bool, Query(alias="open")] = False, limit: Limit = 100
-    ) -> dict[str, Any]:
+    async def escalations(only_open: Open = False, limit: Limit = 100, cursor: Cursor = None) -> Response:
         """Questions to the orchestrator, newest first; only those without an answer with ``open``."""
-        found = await health.escalations(open_only=only_open, limit=limit)
-        return {"escalations": jsonable_encoder(found), "next": None}
+        before = place_of(cursor, "escalations", float, str)
+        found = await health.escalations(open_only=only_open, limit=limit + 1, before=before)
+        return await page(
+            "escalations", found, limit, row=as_json, place=lambda one: (one.created_at, one.escalation_id)
+        )
 
     @router.post("/api/escalations/{escalation_id}/decision", status_code=202)
     async def decide(escalation_id: str, body: Decided) -> Any:
@@ -280,9 +332,17 @@ def _breakers(service: Service) -> APIRouter:
     router, health = APIRouter(), service.health
 
     @router.get("/api/breakers")
-    async def breakers() -> dict[str, Any]:
-        """All circuit breakers."""
-        return {"breakers": jsonable_encoder(await health.get_all_circuit_breakers()), "next": None}
+    async def breakers(only_open: Open = False, limit: Limit = 100, cursor: Cursor = None) -> Response:
+        """Circuit breakers by name; only those that are not closed with ``open``."""
+        (after,) = place_of(cursor, "breakers", str) or ("",)
+        found = await health.circuit_breakers(limit + 1, after=after, only_open=only_open)
+        return await page(
+            "breakers",
+            found,
+            limit,
+            row=lambda one: _BREAKER.dump_python(one, mode="json"),
+            place=lambda one: (one.name,),
+        )
 
     @router.get("/api/breakers/{name:path}")
     async def breaker(name: str) -> Any:
@@ -302,9 +362,13 @@ def _recoveries(service: Service) -> APIRouter:
     router, health = APIRouter(), service.health
 
     @router.get("/api/recoveries")
-    async def recoveries(limit: Limit = 100) -> dict[str, Any]:
+    async def recoveries(limit: Limit = 100, cursor: Cursor = None) -> Response:
         """Recoveries, newest first."""
-        return {"recoveries": jsonable_encoder(await health.recoveries(limit)), "next": None}
+        before = place_of(cursor, "recoveries", float, str)
+        found = await health.recoveries(limit + 1, before=before)
+        return await page(
+            "recoveries", found, limit, row=as_json, place=lambda one: (one.created_at, one.recovery_id)
+        )
 
     @router.get("/api/recoveries/{task_id:path}")
     async def recovery(task_id: str) -> Any:
@@ -314,6 +378,6 @@ def _recoveries(service: Service) -> APIRouter:
     @router.post("/api/recoveries", status_code=202)
     async def recover(body: Recover) -> Any:
         """Bring a task back from its last valid checkpoint."""
-        return await health.initiate_recovery(body.task_id, by=body.by)
+        return await health.initiate_recovery(body.task_id, by=body.by, reviewed=body.reviewed)
 
     return router

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, FastAPI, HTTPException, Request
+from fastapi import APIRouter, FastAPI, HTTPException, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict
 
 from queenright.health.tickets import TicketClosed, TicketError, TicketRefused, TicketUnknown, WrongStatus
 from queenright.server.health_api import By, Reason
+from queenright.server.paging import Cursor, Limit, page, place_of
 from queenright.server.problems import problem
 from queenright.server.service import Service
 from queenright.server.view import ticket_row
@@ -60,11 +61,18 @@ def _routes(service: Service) -> APIRouter:
     router = APIRouter()
 
     @router.get("/api/tickets")
-    async def tickets(limit: int = 100) -> dict[str, Any]:
+    async def tickets(limit: Limit = 100, cursor: Cursor = None) -> Response:
         """Tickets, newest first, open or not."""
         now = service.clock()
-        found = await service.tickets.history(max(1, min(limit, 1000)))
-        return {"tickets": [ticket_row(ticket, now) for ticket in found], "next": None}
+        before = place_of(cursor, "tickets", float, str)
+        found = await service.tickets.history(limit + 1, before=before)
+        return await page(
+            "tickets",
+            found,
+            limit,
+            row=lambda one: ticket_row(one, now),
+            place=lambda one: (one.first_seen, one.ticket_id),
+        )
 
     @router.get("/api/tickets/{ticket_id}")
     async def ticket(ticket_id: str) -> dict[str, Any]:

@@ -1,0 +1,131 @@
+"""
+Lists over HTTP in pages: ``limit`` and ``cursor`` go in, ``next`` comes out.
+
+A cursor says where a page ended, not how many rows came before: what comes in meanwhile moves nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Annotated, Any, Final, TypeVar
+
+from fastapi import Query, Response
+from pydantic import BaseModel, Field
+
+from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.redaction import redact
+
+T = TypeVar("T")
+
+Limit = Annotated[int, Field(ge=1, le=1000)]
+Cursor = Annotated[str | None, Query(description="`next` of the page before.")]
+
+_PART: Final = 50
+"""Rows that are written before others have the loop."""
+_LARGEST: Final = 2**63 - 1
+_NO_TEXT: Final = re.compile("[\0\ud800-\udfff]")
+
+
+class CursorRefused(QueenrightError):
+    """Raised for a cursor that is none, or of another list; says the way out."""
+
+    def __init__(self, cursor: str, what: str) -> None:
+        super().__init__(
+            f"the cursor {redact(cursor, 80)!r} is none of the list of {what}: "
+            "give what was in `next` of its last page, as it was, or no cursor to begin at its beginning"
+        )
+
+
+def cursor_at(what: str, *place: float | int | str) -> str:
+    """Return a cursor of the list of ``what``, at a place that ``place_of`` gives back."""
+    said = json.dumps([what, *place], ensure_ascii=False, separators=(",", ":"))
+    return base64.urlsafe_b64encode(said.encode()).rstrip(b"=").decode()
+
+
+def place_of(cursor: str | None, what: str, *kinds: type[Any]) -> tuple[Any, ...] | None:
+    """
+    Return the place that a cursor says; None without one.
+
+    Args:
+        cursor: What came in.
+        what: Which list it is for.
+        kinds: What a place in this list is made of: float, int and str.
+
+    Raises:
+        CursorRefused: It is none of this list.
+    """
+    if cursor is None:
+        return None
+    try:
+        padded = cursor.encode("ascii") + b"=" * (-len(cursor) % 4)
+        said = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
+    except (ValueError, RecursionError):
+        raise CursorRefused(cursor, what) from None
+    if not isinstance(said, list) or len(said) != len(kinds) + 1 or said[0] != what:
+        raise CursorRefused(cursor, what)
+    if not all(_is_a(kind, value) for kind, value in zip(kinds, said[1:], strict=True)):
+        raise CursorRefused(cursor, what)
+    return tuple(said[1:])
+
+
+def _is_a(kind: type[Any], value: Any) -> bool:
+    # What no database takes was in no cursor of ours.
+    if kind is str:
+        return isinstance(value, str) and not _NO_TEXT.search(value)
+    if isinstance(value, bool) or not isinstance(value, int | kind):
+        return False
+    return bool(abs(value) <= _LARGEST)  # nor is NaN
+
+
+async def page(
+    what: str,
+    found: Sequence[T],
+    limit: int,
+    *,
+    row: Callable[[T], dict[str, Any]],
+    place: Callable[[T], tuple[float | int | str, ...]],
+    backwards: bool = False,
+    **more: Any,
+) -> Response:
+    """
+    Return one page as JSON: ``{what: [...], "next": cursor or null}``.
+
+    Args:
+        what: The name of the list.
+        found: One more than are shown, if there are so many.
+        limit: How many are shown.
+        row: What is shown of one, as JSON values.
+        place: Where one stands in the list.
+        backwards: Whether what came first in the list is shown last in the page.
+        more: What else is in the answer.
+    """
+    shown = found[:limit]
+    follows = cursor_at(what, *place(shown[-1])) if len(found) > limit else None
+    rows = await _written(row(one) for one in (reversed(shown) if backwards else shown))
+    head = "".join(f"{_json(name)}:{_json(value)}," for name, value in more.items())
+    return Response(
+        f"{{{head}{_json(what)}:[{rows}],{_json('next')}:{_json(follows)}}}", media_type="application/json"
+    )
+
+
+def as_json(one: BaseModel) -> dict[str, Any]:
+    """Return a model as JSON values."""
+    return one.model_dump(mode="json")
+
+
+async def _written(rows: Iterable[dict[str, Any]]) -> str:
+    """Return rows as JSON; a long list does not keep the loop to itself."""
+    parts = []
+    for number, one in enumerate(rows, start=1):
+        parts.append(_json(one))
+        if number % _PART == 0:
+            await asyncio.sleep(0)
+    return ",".join(parts)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

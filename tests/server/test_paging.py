@@ -1,0 +1,196 @@
+"""Lists in pages, over HTTP, while more comes in."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queenright.cli.ask import ask_all
+from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.paging import CursorRefused, cursor_at, place_of
+from queenright.server.settings import Settings
+from queenright.server.up import Running
+from tests.server.conftest import demo_settings, looping
+
+LISTS = {
+    "agents": "/api/agents",
+    "health of agents": "/api/agents/health",
+    "interventions": "/api/interventions",
+    "escalations": "/api/escalations",
+    "recoveries": "/api/recoveries",
+    "breakers": "/api/breakers",
+    "tickets": "/api/tickets",
+    "notifications": "/api/notifications",
+    "history": "/api/agents/bee/history",
+}
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return demo_settings(tmp_path / "storage", orchestrator="none")
+
+
+async def pages(
+    http: httpx.AsyncClient, path: str, name: str, size: int, between: Any = None, **asked: Any
+) -> list[list[dict[str, Any]]]:
+    found, cursor = [], None
+    while True:
+        given = {"limit": size} | asked | ({"cursor": cursor} if cursor else {})
+        answer = await http.get(path, params=given)
+        assert answer.status_code == 200, answer.text
+        found.append(answer.json()[name])
+        cursor = answer.json()["next"]
+        if cursor is None:
+            return found
+        assert len(found[-1]) == size
+        if between is not None:
+            await between()
+
+
+async def test_a_cursor_that_is_none_of_a_list_is_refused_in_words(http: httpx.AsyncClient) -> None:
+    for path in LISTS.values():
+        for cursor in ("", "x", "é", "WyJhZ2VudHMiXQ", cursor_at("other", 1.0, "x"), "W" * 900):
+            response = await http.get(path, params={"cursor": cursor})
+
+            assert response.status_code == 400, (path, cursor)
+            assert "`next`" in response.json()["title"]
+
+
+async def test_a_page_of_no_size_is_refused(http: httpx.AsyncClient) -> None:
+    for path in LISTS.values():
+        for limit in ("0", "1001", "x"):
+            assert (await http.get(path, params={"limit": limit})).status_code == 422, (path, limit)
+
+
+async def test_every_agent_comes_once_with_its_health_though_others_begin(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    """002 §11: the health of all agents can be asked for."""
+    names = ["a", "b/c", "d", "health", "z"]
+    for name in names:
+        await running.service.ingest(list(looping(running.service.clock(), agent=name, times=1)))
+    running.service.breakers.get("tool_execution", "d", "search")
+
+    async def another() -> None:
+        number = len(running.service.workers())
+        await running.service.ingest(list(looping(running.service.clock(), agent=f"a{number:03d}", times=1)))
+
+    for path in ("/api/agents", "/api/agents/health"):
+        found = [one for page in await pages(http, path, "agents", 2, another) for one in page]
+        seen = [one["agent_id"] for one in found]
+        assert [name for name in seen if name in names] == names
+        assert seen == sorted(set(seen))
+
+    healths = {one["agent_id"]: one for one in found}
+    assert [one["name"] for one in healths["d"]["circuit_breakers"]] == ["tool_execution:d:search"]
+    assert healths["d"]["metrics"]["tool_call_count"] == 1
+    assert healths["d"]["signals"]
+    single = (await http.get("/api/agents/d/health")).json()
+    assert healths["d"].keys() == single.keys()
+    assert (await http.get("/api/agents/health/health")).json()["agent_id"] == "health"
+
+
+async def test_what_was_done_comes_once_newest_first_though_more_is_done(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    await running.service.ingest(list(looping(running.service.clock(), agent="bee", times=1)))
+
+    async def nudge() -> str:
+        return str((await http.post("/api/agents/bee/nudge")).json()["intervention_id"])
+
+    there = [await nudge() for _ in range(5)]
+    found = [
+        one for page in await pages(http, LISTS["interventions"], "interventions", 2, nudge) for one in page
+    ]
+
+    assert [one["intervention_id"] for one in found] == there[::-1]
+
+
+async def test_a_history_is_read_back_from_its_end_each_page_oldest_first(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    now = running.service.clock()
+    await running.service.ingest(list(looping(now, agent="bee", times=1)))
+
+    async def told(number: int) -> None:
+        event = AgentEvent(
+            type=EventType.ESCALATION_TRIGGERED,
+            time=now + number / 1000,
+            agent_id="bee",
+            session_id="bee-session",
+            data={"reason": str(number)},
+        )
+        await running.service.store.append([event])
+
+    for number in range(5):
+        await told(number)
+    found = await pages(http, LISTS["history"], "history", 2, lambda: told(100))
+
+    said = [[one["reason"] for one in page] for page in found]
+    assert said == [["3", "4"], ["1", "2"], ["0"]]
+
+
+async def test_breakers_come_by_name_and_only_open_ones_if_asked(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    for target in "abcde":
+        breaker = running.service.breakers.get("tool_execution", "bee", target)
+        while target in "be" and breaker.state.value == "closed":
+            breaker.admit().failed("x")
+
+    every = [one["target"] for page in await pages(http, LISTS["breakers"], "breakers", 2) for one in page]
+    tripped = await pages(http, LISTS["breakers"], "breakers", 1, open=True)
+
+    assert every == list("abcde")
+    assert [one["target"] for page in tripped for one in page] == ["b", "e"]
+
+
+places = st.one_of(
+    st.tuples(
+        st.floats(allow_nan=False, allow_infinity=False, max_value=1e12, min_value=0), st.text("é\"'/x")
+    ),
+    st.tuples(st.integers(0, 2**63 - 1)),
+)
+
+
+@given(places)
+def test_a_cursor_gives_back_the_place_exactly(place: tuple[Any, ...]) -> None:
+    kinds = [type(part) for part in place]
+
+    assert place_of(cursor_at("things", *place), "things", *kinds) == place
+
+
+@given(st.one_of(st.text(), st.binary().map(lambda raw: cursor_at("things", str(raw))), st.text('Wy"[]1,eN')))
+def test_whatever_comes_as_a_cursor_is_one_or_is_refused(cursor: str) -> None:
+    with contextlib.suppress(CursorRefused):
+        place_of(cursor, "agents", float, str)
+
+
+@pytest.mark.parametrize(
+    "place", [("nan",), (True,), (2**63,), ("a\0",), ("\ud800",), (None,), ([1],), (1, 2)], ids=repr
+)
+@pytest.mark.parametrize("kind", [int, float, str])
+def test_a_place_that_no_list_has_is_refused(place: tuple[Any, ...], kind: type[Any]) -> None:
+    if kind is str and place == ("nan",):
+        return
+    made = base64.urlsafe_b64encode(json.dumps(["agents", *place]).encode()).decode()
+    with pytest.raises(CursorRefused):
+        place_of(made, "agents", kind)
+
+
+async def test_the_command_line_reads_every_page(running: Running) -> None:
+    for number in range(1003):
+        running.service.breakers.get("tool_execution", "bee", f"t{number}")
+
+    found = await asyncio.to_thread(ask_all, running.url, "/api/breakers", "breakers")
+
+    assert len({one["name"] for one in found}) == 1003
