@@ -212,6 +212,39 @@ def test_an_edit_test_cycle_is_no_loop() -> None:
     assert script.state is HealthState.DEGRADED
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        {"error_type": "ContextWindowExceededError"},
+        {"error_type": "BadRequestError", "error": "This model's maximum context length is 8192 tokens"},
+        {"error_type": "context_length_exceeded"},
+        {"error_type": "BadRequestError", "error": "prompt is too long: 210000 tokens > 200000 maximum"},
+    ],
+)
+def test_a_conversation_longer_than_the_model_takes_is_not_the_providers_failure(
+    error: dict[str, str],
+) -> None:
+    """002 §11: a context exhausted without a hand-off is a worker that is stuck."""
+    script = worker()
+    for _ in range(3):
+        script.event(EventType.LLM_CALL_COMPLETED, error)
+
+    assert script.kinds() == {FindingKind.CONTEXT_EXHAUSTED}
+    assert script.state is HealthState.STUCK
+
+    script.event(EventType.LLM_CALL_COMPLETED, {"input_tokens": 10})
+    assert script.state is HealthState.HEALTHY
+
+
+def test_a_limit_of_tokens_a_minute_is_the_providers_affair() -> None:
+    script = worker()
+    for _ in range(3):
+        said = "Rate limit reached: too many tokens per minute"
+        script.event(EventType.LLM_CALL_COMPLETED, {"error_type": "RateLimitError", "error": said})
+
+    assert script.kinds() == {FindingKind.PROVIDER_FAILURE}
+
+
 def test_a_run_of_llm_errors_is_the_providers_failure() -> None:
     """B34: a run of LLM API errors is provider_failure, not a loop."""
     script = worker()

@@ -26,6 +26,7 @@ _SEVERITY: Final[Mapping[Severity, str]] = {
 }
 
 _WORDS: Final[Mapping[FindingKind, str]] = {
+    FindingKind.CONTEXT_EXHAUSTED: "has run out of its model's context",
     FindingKind.PROVIDER_FAILURE: "is let down by its model provider",
     FindingKind.CIRCUIT_BREAKER_OPEN: "is held back by an open circuit breaker",
     FindingKind.RECOVERY_FAILED: "could not be recovered",

@@ -71,6 +71,7 @@ SIGNAL_OF: Final = {
     FindingKind.ZERO_PROGRESS: "tool_calls",
     FindingKind.NO_TOOL_CALLS: "tool_calls",
     FindingKind.RETRY_STORM: "steps",
+    FindingKind.CONTEXT_EXHAUSTED: "tokens",
     FindingKind.NO_TOKENS: "tokens",
     FindingKind.TOKEN_SPIKE: "tokens",
     FindingKind.ERROR_RATE: "errors",
@@ -124,6 +125,7 @@ def _is_failing(finding: Finding) -> bool:
 # is done where somebody else's words come in, and not to everything.
 _OWN_WORDS: Final = frozenset(
     {
+        FindingKind.CONTEXT_EXHAUSTED,
         FindingKind.RETRY_STORM,
         FindingKind.ZERO_PROGRESS,
         FindingKind.NO_TOOL_CALLS,

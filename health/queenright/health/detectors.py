@@ -25,6 +25,7 @@ from queenright.health.silence import (
     detect_stall,
     detect_tool_timeout,
 )
+from queenright.health.vital_facts import CONTEXT_FULL
 from queenright.health.vitals import VitalSigns
 
 Detector = Callable[[VitalSigns, HealthSettings, float], Finding | None]
@@ -99,12 +100,25 @@ def detect_circuit_breaker_open(v: VitalSigns, settings: HealthSettings, now: fl
 def detect_provider_failure(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
     """Find a run of LLM API errors: the provider's trouble, not the agent's."""
     limit = settings.loops.provider_failures
-    if v.llm_errors < limit:
+    if v.llm_errors < limit or v.llm_error == CONTEXT_FULL:
         return None
     return Finding(
         kind=FindingKind.PROVIDER_FAILURE,
         severity=_grown(v.llm_errors, limit, settings),
         evidence=f"{v.llm_errors} LLM calls failed in a row, last with {v.llm_error}",
+        since=v.llm_error_since,
+    )
+
+
+def detect_context_exhausted(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
+    """Find a worker that goes on asking its model with a conversation longer than that takes."""
+    limit = settings.loops.provider_failures
+    if v.llm_errors < limit or v.llm_error != CONTEXT_FULL:
+        return None
+    return Finding(
+        kind=FindingKind.CONTEXT_EXHAUSTED,
+        severity=_grown(v.llm_errors, limit, settings),
+        evidence=f"{v.llm_errors} LLM calls in a row were longer than the model takes",
         since=v.llm_error_since,
     )
 
@@ -243,6 +257,7 @@ def detect_token_spike(v: VitalSigns, settings: HealthSettings, now: float) -> F
 
 DETECTORS: Final[tuple[Detector, ...]] = (
     detect_recovery_failed,
+    detect_context_exhausted,
     detect_provider_failure,
     detect_circuit_breaker_open,
     detect_doom_loop,

@@ -15,6 +15,7 @@ class FindingKind(StrEnum):
     """What a detector saw. The order is the order of cause: of two findings, the earlier names the ticket."""
 
     RECOVERY_FAILED = "recovery_failed"
+    CONTEXT_EXHAUSTED = "context_exhausted"
     PROVIDER_FAILURE = "provider_failure"
     CIRCUIT_BREAKER_OPEN = "circuit_breaker_open"
     DOOM_LOOP = "doom_loop"

@@ -12,6 +12,7 @@ from queenright.health.vitals import SessionStatus, VitalSigns
 # From which severity on a finding says that the worker gets nowhere; below it is a warning sign.
 _STUCK_FROM: Final = {
     FindingKind.STALL: Severity.CRITICAL,
+    FindingKind.CONTEXT_EXHAUSTED: Severity.MEDIUM,
     FindingKind.DOOM_LOOP: Severity.MEDIUM,
     FindingKind.CHECKPOINT_STALE: Severity.MEDIUM,
     FindingKind.NO_TOOL_CALLS: Severity.MEDIUM,

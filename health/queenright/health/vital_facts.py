@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections.abc import Mapping
 from enum import StrEnum
@@ -14,6 +15,20 @@ EVIDENCE_LIMIT: Final = 500
 MOST_BREAKERS: Final = 32
 
 _WORD_LIMIT: Final = 200
+
+
+CONTEXT_FULL: Final = "context window exceeded"
+"""The LLM error of a worker whose conversation has become longer than its model takes."""
+
+# As the providers say it: by an error's name or code, or in words.
+_CONTEXT_FULL: Final = re.compile(
+    r"context[ _-]?(?:window|length)|maximum context|prompt is too long", re.IGNORECASE
+)
+
+
+def context_is_full(error: str) -> bool:
+    """Return whether an LLM call was refused as it was longer than the model takes."""
+    return _CONTEXT_FULL.search(error) is not None
 
 
 class SessionStatus(StrEnum):

@@ -8,7 +8,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from queenright.health.calls import RecentCalls, Seen, digest
-from queenright.health.vital_facts import EVIDENCE_LIMIT, OpenTool, count, seconds
+from queenright.health.vital_facts import (
+    CONTEXT_FULL,
+    EVIDENCE_LIMIT,
+    OpenTool,
+    context_is_full,
+    count,
+    seconds,
+)
 from queenright.instrumentation.names import Verdict
 from queenright.runtime.events import AgentEvent, EventType
 
@@ -95,7 +102,9 @@ def _on_llm(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float
         if v.llm_errors == 0:
             v.llm_error_since = at
         v.llm_errors += 1
-        v.llm_error = sys.intern(str(data.get("error_type") or "error")[:80])
+        kind = str(data.get("error_type") or "error")[:80]
+        full = context_is_full(kind) or context_is_full(str(data.get("error") or ""))
+        v.llm_error = CONTEXT_FULL if full else sys.intern(kind)
         v.note_error(data)
         v.note_outcome(True, at)
         return

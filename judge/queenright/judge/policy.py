@@ -27,6 +27,7 @@ _BINDING: Final = frozenset({Severity.HIGH, Severity.CRITICAL})
 # A person is needed whatever the counts say: none of these mends itself by trying again.
 _UNRECOVERABLE: Final = frozenset(
     {
+        FindingKind.CONTEXT_EXHAUSTED,
         FindingKind.PROVIDER_FAILURE,
         FindingKind.RECOVERY_FAILED,
         FindingKind.DOOM_LOOP,

@@ -57,6 +57,11 @@ _WORDS: Final[dict[FindingKind, _Words]] = {
         "Not one was accepted in between, so its own retries are not repairing it.",
         "Read the last feedback, then restart the step with a changed instruction or take the task over.",
     ),
+    FindingKind.CONTEXT_EXHAUSTED: _Words(
+        "has a conversation longer than its model takes",
+        "Every further call fails in the same way: it can neither go on nor hand off by itself.",
+        "Hand its task to a fresh agent with a summary, or compact the conversation, and bound it.",
+    ),
     FindingKind.STALL: _Words(
         "has stood still",
         "It is not waiting for a user, for its children or for a rate limit, so something hangs.",
