@@ -419,6 +419,43 @@ def test_an_output_that_says_nothing_is_activity_only(counts: dict[str, Any]) ->
 # -- heartbeats ---------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("given", "declared", "limit"),
+    [
+        ({}, None, 600),
+        ({}, 30, 60),
+        ({"timeout_seconds": 900}, None, 900),
+        ({"timeout_seconds": 900}, 300, 900),
+        ({"timeout_seconds": 900}, 30, 90),
+        ({"interval_seconds": 60, "timeout_seconds": 180}, None, 180),
+        ({"interval_seconds": 60, "timeout_seconds": 180}, 10, 30),
+    ],
+)
+def test_how_long_a_worker_may_be_silent_is_a_setting_in_proportion_to_its_interval(
+    given: dict[str, Any], declared: float | None, limit: float
+) -> None:
+    settings = HealthSettings.model_validate({"heartbeat": given})
+    script = WorkerScript(settings=settings).start()
+    said = {} if declared is None else {"interval": declared}
+    script.event(EventType.AGENT_HEARTBEAT, said)
+    script.silence(limit - 1)
+    assert BEAT not in script.kinds()
+
+    script.silence(1)
+    assert BEAT in script.kinds()
+
+    script.event(EventType.AGENT_HEARTBEAT, said, after=0)
+    script.event(EventType.AGENT_HEARTBEAT, said, after=limit - 1)
+    assert not script.health.vitals.heartbeat_late
+    script.event(EventType.AGENT_HEARTBEAT, said, after=limit)
+    assert script.health.vitals.heartbeat_late
+
+
+def test_a_timeout_shorter_than_the_interval_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"timeout_seconds 60.* must not be below interval_seconds 300"):
+        HealthSettings.model_validate({"heartbeat": {"timeout_seconds": 60}})
+
+
 def test_beats_that_always_come_a_little_late_are_one_degradation_and_no_flapping() -> None:
     script = worker(heartbeat_interval=30)
     for _ in range(20):

@@ -64,11 +64,10 @@ def stall_clock(v: VitalSigns, settings: HealthSettings) -> StallClock | None:
 
 
 def heartbeat_due(v: VitalSigns, settings: HealthSettings) -> float | None:
-    """Return when the process counts as silent: two of its own intervals, or the general timeout."""
+    """Return when the process counts as silent; see ``Heartbeat.limit``."""
     if may_be_silent(v) or (v.last_heartbeat is None and v.heartbeat_interval is None):
         return None
-    interval = v.heartbeat_interval
-    limit = 2 * interval if interval is not None else settings.heartbeat.timeout_seconds
+    limit = settings.heartbeat.limit(v.heartbeat_interval)
     # Whoever acts is alive: only a process that says nothing at all is missing.
     return max(silent_since(v), v.last_heartbeat or 0.0) + limit
 

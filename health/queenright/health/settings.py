@@ -27,7 +27,24 @@ class Heartbeat(_Block):
     """When a process counts as silent."""
 
     interval_seconds: Seconds = 300
+    """How often a worker is taken to beat that does not say."""
     timeout_seconds: Seconds = 600
+    """Silent for so long, such a worker is degraded; one with another interval in proportion to it."""
+
+    @model_validator(mode="after")
+    def _borders(self) -> Heartbeat:
+        if self.timeout_seconds < self.interval_seconds:
+            raise ValueError(
+                f"timeout_seconds {self.timeout_seconds} must not be below "
+                f"interval_seconds {self.interval_seconds}: all would seem dead between two heartbeats"
+            )
+        return self
+
+    def limit(self, interval: float | None) -> float:
+        """Return for how many seconds a worker may be silent that says that it beats at ``interval``."""
+        if interval is None:
+            return self.timeout_seconds
+        return self.timeout_seconds * (interval / self.interval_seconds)
 
 
 class HealthCheck(_Block):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from queenright.health.calls import digest
-from queenright.health.vital_facts import Beat, Output, SessionStatus, seconds, whole, word
+from queenright.health.vital_facts import EVIDENCE_LIMIT, Beat, Output, SessionStatus, seconds, whole, word
 from queenright.health.vital_work import WORK_HANDLERS
 from queenright.instrumentation.names import WaitingReason
 from queenright.runtime.events import AgentEvent, EventType
@@ -127,9 +127,7 @@ def _on_heartbeat(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at:
         return
     last = max(v.last_activity, v.clock_base, v.last_heartbeat or 0.0)
     if v.waiting is None and (v.last_heartbeat is not None or v.heartbeat_interval is not None):
-        interval = v.heartbeat_interval
-        limit = v.settings.heartbeat.timeout_seconds if interval is None else 2 * interval
-        v.heartbeat_late = at >= last + limit
+        v.heartbeat_late = at >= last + v.settings.heartbeat.limit(v.heartbeat_interval)
     v.last_heartbeat = max(at, v.last_heartbeat or at)
     v.heartbeat_interval = seconds(data.get("interval")) or v.heartbeat_interval
     if data.get("task_id"):
@@ -178,7 +176,7 @@ def _on_recovery_failed(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any
     """Note that nobody brings the worker back any more; an attempt with others to come is no news here."""
     if not data.get("exhausted") or v.status in (SessionStatus.COMPLETED, SessionStatus.CANCELLED):
         return
-    v.recovery_failed = word(data.get("reason")) or "no reason was given"
+    v.recovery_failed = str(data.get("reason") or "no reason was given")[:EVIDENCE_LIMIT]
     v.recovery_failed_at = at
     v._failed_life = v.lives
     if v.ended_at is None and v.only_heartbeats and v.last_heartbeat is None:
