@@ -262,6 +262,20 @@ class HealthMonitor:
                 worker.vitals.shift_clocks(by, now)
             else:
                 worker.vitals.restart_clocks(now)
+        self._go_on_from(now)
+
+    def was_away(self, since: float, now: float) -> None:
+        """
+        Take the time from ``since`` to ``now`` out of every age: nobody was there who could have listened.
+
+        So a silence is as long as it was at ``since``, neither found sooner nor forgotten.
+        """
+        for worker in self._workers.values():
+            if worker.vitals.ended_at is None:
+                worker.vitals.shift_clocks(now - since, now)
+        self._go_on_from(now)
+
+    def _go_on_from(self, now: float) -> None:
         self._now = now
         self._heap.clear()
         for worker in self._workers.values():
@@ -275,6 +289,10 @@ class HealthMonitor:
     def workers(self) -> Iterable[WorkerHealth]:
         """Return every worker that is known."""
         return self._workers.values()
+
+    def keys(self) -> Iterable[WorkerKey]:
+        """Return the agent and the session of every worker that is known."""
+        return self._workers.keys()
 
     def get(self, agent_id: str, session_id: str | None = None) -> WorkerHealth | None:
         """
@@ -413,7 +431,7 @@ class HealthMonitor:
             lead = worst(found)
             reason = lead.evidence if lead else _REASONS.get(v.status.value, "no findings are left")
             said.append(
-                _say(
+                say(
                     EventType.HEALTH_STATE_CHANGED,
                     v,
                     now,
@@ -443,8 +461,8 @@ class HealthMonitor:
                 or finding.severity.rank > known.severity.rank
                 or (finding.ticket and not known.ticket)
             ):
-                said.append(_say(EventType.FINDING_OPENED, v, now, finding.to_dict()))
-        said.extend(_say(EventType.FINDING_CLEARED, v, now, gone.to_dict()) for gone in old.values())
+                said.append(say(EventType.FINDING_OPENED, v, now, finding.to_dict()))
+        said.extend(say(EventType.FINDING_CLEARED, v, now, gone.to_dict()) for gone in old.values())
         return said
 
 
@@ -456,7 +474,8 @@ _REASONS: Final = {
 }
 
 
-def _say(type_: EventType, v: VitalSigns, now: float, data: dict[str, Any]) -> AgentEvent:
+def say(type_: EventType, v: VitalSigns, now: float, data: dict[str, Any]) -> AgentEvent:
+    """Return an event of ours about a worker."""
     return AgentEvent(
         type=type_,
         time=now,

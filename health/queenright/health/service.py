@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Any, Final, Protocol
 
 from queenright.health.assessment import Signal, assess
@@ -64,10 +64,10 @@ __all__ = [
 
 _LIMIT: Final = 10_000
 
+_NO_TASK: Final = "default"
+
 _PART: Final = 20
 """Workers that are looked at before others have the loop: some 3 ms."""
-
-_key: Final = attrgetter("key")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,10 +251,11 @@ class HealthMonitoringService:
 
     def workers(self, *, limit: int | None = None, after: WorkerKey | None = None) -> list[WorkerHealth]:
         """Return workers as the monitor has them, by agent and session; see ``get_all_agent_health``."""
-        known = (worker for worker in self._monitor.workers() if after is None or worker.key > after)
-        if limit is None:
-            return sorted(known, key=_key)
-        return heapq.nsmallest(limit, known, key=_key)
+        keys = self._monitor.keys()
+        if after is not None:
+            keys = (key for key in keys if key > after)
+        wanted = sorted(keys) if limit is None else heapq.nsmallest(limit, keys)
+        return [worker for key in wanted if (worker := self._monitor.get(*key)) is not None]
 
     async def get_health_history(
         self, agent_id: str, seconds: float, *, limit: int = _LIMIT, before: int | None = None
@@ -319,17 +320,52 @@ class HealthMonitoringService:
         """
         Take in a heartbeat; it is durable on return.
 
-        One that names no session is of the session that the worker has; of an unknown worker it is the first
-        sign, and its session is called by the task, or ``default``.
+        One that names no session is of the session that the worker has. Of a worker that is unknown, or over,
+        it is the first sign of a new one, called by the task, or ``default``.
 
         Raises:
             StoreError: It could not be stored.
         """
-        known = self._monitor.get(heartbeat.agent_id, heartbeat.session_id or None)
-        session = known.vitals.session_id if known is not None else heartbeat.task_id or "default"
-        incarnation = known.vitals.incarnation_id if known is not None else ""
-        event = heartbeat.event(self._clock(), session_id=session, incarnation_id=incarnation)
-        await self._ingest([event])
+        now = self._clock()
+        if heartbeat.session_id:
+            known = self._monitor.get(heartbeat.agent_id, heartbeat.session_id)
+            sessions = {heartbeat.session_id: known.vitals.incarnation_id if known is not None else ""}
+        else:
+            sessions = self._beating(heartbeat, now)
+        await self._ingest(
+            [
+                heartbeat.event(now, session_id=session, incarnation_id=incarnation)
+                for session, incarnation in sessions.items()
+            ]
+        )
+
+    def _beating(self, beat: Heartbeat, now: float) -> dict[str, str]:
+        """Return the sessions that a heartbeat is of that names none, each with its incarnation."""
+        known = self._monitor.get(beat.agent_id)
+        own = beat.task_id or _NO_TASK
+        if known is None:
+            return {own: ""}
+        v = known.vitals
+        if v.ended_at is None:
+            # A session that such heartbeats began lives on, though the worker has begun another since.
+            begun = [
+                one.vitals
+                for one in self._monitor.of_agent(beat.agent_id)
+                if f"{one.vitals.session_id}-".startswith(f"{own}-")
+                and one.vitals.only_heartbeats
+                and not one.vitals.ended
+            ]
+            return {one.session_id: one.incarnation_id for one in (v, *begun)}
+        if beat.incarnation_id not in ("", v.incarnation_id):
+            return {v.session_id: v.incarnation_id}  # it says itself which life it is of
+        same_task = beat.task_id in ("", v.task_id or v.session_id)
+        at = now if beat.timestamp is None else min(now, beat.timestamp)
+        if at <= v.ended_at or (
+            same_task and at < v.ended_at + self._monitor.settings.clock_tolerance_seconds
+        ):
+            return {v.session_id: v.incarnation_id}  # it was on its way when the end was told
+        names = itertools.chain([own], (f"{own}-{number}" for number in itertools.count(2)))
+        return {next(name for name in names if self._monitor.get(beat.agent_id, name) is None): ""}
 
     async def get_last_heartbeat(self, agent_id: str) -> Heartbeat | None:
         """

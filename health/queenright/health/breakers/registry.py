@@ -139,12 +139,11 @@ class BreakerRegistry:
             only_open: Only those that are not closed.
         """
         with self._lock:
-            names = [
-                name
-                for name, one in self._breakers.items()
-                if name > after and not (only_open and one.state is BreakerState.CLOSED)
-            ]
-        names = heapq.nsmallest(limit, names)
+            if only_open:
+                known = [n for n, one in self._breakers.items() if one.state is not BreakerState.CLOSED]
+            else:
+                known = list(self._breakers)
+        names = heapq.nsmallest(limit, (name for name in known if name > after))
         with self._lock:
             return [self._breakers[name].status for name in names if name in self._breakers]
 

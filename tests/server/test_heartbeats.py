@@ -1,0 +1,121 @@
+"""Heartbeats that name no session: whose they are."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from queenright.health.heartbeat import Heartbeat
+from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.service import Service
+from queenright.server.settings import Settings
+
+
+class Hive:
+    """A service and the clock that it goes by."""
+
+    def __init__(self, storage: Path) -> None:
+        self.now = 1_700_000_000.0
+        self.service = Service(Settings.model_validate({"storage": storage}), clock=lambda: self.now)
+
+    async def say(self, kind: EventType, session: str = "run", after: float = 1.0, **data: Any) -> None:
+        self.now += after
+        event = AgentEvent(
+            type=kind,
+            time=self.now,
+            agent_id="bee",
+            session_id=session,
+            incarnation_id="one",
+            data=data,
+        )
+        await self.service.ingest([event])
+
+    async def beat(self, after: float = 1.0, **said: Any) -> None:
+        self.now += after
+        await self.service.health.record_heartbeat(Heartbeat(agent_id="bee", **said))
+
+    def beats(self) -> dict[str, float | None]:
+        """How long ago each session that is not over was heard of by a heartbeat."""
+        return {
+            w.vitals.session_id: None
+            if w.vitals.last_heartbeat is None
+            else self.now - w.vitals.last_heartbeat
+            for w in self.service.monitor.of_agent("bee")
+            if not w.vitals.ended
+        }
+
+
+@pytest.fixture
+async def hive(tmp_path: Path) -> AsyncIterator[Hive]:
+    found = Hive(tmp_path / "storage")
+    await found.service.start()
+    yield found
+    await found.service.stop()
+
+
+async def test_of_a_worker_that_is_unknown_they_begin_a_session(hive: Hive) -> None:
+    await hive.beat()
+    await hive.beat(task_id="nectar", session_id="named")
+
+    assert hive.beats() == {"default": 1.0, "named": 0.0}
+
+
+async def test_of_a_worker_whose_run_is_over_they_are_the_sign_of_a_new_life(hive: Hive) -> None:
+    await hive.say(EventType.EXECUTION_STARTED)
+    await hive.beat()
+    await hive.say(EventType.EXECUTION_COMPLETED)
+
+    await hive.beat(task_id="nectar")
+
+    assert hive.beats() == {"nectar": 0.0}
+    last = await hive.service.health.get_last_heartbeat("bee")
+    assert last is not None
+    assert (last.session_id, last.timestamp) == ("nectar", hive.now)
+    assert (await hive.service.health.get_agent_health("bee")).session_id == "nectar"
+
+
+@pytest.mark.parametrize("said", [{}, {"task_id": "run"}])
+async def test_one_that_was_on_its_way_when_the_run_ended_begins_nothing(
+    hive: Hive, said: dict[str, Any]
+) -> None:
+    await hive.say(EventType.EXECUTION_STARTED)
+    await hive.say(EventType.EXECUTION_COMPLETED)
+    ended = hive.now
+
+    await hive.beat(after=59, **said)
+    assert hive.beats() == {}
+
+    await hive.beat(after=1, timestamp=ended - 5, **said)
+    assert hive.beats() == {}
+
+    await hive.beat(**said)
+    assert list(hive.beats().values()) == [0.0]
+
+
+async def test_each_end_is_followed_by_a_session_of_another_name(hive: Hive) -> None:
+    for session in ("default", "default-2", "default-3"):
+        await hive.beat(after=100)
+        assert hive.beats() == {session: 0.0}
+        await hive.say(EventType.EXECUTION_COMPLETED, session)
+    assert hive.beats() == {}
+
+
+async def test_the_session_that_they_began_does_not_fall_silent_when_a_run_begins(hive: Hive) -> None:
+    await hive.beat(interval=300)
+    await hive.say(EventType.EXECUTION_STARTED)
+
+    await hive.beat(interval=300)
+
+    assert hive.beats() == {"default": 0.0, "run": 0.0}
+
+
+async def test_one_that_names_its_life_begins_it_anew_in_the_same_session(hive: Hive) -> None:
+    await hive.say(EventType.EXECUTION_STARTED)
+    await hive.say(EventType.EXECUTION_COMPLETED)
+
+    await hive.beat(incarnation_id="two")
+
+    assert hive.beats() == {"run": 0.0}
