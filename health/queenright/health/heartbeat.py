@@ -38,6 +38,9 @@ _DATA: Final = (
     "task_id",
 )
 
+_WORDS: Final = ("phase", "progress_indicator")
+"""What a worker says in its own words: no secret of it is kept."""
+
 
 class HeartbeatRefused(QueenrightError):
     """Raised for a heartbeat that cannot be read; says which field, its value, and what is allowed."""
@@ -140,6 +143,9 @@ class Heartbeat(BaseModel):
             incarnation_id: The life it is of, where it names none itself.
         """
         values = {name: getattr(self, name) for name in _DATA}
+        for name in _WORDS:
+            if isinstance(values[name], str):
+                values[name] = redact(values[name], 1000)
         return AgentEvent(
             type=EventType.AGENT_HEARTBEAT,
             time=now if self.timestamp is None else self.timestamp,

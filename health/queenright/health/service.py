@@ -46,6 +46,7 @@ from queenright.health.recovery.service import (
 )
 from queenright.health.recovery.table import newest
 from queenright.health.store import Store
+from queenright.instrumentation.redaction import redact
 from queenright.runtime.events import AgentEvent, Clock
 
 __all__ = [
@@ -66,8 +67,8 @@ _LIMIT: Final = 10_000
 
 _NO_TASK: Final = "default"
 
-_PART: Final = 20
-"""Workers that are looked at before others have the loop: some 3 ms."""
+_PART: Final = 10
+"""Workers that are looked at before others have the loop: some 2 ms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -384,11 +385,11 @@ class HealthMonitoringService:
             incarnation_id=v.incarnation_id,
             task_id=v.task_id or v.session_id,
             timestamp=v.last_heartbeat,
-            phase=beat.phase if beat is not None else "",
+            phase=redact(beat.phase) if beat is not None else "",
             last_tool_call=beat.last_tool_call if beat is not None else None,
             token_count=beat.token_count if beat is not None else None,
             error_count=beat.error_count if beat is not None else None,
-            progress_indicator=(beat.progress_indicator or None) if beat is not None else None,
+            progress_indicator=(redact(beat.progress_indicator) or None) if beat is not None else None,
             interval=v.heartbeat_interval,
         )
 
@@ -550,7 +551,7 @@ class HealthMonitoringService:
         Raises:
             BreakerUnknown: There is none of this name; says which are like it.
         """
-        self._breakers.reset(name, by)
+        self._breakers.reset(name, redact(by, 100))
         await asyncio.sleep(0)  # the change is handed over by the loop
         await self._written()
 
@@ -569,7 +570,7 @@ class HealthMonitoringService:
             ActionRefused: All acting is stopped.
             StoreError: It could not be written down; nothing was done.
         """
-        return await self._recovery.request_task(task_id, by=by, reviewed=reviewed)
+        return await self._recovery.request_task(task_id, by=redact(by, 100), reviewed=reviewed)
 
     async def get_recovery_status(self, task_id: str) -> RecoveryStatus:
         """

@@ -30,6 +30,7 @@ from queenright.health.service import (
     EscalationUnknown,
     TaskUnknown,
 )
+from queenright.instrumentation.redaction import redact
 from queenright.server.paging import Cursor, CursorRefused, Limit, as_json, page, place_of
 from queenright.server.problems import problem
 from queenright.server.service import Service
@@ -306,8 +307,9 @@ def _instructions(service: Service) -> APIRouter:
     async def answer(agent_id: str, instruction_id: str, body: Answered) -> Response:
         """What became of an instruction; the same answer twice is one."""
         target = Target(agent_id=agent_id, session_id=body.session_id, incarnation_id=body.incarnation_id)
+        checkpoint = redact(body.checkpoint_id, 256) if body.checkpoint_id is not None else None
         await mailbox.answer(
-            target, instruction_id, body.outcome, detail=body.detail, checkpoint_id=body.checkpoint_id
+            target, instruction_id, body.outcome, detail=body.detail, checkpoint_id=checkpoint
         )
         return Response(status_code=204)
 

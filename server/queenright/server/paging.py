@@ -24,7 +24,7 @@ T = TypeVar("T")
 Limit = Annotated[int, Field(ge=1, le=1000)]
 Cursor = Annotated[str | None, Query(description="`next` of the page before.")]
 
-_PART: Final = 50
+_PART: Final = 20
 """Rows that are written before others have the loop."""
 _LARGEST: Final = 2**63 - 1
 _NO_TEXT: Final = re.compile("[\0\ud800-\udfff]")

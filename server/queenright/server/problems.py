@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -12,11 +12,23 @@ from starlette.exceptions import HTTPException
 from queenright.health.store import StoreError
 from queenright.instrumentation.redaction import redact
 
+_WORDS: Final = 4000
 
-def problem(status: int, title: str, **more: Any) -> JSONResponse:
-    """Return an error as JSON: what is wrong, and the way out."""
+
+def problem(status: int, title: str, **more: str) -> JSONResponse:
+    """
+    Return an error as JSON: what is wrong, and the way out.
+
+    What is refused is repeated in it, so that it is masked here, wherever the words come from.
+
+    Args:
+        status: The HTTP status.
+        title: What is wrong.
+        more: Other words.
+    """
+    words = {name: redact(value, _WORDS) for name, value in more.items()}
     return JSONResponse(
-        {"type": "about:blank", "title": title, "status": status} | more,
+        {"type": "about:blank", "title": redact(title, _WORDS), "status": status} | words,
         status_code=status,
         media_type="application/problem+json",
     )
