@@ -235,9 +235,21 @@ async def test_a_refusal_at_the_limit_is_told_once(hive: Hive) -> None:
 
 
 async def test_a_human_who_has_looked_may_go_beyond_the_limit_of_a_task(hive: Hive) -> None:
+    """B72: once; who it was, and that they had looked, is in the row and in the audit trail."""
     await test_three_attempts_at_a_task_and_then_a_human(hive)
+    hive.loses()
+    assert not (await hive.service.request_task("s1", by="ada")).accepted
 
-    assert (await hive.ask(reviewed=True)).accepted
+    assert (await hive.service.request_task("s1", by="ada", reviewed=True)).accepted
+    await hive.go(240)
+    row = await hive.active()
+    assert (row.by, row.reviewed, row.attempt) == ("ada", True, 4)
+    told = [(data["by"], data["reviewed"]) for data in hive.data(INITIATED)]
+    assert told == [("ladder", False), ("recovery", False), ("recovery", False), ("ada", True)]
+    await hive.restart()
+    await hive.fail()
+    assert hive.service.active() == []
+    assert hive.data(FAILED)[-1]["exhausted"]
 
 
 async def test_five_recoveries_an_hour_over_all_tasks_hold_across_restarts(hive: Hive) -> None:
@@ -374,6 +386,7 @@ async def test_without_a_valid_checkpoint_the_task_begins_anew_and_that_is_said(
     assert hive.nursery.raised[0][1] is None
     assert hive.data(INITIATED)[0]["from_checkpoint"] is None
     assert "c1 cannot be believed; it begins again" in hive.data(INITIATED)[0]["reason"]
+    assert (await hive.active()).from_start
     assert hive.types() == [INITIATED, COMPLETED]
 
 
@@ -516,6 +529,9 @@ async def test_a_worker_that_nobody_can_start_is_a_humans_at_once(hive: Hive) ->
     assert not result.accepted
     assert "nobody here can start" in result.reason
     assert hive.data(FAILED)[0]["exhausted"]
+    [finding] = next(iter(hive.monitor.workers())).findings
+    assert finding.evidence == f"it could not be recovered: {result.reason}"
+    assert finding.evidence.endswith("health_monitoring.recovery.webhook_url")
 
 
 async def test_a_start_that_takes_too_long_has_failed(hive: Hive) -> None:

@@ -107,6 +107,7 @@ def test_after_three_attempts_at_a_task_a_human_must_look() -> None:
 
     assert isinstance(answer, Exhausted)
     assert "3 times" in answer.reason
+    assert "queenright recover t1 --reviewed" in answer.reason
 
 
 def test_a_human_who_has_looked_may_try_once_more() -> None:

@@ -481,4 +481,4 @@ async def test_what_could_not_be_brought_back_gets_a_ticket_although_it_has_ende
     [ticket] = hive.tickets.open_tickets()
     assert (ticket.kind, ticket.severity) == (FindingKind.RECOVERY_FAILED, Severity.CRITICAL)
     assert ticket.status is TicketStatus.INTERVENING
-    assert "has not come back after it was recovered" in ticket.analysis
+    assert "could not be brought back" in ticket.analysis

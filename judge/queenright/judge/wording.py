@@ -37,9 +37,10 @@ _WORDS: Final[dict[FindingKind, _Words]] = {
         "See what fails behind the breaker; it closes by itself once a probe succeeds, or reset it by hand.",
     ),
     FindingKind.RECOVERY_FAILED: _Words(
-        "has not come back after it was recovered",
+        "could not be brought back",
         "No further attempt is made by itself, so its task stands still until somebody takes it on.",
-        "Read why the attempts failed, mend that, then start it anew: queenright recover TASK.",
+        "Read why it could not be, and mend that. Then start it where it ran, or let it go on from its last "
+        "checkpoint: queenright recover TASK --reviewed. Resolve this ticket if it was settled another way.",
     ),
     FindingKind.DOOM_LOOP: _Words(
         "has been going in circles",

@@ -209,6 +209,7 @@ def _recovery_row(one: Recovery, now: float) -> dict[str, Any]:
         "colour": _RECOVERY_COLOURS.get(one.state, "degraded"),
         "exhausted": one.exhausted,
         "attempt": one.attempt,
+        "from_start": one.from_start,
         "reason": one.outcome or one.reason,
         "when": f"in {ago(one.not_before - now)}" if due else f"{ago(now - one.created_at)} ago",
     }

@@ -51,7 +51,8 @@ class Recovery(BaseModel):
     ended_at: float | None = None
     watch_until: float | None = None
     from_checkpoint: str | None = None
-    """None, once it has started, is the start of the task."""
+    from_start: bool = False
+    """It has begun from the start of the task: there was no checkpoint, or none that could be believed."""
     skipped: tuple[str, ...] = ()
     """Checkpoints that were newer and could not be believed."""
     new_agent_id: str = ""
@@ -59,6 +60,8 @@ class Recovery(BaseModel):
     new_incarnation_id: str = ""
     outcome: str = ""
     """How it ended, in words; of one that waits, why it was put off."""
+    reviewed: bool = False
+    """A human had looked at the task, and let it go beyond its limit."""
     exhausted: bool = False
     """No other try follows: a human must look."""
 

@@ -6,6 +6,7 @@ Times are seconds since the epoch on the service's clock. A clock that is set ba
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
@@ -61,13 +62,15 @@ def next_attempt(
     """
     tries = [each for each in past if each.started_at is not None]
     if len(tries) >= limits.max_attempts_per_task and not reviewed:
+        times = "once" if len(tries) == 1 else f"{len(tries)} times"
         return Exhausted(
-            f"it was recovered {len(tries)} times, which is the limit for one task; look at why it fails"
+            f"it was recovered {times}, which is the limit for one task; look at why it fails, then: "
+            f"queenright recover {shlex.quote(tries[0].task_id)} --reviewed"
         )
     if hour_is_full(begun, now=now, limits=limits):
         return Exhausted(
             f"{limits.max_attempts_per_hour} recoveries were begun within the hour, which is the limit; "
-            "look at what they have in common"
+            "look at what they have in common, and ask again later: queenright recover TASK"
         )
     not_before = now
     if tries:

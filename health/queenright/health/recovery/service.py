@@ -187,11 +187,12 @@ class RecoveryService:
                 reason=reason,
                 created_at=now,
                 not_before=now,
+                reviewed=reviewed,
             )
             if why := plan.not_needed(recovery, self._monitor.get(*target.key)):
                 return RecoveryResult(accepted=False, recovery_id="", attempt=0, not_before=None, reason=why)
             changes = Changes()
-            result = self._plan(changes, recovery, past, not_before or now, reviewed=reviewed)
+            result = self._plan(changes, recovery, past, not_before or now)
             await self._ledger.commit(changes)
             return result
 
@@ -356,8 +357,6 @@ class RecoveryService:
         recovery: Recovery,
         past: Sequence[Recovery],
         earliest: float,
-        *,
-        reviewed: bool = False,
     ) -> RecoveryResult:
         """Let a try wait for its time, or say that there will be none."""
         now = recovery.created_at
@@ -367,7 +366,7 @@ class RecoveryService:
             now=now,
             limits=self._limits,
             dice=self._random.random(),
-            reviewed=reviewed,
+            reviewed=recovery.reviewed,
         )
         if isinstance(planned, plan.Allowed) and self._starter.respawner(recovery.target) is None:
             planned = Exhausted(NOBODY)
@@ -583,6 +582,7 @@ class RecoveryService:
                 "state": RecoveryState.STARTING,
                 "started_at": live.started_at if again else now,
                 "from_checkpoint": None if checkpoint is None else checkpoint.checkpoint_id,
+                "from_start": checkpoint is None,
                 "skipped": tuple(link.checkpoint_id for link in skipped),
                 "outcome": "",
             }
@@ -596,6 +596,7 @@ class RecoveryService:
             "attempt": begun.attempt,
             "skipped": list(begun.skipped),
             "by": begun.by,
+            "reviewed": begun.reviewed,
         }
         if checkpoint is None:
             data["reason"] = plan.from_the_start(begun, skipped)

@@ -31,8 +31,8 @@ START_SECONDS: Final = 60.0
 """So long a worker may take to be looked up or started."""
 
 NOBODY: Final = (
-    "nobody here can start its worker again; start it where it ran, "
-    "or say who can: health_monitoring.recovery.webhook_url"
+    "nobody here can start its worker again: it runs in another process, or its graph is not loaded; "
+    "start it where it ran, or say who does that: health_monitoring.recovery.webhook_url"
 )
 
 Begins = Callable[[CheckpointRef | None, Sequence[CheckpointRef]], Awaitable[None]]

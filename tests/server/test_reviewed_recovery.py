@@ -1,0 +1,108 @@
+"""The door of the human review: a task at its limit, let through by a person, over HTTP and by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import httpx
+import pytest
+
+from queenright.health.interventions.target import Target
+from queenright.health.recovery.respawner import CheckpointRef, Respawned, RespawnRefused
+from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.settings import Settings
+from queenright.server.up import Running
+from tests.server.conftest import demo_settings
+from tests.server.test_app import until
+from tests.server.test_cli_acting import queenright
+
+TASK = "report-7"
+
+
+class Broken:
+    """Reaches everybody and starts nobody, from nothing but the start."""
+
+    def reaches(self, target: Target) -> bool:
+        return True
+
+    async def chain(self, target: Target) -> Sequence[CheckpointRef]:
+        return []
+
+    async def respawn(
+        self, target: Target, checkpoint: CheckpointRef | None, *, task_id: str, attempt: int, note: str
+    ) -> Respawned:
+        raise RespawnRefused("the disk is full")
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """One try a task, at once after the one before; what crashes is left to the test."""
+    known = demo_settings(tmp_path / "storage", orchestrator="none")
+    limits = known.health_monitoring.recovery.model_copy(
+        update={"max_attempts_per_task": 1, "backoff_seconds": (0.001,)}
+    )
+    acts = known.health_monitoring.intervention.model_copy(update={"enabled": False, "quiet_seconds": 0.0})
+    health = known.health_monitoring.model_copy(update={"recovery": limits, "intervention": acts})
+    return known.model_copy(update={"health_monitoring": health})
+
+
+async def crash(running: Running) -> None:
+    now = running.service.clock()
+    for kind, data in (
+        (EventType.EXECUTION_STARTED, {"task_id": TASK}),
+        (EventType.EXECUTION_FAILED, {"error_type": "Crash"}),
+    ):
+        event = AgentEvent(
+            type=kind, time=now, agent_id="bee", session_id="s1", incarnation_id="i1", data=data
+        )
+        await running.service.ingest([event])
+
+
+async def test_of_a_worker_on_nobodys_runtime_a_person_is_told_what_to_do(running: Running) -> None:
+    await crash(running)
+
+    refused = await queenright(running, "recover", TASK, "--reviewed")
+    listed = await queenright(running, "recoveries")
+
+    assert refused.code == 1
+    assert "nobody here can start its worker again: it runs in another process" in refused.out
+    assert refused.out.rstrip().endswith("health_monitoring.recovery.webhook_url")
+    assert "no attempt  report-7" in listed.out
+
+
+async def test_a_person_who_has_looked_lets_a_task_go_beyond_its_limit(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    """002 §11: after the last attempt a human must look; that one did, and who, is in the audit trail."""
+    service = running.service
+    recovery = service.acting.recovery
+    recovery._starter._respawners = [Broken()]
+    await crash(running)
+
+    async def ask(**more: object) -> bool:
+        response = await http.post("/api/recoveries", json={"task_id": TASK, "by": "ada"} | more)
+        assert response.status_code == 202
+        accepted: bool = response.json()["accepted"]
+        await until(lambda: not recovery.active(), "the try has ended")
+        return accepted
+
+    assert [await ask(), await ask(), await ask(reviewed=True), await ask()] == [True, False, True, False]
+    refused = await queenright(running, "recover", TASK, "--by", "bob")
+    assert (refused.code, "limit for one task" in refused.out) == (1, True)
+    let = await queenright(running, "recover", TASK, "--by", "bob", "--reviewed")
+    assert (let.code, let.out.startswith("Attempt 3 begins")) == (0, True)
+    await until(lambda: not recovery.active(), "the try has ended")
+
+    begun = [each for each in (await http.get("/api/recoveries")).json()["recoveries"] if each["attempt"]]
+    assert [(each["by"], each["reviewed"]) for each in begun] == [
+        ("bob", True),
+        ("ada", True),
+        ("ada", False),
+    ]
+    told = await service.store.history(types=[EventType.RECOVERY_INITIATED])
+    assert [(event.data["by"], event.data["reviewed"]) for event in told][-1] == ("bob", True)
+    listed = await queenright(running, "recoveries")
+    assert "attempt 3 from the start" in listed.out
+    await until(lambda: service.recoveries.latest[0].attempt == 3, "the page has heard of it")
+    assert "attempt 3 from the start" in (await http.get("/")).text
