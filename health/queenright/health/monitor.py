@@ -193,6 +193,30 @@ class HealthMonitor:
                 self._schedule(worker, at)
         return said
 
+    def recall(self, event: AgentEvent, now: float) -> None:
+        """
+        Take in one event of the past, and look at nobody: ``sweep`` does, once everything is recalled.
+
+        Timed as in ``apply``, and cheaper: how a worker was in between nobody asks any more. Only one that
+        is over is looked at there and then, as it may be forgotten soon.
+        """
+        if event.type not in WORKER_EVENTS:
+            self.apply(event, now)
+            return
+        if not event.agent_id:
+            return
+        at = event.time
+        if at > now or at < now - self._tolerance:
+            at = now
+        self._now = max(self._now, now)
+        self._forget_ended(now)
+        key = (event.agent_id, event.session_id)
+        worker = self._workers.get(key) or self._welcome(key, at)
+        was_over = worker.vitals.ended_at
+        worker.vitals.apply(event, at)
+        if worker.vitals.ended_at is not None and worker.vitals.ended_at != was_over:
+            self._over(worker, at, now)
+
     def advance(self, now: float) -> list[AgentEvent]:
         """Look at everybody whose deadline has passed, and return what there is to say."""
         if now > self._now:

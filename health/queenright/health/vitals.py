@@ -355,6 +355,8 @@ class VitalSigns:
             value = getattr(self, name)
             if value is not None:
                 setattr(self, name, value + seconds)
+        if self.open_tools:
+            self.open_tools = [tool._replace(started=tool.started + seconds) for tool in self.open_tools]
         if self.output is not None:
             self.output = self.output._replace(since=self.output.since + seconds)
         self._no_later_than(now)
