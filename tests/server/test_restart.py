@@ -90,7 +90,7 @@ async def test_a_silence_found_before_a_restart_is_not_forgotten_by_it(
 ) -> None:
     """B23: the gap is taken out of every clock, and takes no finding with it."""
     now = time.time()
-    stalled = list(looping(now - 60, times=2))
+    stalled = list(looping(now, times=2))
     witness = AgentEvent(type=EventType.EXECUTION_STARTED, time=now, agent_id="other", session_id="s")
     killed_after(settings, [*stalled, witness], tmp_path)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -23,7 +24,7 @@ from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.recovery.runtime_respawner import RuntimeRespawner
 from queenright.health.recovery.service import RecoveryService
 from queenright.health.service import HealthMonitoringService
-from queenright.health.store import Store
+from queenright.health.store import Store, StoreError
 from queenright.instrumentation.identity import new_id
 from queenright.judge import JudgeAndQueen
 from queenright.runtime.bus import EventBus
@@ -32,6 +33,8 @@ from queenright.server.orchestrator_webhook import OrchestratorWebhook
 from queenright.server.respawn_webhook import RespawnWebhook
 from queenright.server.secret_files import read_secret
 from queenright.server.settings import Settings
+
+_log = logging.getLogger(__name__)
 
 _EXPIRE_SECONDS: Final = 30.0
 
@@ -88,6 +91,7 @@ class Acting:
         self.storm = StormWatch(self._settings.intervention.storm, ids=new_id)
         self._webhook = self._orchestrator()
         self._respawn_webhook: RespawnWebhook | None = None
+        self._quiet_until = 0.0
 
     def join(self, judging: JudgeAndQueen) -> None:
         """Wire what needs the runtime that judge and queen are on."""
@@ -160,7 +164,7 @@ class Acting:
         self._know_breakers_again()
         await self.instructions.load()
         await self.stop_switch.load()
-        self.interventions.hold_until(self._clock() + self._settings.intervention.quiet_seconds)
+        self._hold(self._clock())
         await self.recovery.load()
         await self.interventions.load()
 
@@ -200,23 +204,35 @@ class Acting:
     async def _expire(self) -> None:
         while True:
             await asyncio.sleep(_EXPIRE_SECONDS)
-            await self.instructions.expire(self._clock())
+            try:
+                await self.instructions.expire(self._clock())
+            except StoreError as error:
+                _log.error("instructions that are over cannot be let go of, and are tried again: %s", error)
 
     # -- time and events ----------------------------------------------------------------------------
 
     def next_deadline(self) -> float | None:
         """Return when ``advance`` has something to do; None if time alone brings nothing."""
-        deadlines = (self.interventions.next_deadline(), self.recovery.next_deadline())
+        recovery = self.recovery.next_deadline()
+        if recovery is not None and recovery <= self._clock() < self._quiet_until:
+            recovery = self._quiet_until
+        deadlines = (self.interventions.next_deadline(), recovery)
         return min((at for at in deadlines if at is not None), default=None)
 
     async def advance(self, now: float) -> None:
         """Begin what is due; does not wait until it is done."""
-        await self.recovery.advance(now)
+        await self.recovery.advance(now, begin=now >= self._quiet_until)
         await self.interventions.advance(now)
 
-    def clock_jumped(self, now: float) -> None:
-        """Let some time pass before anything is done: ages mean nothing now."""
-        self.interventions.hold_until(now + self._settings.intervention.quiet_seconds)
+    def clock_jumped(self, now: float, by: float) -> None:
+        """Let some time pass before anything is done, and every wait go on: ages mean nothing now."""
+        self._hold(now)
+        self.interventions.clock_jumped(now)
+        self.recovery.clock_jumped(by)
+
+    def _hold(self, now: float) -> None:
+        self._quiet_until = now + self._settings.intervention.quiet_seconds
+        self.interventions.hold_until(self._quiet_until)
 
     def look_at_all(self) -> None:
         """Look at everybody who is in trouble, a safety net below what changes say."""

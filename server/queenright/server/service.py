@@ -25,13 +25,13 @@ from sqlalchemy import Connection
 from queenright.alerting.alertmanager import AlertmanagerClient
 from queenright.alerting.outbox import Outbox, enqueue
 from queenright.alerting.recorder import Recorder
-from queenright.health import event_log
 from queenright.health.findings import WorkerKey
 from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.retention import Retention
 from queenright.health.store import Store, StoreError
 from queenright.health.ticket_service import TicketService
 from queenright.health.tickets import EscalationTicket
+from queenright.health.told import Told, unsaid
 from queenright.health.vitals import WORKER_EVENTS
 from queenright.instrumentation.errors import QueenrightError
 from queenright.judge import JudgeAndQueen
@@ -39,10 +39,12 @@ from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import ALERT_CLASS, AgentEvent, Clock, EventType
 from queenright.server.acting import Acting
+from queenright.server.arrivals import Arrivals, At, Gap
 from queenright.server.guards import health_guard
 from queenright.server.latest import Latest
 from queenright.server.latest_notifications import CHANGING, LatestNotifications
 from queenright.server.metrics import ServiceMetrics
+from queenright.server.rebuild import Rebuilt, rebuild
 from queenright.server.settings import Settings
 from queenright.server.step_logs import StepLogs
 from queenright.server.tracing import TRACED, EventTracer
@@ -50,10 +52,17 @@ from queenright.server.tracing import TRACED, EventTracer
 _log = logging.getLogger(__name__)
 
 REBUILD_SECONDS = 24 * 3600
-"""How far back the event log is read at start to know the workers again."""
+"""
+How far back the event log is read at start to know the workers again.
+
+Of sessions that began before, what matters is looked up.
+"""
 
 _LONGEST_SLEEP = 1.0
 _RETRY_PAUSE = 1.0
+_OVERSLEPT = 30.0
+"""If the loop comes back so late from a sleep of a second, nobody was listened to meanwhile."""
+
 _JUMP = 5.0
 """If wall and monotonic time part by so much between two ticks, the clock jumped or the host slept."""
 
@@ -151,6 +160,8 @@ class Service:
         """Workers that tell of themselves, by OTLP or on the bus: their step logs tell nothing new."""
         self._reading_step_log = False
         self._replayed: dict[WorkerKey, float] = {}
+        self._told: dict[WorkerKey, Told] = {}
+        self._arrivals = Arrivals(settings.storage / "arrivals")
 
     async def start(self) -> None:
         """
@@ -230,6 +241,7 @@ class Service:
         await self.acting.load()
         await self.judging.start()
         self.judging.take_up(self.interventions.ledger.pending.values())
+        self._say_what_was_not_said()
         self._tasks = [
             asyncio.create_task(self._watch(), name="deadlines"),
             asyncio.create_task(self._speak(), name="vital-signs"),
@@ -259,6 +271,8 @@ class Service:
         await self.judging.stop()
         await self._publish_said()
         await self.bus.close()
+        self._arrivals.tick(self.clock(), at_once=True)
+        self._arrivals.close()
         await self.store.close()
 
     async def ingest(self, events: Sequence[AgentEvent]) -> None:
@@ -284,9 +298,10 @@ class Service:
             self._live.update(
                 (event.agent_id, event.session_id) for event in events if event.type in WORKER_EVENTS
             )
+        now = self.clock()
+        self._arrivals.saw(events, now)
         if not self.settings.health_monitoring.enabled:
             return
-        now = self.clock()
         for event in events:
             try:
                 if event.type is EventType.HEALTH_STATE_CHANGED:
@@ -339,21 +354,29 @@ class Service:
 
     async def _watch(self) -> None:
         """Wake at the next deadline, a second at the latest, and see who has passed theirs."""
-        wall, steady = self.clock(), time.monotonic()
+        ahead = self.clock() - time.monotonic()
         while True:
+            lay_down = time.monotonic()
             await asyncio.sleep(self._pause())
             now, moment = self.clock(), time.monotonic()
-            if abs((now - wall) - (moment - steady)) > _JUMP or moment - steady > 30:
-                self.monitor.clock_jumped(now)
-                self.acting.clock_jumped(now)
-            wall, steady = now, moment
+            jumped, slept = now - moment - ahead, moment - lay_down
+            ahead = now - moment
+            if abs(jumped) > _JUMP or slept > _OVERSLEPT:
+                # Only what was slept counts: a turn that takes long is a slow database, and no jump.
+                self._clock_jumped(now, jumped if abs(jumped) > _JUMP else slept)
             try:
+                self._arrivals.tick(now)
                 self._said += self.monitor.advance(now)
                 await self._publish_said()
                 await self.tickets.settle(now)
                 await self.acting.advance(now)
             except Exception:
                 _log.exception("a deadline could not be handled; the next tick tries again")
+
+    def _clock_jumped(self, now: float, by: float) -> None:
+        self.monitor.clock_jumped(now)
+        self.acting.clock_jumped(now, by)
+        self._arrivals.jumped(now - by, now)
 
     def _pause(self) -> float:
         known = (self.monitor.next_deadline(), self.tickets.next_deadline(), self.acting.next_deadline())
@@ -422,23 +445,40 @@ class Service:
         self._loop.call_soon_threadsafe(self.outbox.wake)
 
     async def _know_workers_again(self) -> None:
-        """Replay the event log, silently: a restart must not forget a count (B33) nor repeat an alert."""
-        since = self.clock() - REBUILD_SECONDS
+        """
+        Replay the event log, silently: a restart must not forget a count (B33) nor repeat an alert.
 
-        def replay(connection: Connection) -> int:
-            count, last = 0, since
-            for event in event_log.replay(connection, since):
-                self.monitor.apply(event, event.time)
-                count, last = count + 1, max(last, event.time)
-            # A silence that had been found is found again, before the gap is taken out of every clock.
-            self.monitor.advance(last)
-            return count
+        The time in which the service was away is taken out of every age: nobody could be heard then.
+        """
+        began = self.clock()
+        since = began - REBUILD_SECONDS
+        notes = self._arrivals.read(since)
 
-        replayed = await asyncio.to_thread(self.store.read_now, replay)
-        if replayed:
-            self._replayed = {health.key: health.vitals.last_event for health in self.monitor.workers()}
-            self.monitor.clock_jumped(self.clock())
-            _log.info("read %d events of the last day again", replayed)
+        def replay(connection: Connection) -> Rebuilt:
+            lived = self._arrivals.lived
+            return rebuild(connection, self.monitor, since=since, now=began, notes=notes, lived=lived)
+
+        found = await asyncio.to_thread(self.store.read_now, replay)
+        self._replayed = {health.key: health.vitals.last_event for health in self.monitor.workers()}
+        now = self.clock()
+        if found.lived is not None:
+            self.monitor.was_away(found.lived, now)
+            if found.last_id:
+                notes.append(At(found.lived, found.last_id))
+            notes.append(Gap("away", found.lived, now))
+        self._arrivals.begin(notes, now)
+        self._told = found.told
+        if found.events:
+            _log.info("read %d events of the last day again", found.events)
+
+    def _say_what_was_not_said(self) -> None:
+        """Let the log say how workers are where it does not: the service may have been killed before that."""
+        now = self.clock()
+        for health in self.monitor.workers():
+            self._said += unsaid(health, self._told.get(health.key) or Told(), now)
+        self._told = {}
+        if self._said:
+            self._something_to_say.set()
 
     # -- what others ask ------------------------------------------------------------------------
 

@@ -1,0 +1,471 @@
+"""What restarts, slow databases and wrong clocks must not do to workers and to those who watch them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection
+
+from queenright.health.findings import FindingKind, HealthState
+from queenright.health.monitor import HealthMonitor
+from queenright.health.settings import HealthSettings
+from queenright.health.store import Store, StoreError
+from queenright.runtime.events import AgentEvent, EventType
+from queenright.server import acting
+from queenright.server.arrivals import Arrivals, At, Gap
+from queenright.server.rebuild import Timeline, rebuild
+from queenright.server.service import Service
+from queenright.server.settings import Settings
+
+MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
+IN_2099 = 4_070_908_800.0
+T = 1_700_000_000.0
+
+
+class Clock:
+    """The time as the service is told it."""
+
+    def __init__(self) -> None:
+        self.now = T
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(storage=tmp_path / "storage")
+
+
+def event(kind: EventType, at: float, agent: str = "bee", **data: object) -> AgentEvent:
+    return AgentEvent(
+        type=kind,
+        time=at,
+        agent_id=agent,
+        session_id=f"{agent}-1",
+        incarnation_id="one",
+        node_id="search",
+        data=data,
+    )
+
+
+def begun(at: float, agent: str = "bee", **data: object) -> AgentEvent:
+    return event(EventType.EXECUTION_STARTED, at, agent, start_records=True, **data)
+
+
+def beat(at: float, agent: str = "bee") -> AgentEvent:
+    return event(EventType.AGENT_HEARTBEAT, at, agent, interval=300)
+
+
+class Life:
+    """Services that follow one another on one storage, each with its own life in the same time."""
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        self._settings = settings
+        self._clock = clock
+
+    async def __aenter__(self) -> Service:
+        self.service = Service(self._settings, clock=self._clock)
+        await self.service.start()
+        return self.service
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.service.stop()
+
+
+def look(service: Service, clock: Clock, seconds: float) -> None:
+    """Let time pass without the loop that would take it for a jump of the clock."""
+    clock.now += seconds
+    service._arrivals.tick(clock.now)
+    service._said += service.monitor.advance(clock.now)
+
+
+def states(service: Service) -> dict[str, str]:
+    return {health.vitals.agent_id: health.state.value for health in service.workers()}
+
+
+# -- one clock moves nobody else's ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("skew", [-30 * DAY, -600.0, 600.0, IN_2099 - T])
+async def test_a_worker_whose_clock_is_off_makes_nobody_stuck_after_a_restart(
+    settings: Settings, clock: Clock, skew: float
+) -> None:
+    """B23: one event from a wrong clock, then a restart."""
+    fleet = [f"w{number}" for number in range(5)]
+    async with Life(settings, clock) as service:
+        await service.ingest([begun(clock.now, agent) for agent in fleet])
+        look(service, clock, 30)
+        await service.ingest([begun(clock.now + skew, "odd"), beat(clock.now + skew, "odd")])
+        look(service, clock, 30)
+    clock.now += 30 * MINUTE
+    async with Life(settings, clock) as service:
+        after = states(service)
+        look(service, clock, 60)
+        later = states(service)
+
+    assert set(after.values()) == set(later.values()) == {"healthy"}
+    assert set(after) == {*fleet, "odd"}
+
+
+@pytest.mark.parametrize("skew", [-30 * DAY, -600.0, 600.0, IN_2099 - T])
+def test_an_event_from_a_wrong_clock_moves_no_other_worker(skew: float) -> None:
+    monitor = HealthMonitor(HealthSettings())
+    monitor.apply(begun(T), T)
+
+    monitor.apply(begun(T + skew, "odd"), T + 1)
+    monitor.apply(beat(T + 2 + skew, "odd"), T + 2)
+
+    assert monitor.advance(T + 3) == []
+    assert monitor.next_deadline() == pytest.approx(T + 240)
+    odd = monitor.get("odd")
+    assert odd is not None
+    assert T <= odd.vitals.last_event <= T + 2
+
+
+async def test_without_notes_events_are_timed_by_those_that_the_service_wrote(
+    settings: Settings, clock: Clock, tmp_path: Path
+) -> None:
+    async with Life(settings, clock) as service:
+        await service.ingest([begun(clock.now), begun(clock.now + 20 * MINUTE, "fast")])
+        clock.now += 60
+        await service.ingest([event(EventType.EXECUTION_FAILED, clock.now, "gone", error_type="OSError")])
+    (settings.storage / "arrivals").unlink()
+    clock.now += HOUR
+    async with Life(settings, clock) as service:
+        assert states(service) == {"bee": "healthy", "fast": "healthy", "gone": "failing"}
+
+
+# -- restarts ---------------------------------------------------------------------------------------
+
+
+async def test_a_restart_keeps_how_long_a_worker_has_been_silent(settings: Settings, clock: Clock) -> None:
+    async with Life(settings, clock) as service:
+        await service.ingest([begun(clock.now)])
+        look(service, clock, 200)
+    clock.now += 2
+    async with Life(settings, clock) as service:
+        look(service, clock, 39)
+        assert states(service) == {"bee": "healthy"}
+        look(service, clock, 2)
+        assert states(service) == {"bee": "stuck"}
+
+
+async def test_a_service_that_starts_again_and_again_finds_a_stall(settings: Settings, clock: Clock) -> None:
+    async with Life(settings, clock) as service:
+        await service.ingest([begun(clock.now)])
+    found = []
+    for _ in range(5):
+        clock.now += 5
+        async with Life(settings, clock) as service:
+            look(service, clock, 55)
+            found.append(states(service)["bee"])
+
+    assert found == ["healthy", "healthy", "healthy", "healthy", "stuck"]
+
+
+async def test_what_the_service_missed_is_no_silence(settings: Settings, clock: Clock) -> None:
+    """B23: away for an hour, twice; what workers told meanwhile is lost."""
+    async with Life(settings, clock) as service:
+        await service.ingest([begun(clock.now), event(EventType.TOOL_CALL_STARTED, clock.now, timeout=300)])
+        look(service, clock, 60)
+    for _ in range(2):
+        clock.now += HOUR
+        async with Life(settings, clock) as service:
+            assert states(service) == {"bee": "healthy"}
+            look(service, clock, 60)
+            assert states(service) == {"bee": "healthy"}
+    clock.now += HOUR
+    async with Life(settings, clock) as service:
+        look(service, clock, 125)
+        assert states(service) == {"bee": "stuck"}
+
+
+async def test_a_jump_of_the_clock_is_none_after_a_restart_either(settings: Settings, clock: Clock) -> None:
+    """B23: the host slept for eight hours, and the service starts again a minute later."""
+    async with Life(settings, clock) as service:
+        await service.ingest([begun(clock.now)])
+        look(service, clock, 100)
+        clock.now += 8 * HOUR
+        service._clock_jumped(clock.now, 8 * HOUR)
+        look(service, clock, 60)
+    async with Life(settings, clock) as service:
+        assert states(service) == {"bee": "healthy"}
+        look(service, clock, 185)
+        assert states(service) == {"bee": "stuck"}
+
+
+async def test_who_waits_for_its_user_for_days_is_not_stuck_after_a_restart(
+    settings: Settings, clock: Clock
+) -> None:
+    settings.storage.mkdir()
+    store = Store.open(settings.database_url)
+    began = clock.now - 26 * HOUR
+    await store.append([begun(began), event(EventType.CLIENT_INPUT_REQUESTED, began + 1)])
+    await store.append([beat(began + 300 * n) for n in range(1, 312)])
+    await store.close()
+    async with Life(settings, clock) as service:
+        [health] = service.workers()
+        assert health.vitals.waiting is not None
+        for _ in range(4):
+            clock.now += 300
+            await service.ingest([beat(clock.now)])
+            look(service, clock, 0)
+        assert states(service) == {"bee": "healthy"}
+
+
+async def test_steps_since_the_last_accept_are_counted_from_before_the_day_that_is_read_again(
+    settings: Settings, clock: Clock
+) -> None:
+    settings.storage.mkdir()
+    store = Store.open(settings.database_url)
+    began = clock.now - 26 * HOUR
+    steps = [event(EventType.STEP_COMPLETED, began + n, verdict="RETRY") for n in range(200)]
+    accepted = event(EventType.STEP_COMPLETED, began + 49.5, verdict="ACCEPT")
+    await store.append([begun(began), *steps[:50], accepted, *steps[50:]])
+    await store.append([beat(clock.now - 60)])
+    await store.close()
+    async with Life(settings, clock) as service:
+        [health] = service.workers()
+
+    assert health.vitals.steps_since_last_accept == 150
+    assert health.vitals.start_records
+
+
+async def test_a_stuck_worker_with_a_ticket_is_known_after_days_of_silence(
+    settings: Settings, clock: Clock
+) -> None:
+    async with Life(settings, clock) as service:
+        await service.ingest([begun(clock.now)])
+        look(service, clock, 400)
+        await service._publish_said()
+        await until(lambda: bool(service.tickets.open_tickets()))
+    clock.now += 2 * DAY
+    async with Life(settings, clock) as service:
+        assert states(service) == {"bee": "stuck"}
+
+
+# -- what nobody said -------------------------------------------------------------------------------
+
+
+async def test_what_was_not_said_before_a_kill_is_said_after_it(settings: Settings, clock: Clock) -> None:
+    """B77: killed between what a worker did and what the monitor says of it."""
+    async with Life(settings, clock) as service:
+        await service.ingest([begun(clock.now), begun(clock.now, "other")])
+    store = Store.open(settings.database_url)
+    await store.append([event(EventType.EXECUTION_FAILED, clock.now + 1, error_type="OSError", error="x")])
+    await store.close()
+    clock.now += 5
+    for _ in range(2):
+        async with Life(settings, clock) as service:
+            await until(lambda: bool(service.recent) or not service._said)
+            clock.now += 1
+            told = await service.store.history(types={EventType.HEALTH_STATE_CHANGED})
+            history = await service.health.get_health_history("bee", HOUR)
+
+    assert [(one.agent_id, one.data["from"], one.data["to"]) for one in told] == [
+        ("bee", "healthy", "failing")
+    ]
+    assert [entry.state for entry in history] == [HealthState.FAILING]
+
+
+async def test_what_was_said_is_not_said_again(settings: Settings, clock: Clock) -> None:
+    async with Life(settings, clock) as service:
+        await service.ingest([begun(clock.now)])
+        look(service, clock, 300)
+        await service._publish_said()
+        before = await service.store.history(limit=1000)
+    async with Life(settings, clock) as service:
+        assert states(service) == {"bee": "stuck"}
+        assert service._said == []
+        after = await service.store.history(limit=1000, types={one.type for one in before})
+
+    told = {EventType.HEALTH_STATE_CHANGED, EventType.FINDING_OPENED}
+    assert [one.id for one in after if one.type in told] == [one.id for one in before if one.type in told]
+
+
+# -- the service's own clock ------------------------------------------------------------------------
+
+
+async def test_a_slow_database_is_no_jump_of_the_clock(
+    settings: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jumps, turns = [], 0
+    async with Life(settings, clock) as service:
+        [loop] = [task for task in service._tasks if task.get_name() == "deadlines"]
+        loop.cancel()
+        steady = 0.0
+        monkeypatch.setattr(time, "monotonic", lambda: steady)
+        monkeypatch.setattr(service, "_clock_jumped", lambda now, by: jumps.append(by))
+        monkeypatch.setattr(service, "_pause", lambda: 0.0)
+
+        async def slow(now: float) -> None:
+            nonlocal steady, turns
+            steady, clock.now, turns = steady + 45, clock.now + 45, turns + 1
+
+        monkeypatch.setattr(service.acting, "advance", slow)
+        watching = asyncio.create_task(service._watch())
+        await until(lambda: turns >= 3)
+        assert jumps == []
+        clock.now += HOUR
+        await until(lambda: bool(jumps))
+        watching.cancel()
+
+    assert jumps == [pytest.approx(HOUR)]
+
+
+async def test_a_jump_of_the_clock_renews_what_is_waited_for(
+    settings: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Life(settings, clock) as service:
+        moved: list[tuple[str, float]] = []
+        monkeypatch.setattr(service.interventions, "clock_jumped", lambda now: moved.append(("i", now)))
+        monkeypatch.setattr(service.acting.recovery, "clock_jumped", lambda by: moved.append(("r", by)))
+        clock.now += HOUR
+        service._clock_jumped(clock.now, HOUR)
+
+    assert moved == [("i", clock.now), ("r", HOUR)]
+
+
+async def test_nothing_is_recovered_before_the_quiet_time_is_over(
+    settings: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+
+    async def advance(now: float, *, begin: bool) -> None:
+        asked.append(begin)
+
+    quiet = settings.health_monitoring.intervention.quiet_seconds
+    async with Life(settings, clock) as service:
+        monkeypatch.setattr(service.acting.recovery, "advance", advance)
+        monkeypatch.setattr(service.acting.recovery, "next_deadline", lambda: clock.now - 1)
+        assert service.acting.next_deadline() == clock.now + quiet
+        await service.acting.advance(clock.now + quiet - 0.1)
+        await service.acting.advance(clock.now + quiet)
+        await asyncio.sleep(0)
+
+    assert asked[:2] == [False, True]
+
+
+async def test_a_database_that_refuses_once_does_not_end_the_housekeeping(
+    settings: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    async def refused(now: float) -> None:
+        calls.append(now)
+        raise StoreError("database is away")
+
+    monkeypatch.setattr(acting, "_EXPIRE_SECONDS", 0.001)
+    async with Life(settings, clock) as service:
+        monkeypatch.setattr(service.instructions, "expire", refused)
+        await until(lambda: len(calls) >= 3)
+        assert service.ready() == []
+
+
+# -- the file ---------------------------------------------------------------------------------------
+
+
+def test_notes_are_read_as_they_were_written(tmp_path: Path) -> None:
+    file = Arrivals(tmp_path / "arrivals")
+    file.begin([Gap("away", T, T + 5)], T + 5)
+    first, last = beat(T + 6), beat(T + 7)
+    file.saw([first], T + 6)
+    file.saw([last], T + 7)
+    file.tick(T + 8)
+    assert Arrivals(file.path).read(T) == [Gap("away", T, T + 5)]
+    file.jumped(T + 9, T + HOUR)
+    file.close()
+
+    again = Arrivals(file.path)
+    assert again.read(T) == [
+        Gap("away", T, T + 5), At(T + 6, first.id), At(T + 7, last.id), Gap("jump", T + 9, T + HOUR)
+    ]  # fmt: skip
+    assert again.lived == T + HOUR
+    assert again.read(T + 8) == [Gap("jump", T + 9, T + HOUR)]
+
+
+@pytest.mark.parametrize("content", ["", "lived", "\x00\xff" * 40, "lived x\nat 1 2\naway 1.0 nan\njump  \n"])
+def test_a_file_that_is_damaged_is_as_good_as_none(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "arrivals"
+    path.write_text(content, "latin-1")
+    file = Arrivals(path)
+
+    assert file.read(0.0) == []
+    assert file.lived is None
+
+
+def test_a_disk_that_refuses_stops_nobody(tmp_path: Path) -> None:
+    file = Arrivals(tmp_path / "not there" / "arrivals")
+    file.begin([], T)
+    file.saw([beat(T)], T)
+    file.tick(T + 20)
+
+    assert file.lived == T + 20
+
+
+def test_a_row_came_no_later_than_what_is_known_of_those_after_it() -> None:
+    timeline = Timeline([(2, T + 10), (4, T + 5), (6, T + 20)], [], T + 30)
+
+    assert [timeline.at(seq, T + HOUR) for seq in (1, 2, 3, 4, 5, 6, 7)] == [
+        T + 5, T + 5, T + 5, T + 5, T + 20, T + 20, T + 30
+    ]  # fmt: skip
+
+
+def test_a_clock_that_was_set_back_bounds_only_what_came_after() -> None:
+    timeline = Timeline([(2, T), (4, T - HOUR + 9)], [(2, Gap("jump", T, T - HOUR))], T - HOUR + 10)
+
+    assert timeline.at(1, T - 5) == T - 5
+    assert timeline.at(2, T) == T
+    assert list(timeline.gaps_before(3)) == [Gap("jump", T, T - HOUR)]
+    assert timeline.at(3, T) == T - HOUR + 9
+
+
+# -- fleets ---------------------------------------------------------------------------------------
+
+
+def fleet_of(sessions: int, events: int) -> Iterator[list[AgentEvent]]:
+    """A day of sessions that began before it, and a little of what they did then."""
+    names = [f"w{number}" for number in range(sessions)]
+    yield [begun(T - 30 * HOUR, name) for name in names]
+    yield [
+        event(EventType.STEP_COMPLETED, T - 29 * HOUR + n, name, verdict="RETRY")
+        for name in names
+        for n in range(30)
+    ]
+    for n in range(events // sessions):
+        yield [beat(T - 20 * HOUR + 600 * n, name) for name in names]
+
+
+async def test_a_fleet_that_began_before_the_day_that_is_read_again_is_known(database_url: str) -> None:
+    store = Store.open(database_url)
+    for batch in fleet_of(sessions=50, events=2000):
+        await store.append(batch)
+    monitor = HealthMonitor(HealthSettings())
+
+    def read(conn: Connection) -> int:
+        return rebuild(conn, monitor, since=T - DAY, now=T).events
+
+    assert await store.read(read) == 2000
+    await store.close()
+    counted = {health.vitals.steps_since_last_accept for health in monitor.workers()}
+    assert counted == {30}
+    assert all(FindingKind.RETRY_STORM in {f.kind for f in h.findings} for h in monitor.workers())
+
+
+async def until(met: object) -> None:
+    assert callable(met)
+    for _ in range(500):
+        if met():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("within 5 s: what was waited for")
