@@ -14,7 +14,9 @@ from queenright.health.database import StoreError
 from queenright.health.event_log import read_events
 from queenright.health.findings import HealthState
 from queenright.health.interventions.permit import ActionRefused
-from queenright.health.interventions.target import Target
+from queenright.health.interventions.record import Intervention, write_intervention
+from queenright.health.interventions.record import Outcome as Done
+from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.monitor import HealthMonitor
 from queenright.health.recovery.attempt import Recovery, RecoveryResult, RecoveryState
 from queenright.health.recovery.respawner import CheckpointRef, Respawned, RespawnRefused
@@ -634,7 +636,37 @@ async def test_a_worker_that_runs_must_be_terminated_first(hive: Hive) -> None:
     await hive.ask()
     await hive.go()
 
-    with pytest.raises(ActionRefused, match="terminate it first"):
+    with pytest.raises(ActionRefused, match=r"terminate bee --session s1 --reason \"\.\.\.\"$"):
+        await hive.service.request_task("s1", by="ada")
+
+
+@pytest.mark.parametrize(
+    ("beats", "said"),
+    [
+        (True, r"then: queenright recover s1 \(possible 40 s after its last heartbeat\)"),
+        (False, "start it where it ran: it sends no heartbeats"),
+    ],
+)
+async def test_of_one_that_may_not_have_stopped_it_is_said_how_to_go_on(
+    hive: Hive, beats: bool, said: str
+) -> None:
+    hive.tell(EventType.EXECUTION_STARTED)
+    if beats:
+        hive.tell(EventType.AGENT_HEARTBEAT, interval=20)
+    asked = Intervention(
+        intervention_id="i1",
+        agent_id="bee",
+        session_id="s1",
+        incarnation_id="s1-1",
+        kind=ActionKind.TERMINATE,
+        outcome=Done.UNCONFIRMED,
+        by="ada",
+        reason="it loops",
+        created_at=hive.now,
+    )
+    await hive.store.transact(lambda conn: write_intervention(conn, asked))
+
+    with pytest.raises(ActionRefused, match=said):
         await hive.service.request_task("s1", by="ada")
 
 

@@ -48,6 +48,24 @@ def test_a_storm_is_over_when_it_has_been_quiet_and_the_next_is_another() -> Non
     assert seen.storm(2000.0) == "storm2"
 
 
+def test_a_storm_says_since_when_it_is_on() -> None:
+    seen = watch()
+    for n in range(6):
+        seen.worse((f"bee{n}", "s"), 1000.0 + n)
+    assert seen.began_at(1010.0) == 1004.0
+    assert seen.workers == 6
+    assert seen.began_at(1200.0) is None
+
+
+def test_a_budget_says_how_much_of_it_is_used() -> None:
+    budget = ActionBudget(2)
+    assert (budget.most, budget.used(1000.0)) == (2, 0)
+    budget.spend(1000.0)
+    budget.spend(1030.0)
+    assert (budget.used(1040.0), budget.free_at(1040.0)) == (2, 1060.0)
+    assert budget.used(1070.0) == 1
+
+
 def test_a_clock_that_is_set_back_ends_a_storm_and_begins_none() -> None:
     seen = watch()
     for n in range(5):

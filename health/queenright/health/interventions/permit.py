@@ -36,7 +36,7 @@ def permit(kind: ActionKind, target: Target, worker: WorkerHealth | None, *, sto
         kind: What is to be done.
         target: To whom, as it was when that was decided.
         worker: The worker as it is now; None if it is not known (any more).
-        stopped: Why nothing may be done to anybody; None while there is no emergency stop.
+        stopped: Why nothing may be done to anybody, and the way out; None while there is no emergency stop.
 
     Raises:
         ActionRefused: The worker is not that one any more, is rightly idle, has finished, or all acting is
@@ -52,7 +52,7 @@ def _objection(
     kind: ActionKind, target: Target, worker: WorkerHealth | None, stopped: str | None
 ) -> str | None:
     if stopped is not None:
-        return f"the emergency stop is on ({stopped}); release it first: queenright stop-acting off"
+        return stopped
     if worker is None:
         return "it is not known (any more); queenright list shows who is"
     v = worker.vitals

@@ -27,6 +27,7 @@ class StormWatch:
         self._worse: dict[WorkerKey, float] = {}
         self._last: float | None = None
         self._id = ""
+        self._began: float | None = None
 
     def worse(self, key: WorkerKey, now: float) -> bool:
         """Note that a worker is stuck or failing now; return whether this began a storm."""
@@ -37,12 +38,17 @@ class StormWatch:
         if self._id or len(self._worse) < self._settings.workers:
             return False
         self._id = self._ids()
+        self._began = now
         return True
 
     def storm(self, now: float) -> str:
         """Return the id of the storm that is on, or an empty string."""
         self._forget(now)
         return self._id
+
+    def began_at(self, now: float) -> float | None:
+        """Return since when the storm is on, in seconds since the epoch; None if there is none."""
+        return self._began if self.storm(now) else None
 
     @property
     def workers(self) -> int:
@@ -51,7 +57,7 @@ class StormWatch:
 
     def _forget(self, now: float) -> None:
         if self._last is not None and not 0 <= now - self._last < self._settings.quiet_seconds:
-            self._id = ""
+            self._id, self._began = "", None
         for key, at in list(self._worse.items()):
             # In the order in which they got worse: the first that is young enough ends the search.
             if 0 <= now - at < self._settings.window_seconds:
@@ -66,11 +72,20 @@ class ActionBudget:
         self._most = most
         self._spent: deque[float] = deque()
 
-    def free_at(self, now: float) -> float:
-        """Return when the next one may be done: ``now``, or later."""
+    @property
+    def most(self) -> int:
+        """How many may be done within a minute."""
+        return self._most
+
+    def used(self, now: float) -> int:
+        """Return how many were done within the last minute."""
         while self._spent and not 0 <= now - self._spent[0] < _BUDGET_SECONDS:
             self._spent.popleft()
-        return now if len(self._spent) < self._most else self._spent[0] + _BUDGET_SECONDS
+        return len(self._spent)
+
+    def free_at(self, now: float) -> float:
+        """Return when the next one may be done: ``now``, or later."""
+        return now if self.used(now) < self._most else self._spent[0] + _BUDGET_SECONDS
 
     def spend(self, now: float) -> None:
         """Note that one was done."""

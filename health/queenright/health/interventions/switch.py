@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final
 
 from sqlalchemy import Connection, select
@@ -48,10 +49,11 @@ class EmergencyStop:
 
     @property
     def reason(self) -> str | None:
-        """Why nothing may be done to anybody; None if it is off."""
+        """Why nothing may be done to anybody, and the way out; None if it is off."""
         if not self.state.on:
             return None
-        return f"since it was set by {self.state.by}: {self.state.reason}"
+        set_by = f"set by {self.state.by}{_moment(self.state.changed_at, self._clock())}: {self.state.reason}"
+        return f"the emergency stop is on ({set_by}); release it first: queenright stop-acting off"
 
     async def load(self) -> None:
         """Know again how it stood before a restart."""
@@ -94,3 +96,12 @@ class EmergencyStop:
                 self.state = state
         self._publish(event)
         return state
+
+
+def _moment(at: float | None, now: float) -> str:
+    """Return when something was, with the day if that is another one."""
+    if at is None:
+        return ""
+    then = datetime.fromtimestamp(at, UTC)
+    today = then.date() == datetime.fromtimestamp(now, UTC).date()
+    return f" at {then:%H:%M} UTC" if today else f" on {then:%Y-%m-%d %H:%M} UTC"

@@ -15,6 +15,7 @@ from queenright.health.findings import FindingKind, HealthState, Severity
 from queenright.health.monitor import WorkerHealth
 from queenright.health.recovery.attempt import Recovery
 from queenright.health.recovery.respawner import CheckpointRef
+from queenright.health.settings import HealthSettings
 from queenright.health.settings import Recovery as Limits
 from queenright.health.state import works_around
 from queenright.health.vitals import SessionStatus
@@ -158,6 +159,28 @@ def is_lost(worker: WorkerHealth) -> bool:
         finding.kind is FindingKind.HEARTBEAT_MISSING and finding.severity is not Severity.LOW
         for finding in worker.findings
     )
+
+
+def still_runs(worker: WorkerHealth, task_id: str, *, asked: bool, settings: HealthSettings) -> str:
+    """
+    Return why a task is not brought back whose worker runs, and the way out.
+
+    Args:
+        worker: Who is about it.
+        task_id: The task.
+        asked: Whether it was asked to stop, and nobody knows whether it has.
+        settings: When a process counts as lost.
+    """
+    v = worker.vitals
+    if not asked:
+        which = shlex.join([v.agent_id, "--session", v.session_id])
+        return f'it is running; terminate it first: queenright terminate {which} --reason "..."'
+    again = f"queenright recover {shlex.quote(task_id)}"
+    said = "it was asked to stop, and nothing says that it has; end its process yourself, then"
+    if v.last_heartbeat is None and v.heartbeat_interval is None:
+        return f"{said} start it where it ran: it sends no heartbeats, so that nobody here sees its end"
+    seconds = settings.heartbeat.limit(v.heartbeat_interval)
+    return f"{said}: {again} (possible {seconds:g} s after its last heartbeat)"
 
 
 @dataclass(frozen=True, slots=True)

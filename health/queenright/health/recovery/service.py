@@ -18,6 +18,8 @@ from typing import Final
 from queenright.health.database import StoreError
 from queenright.health.findings import WorkerKey
 from queenright.health.interventions.permit import ActionRefused
+from queenright.health.interventions.record import Outcome as Done
+from queenright.health.interventions.record import read_interventions
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.recovery import plan
@@ -91,6 +93,8 @@ class RecoveryService:
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         self._ledger = Ledger(store, clock=clock, ids=ids, publish=publish)
+        self._store = store
+        self._settings = settings
         self._limits = settings.recovery
         self._tolerance = settings.clock_tolerance_seconds
         self._monitor = monitor
@@ -214,10 +218,10 @@ class RecoveryService:
         live = self._ledger.live.get(task_id)
         settled = live is None or live.state is RecoveryState.WATCHING
         runs = worker is not None and not worker.vitals.ended and not plan.is_lost(worker)
-        if settled and runs:
-            raise ActionRefused(
-                ActionKind.RECOVER, target.agent_id, "it is running; terminate it first: queenright terminate"
-            )
+        if worker is not None and settled and runs:
+            asked = await self._was_asked_to_stop(target)
+            why = plan.still_runs(worker, task_id, asked=asked, settings=self._settings)
+            raise ActionRefused(ActionKind.RECOVER, target.agent_id, why)
         return await self.request(target, reason, by=by, task_id=task_id, reviewed=reviewed)
 
     async def status(self, task_id: str) -> RecoveryStatus:
@@ -606,6 +610,15 @@ class RecoveryService:
             await self._ledger.commit(changes)
 
     # -- inside -------------------------------------------------------------------------------------
+
+    async def _was_asked_to_stop(self, target: Target) -> bool:
+        """Return whether a termination of this life was not confirmed."""
+        found = await self._store.read(
+            lambda conn: read_interventions(
+                conn, limit=100, agent_id=target.agent_id, outcome=Done.UNCONFIRMED
+            )
+        )
+        return any(one.target == target for one in found)
 
     def _task_of(self, target: Target) -> str:
         for recovery in self._ledger.live.values():
