@@ -30,6 +30,7 @@ class Hands:
     def __init__(self) -> None:
         self.reached = True
         self.confirms = True
+        self.delivers = Delivery.INJECTED
         self.nudged: list[tuple[Target, str]] = []
         self.stopped: list[Target] = []
         self.last_words: Callable[[], None] = lambda: None
@@ -44,7 +45,7 @@ class Hands:
         if not self.reached:
             raise Unreachable("gone")
         self.nudged.append((target, message))
-        return Delivery.INJECTED
+        return self.delivers
 
     async def terminate(self, target: Target, reason: str, *, instruction_id: str, within: float) -> Stopped:
         self.stopped.append(target)
@@ -162,6 +163,21 @@ class Acting:
     async def start(self, agent: str = "bee", incarnation: str = "i1") -> None:
         self._incarnations[agent] = incarnation
         await self.tell(EventType.EXECUTION_STARTED, agent, start_records=True)
+
+    async def breaker(self, state: str, agent: str = "bee") -> None:
+        """Let a circuit breaker of a worker change."""
+        name = f"tool_execution:{agent}:t"
+        said = {
+            "name": name,
+            "kind": "tool_execution",
+            "from": "closed",
+            "to": state,
+            "reason": "",
+            "failures": 5,
+        }
+        event = self.event(EventType.CIRCUIT_BREAKER_STATE_CHANGED, agent, **said)
+        self.publish(event)
+        await self.settle()
 
     async def accept(self, agent: str = "bee") -> None:
         await self.tell(EventType.STEP_COMPLETED, agent, verdict="ACCEPT")

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from queenright.health.findings import HealthState
+from queenright.health.interventions.control import Delivery
+from queenright.health.interventions.instructions import Instruction, InstructionStatus
 from queenright.health.interventions.ladder import Level
 from queenright.health.interventions.permit import ActionRefused
 from queenright.health.interventions.record import Answer, EscalationStatus, Outcome
@@ -581,6 +583,23 @@ async def test_a_host_that_sleeps_does_not_use_up_the_time_to_decide(acting: Act
     assert len(acting.hands.stopped) == 1
 
 
+async def test_the_time_in_which_the_service_was_down_is_nobodys_time_to_decide(acting: Acting) -> None:
+    await acting.start()
+    await acting.pass_time(STALL + 3 * NUDGE + ESCALATION - 60)
+    acting.time.now += 3600
+    acting.monitor.was_away(acting.time.now - 3600, acting.time.now)
+    acting.service.hold_until(acting.time.now)
+    await acting.service.close()
+    acting._make()
+    await acting.service.load()
+    await acting.service.was_away(3600)
+    await acting.pass_time(59)
+    assert acting.hands.stopped == []
+
+    await acting.pass_time(1)
+    assert len(acting.hands.stopped) == 1
+
+
 async def test_time_that_was_granted_is_not_cut_by_the_end_of_a_stop(acting: Acting) -> None:
     await acting.start()
     await acting.pass_time(STALL + 3 * NUDGE)
@@ -686,6 +705,76 @@ async def test_secrets_are_masked_in_what_is_kept_and_not_in_what_the_worker_is_
     assert secret not in kept + rows
 
 
+@pytest.mark.parametrize(
+    ("status", "outcome"),
+    [
+        (InstructionStatus.DONE, Outcome.DONE),
+        (InstructionStatus.REFUSED, Outcome.REFUSED),
+        (InstructionStatus.FAILED, Outcome.FAILED),
+        (InstructionStatus.EXPIRED, Outcome.EXPIRED),
+    ],
+)
+async def test_what_became_of_a_nudge_that_was_to_be_fetched_is_in_its_record(
+    acting: Acting, status: InstructionStatus, outcome: Outcome
+) -> None:
+    acting.hands.delivers = Delivery.QUEUED
+    await acting.start()
+    done = await acting.service.nudge("bee", "where are you?", by="ada")
+    assert done.outcome is Outcome.QUEUED
+    instruction = Instruction(
+        instruction_id=done.intervention_id,
+        agent_id="bee",
+        session_id="bee-1",
+        incarnation_id="i1",
+        kind="nudge",
+        message="where are you?",
+        created_at=acting.time.now,
+        expires_at=acting.time.now + 600,
+        status=status,
+        detail="RuntimeError: boom",
+    )
+
+    acting.service.answered(instruction)
+    acting.service.answered(instruction)
+    await acting.settle()
+
+    [kept] = await acting.service.ledger.interventions(limit=10)
+    assert (kept.outcome, kept.detail) == (outcome, "RuntimeError: boom")
+    assert acting.done() == ["nudge queued", f"nudge {outcome}"]
+    assert acting.service.ledger.count(("bee", "bee-1")) == 1
+
+
+async def test_a_worker_that_gets_further_around_an_open_breaker_is_left_alone(acting: Acting) -> None:
+    await acting.start()
+    await acting.pass_time(200)
+    await acting.breaker("open")
+    assert acting.state() is HealthState.FAILING
+    asked = acting.done()
+
+    for number in range(60):
+        await acting.tell(
+            EventType.TOOL_CALL_COMPLETED, tool="t", args_hash=str(number), result_hash=str(number)
+        )
+        await acting.accept()
+        await acting.pass_time(60)
+
+    assert acting.done() == asked
+    assert acting.hands.stopped == []
+
+
+async def test_a_worker_that_is_now_stuck_and_now_failing_is_in_trouble_since_it_first_was(
+    acting: Acting,
+) -> None:
+    await acting.start()
+    await acting.pass_time(130)
+    for minute in range(60):
+        await acting.breaker("open" if minute % 2 else "half_open")
+        await acting.tell(EventType.TOOL_CALL_COMPLETED, tool="t", args_hash="a", result_hash="b")
+        await acting.pass_time(60)
+
+    assert len(acting.hands.stopped) == 1
+
+
 async def test_thirty_workers_that_degrade_at_once_are_a_storm_and_are_acted_on_one_after_the_other(
     acting: Acting,
 ) -> None:
@@ -726,7 +815,7 @@ async def test_the_emergency_stop_freezes_acting_and_not_detecting_also_over_a_r
         acting.service.nudge("bee", by="op"),
         acting.service.escalate("bee", "why", by="op"),
     ):
-        with pytest.raises(ActionRefused, match=r"emergency stop is on .*deploying"):
+        with pytest.raises(ActionRefused, match=r"stop is on \(set by op .*: deploying\); release it"):
             await ask
 
     await acting.service.emergency_stop(False, by="op", reason="done")

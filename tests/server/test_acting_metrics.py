@@ -70,12 +70,23 @@ def test_every_intervention_is_counted_by_kind_and_outcome_from_0_on(page: Page)
     for kind in ActionKind:
         assert page.value("interventions_total", kind=kind.value, outcome="refused") == 0
 
-    page.acted(ActionKind.NUDGE, Outcome.QUEUED)
-    page.acted(ActionKind.NUDGE, Outcome.QUEUED)
+    page.acted(ActionKind.NUDGE, Outcome.EXPIRED)
+    page.acted(ActionKind.NUDGE, Outcome.EXPIRED)
     page.acted(ActionKind.TERMINATE, Outcome.REFUSED)
 
-    assert page.value("interventions_total", kind="nudge", outcome="queued") == 2
+    assert page.value("interventions_total", kind="nudge", outcome="expired") == 2
     assert page.value("interventions_total", kind="terminate", outcome="refused") == 1
+
+
+def test_a_nudge_that_is_fetched_is_counted_once_by_what_became_of_it(page: Page) -> None:
+    page.acted(ActionKind.NUDGE, Outcome.QUEUED, since=40.0, at=100.0)
+    assert page.value("interventions_total", kind="nudge", outcome="done") == 0
+    assert page.value("time_to_intervention_seconds_sum", kind="nudge") == 60
+
+    page.acted(ActionKind.NUDGE, Outcome.DONE, since=40.0, at=100.0)
+
+    assert page.value("interventions_total", kind="nudge", outcome="done") == 1
+    assert page.value("time_to_intervention_seconds_count", kind="nudge") == 1
 
 
 def test_the_time_to_intervention_is_that_of_the_first_thing_done_about_a_trouble(page: Page) -> None:

@@ -42,8 +42,12 @@ def may_be_silent(v: VitalSigns) -> bool:
 
 
 def stall_clock(v: VitalSigns, settings: HealthSettings) -> StallClock | None:
-    """Return the running stall clock, or None while the worker may be silent."""
-    if may_be_silent(v):
+    """
+    Return the running stall clock, or None while the worker may be silent.
+
+    One that only ever sent heartbeats says nothing of what it does: that it does nothing cannot be seen.
+    """
+    if may_be_silent(v) or v.only_heartbeats:
         return None
     since = silent_since(v)
     limits = settings.stall

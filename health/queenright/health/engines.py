@@ -57,6 +57,10 @@ def parse_address(url: str) -> URL:
         raise StoreError(f"the database's address has more than one @; {_WRITE}")
     if address.drivername in ("sqlite", "sqlite+pysqlite"):
         return address
+    if address.port is not None and not 1 <= address.port <= 65_535:
+        raise StoreError(f"the port in the database's address is not between 1 and 65535; {_WRITE}")
+    if not (address.host or address.database or address.query):
+        raise StoreError(f"the database's address names neither a host nor a database; {_WRITE}")
     if address.drivername in ("postgresql", "postgres", "postgresql+psycopg"):
         return address.set(drivername="postgresql+psycopg")
     raise StoreError(f"no store for {address.drivername!r} addresses; {_WRITE}")

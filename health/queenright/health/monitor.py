@@ -72,6 +72,9 @@ _INTRODUCES: Final = frozenset(
 )
 
 
+_TROUBLE: Final = frozenset({HealthState.STUCK, HealthState.FAILING})
+
+
 @dataclass(slots=True, eq=False)
 class WorkerHealth:
     """One worker as the monitor sees it: vital signs, open findings, state and since when."""
@@ -83,6 +86,8 @@ class WorkerHealth:
     reason: str
     deadline: float | None = None
     """The one entry of this worker in the heap that counts."""
+    trouble_since: float | None = None
+    """Since when it has been stuck or failing, the one or the other; None while it is neither."""
     life: int = 1
     """In which of its lives (``VitalSigns.lives``) the state was last changed."""
 
@@ -467,6 +472,10 @@ class HealthMonitor:
                     },
                 )
             )
+            if state not in _TROUBLE:
+                worker.trouble_since = None
+            elif worker.trouble_since is None or worker.life != v.lives:
+                worker.trouble_since = now
             worker.state, worker.state_since, worker.reason = state, now, reason
             worker.life = v.lives
         return said

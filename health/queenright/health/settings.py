@@ -7,14 +7,59 @@ requirement document (IMPL-REQ-003 §7) is valid as it stands. All times are in 
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
+
+from queenright.runtime.breakers import BreakerKind
 
 Seconds = Annotated[float, Field(gt=0, le=31_536_000)]
 Share = Annotated[float, Field(gt=0, lt=1)]
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
+
+_BREAKER_KINDS: Final = tuple(kind.value for kind in BreakerKind)
+
+
+def _web_address(url: SecretStr) -> SecretStr:
+    """Refuse what nothing can be posted to; its words repeat nothing, for a URL may hold a token."""
+    said = url.get_secret_value()
+    try:
+        parts = urlsplit(said)
+        host, fault = parts.hostname, "" if parts.port != 0 else "its port is 0"
+    except ValueError:
+        parts, host, fault = urlsplit(""), None, "its host or its port is none"
+    if any(not sign.isprintable() or sign.isspace() for sign in said):
+        fault = "there is a space or a control character in it"
+    elif not fault and parts.scheme not in ("http", "https"):
+        fault = "it begins with neither http:// nor https://"
+    elif not fault and not host:
+        fault = "it names no host"
+    if fault:
+        raise ValueError(f"{fault}; it must be like https://hooks.example.com/queenright")
+    return url
+
+
+def _breaker_name(name: str) -> str:
+    """Refuse a name under which no breaker looks for its settings."""
+    kind, colon, rest = name.partition(":")
+    if kind not in _BREAKER_KINDS:
+        near = get_close_matches(kind, _BREAKER_KINDS, 1)
+        meant = f"; did you mean {near[0] + colon + rest!r}?" if near else ""
+        kinds = ", ".join(_BREAKER_KINDS)
+        raise ValueError(f"it must be kind, kind:agent or kind:agent:target, and a kind is {kinds}{meant}")
+    if name.endswith(":") and not rest.strip(":"):
+        raise ValueError(f"nothing follows its colon; for all of this kind write {kind!r}")
+    agent, colon, target = rest.partition(":")
+    if colon and not target:
+        raise ValueError(f"nothing follows its last colon; for all targets write {f'{kind}:{agent}'!r}")
+    return name
+
+
+WebAddress = Annotated[SecretStr, AfterValidator(_web_address)]
+BreakerKey = Annotated[str, AfterValidator(_breaker_name)]
 
 
 class _Block(BaseModel):
@@ -166,7 +211,7 @@ class Escalation(_Block):
     timeout_seconds: Seconds = 900
     orchestrator: Literal["queen", "webhook", "none"] = "queen"
     """Who decides between more time, a hand-off and the end; unanswered, the end comes at the time-out."""
-    webhook_url: Annotated[SecretStr | None, Field(repr=False)] = None
+    webhook_url: Annotated[WebAddress | None, Field(repr=False)] = None
     """Is sent each escalation as JSON; it answers at once, or later over the API."""
     webhook_secret_file: Path | None = None
     """What escalations are signed with is in this file, which nobody else may read; None: not signed."""
@@ -227,7 +272,8 @@ class CircuitBreakers(_Block):
     """All circuit breakers: the default and what differs by name."""
 
     default: Breaker = Breaker()
-    overrides: dict[str, Breaker] = {}
+    overrides: dict[BreakerKey, Breaker] = {}
+    """By kind, ``kind:agent`` or ``kind:agent:target``; a colon in the agent's name is written ``%3A``."""
 
 
 class Recovery(_Block):
@@ -242,7 +288,7 @@ class Recovery(_Block):
     """So long a recovered worker is watched closely: if it fails again, the recovery has failed."""
     automatic: bool = True
     """False: only an operator or the orchestrator recovers anything."""
-    webhook_url: Annotated[SecretStr | None, Field(repr=False)] = None
+    webhook_url: Annotated[WebAddress | None, Field(repr=False)] = None
     """Is asked to start workers again that do not run on our own runtime."""
     webhook_secret_file: Path | None = None
     """What that is signed with is in this file, which nobody else may read; None: not signed."""

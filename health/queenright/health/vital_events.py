@@ -185,6 +185,7 @@ def _on_recovery_failed(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any
 
 def _on_recovered(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     v.recovered_at = at
+    v.only_heartbeats = False  # it was started to get further, and may be seen not to
     if not v.incarnation_id:
         v.incarnation_id = word(data.get("new_incarnation_id"))
 

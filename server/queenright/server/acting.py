@@ -86,7 +86,12 @@ class Acting:
             store, settings=self._settings.circuit_breaker, clock=clock, publish=publish
         )
         self.breakers = self._breakers.registry
-        self.instructions = Instructions(store, clock=clock, withheld=self._withheld)
+        self.instructions = Instructions(
+            store,
+            clock=clock,
+            closed=lambda instruction: self.interventions.answered(instruction),
+            withheld=self._withheld,
+        )
         self.stop_switch = EmergencyStop(store, clock=clock, publish=publish)
         self.storm = StormWatch(self._settings.intervention.storm, ids=new_id)
         self._webhook = self._orchestrator()
@@ -158,8 +163,13 @@ class Acting:
 
     # -- life ---------------------------------------------------------------------------------------
 
-    async def load(self) -> None:
-        """Know again how everything stood; the monitor knows its workers by now."""
+    async def load(self, away: float = 0.0) -> None:
+        """
+        Know again how everything stood; the monitor knows its workers by now.
+
+        Args:
+            away: For how many seconds nobody was here: they count towards no wait.
+        """
         await self._breakers.load()
         self._know_breakers_again()
         await self.instructions.load()
@@ -167,6 +177,7 @@ class Acting:
         self._hold(self._clock())
         await self.recovery.load()
         await self.interventions.load()
+        await self.interventions.was_away(away)
 
     def _know_breakers_again(self) -> None:
         """

@@ -75,7 +75,7 @@ class ActingMetrics:
         for kind in ActionKind:
             self._delay.labels(kind.value)
             for outcome in Outcome:
-                if outcome is not Outcome.STARTED:
+                if outcome not in (Outcome.STARTED, Outcome.QUEUED):
                     self._interventions.labels(kind.value, outcome.value)
         self._recoveries = _counter(names.RECOVERIES, registry)
         for said in (*RECOVERY_OUTCOMES.values(), _EXHAUSTED, _FROM_START):
@@ -110,7 +110,8 @@ class ActingMetrics:
         # rungs after that have times of their own, which are settings.
         if done.outcome is Outcome.STARTED:
             return
-        self._interventions.labels(done.kind.value, done.outcome.value).inc()
+        if done.outcome is not Outcome.QUEUED:  # what is fetched is counted by what became of it
+            self._interventions.labels(done.kind.value, done.outcome.value).inc()
         if done.trouble_since is None or done.outcome not in _ACTED:
             return
         trouble = (done.agent_id, done.session_id, done.trouble_since)

@@ -162,6 +162,7 @@ class Service:
         self._replayed: dict[WorkerKey, float] = {}
         self._told: dict[WorkerKey, Told] = {}
         self._arrivals = Arrivals(settings.storage / "arrivals")
+        self._away = 0.0
 
     async def start(self) -> None:
         """
@@ -238,7 +239,7 @@ class Service:
         await self._know_workers_again()
         await self.notifications.load()
         await self.recoveries.load()
-        await self.acting.load()
+        await self.acting.load(self._away)
         await self.judging.start()
         self.judging.take_up(self.interventions.ledger.pending.values())
         self._say_what_was_not_said()
@@ -463,6 +464,7 @@ class Service:
         now = self.clock()
         if found.lived is not None:
             self.monitor.was_away(found.lived, now)
+            self._away = max(0.0, now - found.lived)
             if found.last_id:
                 notes.append(At(found.lived, found.last_id))
             notes.append(Gap("away", found.lived, now))

@@ -315,6 +315,11 @@ class Actions:
         """Write down that nothing is known of the end of what was begun."""
         return await self._end(one, Outcome.FAILED, ladder, detail=detail)
 
+    async def answered(self, one: Intervention, outcome: Outcome, detail: str, ladder: Ladder | None) -> None:
+        """Write down what became of a nudge that a worker was to fetch."""
+        one = one.model_copy(update={"answered_at": self._clock()})
+        await self._end(one, outcome, ladder, detail=detail)
+
     async def unconfirmed(self, one: Intervention, ladder: Ladder | None) -> Intervention:
         """Write down that a restart came before anybody knew whether a worker has stopped."""
         detail = "a restart came in between, and it has not ended (yet)"

@@ -18,6 +18,7 @@ from queenright.health.findings import FindingKind, HealthState
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.monitor import WorkerHealth
 from queenright.health.settings import HealthSettings
+from queenright.health.state import works_around
 from queenright.health.vitals import SessionStatus
 
 _TROUBLE: Final = frozenset({HealthState.STUCK, HealthState.FAILING})
@@ -91,6 +92,7 @@ class Standing:
     waiting: bool
     state: HealthState
     state_since: float
+    """Of one in trouble: since when, whether it has been stuck or failing since."""
     provider_at_fault: bool
     """Its model's provider fails: nothing that is done to the worker mends that."""
     grace_until: float
@@ -108,8 +110,9 @@ class Standing:
             ended=v.ended,
             unknown=v.only_heartbeats,
             waiting=v.waiting is not None,
-            state=worker.state,
-            state_since=worker.state_since,
+            # An open breaker makes it failing; one that gets further all the same needs no help.
+            state=HealthState.DEGRADED if works_around(v, worker.findings) else worker.state,
+            state_since=worker.state_since if worker.trouble_since is None else worker.trouble_since,
             provider_at_fault=any(f.kind is FindingKind.PROVIDER_FAILURE for f in worker.findings),
             grace_until=grace_until(v, settings),
             last_progress=v.last_progress,

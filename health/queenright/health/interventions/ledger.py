@@ -128,7 +128,7 @@ class Ledger:
         known = self.uncertain.get(key)
         again = known is not None and known.intervention_id == one.intervention_id
         counted = again and known is not None and known.finished_at is not None
-        if one.finished_at is not None and not counted:
+        if one.finished_at is not None and not counted and one.answered_at is None:
             self._counts[key] = self._counts.pop(key, 0) + 1
             if len(self._counts) > _COUNTED:
                 del self._counts[next(iter(self._counts))]
@@ -153,6 +153,10 @@ class Ledger:
         return list(
             await self._store.read(lambda conn: record.read_escalations(conn, limit=limit, pending=pending))
         )
+
+    async def find_intervention(self, intervention_id: str) -> Intervention | None:
+        """Return one record, or None."""
+        return await self._store.read(lambda conn: record.find_intervention(conn, intervention_id))
 
     async def find_escalation(self, escalation_id: str) -> Escalation | None:
         """Return one escalation, or None."""

@@ -32,6 +32,8 @@ class Outcome(StrEnum):
     """It was asked to stop, and nothing says that it has."""
     REFUSED = "refused"
     FAILED = "failed"
+    EXPIRED = "expired"
+    """The worker did not fetch it, or did not answer, in its time."""
     DRY_RUN = "dry_run"
     """It would have been done."""
 
@@ -54,6 +56,8 @@ class Intervention(BaseModel):
     trouble_since: float | None = None
     created_at: float
     finished_at: float | None = None
+    answered_at: float | None = None
+    """When a worker that fetches said what became of it, or its time was over."""
     message: str = ""
     detail: str = ""
     escalation_id: str = ""
@@ -178,6 +182,14 @@ def read_interventions(
     table = INTERVENTIONS.c
     query = newest_first(query, table.created_at, table.intervention_id, limit=limit, before=before)
     return [Intervention.model_validate_json(body) for body in conn.execute(query).scalars()]
+
+
+def find_intervention(conn: Connection, intervention_id: str) -> Intervention | None:
+    """Return one record, or None."""
+    body = conn.execute(
+        select(INTERVENTIONS.c.body).where(INTERVENTIONS.c.intervention_id == intervention_id)
+    ).scalar()
+    return Intervention.model_validate_json(body) if body is not None else None
 
 
 def count_interventions(conn: Connection) -> dict[WorkerKey, int]:

@@ -11,6 +11,7 @@ from queenright.health.interventions import messages
 from queenright.health.interventions.actions import Actions, Rungs, Sign
 from queenright.health.interventions.climber import Climber, Recovers, because, came_down, decided_event
 from queenright.health.interventions.control import WorkerControl
+from queenright.health.interventions.instructions import Instruction, InstructionStatus
 from queenright.health.interventions.ladder import Ladder, Level, Standing, foot, next_step
 from queenright.health.interventions.ledger import Ledger
 from queenright.health.interventions.permit import ActionRefused, Permit
@@ -23,7 +24,7 @@ from queenright.health.interventions.record import (
     Intervention,
     Outcome,
 )
-from queenright.health.interventions.storm import StormWatch
+from queenright.health.interventions.storm import ActionBudget, StormWatch
 from queenright.health.interventions.switch import EmergencyStop
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.monitor import HealthMonitor, WorkerHealth
@@ -36,6 +37,12 @@ from queenright.runtime.events import AgentEvent, Clock
 
 _log = logging.getLogger(__name__)
 
+_ANSWERS: Final = {
+    InstructionStatus.DONE: Outcome.DONE,
+    InstructionStatus.REFUSED: Outcome.REFUSED,
+    InstructionStatus.FAILED: Outcome.FAILED,
+    InstructionStatus.EXPIRED: Outcome.EXPIRED,
+}
 _LONGEST_MORE_TIME: Final = 7 * 86_400.0
 
 Orchestrator = Callable[[Escalation], Awaitable[Answer | None]]
@@ -189,6 +196,11 @@ class InterventionService:
             self._climber.start(self._climber.shift(now - self._seen_at))
         self._seen_at = now
 
+    async def was_away(self, seconds: float) -> None:
+        """Let every wait go on ``seconds`` later: the service was down, and nobody could be heard."""
+        if seconds > 0:
+            await self._climber.shift(seconds)
+
     async def settled(self) -> None:
         """Wait until everything that was begun is done."""
         await self._climber.settled()
@@ -196,6 +208,25 @@ class InterventionService:
     async def close(self) -> None:
         """Leave off; what was begun is written down, and gone on with after the next start."""
         await self._climber.close()
+
+    @property
+    def budget(self) -> ActionBudget:
+        """How many interventions may be done within a minute, over all, and when the next may be."""
+        return self._climber.budget
+
+    def answered(self, instruction: Instruction) -> None:
+        """Note what became of a nudge that a worker was to fetch: it was taken, refused, or came too late."""
+        outcome = _ANSWERS.get(instruction.status)
+        if instruction.kind == "nudge" and outcome is not None:
+            # Whoever fetches does not wait for whoever acts on the same worker meanwhile.
+            self._climber.start(self._answered(instruction, outcome))
+
+    async def _answered(self, instruction: Instruction, outcome: Outcome) -> None:
+        key = (instruction.agent_id, instruction.session_id)
+        async with self._climber.lock(key):
+            one = await self.ledger.find_intervention(instruction.instruction_id)
+            if one is not None and one.outcome is Outcome.QUEUED:
+                await self._actions.answered(one, outcome, instruction.detail, self.ledger.ladders.get(key))
 
     # -- the orchestrator -----------------------------------------------------------------------
 
@@ -328,7 +359,7 @@ class InterventionService:
                 given,
                 message=message or messages.reminder(worker, now),
                 by=by,
-                reason=because(worker),
+                reason=because(worker) if worker.findings else f"asked for by {by}",
                 attempt=ladder.nudges + 1,
                 ladder=ladder.model_copy(update={"acted_at": now}),
                 since=known.trouble_since if known is not None else None,
