@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from queenright.health.breakers.names import BreakerName
+from queenright.runtime.breakers import BreakerKind
 from queenright.server.settings import Settings, SettingsRefused, load_settings
 
 SPEC_BLOCK = """
@@ -171,6 +173,10 @@ def test_the_databases_password_is_shown_by_nothing(monkeypatch: pytest.MonkeyPa
         "mysql://bee:hunter2@db/hive",
         "postgresql://bee:hun@ter2@db",
         ["bee:hunter2@db"],
+        "postgresql://bee:hunter2@db:99999/hive",
+        "postgresql://bee:hunter2@db:0/hive",
+        "postgresql://",
+        "postgresql://bee:hunter2@",
     ],
 )
 def test_an_address_of_no_database_is_refused_at_start_and_not_repeated(address: object) -> None:
@@ -196,3 +202,94 @@ def test_a_refused_secret_is_not_repeated() -> None:
         load_settings(file)
 
     assert "hunter2" not in str(refused.value)
+
+
+# -- what agents read -----------------------------------------------------------------------------
+
+
+def test_every_variable_that_agents_read_may_be_set_beside_a_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever follows the page on instrumentation in the same shell can still start the service."""
+    root = Path(__file__).parents[2]
+    texts = [*(root / "docs").rglob("*.md"), *(root / "instrumentation" / "queenright").rglob("*.py")]
+    named = {name for text in texts for name in re.findall(r"\bQUEENRIGHT_[A-Z]\w*", text.read_text("utf-8"))}
+    settings = {f"QUEENRIGHT_{name}".upper() for name in Settings.model_fields}
+    for_agents = {name for name in named if name.split("__")[0] not in settings}
+    for name in for_agents:
+        monkeypatch.setenv(name, "http://127.0.0.1:8420")
+
+    assert "QUEENRIGHT_ENDPOINT" in for_agents
+    assert load_settings().model_dump() == Settings().model_dump()
+
+
+# -- what would fail much later -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("block", ["recovery", "intervention.escalation"])
+@pytest.mark.parametrize(
+    ("url", "fault"),
+    [
+        ("hunter2 is not a url", "a space or a control character"),
+        ("hunter2", "neither http:// nor https://"),
+        ("", "neither http:// nor https://"),
+        ("ftp://hunter2", "neither http:// nor https://"),
+        ("file:///hunter2", "neither http:// nor https://"),
+        ("https:///hunter2", "names no host"),
+        ("https://:80/hunter2", "names no host"),
+        ("https://host:99999/hunter2", "its host or its port is none"),
+        ("https://host:0/hunter2", "its port is 0"),
+        ("https://[hunter2", "its host or its port is none"),
+        ("https://host/hunter2\n", "a space or a control character"),
+    ],
+)
+def test_a_webhook_that_nothing_can_be_posted_to_is_refused_and_not_repeated(
+    block: str, url: str, fault: str
+) -> None:
+    nested: dict[str, object] = {"webhook_url": url}
+    for part in reversed(block.split(".")):
+        nested = {part: nested}
+
+    with pytest.raises(SettingsRefused) as refused:
+        load_settings(health_monitoring=nested)
+
+    path = f"health_monitoring.{block}.webhook_url"
+    assert f"{path}: [redacted] is refused: " in str(refused.value)
+    assert f"{fault}" in str(refused.value)
+    assert "must be like https://" in str(refused.value)
+    assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("tool_exec", r"overrides\.tool_exec: 'tool_exec' is refused: .*did you mean 'tool_execution'\?$"),
+        ("tool_exec:bee:search", "did you mean 'tool_execution:bee:search'"),
+        ("bee:tool_execution", "a kind is tool_execution, checkpoint_write, external_api, recovery"),
+        (" tool_execution", "did you mean 'tool_execution'"),
+        ("", "a kind is tool_execution"),
+        ("tool_execution:", "for all of this kind write 'tool_execution'"),
+        ("tool_execution::", "for all of this kind write 'tool_execution'"),
+        ("tool_execution:bee:", "for all targets write 'tool_execution:bee'"),
+    ],
+)
+def test_an_override_that_no_breaker_would_find_is_refused(name: str, said: str) -> None:
+    overrides = {name: {"failure_threshold": 2}}
+
+    with pytest.raises(SettingsRefused, match=said):
+        load_settings(health_monitoring={"circuit_breaker": {"overrides": overrides}})
+
+
+def test_every_name_of_a_breaker_may_be_overridden() -> None:
+    names = [
+        *BreakerKind,
+        "tool_execution::search",
+        "checkpoint_write:researcher",
+        "tool_execution:a%3Ab:search",
+        "external_api:researcher:ollama/llama3:8b",
+    ]
+    assert [str(BreakerName.parse(name)) for name in names] == names
+
+    settings = load_settings(
+        health_monitoring={"circuit_breaker": {"overrides": {name: {} for name in names}}}
+    )
+
+    assert [*settings.health_monitoring.circuit_breaker.overrides] == names

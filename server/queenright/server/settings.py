@@ -34,8 +34,11 @@ from queenright.judge.settings import JudgeSettings
 
 ENV_PREFIX = "QUEENRIGHT_"
 DEFAULT_FILE = Path("queenright.yaml")
-_OTHER_VARIABLES = {"QUEENRIGHT_TRACES"}
-"""Variables of ours that are no settings: where the tests find the recorded runs."""
+_OTHER_VARIABLES = {"QUEENRIGHT_ENDPOINT", "QUEENRIGHT_TRACES"}
+"""Variables of ours that are no settings: where agents find a service, and the tests the recorded runs."""
+
+_SECRET = frozenset({"database", "webhook_url"})
+"""Settings whose values no message repeats: they may hold a password or a token."""
 
 Port = Annotated[int, Field(ge=0, le=65_535)]
 
@@ -203,16 +206,16 @@ def _explain(error: ValidationError, file: Path | None) -> str:
     """Say each fault as path, value, what is allowed. Secrets in values are masked."""
     lines = [f"Settings refused ({file or 'environment and arguments'}):"]
     for fault in error.errors():
-        path = ".".join(str(part) for part in fault["loc"])
+        path = ".".join(str(part) for part in fault["loc"] if part != "[key]")
         if fault["type"] == "extra_forbidden":
             allowed = _allowed_at(fault["loc"][:-1])
             near = get_close_matches(str(fault["loc"][-1]), allowed, 1)
             hint = f" Did you mean {near[0]}?" if near else f" Known here: {', '.join(allowed)}."
             lines.append(f"  {path}: no such setting.{hint}")
         else:
-            secret = fault["loc"][:1] == ("database",)
-            value = MASK if secret else redact(repr(fault["input"]), 80)
-            lines.append(f"  {path}: {value} is refused: {fault['msg']}.")
+            value = MASK if _SECRET.intersection(fault["loc"]) else redact(repr(fault["input"]), 80)
+            said = fault["msg"].removeprefix("Value error, ")
+            lines.append(f"  {path}: {value} is refused: {said}{'' if said.endswith('?') else '.'}")
     return "\n".join(lines)
 
 
