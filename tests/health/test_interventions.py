@@ -775,6 +775,14 @@ async def test_a_worker_that_is_now_stuck_and_now_failing_is_in_trouble_since_it
     assert len(acting.hands.stopped) == 1
 
 
+async def test_workers_that_end_are_no_storm(acting: Acting) -> None:
+    for number in range(8):
+        await acting.start(f"bee{number}")
+        await acting.tell(EventType.EXECUTION_FAILED, f"bee{number}", error="stopped")
+    assert acting.storm.storm(acting.time.now) == ""
+    assert acting.storm.workers == 0
+
+
 async def test_thirty_workers_that_degrade_at_once_are_a_storm_and_are_acted_on_one_after_the_other(
     acting: Acting,
 ) -> None:

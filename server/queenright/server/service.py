@@ -305,7 +305,7 @@ class Service:
             return
         for event in events:
             try:
-                if event.type is EventType.HEALTH_STATE_CHANGED:
+                if event.type is EventType.HEALTH_STATE_CHANGED and not self.stopping.is_set():
                     self.acting.interventions.worse(event)
                 self._said += self.monitor.apply(event, now)
             except Exception:

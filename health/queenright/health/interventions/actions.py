@@ -374,7 +374,8 @@ class Actions:
             # Most workers in other processes fetch nothing: to find that out is no news.
             usual = outcome is Outcome.UNREACHABLE and one.kind is ActionKind.NUDGE
             level = logging.INFO if usual else logging.WARNING
-            _log.log(level, "%s of %s: %s: %s", one.kind.value, one.target, outcome.value, ended.detail)
+            who = repr(one.agent_id) if usual else one.target
+            _log.log(level, "%s of %s: %s: %s", one.kind.value, who, outcome.value, ended.detail)
         await self._ledger.write(
             one.target.key,
             ladder=ladder,
@@ -402,8 +403,8 @@ class Actions:
             if control.reaches(target):
                 return control
         raise Unreachable(
-            f"nobody can reach worker {target}: it neither runs on this runtime nor fetches instructions; "
-            "give its Worker an on_nudge and an on_terminate, or stop its process yourself"
+            "it cannot be reached from here; give its Worker an on_nudge and an on_terminate, "
+            "or see to its process yourself"
         )
 
 

@@ -169,8 +169,7 @@ class Instructions:
     ) -> None:
         if not self.reaches(target):
             raise Unreachable(
-                f"worker {target} does not fetch instructions; "
-                "give its Worker an on_nudge and an on_terminate"
+                "it does not fetch instructions; give its Worker an on_nudge and an on_terminate"
             )
         queued = self._queued.setdefault(target.key, {})
         if instruction_id in queued:

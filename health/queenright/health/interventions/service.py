@@ -170,7 +170,10 @@ class InterventionService:
         self._climber.hold_until(at)
 
     def worse(self, event: AgentEvent) -> None:
-        """Let a change of state count towards a storm: a warning sign is none."""
+        """Let a change of state count towards a storm: a warning sign is none, nor is the end of a run."""
+        worker = self._monitor.get(event.agent_id, event.session_id)
+        if worker is not None and worker.vitals.ended:
+            return
         before, after = HealthState(event.data["from"]), HealthState(event.data["to"])
         if after.rank > before.rank and after in (HealthState.STUCK, HealthState.FAILING):
             began = self._storm.worse((event.agent_id, event.session_id), self._clock())
