@@ -85,8 +85,11 @@ async def test_escalations_are_signed_with_what_is_in_the_file(
     assert headers[SIGNATURE] == "sha256=" + hmac.new(b"honey", body, hashlib.sha256).hexdigest()
 
 
+@pytest.mark.parametrize("command", [["serve", "--storage", "there"], ["config", "check"]], ids=" ".join)
 @pytest.mark.parametrize("block", ["intervention.escalation", "recovery"])
-def test_a_service_does_not_start_without_its_secret(tmp_path: Path, block: str) -> None:
+def test_a_service_does_not_start_without_its_secret_and_a_check_says_so_before(
+    tmp_path: Path, block: str, command: list[str]
+) -> None:
     prefix = "QUEENRIGHT_HEALTH_MONITORING__" + block.upper().replace(".", "__")
     said = {
         "QUEENRIGHT_HTTP__PORT": "0",
@@ -99,7 +102,7 @@ def test_a_service_does_not_start_without_its_secret(tmp_path: Path, block: str)
     }
 
     done = subprocess.run(
-        [PROGRAM, "serve", "--storage", "there"],
+        [PROGRAM, *command],
         cwd=tmp_path,
         env=dict(os.environ) | said,
         capture_output=True,

@@ -313,10 +313,13 @@ def audit_export(
 
 @config.command("check", epilog="Example: queenright config check --config queenright.yaml")
 def config_check(config: Config = None) -> None:
-    """Say whether the settings are valid; every fault with its path and its value."""
+    """Say whether `serve` would take the settings; every fault with its path and its value."""
+    from queenright.server.secret_files import orchestrators_secret, respawners_secret
     from queenright.server.settings import load_settings
 
-    load_settings(config)
+    health = load_settings(config).health_monitoring
+    orchestrators_secret(health)
+    respawners_secret(health)
     typer.echo("The settings are valid.")
 
 

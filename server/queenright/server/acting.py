@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from pathlib import Path
 from typing import Any, Final
-
-from pydantic import SecretStr
 
 from queenright.health.audit_key import AuditKey
 from queenright.health.breakers.breaker import BreakerState
@@ -31,18 +28,12 @@ from queenright.runtime.bus import EventBus
 from queenright.runtime.events import AgentEvent, Clock, EventType
 from queenright.server.orchestrator_webhook import OrchestratorWebhook
 from queenright.server.respawn_webhook import RespawnWebhook
-from queenright.server.secret_files import read_secret
+from queenright.server.secret_files import orchestrators_secret, respawners_secret
 from queenright.server.settings import Settings
 
 _log = logging.getLogger(__name__)
 
 _EXPIRE_SECONDS: Final = 30.0
-
-
-def _secret(file: Path | None, block: str) -> SecretStr | None:
-    """Return what a webhook's posts are signed with, None if they are not."""
-    setting = f"health_monitoring.{block}.webhook_secret_file"
-    return None if file is None else read_secret(file, setting=setting)
 
 
 class Acting:
@@ -103,7 +94,7 @@ class Acting:
         publish = self._bus.fan_out
         ours = RuntimeRespawner(judging.runtime)
         if (url := self._settings.recovery.webhook_url) is not None:
-            secret = _secret(self._settings.recovery.webhook_secret_file, "recovery")
+            secret = respawners_secret(self._settings)
             self._respawn_webhook = RespawnWebhook(url, self._store, ours=ours, secret=secret)
         elsewhere = [] if self._respawn_webhook is None else [self._respawn_webhook]
         self.recovery = RecoveryService(
@@ -146,7 +137,7 @@ class Acting:
         escalation = self._settings.intervention.escalation
         if escalation.orchestrator != "webhook" or escalation.webhook_url is None:
             return None
-        secret = _secret(escalation.webhook_secret_file, "intervention.escalation")
+        secret = orchestrators_secret(self._settings)
         return OrchestratorWebhook(escalation.webhook_url, api=self._api, secret=secret)
 
     def _withheld(self, target: Target) -> str | None:

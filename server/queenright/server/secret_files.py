@@ -9,6 +9,7 @@ from typing import Final
 
 from pydantic import SecretStr
 
+from queenright.health.settings import HealthSettings
 from queenright.instrumentation.errors import QueenrightError
 
 _OTHERS: Final = stat.S_IRWXO
@@ -16,6 +17,35 @@ _OTHERS: Final = stat.S_IRWXO
 
 class SecretRefused(QueenrightError):
     """Raised when a file does not hold the secret it should; never says what it holds."""
+
+
+def orchestrators_secret(settings: HealthSettings) -> SecretStr | None:
+    """
+    Return what escalations are signed with; None if they are not, or nobody is sent any.
+
+    Raises:
+        SecretRefused: as ``read_secret``.
+    """
+    escalation = settings.intervention.escalation
+    used = escalation.orchestrator == "webhook" and escalation.webhook_url is not None
+    return _used(escalation.webhook_secret_file if used else None, "intervention.escalation")
+
+
+def respawners_secret(settings: HealthSettings) -> SecretStr | None:
+    """
+    Return what requests to start a worker again are signed with; None if they are not, or nobody is asked.
+
+    Raises:
+        SecretRefused: as ``read_secret``.
+    """
+    recovery = settings.recovery
+    used = recovery.webhook_url is not None
+    return _used(recovery.webhook_secret_file if used else None, "recovery")
+
+
+def _used(file: Path | None, block: str) -> SecretStr | None:
+    setting = f"health_monitoring.{block}.webhook_secret_file"
+    return None if file is None else read_secret(file, setting=setting)
 
 
 def read_secret(file: Path, *, setting: str) -> SecretStr:
