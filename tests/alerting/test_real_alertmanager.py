@@ -222,7 +222,7 @@ async def test_thirty_alerts_without_a_storm_are_a_message_each(alertmanager: Re
 async def test_open_breakers_and_recoveries_are_a_message_a_kind_and_no_page(
     alertmanager: RealAlertmanager,
 ) -> None:
-    """B74: a human is told of work that began again from its start."""
+    """B74: a human is told of work begun again. 002 §11: alerts fire for what was configured."""
     kinds = ("QueenrightCircuitBreakerOpen", "QueenrightRecoveryFailed", "QueenrightTaskRestartedFromStart")
     ours = [alert(alertname=kind, severity="warning", source="monitor") for kind in kinds[1:]]
     ours += [

@@ -1,0 +1,80 @@
+"""The pages: what they link to is there, and the command line knows what they say to run."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from queenright.cli.main import app
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*/*.md")])
+RUNBOOKS = ("manual-intervention", "circuit-breaker-reset", "recovery-troubleshooting")
+
+# What a line of shell may go on with after a command.
+_ENDS = {"|", "&&", "||", ";", "&", ">", "2>", "<"}
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def anchors(page: Path) -> set[str]:
+    """The headings of a page, as links spell them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text("utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def commands(page: Path) -> list[str]:
+    """The lines of shell of a page that call us, without comments and what follows the command."""
+    text = page.read_text("utf-8")
+    blocks = "\n".join(re.findall(r"^```(?:sh|bash|console)\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
+    lines = blocks.replace("\\\n", " ").splitlines()
+    return [line.removeprefix("$ ") for line in lines if line.removeprefix("$ ").startswith("queenright ")]
+
+
+def understood(line: str) -> None:
+    """Let the command line read a line with its options and arguments, and run nothing."""
+    command: Any = typer.main.get_command(app)
+    called, *words = shlex.split(line, comments=True)
+    end = next((at for at, word in enumerate(words) if word in _ENDS), len(words))
+    words = words[:end]
+    while words and words[0] in getattr(command, "commands", {}):
+        called, *words = words
+        command = command.commands[called]
+    if not (words == [] and getattr(command, "invoke_without_command", False)):
+        command.make_context(called, words)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_what_a_page_links_to_is_there(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8")):
+        if "://" in target or target.startswith("mailto:"):
+            continue
+        path, _, anchor = target.partition("#")
+        found = (page.parent / path).resolve() if path else page
+        assert found.exists(), f"{name(page)} links to {target}"
+        if anchor and found.suffix == ".md":
+            assert anchor in anchors(found), f"{name(page)} links to {target}"
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=name)
+def test_what_a_page_says_to_run_is_known(page: Path) -> None:
+    for line in commands(page):
+        try:
+            understood(line)
+        except Exception as error:
+            pytest.fail(f"{name(page)}: {line}: {error}")
+
+
+def test_the_health_layer_is_documented_with_a_runbook_for_each_thing_that_people_have_to_do() -> None:
+    """002 §11: documentation and runbooks are complete: architecture, configuration, three runbooks."""
+    for page in ("health", "interventions", "breakers", "recovery", "settings", "storage", "api"):
+        assert (ROOT / "docs" / f"{page}.md").is_file()
+    for runbook in RUNBOOKS:
+        assert commands(ROOT / "docs" / "runbooks" / f"{runbook}.md")
