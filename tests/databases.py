@@ -261,6 +261,18 @@ def connected(url: str) -> Iterator[Connection]:
         engine.dispose()
 
 
+@contextlib.contextmanager
+def locked(url: str) -> Iterator[None]:
+    """Hold what every write needs, as another program would."""
+    with connected(url) as conn:
+        postgres = is_postgres(url)
+        conn.exec_driver_sql("BEGIN" if postgres else "BEGIN IMMEDIATE")
+        if postgres:
+            conn.exec_driver_sql("LOCK TABLE event_log_head IN EXCLUSIVE MODE")
+        yield
+        conn.exec_driver_sql("ROLLBACK")
+
+
 def change(url: str, *statements: str) -> None:
     """Do to the database what an intruder would, statement by statement."""
     with connected(url) as conn:

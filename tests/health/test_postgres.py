@@ -290,8 +290,12 @@ async def test_what_was_decided_outlives_the_server_and_the_store_goes_on_after_
         await store.append([step(2)])
         server.crash()
         outcomes = [await failure(store.append([step(3)])), await failure(store.read(verify))]
+        unwritable = str(store.failure)
         server.start()
         await store.append([step(4)])
+
+        assert "start the server, or check host and port" in unwritable
+        assert store.writable
 
         found = await numbers(store)
         assert all("start the server, or check host and port" in outcome for outcome in outcomes[:1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import sqlite3
@@ -18,12 +19,12 @@ import pytest
 from sqlalchemy import Connection, create_engine, func, select, text
 
 from queenright.health.engines import open_database
-from queenright.health.event_log import append_events, read_events, verify
+from queenright.health.event_log import append_events, read_events, touch_head, verify
 from queenright.health.store import Store, StoreError
 from queenright.health.tables import EVENTS, METADATA, SCHEMA_REVISION
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import AgentEvent, EventType
-from tests.databases import change, is_postgres
+from tests.databases import change, is_postgres, locked
 
 
 def step(number: int = 0, **fields: Any) -> AgentEvent:
@@ -284,6 +285,61 @@ async def test_another_programs_lock_is_waited_for_then_told_then_gone(tmp_path:
     await store.append([step()])
 
     assert await store.read(count) == 1
+    await store.close()
+
+
+def read_nothing(conn: Connection) -> int:
+    return int(conn.execute(text("SELECT 1")).scalar_one())
+
+
+def refuse(conn: Connection) -> None:
+    conn.execute(text("INSERT INTO event_log_head (id, length, hash) VALUES (2, 0, NULL)"))
+
+
+async def test_a_store_that_cannot_write_says_so_until_a_write_succeeds(database_url: str) -> None:
+    store = Store.open(database_url, busy_timeout=0.05)
+    assert store.writable
+
+    with locked(database_url):
+        for write in (store.append([step()]), store.transact(touch_head), store.try_writing()):
+            with pytest.raises(StoreError, match="lock") as failed:
+                await write
+            assert not store.writable
+            assert store.failure is failed.value
+    for at_fault in (refuse, read_nothing):
+        with contextlib.suppress(StoreError):
+            await store.transact(at_fault)
+        assert not store.writable, "nothing has been written yet"
+    await store.append([step()])
+
+    assert store.writable
+    assert store.failure is None
+    await store.close()
+
+
+async def test_rows_that_are_refused_and_reads_do_not_make_a_store_unwritable(store: Store) -> None:
+    with pytest.raises(StoreError):
+        await store.transact(refuse)
+    with pytest.raises(StoreError):
+        await store.read(lambda conn: conn.execute(text("SELECT * FROM nowhere")).all())
+
+    assert store.writable
+
+
+async def test_a_disk_that_was_full_is_tried_without_changing_anything(tmp_path: Path) -> None:
+    store = Store.open(url(tmp_path / "hive.db"))
+    await store.append([step()])
+    pages = await store.transact(lambda conn: int(conn.exec_driver_sql("PRAGMA page_count").scalar_one()))
+    await store.transact(lambda conn: conn.exec_driver_sql(f"PRAGMA max_page_count={pages}").scalar_one())
+    with pytest.raises(StoreError, match="full"):
+        await store.append([step(1, data={"text": "x" * 20_000})])
+    assert "disk is full" in str(store.failure)
+
+    await store.try_writing()
+
+    assert store.writable
+    assert await store.read(count) == 1
+    assert (await store.read(verify)).ok
     await store.close()
 
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -11,8 +12,9 @@ import pytest
 
 from queenright.instrumentation import names
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.server.up import Running
-from tests.server.conftest import looping
+from queenright.server.up import Running, serving
+from tests.databases import is_postgres, locked
+from tests.server.conftest import demo_settings, looping
 
 
 async def until(condition: Callable[[], bool], what: str) -> None:
@@ -222,6 +224,24 @@ async def test_ready_until_a_part_stops(running: Running, http: httpx.AsyncClien
     assert (ready.status_code, not_ready.status_code) == (200, 503)
     assert not_ready.json()["missing"] == ["deadlines has stopped"]
     assert (await http.get("/healthz")).text == "ok\n"
+
+
+async def test_not_ready_while_the_store_cannot_write(tmp_path: Path, database_url: str) -> None:
+    settings = demo_settings(tmp_path / "storage").model_copy(update={"database": database_url})
+    soon = "SET lock_timeout = 10" if is_postgres(database_url) else "PRAGMA busy_timeout = 10"
+    async with serving(settings) as running, httpx.AsyncClient(base_url=running.url, trust_env=False) as http:
+        store = running.service.store
+        await store.transact(lambda conn: conn.exec_driver_sql(soon).close())
+        with locked(database_url):
+            refused = await http.post("/api/heartbeats", json={"agent_id": "bee"})
+            not_ready = await http.get("/readyz")
+        await until(lambda: store.writable, "the service tries again by itself")
+        ready = await http.get("/readyz")
+
+    assert (refused.status_code, not_ready.status_code, ready.status_code) == (503, 503, 200)
+    [missing] = not_ready.json()["missing"]
+    assert missing.startswith("the store cannot write: ")
+    assert "lock" in missing
 
 
 async def test_every_metric_of_the_service_is_on_its_page(running: Running, http: httpx.AsyncClient) -> None:

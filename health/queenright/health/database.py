@@ -61,6 +61,10 @@ class Database(ABC):
         """
 
     @abstractmethod
+    def changed(self) -> bool:
+        """Say whether the transaction that is open has written anything."""
+
+    @abstractmethod
     def cause(self, error: DBAPIError) -> str:
         """Return in the engine's words what went wrong: no values, no passwords."""
 

@@ -118,6 +118,11 @@ class PostgresDatabase(Database):
             why = self.cause(error)
             raise StoreError(f"cannot write to {self.name}: {why}; {self.way_out(why)}") from error
 
+    def changed(self) -> bool:
+        """As ``Database`` says: only what writes is given a number."""
+        found = self.writer.exec_driver_sql("SELECT pg_current_xact_id_if_assigned() IS NOT NULL")
+        return bool(found.scalar_one())
+
     def cause(self, error: DBAPIError) -> str:
         """As ``Database`` says: the message alone, for its details quote the row."""
         return _words(error.orig)

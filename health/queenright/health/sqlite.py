@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sqlite3
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import DatabaseError, DBAPIError, OperationalError
 
 from queenright.health.database import Database, StoreError, engine_options
 
@@ -79,6 +80,7 @@ class SqliteDatabase(Database):
         self.name = str(self._path)
         self._lock: FileLock | None = None
         self._full: bool | None = None
+        self._changes = 0
         try:
             with self._explaining_file_errors(read_only):
                 if read_only:
@@ -105,10 +107,13 @@ class SqliteDatabase(Database):
     def durable(self, full: bool) -> None:
         """As ``Database`` says; a file's connection never breaks."""
         if full != self._full:
-            raw = self.writer.connection.driver_connection
-            assert raw is not None
-            raw.execute(f"PRAGMA synchronous={'FULL' if full else 'NORMAL'}")
+            self._raw.execute(f"PRAGMA synchronous={'FULL' if full else 'NORMAL'}")
             self._full = full
+        self._changes = self._raw.total_changes
+
+    def changed(self) -> bool:
+        """As ``Database`` says."""
+        return self._raw.total_changes > self._changes
 
     def cause(self, error: DBAPIError) -> str:
         """As ``Database`` says: SQLite's messages hold no values."""
@@ -125,8 +130,9 @@ class SqliteDatabase(Database):
         return "check the disk and the file's permissions"
 
     def lost(self, error: DBAPIError) -> bool:
-        """As ``Database`` says: the disk is full, or another program has the lock."""
-        return isinstance(error, OperationalError)
+        """As ``Database`` says: the disk is full, another program has the lock, the file is damaged."""
+        # A damaged file is a ``DatabaseError`` and none of its kinds.
+        return isinstance(error, OperationalError) or type(error) is DatabaseError
 
     def close(self) -> None:
         """Close every connection, readers first, so that the last one folds the write-ahead log in."""
@@ -134,6 +140,12 @@ class SqliteDatabase(Database):
         if self._lock is not None:
             self._lock.release()
             self._lock = None
+
+    @property
+    def _raw(self) -> sqlite3.Connection:
+        raw = self.writer.connection.driver_connection
+        assert isinstance(raw, sqlite3.Connection)
+        return raw
 
     def _prepare_file(self) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)

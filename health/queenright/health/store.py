@@ -24,7 +24,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from queenright.health.database import READERS, Database, StoreError
 from queenright.health.engines import open_database
-from queenright.health.event_log import Verification, append_events, read_history, verify
+from queenright.health.event_log import Verification, append_events, read_history, touch_head, verify
 from queenright.runtime.event_filter import EventFilter
 from queenright.runtime.events import ALERT_CLASS, AgentEvent, EventType
 
@@ -71,6 +71,7 @@ class Store:
         self._closed = False
         self._shut_down = False
         self._shut_down_lock = threading.Lock()
+        self._failure: StoreError | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._readers = ThreadPoolExecutor(READERS, "queenright-read")
         self._writer: threading.Thread | None = None
@@ -119,6 +120,25 @@ class Store:
     def depth(self) -> int:
         """Rows and transactions that were handed over and are not committed yet."""
         return self._depth
+
+    @property
+    def writable(self) -> bool:
+        """Whether the last write succeeded, for all that is known. Costs nothing."""
+        return self._failure is None
+
+    @property
+    def failure(self) -> StoreError | None:
+        """Why nothing can be written since; None from the next write on that succeeds."""
+        return self._failure
+
+    async def try_writing(self) -> None:
+        """
+        Write something that changes nothing, to see whether it can be done.
+
+        Raises:
+            StoreError: It cannot.
+        """
+        await self.transact(touch_head)
 
     async def append(self, events: Sequence[AgentEvent]) -> None:
         """
@@ -323,11 +343,12 @@ class Store:
         try:
             self._append(group)
         except StoreError as error:
+            self._failure = error
             return [(job, None, error) for job in group]
         except Exception as error:
             if isinstance(error, DBAPIError) and self._database.lost(error):
                 # Disk full, locked by another program: nobody's rows are to blame, nobody's would go in.
-                failure = self._error("write to", error)
+                failure = self._failure = self._error("write to", error)
                 return [(job, None, failure) for job in group]
             if len(group) > 1:
                 # Somebody's rows are at fault: whose, is found by writing one after the other.
@@ -338,24 +359,36 @@ class Store:
     def _append(self, group: list[_Append]) -> None:
         events = list(chain.from_iterable(job.events for job in group))
         self._database.durable(any(event.type in ALERT_CLASS for event in events))
-        writer = self._database.writer
         try:
-            with writer.begin():
-                append_events(writer, events, fresh=True)
+            self._commit(lambda conn: append_events(conn, events, fresh=True))
         except IntegrityError:
-            with writer.begin():
-                append_events(writer, events)
+            self._commit(lambda conn: append_events(conn, events))
 
     def _run(self, job: _Transact) -> _Outcome:
         try:
             self._database.durable(True)
-            with self._database.writer.begin():
-                result = job.fn(self._database.writer)
+        except BaseException as error:
+            if isinstance(error, StoreError):
+                self._failure = error
+            return job, None, error
+        try:
+            return job, self._commit(job.fn), None
         except DBAPIError as error:
-            return job, None, self._error("write to", error)
+            failure = self._error("write to", error)
+            if self._database.lost(error):
+                self._failure = failure
+            return job, None, failure
         except BaseException as error:
             return job, None, error
-        return job, result, None
+
+    def _commit(self, fn: Callable[[Connection], T]) -> T:
+        with self._database.writer.begin():
+            result = fn(self._database.writer)
+            # What wrote nothing does not show that there is room again.
+            works = self._failure is not None and self._database.changed()
+        if works:
+            self._failure = None
+        return result
 
     def _error(self, what: str, error: Exception) -> StoreError:
         cause = self._database.cause(error) if isinstance(error, DBAPIError) else error

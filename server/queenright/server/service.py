@@ -9,6 +9,7 @@ then anyone acts on it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import tempfile
@@ -60,6 +61,9 @@ Of sessions that began before, what matters is looked up.
 
 _LONGEST_SLEEP = 1.0
 _RETRY_PAUSE = 1.0
+_WRITE_AGAIN = 2.0
+"""While we are not ready nobody may be let through to write: we see ourselves whether it can be done again."""
+
 _OVERSLEPT = 30.0
 """If the loop comes back so late from a sleep of a second, nobody was listened to meanwhile."""
 
@@ -247,6 +251,7 @@ class Service:
             asyncio.create_task(self._watch(), name="deadlines"),
             asyncio.create_task(self._speak(), name="vital-signs"),
             asyncio.create_task(self._sweep(), name="sweep"),
+            asyncio.create_task(self._write_again(), name="write-again"),
             asyncio.create_task(self.outbox.run(), name="outbox"),
             asyncio.create_task(self.notifications.run(), name="notifications"),
             asyncio.create_task(self.recoveries.run(), name="recoveries"),
@@ -336,6 +341,8 @@ class Service:
         missing += self.faults
         if not self._tasks:
             missing.append("the service has not started")
+        elif (failure := self.store.failure) is not None:
+            missing.append(f"the store cannot write: {str(failure).removeprefix('cannot write to ')}")
         return missing
 
     @property
@@ -352,6 +359,14 @@ class Service:
             self._something_to_say.clear()
             if not await self._publish_said():
                 await asyncio.sleep(_RETRY_PAUSE)
+
+    async def _write_again(self) -> None:
+        """After a write that failed, see whether it can be done again: we are not ready until one is."""
+        while True:
+            await asyncio.sleep(_WRITE_AGAIN)
+            if not self.store.writable:
+                with contextlib.suppress(StoreError):
+                    await self.store.try_writing()
 
     async def _watch(self) -> None:
         """Wake at the next deadline, a second at the latest, and see who has passed theirs."""
