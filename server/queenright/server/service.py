@@ -62,7 +62,7 @@ Of sessions that began before, what matters is looked up.
 _LONGEST_SLEEP = 1.0
 _RETRY_PAUSE = 1.0
 _WRITE_AGAIN = 2.0
-"""While we are not ready nobody may be let through to write: we see ourselves whether it can be done again."""
+"""While we are not ready nobody may be let through to write: we try ourselves whether it works again."""
 
 _OVERSLEPT = 30.0
 """If the loop comes back so late from a sleep of a second, nobody was listened to meanwhile."""
