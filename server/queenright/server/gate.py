@@ -73,6 +73,7 @@ class Gate:
             misnamed(headers.getlist("host"), self._names)
             or foreign(scope["method"], headers)
             or self._too_long(headers)
+            or nul_in(scope["path"], scope["query_string"])
         )
         if refused is not None:
             await problem(*refused)(scope, receive, sending)
@@ -116,6 +117,20 @@ def misnamed(hosts: Iterable[str], names: frozenset[str] | None) -> tuple[int, s
                 f"this service listens on this machine alone, and is not called {redact(host, 100)!r}; "
                 "use 127.0.0.1 or localhost, or say in alerting.console_url by which name people reach it"
             )
+    return None
+
+
+def nul_in(path: str, query: bytes) -> tuple[int, str] | None:
+    """
+    Return the refusal of a request with a NUL in its address: PostgreSQL cannot be asked for such a name.
+
+    Args:
+        path: Decoded, as ASGI gives it.
+        query: As it came.
+    """
+    for where, found in (("path", "\0" in path), ("query", b"%00" in query or b"\0" in query)):
+        if found:
+            return 400, f"there is a NUL character (%00) in the {where}, and in no name there is one"
     return None
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, field_validator
 
 from queenright.health.breakers.circuit import BreakerStatus
 from queenright.health.breakers.registry import BreakerUnknown
@@ -31,14 +32,32 @@ from queenright.health.service import (
     TaskUnknown,
 )
 from queenright.instrumentation.redaction import redact
-from queenright.server.paging import Cursor, CursorRefused, Limit, as_json, page, place_of
+from queenright.server.paging import NO_TEXT, Cursor, CursorRefused, Limit, as_json, page, place_of
 from queenright.server.problems import problem
 from queenright.server.service import Service
 from queenright.server.view import agent_row
 
 Text = Annotated[str, Field(max_length=2000)]
 Reason = Annotated[str, Field(min_length=1, max_length=2000, pattern=r"\S")]
-By = Annotated[str, Field(min_length=1, max_length=100, description="Who asks; it is kept.")]
+
+
+_ESCAPE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+
+
+def _printable(name: str) -> str:
+    """Return a name without what would move the cursor, or break the line, where it is shown."""
+    name = _ESCAPE.sub("", name)
+    kept = " ".join("".join(c if c.isprintable() else " " for c in name).split())
+    if not kept:
+        raise ValueError("it is blank")
+    return kept
+
+
+By = Annotated[
+    str,
+    Field(min_length=1, max_length=100, description="Who asks; it is kept."),
+    AfterValidator(_printable),
+]
 Open = Annotated[bool, Query(alias="open")]
 _LONGEST_HISTORY = 366 * 86_400.0
 _HEALTH = TypeAdapter(AgentHealth)
@@ -46,20 +65,29 @@ _SNAPSHOT = TypeAdapter(HealthSnapshot)
 _BREAKER = TypeAdapter(BreakerStatus)
 
 
-class _Body(BaseModel):
+class Body(BaseModel):
+    """What is asked: a field that is not known is refused, and so is text that no database keeps."""
+
     model_config = ConfigDict(extra="forbid")
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _can_be_kept(cls, value: Any) -> Any:
+        if isinstance(value, str) and NO_TEXT.search(value):
+            raise ValueError("it must have no NUL character and no half of a surrogate pair in it")
+        return value
 
-class Nudge(_Body):
+
+class Nudge(Body):
     """What a worker is told."""
 
-    message: Annotated[str | None, Field(max_length=4000)] = None
+    message: Annotated[str | None, Field(max_length=4000, pattern=r"\S")] = None
     """None: the reminder that it would get anyway."""
     session_id: str | None = None
     by: By = "operator"
 
 
-class Ask(_Body):
+class Ask(Body):
     """Why, and in which session; the newest without."""
 
     reason: Reason
@@ -69,7 +97,7 @@ class Ask(_Body):
     by: By = "operator"
 
 
-class Decided(_Body):
+class Decided(Body):
     """The answer to an escalation."""
 
     decision: Decision
@@ -78,7 +106,7 @@ class Decided(_Body):
     more_time_seconds: Annotated[float | None, Field(gt=0, le=7 * 86_400, allow_inf_nan=False)] = None
 
 
-class Answered(_Body):
+class Answered(Body):
     """A worker's answer to an instruction."""
 
     session_id: str
@@ -88,13 +116,13 @@ class Answered(_Body):
     checkpoint_id: Annotated[str | None, Field(max_length=256)] = None
 
 
-class Reset(_Body):
+class Reset(Body):
     """Who closes a breaker."""
 
     by: By = "operator"
 
 
-class Recover(_Body):
+class Recover(Body):
     """What is to be brought back."""
 
     task_id: Annotated[str, Field(min_length=1, max_length=256)]
@@ -102,7 +130,7 @@ class Recover(_Body):
     reviewed: bool = False
 
 
-class EmergencyStop(_Body):
+class EmergencyStop(Body):
     """Whether acting is to be frozen, and why."""
 
     on: bool

@@ -27,7 +27,8 @@ Cursor = Annotated[str | None, Query(description="`next` of the page before.")]
 _PART: Final = 20
 """Rows that are written before others have the loop."""
 _LARGEST: Final = 2**63 - 1
-_NO_TEXT: Final = re.compile("[\0\ud800-\udfff]")
+NO_TEXT: Final = re.compile("[\0\ud800-\udfff]")
+"""Finds what PostgreSQL keeps in no text, or no database."""
 
 
 class CursorRefused(QueenrightError):
@@ -75,7 +76,7 @@ def place_of(cursor: str | None, what: str, *kinds: type[Any]) -> tuple[Any, ...
 def _is_a(kind: type[Any], value: Any) -> bool:
     # What no database takes was in no cursor of ours.
     if kind is str:
-        return isinstance(value, str) and not _NO_TEXT.search(value)
+        return isinstance(value, str) and not NO_TEXT.search(value)
     if isinstance(value, bool) or not isinstance(value, int | kind):
         return False
     return bool(abs(value) <= _LARGEST)  # nor is NaN

@@ -6,10 +6,9 @@ from typing import Any
 
 from fastapi import APIRouter, FastAPI, HTTPException, Request, Response
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict
 
 from queenright.health.tickets import TicketClosed, TicketError, TicketRefused, TicketUnknown, WrongStatus
-from queenright.server.health_api import By, Reason
+from queenright.server.health_api import Body, By, Reason
 from queenright.server.paging import Cursor, Limit, page, place_of
 from queenright.server.problems import problem
 from queenright.server.service import Service
@@ -23,10 +22,8 @@ _STATUS: dict[type[TicketError], int] = {
 }
 
 
-class Acknowledged(BaseModel):
+class Acknowledged(Body):
     """Who has it in hand."""
-
-    model_config = ConfigDict(extra="forbid")
 
     by: By = "operator"
 

@@ -1,0 +1,84 @@
+"""Text that one engine keeps and the other does not: it is refused in words, on both alike."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from queenright.server.up import serving
+from tests.server.conftest import demo_settings
+
+JSON = {"Content-Type": "application/json"}
+
+
+@pytest.fixture
+async def api(tmp_path: Path, database_url: str) -> AsyncIterator[httpx.AsyncClient]:
+    settings = demo_settings(tmp_path / "storage").model_copy(update={"database": database_url})
+    async with serving(settings) as running, httpx.AsyncClient(base_url=running.url, trust_env=False) as http:
+        yield http
+
+
+async def test_a_nul_in_an_address_is_refused_before_the_store_is_asked(api: httpx.AsyncClient) -> None:
+    paths = [
+        "/api/recoveries/%00",
+        "/api/tickets/%00",
+        "/tickets/a%00b",
+        "/api/agents/%00/health",
+        "/api/agents/bee%00/history",
+        "/api/agents/bee/heartbeat/%00",
+        "/api/breakers/tool_execution:%00",
+    ]
+    queries = [
+        "/api/interventions?agent_id=%00",
+        "/api/agents/bee/health?session_id=a%00b",
+        "/api/agents/bee/instructions?session_id=%00&incarnation_id=one",
+    ]
+    for where, addresses in (("path", paths), ("query", queries)):
+        for address in addresses:
+            answer = await api.get(address)
+            assert (answer.status_code, address) == (400, address)
+            assert f"NUL character (%00) in the {where}" in answer.json()["title"]
+    for address in (
+        "/api/escalations/%00/decision",
+        "/api/agents/bee/instructions/%00/answer",
+        "/api/tickets/%00/acknowledge",
+    ):
+        assert (await api.post(address, json={})).status_code == 400
+
+
+async def test_what_only_looks_like_a_nul_is_a_name_like_any_other(api: httpx.AsyncClient) -> None:
+    assert (await api.get("/api/tickets/%2500")).status_code == 404
+    assert (await api.get("/api/interventions?agent_id=%2500")).status_code == 200
+
+
+@pytest.mark.parametrize("bad", ["\0", "a\0b", "\ud800"], ids=ascii)
+async def test_text_that_cannot_be_kept_is_refused_in_a_body(api: httpx.AsyncClient, bad: str) -> None:
+    target: dict[str, object] = {"session_id": "s", "incarnation_id": "i", "outcome": "done"}
+    stop: dict[str, object] = {"on": False, "reason": "it is over", "by": "ada"}
+    bodies: list[tuple[str, str, dict[str, object], str]] = [
+        ("POST", "/api/agents/bee/nudge", {"session_id": bad}, "session_id"),
+        ("POST", "/api/agents/bee/nudge", {"message": bad}, "message"),
+        ("POST", "/api/agents/bee/terminate", {"reason": "x", "incarnation_id": bad}, "incarnation_id"),
+        ("POST", "/api/agents/bee/escalate", {"reason": "x", "by": bad}, "by"),
+        ("POST", "/api/agents/bee/instructions/one/answer", target | {"session_id": bad}, "session_id"),
+        ("POST", "/api/agents/bee/instructions/one/answer", target | {"checkpoint_id": bad}, "checkpoint_id"),
+        ("POST", "/api/escalations/one/decision", {"decision": "more_time", "by": bad}, "by"),
+        ("POST", "/api/recoveries", {"task_id": bad}, "task_id"),
+        ("POST", "/api/breakers/recovery/reset", {"by": bad}, "by"),
+        ("PUT", "/api/emergency-stop", stop | {"reason": bad}, "reason"),
+        ("PUT", "/api/emergency-stop", stop | {"by": bad}, "by"),
+        ("POST", "/api/tickets/one/acknowledge", {"by": bad}, "by"),
+        ("POST", "/api/tickets/one/resolve", {"reason": "x", "by": bad}, "by"),
+    ]
+    for method, path, body, field in bodies:
+        answer = await api.request(method, path, content=json.dumps(body), headers=JSON)
+        assert (answer.status_code, path, field) == (422, path, field)
+        assert answer.json()["title"].startswith(f"{field}: ")
+        assert "no NUL character" in answer.json()["title"]
+
+    heartbeat = await api.post("/api/heartbeats", content=json.dumps({"agent_id": "bee", "task_id": bad}))
+    assert heartbeat.status_code == 400
