@@ -8,6 +8,7 @@ The engines are in ``sqlite`` and ``postgres``. All SQL that only one of them un
 from __future__ import annotations
 
 import contextlib
+import logging
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -17,6 +18,8 @@ from sqlalchemy.exc import DBAPIError
 
 from queenright.health.tables import SCHEMA_REVISION
 from queenright.instrumentation.errors import QueenrightError
+
+_log = logging.getLogger(__name__)
 
 READERS: Final = 4
 """Connections to read with, at most."""
@@ -152,6 +155,7 @@ class Database(ABC):
                 f"upgrade queenright, or give {self.another}"
             ) from error
         conn.commit()
+        _log.info("database brought up to date (revision %s): %s", SCHEMA_REVISION, self.name)
 
     def _keep(self, engine: Engine) -> Engine:
         self._engines.append(engine)

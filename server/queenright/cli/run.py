@@ -13,6 +13,7 @@ from typing import Any
 import typer
 import yaml
 
+from queenright.cli.log import Once, OnceHandler
 from queenright.cli.screen import Screen
 from queenright.instrumentation.errors import QueenrightError
 from queenright.server.programs import ProgramMissing, find_program
@@ -40,8 +41,13 @@ def run_up(settings: Settings, options: UpOptions) -> int:
 
 def run_serve(settings: Settings) -> int:
     """Run the service until it is told to stop; return the exit code."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    logging.basicConfig(
+        level=logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        handlers=[OnceHandler()],
+    )
+    for chatty in ("httpx", "alembic"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
 
     async def stay() -> None:
         stop = _stop_signals()
@@ -98,9 +104,12 @@ async def _until(stop: asyncio.Event, shown: Coroutine[Any, Any, None]) -> None:
 def _log_to(screen: Screen) -> None:
     """Warnings go through the screen, so that they do not tear it."""
 
+    once = Once()
+
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            screen.say(f"{record.levelname.lower()}: {record.getMessage()}")
+            if (said := once.passes(record)) is not None:
+                screen.say(f"{said.levelname.lower()}: {said.getMessage()}")
 
     logging.basicConfig(level=logging.WARNING, handlers=[Handler()])
 

@@ -1,0 +1,157 @@
+"""What the service's log says, and how often, while something does not work."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from queenright.cli.log import EVERY, Once
+from queenright.health.store import StoreError
+from queenright.server.up import serving
+from tests.databases import locked
+from tests.server.conftest import demo_settings, looping
+from tests.server.test_app import until
+from tests.server.test_cli import PROGRAM
+
+FULL = StoreError("cannot write to hive.db: database or disk is full")
+
+
+class Lines:
+    """A log's lines, at times that the test says."""
+
+    def __init__(self) -> None:
+        self._once = Once()
+        self.said: list[str] = []
+
+    def log(
+        self,
+        at: float,
+        message: str,
+        *args: object,
+        error: Exception | None = None,
+        level: int = logging.ERROR,
+    ) -> None:
+        exc_info = (type(error), error, None) if error is not None else None
+        record = logging.LogRecord("queenright", level, "file.py", 1, message, args, exc_info)
+        record.created = at
+        passed = self._once.passes(record)
+        if passed is not None:
+            self.said.append(logging.Formatter().format(passed))
+
+
+@pytest.fixture
+def lines() -> Lines:
+    return Lines()
+
+
+def test_a_failure_is_said_once_in_half_a_minute_with_a_count(lines: Lines) -> None:
+    for second in range(61):
+        lines.log(1000.0 + second, "%d findings wait: %s", second, FULL)
+
+    assert EVERY == 30
+    assert lines.said == [
+        f"0 findings wait: {FULL}",
+        f"30 findings wait: {FULL} (and 29 more like this in the 30 s before)",
+        f"60 findings wait: {FULL} (and 29 more like this in the 30 s before)",
+    ]
+
+
+def test_the_same_cause_for_many_workers_is_one_kind_and_another_cause_another(lines: Lines) -> None:
+    for agent in ("ant", "bee", "cicada"):
+        lines.log(1.0, "acting on %r failed: %s", agent, "the disk is full")
+    lines.log(1.0, "acting on %r failed: %s", "dragonfly", "nobody reaches it")
+
+    assert lines.said == [
+        "acting on 'ant' failed: the disk is full",
+        "acting on 'dragonfly' failed: nobody reaches it",
+    ]
+
+
+def test_an_error_that_says_it_all_is_one_line_and_a_surprise_keeps_its_stack(lines: Lines) -> None:
+    lines.log(1.0, "a sweep failed", error=FULL)
+    lines.log(1.0, "a sweep failed", error=ZeroDivisionError("by 0"))
+
+    assert lines.said == [f"a sweep failed: {FULL}", "a sweep failed\nZeroDivisionError: by 0"]
+
+
+def test_what_is_no_failure_is_said_whenever_it_happens(lines: Lines) -> None:
+    lines.log(1.0, "read %d events", 3, level=logging.INFO)
+    lines.log(1.0, "read %d events", 3, level=logging.INFO)
+
+    assert len(lines.said) == 2
+
+
+def test_a_clock_that_goes_back_does_not_silence_anything(lines: Lines) -> None:
+    lines.log(1000.0, "it failed")
+    lines.log(1.0, "it failed")
+
+    assert len(lines.said) == 2
+
+
+def test_kinds_without_end_are_forgotten_from_the_oldest(lines: Lines) -> None:
+    for number in range(1_001):
+        lines.log(number / 1000, "it failed for %s", "x" * number)
+    lines.log(2.0, "it failed for %s", "x" * 1000)
+    lines.log(2.0, "it failed for %s", "")
+
+    assert len(lines.said) == 1_002
+
+
+class Counting(logging.Handler):
+    """Counts what a service wanted to say, and keeps what was let pass."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._once = Once()
+        self.wanted: list[str] = []
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.wanted.append(str(record.msg))
+        if (said := self._once.passes(record)) is not None:
+            self.said.append(logging.Formatter().format(said))
+
+
+@pytest.fixture
+def log() -> Iterator[Counting]:
+    handler = Counting()
+    logger = logging.getLogger("queenright")
+    logger.addHandler(handler)
+    yield handler
+    logger.removeHandler(handler)
+
+
+async def test_what_a_service_tries_again_and_again_is_said_once(tmp_path: Path, log: Counting) -> None:
+    async with serving(demo_settings(tmp_path)) as running:
+        service = running.service
+        await service.store.transact(lambda conn: conn.exec_driver_sql("PRAGMA busy_timeout = 10").close())
+        with locked(f"sqlite:///{tmp_path / 'queenright.db'}"):
+            service.bus.fan_out(*looping(service.clock()))
+            await until(lambda: sum("cannot be stored" in one for one in log.wanted) >= 3, "it tries again")
+
+    [said] = [one for one in log.said if "cannot be stored" in one]
+    assert "are tried again: cannot write to" in said
+    assert not any("Traceback" in one for one in log.said)
+
+
+def first_words_of_serve(folder: Path) -> str:
+    command = [str(PROGRAM), "serve", "--port", "0", "--otlp-port", "0"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=folder, stdout=pipe, stderr=pipe, text=True) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline().startswith("Status page ")
+        running.terminate()
+        _, said = running.communicate(timeout=30)
+    return said
+
+
+def test_serve_begins_with_the_database_and_says_nothing_of_its_tools(tmp_path: Path) -> None:
+    first, second = first_words_of_serve(tmp_path), first_words_of_serve(tmp_path)
+
+    assert "database brought up to date (revision " in first.splitlines()[0]
+    assert "brought up to date" not in second
+    assert "alembic" not in first + second
