@@ -53,8 +53,10 @@ def test_a_storm_says_since_when_it_is_on() -> None:
     for n in range(6):
         seen.worse((f"bee{n}", "s"), 1000.0 + n)
     assert seen.began_at(1010.0) == 1004.0
-    assert seen.workers == 6
-    assert seen.began_at(1200.0) is None
+    seen.worse(("bee0", "s"), 1060.0)
+    seen.worse(("bee9", "s"), 1061.0)
+    assert (seen.struck(1061.0), seen.workers) == (7, 2)
+    assert (seen.began_at(1200.0), seen.struck(1200.0)) == (None, 0)
 
 
 def test_a_budget_says_how_much_of_it_is_used() -> None:

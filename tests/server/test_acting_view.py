@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 from playwright.async_api import Page, expect
 
+from queenright.health.interventions.ladder import Step
 from queenright.health.interventions.record import Outcome
-from queenright.health.interventions.target import Target
+from queenright.health.interventions.switch import Switch
+from queenright.health.interventions.target import ActionKind, Target
 from queenright.runtime.events import ALERT_CLASS, AgentEvent, EventType
-from queenright.server.acting_view import ACTED, worth_a_line
+from queenright.server.acting_view import ACTED, acting, worth_a_line
 from queenright.server.settings import Settings
 from queenright.server.up import Running
-from queenright.server.view import event_line
+from queenright.server.view import event_line, status
 from tests.server.conftest import demo_settings, looping
 from tests.server.test_status_page import page
 
@@ -158,6 +160,96 @@ async def test_the_page_shows_what_is_being_done(running: Running, page: Page) -
     tripped = page.locator("article").filter(has_text="tool_execution:looper:search")
     await expect(tripped).to_contain_text("open")
     await expect(tripped).to_contain_text("tried again in")
+
+
+def test_a_line_of_the_feed_is_one_sentence_with_a_link_to_its_ticket() -> None:
+    analysis = "looper (node search) goes in circles. Nothing new comes of it.\nStop the run. " * 9
+    event = AgentEvent(
+        type=EventType.QUEEN_INTERVENTION_REQUESTED,
+        time=0.0,
+        agent_id="looper",
+        data={"analysis": analysis, "ticket_id": "t1"},
+    )
+
+    brief, whole = event_line(event, brief=True), event_line(event)
+
+    assert brief["text"] == "queen → operator: looper (node search) goes in circles."
+    assert brief["ticket"] == "t1"
+    assert whole["text"].endswith(analysis)
+
+
+def rows(running: Running) -> dict[str, Any]:
+    found: dict[str, Any] = status(running.service)["acting"]
+    return found
+
+
+async def test_a_worker_that_is_well_and_was_spoken_to_is_no_intervention_under_way(running: Running) -> None:
+    service = running.service
+    fine = AgentEvent(
+        type=EventType.EXECUTION_STARTED,
+        time=service.clock(),
+        agent_id="fine",
+        session_id="s",
+        incarnation_id="one",
+        data={"start_records": True},
+    )
+    await service.ingest([fine])
+    await service.health.send_nudge("fine", "good day", by="ada")
+
+    assert ("fine", "s") in service.interventions.ledger.ladders
+    assert rows(running)["ladders"] == []
+
+
+async def test_a_storm_a_used_up_budget_and_the_stop_are_said_and_what_is_due_waits(running: Running) -> None:
+    service = running.service
+    await service.ingest(list(looping(service.clock(), times=3)))
+    await service.health.escalate_to_orchestrator("looper", "it looks odd", by="ada")
+    now, budget = service.clock(), service.interventions.budget
+    before = rows(running)
+    for number in range(6):
+        service.acting.storm.worse((f"bee{number}", "s"), now)
+    for _ in range(budget.most):
+        budget.spend(now)
+
+    braked = rows(running)
+    await service.health.emergency_stop(True, by="ada", reason="drill")
+    frozen = rows(running)
+
+    assert (before["storm"], before["brakes"]) == ({"id": "", "workers": 0, "since": None}, [])
+    assert braked["storm"]["id"]
+    assert braked["storm"]["workers"] == 7
+    assert braked["budget"]["used"] > budget.most
+    assert braked["budget"]["free_at"] > now
+    assert braked["brakes"][0].startswith("A storm since ")
+    assert f"{budget.most} interventions a minute are used up, the next in" in braked["brakes"][1]
+    assert frozen["brakes"][0].startswith("Acting is frozen since ")
+    assert frozen["brakes"][0].endswith(" by ada: drill.")
+    assert before["escalations"][0]["when"].endswith(" left")
+    assert frozen["escalations"][0]["when"] == "frozen"
+    assert frozen["ladders"][0]["when"] == "frozen"
+
+
+async def test_what_is_overdue_waits_its_turn(running: Running) -> None:
+    service = running.service
+    await service.ingest(list(looping(service.clock(), times=3)))
+    await service.health.escalate_to_orchestrator("looper", "it looks odd", by="ada")
+    [question] = service.interventions.ledger.pending.values()
+    [ladder] = service.interventions.ledger.ladders.values()
+
+    shown = acting(
+        stop=Switch(),
+        storm=service.acting.storm,
+        budget=service.interventions.budget,
+        dry_run=False,
+        ladders=[(ladder, Step(ladder=ladder, action=ActionKind.TERMINATE, at=question.deadline))],
+        pending=[question],
+        breakers=[],
+        recoveries=[],
+        now=question.deadline + 1,
+    )
+
+    assert shown["escalations"][0]["when"] == "waits its turn"
+    assert shown["ladders"][0]["when"] == "waits its turn"
 
 
 async def test_the_page_says_first_that_acting_is_frozen(running: Running, page: Page) -> None:

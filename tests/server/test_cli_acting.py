@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import pwd
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
+from queenright.cli.acting import login
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.settings import Settings
 from queenright.server.up import Running
@@ -120,6 +123,86 @@ async def test_a_refusal_is_one_line_with_the_way_out(running: Running) -> None:
     assert "queenright list" in unknown.err
 
 
+async def test_a_termination_that_nobody_confirms_says_how_to_go_on(running: Running) -> None:
+    await looper(running)
+    stopping = asyncio.create_task(queenright(running, "terminate", "looper", "--reason", "it loops"))
+    async with httpx.AsyncClient(base_url=running.url, trust_env=False, timeout=60) as http:
+        told = await http.get("/api/agents/looper/instructions", params=WORKER | {"wait": 30})
+        [instruction] = told.json()["instructions"]
+        path = f"/api/agents/looper/instructions/{instruction['instruction_id']}/answer"
+        await http.post(path, json=WORKER | {"outcome": "failed", "detail": "busy"})
+
+    done = await stopping
+    recovered = await queenright(running, "recover", "looper-session")
+
+    assert done.code == 1
+    assert "Unconfirmed: busy" in done.out
+    assert "then: queenright recover looper-session" in done.out
+    assert recovered.code == 1
+    assert "end its process yourself" in recovered.err
+
+
+async def test_the_list_has_what_other_commands_ask_for(running: Running) -> None:
+    long = "a-session-with-a-name-of-its-own-that-is-long"
+    started = AgentEvent(
+        type=EventType.EXECUTION_STARTED,
+        time=running.service.clock(),
+        agent_id="reporter",
+        session_id=long,
+        incarnation_id="one",
+        data={"task_id": "report-7"},
+    )
+    await looper(running)
+    await running.service.ingest([started])
+
+    listed = await queenright(running, "list")
+    wide = await queenright(running, "list", "--wide")
+    plain = await queenright(running, "list", "--json")
+
+    lines = listed.out.splitlines()
+    assert lines[0].split() == ["state", "agent", "session", "task", "steps", "bad"]
+    assert max(len(line) for line in lines) <= 80
+    [row] = [line.split() for line in lines if "reporter" in line]
+    assert row[2:4] == [f"{long[:15]}…", "report-7"]
+    assert long in wide.out
+    assert [(one["agent_id"], one["session_id"], one["task_id"]) for one in plain.json] == [
+        ("looper", "looper-session", "looper-session"),
+        ("reporter", long, "report-7"),
+    ]
+
+
+async def test_a_storm_and_a_budget_that_is_used_up_are_said_before_the_lists(running: Running) -> None:
+    service = running.service
+    now = service.clock()
+    for number in range(6):
+        service.acting.storm.worse((f"bee{number}", "s"), now)
+    for _ in range(service.interventions.budget.most):
+        service.interventions.budget.spend(now)
+
+    listed = await queenright(running, "list")
+    asked = await queenright(running, "escalations")
+
+    for done in (listed, asked):
+        storm, budget = done.err.splitlines()
+        assert storm.startswith("A storm since ")
+        assert "6 workers" in storm
+        assert "interventions a minute are used up, the next in" in budget
+
+
+@pytest.mark.parametrize(
+    ("named", "who"), [({"USER": "ada"}, "ada"), ({"LOGNAME": "bob"}, "bob"), ({}, None)]
+)
+def test_who_asks_is_who_is_logged_in(
+    monkeypatch: pytest.MonkeyPatch, named: dict[str, str], who: str | None
+) -> None:
+    for name in ("USER", "LOGNAME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in named.items():
+        monkeypatch.setenv(name, value)
+
+    assert login() == (who or pwd.getpwuid(os.getuid()).pw_name)
+
+
 async def test_an_escalation_is_listed_and_decided(running: Running) -> None:
     await looper(running)
     none = await queenright(running, "escalations", "list")
@@ -128,6 +211,7 @@ async def test_an_escalation_is_listed_and_decided(running: Running) -> None:
     escalation = asked.json()["escalation_id"]
 
     listed = await queenright(running, "escalations", "list")
+    bare = await queenright(running, "escalations")
     decided = await queenright(
         running, "escalations", "decide", escalation, "more_time", "--minutes", "30", "--reason", "slow"
     )
@@ -136,6 +220,7 @@ async def test_an_escalation_is_listed_and_decided(running: Running) -> None:
 
     assert none.out == "Nothing waits for a decision.\n"
     assert listed.out.split()[0] == escalation
+    assert bare.out == listed.out
     assert "looper" in listed.out
     assert (decided.code, decided.out) == (0, "looper: more time.\n")
     assert again.code == 1
@@ -153,7 +238,7 @@ async def test_an_open_breaker_is_listed_and_reset(running: Running) -> None:
 
     listed = await queenright(running, "breakers", "list", "--open")
     reset = await queenright(running, "breakers", "reset", "tool_execution:looper:search")
-    after = await queenright(running, "breakers", "list", "--open")
+    after = await queenright(running, "breakers", "--open")
     unknown = await queenright(running, "breakers", "reset", "tool_execution:looper:serch")
 
     assert listed.out.startswith("open ")
@@ -169,12 +254,20 @@ async def test_the_emergency_stop_is_set_and_released(running: Running) -> None:
 
     on = await queenright(running, "stop-acting", "on", "--reason", "drill")
     refused = await queenright(running, "nudge", "looper")
+    status = await queenright(running, "stop-acting", "status")
+    listed = await queenright(running, "list")
     off = await queenright(running, "stop-acting", "off")
+    released = await queenright(running, "stop-acting", "status")
     queued = await queenright(running, "nudge", "looper")
 
     assert (on.code, on.out) == (0, "Acting is frozen.\n")
     assert "drill" in refused.err
     assert "queenright stop-acting off" in refused.err
+    assert status.out.startswith("Acting is frozen since ")
+    assert status.out.endswith(": drill.\n")
+    assert listed.err.startswith("Acting is frozen since ")
+    assert "looper" in listed.out
+    assert released.out == "The emergency stop is off.\n"
     assert (off.code, queued.code) == (0, 0)
 
 
@@ -214,6 +307,9 @@ async def test_a_ticket_that_closes_by_itself_is_refused_with_the_reason(running
     "arguments",
     [
         ["nudge", ""],
+        ["nudge", "looper", "--message", " \t"],
+        ["escalations", "--all", "list"],
+        ["breakers", "--open", "list"],
         ["terminate", "looper"],
         ["stop-acting", "on"],
         ["stop-acting", "maybe"],

@@ -320,6 +320,40 @@ async def test_the_emergency_stop_freezes_acting_and_not_seeing(
     assert released.json()["on"] is False
 
 
+@pytest.mark.parametrize("message", ["", " ", "\n\t "])
+async def test_a_nudge_that_says_nothing_is_refused(
+    running: Running, http: httpx.AsyncClient, message: str
+) -> None:
+    await looper(running)
+
+    response = await http.post("/api/agents/looper/nudge", json={"message": message})
+
+    assert response.status_code == 422
+    assert "message" in response.json()["title"]
+
+
+async def test_a_name_is_kept_without_control_characters(running: Running, http: httpx.AsyncClient) -> None:
+    body = {"on": True, "reason": "drill", "by": "\x1b[31mada\x07\r\nlovelace\u202e"}
+
+    state = (await http.put("/api/emergency-stop", json=body)).json()
+    blank = await http.put("/api/emergency-stop", json=body | {"by": "\x07 \n"})
+
+    assert state["by"] == "ada lovelace"
+    assert blank.status_code == 422
+
+
+async def test_a_recovery_refused_by_the_emergency_stop_names_it_and_the_way_out(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    await looper(running)
+    await http.put("/api/emergency-stop", json={"on": True, "reason": "drill", "by": "ada"})
+
+    refused = (await http.post("/api/recoveries", json={"task_id": "looper-session"})).json()
+
+    assert refused["reason"].startswith("the emergency stop is on (set by ada at ")
+    assert refused["reason"].endswith(": drill); release it first: queenright stop-acting off")
+
+
 # -- escalations, breakers ----------------------------------------------------------------------
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pwd
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -20,9 +23,20 @@ Session = Annotated[
 Agent = Annotated[str, typer.Argument(help="The worker, as `queenright list` shows it.")]
 Reason = Annotated[str, typer.Option(help="Why; it is kept in the audit trail.")]
 Many = Annotated[int, typer.Option("--limit", min=1, max=1000, help="So many at most, the newest.")]
+All = Annotated[bool, typer.Option("--all", help="Those with an answer too.")]
+OnlyOpen = Annotated[bool, typer.Option("--open", help="Only those that are not closed.")]
 
 LOCAL = "http://127.0.0.1:8420"
-WHO = os.environ.get("USER") or "operator"
+
+
+def login() -> str:
+    """Return who runs this: what the environment says, else the system."""
+    with contextlib.suppress(KeyError):
+        return os.environ.get("USER") or os.environ.get("LOGNAME") or pwd.getpwuid(os.getuid()).pw_name
+    return "operator"
+
+
+WHO = login()
 
 escalations = typer.Typer(help="Questions to the orchestrator, and their answers.")
 breakers = typer.Typer(help="Circuit breakers of workers' calls.")
@@ -37,10 +51,11 @@ class Decision(StrEnum):
 
 
 class Switch(StrEnum):
-    """How the emergency stop is set."""
+    """How the emergency stop is set, or whether it is."""
 
     ON = "on"
     OFF = "off"
+    STATUS = "status"
 
 
 def register(app: typer.Typer) -> None:
@@ -64,6 +79,8 @@ def nudge(
     url: Url = LOCAL,
 ) -> None:
     """Put a message into a worker's context. Exit code 1 if it does not get there."""
+    if message is not None and not message.strip():
+        raise typer.BadParameter("the message is blank; say something, or leave --message out")
     body = {"message": message, "session_id": session, "by": by}
     done = _do(url, f"/api/agents/{_segment(agent)}/nudge", body)
     words = {"done": "It is in its context.", "queued": "It waits for the worker to fetch it."}
@@ -83,8 +100,18 @@ def terminate(
     body = {"reason": reason, "session_id": session, "by": by}
     done = _do(url, f"/api/agents/{_segment(agent)}/terminate", body)
     saved = f" Its state is in {done['checkpoint_id']}." if done["checkpoint_id"] else ""
-    _tell(done, as_json, f"It has stopped.{saved}" if done["terminated"] else _became(done))
+    words = f"It has stopped.{saved}" if done["terminated"] else _became(done)
+    if done["outcome"] == "unconfirmed" and not as_json:
+        task = shlex.quote(_task(url, agent, done["session_id"]))
+        words += f"\nEnd its process yourself, then: queenright recover {task} (it says from when on)"
+    _tell(done, as_json, words)
     raise typer.Exit(0 if done["terminated"] else 1)
+
+
+def _task(url: str, agent: str, session: str) -> str:
+    """Return what a worker is about, by its name."""
+    health = _ask(url, f"/api/agents/{_segment(agent)}/health?session_id={_segment(session)}")
+    return str(health["task_id"])
 
 
 def recover(
@@ -144,13 +171,19 @@ def interventions(
 
 
 def stop_acting(
-    switch: Annotated[Switch, typer.Argument(help="on: freeze all acting; off: let it go on.")],
+    switch: Annotated[
+        Switch, typer.Argument(help="on: freeze all acting; off: let it go on; status: how it is.")
+    ],
     reason: Annotated[str, typer.Option(help="Why; it is kept in the audit trail. Needed for on.")] = "",
     by: By = WHO,
     as_json: Json = False,
     url: Url = LOCAL,
 ) -> None:
     """The emergency stop: nothing is done to any worker. Detecting, judging and paging go on."""
+    if switch is Switch.STATUS:
+        state = _ask(url, "/api/emergency-stop")
+        _tell(state, as_json, _stop_in_words(state))
+        return
     if switch is Switch.ON and not reason.strip():
         raise typer.BadParameter("say with --reason why nothing may be done to any worker")
     body = {"on": switch is Switch.ON, "reason": reason.strip() or "released", "by": by}
@@ -158,28 +191,36 @@ def stop_acting(
     _tell(state, as_json, "Acting is frozen." if state["on"] else "Acting goes on; every wait begins anew.")
 
 
-@escalations.callback(invoke_without_command=True, epilog="Example: queenright escalations list --json")
-def escalations_(context: typer.Context) -> None:
+def _stop_in_words(state: Mapping[str, Any]) -> str:
+    if not state["on"]:
+        return "The emergency stop is off."
+    since = f" since {_clock(state['changed_at'])}" if state["changed_at"] is not None else ""
+    return f"Acting is frozen{since} by {state['by']}: {state['reason']}."
+
+
+@escalations.callback(invoke_without_command=True, epilog="Example: queenright escalations --json")
+def escalations_(
+    context: typer.Context, all_: All = False, as_json: Json = False, limit: Many = 20, url: Url = LOCAL
+) -> None:
     """Questions to the orchestrator, and their answers."""
     if context.invoked_subcommand is None:
-        list_escalations()
+        list_escalations(all_, as_json, limit, url)
+    else:
+        refuse_options(context.invoked_subcommand, all_ or as_json or limit != 20 or url != LOCAL)
 
 
 @escalations.command("list", epilog="Example: queenright escalations list --all")
-def list_escalations(
-    all_: Annotated[bool, typer.Option("--all", help="Those with an answer too.")] = False,
-    as_json: Json = False,
-    limit: Many = 20,
-    url: Url = LOCAL,
-) -> None:
+def list_escalations(all_: All = False, as_json: Json = False, limit: Many = 20, url: Url = LOCAL) -> None:
     """List escalations that wait for a decision."""
     only = "" if all_ else "&open=true"
     found = _ask(url, f"/api/escalations?limit={limit}{only}")["escalations"]
+    acting = {} if as_json else say_brakes(url)
+    frozen = acting.get("emergency_stop", {}).get("on", False)
     lines = []
     for e in found:
-        left = max(0.0, e["deadline"] - time.time()) / 60
-        state = f"{left:.0f} min left" if e["status"] == "pending" else e["decision"] or e["status"]
-        lines.append(f"{e['escalation_id']}  {state:<12} {e['agent_id']:<24} {_short(e['reason'])}")
+        pending = _left(e["deadline"] - time.time(), frozen=frozen)
+        state = pending if e["status"] == "pending" else e["decision"] or e["status"]
+        lines.append(f"{e['escalation_id']}  {state:<14} {e['agent_id']:<24} {_short(e['reason'])}")
     _list(found, as_json, lines, "No escalations." if all_ else "Nothing waits for a decision.")
 
 
@@ -208,19 +249,27 @@ def decide(
     _tell(done, as_json, f"{done['agent_id']}: {decision.value.replace('_', ' ')}.")
 
 
-@breakers.callback(invoke_without_command=True, epilog="Example: queenright breakers list --json")
-def breakers_(context: typer.Context) -> None:
+def _left(seconds: float, *, frozen: bool) -> str:
+    if frozen:
+        return "frozen"
+    if seconds <= 0:
+        return "waits its turn"
+    return f"{seconds:.0f} s left" if seconds < 90 else f"{seconds / 60:.0f} min left"
+
+
+@breakers.callback(invoke_without_command=True, epilog="Example: queenright breakers --json")
+def breakers_(
+    context: typer.Context, only_open: OnlyOpen = False, as_json: Json = False, url: Url = LOCAL
+) -> None:
     """Circuit breakers of workers' calls."""
     if context.invoked_subcommand is None:
-        list_breakers()
+        list_breakers(only_open, as_json, url)
+    else:
+        refuse_options(context.invoked_subcommand, only_open or as_json or url != LOCAL)
 
 
 @breakers.command("list", epilog="Example: queenright breakers list --open")
-def list_breakers(
-    only_open: Annotated[bool, typer.Option("--open", help="Only those that are not closed.")] = False,
-    as_json: Json = False,
-    url: Url = LOCAL,
-) -> None:
+def list_breakers(only_open: OnlyOpen = False, as_json: Json = False, url: Url = LOCAL) -> None:
     """List circuit breakers, those that are not closed first."""
     from queenright.cli.ask import ask_all
 
@@ -245,6 +294,24 @@ def reset(
     """Close a circuit breaker by hand; the next calls pass."""
     done = _do(url, f"/api/breakers/{_segment(name)}/reset", {"by": by})
     _tell(done, as_json, f"{done['name']} is {done['state']}.")
+
+
+def refuse_options(command: str, given: bool) -> None:
+    """
+    Refuse options before a subcommand.
+
+    They would be lost: what is done might be done at another service than the one that is named.
+    """
+    if given:
+        raise typer.BadParameter(f"options go behind `{command}`")
+
+
+def say_brakes(url: str) -> dict[str, Any]:
+    """Say on stderr why less is done than is due, if it is; return how acting stands."""
+    acting: dict[str, Any] = _ask(url, "/api/status")["acting"]
+    for brake in acting.get("brakes", ()):
+        typer.echo(brake, err=True)
+    return acting
 
 
 def _ask(url: str, path: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from queenright.cli.acting import LOCAL, WHO, By, Json, Reason, Url
+from queenright.cli.acting import LOCAL, WHO, By, Json, Reason, Url, refuse_options
 
 All = Annotated[bool, typer.Option("--all", help="Closed tickets too.")]
 Ticket = Annotated[str, typer.Argument(help="Its id, as `queenright tickets` shows it.")]
@@ -23,9 +23,8 @@ def tickets_(context: typer.Context, as_json: Json = False, all_: All = False, u
     """List tickets of a running service, worst first: those of the newest 1,000."""
     if context.invoked_subcommand is None:
         list_tickets(as_json, all_, url)
-    elif as_json or all_ or url != LOCAL:
-        # They would be lost: a ticket of another service than the one that is named might be closed.
-        raise typer.BadParameter(f"options go behind `{context.invoked_subcommand}`")
+    else:
+        refuse_options(context.invoked_subcommand, as_json or all_ or url != LOCAL)
 
 
 @tickets.command("list", epilog="Example: queenright tickets list --all")

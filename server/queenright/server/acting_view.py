@@ -8,8 +8,9 @@ from typing import Any, Final
 
 from queenright.health.breakers.breaker import BreakerState
 from queenright.health.breakers.circuit import BreakerStatus
-from queenright.health.interventions.ladder import Ladder, Level
+from queenright.health.interventions.ladder import Ladder, Level, Step
 from queenright.health.interventions.record import Escalation, Outcome
+from queenright.health.interventions.storm import ActionBudget, StormWatch
 from queenright.health.interventions.switch import Switch
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.recovery.attempt import Recovery, RecoveryState
@@ -107,14 +108,17 @@ def acted(event: AgentEvent) -> tuple[str, str]:
             # Who it is about is said already.
             target = Target(agent_id=agent, session_id=event.session_id, incarnation_id=event.incarnation_id)
             why = str(data.get("detail") or "").replace(f"worker {target}", "it")
+            why = shorten(why, _QUOTED, placeholder=" …")
             return "info", f"{agent}: {data['kind']} by {data['by']}: {became}. {why}"
 
 
 def acting(
     *,
     stop: Switch,
+    storm: StormWatch,
+    budget: ActionBudget,
     dry_run: bool,
-    ladders: Iterable[Ladder],
+    ladders: Iterable[tuple[Ladder, Step]],
     pending: Iterable[Escalation],
     breakers: Iterable[BreakerStatus],
     recoveries: Iterable[Recovery],
@@ -125,14 +129,16 @@ def acting(
 
     Args:
         stop: The emergency stop.
+        storm: Says whether a storm is on.
+        budget: Says how many interventions may be done.
         dry_run: Whether nothing is really done.
-        ladders: Those that are not on the ground.
+        ladders: Those that are not on the ground, each with what is next.
         pending: Escalations that nobody has answered.
         breakers: All circuit breakers.
         recoveries: The latest, newest first.
         now: The time.
     """
-    climbed = sorted(ladders, key=lambda ladder: (ladder.trouble_since, ladder.agent_id))
+    climbed = sorted(ladders, key=lambda one: (one[0].trouble_since, one[0].agent_id))
     asked = sorted(pending, key=lambda one: one.deadline)
     known = list(breakers)
     tripped = [one for one in known if one.state is not BreakerState.CLOSED]
@@ -143,10 +149,17 @@ def acting(
             "reason": stop.reason,
             "since": clock_time(stop.changed_at) if stop.changed_at is not None else "",
         },
+        "storm": {
+            "id": storm.storm(now),
+            "workers": storm.struck(now),
+            "since": storm.began_at(now),
+        },
+        "budget": {"most": budget.most, "used": budget.used(now), "free_at": budget.free_at(now)},
+        "brakes": _brakes(stop, storm, budget, now),
         "dry_run": dry_run,
-        "ladders": [_ladder_row(one, now) for one in climbed[:_SHOWN]],
+        "ladders": [_ladder_row(one, step, stop, now) for one, step in climbed[:_SHOWN]],
         "ladders_more": max(0, len(climbed) - _SHOWN),
-        "escalations": [_escalation_row(one, now) for one in asked[:_SHOWN]],
+        "escalations": [_escalation_row(one, stop, now) for one in asked[:_SHOWN]],
         "escalations_more": max(0, len(asked) - _SHOWN),
         "breakers": [_breaker_row(one, now) for one in tripped[:_SHOWN]],
         "breakers_known": len(known),
@@ -155,8 +168,33 @@ def acting(
     }
 
 
-def _ladder_row(ladder: Ladder, now: float) -> dict[str, Any]:
+def _brakes(stop: Switch, storm: StormWatch, budget: ActionBudget, now: float) -> list[str]:
+    """Return why less is done than is due, a sentence each."""
+    found = []
+    if stop.on:
+        since = f" since {clock_time(stop.changed_at)}" if stop.changed_at is not None else ""
+        found.append(f"Acting is frozen{since} by {stop.by}: {stop.reason}.")
+    began = storm.began_at(now)
+    if began is not None:
+        found.append(f"A storm since {clock_time(began)}: {storm.struck(now)} workers got worse at once.")
+    wait = budget.free_at(now) - now
+    if wait > 0:
+        found.append(f"{budget.most} interventions a minute are used up, the next in {ago(wait)}.")
+    return found
+
+
+def _when(at: float, stop: Switch, now: float, words: str) -> str:
+    """Return when something is due, in words with a place for the time that is left."""
+    if stop.on:
+        return "frozen"
+    return words.format(ago(at - now)) if at > now else "waits its turn"
+
+
+def _ladder_row(ladder: Ladder, step: Step, stop: Switch, now: float) -> dict[str, Any]:
     level = ladder.level
+    due = step.at if step.action is not None else ladder.until
+    if step.action is None and due is not None and due <= now:
+        due = None
     words = {
         Level.NUDGED: f"nudge {ladder.nudges} sent" if ladder.nudges else "to be nudged",
         Level.ESCALATED: "orchestrator asked",
@@ -170,18 +208,20 @@ def _ladder_row(ladder: Ladder, now: float) -> dict[str, Any]:
         "trouble_for": ago(now - ladder.trouble_since),
         "acted_ago": ago(now - ladder.acted_at if ladder.acted_at is not None else None),
         "until": ladder.until,
-        "left": ago(ladder.until - now) if ladder.until is not None else "",
+        "next": step.action.value if step.action is not None else "",
+        "next_at": due,
+        "when": _when(due, stop, now, "next in {}") if due is not None else "",
     }
 
 
-def _escalation_row(one: Escalation, now: float) -> dict[str, Any]:
+def _escalation_row(one: Escalation, stop: Switch, now: float) -> dict[str, Any]:
     return {
         "escalation_id": one.escalation_id,
         "agent_id": one.agent_id,
         "reason": one.reason,
         "options": list(one.options),
         "deadline": one.deadline,
-        "left": ago(one.deadline - now),
+        "when": _when(one.deadline, stop, now, "{} left"),
     }
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from textwrap import shorten
+from typing import Any, Final
 
 from queenright.alerting.notification import HandedOver
 from queenright.health.findings import HealthState
-from queenright.health.interventions.ladder import Ladder
+from queenright.health.interventions.ladder import Ladder, Standing, Step, next_step
 from queenright.health.monitor import WorkerHealth
 from queenright.health.tickets import EscalationTicket
 from queenright.runtime.events import AgentEvent, EventType
@@ -16,6 +18,8 @@ from queenright.server.acting_view import ACTED, acted, acting, worth_a_line
 from queenright.server.service import Service
 from queenright.server.words import ago, clock_time
 
+_BRIEF: Final = 220
+"""Characters of a line of the feed."""
 _WORST_FIRST = [
     HealthState.FAILING,
     HealthState.STUCK,
@@ -31,6 +35,7 @@ def agent_row(health: WorkerHealth, now: float) -> dict[str, Any]:
     return {
         "agent_id": vitals.agent_id,
         "session_id": vitals.session_id,
+        "task_id": vitals.task_id or vitals.session_id,
         "incarnation_id": vitals.incarnation_id,
         "framework": vitals.framework,
         "node_id": vitals.node_id,
@@ -102,9 +107,14 @@ def _outcome(answer: Mapping[str, Any]) -> str:
     return f"{outcome}: {answer['last_error']}" if answer["last_error"] else outcome
 
 
-def event_line(event: AgentEvent) -> dict[str, str]:
-    """Return one event of the feed: when, a class for its colour, and a sentence."""
+def event_line(event: AgentEvent, *, brief: bool = False) -> dict[str, str]:
+    """
+    Return one event of the feed: when, a class for its colour, a sentence, and the page of its ticket.
+
+    With ``brief`` what the ticket has at length is one sentence.
+    """
     data = event.data
+    say = _first_sentence if brief else str
     kind, text = "info", event.type.value.replace("_", " ")
     match event.type:
         case EventType.HEALTH_STATE_CHANGED:
@@ -118,10 +128,10 @@ def event_line(event: AgentEvent) -> dict[str, str]:
         case EventType.TICKET_TRIAGED:
             kind = "queen"
             # What she tells the operator has a line of its own.
-            text = "queen: " + (data["reason"] if data["decision"] == "dismiss" else data["decision"])
+            text = "queen: " + (say(data["reason"]) if data["decision"] == "dismiss" else data["decision"])
         case EventType.QUEEN_INTERVENTION_REQUESTED:
             kind = "queen"
-            text = f"queen → operator: {data['analysis']}"
+            text = f"queen → operator: {say(data['analysis'])}"
         case EventType.NOTIFICATION_DELIVERED:
             kind = "page"
             text = f"Alertmanager took the {data['status']} alert on {event.agent_id}"
@@ -131,14 +141,34 @@ def event_line(event: AgentEvent) -> dict[str, str]:
             text = f"Alertmanager did not take {what}: {data.get('error', '')}"
         case EventType.TICKET_RESOLVED:
             kind = "healthy"
-            text = (
-                f"{event.agent_id}: ticket {str(data['status']).replace('_', ' ')}. {data.get('reason', '')}"
-            )
+            became = str(data["status"]).replace("_", " ")
+            text = f"{event.agent_id}: ticket {became}. {say(data.get('reason') or '')}"
         case EventType.TICKET_ACKNOWLEDGED:
             text = f"ticket acknowledged by {data['by']}"
         case _ if event.type in ACTED:
             kind, text = acted(event)
-    return {"time": clock_time(event.time), "kind": kind, "text": text, "id": event.id}
+    if brief:
+        text = shorten(text, _BRIEF, placeholder=" …")
+    return {
+        "time": clock_time(event.time),
+        "kind": kind,
+        "text": text,
+        "id": event.id,
+        "ticket": _ticket_of(event),
+    }
+
+
+def _first_sentence(text: object) -> str:
+    line = " ".join(str(text).split())
+    return re.split(r"(?<=[.!?])\s", line, maxsplit=1)[0]
+
+
+def _ticket_of(event: AgentEvent) -> str:
+    """Return the id of the ticket that an event is about, or an empty string."""
+    found = event.data.get("ticket_id")
+    if not found and isinstance(ticket := event.data.get("ticket"), Mapping):
+        found = ticket.get("ticket_id")
+    return str(found or "")
 
 
 def status(service: Service) -> dict[str, Any]:
@@ -159,7 +189,7 @@ def status(service: Service) -> dict[str, Any]:
         "tickets": [ticket_row(ticket, now) for ticket in tickets],
         "outbox": outbox,
         "handed_over": [notification_row(handed, outbox, now) for handed in service.notifications.latest],
-        "feed": [event_line(event) for event in reversed(service.recent) if worth_a_line(event)],
+        "feed": [event_line(event, brief=True) for event in reversed(service.recent) if worth_a_line(event)],
         "not_ready": service.ready(),
         "acting": _acting(service, now),
         "stand_in": service.recorder is not None,
@@ -171,8 +201,10 @@ def _acting(service: Service, now: float) -> dict[str, Any]:
     ledger = service.interventions.ledger
     return acting(
         stop=service.health.emergency_stopped,
+        storm=service.acting.storm,
+        budget=service.interventions.budget,
         dry_run=service.settings.health_monitoring.intervention.dry_run,
-        ladders=[one for one in ledger.ladders.values() if _is_climbed(service, one)],
+        ladders=[(one, step) for one in ledger.ladders.values() if (step := _next(service, one))],
         pending=ledger.pending.values(),
         breakers=service.breakers.all(),
         recoveries=service.recoveries.latest,
@@ -180,12 +212,22 @@ def _acting(service: Service, now: float) -> dict[str, Any]:
     )
 
 
-def _is_climbed(service: Service, ladder: Ladder) -> bool:
-    """Return whether anything was done, or soon is: of who got further again only the time is kept."""
-    if not ladder.grounded:
-        return True
+def _next(service: Service, ladder: Ladder) -> Step | None:
+    """
+    Return what is next on a ladder; None for one that is of no interest.
+
+    Of who is well, waits, or got further, a ladder only keeps when something was last done.
+    """
+    settings = service.settings.health_monitoring
     worker = service.monitor.get(ladder.agent_id, ladder.session_id)
-    return worker is not None and worker.state.rank >= HealthState.STUCK.rank and not worker.vitals.ended
+    if worker is None:
+        return None if ladder.grounded else Step(ladder=ladder)
+    step = next_step(ladder, Standing.of(worker, settings), settings)
+    if not settings.intervention.enabled:
+        step = Step(ladder=step.ladder)
+    if step.ladder is None or (step.ladder.grounded and step.action is None):
+        return None
+    return step
 
 
 def paged(service: Service) -> list[dict[str, Any]]:

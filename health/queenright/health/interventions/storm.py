@@ -28,6 +28,7 @@ class StormWatch:
         self._last: float | None = None
         self._id = ""
         self._began: float | None = None
+        self._struck: set[WorkerKey] = set()
 
     def worse(self, key: WorkerKey, now: float) -> bool:
         """Note that a worker is stuck or failing now; return whether this began a storm."""
@@ -35,10 +36,14 @@ class StormWatch:
         self._worse.pop(key, None)
         self._worse[key] = now
         self._last = now
-        if self._id or len(self._worse) < self._settings.workers:
+        if self._id:
+            self._struck.add(key)
+            return False
+        if len(self._worse) < self._settings.workers:
             return False
         self._id = self._ids()
         self._began = now
+        self._struck = set(self._worse)
         return True
 
     def storm(self, now: float) -> str:
@@ -50,6 +55,10 @@ class StormWatch:
         """Return since when the storm is on, in seconds since the epoch; None if there is none."""
         return self._began if self.storm(now) else None
 
+    def struck(self, now: float) -> int:
+        """Return how many workers got worse in the storm that is on, 0 if there is none."""
+        return len(self._struck) if self.storm(now) else 0
+
     @property
     def workers(self) -> int:
         """How many workers got worse within the window, when somebody last looked."""
@@ -58,6 +67,7 @@ class StormWatch:
     def _forget(self, now: float) -> None:
         if self._last is not None and not 0 <= now - self._last < self._settings.quiet_seconds:
             self._id, self._began = "", None
+            self._struck.clear()
         for key, at in list(self._worse.items()):
             # In the order in which they got worse: the first that is young enough ends the search.
             if 0 <= now - at < self._settings.window_seconds:
