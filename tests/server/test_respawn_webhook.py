@@ -288,11 +288,11 @@ def settings_with(storage: Path, url: str) -> Settings:
         defaults=DEMO_DEFAULTS | {"storage": storage},
         http={"port": 0},
         otlp={"port": 0},
-        health_monitoring={"recovery": {"webhook_url": url}},
+        health_monitoring={"recovery": {"webhook_url": url}, "intervention": {"quiet_seconds": 0}},
     )
 
 
-async def until(condition: Callable[[], bool], what: str, seconds: float = 20) -> None:
+async def until(condition: Callable[[], bool], what: str, seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"within {seconds} s: {what}"
