@@ -64,7 +64,9 @@ def test_the_table_answers_every_kind_of_trouble(kind: FindingKind) -> None:
     answer = policy.answer(asked(), summary(kind))
 
     assert answer.decision == expected
-    assert answer.reason.startswith(("researcher_agent (node search) has ", "researcher_agent (node search) could "))
+    assert answer.reason.startswith(
+        ("researcher_agent (node search) has ", "researcher_agent (node search) could ")
+    )
 
 
 def test_the_worst_of_several_troubles_is_what_is_answered() -> None:
