@@ -97,5 +97,10 @@ class HealthState(StrEnum):
         """0 for healthy to 4 for terminated."""
         return _STATE_RANK[self]
 
+    @property
+    def in_trouble(self) -> bool:
+        """Whether a worker that is so gets nowhere, and something may have to be done about it."""
+        return self in (HealthState.STUCK, HealthState.FAILING)
+
 
 _STATE_RANK: Final = {state: rank for rank, state in enumerate(HealthState)}

@@ -72,9 +72,6 @@ _INTRODUCES: Final = frozenset(
 )
 
 
-_TROUBLE: Final = frozenset({HealthState.STUCK, HealthState.FAILING})
-
-
 @dataclass(slots=True, eq=False)
 class WorkerHealth:
     """One worker as the monitor sees it: vital signs, open findings, state and since when."""
@@ -472,7 +469,7 @@ class HealthMonitor:
                     },
                 )
             )
-            if state not in _TROUBLE:
+            if not state.in_trouble:
                 worker.trouble_since = None
             elif worker.trouble_since is None or worker.life != v.lives:
                 worker.trouble_since = now

@@ -19,7 +19,7 @@ from queenright.judge import policy, wording
 MORE_TIMES: Final = 3
 """So often a worker that gets no further is given more time; then a person or another agent has to look."""
 
-_TROUBLE: Final = frozenset({HealthState.STUCK.value, HealthState.FAILING.value})
+_TROUBLE: Final = frozenset(state.value for state in HealthState if state.in_trouble)
 _OVER: Final = frozenset(
     {
         SessionStatus.COMPLETED.value,

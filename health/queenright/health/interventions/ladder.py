@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
 
 from pydantic import BaseModel, ConfigDict
 
@@ -20,8 +19,6 @@ from queenright.health.monitor import WorkerHealth
 from queenright.health.settings import HealthSettings
 from queenright.health.state import works_around
 from queenright.health.vitals import SessionStatus
-
-_TROUBLE: Final = frozenset({HealthState.STUCK, HealthState.FAILING})
 
 
 class Level(StrEnum):
@@ -148,7 +145,7 @@ def next_step(ladder: Ladder | None, s: Standing, settings: HealthSettings) -> S
     if ladder is not None and not ladder.grounded and _progressed(ladder, s):
         # When something was last done is not forgotten: who has just been acted on is left in peace.
         ladder = foot(s, ladder.acted_at)
-    if s.waiting or s.unknown or s.provider_at_fault or s.state not in _TROUBLE:
+    if s.waiting or s.unknown or s.provider_at_fault or not s.state.in_trouble:
         return Step(ladder=ladder)
     if ladder is None or ladder.grounded:
         ladder = foot(s, ladder.acted_at if ladder is not None else None)

@@ -175,7 +175,7 @@ class InterventionService:
         if worker is not None and worker.vitals.ended:
             return
         before, after = HealthState(event.data["from"]), HealthState(event.data["to"])
-        if after.rank > before.rank and after in (HealthState.STUCK, HealthState.FAILING):
+        if after.rank > before.rank and after.in_trouble:
             began = self._storm.worse((event.agent_id, event.session_id), self._clock())
             if began:
                 _log.warning("a storm: %d workers got worse at once", self._storm.workers)

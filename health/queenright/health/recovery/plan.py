@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from queenright.health.findings import FindingKind, HealthState, Severity
+from queenright.health.findings import FindingKind, Severity
 from queenright.health.monitor import WorkerHealth
 from queenright.health.recovery.attempt import Recovery
 from queenright.health.recovery.respawner import CheckpointRef
@@ -23,7 +23,6 @@ from queenright.health.vitals import SessionStatus
 HOUR: Final = 3600.0
 
 _OVER: Final = frozenset({SessionStatus.COMPLETED, SessionStatus.CANCELLED})
-_BAD: Final = frozenset({HealthState.STUCK, HealthState.FAILING})
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +207,7 @@ def watch(attempt: Recovery, worker: WorkerHealth | None, now: float) -> Seen:
         return Seen("failed", f"it has {_ENDS.get(v.status, 'ended')} again", v.incarnation_id)
     # What is left of the life before says nothing about this one.
     is_new = worker.state_since > (attempt.started_at or 0.0)
-    bad = worker.state in _BAD and not works_around(v, worker.findings)
+    bad = worker.state.in_trouble and not works_around(v, worker.findings)
     if bad and (is_new or over):
         return Seen("failed", f"it is {worker.state.value} again: {worker.reason}", v.incarnation_id)
     if not over:
