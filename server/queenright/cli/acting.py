@@ -188,7 +188,11 @@ def stop_acting(
         raise typer.BadParameter("say with --reason why nothing may be done to any worker")
     body = {"on": switch is Switch.ON, "reason": reason.strip() or "released", "by": by}
     state = _do(url, "/api/emergency-stop", body, method="PUT")
-    _tell(state, as_json, "Acting is frozen." if state["on"] else "Acting goes on; every wait begins anew.")
+    _tell(
+        state,
+        as_json,
+        "Acting is frozen." if state["on"] else "Acting goes on; every wait goes on where it was.",
+    )
 
 
 def _stop_in_words(state: Mapping[str, Any]) -> str:
