@@ -18,6 +18,7 @@ from sqlalchemy import Connection, select
 from queenright.health.findings import WorkerKey
 from queenright.health.interventions.control import Delivery, Stopped, Unreachable
 from queenright.health.interventions.target import Target
+from queenright.health.rows import find_body, put_row
 from queenright.health.store import Store
 from queenright.health.tables import INSTRUCTIONS
 from queenright.instrumentation.errors import QueenrightError
@@ -293,25 +294,19 @@ class Instructions:
 
 
 def _write(conn: Connection, one: Instruction) -> None:
-    values: dict[str, object] = {"status": one.status.value, "body": one.model_dump_json()}
-    where = INSTRUCTIONS.c.instruction_id == one.instruction_id
-    if not conn.execute(INSTRUCTIONS.update().where(where).values(**values)).rowcount:
-        conn.execute(
-            INSTRUCTIONS.insert().values(
-                instruction_id=one.instruction_id,
-                agent_id=one.agent_id,
-                session_id=one.session_id,
-                incarnation_id=one.incarnation_id,
-                kind=one.kind,
-                created_at=one.created_at,
-                expires_at=one.expires_at,
-                **values,
-            )
-        )
+    columns = {
+        "agent_id": one.agent_id,
+        "session_id": one.session_id,
+        "incarnation_id": one.incarnation_id,
+        "kind": one.kind,
+        "created_at": one.created_at,
+        "expires_at": one.expires_at,
+        "status": one.status.value,
+        "body": one.model_dump_json(),
+    }
+    put_row(conn, INSTRUCTIONS, INSTRUCTIONS.c.instruction_id, one.instruction_id, columns)
 
 
 def _find(conn: Connection, instruction_id: str) -> Instruction | None:
-    body = conn.execute(
-        select(INSTRUCTIONS.c.body).where(INSTRUCTIONS.c.instruction_id == instruction_id)
-    ).scalar()
+    body = find_body(conn, INSTRUCTIONS, INSTRUCTIONS.c.instruction_id, instruction_id)
     return Instruction.model_validate_json(body) if body is not None else None

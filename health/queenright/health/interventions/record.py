@@ -13,6 +13,7 @@ from queenright.health.findings import WorkerKey
 from queenright.health.interventions.ladder import Ladder
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.keyset import Place, newest_first
+from queenright.health.rows import find_body, put_row
 from queenright.health.tables import ESCALATIONS, INTERVENTIONS, LADDERS
 
 Decision = Literal["more_time", "hand_off", "terminate"]
@@ -128,7 +129,7 @@ def write_intervention(conn: Connection, one: Intervention) -> None:
         "created_at": one.created_at,
         "body": one.model_dump_json(),
     }
-    _put(conn, INTERVENTIONS, "intervention_id", one.intervention_id, values)
+    put_row(conn, INTERVENTIONS, INTERVENTIONS.c.intervention_id, one.intervention_id, values)
 
 
 def write_escalation(conn: Connection, one: Escalation) -> None:
@@ -141,7 +142,7 @@ def write_escalation(conn: Connection, one: Escalation) -> None:
         "deadline": one.deadline,
         "body": one.model_dump_json(),
     }
-    _put(conn, ESCALATIONS, "escalation_id", one.escalation_id, values)
+    put_row(conn, ESCALATIONS, ESCALATIONS.c.escalation_id, one.escalation_id, values)
 
 
 def write_ladder(conn: Connection, key: WorkerKey, ladder: Ladder | None, now: float) -> None:
@@ -186,9 +187,7 @@ def read_interventions(
 
 def find_intervention(conn: Connection, intervention_id: str) -> Intervention | None:
     """Return one record, or None."""
-    body = conn.execute(
-        select(INTERVENTIONS.c.body).where(INTERVENTIONS.c.intervention_id == intervention_id)
-    ).scalar()
+    body = find_body(conn, INTERVENTIONS, INTERVENTIONS.c.intervention_id, intervention_id)
     return Intervention.model_validate_json(body) if body is not None else None
 
 
@@ -213,13 +212,5 @@ def read_escalations(
 
 def find_escalation(conn: Connection, escalation_id: str) -> Escalation | None:
     """Return one escalation, or None."""
-    body = conn.execute(
-        select(ESCALATIONS.c.body).where(ESCALATIONS.c.escalation_id == escalation_id)
-    ).scalar()
+    body = find_body(conn, ESCALATIONS, ESCALATIONS.c.escalation_id, escalation_id)
     return Escalation.model_validate_json(body) if body is not None else None
-
-
-def _put(conn: Connection, table: Any, key: str, value: str, values: dict[str, Any]) -> None:
-    column = table.c[key]
-    if not conn.execute(table.update().where(column == value).values(**values)).rowcount:
-        conn.execute(table.insert().values(**{key: value}, **values))
