@@ -1,4 +1,4 @@
-"""Rows that hold a whole object as JSON in ``body``, found by one id; other columns are copies to search by."""
+"""Rows that hold a whole object as JSON in ``body``, found by one id; other columns are to search by."""
 
 from __future__ import annotations
 
