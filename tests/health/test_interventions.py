@@ -473,6 +473,23 @@ async def test_a_worker_that_stops_only_after_the_restart_is_brought_back_and_si
     assert [one.intervention_id for one in kept if one.kind == "terminate"] == [said.data["intervention_id"]]
 
 
+async def test_a_worker_that_crashes_before_it_is_stopped_as_decided_is_brought_back(
+    acting: Acting, caplog: pytest.LogCaptureFixture
+) -> None:
+    await acting.start()
+    await acting.pass_time(STALL + 3 * NUDGE)
+    [question] = acting.questions
+    acting.service.hold_until(acting.time.now + 30)
+    await acting.service.decide(question.escalation_id, "terminate", by="op", reason="enough")
+
+    await acting.tell(EventType.EXECUTION_FAILED, error_type="MemoryError", error="out")
+    await acting.pass_time(300)
+
+    assert acting.done()[-1] == "recover done"
+    assert acting.hands.stopped == []
+    assert "tried again" not in caplog.text
+
+
 async def test_a_disk_that_refuses_once_it_has_stopped_loses_neither_signature_nor_recovery(
     acting: Acting, monkeypatch: pytest.MonkeyPatch
 ) -> None:

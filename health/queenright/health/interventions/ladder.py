@@ -172,12 +172,10 @@ def _after_the_end(ladder: Ladder | None, s: Standing, settings: HealthSettings)
     # Of what is stopped on our request, its own word about that may come first: that it was cancelled.
     if not failed and level not in (Level.TERMINATING, Level.TERMINATED):
         return Step(ladder=None)
-    if level is Level.TERMINATING:
-        # It has stopped by now: what is left is to write that down.
-        return Step(ladder=ladder, action=ActionKind.TERMINATE, at=s.state_since)
     if level in (Level.RECOVERING, Level.HUMAN):
         return Step(ladder=ladder)
-    if level is Level.TERMINATED:
+    # One that was to be stopped and has ended before anybody did is as good as stopped.
+    if level in (Level.TERMINATING, Level.TERMINATED):
         return Step(ladder=ladder, action=ActionKind.RECOVER, at=s.state_since)
     if s.status is not SessionStatus.FAILED or not settings.recovery.automatic:
         return Step(ladder=None)
