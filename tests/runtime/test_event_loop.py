@@ -73,6 +73,20 @@ async def test_whatever_is_wrong_with_a_call_is_told_to_the_model(
     assert bench.data(EventType.TOOL_CALL_COMPLETED)[0]["outcome"] == "error"
 
 
+async def test_a_final_tool_that_worked_ends_the_visit_in_the_same_turn(
+    tmp_path: Path, fake_time: FakeTime
+) -> None:
+    model = ScriptedModel(
+        [reply(("look", '{"place": "nowhere"}')), reply(("look", '{"place": "hive"}')), sets(verdict="late")]
+    )
+    bench = Bench(tmp_path, model, fake_time, final_tools=("look",))
+
+    result = await bench.run()
+
+    assert (result.outcome, result.outputs, result.turns) == ("done", {}, 2)
+    assert result.verdicts == ("CONTINUE", "ACCEPT")
+
+
 async def test_outputs_may_come_one_by_one_and_be_any_json(tmp_path: Path, fake_time: FakeTime) -> None:
     model = ScriptedModel(
         [

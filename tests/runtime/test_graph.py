@@ -151,6 +151,10 @@ def test_where_nothing_is_said_the_trigger_decides_whose_session_it_is(
             "nullable output key 'p' is none of its output_keys",
         ),
         (
+            {"system_prompt": "x", "tools": ("t",), "final_tools": ("u",)},
+            "final tool 'u' is none of its tools",
+        ),
+        (
             {"system_prompt": "x", "conversation_judge": "llm"},
             "conversation_judge 'llm' needs success_criteria to judge by",
         ),

@@ -50,6 +50,14 @@ TABLE = [
     (ALONE, {"text": ""}, "RETRY"),
     (ALONE, {"text": "Well.", "outputs": {"a": 1}}, "RETRY"),
     (ALONE, {"calls": ["ask_user"]}, "CONTINUE"),
+    # A final tool that worked ends it, whatever is missing; one that failed, or was only called, does not.
+    ({"tools": ("emit",), "final_tools": ("emit",)}, {"calls": ["emit"], "succeeded": ["emit"]}, JUDGE),
+    ({"tools": ("emit",), "final_tools": ("emit",)}, {"calls": ["emit"]}, "CONTINUE"),
+    (
+        {"tools": ("emit", "look"), "final_tools": ("emit",)},
+        {"calls": ["look"], "succeeded": ["look"]},
+        "CONTINUE",
+    ),
     # Outputs that need not be set.
     ({"nullable_output_keys": ("b",)}, {**SET, "outputs": {"a": 1}}, JUDGE),
     ({"nullable_output_keys": ("a", "b")}, {"text": "Nothing to say."}, JUDGE),

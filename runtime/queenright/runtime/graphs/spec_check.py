@@ -32,6 +32,9 @@ def node_problems(node: NodeSpec) -> Iterator[str]:
     for key in node.nullable_output_keys:
         if key not in node.output_keys:
             yield f"{it}: nullable output key {key!r} is none of its output_keys"
+    for name in node.final_tools:
+        if name not in node.tools:
+            yield f"{it}: final tool {name!r} is none of its tools"
     if node.conversation_judge == "llm" and not node.success_criteria:
         yield f"{it}: conversation_judge 'llm' needs success_criteria to judge by"
 

@@ -45,6 +45,8 @@ class NodeSpec(Spec):
     routes: Mapping[str, str] = Field(default_factory=dict)
     """Of a router: the name of each route, and in words when to take it."""
     tools: tuple[str, ...] = ()
+    final_tools: tuple[str, ...] = ()
+    """Those of ``tools`` that end the visit, whatever outputs are missing: what they did is its result."""
     input_keys: tuple[Identifier, ...] = ()
     """Keys of the memory that the node is given."""
     output_keys: tuple[Identifier, ...] = ()

@@ -55,6 +55,8 @@ class NodeCursor(BaseModel):
     """Of the newest turn: the tools that were called."""
     unanswered: list[str] = Field(default_factory=list)
     """Of the newest turn: ids of the calls that have no answer yet."""
+    succeeded: list[str] = Field(default_factory=list)
+    """Of the newest turn: the tools that did what they were asked."""
     outputs_set: bool = False
     """Of the newest turn: whether it set an output."""
     asked: list[str] = Field(default_factory=list)
@@ -128,7 +130,7 @@ class NodeCursor(BaseModel):
         self.text = entry.message.content
         self.calls = [call.name for call in entry.message.tool_calls]
         self.unanswered = [call.id for call in entry.message.tool_calls]
-        self.outputs_set, self.asked = False, []
+        self.outputs_set, self.asked, self.succeeded = False, [], []
         self.awaiting = "tools" if self.unanswered else "verdict"
         self.input_tokens += int(data.get("input_tokens") or 0)
         self.output_tokens += int(data.get("output_tokens") or 0)
@@ -141,6 +143,8 @@ class NodeCursor(BaseModel):
         self.tool_calls += 1
         if entry.message.tool_call_id in self.unanswered:
             self.unanswered.remove(entry.message.tool_call_id)
+        if data.get("outcome") == "ok":
+            self.succeeded.append(str(data.get("tool")))
         if self.awaiting == "tools" and not self.unanswered:
             self.awaiting = "verdict"
         if isinstance(outputs := data.get("outputs"), Mapping):
