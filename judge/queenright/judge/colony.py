@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from opentelemetry.trace import Tracer
@@ -15,7 +15,8 @@ from queenright.health.interventions.record import Escalation
 from queenright.health.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
 from queenright.health.ticket_service import TicketService
-from queenright.judge.desk import shared_tool
+from queenright.judge.desk import by_node
+from queenright.judge.hands import Hands
 from queenright.judge.judge import HEALTH_CHECK, JUDGE_GRAPH, HealthJudge
 from queenright.judge.metrics import JudgeMetrics
 from queenright.judge.models import load_model
@@ -31,6 +32,7 @@ from queenright.runtime.execution import Trigger
 from queenright.runtime.graphs.graph import GraphSpec
 from queenright.runtime.llm.model import LLMProvider
 from queenright.runtime.nodes.guard import GuardFactory
+from queenright.runtime.tooling.tools import Tool
 
 
 class JudgeAndQueen:
@@ -54,6 +56,8 @@ class JudgeAndQueen:
         breakers: Gives the circuit breakers of the runtime.
         decide: Carries out what the queen decides on an escalation. Without it, or where the settings name
             another orchestrator, she is asked about none.
+        hands: Carries out what the queen does to a worker; without, she has no tools for it.
+        looks: Tools that show judge and queen more than the health summary does.
 
     Raises:
         ModelUnavailableError: A model is set that cannot be used here.
@@ -77,6 +81,8 @@ class JudgeAndQueen:
         guards: GuardFactory | None = None,
         breakers: Breakers | None = None,
         decide: Decide | None = None,
+        hands: Hands | None = None,
+        looks: Sequence[Tool] = (),
     ) -> None:
         self.metrics = JudgeMetrics(registry, tickets.open_counts)
         self.runtime = AgentRuntime(
@@ -102,6 +108,10 @@ class JudgeAndQueen:
             clock=clock,
             metrics=self.metrics,
             tracer=tracer,
+            publish=bus.publish,
+            disk=self.runtime.disk,
+            trend_file=storage / "graphs" / JUDGE_GRAPH / "trend.json",
+            looks=looks,
         )
         self._queen = Queen(
             monitor=monitor,
@@ -113,6 +123,8 @@ class JudgeAndQueen:
             metrics=self.metrics,
             tracer=tracer,
             retry=self._triage,
+            hands=hands,
+            looks=looks,
         )
         self._orchestrator: Orchestrator | None = None
         if decide is not None and settings.intervention.escalation.orchestrator == "queen":
@@ -139,18 +151,17 @@ class JudgeAndQueen:
 
     def _add_queen(self, model: LLMProvider) -> None:
         nodes, entry_points = [self._queen.node()], [self._queen.entry()]
-        desks = {TRIAGE_NODE: self._queen.desk}
-        tools, entries = self._queen.tools(), {TICKET_RECEIVER: self._queen.receive}
+        tools = {TRIAGE_NODE: self._queen.tools()}
+        entries = {TICKET_RECEIVER: self._queen.receive}
         if self._orchestrator is not None:
             nodes.append(self._orchestrator.node())
             entry_points.append(self._orchestrator.entry())
-            desks[DECISION_NODE] = self._orchestrator.desk
-            tools += self._orchestrator.tools()
+            tools[DECISION_NODE] = self._orchestrator.tools()
             entries[ESCALATION_RECEIVER] = self._orchestrator.receive
         self.runtime.add_graph(
             GraphSpec(id=QUEEN_GRAPH, nodes=tuple(nodes), entry_points=tuple(entry_points)),
             model=model,
-            tools=[shared_tool(desks), *tools],
+            tools=by_node(tools),
             entries=entries,
         )
 
@@ -177,6 +188,7 @@ class JudgeAndQueen:
             )
         left_over = await self._tickets.load()
         self._judge.adopt(self._tickets.open_tickets())
+        await self._judge.recall()
         await self.runtime.start()
         self._started = True
         for ticket in left_over:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -50,10 +50,25 @@ class WorkerDesk:
         return summary_tool(self.show)
 
 
-def shared_tool(desks: Mapping[str, WorkerDesk]) -> Tool:
-    """Return ``get_worker_health_summary`` for a graph whose nodes, by id, have a desk each."""
+def by_node(tools: Mapping[str, Sequence[Tool]]) -> list[Tool]:
+    """
+    Return the tools of a graph, given those of its nodes by id.
 
-    async def show(given: SummaryArguments, *, node_id: str) -> str:
-        return await desks[node_id].show(given)
+    Where nodes have tools of one name that are not the same, a call goes to that of the node it came from.
+    """
+    named: dict[str, dict[str, Tool]] = {}
+    for node_id, its_tools in tools.items():
+        for tool in its_tools:
+            named.setdefault(tool.name, {})[node_id] = tool
+    return [_one(nodes) for nodes in named.values()]
 
-    return replace(summary_tool(next(iter(desks.values())).show), run=show, context=("node_id",))
+
+def _one(nodes: Mapping[str, Tool]) -> Tool:
+    first = next(iter(nodes.values()))
+    if all(tool is first for tool in nodes.values()):
+        return first
+
+    async def run(given: Any, *, node_id: str) -> Any:
+        return await nodes[node_id].run(given)
+
+    return replace(first, run=run, context=("node_id",))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable
-from datetime import UTC, datetime
-from typing import Final
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final
 
 from opentelemetry.trace import Span, Tracer, get_current_span
 
@@ -20,17 +20,21 @@ from queenright.instrumentation import names
 from queenright.judge import policy
 from queenright.judge.coverage import Coverage, reason_for_ticket
 from queenright.judge.desk import WorkerDesk
+from queenright.judge.messages import check_message
 from queenright.judge.metrics import CheckOutcome, JudgeMetrics
 from queenright.judge.monitoring_tools import EmitArguments, emit_tool, write_ticket, written
+from queenright.judge.node import desk_node
 from queenright.judge.prompting import judge_prompt
-from queenright.judge.quoting import quote
+from queenright.judge.record import CheckRecord
 from queenright.judge.rules import EMIT, SUMMARY
 from queenright.judge.settings import ModelSettings
 from queenright.judge.tracing import ids_of, links_to
-from queenright.runtime.events import Clock
+from queenright.judge.trend import Trends
+from queenright.runtime.events import AgentEvent, Clock
 from queenright.runtime.execution import Trigger
-from queenright.runtime.graphs.graph import EntryPointSpec, GraphSpec, NodeSpec
+from queenright.runtime.graphs.graph import EntryPointSpec, GraphSpec
 from queenright.runtime.nodes.event_loop import NodeResult
+from queenright.runtime.storage.files import Disk, FileUnusable
 from queenright.runtime.stream import RunNode
 from queenright.runtime.tooling.tools import Tool, ToolError
 
@@ -44,13 +48,16 @@ Shown = frozenset[tuple[FindingKind, Severity]]
 
 _EVALUATION: Final = "worker_health"
 
+_REPAIRS: Final = 1
+"""A ticket that is refused may be mended so often; then the rules' answer stands."""
+
 
 class HealthJudge:
     """
     Judges the workers that have a finding worth a ticket and no ticket that covers it.
 
     A healthy fleet costs no model call. Where the rules say high or critical and the model gave no
-    ticket, whatever it said instead, the rules' ticket is written.
+    ticket, whatever it said instead, the rules' ticket is written. Every check leaves one event.
 
     Args:
         monitor: Knows the workers.
@@ -60,6 +67,10 @@ class HealthJudge:
         clock: Now.
         metrics: Counts checks.
         tracer: Makes ``judge_check`` spans.
+        publish: Makes an event durable and lets everybody see it.
+        disk: Reads and writes ``trend_file`` in threads.
+        trend_file: Where the last look at each worker is kept.
+        looks: Tools besides the summary that only show something.
     """
 
     def __init__(
@@ -72,6 +83,10 @@ class HealthJudge:
         clock: Clock,
         metrics: JudgeMetrics,
         tracer: Tracer,
+        publish: Callable[[AgentEvent], Awaitable[None]],
+        disk: Disk,
+        trend_file: Path,
+        looks: Sequence[Tool] = (),
     ) -> None:
         self._monitor = monitor
         self._tickets = tickets
@@ -80,8 +95,14 @@ class HealthJudge:
         self._clock = clock
         self._metrics = metrics
         self._tracer = tracer
+        self._publish = publish
+        self._disk = disk
+        self._trend_file = trend_file
+        self._looks = tuple(looks)
+        self._trends = Trends()
         self._desk = WorkerDesk(monitor, clock)
         self._raised = False
+        self._refused: list[str] = []
         # A wake-up while a check goes on is remembered here and costs one more check, not many.
         self._woken: dict[WorkerKey, str] = {}
         self._look_at_all = False
@@ -92,18 +113,13 @@ class HealthJudge:
 
     def graph(self) -> GraphSpec:
         """Return the judge's graph: one node, woken by a timer."""
-        node = NodeSpec(
-            id=JUDGE_NODE,
+        node = desk_node(
+            JUDGE_NODE,
             system_prompt=judge_prompt(self._settings),
-            tools=(SUMMARY, EMIT),
-            output_keys=("health_verdict",),
-            max_turns=self._model.max_turns,
-            # An answer without its outputs is no answer: the rules' stand, and the next check asks anew.
-            max_retries=0,
-            model_attempts=1,
-            max_messages=60,
-            max_context_tokens=15_000,
-            model_timeout_seconds=self._model.timeout_seconds,
+            output_key="health_verdict",
+            looks=(SUMMARY, *(tool.name for tool in self._looks)),
+            decides=(EMIT,),
+            model=self._model,
         )
         entry = EntryPointSpec(
             id=HEALTH_CHECK,
@@ -114,8 +130,15 @@ class HealthJudge:
         return GraphSpec(id=JUDGE_GRAPH, nodes=(node,), entry_points=(entry,))
 
     def tools(self) -> list[Tool]:
-        """Return the judge's two tools."""
-        return [self._desk.tool(), emit_tool(self._emit)]
+        """Return the judge's tools."""
+        return [self._desk.tool(), emit_tool(self._emit), *self._looks]
+
+    async def recall(self) -> None:
+        """Read what was seen at the last checks; without it every worker is looked at for the first time."""
+        try:
+            self._trends = await self._disk.run(lambda: Trends.load(self._trend_file))
+        except FileUnusable as error:
+            _log.warning("the judge begins without what it saw at its last checks: %s", error)
 
     def adopt(self, tickets: Iterable[EscalationTicket]) -> None:
         """Learn of tickets from before a restart: what they cover is not judged again."""
@@ -145,6 +168,7 @@ class HealthJudge:
     async def check(self, trigger: Trigger, run: RunNode) -> dict[WorkerKey, CheckOutcome]:
         """Judge whoever needs it; return what came of each. This is the entry point ``health_check``."""
         now = self._clock()
+        record = CheckRecord(began_at=now)
         overdue = now - self._looked_at_all >= self._settings.judge.interval_seconds
         everybody = trigger.tick is not None or self._look_at_all or overdue
         woken, self._woken, self._look_at_all = self._woken, {}, False
@@ -152,40 +176,60 @@ class HealthJudge:
         if everybody:
             self._looked_at_all = now
             self._judged.clear()
-            counted = await self._count_standing()
+            counted = await self._count_standing(record)
             healths = list(self._monitor.workers())
         else:
             healths = [health for key in woken if (health := self._monitor.get(*key)) is not None]
         outcomes: dict[WorkerKey, CheckOutcome] = {}
         for key in [health.key for health in healths if self.wants(health)]:
-            outcomes[key] = await self._judge(key, woken.get(key, HEALTH_CHECK), run)
+            outcomes[key] = await self._judge(key, woken.get(key, HEALTH_CHECK), run, record)
             self._metrics.checked(outcomes[key], self._clock())
         if not outcomes:
             self._metrics.checked("ticket" if counted else "healthy", self._clock())
+        record.looked(len(healths), everybody=everybody, woken=woken.values())
+        await self._write_down(record, outcomes)
         return outcomes
 
-    async def _count_standing(self) -> bool:
+    async def _write_down(self, record: CheckRecord, outcomes: dict[WorkerKey, CheckOutcome]) -> None:
+        """Leave one line of record, and what was seen for the next check; neither may end the judging."""
+        try:
+            await self._publish(record.event(outcomes, self._clock(), graph_id=JUDGE_GRAPH))
+        except Exception:
+            _log.exception("a check could not be recorded; what it decided stands")
+        if not self._trends.changed:
+            return
+        rows = self._trends.dump()
+        try:
+            await self._disk.run(lambda: Trends.save(self._trend_file, rows))
+        except OSError as error:
+            self._trends.changed = True
+            _log.error("what the judge saw cannot be kept for after a restart: %s", error)
+
+    async def _count_standing(self, record: CheckRecord) -> bool:
         """Count once more each condition that has a ticket and still stands; no model is asked."""
         counted = False
         for key in self._coverage.workers():
             health = self._monitor.get(*key)
             if health is None or reason_for_ticket(health) is None or self.wants(health):
                 continue
-            draft = policy.should_ticket(summarise(health, self._clock()))
+            summary = summarise(health, self._clock())
+            draft = policy.should_ticket(summary)
             if draft is None:
                 continue
             try:
                 await write_ticket(self._tickets, health, json.dumps(draft))
                 counted = True
+                record.counted += 1
+                self._trends.note(summary, self._clock(), "counted")
             except Exception:
                 _log.exception("the ticket of %s could not be counted", key[0])
         return counted
 
-    async def _judge(self, key: WorkerKey, reason: str, run: RunNode) -> CheckOutcome:
+    async def _judge(self, key: WorkerKey, reason: str, run: RunNode, record: CheckRecord) -> CheckOutcome:
         self._desk.look_at(*key)
-        self._raised = False
-        health = self._desk.health
-        if health is None or not self.wants(health):
+        self._raised, self._refused = False, []
+        health, summary = self._desk.health, self._desk.summary()
+        if health is None or summary is None or not self.wants(health):
             return "healthy"  # recovered while others were judged
         self._judged[key] = _shown(health)
         vitals = health.vitals
@@ -200,12 +244,14 @@ class HealthJudge:
             },
         ) as span:
             try:
-                result = await run(self._message(health, reason))
+                result = await run(self._message(health, summary, reason))
+                record.asked(result)
                 outcome, explanation = await self._conclude(result)
             except Exception as error:
                 _log.exception("the check of %s came to nothing; the next tick tries again", vitals.agent_id)
                 outcome, explanation = "unknown", f"{type(error).__name__}: {error}"
             _record(span, outcome, explanation)
+        self._trends.note(summary, self._clock(), outcome)
         return outcome
 
     async def _conclude(self, result: NodeResult) -> tuple[CheckOutcome, str]:
@@ -215,6 +261,8 @@ class HealthJudge:
             return "ticket", verdict or "ticket written"
         answered = result.outcome == "done" and verdict.strip().lower().startswith("healthy")
         said = f"said {verdict!r}" if result.outcome == "done" else f"gave no verdict: {result.error}"
+        if self._refused:
+            said = f"wrote no ticket that could be taken: {self._refused[-1]}"
         if await self._hold_floor(said):
             return ("ticket" if answered else "unknown"), f"ticket written by the rules; the model {said}"
         return ("healthy", verdict) if answered else ("unknown", f"the model {said}")
@@ -241,7 +289,12 @@ class HealthJudge:
         try:
             return await self._raise(health, given.ticket_json)
         except TicketRefused as refusal:
-            raise ToolError(str(refusal)) from refusal
+            self._refused.append(str(refusal))
+            if len(self._refused) > _REPAIRS:
+                return f"{refusal}. That was the last try; the rules' answer stands."
+            raise ToolError(
+                f"{refusal}. Mend what is named, and send the whole ticket once more."
+            ) from refusal
 
     async def _raise(self, health: WorkerHealth, ticket_json: str) -> str:
         trace_id, span_id = ids_of(get_current_span())
@@ -250,8 +303,8 @@ class HealthJudge:
         self._coverage.ticketed(health, raised.ticket)
         return written(raised)
 
-    def _message(self, health: WorkerHealth, reason: str) -> str:
-        at = datetime.fromtimestamp(self._clock(), UTC).isoformat(timespec="seconds")
+    def _message(self, health: WorkerHealth, summary: dict[str, Any], reason: str) -> str:
+        now = self._clock()
         findings = [{"kind": f.kind, "severity": f.severity} for f in health.findings if f.ticket]
         check = {
             "agent_id": health.vitals.agent_id,
@@ -259,7 +312,7 @@ class HealthJudge:
             "findings": findings,
             "woken_by": reason,
         }
-        return f"Health check at {at}. This worker shows something; judge it.\n{quote('check', check)}"
+        return check_message(now, check, summary, self._trends.of(summary, now))
 
 
 def _shown(health: WorkerHealth) -> Shown:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Protocol
+from typing import Annotated, Any, Final, Protocol
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from queenright.health.findings import Severity, WorkerKey
 from queenright.health.monitor import HealthMonitor, WorkerHealth
@@ -49,13 +49,33 @@ class SummaryArguments(_Arguments):
     last_n_steps: int = Field(default=20, ge=1, le=200, description="How many recent verdicts to show.")
 
 
-class EmitArguments(_Arguments):
-    """The ticket."""
+def _as_text(given: object) -> object:
+    """Let a model give the object itself; its fields are checked where the ticket is read."""
+    return given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
 
-    ticket_json: str = Field(
-        min_length=2,
-        description="One JSON object: severity, cause, judge_reasoning, suggested_action, evidence_snippet.",
-    )
+
+_TICKET_SCHEMA: Final[dict[str, Any]] = {
+    "type": "object",
+    "description": "The ticket; what else it holds is filled in for you.",
+    "properties": {
+        "severity": {"type": "string", "enum": [severity.value for severity in Severity]},
+        "cause": {
+            "type": "string",
+            "description": "One sentence: which worker, what, how often, since when.",
+        },
+        "judge_reasoning": {"type": "string", "description": "Why you escalate, with the numbers."},
+        "suggested_action": {"type": "string", "description": "One thing to do first."},
+        "evidence_snippet": {"type": "string", "description": "At most 500 characters, from the summary."},
+    },
+    "required": ["severity", "cause", "judge_reasoning", "suggested_action", "evidence_snippet"],
+    "additionalProperties": False,
+}
+
+
+class EmitArguments(_Arguments):
+    """The ticket: the object itself, or its JSON as text."""
+
+    ticket_json: Annotated[str, BeforeValidator(_as_text), WithJsonSchema(_TICKET_SCHEMA)]
 
 
 class NotifyArguments(_Arguments):

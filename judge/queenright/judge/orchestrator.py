@@ -24,8 +24,9 @@ from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.redaction import redact
 from queenright.judge import escalation_policy as policy
 from queenright.judge.desk import WorkerDesk
+from queenright.judge.messages import escalation_message
+from queenright.judge.node import desk_node
 from queenright.judge.prompting import escalation_prompt
-from queenright.judge.quoting import quote
 from queenright.judge.rules import DECIDE, SUMMARY
 from queenright.judge.settings import ModelSettings
 from queenright.judge.tracing import child_of
@@ -95,8 +96,7 @@ class Orchestrator:
         decide: Decide,
         retry: Callable[[str], None],
     ) -> None:
-        self.desk = WorkerDesk(monitor, clock)
-        """Where the worker in question is looked at."""
+        self._desk = WorkerDesk(monitor, clock)
         self._model = model
         self._clock = clock
         self._sleep = sleep
@@ -113,18 +113,13 @@ class Orchestrator:
 
     def node(self) -> NodeSpec:
         """Return the node that decides."""
-        return NodeSpec(
-            id=DECISION_NODE,
+        return desk_node(
+            DECISION_NODE,
             system_prompt=escalation_prompt(),
-            tools=(SUMMARY, DECIDE),
-            output_keys=("escalation_decision",),
-            max_turns=self._model.max_turns,
-            # As in triage: an answer without a decision is none, and is asked for again from here.
-            max_retries=0,
-            model_attempts=1,
-            max_messages=60,
-            max_context_tokens=15_000,
-            model_timeout_seconds=self._model.timeout_seconds,
+            output_key="escalation_decision",
+            looks=(SUMMARY,),
+            decides=(DECIDE,),
+            model=self._model,
         )
 
     def entry(self) -> EntryPointSpec:
@@ -137,8 +132,11 @@ class Orchestrator:
         )
 
     def tools(self) -> list[Tool]:
-        """Return the tool that decides."""
-        return [Tool(DECIDE, "Decide what becomes of the worker.", DecideArguments, self._decide_as_asked)]
+        """Return the orchestrator's tools."""
+        return [
+            self._desk.tool(),
+            Tool(DECIDE, "Decide what becomes of the worker.", DecideArguments, self._decide_as_asked),
+        ]
 
     # -- what is asked --------------------------------------------------------------------------
 
@@ -193,8 +191,8 @@ class Orchestrator:
 
     async def _consider(self, found: _Open, run: RunNode) -> str:
         escalation = found.escalation
-        self.desk.look_at(escalation.agent_id, escalation.session_id)
-        summary = self.desk.summary()
+        self._desk.look_at(escalation.agent_id, escalation.session_id)
+        summary = self._desk.summary()
         if policy.ended(summary):
             self._forget(escalation.escalation_id)
             return "nothing to decide: the session is over"
@@ -225,7 +223,7 @@ class Orchestrator:
             except ToolError as late:
                 _log.info("escalation %s: %s", escalation.escalation_id, late)
             return
-        result = await run(f"An escalation to decide.\n{quote('escalation', asked)}")
+        result = await run(escalation_message(asked, summary))
         if escalation.escalation_id in self._open:
             _log.warning("escalation %s has no decision yet: %s", escalation.escalation_id, result.error)
 
@@ -237,7 +235,7 @@ class Orchestrator:
             raise ToolError(
                 f"{given.decision!r} is not offered; choose one of {', '.join(escalation.options)}"
             )
-        summary = self.desk.summary()
+        summary = self._desk.summary()
         if policy.ended(summary):
             self._forget(escalation.escalation_id)
             raise ToolError("the worker's session is over, there is nothing to decide; end with set_output")
@@ -268,7 +266,7 @@ class Orchestrator:
             await self._decide(key, held.decision, by="queen", reason=held.reason, more_time_seconds=seconds)
         except QueenrightError as error:
             raise ToolError(str(error)) from error
-        summary = self.desk.summary()
+        summary = self._desk.summary()
         if held.decision == "more_time" and summary is not None:
             self._count(escalation, summary)
         self._outcome = held.decision

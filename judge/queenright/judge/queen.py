@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from opentelemetry.trace import Tracer
@@ -19,10 +19,12 @@ from queenright.health.tickets import EscalationTicket, TicketError, TicketStatu
 from queenright.instrumentation import names
 from queenright.judge import policy, wording
 from queenright.judge.desk import WorkerDesk
+from queenright.judge.hands import Hands, acting_tools
+from queenright.judge.messages import triage_message
 from queenright.judge.metrics import JudgeMetrics, TriageDecision
 from queenright.judge.monitoring_tools import NotifyArguments, notify_tool, open_ticket, urgency_of
+from queenright.judge.node import desk_node
 from queenright.judge.prompting import queen_prompt
-from queenright.judge.quoting import quote
 from queenright.judge.rules import DISMISS, NOTIFY, SUMMARY
 from queenright.judge.settings import ModelSettings
 from queenright.judge.tracing import child_of
@@ -68,6 +70,8 @@ class Queen:
         metrics: Counts decisions.
         tracer: Makes ``triage`` spans.
         retry: Asks for another triage of a ticket.
+        hands: Carries out what she does to a worker; without, she has no tools for it.
+        looks: Tools besides the summary that only show something.
     """
 
     def __init__(
@@ -82,6 +86,8 @@ class Queen:
         metrics: JudgeMetrics,
         tracer: Tracer,
         retry: Callable[[str], None],
+        hands: Hands | None = None,
+        looks: Sequence[Tool] = (),
     ) -> None:
         self._tickets = tickets
         self._timeout = settings.judge.triage_timeout_seconds
@@ -91,8 +97,9 @@ class Queen:
         self._metrics = metrics
         self._tracer = tracer
         self._retry = retry
-        self.desk = WorkerDesk(monitor, clock)
-        """Where the worker in question is looked at."""
+        self._acts = [] if hands is None else acting_tools(hands, self._checked)
+        self._looks = tuple(looks)
+        self._desk = WorkerDesk(monitor, clock)
         self._current: EscalationTicket | None = None
         self._arrived: dict[str, float] = {}
         self._queued: set[str] = set()
@@ -100,18 +107,13 @@ class Queen:
 
     def node(self) -> NodeSpec:
         """Return the node that triages."""
-        return NodeSpec(
-            id=TRIAGE_NODE,
+        return desk_node(
+            TRIAGE_NODE,
             system_prompt=queen_prompt(),
-            tools=(SUMMARY, NOTIFY, DISMISS),
-            output_keys=("intervention_decision",),
-            max_turns=self._model.max_turns,
-            # An answer without a decision is none: the queen herself tries again, up to the bypass time.
-            max_retries=0,
-            model_attempts=1,
-            max_messages=60,
-            max_context_tokens=15_000,
-            model_timeout_seconds=self._model.timeout_seconds,
+            output_key="intervention_decision",
+            looks=(SUMMARY, *(tool.name for tool in (*self._looks, *self._acts))),
+            decides=(NOTIFY, DISMISS),
+            model=self._model,
         )
 
     def entry(self) -> EntryPointSpec:
@@ -124,10 +126,13 @@ class Queen:
         )
 
     def tools(self) -> list[Tool]:
-        """Return the tools that decide on a ticket."""
+        """Return the queen's tools."""
         return [
+            self._desk.tool(),
             notify_tool(self._notify),
             Tool(DISMISS, "Keep the ticket from the operator.", DismissArguments, self._dismiss),
+            *self._acts,
+            *self._looks,
         ]
 
     def expect(self, ticket_id: str) -> None:
@@ -162,7 +167,7 @@ class Queen:
             self._settle(ticket_id)
 
     async def _triage(self, ticket: EscalationTicket, run: RunNode) -> str:
-        self.desk.look_at(ticket.worker_agent_id, ticket.worker_session_id)
+        self._desk.look_at(ticket.worker_agent_id, ticket.worker_session_id)
         self._current = ticket
         with self._tracer.start_as_current_span(
             f"{names.SPAN_TRIAGE} {ticket.worker_agent_id}",
@@ -173,7 +178,7 @@ class Queen:
                 if self._recovered():
                     await self._dismiss_recovered(ticket)
                 else:
-                    result = await run(_message(ticket))
+                    result = await run(triage_message(_fields(ticket), self._desk.summary()))
                     if self._undecided(ticket):
                         _log.warning(
                             "triage of ticket %s gave no decision: %s", ticket.ticket_id, result.error
@@ -216,7 +221,7 @@ class Queen:
 
     def _recovered(self) -> bool:
         # A worker that is known no more (after a restart) is not one that has recovered.
-        summary = self.desk.summary()
+        summary = self._desk.summary()
         return summary is not None and policy.condition_gone(summary)
 
     # -- decisions ------------------------------------------------------------------------------
@@ -240,7 +245,7 @@ class Queen:
 
     async def _dismiss_recovered(self, ticket: EscalationTicket) -> None:
         # The service must know of the recovery first: it lets nobody dismiss what holds.
-        health = self.desk.health
+        health = self._desk.health
         if health is not None:
             await self._tickets.observe(health)
         if self._undecided(ticket):
@@ -303,10 +308,6 @@ def _ticket_id(trigger: Trigger) -> str:
     if trigger.event is not None:
         return str(trigger.event.data["ticket"]["ticket_id"])
     return str(trigger.input_data["ticket_id"])
-
-
-def _message(ticket: EscalationTicket) -> str:
-    return f"A ticket to triage.\n{quote('ticket', _fields(ticket))}"
 
 
 def _analysis(ticket: EscalationTicket) -> str:

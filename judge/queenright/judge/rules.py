@@ -51,17 +51,9 @@ class RulesModel:
 
 
 def _judge(said: Sequence[Message]) -> ModelReply:
-    check = unquote("check", said[0].content)
-    if check is None:
-        raise ModelError("the message holds no <check>")
-    answers = _answers(said)
-    if SUMMARY not in answers:
-        return _call(said, SUMMARY, {"agent_id": check["agent_id"], "session_id": check["session_id"]})
-    summary = unquote("worker", answers[SUMMARY])
-    if summary is None:
-        raise ModelError(f"no summary: {answers[SUMMARY]}")
-    if EMIT in answers:
-        return _call(said, SET_OUTPUT, {"health_verdict": "ticket"})
+    summary = _asked("worker", said)
+    if EMIT in _answers(said):
+        return _call(said, SET_OUTPUT, {"health_verdict": "healthy"})  # it was refused: things have changed
     draft = policy.should_ticket(summary)
     if draft is None:
         return _call(said, SET_OUTPUT, {"health_verdict": "healthy"})
@@ -69,20 +61,11 @@ def _judge(said: Sequence[Message]) -> ModelReply:
 
 
 def _queen(said: Sequence[Message]) -> ModelReply:
-    ticket = unquote("ticket", said[0].content)
-    if ticket is None:
-        raise ModelError("the message holds no <ticket>")
-    answers = _answers(said)
-    if SUMMARY not in answers:
-        worker = {"agent_id": ticket["worker_agent_id"], "session_id": ticket["worker_session_id"]}
-        return _call(said, SUMMARY, worker)
-    for tool, word in ((NOTIFY, "intervened"), (DISMISS, "dismissed")):
-        if tool in answers:
-            return _call(said, SET_OUTPUT, {"intervention_decision": f"{word}: {answers[tool]}"})
-    # Of a worker that is known no more there is no summary; the ticket's own numbers count then.
-    summary = unquote("worker", answers[SUMMARY])
-    known = summary if summary is not None and "worker_agent_id" in summary else None
-    decision = policy.triage(ticket, known)
+    ticket = _asked("ticket", said)
+    for tool, answer in _answers(said).items():
+        if tool in (NOTIFY, DISMISS):  # it was refused: somebody else has decided meanwhile
+            return _call(said, SET_OUTPUT, {"intervention_decision": f"undecided: {answer}"})
+    decision = policy.triage(ticket, _known(said))
     if decision.decision == "dismiss":
         return _call(said, DISMISS, {"ticket_id": ticket["ticket_id"], "reason": decision.text})
     return _call(
@@ -93,19 +76,11 @@ def _queen(said: Sequence[Message]) -> ModelReply:
 
 
 def _orchestrator(said: Sequence[Message]) -> ModelReply:
-    escalation = unquote("escalation", said[0].content)
-    if escalation is None:
-        raise ModelError("the message holds no <escalation>")
+    escalation = _asked("escalation", said)
     answers = _answers(said)
-    if SUMMARY not in answers:
-        worker = {"agent_id": escalation["agent_id"], "session_id": escalation["session_id"]}
-        return _call(said, SUMMARY, worker)
-    if DECIDE in answers:
-        return _call(said, SET_OUTPUT, {"escalation_decision": answers[DECIDE]})
-    summary = unquote("worker", answers[SUMMARY])
-    if summary is None:
-        raise ModelError(f"no summary: {answers[SUMMARY]}")
-    answer = escalation_policy.answer(escalation, summary if "worker_agent_id" in summary else None)
+    if DECIDE in answers:  # it was refused: somebody else has decided meanwhile
+        return _call(said, SET_OUTPUT, {"escalation_decision": f"undecided: {answers[DECIDE]}"})
+    answer = escalation_policy.answer(escalation, _known(said))
     return _call(
         said,
         DECIDE,
@@ -115,6 +90,19 @@ def _orchestrator(said: Sequence[Message]) -> ModelReply:
             "reason": answer.reason[:1000],
         },
     )
+
+
+def _asked(tag: str, said: Sequence[Message]) -> dict[str, Any]:
+    data = unquote(tag, said[0].content)
+    if data is None:
+        raise ModelError(f"the message holds no <{tag}>")
+    return data
+
+
+def _known(said: Sequence[Message]) -> dict[str, Any] | None:
+    """Return the worker's health; None for one that is known no more: other numbers must do then."""
+    summary = _asked("worker", said)
+    return summary if "worker_agent_id" in summary else None
 
 
 def _since_last_question(messages: Sequence[Message]) -> Sequence[Message]:

@@ -48,6 +48,7 @@ class EventType(StrEnum):
     HEALTH_STATE_CHANGED = "health_state_changed"
 
     # From judge, queen and operator: what was decided.
+    JUDGE_CHECKED = "judge_checked"
     WORKER_ESCALATION_TICKET = "worker_escalation_ticket"
     QUEEN_INTERVENTION_REQUESTED = "queen_intervention_requested"
     TICKET_TRIAGED = "ticket_triaged"
@@ -60,6 +61,8 @@ class EventType(StrEnum):
     NUDGE_SENT = "nudge_sent"
     ESCALATION_TRIGGERED = "escalation_triggered"
     ESCALATION_DECIDED = "escalation_decided"
+    TERMINATION_REQUESTED = "termination_requested"
+    TERMINATION_DECIDED = "termination_decided"
     AGENT_TERMINATED = "agent_terminated"
     RECOVERY_INITIATED = "recovery_initiated"
     RECOVERY_COMPLETED = "recovery_completed"
@@ -82,6 +85,8 @@ ALERT_CLASS: Final[frozenset[EventType]] = frozenset(
         EventType.NUDGE_SENT,
         EventType.ESCALATION_TRIGGERED,
         EventType.ESCALATION_DECIDED,
+        EventType.TERMINATION_REQUESTED,
+        EventType.TERMINATION_DECIDED,
         EventType.AGENT_TERMINATED,
         EventType.RECOVERY_INITIATED,
         EventType.RECOVERY_COMPLETED,

@@ -1,0 +1,73 @@
+"""The one line of record that every check of the judge leaves, whatever came of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from queenright.health.findings import WorkerKey
+from queenright.judge.metrics import CheckOutcome
+from queenright.runtime.events import AgentEvent, EventType
+from queenright.runtime.nodes.event_loop import NodeResult
+
+_REASONS = 5
+"""Different reasons of waking that are named; the others are a number."""
+
+
+@dataclass(slots=True)
+class CheckRecord:
+    """What a check looked at, and what it cost; filled while it goes on."""
+
+    began_at: float
+    workers: int = 0
+    """Workers that were looked at."""
+    woken_by: list[str] = field(default_factory=list)
+    """``timer`` if everybody was looked at, and what else woke the judge."""
+    counted: int = 0
+    """Conditions that stand and have a ticket: counted without a model."""
+    model_calls: int = 0
+    tokens: int = 0
+    cost: float = 0.0
+    """Dollars."""
+
+    def looked(self, workers: int, *, everybody: bool, woken: Iterable[str]) -> None:
+        """Note how many workers were looked at, and why."""
+        self.workers = workers
+        reasons = [name for name, _ in Counter(woken).most_common()]
+        more = [f"and {len(reasons) - _REASONS} more"] if len(reasons) > _REASONS else []
+        self.woken_by = [*(["timer"] if everybody else []), *reasons[:_REASONS], *more]
+
+    def asked(self, result: NodeResult) -> None:
+        """Add what one deliberation cost."""
+        self.model_calls += result.turns
+        self.tokens += result.input_tokens + result.output_tokens
+        self.cost += result.cost
+
+    def event(
+        self, outcomes: Mapping[WorkerKey, CheckOutcome], now: float, *, graph_id: str, **more: Any
+    ) -> AgentEvent:
+        """Return the record as an event: ``judge_checked``."""
+        counts = Counter(outcomes.values())
+        outcome = "unknown" if counts["unknown"] else "ticket" if counts["ticket"] else "healthy"
+        return AgentEvent(
+            type=EventType.JUDGE_CHECKED,
+            time=now,
+            graph_id=graph_id,
+            data={
+                "outcome": outcome,
+                "woken_by": self.woken_by,
+                "workers": self.workers,
+                "judged": len(outcomes),
+                "tickets": counts["ticket"],
+                "healthy": counts["healthy"],
+                "unknown": counts["unknown"],
+                "counted": self.counted,
+                "model_calls": self.model_calls,
+                "tokens": self.tokens,
+                "cost": round(self.cost, 6),
+                "seconds": round(max(0.0, now - self.began_at), 3),
+                **more,
+            },
+        )
