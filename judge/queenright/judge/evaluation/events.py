@@ -1,0 +1,228 @@
+"""
+A recorded step as the event that its agent would have sent.
+
+Records of others leave things out: times, turns, classes of error, hashes. What is missing is
+taken from the rest of the step as far as it tells; else it is unknown, as it would be live.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Any, Final
+
+from queenright.instrumentation.fingerprint import fingerprint
+from queenright.runtime.events import AgentEvent, EventType
+
+_CUT: Final = 400
+"""Texts of recorded runs are cut to this many characters; a longer one has a mark in it and is a part."""
+
+_EXCERPT: Final = 500
+_CLASS_LIMIT: Final = 80
+_SEARCHED: Final = 4_000
+"""Characters, from the end, in which the name of an error is looked for."""
+
+_NO_CLOCK_STEP: Final = 1.0
+"""Seconds between the steps of a run that has no times: too short to look like silence."""
+
+_LLM_KINDS: Final = frozenset({"llm", "model", "generation", "chat"})
+_TOOL_KINDS: Final = frozenset({"tool", "tool_call", "function", "action"})
+
+_STEPS_A_MODEL_CALL: Final = 4
+_SIDE_BY_SIDE: Final = 32
+
+# What an LLM API says when it fails, for records that keep its words and do not call them an error.
+_PROVIDER_FAILED: Final = re.compile(
+    r"litellm\.\w*(?:Error|Timeout)|\b(?:APIConnectionError|APITimeoutError|APIStatusError|RateLimitError"
+    r"|InternalServerError|ServiceUnavailableError|OverloadedError)\b|\bError code: [45]\d\d\b"
+    r"|\boverloaded_error\b|\b(?:429 Too Many Requests|503 Service Unavailable|529 overloaded)\b",
+    re.IGNORECASE,
+)
+_NAMED: Final = re.compile(r"\b[A-Za-z_][\w.]*(?:Error|Exception|Timeout)\b")
+_TELLING: Final = re.compile(
+    r"error|exception|fail|fatal|denied|invalid|not found|no such|cannot|unable", re.I
+)
+# What differs between two errors of one class: names in quotes, paths, numbers.
+_PARTICULAR: Final = re.compile(r"""(['"`]).*?\1|\S*[/\\]\S*|\b\w*\d\w*\b""")
+
+
+class Steps:
+    """
+    The steps of one run, ready to become events.
+
+    Args:
+        steps: As recorded; each an object.
+    """
+
+    def __init__(self, steps: Sequence[Mapping[str, Any]]) -> None:
+        self._steps = steps
+        self._kinds = [_kind(step) for step in steps]
+        self._turns = _turns(steps, self._kinds)
+        self._parts = _parts(steps)
+        self._timed = any(_number(step.get("t")) is not None for step in steps)
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def time(self, index: int, clock: float) -> float:
+        """Return when a step ended, never before ``clock``: in seconds, from wherever the record counts."""
+        told = _number(self._steps[index].get("t"))
+        if told is not None:
+            # The first time told may be anything; later ones never go back.
+            return told if index == 0 else max(clock, told)
+        return clock if self._timed else clock + _NO_CLOCK_STEP
+
+    def event(self, index: int, at: float) -> AgentEvent:
+        """Return the event of a step."""
+        step, kind = self._steps[index], self._kinds[index]
+        if kind == "llm":
+            return _llm_event(step, at)
+        if kind == "tool":
+            return self._tool_event(step, self._turns[index], at)
+        # Whatever it is, something happened.
+        return AgentEvent(type=EventType.LLM_TEXT_DELTA, time=at, id="")
+
+    def _tool_event(self, step: Mapping[str, Any], turn: object, at: float) -> AgentEvent:
+        name = _word(step.get("name"))
+        failed = _is_true(step.get("is_error"))
+        data: dict[str, Any] = {
+            "tool": name,
+            "turn": turn,
+            "args_hash": self._fingerprint(name, step.get("args"), step.get("args_hash"), "args"),
+            "result_hash": self._fingerprint(
+                name, step.get("result_excerpt"), step.get("result_hash"), "result"
+            ),
+            "outcome": "error" if failed else "ok",
+        }
+        if failed:
+            text = _text(step.get("result_excerpt"))
+            data["error_type"] = _word(step.get("err_sig")) or error_class(text)
+            data["error"] = text[-_EXCERPT:]
+        return AgentEvent(type=EventType.TOOL_CALL_COMPLETED, time=at, data=data, id="")
+
+    def _fingerprint(self, name: str, value: object, recorded: object, what: str) -> str | None:
+        """
+        Return what stands for arguments or a result; None if nobody told them.
+
+        A whole text is better than a recorded hash, which sees every id and time stamp in it.
+        """
+        told = _word(recorded)
+        if isinstance(value, str):
+            if value and (not told or (len(value) <= _CUT and (what, name, value) not in self._parts)):
+                return fingerprint(value)
+        elif value is not None:
+            return fingerprint(value)
+        return told or None
+
+
+def error_class(text: str) -> str:
+    """Return what kind of error a text tells of: its name, or its words without what is particular to it."""
+    text = text[-_SEARCHED:]
+    named = _NAMED.findall(text)
+    if named:
+        return str(named[-1])[:_CLASS_LIMIT]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    telling = [line for line in lines if _TELLING.search(line)]
+    line = (telling or lines or [""])[-1]
+    return _PARTICULAR.sub("~", line[:_CUT])[:_CLASS_LIMIT] or "error"
+
+
+def _llm_event(step: Mapping[str, Any], at: float) -> AgentEvent:
+    tokens = step.get("tokens")
+    counted = tokens if isinstance(tokens, Mapping) else {}
+    data: dict[str, Any] = {
+        "model": _word(step.get("name")),
+        "input_tokens": counted.get("in"),
+        "output_tokens": counted.get("out"),
+    }
+    told, text = step.get("is_error"), _text(step.get("result_excerpt"))
+    if _is_true(told) or (told is None and _PROVIDER_FAILED.search(text[:_SEARCHED])):
+        data["error_type"] = error_class(text) if text else _word(step.get("err_sig")) or "error"
+        data["error"] = text[-_EXCERPT:]
+    return AgentEvent(type=EventType.LLM_CALL_COMPLETED, time=at, data=data, id="")
+
+
+def _kind(step: Mapping[str, Any]) -> str:
+    kind = step.get("kind")
+    word = kind.strip().lower() if isinstance(kind, str) else ""
+    if word in _LLM_KINDS:
+        return "llm"
+    if word in _TOOL_KINDS or (
+        not word and any(step.get(key) for key in ("args_hash", "args", "result_hash"))
+    ):
+        return "tool"
+    return word or "unknown"
+
+
+def _turns(steps: Sequence[Mapping[str, Any]], kinds: Sequence[str]) -> list[object]:
+    """
+    Return what the calls of one turn share, a step.
+
+    A model call between two calls parts them, whatever they say. Where turns are not recorded,
+    calls after one model call are one turn, if model calls are recorded throughout.
+    """
+    models, tools = kinds.count("llm"), kinds.count("tool")
+    throughout = models * _STEPS_A_MODEL_CALL >= tools
+    turns: list[object] = []
+    number = 0
+    for step, kind in zip(steps, kinds, strict=True):
+        number += kind == "llm"
+        told = step.get("turn")
+        if isinstance(told, str | int | float) and not isinstance(told, bool):
+            turns.append(f"{told}/{number}")
+        else:
+            turns.append(f"/{number}" if throughout and number else None)
+    for turn, members in groupby(range(len(steps)), key=turns.__getitem__):
+        where = [index for index in members if kinds[index] == "tool"]
+        if str(turn).startswith("/") and len(where) > _SIDE_BY_SIDE:
+            for index in where:
+                turns[index] = None
+    return turns
+
+
+def _parts(steps: Sequence[Mapping[str, Any]]) -> frozenset[tuple[str, str, str]]:
+    """Return the short texts that are recorded with two hashes: cut by somebody else, and so not whole."""
+    hashes: dict[tuple[str, str, str], str] = {}
+    parts = set()
+    for step in steps:
+        name = _word(step.get("name"))
+        for what, text, recorded in (
+            ("args", step.get("args"), step.get("args_hash")),
+            ("result", step.get("result_excerpt"), step.get("result_hash")),
+        ):
+            told = _word(recorded)
+            if isinstance(text, str) and told and len(text) <= _CUT:
+                key = (what, name, text)
+                if hashes.setdefault(key, told) != told:
+                    parts.add(key)
+    return frozenset(parts)
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _word(value: object) -> str:
+    """Return a name or hash as text; nothing for what is neither text nor a number."""
+    if isinstance(value, str):
+        return value
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else ""
+
+
+def _text(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    return "" if value is None else json.dumps(value, ensure_ascii=False)
+
+
+def _is_true(value: object) -> bool:
+    return value is True or (isinstance(value, int) and value == 1) or str(value).lower() == "true"

@@ -1,0 +1,51 @@
+"""Recorded runs as they lie in files: one JSON object a line, plain or gzipped."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, TextIO, cast
+
+from queenright.instrumentation.errors import QueenrightError
+
+
+class RunRefused(QueenrightError, ValueError):
+    """Raised for a line that is no recorded run; says where and why."""
+
+
+def read_runs(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:
+    """
+    Yield the recorded runs of the files, in their order.
+
+    Raises:
+        RunRefused: at a line that is no recorded run.
+        OSError: for a file that cannot be read.
+    """
+    for path in paths:
+        try:
+            with _open(path) as lines:
+                for number, line in enumerate(lines, start=1):
+                    if line.strip():
+                        yield _parse(line, path, number)
+        except (EOFError, gzip.BadGzipFile, zlib.error, UnicodeDecodeError) as error:
+            raise RunRefused(f"{path} cannot be read as lines of text: {error}") from error
+
+
+def _open(path: Path) -> TextIO:
+    # A byte order mark is no part of the first line.
+    if path.suffix == ".gz":
+        return cast("TextIO", gzip.open(path, "rt", encoding="utf-8-sig"))
+    return path.open(encoding="utf-8-sig")
+
+
+def _parse(line: str, path: Path, number: int) -> dict[str, Any]:
+    try:
+        run = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise RunRefused(f"{path}:{number} is no JSON: {error}") from error
+    if not isinstance(run, dict) or not isinstance(run.get("steps"), list):
+        raise RunRefused(f"{path}:{number} is no recorded run: an object with a list 'steps' is needed")
+    return run

@@ -1,0 +1,120 @@
+"""
+Recorded runs through the detectors, step by step.
+
+A run becomes the events that its agent would have sent; vital signs and detectors then see
+what they would have seen. What an oracle says of a run (``success``, ``reward``, human labels)
+is never shown to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from queenright.health.detectors import detect
+from queenright.health.findings import Finding, FindingKind, Severity
+from queenright.health.settings import HealthSettings
+from queenright.health.vital_facts import CONTEXT_FULL
+from queenright.health.vitals import VitalSigns
+from queenright.judge.evaluation.events import Steps
+from queenright.judge.evaluation.recorded import RunRefused, read_runs
+
+_NO_ALARM: Final = frozenset({FindingKind.ERROR_RATE})
+"""Not listed: a sign of how the work goes, which agents that try things out show and get over; no alarm."""
+
+
+class Seen(NamedTuple):
+    """What there was to say after a step: its 0-based index, and all findings then."""
+
+    step: int
+    findings: list[Finding]
+
+
+def replay(run: Mapping[str, Any], settings: HealthSettings) -> Iterator[Seen]:
+    """
+    Yield what the detectors say after each step of a run, and before a step that ends a silence.
+
+    After the last step comes what is known because it was the last.
+
+    Raises:
+        RunRefused: if ``run`` has no list of steps, or a step is no object.
+    """
+    recorded = run.get("steps")
+    if not isinstance(recorded, list):
+        raise RunRefused(f"run {run.get('run_id')!r} has no list of steps; see the format of recorded runs")
+    for index, step in enumerate(recorded):
+        if not isinstance(step, Mapping):
+            raise RunRefused(f"run {run.get('run_id')!r}: step {index} is no object but {step!r:.80}")
+    if not recorded:
+        return
+    steps = Steps(recorded)
+    clock = steps.time(0, 0.0)
+    v = VitalSigns(str(run.get("agent") or "agent"), str(run.get("run_id")), clock, settings.loops, settings)
+    for index in range(len(steps)):
+        at = steps.time(index, clock)
+        if index and at > clock:
+            # The silence before this step was there to be seen before it ended.
+            yield Seen(index - 1, detect(v, settings, at))
+        clock = at
+        v.apply(steps.event(index, at), at)
+        yield Seen(index, detect(v, settings, at))
+    last = _at_the_end(v)
+    if last is not None:
+        yield Seen(len(steps) - 1, [last])
+
+
+def _at_the_end(v: VitalSigns) -> Finding | None:
+    """Find a run that went no further than an LLM call that failed: clients retry for minutes, in silence."""
+    if not v.llm_errors:
+        return None
+    full = v.llm_error == CONTEXT_FULL
+    calls = "a failed LLM call" if v.llm_errors == 1 else f"{v.llm_errors} failed LLM calls"
+    return Finding(
+        kind=FindingKind.CONTEXT_EXHAUSTED if full else FindingKind.PROVIDER_FAILURE,
+        severity=Severity.MEDIUM,
+        evidence=f"the run ended in {calls}, last with {v.llm_error}",
+        since=v.llm_error_since,
+    )
+
+
+def evaluate_run(run: Mapping[str, Any], settings: HealthSettings) -> dict[str, Any]:
+    """
+    Return what the detectors find in one run.
+
+    A finding is listed when it is first seen and again when it gets worse; ``step`` is
+    the 0-based index of the step after which it was known.
+
+    Raises:
+        RunRefused: if ``run`` has no list of steps, or a step is no object.
+    """
+    found: list[dict[str, Any]] = []
+    worst: dict[FindingKind, int] = {}
+    for step, findings in replay(run, settings):
+        for finding in findings:
+            if finding.kind in _NO_ALARM or finding.severity.rank <= worst.get(finding.kind, -1):
+                continue
+            worst[finding.kind] = finding.severity.rank
+            found.append(_listed(finding, step))
+    return {"dataset": run.get("dataset"), "run_id": run.get("run_id"), "findings": found}
+
+
+def evaluate_files(paths: Iterable[Path], settings: HealthSettings) -> Iterator[dict[str, Any]]:
+    """
+    Yield what is found in every run of the files, in their order.
+
+    Raises:
+        RunRefused: at a line that is no recorded run.
+        OSError: for a file that cannot be read.
+    """
+    for run in read_runs(paths):
+        yield evaluate_run(run, settings)
+
+
+def _listed(finding: Finding, step: int) -> dict[str, Any]:
+    return {
+        "kind": finding.kind.value,
+        "severity": finding.severity.value,
+        "step": step,
+        "evidence": finding.evidence,
+    }
