@@ -1,0 +1,75 @@
+"""Traces from our own event log, where there is no Tempo: what was told of a worker, by trace id."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlalchemy import Connection, select
+
+from queenright.health.event_log import event_of
+from queenright.health.store import Store, StoreError
+from queenright.health.tables import EVENTS
+from queenright.instrumentation import names
+from queenright.judge.stack.http import StackUnavailable
+from queenright.judge.stack.traces import TraceSpan
+from queenright.runtime.events import AgentEvent
+
+LOOKED_AT: Final = 50_000
+"""The log has no index of traces: only so many of its newest events are looked at."""
+_MOST: Final = 500
+
+_ATTRIBUTES: Final = {
+    "tool": names.GEN_AI_TOOL_NAME,
+    "args_hash": names.TOOL_ARGUMENTS_HASH,
+    "result_hash": names.TOOL_RESULT_HASH,
+    "verdict": names.STEP_VERDICT,
+    "model": names.GEN_AI_REQUEST_MODEL,
+    "input_tokens": names.GEN_AI_USAGE_INPUT_TOKENS,
+    "output_tokens": names.GEN_AI_USAGE_OUTPUT_TOKENS,
+    "error_type": names.ERROR_TYPE,
+    "outcome": "outcome",
+    "reason": "reason",
+}
+
+
+class EventTraces:
+    """The event log as a place where traces are looked up."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def trace(self, trace_id: str) -> list[TraceSpan]:
+        """
+        Return what the newest events of a trace say, oldest first; none if there are none.
+
+        Raises:
+            StackUnavailable: The log could not be read.
+        """
+        wanted = trace_id.lower()
+        try:
+            events = await self._store.read(lambda conn: _events(conn, wanted))
+        except StoreError:
+            raise StackUnavailable("the event log", "could not be read just now") from None
+        return [_span(event) for event in reversed(events)]
+
+
+def _events(conn: Connection, trace_id: str) -> list[AgentEvent]:
+    newest = select(EVENTS).order_by(EVENTS.c.seq.desc()).limit(LOOKED_AT).subquery()
+    query = select(newest).where(newest.c.trace_id == trace_id).order_by(newest.c.seq.desc()).limit(_MOST)
+    return [event for row in conn.execute(query) if (event := event_of(row)) is not None]
+
+
+def _span(event: AgentEvent) -> TraceSpan:
+    data = event.data
+    attributes = {ours: data[key] for key, ours in _ATTRIBUTES.items() if data.get(key) is not None}
+    attributes |= {names.GEN_AI_AGENT_NAME: event.agent_id, names.GEN_AI_CONVERSATION_ID: event.session_id}
+    if event.node_id:
+        attributes[names.NODE_ID] = event.node_id
+    return TraceSpan(
+        name=event.type.value,
+        start=event.time,
+        end=None,
+        span_id=event.span_id,
+        error=str(data.get("error") or data.get("error_type") or ""),
+        attributes=attributes,
+    )

@@ -1,0 +1,115 @@
+"""Prometheus' query API: instant and range queries, read only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from queenright.judge.stack.http import TIMEOUT_SECONDS, StackAddress, StackClient, StackUnavailable
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One series of an answer: its labels, and points of (seconds since the epoch, value), oldest first."""
+
+    labels: Mapping[str, str]
+    points: tuple[tuple[float, float], ...]
+
+    @property
+    def value(self) -> float:
+        """The newest value."""
+        return self.points[-1][1]
+
+
+class Prometheus:
+    """
+    One Prometheus, or whatever speaks its API (Mimir, Thanos, VictoriaMetrics).
+
+    Args:
+        address: Its base URL.
+        timeout: Seconds that one answer may take.
+    """
+
+    def __init__(self, address: StackAddress, *, timeout: float = TIMEOUT_SECONDS) -> None:
+        self._client = StackClient(address, timeout=timeout)
+        self._timeout = timeout
+
+    @property
+    def name(self) -> str:
+        """Its address without credentials."""
+        return self._client.address.name
+
+    async def query(self, promql: str, at: float | None = None) -> list[Series]:
+        """
+        Return what a query says at one moment, by default now.
+
+        Raises:
+            QueryRefused: Prometheus says what is wrong with it.
+            StackUnavailable: There is no answer.
+        """
+        form = {"query": promql, "timeout": f"{self._timeout:g}s"}
+        if at is not None:
+            form["time"] = f"{at:.3f}"
+        return self._read(await self._client.post("/api/v1/query", form))
+
+    async def query_range(self, promql: str, start: float, end: float, step: float) -> list[Series]:
+        """
+        Return what a query said from ``start`` to ``end``, every ``step`` seconds.
+
+        Raises:
+            QueryRefused: Prometheus says what is wrong with it.
+            StackUnavailable: There is no answer.
+        """
+        form = {
+            "query": promql,
+            "start": f"{start:.3f}",
+            "end": f"{end:.3f}",
+            "step": f"{step:g}",
+            "timeout": f"{self._timeout:g}s",
+        }
+        return self._read(await self._client.post("/api/v1/query_range", form))
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._client.aclose()
+
+    def _read(self, answer: Any) -> list[Series]:
+        try:
+            if answer["status"] != "success":
+                raise ValueError(str(answer["status"]))
+            data = answer["data"]
+            return _READERS[data["resultType"]](data["result"])
+        except (KeyError, TypeError, ValueError, IndexError):
+            raise StackUnavailable(
+                self.name, "its answer is not that of a Prometheus; is the address right?"
+            ) from None
+
+
+def _point(point: Any) -> tuple[float, float]:
+    at, value = point
+    return float(at), float(value)
+
+
+def _vector(result: Any) -> list[Series]:
+    # A native histogram has no one value; it is left out.
+    return [Series(dict(row["metric"]), (_point(row["value"]),)) for row in result if "value" in row]
+
+
+def _matrix(result: Any) -> list[Series]:
+    return [
+        Series(dict(row["metric"]), tuple(_point(point) for point in row["values"]))
+        for row in result
+        if row.get("values")
+    ]
+
+
+def _scalar(result: Any) -> list[Series]:
+    return [Series({}, (_point(result),))]
+
+
+def _string(result: Any) -> list[Series]:
+    return [Series({"string": str(result[1])}, ((float(result[0]), float("nan")),))]
+
+
+_READERS: Final = {"vector": _vector, "matrix": _matrix, "scalar": _scalar, "string": _string}

@@ -1,0 +1,273 @@
+"""
+Tools with which a model looks at what the dashboards show: ``query_metrics`` and ``get_trace``.
+
+They only read, and what they read is bounded in time, size and number, so that no deliberation can put a
+load on the stack or fill its own context. What comes back is quoted data without secrets.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from queenright.instrumentation import names
+from queenright.instrumentation.redaction import redact
+from queenright.judge.quoting import quote
+from queenright.judge.stack.http import QueryRefused, StackError
+from queenright.judge.stack.prometheus import Prometheus, Series
+from queenright.judge.stack.promql import fault_of
+from queenright.judge.stack.traces import TRACE_ID, Traces, TraceSpan
+from queenright.runtime.events import Clock
+from queenright.runtime.tooling.tools import Tool, ToolError, ToolUnavailable
+
+QUERY_METRICS: Final = "query_metrics"
+GET_TRACE: Final = "get_trace"
+STACK_TOOLS: Final = (QUERY_METRICS, GET_TRACE)
+
+MOST_CALLS: Final = 5
+MOST_SERIES: Final = 20
+MOST_POINTS: Final = 60
+MOST_CHARACTERS: Final = 8_000
+_MOST_SPANS: Final = 60
+_VALUE_LIMIT: Final = 120
+_ERROR_LIMIT: Final = 300
+_FORGOTTEN_AFTER: Final = 600.0
+
+# What of a span a judge can use; the rest is the program's own affair.
+_TOLD: Final = (
+    names.NODE_ID,
+    names.STEP_VERDICT,
+    names.STEP_FEEDBACK,
+    names.GEN_AI_TOOL_NAME,
+    names.TOOL_ARGUMENTS_HASH,
+    names.TOOL_RESULT_HASH,
+    names.GEN_AI_TOOL_CALL_ARGUMENTS,
+    names.GEN_AI_TOOL_CALL_RESULT,
+    names.GEN_AI_REQUEST_MODEL,
+    names.GEN_AI_USAGE_INPUT_TOKENS,
+    names.GEN_AI_USAGE_OUTPUT_TOKENS,
+    names.WAITING_REASON,
+    "outcome",
+    "reason",
+)
+
+
+class CallLimit:
+    """
+    Counts the calls of one visit, and refuses one too many.
+
+    Args:
+        clock: Now. A call that is ten minutes old counts no more, so that nobody is locked out for good
+            where no visit is ever begun.
+        most: Calls in a visit.
+    """
+
+    def __init__(self, clock: Clock, most: int = MOST_CALLS) -> None:
+        self._clock = clock
+        self._most = most
+        self._calls: dict[str, deque[float]] = {}
+
+    def begin(self, node_id: str | None = None) -> None:
+        """Begin a visit of one node, or of all."""
+        if node_id is None:
+            self._calls.clear()
+        else:
+            self._calls.pop(node_id, None)
+
+    def count(self, node_id: str) -> None:
+        """
+        Count a call.
+
+        Raises:
+            ToolError: It is one too many.
+        """
+        now = self._clock()
+        calls = self._calls.setdefault(node_id, deque())
+        while calls and calls[0] + _FORGOTTEN_AFTER <= now:
+            calls.popleft()
+        if len(calls) >= self._most:
+            raise ToolError(f"{self._most} look-ups are all there are; decide by what you know")
+        calls.append(now)
+
+
+class _Arguments(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class QueryArguments(_Arguments):
+    """What is asked of Prometheus."""
+
+    promql: str = Field(min_length=1, max_length=2_000, description="The query, in PromQL.")
+    range_minutes: int = Field(
+        default=0, ge=0, le=1_440, description="How far back to look; 0 is only how it is now."
+    )
+    step_seconds: int = Field(
+        default=0, ge=0, le=86_400, description="Time between two points; 0 chooses one that fits."
+    )
+
+
+class TraceArguments(_Arguments):
+    """Which trace."""
+
+    trace_id: str = Field(pattern=TRACE_ID, description="32 hexadecimal digits, as in a summary.")
+
+
+def stack_tools(
+    *,
+    prometheus: Prometheus | None = None,
+    traces: Traces | None = None,
+    clock: Clock,
+    limit: CallLimit | None = None,
+) -> list[Tool]:
+    """
+    Return the tools for what there is: ``query_metrics``, ``get_trace``, both, or none.
+
+    Args:
+        prometheus: Answers queries.
+        traces: Tempo, or the event log.
+        clock: Now, in seconds since the epoch.
+        limit: Counts the calls; whoever begins a visit calls its ``begin``. A new one if left out.
+    """
+    calls = limit or CallLimit(clock)
+    tools = []
+    if prometheus is not None:
+        tools.append(
+            Tool(
+                QUERY_METRICS,
+                "Ask Prometheus, read-only: one PromQL query, now or over the last minutes (at most 24 h, "
+                f"{MOST_SERIES} series, {MOST_POINTS} points each).",
+                QueryArguments,
+                _Metrics(prometheus, clock, calls).query,
+                context=("node_id",),
+            )
+        )
+    if traces is not None:
+        tools.append(
+            Tool(
+                GET_TRACE,
+                "Show what a worker did, by the id of its trace: the newest spans, oldest first.",
+                TraceArguments,
+                _Trace(traces, calls).get,
+                context=("node_id",),
+            )
+        )
+    return tools
+
+
+class _Metrics:
+    def __init__(self, prometheus: Prometheus, clock: Clock, calls: CallLimit) -> None:
+        self._prometheus = prometheus
+        self._clock = clock
+        self._calls = calls
+
+    async def query(self, given: QueryArguments, *, node_id: str | None = None) -> str:
+        self._calls.count(node_id or "")
+        if fault := fault_of(given.promql):
+            raise ToolError(fault)
+        now, back = self._clock(), given.range_minutes * 60.0
+        try:
+            if back:
+                step = max(float(given.step_seconds), math.ceil(back / (MOST_POINTS - 1)), 1.0)
+                found = await self._prometheus.query_range(given.promql, now - back, now, step)
+            else:
+                found = await self._prometheus.query(given.promql, now)
+        except StackError as error:
+            raise _as_tool_error("Prometheus", error) from None
+        return metrics_text(found)
+
+
+class _Trace:
+    def __init__(self, traces: Traces, calls: CallLimit) -> None:
+        self._traces = traces
+        self._calls = calls
+
+    async def get(self, given: TraceArguments, *, node_id: str | None = None) -> str:
+        self._calls.count(node_id or "")
+        try:
+            spans = await self._traces.trace(given.trace_id.lower())
+        except StackError as error:
+            raise _as_tool_error("the trace", error) from None
+        if not spans:
+            raise ToolError(f"there is no trace {given.trace_id} (any more); go on without it")
+        return trace_text(given.trace_id.lower(), spans)
+
+
+def _as_tool_error(what: str, error: StackError) -> ToolError:
+    """Say it to a model: where anything is, is none of its business."""
+    if isinstance(error, QueryRefused):
+        return ToolError(f"{what} refused it: {error.reason}")
+    return ToolUnavailable(f"{what} is not to be had: {error.reason}; go on without")
+
+
+def metrics_text(found: Sequence[Series]) -> str:
+    """Return an answer of Prometheus for a model, bounded; what was left out is said."""
+    rows = [
+        {
+            "labels": {key: redact(value, _VALUE_LIMIT) for key, value in series.labels.items()},
+            "points": [[_clock_time(at), _number(value)] for at, value in series.points[-MOST_POINTS:]],
+        }
+        for series in found[:MOST_SERIES]
+    ]
+    return _fitting("metrics", "series", rows, len(found), newest=False)
+
+
+def trace_text(trace_id: str, spans: Sequence[TraceSpan]) -> str:
+    """Return a trace for a model, bounded: its newest spans; how many there are is said."""
+    rows = [_told(span) for span in spans[-_MOST_SPANS:]]
+    return _fitting("trace", "spans", rows, len(spans), newest=True, trace_id=trace_id)
+
+
+def _told(span: TraceSpan) -> dict[str, Any]:
+    row: dict[str, Any] = {"at": _clock_time(span.start), "name": redact(span.name, _VALUE_LIMIT)}
+    if span.end is not None:
+        row["seconds"] = round(max(0.0, span.end - span.start), 3)
+    if span.error:
+        row["error"] = redact(span.error, _ERROR_LIMIT)
+    for key in _TOLD:
+        value = span.attributes.get(key)
+        if value is not None:
+            short = key.removeprefix("queenright.").removeprefix("gen_ai.")
+            row[short] = value if isinstance(value, int | float) else redact(str(value), _VALUE_LIMIT)
+    return row
+
+
+def _fitting(
+    tag: str, name: str, rows: list[dict[str, Any]], total: int, *, newest: bool, **more: str
+) -> str:
+    """Quote as many rows as fit into the bound, the newest or the first."""
+    while True:
+        data: Mapping[str, Any] = {**more, f"{name}_in_all": total, name: rows}
+        if len(rows) < total:
+            data = {**data, "left_out": total - len(rows)}
+        text = quote(tag, data)
+        if len(text) <= MOST_CHARACTERS:
+            return text
+        if len(rows) > 1:
+            keep = max(1, min(len(rows) - 1, int(len(rows) * MOST_CHARACTERS / len(text))))
+            rows = rows[-keep:] if newest else rows[:keep]
+        else:
+            rows = [_halved(rows[0])]
+
+
+def _halved(row: dict[str, Any]) -> dict[str, Any]:
+    """Return one row that is too long by itself, shorter: fewer points, or fewer and shorter labels."""
+    if len(row.get("points") or ()) > 1:
+        return {**row, "points": row["points"][len(row["points"]) // 2 :]}
+    labels = list((row.get("labels") or {}).items())
+    return {**row, "labels": dict(labels[: len(labels) // 2])} if labels else {}
+
+
+def _number(value: float) -> float | str:
+    """JSON has no words for what is no number; they are told as Prometheus writes them."""
+    if math.isfinite(value):
+        return float(f"{value:.6g}") if abs(value) < 1e8 else round(value, 3)
+    return "NaN" if math.isnan(value) else ("+Inf" if value > 0 else "-Inf")
+
+
+def _clock_time(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

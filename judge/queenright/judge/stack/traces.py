@@ -1,0 +1,130 @@
+"""Traces as a judge needs them: what a worker did, in order, from Tempo's JSON or from our own event log."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from queenright.instrumentation import names
+
+TRACE_ID: Final = r"^[0-9a-fA-F]{16,32}$"
+
+
+@dataclass(frozen=True, slots=True)
+class TraceSpan:
+    """One thing that was done; times in seconds since the epoch."""
+
+    name: str
+    start: float
+    end: float | None
+    span_id: str = ""
+    parent_id: str = ""
+    error: str = ""
+    """What went wrong, in the program's words; empty if nothing did."""
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def tool(self) -> str:
+        """The tool that was called, or empty."""
+        return str(self.attributes.get(names.GEN_AI_TOOL_NAME) or "")
+
+
+class Traces(Protocol):
+    """Where traces are looked up."""
+
+    async def trace(self, trace_id: str) -> list[TraceSpan]:
+        """
+        Return the spans of a trace, oldest first; none if there is no such trace.
+
+        Raises:
+            StackError: It could not be looked up.
+        """
+        ...
+
+
+def read_otlp(answer: Any) -> list[TraceSpan]:
+    """
+    Return the spans of a trace in OTLP's JSON, as Tempo's two trace APIs wrap it; oldest first.
+
+    Raises:
+        ValueError: It is no such JSON.
+    """
+    if not isinstance(answer, dict):
+        raise ValueError("no object")
+    whole = answer.get("trace", answer)
+    rows = whole.get("batches") or whole.get("resourceSpans") or []
+    try:
+        spans = list(_spans(rows))
+    except (TypeError, AttributeError, KeyError) as error:
+        raise ValueError("no spans") from error
+    return sorted(spans, key=lambda span: (span.start, span.end or span.start))
+
+
+def _spans(rows: Iterable[Any]) -> Iterator[TraceSpan]:
+    for row in rows:
+        around = _attributes((row.get("resource") or {}).get("attributes"))
+        for scope in row.get("scopeSpans") or row.get("instrumentationLibrarySpans") or ():
+            for span in scope.get("spans") or ():
+                own = _attributes(span.get("attributes"))
+                yield TraceSpan(
+                    name=str(span.get("name") or ""),
+                    start=_seconds(span.get("startTimeUnixNano")) or 0.0,
+                    end=_seconds(span.get("endTimeUnixNano")),
+                    span_id=hexadecimal(span.get("spanId")),
+                    parent_id=hexadecimal(span.get("parentSpanId")),
+                    error=_error(span, own),
+                    attributes=around | own,
+                )
+
+
+def _attributes(rows: Any) -> dict[str, Any]:
+    return {str(row["key"]): _value(row.get("value")) for row in rows or ()}
+
+
+def _value(value: Any) -> Any:
+    """Return what an OTLP value holds; numbers that JSON carries as text become numbers."""
+    if not isinstance(value, dict):
+        return value
+    for kind, held in value.items():
+        if kind == "intValue":
+            return int(held)
+        if kind == "arrayValue":
+            return [_value(one) for one in (held or {}).get("values") or ()]
+        if kind == "kvlistValue":
+            return _attributes((held or {}).get("values"))
+        return held
+    return None
+
+
+def _error(span: Mapping[str, Any], attributes: Mapping[str, Any]) -> str:
+    status = span.get("status") or {}
+    failed = status.get("code") in (2, "STATUS_CODE_ERROR")
+    said = str(status.get("message") or attributes.get(names.ERROR_TYPE) or "")
+    for event in span.get("events") or ():
+        if event.get("name") == "exception":
+            own = _attributes(event.get("attributes"))
+            said = ": ".join(str(own[key]) for key in ("exception.type", "exception.message") if own.get(key))
+    return (said or "error") if failed or attributes.get(names.ERROR_TYPE) else ""
+
+
+def _seconds(nanoseconds: Any) -> float | None:
+    return int(nanoseconds) / 1e9 if nanoseconds else None
+
+
+def hexadecimal(span_or_trace_id: Any) -> str:
+    """Return an id in hexadecimal: OTLP's JSON has it so; protobuf's mapping, which Tempo uses, base64."""
+    text = str(span_or_trace_id or "")
+    if len(text) in (16, 32):
+        try:
+            bytes.fromhex(text)
+        except ValueError:
+            pass
+        else:
+            return text.lower()
+    try:
+        return base64.b64decode(text, validate=True).hex()
+    except (binascii.Error, ValueError):
+        return text
