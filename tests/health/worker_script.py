@@ -27,6 +27,7 @@ class WorkerScript:
         self.monitor = monitor or HealthMonitor(settings or HealthSettings())
         self.now = at
         self.agent, self.session, self.incarnation, self.node = agent, session, "i1", "work"
+        self.heard: list[AgentEvent] = []
         self.said: list[AgentEvent] = []
         self.turn = 0
 
@@ -41,6 +42,7 @@ class WorkerScript:
             node_id=self.node,
             data=data or {},
         )
+        self.heard.append(event)
         self.said += self.monitor.apply(event, self.now)
 
     def start(self, **data: Any) -> WorkerScript:

@@ -65,13 +65,13 @@ class RecentCalls:
         self._pairs = bytearray()
         self._chains = array("H")
         self._first = array("d")
-        self._tools: list[str] = []
+        self._tools: tuple[str, ...] = ()  # of the newest only: no others can be part of a repeat
         self._live = 0
         self._turn: object = None
         self._turn_size = 0
 
     def __len__(self) -> int:
-        return len(self._tools)
+        return len(self._chains)
 
     @property
     def peak(self) -> int:
@@ -107,10 +107,10 @@ class RecentCalls:
             self._chains.append(1)
             self._first.append(at)
         pairs += pair
-        self._tools.append(tool)
+        self._tools = (*self._tools[1 - LONGEST_CYCLE :], tool)
         self._live = min(self._live + 1, LONGEST_CYCLE)
-        if len(self._tools) > self._window + LONGEST_CYCLE:
-            del pairs[:_SIZE], self._chains[0], self._first[0], self._tools[0]
+        if len(self._chains) > self._window + LONGEST_CYCLE:
+            del pairs[:_SIZE], self._chains[0], self._first[0]
         return Seen.NEVER if last < 0 else Seen.BEFORE
 
     def rest(self) -> None:
@@ -143,7 +143,7 @@ class RecentCalls:
         in_window = sum(1 for i in range(start, index + 1) if self._pair(i) == pair)
         period, cycles = (1, run) if run > 1 else self._cycle(index)
         return Repeat(
-            tool=self._tools[index],
+            tool=self._tools[index - len(self)],
             times=self._chains[index],
             run=run,
             in_window=in_window,

@@ -350,12 +350,18 @@ class HealthMonitor:
             del self._sessions[key[0]]
 
     def _welcome(self, key: WorkerKey, at: float) -> WorkerHealth:
+        known = self._sessions.get(key[0])
+        if known:  # one text for the name of all of its sessions
+            key = (self._workers[key[0], known[0]].vitals.agent_id, key[1])
         vitals = VitalSigns(*key, at, self.settings.loops, self.settings)
         if self._breakers:
             vitals.breakers = self._breakers.get(vitals.agent_id, NO_BREAKERS)
         worker = WorkerHealth(vitals, (), HealthState.HEALTHY, at, "first seen")
         self._workers[worker.key] = worker
-        self._sessions.setdefault(vitals.agent_id, []).append(vitals.session_id)
+        if known:
+            known.append(vitals.session_id)
+        else:
+            self._sessions[vitals.agent_id] = [vitals.session_id]
         return worker
 
     def _forget_ended(self, now: float) -> None:

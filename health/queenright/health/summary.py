@@ -67,6 +67,7 @@ def summarise(health: WorkerHealth, now: float, last_n_steps: int = 20) -> dict[
         "steps_since_last_accept": v.steps_since_last_accept,
         "stall_minutes": None if silent is None else round(silent / 60, 2),
         "tool_calls_total": v.tool_calls_total,
+        "tools": {} if v.tools is None else v.tools.to_dict(),
         "error_count": v.errors_told,
         "error_share": round(v.error_share, 3),
         "consecutive_failures": v.consecutive_failures,

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from queenright.health.calls import RecentCalls, Seen, digest
+from queenright.health.tool_counts import ToolCounts
 from queenright.health.vital_facts import (
     CONTEXT_FULL,
     EVIDENCE_LIMIT,
@@ -186,6 +187,9 @@ def _on_tool(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: floa
     if v.open_tools:
         _close_tool(v, str(data.get("call_id") or ""), tool, at)
     failed = data.get("outcome") in ("error", "timeout")
+    if v.tools is None:
+        v.tools = ToolCounts()
+    v.tools.add(tool, failed, at)
     v.note_outcome(failed, at)
     if failed:
         v.note_error(data)

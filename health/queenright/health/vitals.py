@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from queenright.health.calls import RecentCalls
 from queenright.health.settings import HealthSettings, Loops
+from queenright.health.tool_counts import ToolCounts
 from queenright.health.vital_events import ABOUT_WORKERS, HANDLERS, WORKER_EVENTS
 from queenright.health.vital_facts import EVIDENCE_LIMIT, NO_BREAKERS, Beat, OpenTool, Output, SessionStatus
 from queenright.instrumentation.names import Phase, Verdict, WaitingReason
@@ -138,6 +139,7 @@ class VitalSigns:
         "told",
         "told_known",
         "tool_calls_total",
+        "tools",
         "waiting",
         "waiting_since",
     )
@@ -158,7 +160,7 @@ class VitalSigns:
         self._new_result = False
         self._known_result = False
         self._streak_turn: object = None
-        self.agent_id = sys.intern(agent_id)
+        self.agent_id = agent_id
         self.session_id = session_id
         self.task_id = session_id
         """What the session is about; the session itself, unless the worker says otherwise."""
@@ -196,6 +198,8 @@ class VitalSigns:
         self.waiting_since: float | None = None
         self.steps_total = 0
         self.tool_calls_total = 0
+        self.tools: ToolCounts | None = None
+        """What each of its tools was called for; None before the first call."""
         self.error_count = 0
         self.error_rate_high = False
         """Too many of the last calls and steps failed; it is over at a lower share than it begins at."""

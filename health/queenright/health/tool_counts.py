@@ -1,0 +1,66 @@
+"""How often a worker called which tool, and how often that failed: what its summary says of each."""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from typing import Any, Final
+
+MOST_TOOLS: Final = 16
+"""So many tools are counted by name, those that were called first."""
+
+OTHER: Final = "other"
+"""All tools beyond these are counted together."""
+
+_NAME_LIMIT: Final = 80
+_FIELDS: Final = 3
+_MOST: Final = 2**32 - 1
+
+
+class ToolCounts:
+    """
+    Calls, errors and the time of the last call, by tool; bounded, and some 500 bytes when it is full.
+
+    A worker that makes up tool names gets no more than ``MOST_TOOLS`` of them in here.
+    """
+
+    __slots__ = ("_names", "_numbers")
+
+    def __init__(self) -> None:
+        self._names: tuple[str, ...] = ()
+        # Calls, errors and the last call in whole seconds since the epoch, for each name in turn.
+        self._numbers = array("I")
+
+    def add(self, tool: str, failed: bool, at: float) -> None:
+        """Count one call that ended at ``at``, in seconds since the epoch."""
+        place = self._place(tool[:_NAME_LIMIT])
+        numbers = self._numbers
+        numbers[place] = min(numbers[place] + 1, _MOST)
+        if failed:
+            numbers[place + 1] = min(numbers[place + 1] + 1, _MOST)
+        numbers[place + 2] = max(numbers[place + 2], min(max(int(at), 0), _MOST))
+
+    def _place(self, tool: str) -> int:
+        names = self._names
+        try:
+            return names.index(tool) * _FIELDS
+        except ValueError:
+            pass
+        if len(names) > MOST_TOOLS:
+            return MOST_TOOLS * _FIELDS
+        self._names = (*names, sys.intern(tool) if len(names) < MOST_TOOLS else OTHER)
+        # Made anew: what grows by itself is given more than it needs.
+        self._numbers = self._numbers + array("I", (0,) * _FIELDS)
+        return len(names) * _FIELDS
+
+    def to_dict(self) -> dict[str, dict[str, Any]]:
+        """Return ``{tool: {"calls", "errors", "last_at"}}`` as JSON values, in the order of the first calls."""
+        rows: dict[str, dict[str, Any]] = {}
+        for index, name in enumerate(self._names):
+            calls, errors, last_at = self._numbers[index * _FIELDS : (index + 1) * _FIELDS]
+            known = rows.get(name)
+            if known is not None:  # a tool that is itself called "other"
+                calls, errors = calls + known["calls"], errors + known["errors"]
+                last_at = max(last_at, known["last_at"])
+            rows[name] = {"calls": calls, "errors": errors, "last_at": float(last_at)}
+        return rows

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queenright.health.summary import summarise
+from queenright.health.tool_counts import MOST_TOOLS, OTHER, ToolCounts
+from tests.health.worker_script import WorkerScript
+
+
+def test_every_tool_has_its_calls_its_errors_and_the_time_of_its_last_call() -> None:
+    counts = ToolCounts()
+    counts.add("search", False, 100.0)
+    counts.add("read", True, 101.9)
+    counts.add("search", True, 102.0)
+
+    assert counts.to_dict() == {
+        "search": {"calls": 2, "errors": 1, "last_at": 102.0},
+        "read": {"calls": 1, "errors": 1, "last_at": 101.0},
+    }
+
+
+def test_tools_beyond_the_sixteenth_are_counted_as_other() -> None:
+    counts = ToolCounts()
+    for at in range(40):
+        counts.add(f"tool-{at}", at % 2 == 0, at)
+    counts.add("tool-0", False, 50)
+
+    rows = counts.to_dict()
+
+    assert list(rows) == [*(f"tool-{at}" for at in range(MOST_TOOLS)), OTHER]
+    assert rows[OTHER] == {"calls": 24, "errors": 12, "last_at": 39.0}
+    assert rows["tool-0"]["calls"] == 2
+
+
+@given(st.lists(st.tuples(st.sampled_from([OTHER, *(f"t{n}" for n in range(30))]), st.booleans())))
+def test_no_call_and_no_error_is_lost_whatever_the_tools_are_called(calls: list[tuple[str, bool]]) -> None:
+    counts, expected = ToolCounts(), Counter(tool for tool, _ in calls)
+    for tool, failed in calls:
+        counts.add(tool, failed, 1.0)
+
+    rows = counts.to_dict()
+
+    assert len(rows) <= MOST_TOOLS + 1
+    assert sum(row["calls"] for row in rows.values()) == len(calls)
+    assert sum(row["errors"] for row in rows.values()) == sum(failed for _, failed in calls)
+    assert all(row["calls"] == expected[tool] for tool, row in rows.items() if tool != OTHER)
+
+
+def test_a_time_that_no_clock_shows_breaks_nothing() -> None:
+    counts = ToolCounts()
+    for at in (-5.0, 1e18):
+        counts.add("t", False, at)
+
+    assert counts.to_dict()["t"] == {"calls": 2, "errors": 0, "last_at": float(2**32 - 1)}
+
+
+def test_the_summary_has_the_counts_also_of_calls_from_a_life_before() -> None:
+    script = WorkerScript().start()
+    script.call("search")
+    script.call("search", outcome="timeout")
+    script.incarnation = "i2"
+    script.start()
+    script.call("read")
+    tools = summarise(script.health, script.now)["tools"]
+
+    assert json.loads(json.dumps(tools)) == tools
+    assert {name: (row["calls"], row["errors"]) for name, row in tools.items()} == {
+        "search": (2, 1),
+        "read": (1, 0),
+    }
+    assert tools["read"]["last_at"] == script.now
+
+
+def test_events_played_again_give_the_same_summary() -> None:
+    """What is rebuilt from the log after a restart says what was said before it."""
+    first = WorkerScript().start()
+    for turn in range(30):
+        first.call(
+            f"tool-{turn % 20}", args=str(turn), result=str(turn), outcome="error" if turn % 7 else "ok"
+        )
+        first.step("RETRY" if turn % 3 else "ACCEPT", text=f"step {turn}")
+    again = WorkerScript()
+    for event in first.heard:
+        again.monitor.recall(event, first.now)
+    again.monitor.sweep(first.now)
+
+    told = summarise(first.health, first.now)
+    rebuilt = summarise(again.health, first.now)
+
+    assert rebuilt | {"state_since": 0, "reason": ""} == told | {"state_since": 0, "reason": ""}
