@@ -121,7 +121,7 @@ def cause(
 ) -> str:
     """Say in one sentence what is seen: who, where, since when, and the detector's evidence."""
     where = f" (node {node})" if node else ""
-    when = f" since {_clock(since)}" if since is not None else ""
+    when = f" since {clock_time(since)}" if since is not None else ""
     what = one_line(evidence).rstrip(".")
     return f"{agent}{where} {_WORDS[kind].seen}{when}" + (f": {what}." if what else ".")
 
@@ -142,7 +142,7 @@ def numbers(*, bad_steps: int, stall_minutes: float | None, occurrences: int = 1
     if bad_steps:
         parts.append(f"{bad_steps} bad {'step' if bad_steps == 1 else 'steps'} since the last accepted one")
     if stall_minutes is not None and stall_minutes >= 1:
-        parts.append(f"no activity for {_duration(stall_minutes * 60)}")
+        parts.append(f"no activity for {duration(stall_minutes * 60)}")
     if occurrences > 1:
         parts.append(f"seen {occurrences} times")
     return ", ".join(parts)
@@ -154,11 +154,13 @@ def one_line(text: str, limit: int = _CLIP) -> str:
     return line if len(line) <= limit else line[: limit - 1].rstrip() + "…"
 
 
-def _clock(at: float) -> str:
+def clock_time(at: float) -> str:
+    """Return a time of day, UTC."""
     return f"{datetime.fromtimestamp(at, UTC):%H:%M} UTC"
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Return a span of time as people say it: ``40 s``, ``12 min``, ``3.0 h``."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     if seconds < 5400:
