@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Final
+from pathlib import Path
+from typing import Annotated, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, field_serializer
+
+from queenright.judge.stack.http import StackAddress
 
 RULES: Final = "queenright/rules"
 """The built-in model: follows the rules' tables, needs no key, costs nothing."""
+
+
+def _address(url: SecretStr) -> SecretStr:
+    StackAddress.parse(url.get_secret_value())
+    return url
+
+
+StackUrl = Annotated[SecretStr, AfterValidator(_address)]
+
+Dollars = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Tokens = Annotated[int, Field(gt=0)]
 
 
 class ModelSettings(BaseModel):
@@ -21,6 +35,24 @@ class ModelSettings(BaseModel):
     """For one answer. One that takes longer is no answer; the rules' answer stands."""
     max_turns: int = Field(default=8, ge=3, le=100)
     """Answers that one check may take."""
+    prompt: Path | None = None
+    """A file in place of the built-in system prompt."""
+    rules_after_failures: int = Field(default=3, ge=1, le=100)
+    """The last of so many failures in a row, and what follows, is answered by the rules..."""
+    rules_for_seconds: float = Field(default=300, gt=0, le=86_400)
+    """... for so long. Then the model is tried once: if it fails, the rules answer as long again."""
+
+
+class BudgetSettings(BaseModel):
+    """What judge and queen may cost together in any hour and any day; null is no limit."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    dollars_per_hour: Dollars | None = 1
+    dollars_per_day: Dollars | None = 10
+    tokens_per_hour: Tokens | None = 2_000_000
+    """The limits in tokens are for models of which no price is known: they cost no dollars."""
+    tokens_per_day: Tokens | None = 20_000_000
 
 
 class JudgeSettings(BaseModel):
@@ -30,3 +62,16 @@ class JudgeSettings(BaseModel):
 
     judge: ModelSettings = ModelSettings()
     queen: ModelSettings = ModelSettings()
+    budget: BudgetSettings = BudgetSettings()
+    prometheus_url: Annotated[StackUrl | None, Field(repr=False)] = None
+    """Models may look at its metrics; it may hold a login. None: they cannot."""
+    prometheus_token_file: Path | None = None
+    """A bearer token for it is in this file, which nobody else may read."""
+    tempo_url: Annotated[StackUrl | None, Field(repr=False)] = None
+    """Models may look at its traces; it may hold a login. None: at those in the event log."""
+    tempo_token_file: Path | None = None
+    """A bearer token for it is in this file, which nobody else may read."""
+
+    @field_serializer("prometheus_url", "tempo_url", when_used="json")
+    def _without_credentials(self, url: SecretStr | None) -> str | None:
+        return None if url is None else StackAddress.parse(url.get_secret_value()).name

@@ -11,6 +11,7 @@ from pydantic import SecretStr
 
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation.errors import QueenrightError
+from queenright.judge.settings import JudgeSettings
 
 _OTHERS: Final = stat.S_IRWXO
 
@@ -41,6 +42,25 @@ def respawners_secret(settings: HealthSettings) -> SecretStr | None:
     recovery = settings.recovery
     used = recovery.webhook_url is not None
     return _used(recovery.webhook_secret_file if used else None, "recovery")
+
+
+def stack_tokens(settings: JudgeSettings) -> tuple[SecretStr | None, SecretStr | None]:
+    """
+    Return the bearer tokens for the user's own Prometheus and Tempo; None where there is none, or no use.
+
+    Raises:
+        SecretRefused: as ``read_secret``.
+    """
+    found: list[SecretStr | None] = []
+    for url, file, setting in (
+        (settings.prometheus_url, settings.prometheus_token_file, "judging.prometheus_token_file"),
+        (settings.tempo_url, settings.tempo_token_file, "judging.tempo_token_file"),
+    ):
+        if url is None or file is None:
+            found.append(None)
+        else:
+            found.append(read_secret(file, setting=setting))
+    return found[0], found[1]
 
 
 def _used(file: Path | None, block: str) -> SecretStr | None:

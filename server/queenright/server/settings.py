@@ -37,7 +37,7 @@ DEFAULT_FILE = Path("queenright.yaml")
 _OTHER_VARIABLES = {"QUEENRIGHT_ENDPOINT", "QUEENRIGHT_TRACES"}
 """Variables of ours that are no settings: where agents find a service, and the tests the recorded runs."""
 
-_SECRET = frozenset({"database", "webhook_url"})
+_SECRET = frozenset({"database", "webhook_url", "prometheus_url", "tempo_url"})
 """Settings whose values no message repeats: they may hold a password or a token."""
 
 Port = Annotated[int, Field(ge=0, le=65_535)]

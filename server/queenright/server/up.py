@@ -15,8 +15,10 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry
+from pydantic import SecretStr
 
 from queenright.alerting.config import render_alertmanager, render_prometheus
 from queenright.alerting.files import rules_folder, templates_folder
@@ -182,6 +184,8 @@ async def up(
             # Whoever has named an Alertmanager gets no second one.
             program = None if settings.alerting.alertmanager_urls else _program("alertmanager", find, say)
             settings, alertmanager_url = _alertmanager_address(settings, options, program)
+            prometheus = _program("prometheus", find, say)
+            settings, prometheus_url = _prometheus_address(settings, options, prometheus)
             say("Starting the service ...")
             running = await stack.enter_async_context(serving(settings))
             if program and not (options.slack_url_file and options.pagerduty_key_file):
@@ -199,14 +203,12 @@ async def up(
             # The demo agents have a /metrics of their own, as agents have.
             agents = CollectorRegistry()
             metrics_port = serve_metrics(0, registry=agents) if options.demo else None
-            if program := _program("prometheus", find, say):
+            if prometheus and prometheus_url:
                 say("Starting Prometheus ...")
-                port = free_port(
-                    "127.0.0.1", options.prometheus_port, what="Prometheus", option="--prometheus-port"
-                )
-                child = await _prometheus(program, settings, options, port, running.url, metrics_port)
+                port = urlsplit(prometheus_url).port or 0
+                child = await _prometheus(prometheus, settings, options, port, running.url, metrics_port)
                 stack.push_async_callback(child.stop)
-                running.prometheus_url = f"http://127.0.0.1:{port}"
+                running.prometheus_url = prometheus_url
                 await child.ready(f"{running.prometheus_url}/-/ready")
                 await stack.enter_async_context(_watched(child, running.service, say))
             if options.demo:
@@ -250,6 +252,20 @@ def _alertmanager_address(
     url = f"http://127.0.0.1:{port}"
     alerting = settings.alerting.model_copy(update={"alertmanager_urls": (url,)})
     return settings.model_copy(update={"alerting": alerting}), url
+
+
+def _prometheus_address(
+    settings: Settings, options: UpOptions, program: Path | None
+) -> tuple[Settings, str | None]:
+    """Return the settings with the address of the Prometheus to be started, and the address."""
+    if program is None:
+        return settings, None
+    port = free_port("127.0.0.1", options.prometheus_port, what="Prometheus", option="--prometheus-port")
+    url = f"http://127.0.0.1:{port}"
+    if settings.judging.prometheus_url is not None:
+        return settings, url  # the judge looks at the one that somebody named
+    judging = settings.judging.model_copy(update={"prometheus_url": SecretStr(url)})
+    return settings.model_copy(update={"judging": judging}), url
 
 
 def _links_lead_here(settings: Settings, url: str) -> Settings:
