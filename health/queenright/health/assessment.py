@@ -17,7 +17,7 @@ from queenright.health.detectors import detect
 from queenright.health.findings import Finding, FindingKind, HealthState, Severity, worst
 from queenright.health.settings import HealthSettings
 from queenright.health.silence import span
-from queenright.health.state import health_state, is_stuck
+from queenright.health.state import fails_in_a_row, health_state, is_stuck
 from queenright.health.vitals import SessionStatus, VitalSigns
 from queenright.instrumentation.redaction import redact
 
@@ -150,10 +150,9 @@ def _masked(text: str) -> str:
 
 def _grave(name: str, v: VitalSigns, settings: HealthSettings) -> str:
     """Return what makes a worker failing without being a finding: failures in a row, or the end itself."""
-    most = settings.health_check.consecutive_failures
     if name == "errors" and v.status is SessionStatus.FAILED:
         return f"the session has failed: {_masked(v.evidence)}" if v.evidence else "the session has failed"
-    if name == "errors" and v.ended_at is None and max(v.consecutive_failures, v.llm_errors) > most:
+    if name == "errors" and v.ended_at is None and fails_in_a_row(v, settings):
         return f"{v.consecutive_failures} steps and {v.llm_errors} LLM calls failed in a row"
     if name == "activity" and v.status is SessionStatus.TERMINATED:
         return "the worker was terminated"

@@ -35,18 +35,35 @@ def detect(v: VitalSigns, settings: HealthSettings, now: float) -> list[Finding]
     """
     Return everything there is to say about a worker at ``now``, at most one finding a kind.
 
+    Only of detectors that are on: what those in shadow say is ``detect_shadow``'s.
+
     In the start grace of an incarnation findings are shown, and none is a reason for a ticket: but for a
     failed recovery, which is about what was before. Of a session that is over only that is left to say.
     """
-    if v.ended_at is not None:
-        failed = detect_recovery_failed(v, settings, now)
-        return [] if failed is None else [failed]
-    found = [finding for detector in DETECTORS if (finding := detector(v, settings, now)) is not None]
+    found = _found(v, settings, now, "on")
     if found and now < grace_until(v, settings):
         return [
             finding if finding.kind is FindingKind.RECOVERY_FAILED else replace(finding, ticket=False)
             for finding in found
         ]
+    return found
+
+
+def detect_shadow(v: VitalSigns, settings: HealthSettings, now: float) -> list[Finding]:
+    """Return what the detectors say that are in shadow: nothing follows from it, so none is for a ticket."""
+    if not settings.detectors:
+        return []
+    return [replace(one, ticket=False, shadow=True) for one in _found(v, settings, now, "shadow")]
+
+
+def _found(v: VitalSigns, settings: HealthSettings, now: float, mode: str) -> list[Finding]:
+    modes = settings.detectors
+    found = []
+    for kind, detector in DETECTORS.items() if v.ended_at is None else _AFTER_THE_END:
+        if (modes.get(kind, "on") if modes else "on") == mode:
+            finding = detector(v, settings, now)
+            if finding is not None:
+                found.append(finding)
     return found
 
 
@@ -255,22 +272,25 @@ def detect_token_spike(v: VitalSigns, settings: HealthSettings, now: float) -> F
     )
 
 
-DETECTORS: Final[tuple[Detector, ...]] = (
-    detect_recovery_failed,
-    detect_context_exhausted,
-    detect_provider_failure,
-    detect_circuit_breaker_open,
-    detect_doom_loop,
-    detect_error_streak,
-    detect_retry_storm,
-    detect_stall,
-    detect_zero_progress,
-    detect_no_tool_calls,
-    detect_checkpoint_stale,
-    detect_no_tokens,
-    detect_heartbeat_missing,
-    detect_tool_timeout,
-    detect_error_rate,
-    detect_output_unchanged,
-    detect_token_spike,
-)
+DETECTORS: Final[dict[FindingKind, Detector]] = {
+    FindingKind.RECOVERY_FAILED: detect_recovery_failed,
+    FindingKind.CONTEXT_EXHAUSTED: detect_context_exhausted,
+    FindingKind.PROVIDER_FAILURE: detect_provider_failure,
+    FindingKind.CIRCUIT_BREAKER_OPEN: detect_circuit_breaker_open,
+    FindingKind.DOOM_LOOP: detect_doom_loop,
+    FindingKind.ERROR_STREAK: detect_error_streak,
+    FindingKind.RETRY_STORM: detect_retry_storm,
+    FindingKind.STALL: detect_stall,
+    FindingKind.ZERO_PROGRESS: detect_zero_progress,
+    FindingKind.NO_TOOL_CALLS: detect_no_tool_calls,
+    FindingKind.CHECKPOINT_STALE: detect_checkpoint_stale,
+    FindingKind.NO_TOKENS: detect_no_tokens,
+    FindingKind.HEARTBEAT_MISSING: detect_heartbeat_missing,
+    FindingKind.TOOL_TIMEOUT: detect_tool_timeout,
+    FindingKind.ERROR_RATE: detect_error_rate,
+    FindingKind.OUTPUT_UNCHANGED: detect_output_unchanged,
+    FindingKind.TOKEN_SPIKE: detect_token_spike,
+}
+"""Every kind of finding and who finds it, in the order in which they are asked."""
+
+_AFTER_THE_END: Final = ((FindingKind.RECOVERY_FAILED, detect_recovery_failed),)

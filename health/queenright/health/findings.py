@@ -58,7 +58,8 @@ class Finding:
 
     ``since`` is when the condition began, in seconds since the epoch. A
     finding with ``ticket=False`` is shown and counted, and is never a reason
-    for a ticket: the warning band, a start grace, a spike.
+    for a ticket: the warning band, a start grace, a spike. From one with
+    ``shadow=True`` nothing follows at all: its detector is on trial.
     """
 
     kind: FindingKind
@@ -66,6 +67,7 @@ class Finding:
     evidence: str
     since: float
     ticket: bool = True
+    shadow: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Return the finding as JSON values."""
@@ -75,7 +77,7 @@ class Finding:
             "evidence": self.evidence,
             "since": self.since,
             "ticket": self.ticket,
-        }
+        } | ({"shadow": True} if self.shadow else {})
 
 
 def worst(findings: Iterable[Finding]) -> Finding | None:

@@ -16,7 +16,7 @@ from heapq import heapify, heappop, heappush
 from typing import Any, Final
 
 from queenright.health.deadlines import grace_until, moments, shortest_limit
-from queenright.health.detectors import detect, suspicious
+from queenright.health.detectors import detect, detect_shadow, suspicious
 from queenright.health.findings import Finding, FindingKind, HealthState, WorkerKey, worst
 from queenright.health.fleet import Fleet, fleet_of
 from queenright.health.settings import HealthSettings
@@ -87,6 +87,10 @@ class WorkerHealth:
     """Since when it has been stuck or failing, the one or the other; None while it is neither."""
     life: int = 1
     """In which of its lives (``VitalSigns.lives``) the state was last changed."""
+    shadow: tuple[Finding, ...] = ()
+    """What detectors on trial say of it; nothing follows from these."""
+    untold: frozenset[str] = frozenset()
+    """Fields of its summary that cannot be known from where it is seen, and are null in it."""
 
     @property
     def key(self) -> WorkerKey:
@@ -113,13 +117,24 @@ class HealthMonitor:
 
     Not thread-safe: it belongs to one event loop. Every method takes the time
     as an argument; equal events and times give equal answers.
+
+    Args:
+        settings: The thresholds.
+        on_delay: Is told of each finding that is new how late, in seconds, it was seen.
+        on_shadow: Is told of each finding of a detector on trial that is new, or worse. It is no event:
+            nobody is to be woken by it.
     """
 
     def __init__(
-        self, settings: HealthSettings, *, on_delay: Callable[[FindingKind, float], None] | None = None
+        self,
+        settings: HealthSettings,
+        *,
+        on_delay: Callable[[FindingKind, float], None] | None = None,
+        on_shadow: Callable[[WorkerKey, Finding], None] | None = None,
     ) -> None:
         self.settings = settings
         self._on_delay = on_delay
+        self._on_shadow = on_shadow
         self._tolerance = settings.clock_tolerance_seconds
         self._shortest = shortest_limit(settings)
         self._no_tokens = settings.health_check.no_tokens_seconds
@@ -185,6 +200,7 @@ class HealthMonitor:
             said += self._over(worker, at, now)
         elif (
             worker.findings
+            or worker.shadow
             or worker.state is not _HEALTHY
             or (kind in _COUNTED and suspicious(v, self.settings))
             or (new and v.breakers)
@@ -284,7 +300,7 @@ class HealthMonitor:
         """
         by = now - self._now
         for worker in self._workers.values():
-            if any(finding.kind in _SILENCE for finding in worker.findings):
+            if any(finding.kind in _SILENCE for finding in (*worker.findings, *worker.shadow)):
                 worker.vitals.shift_clocks(by, now)
             else:
                 worker.vitals.restart_clocks(now)
@@ -455,6 +471,8 @@ class HealthMonitor:
         state = health_state(v, found, self.settings, at)
         before = worker.findings
         worker.findings = tuple(found)
+        if self.settings.detectors:
+            self._watch_shadow(worker, at)
         said: list[AgentEvent] = []
         if found or before:
             said = self._differences(v, before, found, now, delay)
@@ -482,6 +500,14 @@ class HealthMonitor:
             worker.state, worker.state_since, worker.reason = state, now, reason
             worker.life = v.lives
         return said
+
+    def _watch_shadow(self, worker: WorkerHealth, at: float) -> None:
+        before = {finding.kind: finding.severity.rank for finding in worker.shadow}
+        worker.shadow = tuple(detect_shadow(worker.vitals, self.settings, at))
+        if self._on_shadow is not None:
+            for finding in worker.shadow:
+                if finding.severity.rank > before.get(finding.kind, -1):
+                    self._on_shadow(worker.key, finding)
 
     def _differences(
         self, v: VitalSigns, before: Sequence[Finding], found: Sequence[Finding], now: float, delay: float

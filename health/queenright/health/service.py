@@ -105,6 +105,8 @@ class AgentHealth:
     signals: tuple[Signal, ...]
     """What each check says, with its evidence."""
     findings: tuple[Finding, ...]
+    shadow_findings: tuple[Finding, ...]
+    """What detectors on trial say; nothing follows from it."""
     circuit_breakers: tuple[BreakerStatus, ...]
     ladder: Ladder | None
     """How far the interventions have got; None where there is nothing to intervene in."""
@@ -305,6 +307,7 @@ class HealthMonitoringService:
             ),
             signals=tuple(assess(v, self._monitor.settings, now).signals),
             findings=worker.findings,
+            shadow_findings=worker.shadow,
             circuit_breakers=tuple(breakers),
             ladder=self._interventions.ledger.ladders.get(worker.key),
         )

@@ -12,8 +12,17 @@ from pathlib import Path
 from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    model_validator,
+)
 
+from queenright.health.findings import FindingKind
 from queenright.runtime.breakers import BreakerKind
 
 Seconds = Annotated[float, Field(gt=0, le=31_536_000)]
@@ -58,6 +67,13 @@ def _breaker_name(name: str) -> str:
     return name
 
 
+def _word_for(mode: object) -> object:
+    """Return ``on`` and ``off`` for what YAML makes of these words where they stand unquoted."""
+    return {True: "on", False: "off"}[mode] if isinstance(mode, bool) else mode
+
+
+DetectorMode = Annotated[Literal["on", "shadow", "off"], BeforeValidator(_word_for)]
+"""Shadow: it looks, and what it finds is shown and counted; nothing follows from it. Off: it does not look."""
 WebAddress = Annotated[SecretStr, AfterValidator(_web_address)]
 BreakerKey = Annotated[str, AfterValidator(_breaker_name)]
 
@@ -231,6 +247,11 @@ class Termination(_Block):
     cleanup_timeout_seconds: Seconds = 30
     automatic: bool = True
     """False: nobody is terminated unless the orchestrator or an operator says so; the ladder ends there."""
+    on_request: Literal["ask", "allow", "never"] = "ask"
+    """Whether a worker is stopped where the queen, triaging or in a chat, asks for that: once an operator has
+    approved it, at once, or never."""
+    approval_timeout_seconds: Seconds = 1800
+    """A request that nobody has approved by then comes to nothing."""
 
 
 class Storm(_Block):
@@ -336,6 +357,8 @@ class HealthSettings(_Block):
     stall: Stall = Stall()
     bands: Bands = Bands()
     loops: Loops = Loops()
+    detectors: dict[FindingKind, DetectorMode] = {}
+    """By the kind of finding; a detector that is not named is on."""
     judge: Judge = Judge()
     tickets: Tickets = Tickets()
     intervention: Intervention = Intervention()
@@ -345,3 +368,7 @@ class HealthSettings(_Block):
     alerting: Channels = Channels()
     clock_tolerance_seconds: Seconds = 60
     """An event whose author's clock is further off than this is timed by its arrival."""
+
+    def acts_on(self, kind: FindingKind) -> bool:
+        """Return whether anything may follow from what this detector looks at."""
+        return self.detectors.get(kind, "on") == "on"

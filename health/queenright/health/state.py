@@ -7,6 +7,7 @@ from typing import Final
 
 from queenright.health.findings import Finding, FindingKind, HealthState, Severity
 from queenright.health.settings import HealthSettings
+from queenright.health.vital_facts import CONTEXT_FULL
 from queenright.health.vitals import SessionStatus, VitalSigns
 
 # From which severity on a finding says that the worker gets nowhere; below it is a warning sign.
@@ -52,16 +53,26 @@ def health_state(
     """
     if v.status is SessionStatus.TERMINATED:
         return HealthState.TERMINATED
-    if v.status is SessionStatus.FAILED or v.lost:
+    if v.status is SessionStatus.FAILED or (v.lost and settings.acts_on(FindingKind.RECOVERY_FAILED)):
         return HealthState.FAILING
     if v.ended_at is not None:
         return HealthState.HEALTHY
-    most = settings.health_check.consecutive_failures
-    if v.consecutive_failures > most or v.llm_errors > most or v.breakers.open:
+    if fails_in_a_row(v, settings):
+        return HealthState.FAILING
+    if v.breakers.open and settings.acts_on(FindingKind.CIRCUIT_BREAKER_OPEN):
         return HealthState.FAILING
     if any(is_stuck(finding) for finding in findings):
         return HealthState.STUCK
     return HealthState.DEGRADED if findings else HealthState.HEALTHY
+
+
+def fails_in_a_row(v: VitalSigns, settings: HealthSettings) -> bool:
+    """Return whether too many steps, or LLM calls, failed one after the other."""
+    most = settings.health_check.consecutive_failures
+    if v.consecutive_failures > most:
+        return True
+    kind = FindingKind.CONTEXT_EXHAUSTED if v.llm_error == CONTEXT_FULL else FindingKind.PROVIDER_FAILURE
+    return v.llm_errors > most and settings.acts_on(kind)
 
 
 def works_around(v: VitalSigns, findings: Sequence[Finding]) -> bool:
@@ -70,12 +81,12 @@ def works_around(v: VitalSigns, findings: Sequence[Finding]) -> bool:
 
     That is progress since it opened, and no sign that it has ended since.
     """
-    most = v.settings.health_check.consecutive_failures
     return (
         bool(v.breakers.open)
+        and v.settings.acts_on(FindingKind.CIRCUIT_BREAKER_OPEN)
         and v.ended_at is None
         and not v.lost
-        and max(v.consecutive_failures, v.llm_errors) <= most
+        and not fails_in_a_row(v, v.settings)
         and v.last_progress is not None
         and v.last_progress > v.breakers_since
         and not any(is_stuck(finding) for finding in findings)

@@ -35,6 +35,8 @@ def summarise(health: WorkerHealth, now: float, last_n_steps: int = 20) -> dict[
     ``stall_minutes`` is how long nothing has happened, or None while silence means
     nothing (the worker waits or is over). Times are seconds since the epoch. The evidence
     is at most 500 characters with secrets redacted. ``signals`` leaves out what nobody reports.
+    Of each tool it tells how often it was called and failed (``tools``), the first 16 by name, the
+    rest as ``other``. From ``shadow_findings`` nothing follows: their detectors are on trial.
     Reading changes nothing.
 
     Args:
@@ -83,6 +85,7 @@ def summarise(health: WorkerHealth, now: float, last_n_steps: int = 20) -> dict[
         "evidence_snippet": redact(v.evidence, EVIDENCE_LIMIT),
         "signals": [signal.to_dict() for signal in signals if signal.verdict is not Reading.UNKNOWN],
         "findings": [finding.to_dict() for finding in health.findings],
+        "shadow_findings": [finding.to_dict() for finding in health.shadow],
         "trace_id": v.last_trace_id,
         "span_id": v.last_span_id,
-    }
+    } | dict.fromkeys(health.untold)

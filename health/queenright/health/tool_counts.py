@@ -54,7 +54,7 @@ class ToolCounts:
         return len(names) * _FIELDS
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
-        """Return ``{tool: {"calls", "errors", "last_at"}}`` as JSON values, in the order of the first calls."""
+        """Return ``{tool: {"calls", "errors", "last_at"}}`` in the order of the first calls."""
         rows: dict[str, dict[str, Any]] = {}
         for index, name in enumerate(self._names):
             calls, errors, last_at = self._numbers[index * _FIELDS : (index + 1) * _FIELDS]

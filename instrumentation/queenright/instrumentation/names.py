@@ -97,6 +97,12 @@ STATE_TRANSITIONS: Final = MetricName(
     "queenright_state_transitions_total", "counter", ("from", "to"), "Changes of health state."
 )
 FINDINGS: Final = MetricName("queenright_findings_total", "counter", ("kind", "severity"), "Findings opened.")
+SHADOW_FINDINGS: Final = MetricName(
+    "queenright_shadow_findings_total",
+    "counter",
+    ("kind", "severity"),
+    "Findings of detectors on trial, from which nothing followed.",
+)
 DETECTION_DELAY: Final = MetricName(
     "queenright_detection_delay_seconds",
     "histogram",
@@ -126,6 +132,18 @@ LLM_COST: Final = MetricName(
 )
 LLM_REQUEST_DURATION: Final = MetricName(
     "queenright_llm_request_duration_seconds", "histogram", ("role", "model"), "How long the model took."
+)
+LLM_CACHED_TOKENS: Final = MetricName(
+    "queenright_llm_cached_tokens_total", "counter", ("role", "model"), "Tokens read from a provider's cache."
+)
+LLM_FALLBACKS: Final = MetricName(
+    "queenright_llm_fallbacks_total", "counter", ("role", "reason"), "Answers of the rules for a model."
+)
+LLM_BUDGET_LIMIT: Final = MetricName(
+    "queenright_llm_budget_limit", "gauge", ("window", "unit"), "What judging may cost."
+)
+LLM_BUDGET_SPENT: Final = MetricName(
+    "queenright_llm_budget_spent", "gauge", ("window", "unit"), "What judging has cost in the window."
 )
 TICKETS: Final = MetricName("queenright_tickets_total", "counter", ("severity", "cause"), "Tickets opened.")
 TICKETS_OPEN: Final = MetricName(

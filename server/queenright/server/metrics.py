@@ -21,7 +21,7 @@ from prometheus_client import (
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from queenright.health.findings import FindingKind, HealthState, Severity
+from queenright.health.findings import Finding, FindingKind, HealthState, Severity
 from queenright.health.monitor import WorkerHealth
 from queenright.instrumentation import names
 from queenright.runtime.events import AgentEvent, EventType
@@ -57,9 +57,11 @@ class ServiceMetrics:
         self._event_children = {kind: self._events.labels(kind.value) for kind in EventType}
         # Born at 0: a counter that is first seen at 1 shows no increase, and the first would be invisible.
         self._findings = _counter(names.FINDINGS, registry)
+        self._shadow_findings = _counter(names.SHADOW_FINDINGS, registry)
         for kind in FindingKind:
             for severity in Severity:
                 self._findings.labels(kind.value, severity.value)
+                self._shadow_findings.labels(kind.value, severity.value)
         self._transitions = _counter(names.STATE_TRANSITIONS, registry)
         for before in HealthState:
             for after in HealthState:
@@ -98,6 +100,10 @@ class ServiceMetrics:
     def detected(self, kind: FindingKind, delay: float) -> None:
         """Observe the time from a threshold crossed to a state changed, in seconds."""
         self._delay.labels(kind.value).observe(max(delay, 0.0))
+
+    def shadowed(self, finding: Finding) -> None:
+        """Count a finding of a detector on trial."""
+        self._shadow_findings.labels(finding.kind.value, finding.severity.value).inc()
 
     def swept(self, evaluated: int, duration: float, *, failed: bool = False) -> None:
         """Record one sweep over all workers."""

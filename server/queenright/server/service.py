@@ -26,7 +26,7 @@ from sqlalchemy import Connection
 from queenright.alerting.alertmanager import AlertmanagerClient
 from queenright.alerting.outbox import Outbox, enqueue
 from queenright.alerting.recorder import Recorder
-from queenright.health.findings import WorkerKey
+from queenright.health.findings import Finding, WorkerKey
 from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.retention import Retention
 from queenright.health.store import Store, StoreError
@@ -180,7 +180,11 @@ class Service:
         usable(settings.storage)
         health = settings.health_monitoring
         self.store = await asyncio.to_thread(Store.open, settings.database_url)
-        self.monitor = HealthMonitor(health, on_delay=lambda kind, delay: self.metrics.detected(kind, delay))
+        self.monitor = HealthMonitor(
+            health,
+            on_delay=lambda kind, delay: self.metrics.detected(kind, delay),
+            on_shadow=self._note_shadow,
+        )
         self.metrics = ServiceMetrics(
             self.registry, lambda: self.monitor.workers(), breakers=lambda: self.breakers.all()
         )
@@ -291,6 +295,11 @@ class Service:
         await self.store.append(events)
         self.bus.fan_out(*events)
         await self._publish_said()
+
+    def _note_shadow(self, worker: WorkerKey, finding: Finding) -> None:
+        self.metrics.shadowed(finding)
+        what = f"{finding.kind.value} of severity {finding.severity.value}"
+        _log.info("in shadow, nothing follows: %s of worker %r, session %r", what, *worker)
 
     def _see(self, events: Sequence[AgentEvent]) -> None:
         """

@@ -61,6 +61,7 @@ def agent_row(health: WorkerHealth, now: float) -> dict[str, Any]:
             {"kind": f.kind.value, "severity": f.severity.value, "evidence": f.evidence, "ticket": f.ticket}
             for f in health.findings
         ],
+        "shadow_findings": [finding.to_dict() for finding in health.shadow],
     }
 
 

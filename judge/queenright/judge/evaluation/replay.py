@@ -8,19 +8,20 @@ is never shown to them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from queenright.health.detectors import detect
+from queenright.health.detectors import detect, detect_shadow
 from queenright.health.findings import Finding, FindingKind, Severity
 from queenright.health.settings import HealthSettings
 from queenright.health.vital_facts import CONTEXT_FULL
 from queenright.health.vitals import VitalSigns
 from queenright.judge.evaluation.events import Steps
 from queenright.judge.evaluation.recorded import RunRefused, read_runs
+from queenright.runtime.events import AgentEvent
 
-_NO_ALARM: Final = frozenset({FindingKind.ERROR_RATE})
+NO_ALARM: Final = frozenset({FindingKind.ERROR_RATE})
 """Not listed: a sign of how the work goes, which agents that try things out show and get over; no alarm."""
 
 
@@ -31,11 +32,16 @@ class Seen(NamedTuple):
     findings: list[Finding]
 
 
-def replay(run: Mapping[str, Any], settings: HealthSettings) -> Iterator[Seen]:
-    """
-    Yield what the detectors say after each step of a run, and before a step that ends a silence.
+class Happened(NamedTuple):
+    """An event of a recorded run, and when it happened, in seconds."""
 
-    After the last step comes what is known because it was the last.
+    at: float
+    event: AgentEvent
+
+
+def events_of(run: Mapping[str, Any]) -> list[Happened]:
+    """
+    Return the events of a run, one a step.
 
     Raises:
         RunRefused: if ``run`` has no list of steps, or a step is no object.
@@ -46,22 +52,38 @@ def replay(run: Mapping[str, Any], settings: HealthSettings) -> Iterator[Seen]:
     for index, step in enumerate(recorded):
         if not isinstance(step, Mapping):
             raise RunRefused(f"run {run.get('run_id')!r}: step {index} is no object but {step!r:.80}")
-    if not recorded:
-        return
-    steps = Steps(recorded)
-    clock = steps.time(0, 0.0)
-    v = VitalSigns(str(run.get("agent") or "agent"), str(run.get("run_id")), clock, settings.loops, settings)
+    steps, clock = Steps(recorded), 0.0
+    events = []
     for index in range(len(steps)):
-        at = steps.time(index, clock)
-        if index and at > clock:
+        clock = steps.time(index, clock)
+        events.append(Happened(clock, steps.event(index, clock)))
+    return events
+
+
+def replay(events: Sequence[Happened], settings: HealthSettings) -> Iterator[Seen]:
+    """
+    Yield what the detectors say after each step, and before a step that ends a silence.
+
+    After the last step comes what is known because it was the last.
+    """
+    if not events:
+        return
+    clock = events[0].at
+    v = VitalSigns("agent", "run", clock, settings.loops, settings)
+    for index, (at, event) in enumerate(events):
+        if at > clock:
             # The silence before this step was there to be seen before it ended.
-            yield Seen(index - 1, detect(v, settings, at))
+            yield Seen(index - 1, _all_findings(v, settings, at))
         clock = at
-        v.apply(steps.event(index, at), at)
-        yield Seen(index, detect(v, settings, at))
+        v.apply(event, at)
+        yield Seen(index, _all_findings(v, settings, at))
     last = _at_the_end(v)
-    if last is not None:
-        yield Seen(len(steps) - 1, [last])
+    if last is not None and settings.acts_on(last.kind):
+        yield Seen(len(events) - 1, [last])
+
+
+def _all_findings(v: VitalSigns, settings: HealthSettings, now: float) -> list[Finding]:
+    return [*detect(v, settings, now), *detect_shadow(v, settings, now)]
 
 
 def _at_the_end(v: VitalSigns) -> Finding | None:
@@ -90,9 +112,9 @@ def evaluate_run(run: Mapping[str, Any], settings: HealthSettings) -> dict[str, 
     """
     found: list[dict[str, Any]] = []
     worst: dict[FindingKind, int] = {}
-    for step, findings in replay(run, settings):
+    for step, findings in replay(events_of(run), settings):
         for finding in findings:
-            if finding.kind in _NO_ALARM or finding.severity.rank <= worst.get(finding.kind, -1):
+            if finding.kind in NO_ALARM or finding.severity.rank <= worst.get(finding.kind, -1):
                 continue
             worst[finding.kind] = finding.severity.rank
             found.append(_listed(finding, step))
@@ -117,4 +139,4 @@ def _listed(finding: Finding, step: int) -> dict[str, Any]:
         "severity": finding.severity.value,
         "step": step,
         "evidence": finding.evidence,
-    }
+    } | ({"shadow": True} if finding.shadow else {})
