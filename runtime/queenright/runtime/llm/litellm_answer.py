@@ -79,6 +79,7 @@ class Gathered:
             tool_calls=tuple(calls),
             input_tokens=_tokens(self.usage, "prompt_tokens"),
             output_tokens=_tokens(self.usage, "completion_tokens"),
+            cached_tokens=_cached(self.usage),
             cost=cost,
             finish_reason=self.finish_reason,
         )
@@ -101,6 +102,7 @@ def whole_reply(response: Any, cost: float, ids: Callable[[], str]) -> ModelRepl
         ),
         input_tokens=_tokens(usage, "prompt_tokens"),
         output_tokens=_tokens(usage, "completion_tokens"),
+        cached_tokens=_cached(usage),
         cost=cost,
         finish_reason=getattr(choice, "finish_reason", None) or "",
     )
@@ -108,3 +110,7 @@ def whole_reply(response: Any, cost: float, ids: Callable[[], str]) -> ModelRepl
 
 def _tokens(usage: Any, name: str) -> int:
     return int(getattr(usage, name, 0) or 0)
+
+
+def _cached(usage: Any) -> int:
+    return _tokens(getattr(usage, "prompt_tokens_details", None), "cached_tokens")

@@ -58,6 +58,11 @@ def refuses_streams(error: Exception) -> bool:
     return status_of(error) in (400, 422, 501) and re.search(r"(?i)\bstream", str(error)) is not None
 
 
+def refuses_tool_choice(error: Exception) -> bool:
+    """Say whether the provider answers, but does not let itself be told to call a tool."""
+    return status_of(error) in (400, 422, 501) and re.search(r"(?i)tool[_ ]?choice", str(error)) is not None
+
+
 def retry_after(headers: Mapping[str, str], *, now: float) -> float | None:
     """
     Return how many seconds to wait: ``Retry-After`` in seconds or as a date; None if it says nothing usable.

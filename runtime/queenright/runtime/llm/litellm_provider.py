@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import importlib
 import importlib.util
-import json
 import logging
 import os
 import time
@@ -18,7 +17,8 @@ from typing import Any, Final
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.identity import new_id
 from queenright.runtime.llm.litellm_answer import Gathered, whole_reply
-from queenright.runtime.llm.litellm_failure import failure, refuses_streams
+from queenright.runtime.llm.litellm_failure import failure, refuses_streams, refuses_tool_choice
+from queenright.runtime.llm.litellm_question import messages_of, tools_of, wants_marks
 from queenright.runtime.llm.model import (
     LLMProvider,
     Message,
@@ -40,6 +40,10 @@ class ProviderUnavailable(QueenrightError):
 
 class _NotStreamed(Exception):
     """The provider answers, but not in pieces."""
+
+
+class _NotForced(Exception):
+    """The provider answers, but does not let itself be told to call a tool."""
 
 
 def load_provider(name: str, *, timeout_seconds: float = 60) -> LLMProvider:
@@ -99,6 +103,8 @@ class LiteLlmProvider:
         self._clock = clock
         self._ids = ids
         self._streams = True
+        self._forces = True
+        self._marks = wants_marks(name)
 
     @property
     def name(self) -> str:
@@ -131,12 +137,24 @@ class LiteLlmProvider:
             ) from None
 
     async def complete(
-        self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSpec],
+        on_text: OnText | None = None,
+        *,
+        must_call: bool = False,
     ) -> ModelReply:
         """
         Ask the model. Cancelled, it closes the connection.
 
         After a cut stream ``on_text`` has seen words that are in no reply.
+
+        Args:
+            messages: The conversation, the system prompt first.
+            tools: What may be called.
+            on_text: Is given the text piece by piece.
+            must_call: An answer is to be a tool call. A provider that refuses to be told so is asked
+                without, from then on; one that ignores it may still answer in words.
 
         Raises:
             TransientModelError: A rate limit, a time-out, a failing provider, a cut stream.
@@ -145,9 +163,9 @@ class LiteLlmProvider:
         litellm = await asyncio.to_thread(_litellm)
         question: dict[str, Any] = {
             "model": self._name,
-            "messages": [_to_openai(message) for message in messages],
+            "messages": messages_of(messages, marked=self._marks),
             # An empty list is refused by some; no list is not.
-            "tools": [_tool_to_openai(tool) for tool in tools] or None,
+            "tools": tools_of(tools) or None,
             "timeout": self._timeout,
             "num_retries": 0,
             "max_retries": 0,
@@ -155,6 +173,18 @@ class LiteLlmProvider:
             # package `mcp`, and with the one that is current.
             "_skip_mcp_handler": True,
         }
+        if must_call and tools and self._forces:
+            try:
+                return await self._answer(litellm, {**question, "tool_choice": "required"}, on_text)
+            except _NotForced:
+                pass
+            reply = await self._answer(litellm, question, on_text)
+            # Only now: what refused both had another reason.
+            self._forces = False
+            return reply
+        return await self._answer(litellm, question, on_text)
+
+    async def _answer(self, litellm: Any, question: dict[str, Any], on_text: OnText | None) -> ModelReply:
         if self._streams and _has_streaming(litellm, self._name):
             try:
                 return await self._streamed(litellm, question, on_text)
@@ -208,6 +238,8 @@ class LiteLlmProvider:
         except Exception as error:
             if question.get("stream") and refuses_streams(error):
                 raise _NotStreamed from None
+            if "tool_choice" in question and refuses_tool_choice(error):
+                raise _NotForced from None
             failed = failure(self._name, error, now=self._clock())
         # Not inside `except`: what the provider said may repeat a key, and a traceback shows causes.
         raise failed
@@ -247,40 +279,6 @@ def _has_streaming(litellm: Any, name: str) -> bool:
     handlers = {row["provider"]: row["custom_handler"] for row in litellm.custom_provider_map}
     handler = handlers.get(name.partition("/")[0])
     return handler is None or type(handler).astreaming is not litellm.CustomLLM.astreaming
-
-
-def _to_openai(message: Message) -> dict[str, Any]:
-    # A lone surrogate, from a file name for one, cannot be sent.
-    content: str | None = message.content.encode("utf-8", "replace").decode()
-    row: dict[str, Any] = {"role": message.role, "content": content}
-    if message.tool_calls:
-        row["content"] = content or None
-        row["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": "function",
-                "function": {"name": call.name, "arguments": _sendable(call.arguments)},
-            }
-            for call in message.tool_calls
-        ]
-    if message.tool_call_id:
-        row["tool_call_id"] = message.tool_call_id
-    return row
-
-
-def _sendable(arguments: str) -> str:
-    """Return arguments that no provider refuses: what is no JSON object is quoted in one."""
-    try:
-        if isinstance(json.loads(arguments or "{}"), dict):
-            return (arguments or "{}").encode("utf-8", "replace").decode()
-    except (ValueError, RecursionError):
-        pass
-    return json.dumps({"malformed": arguments})
-
-
-def _tool_to_openai(tool: ToolSpec) -> dict[str, Any]:
-    function = {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
-    return {"type": "function", "function": function}
 
 
 def _is_json(stream: Any) -> bool:

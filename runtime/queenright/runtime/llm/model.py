@@ -92,6 +92,8 @@ class ModelReply:
     tool_calls: tuple[ToolCall, ...] = ()
     input_tokens: int = 0
     output_tokens: int = 0
+    cached_tokens: int = 0
+    """Those of ``input_tokens`` that the provider had read before, and asks less for."""
     cost: float = 0.0
     finish_reason: str = ""
     """Why the model stopped, in its provider's words."""

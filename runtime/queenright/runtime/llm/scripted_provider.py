@@ -31,6 +31,7 @@ _KINDS: Final[Mapping[str, tuple[type, ...]]] = {
     "text": (str,),
     "input_tokens": (int,),
     "output_tokens": (int,),
+    "cached_tokens": (int,),
     "cost": (int, float),
     "finish_reason": (str,),
 }
