@@ -248,7 +248,7 @@ async def test_a_model_cannot_stop_a_worker_that_got_further_meanwhile(hive: Hiv
 
     assert decided.decisions == ["more_time"]
     assert "'it hangs'" in decided.taken[0]["reason"]
-    assert model.shown[-1][-1].content.startswith("overruled, decided as more_time")
+    assert len(model.shown) == 1
 
 
 async def test_a_model_that_fails_decides_nothing_and_the_deadline_stands(

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from queenright.judge.messages import triage_message
 from queenright.judge.quoting import quote, unquote
-from queenright.judge.rules import DISMISS, EMIT, NOTIFY, SUMMARY, RulesModel
+from queenright.judge.rules import DISMISS, EMIT, NOTIFY, RulesModel
 from queenright.runtime.llm.model import Message, ModelError, ToolCall, ToolSpec
 
 JSON = st.recursive(
@@ -42,7 +43,7 @@ async def test_the_rules_speak_only_as_judge_or_queen() -> None:
 
 @pytest.mark.parametrize(
     ("tool", "said", "fault"),
-    [(EMIT, "hello", "no <check>"), (NOTIFY, "hello", "no <ticket>"), (EMIT, None, "nothing was asked")],
+    [(EMIT, "hello", "no <worker>"), (NOTIFY, "hello", "no <ticket>"), (EMIT, None, "nothing was asked")],
 )
 async def test_a_conversation_without_a_question_is_no_answer(
     tool: str, said: str | None, fault: str
@@ -53,30 +54,18 @@ async def test_a_conversation_without_a_question_is_no_answer(
         await RulesModel().complete(messages, offered(tool))
 
 
-async def test_a_summary_that_is_no_summary_is_no_answer() -> None:
-    """B51: a tool that failed is not a healthy worker."""
-    messages = [
-        Message(role="user", content=quote("check", {"agent_id": "a", "session_id": "s"})),
-        Message(role="assistant", content="", tool_calls=(ToolCall("1", SUMMARY, "{}"),)),
-        Message(role="tool", content="error: the database is locked", tool_call_id="1"),
-    ]
-
-    with pytest.raises(ModelError, match="the database is locked"):
-        await RulesModel().complete(messages, offered(EMIT))
-
-
 async def test_earlier_checks_in_the_conversation_do_not_count() -> None:
+    finding = {"kind": "stall", "severity": "critical", "evidence": "nothing", "since": 0.0}
     earlier = [
-        Message(role="user", content=quote("check", {"agent_id": "old", "session_id": "s"})),
-        Message(role="assistant", content="", tool_calls=(ToolCall("1", SUMMARY, "{}"),)),
-        Message(role="tool", content=quote("worker", {"findings": []}), tool_call_id="1"),
+        Message(role="user", content=quote("worker", {"worker_agent_id": "old", "findings": [finding]})),
+        Message(role="assistant", content="", tool_calls=(ToolCall("1", EMIT, "{}"),)),
+        Message(role="tool", content='{"change": "opened"}', tool_call_id="1"),
     ]
-    now = Message(role="user", content=quote("check", {"agent_id": "new", "session_id": "s"}))
+    now = Message(role="user", content=quote("worker", {"worker_agent_id": "new", "findings": []}))
 
-    reply = await RulesModel().complete([*earlier, now], offered(EMIT))
+    [call] = (await RulesModel().complete([*earlier, now], offered(EMIT))).tool_calls
 
-    assert reply.tool_calls[0].name == SUMMARY
-    assert json.loads(reply.tool_calls[0].arguments)["agent_id"] == "new"
+    assert (call.name, json.loads(call.arguments)) == ("set_output", {"health_verdict": "healthy"})
 
 
 async def test_a_worker_that_is_known_no_more_is_triaged_by_its_ticket() -> None:
@@ -88,13 +77,9 @@ async def test_a_worker_that_is_known_no_more_is_triaged_by_its_ticket() -> None
         "worker_session_id": "s",
         "steps_since_last_accept": 3,
     }
-    messages = [
-        Message(role="user", content=quote("ticket", ticket)),
-        Message(role="assistant", content="", tool_calls=(ToolCall("1", SUMMARY, "{}"),)),
-        Message(role="tool", content=quote("worker", {"status": "no_active_session"}), tool_call_id="1"),
-    ]
+    message = Message(role="user", content=triage_message(ticket, None))
 
-    [call] = (await RulesModel().complete(messages, offered(NOTIFY, DISMISS))).tool_calls
+    [call] = (await RulesModel().complete([message], offered(NOTIFY, DISMISS))).tool_calls
 
     assert call.name == DISMISS
     assert json.loads(call.arguments)["reason"] == "low severity and 3 bad steps, fewer than 8"

@@ -41,6 +41,7 @@ def desk_node(
         max_retries=0,
         model_attempts=1,
         max_messages=60,
-        max_context_tokens=15_000,
+        # Some ten decisions; what must not be forgotten is in the trend and in the tickets.
+        max_context_tokens=8_000,
         model_timeout_seconds=model.timeout_seconds,
     )

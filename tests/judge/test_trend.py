@@ -1,0 +1,100 @@
+"""The last look at each worker: exact numbers, whatever becomes of the conversation."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queenright.judge.trend import COUNTS, REMEMBERED, Trends
+from queenright.runtime.storage.files import FileUnusable
+
+
+def summary(agent: str = "bee", session: str = "s", incarnation: str = "i", **numbers: Any) -> dict[str, Any]:
+    counts = dict.fromkeys(COUNTS, 0) | {"tokens": None}
+    return {
+        "worker_agent_id": agent,
+        "worker_session_id": session,
+        "incarnation_id": incarnation,
+        "state": "stuck",
+        "stall_minutes": 1.5,
+        "last_progress": 5.0,
+        **counts,
+        **numbers,
+    }
+
+
+def test_the_first_look_has_no_trend() -> None:
+    assert Trends().of(summary(), 0.0) is None
+
+
+def test_the_second_look_knows_the_numbers_of_the_first_and_the_change() -> None:
+    trends = Trends()
+    trends.note(summary(total_steps=47), 1000.0, "healthy")
+
+    trend = trends.of(summary(total_steps=47, tool_calls_total=2, last_progress=9.0), 1120.0)
+
+    assert trend is not None
+    assert (trend["minutes_ago"], trend["verdict_then"], trend["checks_before"]) == (2.0, "healthy", 1)
+    assert trend["then"]["total_steps"] == 47
+    assert trend["change"] == dict.fromkeys(COUNTS, 0) | {"tool_calls_total": 2, "tokens": None}
+    assert trend["progress_since"] is True
+    assert trend["new_life_since"] is False
+
+
+def test_another_session_begins_a_trend_of_its_own() -> None:
+    """B5: a worker that changed its session is looked at for the first time."""
+    trends = Trends()
+    trends.note(summary(total_steps=47), 0.0, "healthy")
+
+    assert trends.of(summary(session="t", total_steps=3), 120.0) is None
+
+
+def test_a_count_that_went_down_is_no_standstill() -> None:
+    """B5: fewer steps than before are a new beginning."""
+    trends = Trends()
+    trends.note(summary(total_steps=47), 0.0, "healthy")
+
+    trend = trends.of(summary(incarnation="j", total_steps=3), 120.0)
+
+    assert trend is not None
+    assert trend["change"]["total_steps"] is None
+    assert trend["new_life_since"] is True
+
+
+@given(st.lists(st.tuples(st.integers(0, REMEMBERED + 20), st.integers(0, 9))))
+def test_what_is_written_is_read_again_and_never_grows_past_its_bound(looks: list[tuple[int, int]]) -> None:
+    trends = Trends()
+    for number, steps in looks:
+        trends.note(summary(f"bee-{number}", total_steps=steps), float(steps), "unknown")
+
+    rows = trends.dump()
+
+    assert len(trends) == len(rows) == len({number for number, _ in looks}) <= REMEMBERED
+    assert not trends.changed
+
+
+def test_the_worker_looked_at_longest_ago_is_forgotten_first(tmp_path: Path) -> None:
+    trends = Trends()
+    for number in range(REMEMBERED):
+        trends.note(summary(f"bee-{number}"), 0.0, "healthy")
+    trends.note(summary("bee-0"), 1.0, "healthy")
+    trends.note(summary("one more"), 1.0, "healthy")
+
+    Trends.save(tmp_path / "deep" / "trend.json", trends.dump())
+    again = Trends.load(tmp_path / "deep" / "trend.json")
+
+    assert len(again) == REMEMBERED
+    assert again.of(summary("bee-0"), 2.0) is not None
+    assert again.of(summary("bee-1"), 2.0) is None
+
+
+@pytest.mark.parametrize("content", ["", "{", "{}", '[{"agent_id": "bee"}]', "[1]"])
+def test_a_file_that_holds_no_trend_is_refused(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "trend.json"
+    path.write_text(content)
+
+    with pytest.raises(FileUnusable, match=r"trend\.json"):
+        Trends.load(path)
+    assert len(Trends.load(tmp_path / "none.json")) == 0
