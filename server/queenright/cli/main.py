@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from queenright.cli import acting
+from queenright.cli.approvals import approvals
 from queenright.cli.tickets import tickets
 
 app = typer.Typer(
@@ -24,6 +25,7 @@ app = typer.Typer(
 )
 audit = typer.Typer(help="The event log, and whether anyone has changed it.", no_args_is_help=True)
 config = typer.Typer(help="The settings.", no_args_is_help=True)
+app.add_typer(approvals, name="approvals")
 app.add_typer(audit, name="audit")
 app.add_typer(config, name="config")
 app.add_typer(tickets, name="tickets")
@@ -226,13 +228,14 @@ def evaluate(
     runs = alarms = 0
     for result in evaluate_files(files, load_settings(config).health_monitoring):
         runs += 1
-        alarms += bool(result["findings"])
+        alarms += any(not found.get("shadow") for found in result["findings"])
         if as_json:
             typer.echo(json.dumps(result, ensure_ascii=False))
         elif result["findings"]:
             typer.echo(f"{result['dataset']} {result['run_id']}")
             for found in result["findings"]:
                 line = f"{found['severity']:<8} {found['kind']}: {found['evidence']}"
+                line += " (in shadow)" if found.get("shadow") else ""
                 typer.echo(f"  step {found['step']:>4}  {line}")
     if not as_json:
         typer.echo(f"{runs} runs, {alarms} with findings")

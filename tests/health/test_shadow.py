@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from queenright.health.assessment import assess
+from queenright.health.detectors import DETECTORS
+from queenright.health.findings import Finding, FindingKind, HealthState, Severity, WorkerKey
+from queenright.health.monitor import HealthMonitor
+from queenright.health.settings import HealthSettings
+from queenright.health.summary import summarise
+from queenright.health.ticket_rules import objections, reasons
+from queenright.judge.evaluation import evaluate_run
+from queenright.runtime.events import EventType
+from tests.health.test_state import _event, moves
+from tests.health.worker_script import WorkerScript
+
+FINDING_EVENTS = {EventType.FINDING_OPENED, EventType.FINDING_CLEARED}
+ALL_IN_SHADOW = HealthSettings.model_validate({"detectors": {kind.value: "shadow" for kind in FindingKind}})
+ALL_OFF = HealthSettings.model_validate({"detectors": {kind.value: "off" for kind in FindingKind}})
+LOOP_IN_SHADOW = HealthSettings.model_validate(
+    {"detectors": {"doom_loop": "shadow", "zero_progress": "shadow"}}
+)
+
+
+def test_every_kind_of_finding_has_its_detector() -> None:
+    assert set(DETECTORS) == set(FindingKind)
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.lists(moves, max_size=40))
+def test_in_shadow_nothing_leaves_healthy_because_of_a_finding_and_no_ticket_is_possible(
+    script: list[Any],
+) -> None:
+    shadow, real = WorkerScript(settings=ALL_IN_SHADOW), WorkerScript()
+    for move in script:
+        for one in (shadow, real):
+            one.now += move[2]
+            one.said += one.monitor.apply(_event(move, one.now), one.now)
+            one.said += one.monitor.advance(one.now)
+    for worker in shadow.monitor.workers():
+        v = worker.vitals
+
+        assert worker.findings == ()
+        assert reasons(worker) == []
+        assert objections(worker, reasons(worker))
+        assert v.consecutive_failures > 3 or v.ended or worker.state is HealthState.HEALTHY
+        acting = real.monitor.get(*worker.key)
+        assert acting is not None
+        assert {f.kind: f.severity for f in worker.shadow} == {f.kind: f.severity for f in acting.findings}
+        assert all(finding.shadow and not finding.ticket for finding in worker.shadow)
+
+    changes = [event.data for event in shadow.said if event.type is EventType.HEALTH_STATE_CHANGED]
+    assert not [event for event in shadow.said if event.type in FINDING_EVENTS]
+    assert all(change["findings"] == [] for change in changes)
+    assert {change["to"] for change in changes} <= {"healthy", "failing", "terminated"}
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(moves, max_size=30), st.sets(st.sampled_from(list(FindingKind))))
+def test_the_others_say_what_they_said_before(script: list[Any], on_trial: set[FindingKind]) -> None:
+    some = HealthSettings.model_validate({"detectors": {kind.value: "shadow" for kind in on_trial}})
+    shadow, real = WorkerScript(settings=some), WorkerScript()
+    for move in script:
+        for one in (shadow, real):
+            one.now += move[2]
+            one.monitor.apply(_event(move, one.now), one.now)
+            one.monitor.advance(one.now)
+    for worker in real.monitor.workers():
+        other = shadow.monitor.get(*worker.key)
+
+        assert other is not None
+        assert other.findings == tuple(f for f in worker.findings if f.kind not in on_trial)
+
+
+def test_what_is_off_is_not_looked_for() -> None:
+    script = WorkerScript(settings=ALL_OFF).start()
+    script.step("RETRY", times=30, text="same")
+    for _ in range(30):
+        script.call()
+    script.silence(7200)
+
+    assert (script.health.findings, script.health.shadow, script.state) == ((), (), HealthState.HEALTHY)
+
+
+def test_a_loop_in_shadow_is_shown_and_the_worker_stays_healthy() -> None:
+    script = WorkerScript(settings=LOOP_IN_SHADOW).start()
+    script.now += 121
+    for _ in range(12):
+        script.call()
+    summary = summarise(script.health, script.now)
+    [loop] = [row for row in summary["shadow_findings"] if row["kind"] == "doom_loop"]
+
+    assert script.state is HealthState.HEALTHY
+    assert (summary["findings"], summary["state"]) == ([], "healthy")
+    assert (loop["severity"], loop["shadow"], loop["ticket"]) == ("high", True, False)
+    assert json.loads(json.dumps(summary)) == summary
+    assert assess(script.health.vitals, LOOP_IN_SHADOW, script.now)["tool_calls"].verdict == "ok"
+
+
+def test_a_finding_in_shadow_is_told_once_and_again_when_it_is_worse() -> None:
+    told: list[tuple[WorkerKey, FindingKind, Severity]] = []
+
+    def note(worker: WorkerKey, finding: Finding) -> None:
+        told.append((worker, finding.kind, finding.severity))
+
+    script = WorkerScript(monitor=HealthMonitor(LOOP_IN_SHADOW, on_shadow=note)).start()
+    for _ in range(25):
+        script.call()
+    loops = [severity for worker, kind, severity in told if kind is FindingKind.DOOM_LOOP]
+
+    assert loops == [Severity.MEDIUM, Severity.HIGH, Severity.CRITICAL]
+    assert {worker for worker, _, _ in told} == {("agent", "session")}
+
+
+def test_a_finding_in_shadow_ends_when_its_condition_does() -> None:
+    script = WorkerScript(settings=LOOP_IN_SHADOW).start()
+    for _ in range(5):
+        script.call()
+    before = script.health.shadow
+    for index in range(6):
+        script.call(args=f"other {index}", result=f"new {index}")
+
+    assert before
+    assert script.health.shadow == ()
+
+
+def test_a_silence_in_shadow_is_seen_at_its_deadline() -> None:
+    script = WorkerScript(settings=HealthSettings.model_validate({"detectors": {"stall": "shadow"}})).start()
+    script.step("CONTINUE")
+
+    assert script.silence(240) == []
+    assert [finding.kind for finding in script.health.shadow] == [FindingKind.STALL]
+
+
+def test_an_open_breaker_and_a_dead_provider_in_shadow_make_nobody_failing() -> None:
+    script = WorkerScript(settings=ALL_IN_SHADOW).start()
+    script.event(EventType.CIRCUIT_BREAKER_STATE_CHANGED, {"name": "llm:agent", "to": "open"})
+    for _ in range(6):
+        script.event(EventType.LLM_CALL_COMPLETED, {"error_type": "RateLimitError"})
+
+    assert script.state is HealthState.HEALTHY
+
+
+@pytest.mark.parametrize(("said", "mode"), [(True, "on"), (False, "off"), ("shadow", "shadow")])
+def test_on_and_off_may_stand_unquoted_in_yaml(said: object, mode: str) -> None:
+    """YAML reads ``on`` and ``off`` as true and false."""
+    read = HealthSettings.model_validate({"detectors": {"doom_loop": said}})
+
+    assert read.detectors == {FindingKind.DOOM_LOOP: mode}
+
+
+def test_a_kind_that_is_none_is_refused_with_those_that_are() -> None:
+    with pytest.raises(ValidationError, match=r"doom_loops.*\n.*'doom_loop'.*'token_spike'"):
+        HealthSettings.model_validate({"detectors": {"doom_loops": "on"}})
+
+
+def test_a_mode_that_is_none_is_refused_with_those_that_are() -> None:
+    with pytest.raises(ValidationError, match="'on', 'shadow' or 'off'"):
+        HealthSettings.model_validate({"detectors": {"doom_loop": "silent"}})
+
+
+def test_a_recorded_run_shows_what_shadow_would_have_said_of_it() -> None:
+    steps = [
+        {"kind": "tool", "name": "s", "turn": n, "args_hash": "a", "result_hash": "r", "t": n}
+        for n in range(12)
+    ]
+    run = {"run_id": "1", "steps": steps}
+    found = evaluate_run(run, LOOP_IN_SHADOW)["findings"]
+    acting = evaluate_run(run, HealthSettings())["findings"]
+
+    assert {row["kind"] for row in found if row.get("shadow")} == {"doom_loop", "zero_progress"}
+    assert [{k: v for k, v in row.items() if k != "shadow"} for row in found] == acting

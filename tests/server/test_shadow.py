@@ -1,0 +1,68 @@
+"""A detector in shadow, in the whole service: seen everywhere, and nothing done."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from queenright.health.findings import HealthState
+from queenright.runtime.events import EventType
+from queenright.server.settings import SettingsRefused, load_settings
+from queenright.server.up import DEMO_DEFAULTS, Running, serving
+from tests.server.conftest import looping
+
+IN_SHADOW = {"doom_loop": "shadow", "zero_progress": "shadow", "retry_storm": "shadow"}
+
+
+@pytest.fixture
+async def running(tmp_path: Path) -> AsyncIterator[Running]:
+    settings = load_settings(
+        defaults=DEMO_DEFAULTS | {"storage": tmp_path / "storage"},
+        http={"port": 0},
+        otlp={"port": 0},
+        health_monitoring={"detectors": IN_SHADOW},
+    )
+    async with serving(settings) as found:
+        yield found
+
+
+async def test_what_is_in_shadow_is_shown_and_counted_and_nothing_follows(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    service = running.service
+    await service.ingest(list(looping(service.clock())))
+    await service.bus.drain()
+
+    [agent] = (await http.get("/api/agents")).json()["agents"]
+    health = (await http.get("/api/agents/looper/health")).json()
+    metrics = (await http.get("/metrics")).text
+    told = {event.type for event in service.recent}
+    worker = service.monitor.get("looper")
+
+    assert {row["kind"] for row in agent["shadow_findings"]} == set(IN_SHADOW)
+    assert (agent["findings"], agent["state"]) == ([], "healthy")
+    assert {row["shadow"] for row in health["shadow_findings"]} == {True}
+    assert 'queenright_shadow_findings_total{kind="doom_loop",severity="high"} 1.0' in metrics
+    assert 'queenright_findings_total{kind="doom_loop",severity="high"} 0.0' in metrics
+    assert told.isdisjoint({EventType.FINDING_OPENED, EventType.HEALTH_STATE_CHANGED})
+    assert service.tickets.open_tickets() == []
+    assert worker is not None
+    assert worker.state is HealthState.HEALTHY
+
+
+def test_an_unknown_kind_is_refused_at_start_with_those_there_are(tmp_path: Path) -> None:
+    file = tmp_path / "queenright.yaml"
+    file.write_text("health_monitoring: {detectors: {dom_loop: off}}", encoding="utf-8")
+
+    with pytest.raises(SettingsRefused, match=r"detectors\.dom_loop: 'dom_loop' is refused.*'doom_loop'"):
+        load_settings(file)
+
+
+def test_modes_come_from_the_environment_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("QUEENRIGHT_HEALTH_MONITORING__DETECTORS", '{"token_spike": "off"}')
+
+    assert load_settings().health_monitoring.model_dump(mode="json")["detectors"] == {"token_spike": "off"}
