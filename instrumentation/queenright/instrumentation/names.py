@@ -307,6 +307,8 @@ HEALTH_STATE: Final = "queenright.health.state"
 TICKET_ID: Final = "queenright.ticket.id"
 INTERVENTION_KIND: Final = "queenright.intervention.kind"
 TRIAGE_DECISION: Final = "queenright.triage.decision"
+PROMPT_ID: Final = "queenright.prompt.id"
+"""Which system prompt judged: name, version, hash of the text."""
 
 # OpenTelemetry events (log records) that say what is open: a span is exported only when it ends,
 # so without these a hung call could not be seen while it hangs.

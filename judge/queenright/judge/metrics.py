@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -12,11 +12,13 @@ from prometheus_client.registry import Collector
 from queenright.health.findings import FindingKind, Severity
 from queenright.health.tickets import TicketStatus
 from queenright.instrumentation import names
+from queenright.judge.budget import Budget
 from queenright.runtime.llm.model import ModelReply
 
 CheckOutcome = Literal["healthy", "ticket", "unknown"]
 TriageDecision = Literal["dismiss", "intervene", "bypass"]
 ModelRole = Literal["judge", "queen"]
+FallbackReason = Literal["budget", "timeout", "error", "invalid"]
 
 OpenCounts = Mapping[tuple[Severity, TicketStatus], int]
 
@@ -38,6 +40,8 @@ class JudgeMetrics:
         self._last_check = Gauge(names.JUDGE_LAST_CHECK.name, names.JUDGE_LAST_CHECK.help, registry=registry)
         self._tokens = _counter(names.LLM_TOKENS, registry)
         self._cost = _counter(names.LLM_COST, registry)
+        self._cached = _counter(names.LLM_CACHED_TOKENS, registry)
+        self._fallbacks = _counter(names.LLM_FALLBACKS, registry)
         self._duration = _histogram(names.LLM_REQUEST_DURATION, registry, _MODEL_BUCKETS)
         self._triage = _counter(names.TRIAGE, registry)
         self._triage_duration = _histogram(names.TRIAGE_DURATION, registry, _TRIAGE_BUCKETS)
@@ -47,7 +51,11 @@ class JudgeMetrics:
             self._checks.labels(outcome)
         for decision in ("dismiss", "intervene", "bypass"):
             self._triage.labels(decision)
+        for role in get_args(ModelRole):
+            for reason in get_args(FallbackReason):
+                self._fallbacks.labels(role, reason)
         registry.register(_OpenTickets(open_counts))
+        self._registry = registry
 
     def checked(self, outcome: CheckOutcome, at: float) -> None:
         """Count a check, and say when it was."""
@@ -59,7 +67,16 @@ class JudgeMetrics:
         self._duration.labels(role, model).observe(seconds)
         if reply is not None:
             self._tokens.labels(role, model).inc(reply.input_tokens + reply.output_tokens)
+            self._cached.labels(role, model).inc(reply.cached_tokens)
             self._cost.labels(role, model).inc(reply.cost)
+
+    def fell_back(self, role: ModelRole, reason: FallbackReason) -> None:
+        """Count one answer that the rules gave in place of a model."""
+        self._fallbacks.labels(role, reason).inc()
+
+    def watch(self, budget: Budget) -> None:
+        """Show a budget, and what of it is spent; once."""
+        self._registry.register(_Budget(budget))
 
     def ticket_opened(self, severity: Severity, cause: FindingKind) -> None:
         """Count a ticket."""
@@ -90,6 +107,32 @@ class _OpenTickets(Collector):
     def _family() -> GaugeMetricFamily:
         metric = names.TICKETS_OPEN
         return GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
+
+
+class _Budget(Collector):
+    """Read when scraped: what was spent an hour ago counts no more, though nothing happens."""
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+
+    def describe(self) -> Iterable[Metric]:
+        return self._families()
+
+    def collect(self) -> Iterable[Metric]:
+        limits, spent = families = self._families()
+        for window, unit, limit in self._budget.limits():
+            limits.add_metric([window, unit], limit)
+        for window, unit, paid in self._budget.all_spent():
+            spent.add_metric([window, unit], paid)
+        return families
+
+    @staticmethod
+    def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily]:
+        limit, spent = names.LLM_BUDGET_LIMIT, names.LLM_BUDGET_SPENT
+        return (
+            GaugeMetricFamily(limit.name, limit.help, labels=limit.labels),
+            GaugeMetricFamily(spent.name, spent.help, labels=spent.labels),
+        )
 
 
 def _counter(metric: names.MetricName, registry: CollectorRegistry) -> Counter:

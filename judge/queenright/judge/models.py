@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from queenright.instrumentation.errors import QueenrightError
+from queenright.judge.budget import Budget
+from queenright.judge.metered import Metered
 from queenright.judge.metrics import JudgeMetrics, ModelRole
 from queenright.judge.rules import RulesModel
 from queenright.judge.settings import RULES, ModelSettings
+from queenright.runtime.deadline import Sleep
 from queenright.runtime.llm.litellm_provider import ProviderUnavailable, load_provider
-from queenright.runtime.llm.model import LLMProvider, Message, ModelReply, OnText, ToolSpec
+from queenright.runtime.llm.model import LLMProvider
 
 
 class ModelUnavailableError(QueenrightError):
@@ -22,47 +26,39 @@ def load_model(
     role: ModelRole,
     *,
     metrics: JudgeMetrics,
+    budget: Budget | None = None,
     monotonic: Callable[[], float] = time.perf_counter,
+    sleep: Sleep = asyncio.sleep,
 ) -> LLMProvider:
     """
     Return the model called ``settings.model``, with everything it costs counted for ``role``.
+
+    Where it may not be asked, or fails too often, the rules answer in its place.
+
+    Args:
+        settings: Which, and its limits.
+        role: Who thinks by it.
+        metrics: Counts answers, time, tokens, dollars, and answers of the rules in its place.
+        budget: What answers are paid from; None is no limit.
+        monotonic: The clock of its time limit and its rests.
+        sleep: Waits on that clock.
 
     Raises:
         ModelUnavailableError: It needs litellm, which is not installed, or a script that is not there.
     """
     if settings.model == RULES:
-        return Metered(RulesModel(), role, metrics, monotonic)
+        return Metered(RulesModel(), role, settings, metrics=metrics, monotonic=monotonic, sleep=sleep)
     try:
         model = load_provider(settings.model, timeout_seconds=settings.timeout_seconds)
     except ProviderUnavailable as error:
         raise ModelUnavailableError(f"the {role} has no model: {error}, or use {RULES!r}") from error
-    return Metered(model, role, metrics, monotonic)
-
-
-class Metered:
-    """A model whose answers are counted: time, tokens, dollars."""
-
-    def __init__(
-        self, model: LLMProvider, role: ModelRole, metrics: JudgeMetrics, monotonic: Callable[[], float]
-    ) -> None:
-        self._model = model
-        self._role = role
-        self._metrics = metrics
-        self._monotonic = monotonic
-
-    @property
-    def name(self) -> str:
-        """The model's own name."""
-        return self._model.name
-
-    async def complete(
-        self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
-    ) -> ModelReply:
-        """Ask the model, and count."""
-        began = self._monotonic()
-        reply: ModelReply | None = None
-        try:
-            reply = await self._model.complete(messages, tools, on_text)
-        finally:
-            self._metrics.answered(self._role, self.name, reply, self._monotonic() - began)
-        return reply
+    return Metered(
+        model,
+        role,
+        settings,
+        metrics=metrics,
+        budget=budget,
+        stand_in=RulesModel(),
+        monotonic=monotonic,
+        sleep=sleep,
+    )

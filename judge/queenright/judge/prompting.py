@@ -1,43 +1,145 @@
-"""The system prompts: texts beside this module, filled with the thresholds in force."""
+"""
+The system prompts: texts beside this module, each with a version, filled with the thresholds in force.
+
+Nothing in them is about a worker or a time: what stands first in every question must be the same each time,
+or no provider's cache helps.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
 from importlib import resources
+from pathlib import Path
 from string import Template
+from typing import Final
 
 from queenright.health.settings import HealthSettings
+from queenright.instrumentation.errors import QueenrightError
 from queenright.judge import escalation_policy, policy
 
+_FRONT = re.compile(r"\A---\nversion: *(\d{1,9}) *\n---\n")
+_WAY_OUT: Final = "write $$ for a dollar sign"
 
-def judge_prompt(settings: HealthSettings) -> str:
-    """Return the judge's system prompt."""
+
+class PromptRefused(QueenrightError):
+    """Raised at start for a prompt file that cannot be used: which, and what is wrong with it."""
+
+    def __init__(self, name: str, file: Path, reason: str) -> None:
+        super().__init__(f"judging.{name}.prompt: {file}: {reason}")
+        self.file = file
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """
+    A system prompt as a model is given it.
+
+    Args:
+        name: What it is for: ``judge``, ``queen``, ...
+        version: As its file says; 0 if it says none.
+        text: Rendered.
+    """
+
+    name: str
+    version: int
+    text: str
+
+    @property
+    def id(self) -> str:
+        """Which words exactly, such as ``judge@3+ab12cd34``: name, version, and a hash of the text."""
+        return f"{self.name}@{self.version}+{sha256(self.text.encode()).hexdigest()[:8]}"
+
+
+def judge_prompt(settings: HealthSettings, file: Path | None = None) -> Prompt:
+    """
+    Return the judge's system prompt.
+
+    Args:
+        settings: Whose thresholds are filled in.
+        file: A text in place of the built-in one.
+
+    Raises:
+        PromptRefused: The file cannot be used.
+    """
     bands = settings.bands
-    return _template("judge.md").substitute(
-        warning=bands.warning,
-        medium=bands.medium,
-        high=bands.high,
-        critical=bands.critical,
-        below_medium=bands.medium - 1,
-        below_high=bands.high - 1,
-        below_critical=bands.critical - 1,
-        stall_minutes=f"{settings.stall.idle_seconds / 60:g}",
-    )
+    values = {
+        "warning": bands.warning,
+        "medium": bands.medium,
+        "high": bands.high,
+        "critical": bands.critical,
+        "below_medium": bands.medium - 1,
+        "below_high": bands.high - 1,
+        "below_critical": bands.critical - 1,
+        "stall_minutes": f"{settings.stall.idle_seconds / 60:g}",
+    }
+    return load_prompt("judge", values, file)
 
 
-def queen_prompt() -> str:
-    """Return the queen's system prompt."""
-    return _template("queen.md").substitute(
-        dismiss_below=policy.DISMISS_LOW_BELOW,
-        intervene_steps=policy.INTERVENE_STEPS,
-        intervene_minutes=f"{policy.INTERVENE_STALL_MINUTES:g}",
-    )
+def queen_prompt(file: Path | None = None) -> Prompt:
+    """
+    Return the queen's system prompt.
+
+    Raises:
+        PromptRefused: The file cannot be used.
+    """
+    values = {
+        "dismiss_below": policy.DISMISS_LOW_BELOW,
+        "intervene_steps": policy.INTERVENE_STEPS,
+        "intervene_minutes": f"{policy.INTERVENE_STALL_MINUTES:g}",
+    }
+    return load_prompt("queen", values, file)
 
 
-def escalation_prompt() -> str:
+def escalation_prompt() -> Prompt:
     """Return the queen's system prompt where she is the orchestrator."""
-    return _template("escalation.md").substitute(more_times=escalation_policy.MORE_TIMES)
+    return load_prompt("escalation", {"more_times": escalation_policy.MORE_TIMES})
 
 
-def _template(name: str) -> Template:
-    folder = resources.files("queenright.judge") / "prompts"
-    return Template((folder / name).read_text(encoding="utf-8"))
+def chat_prompt() -> Prompt:
+    """Return the queen's system prompt where she talks with the operator."""
+    return load_prompt("chat", {})
+
+
+def load_prompt(name: str, values: Mapping[str, object], file: Path | None = None) -> Prompt:
+    """
+    Return a prompt, rendered.
+
+    Args:
+        name: What it is for; the built-in text is ``prompts/{name}.md``.
+        values: What its placeholders (``$word``) are filled with.
+        file: A text in place of the built-in one. It need not use every placeholder, nor name a version.
+
+    Raises:
+        PromptRefused: The file cannot be read, is empty, or has a placeholder that nothing fills.
+    """
+    if file is None:
+        text = (resources.files("queenright.judge") / "prompts" / f"{name}.md").read_text(encoding="utf-8")
+    else:
+        text = _checked(name, file, values)
+    front = _FRONT.match(text)
+    template = Template(text[front.end() :] if front else text)
+    return Prompt(name, int(front[1]) if front else 0, template.substitute(values))
+
+
+def _checked(name: str, file: Path, values: Mapping[str, object]) -> str:
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise PromptRefused(name, file, f"it cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise PromptRefused(name, file, "it is not UTF-8") from error
+    template = Template(text)
+    if not _FRONT.sub("", text).strip():
+        raise PromptRefused(name, file, "it is empty")
+    if not template.is_valid():
+        raise PromptRefused(name, file, f"it has a $ that begins no placeholder; {_WAY_OUT}")
+    unknown = [f"${word}" for word in template.get_identifiers() if word not in values]
+    if unknown:
+        have = ", ".join(f"${word}" for word in values)
+        raise PromptRefused(
+            name, file, f"nothing fills {', '.join(unknown)}; there are: {have}; {_WAY_OUT} that is one"
+        )
+    return text

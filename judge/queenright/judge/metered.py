@@ -1,0 +1,216 @@
+"""A model in a role: counted, paid from a budget, within its time; and the rules in its place without it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from queenright.instrumentation.redaction import redact
+from queenright.judge.budget import Budget, Spent
+from queenright.judge.metrics import FallbackReason, JudgeMetrics, ModelRole
+from queenright.judge.patience import Patience
+from queenright.judge.settings import ModelSettings
+from queenright.runtime.deadline import Sleep, within
+from queenright.runtime.llm.litellm_provider import LiteLlmProvider
+from queenright.runtime.llm.model import LLMProvider, Message, ModelError, ModelReply, OnText, ToolSpec
+from queenright.runtime.nodes.own_tools import ASK_USER, SET_OUTPUT
+
+_log = logging.getLogger(__name__)
+
+STOOD_IN: Final = "rules_in_place"
+"""How the ``finish_reason`` of an answer begins that the rules gave in place of the model."""
+
+_NEARLY: Final = 0.99
+"""Whoever asks may have the same limit, and be the first to see it reached."""
+
+
+class Metered:
+    """
+    A model whose answers are counted: time, tokens, dollars.
+
+    Without ``stand_in`` it is asked whatever comes. With it, the stand-in answers in its place where the
+    budget is spent, and from the last of so many failures in a row until a rest is over. A failure before
+    that is raised: it is no verdict, and the next check asks again.
+
+    Args:
+        model: Who thinks.
+        role: As whom.
+        settings: Its time limit, and how many failures are borne.
+        metrics: Counts all of it.
+        budget: What answers are paid from.
+        stand_in: Who answers in its place.
+        monotonic: The clock of limits and rests.
+        sleep: Waits on that clock.
+    """
+
+    def __init__(
+        self,
+        model: LLMProvider,
+        role: ModelRole,
+        settings: ModelSettings,
+        *,
+        metrics: JudgeMetrics,
+        budget: Budget | None = None,
+        stand_in: LLMProvider | None = None,
+        monotonic: Callable[[], float] = time.perf_counter,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        self._model = model
+        self._role = role
+        self._timeout = settings.timeout_seconds
+        self._metrics = metrics
+        self._budget = budget
+        self._stand_in = stand_in
+        self._monotonic = monotonic
+        self._sleep = sleep
+        self._patience = Patience(settings.rules_after_failures, settings.rules_for_seconds, monotonic)
+        self._said = _OnceAWindow(monotonic)
+
+    @property
+    def name(self) -> str:
+        """The model's own name."""
+        return self._model.name
+
+    @property
+    def replaced(self) -> FallbackReason | None:
+        """Why the stand-in would answer now; None if the model is asked."""
+        if self._stand_in is None:
+            return None
+        return "budget" if self._spent() is not None else self._patience.lost
+
+    async def complete(
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
+    ) -> ModelReply:
+        """
+        Ask the model, or have the rules answer in its place.
+
+        Raises:
+            ModelError, TimeoutError: There is no answer.
+        """
+        reason = self.replaced
+        if reason is None:
+            reply, reason = await self._try(messages, tools, on_text)
+            if reply is not None:
+                return reply
+        return await self._replace(reason or "error", messages, tools, on_text)
+
+    async def _try(
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None
+    ) -> tuple[ModelReply | None, FallbackReason | None]:
+        """Return the model's answer; or None and why, where that is the last failure that is borne."""
+        began = self._monotonic()
+        try:
+            reply = await self._ask(messages, tools, on_text)
+        except asyncio.CancelledError:
+            if self._monotonic() - began >= self._timeout * _NEARLY:
+                self._failed("timeout", "it was given up")
+            raise
+        except Exception as error:
+            late = isinstance(error, TimeoutError) or self._monotonic() - began >= self._timeout * _NEARLY
+            reason: FallbackReason = "timeout" if late else "error"
+            if not self._failed(reason, f"{type(error).__name__}: {error}"):
+                raise
+            return None, reason
+        if must_call(tools) and not _usable(reply, tools):
+            given_up = self._failed("invalid", f"no usable tool call (it stopped by {reply.finish_reason!r})")
+            return (None, "invalid") if given_up else (reply, None)
+        if self._patience.answered():
+            _log.info("%s answers the %s again", self.name, self._role)
+        return reply, None
+
+    async def _ask(
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None
+    ) -> ModelReply:
+        """Ask the model within its time; count, and pay."""
+        began = self._monotonic()
+        reply: ModelReply | None = None
+        if isinstance(self._model, LiteLlmProvider):
+            work = self._model.complete(messages, tools, on_text, must_call=must_call(tools))
+        else:
+            work = self._model.complete(messages, tools, on_text)
+        try:
+            reply = await within(self._timeout, work, self._sleep)
+        finally:
+            self._metrics.answered(self._role, self.name, reply, self._monotonic() - began)
+        if self._budget is not None:
+            await self._budget.pay(self._role, reply.cost, reply.input_tokens + reply.output_tokens)
+        return reply
+
+    def _failed(self, reason: FallbackReason, said: str) -> bool:
+        """Count a failure; return whether the stand-in answers from here on."""
+        if self._stand_in is None or not self._patience.failed(reason):
+            return False
+        _log.warning(
+            "the %s's model %s keeps failing (%s); the rules answer in its place for a while",
+            self._role,
+            self.name,
+            redact(said, 300),
+        )
+        return True
+
+    async def _replace(
+        self,
+        reason: FallbackReason,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSpec],
+        on_text: OnText | None,
+    ) -> ModelReply:
+        assert self._stand_in is not None
+        began = self._monotonic()
+        spent = self._spent() if reason == "budget" else None
+        if spent is not None and self._said.now(spent):
+            _log.warning(
+                "the %s's model %s is not asked: %s; the rules answer in its place",
+                self._role,
+                self.name,
+                spent,
+            )
+        try:
+            reply = await self._stand_in.complete(messages, tools, on_text)
+        except ModelError as error:
+            why = spent or f"it failed too often ({reason})"
+            raise ModelError(f"{self.name} is not asked now: {why}; and without it: {error}") from error
+        self._metrics.answered(self._role, self._stand_in.name, reply, self._monotonic() - began)
+        self._metrics.fell_back(self._role, reason)
+        return replace(reply, finish_reason=f"{STOOD_IN}:{reason}")
+
+    def _spent(self) -> Spent | None:
+        return None if self._budget is None else self._budget.exhausted()
+
+
+def must_call(tools: Sequence[ToolSpec]) -> bool:
+    """Say whether an answer in words is none: where there are outputs to set, and nobody to talk to."""
+    offered = {tool.name for tool in tools}
+    return SET_OUTPUT in offered and ASK_USER not in offered
+
+
+def _usable(reply: ModelReply, tools: Sequence[ToolSpec]) -> bool:
+    offered = {tool.name for tool in tools}
+    return any(call.name in offered and _is_object(call.arguments) for call in reply.tool_calls)
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+class _OnceAWindow:
+    """Says whether a spent limit is worth a line in the log: once in each of its windows."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._clock = monotonic
+        self._last: dict[tuple[str, str], float] = {}
+
+    def now(self, spent: Spent) -> bool:
+        key, now = (spent.window, spent.unit), self._clock()
+        if key in self._last and now - self._last[key] < spent.seconds:
+            return False
+        self._last[key] = now
+        return True
