@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any, Final, cast
+from typing import Final
 
 from queenright.health.findings import FindingKind, Severity
 from queenright.health.settings import HealthSettings
-from queenright.judge.evaluation.recorded import read_runs
+from queenright.judge.evaluation.oracle import first_repeated_call, group_of
+from queenright.judge.evaluation.recorded import RunRefused, read_runs
 from queenright.judge.evaluation.replay import evaluate_run
+
+LOOPING: Final = frozenset({FindingKind.DOOM_LOOP.value, FindingKind.ZERO_PROGRESS.value})
+"""Findings about repeats and want of progress."""
+
+_SEVERE: Final = frozenset({Severity.HIGH.value, Severity.CRITICAL.value})
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,25 +32,15 @@ class Score:
     severe: int
 
 
-_LOOPING: Final = frozenset({FindingKind.DOOM_LOOP.value, FindingKind.ZERO_PROGRESS.value})
-_SEVERE: Final = frozenset({Severity.HIGH.value, Severity.CRITICAL.value})
-_TURNS_WITHOUT_GAIN: Final = 5
-
-
 def score(paths: Iterable[Path], settings: HealthSettings) -> list[Score]:
-    """
-    Hold the findings in recorded runs against what an oracle says of the runs.
-
-    Runs are grouped by data set and outcome; of InterCode, unsolved runs with five turns or
-    more without a gain are a group, and so are RepairAgent's with three equivalent actions in a row.
-    """
+    """Hold the findings in recorded runs against what an oracle says of the runs; see `oracle.group_of`."""
     groups: dict[str, list[int]] = {}
     for run in read_runs(paths):
         found = evaluate_run(run, settings)["findings"]
-        counts = groups.setdefault(_group(run), [0, 0, 0, 0])
+        counts = groups.setdefault(group_of(run), [0, 0, 0, 0])
         counts[0] += 1
         counts[1] += bool(found)
-        counts[2] += any(finding["kind"] in _LOOPING for finding in found)
+        counts[2] += any(finding["kind"] in LOOPING for finding in found)
         counts[3] += any(finding["severity"] in _SEVERE for finding in found)
     return [Score(group, *counts) for group, counts in sorted(groups.items())]
 
@@ -53,48 +49,11 @@ def delays(paths: Iterable[Path], settings: HealthSettings) -> list[int]:
     """Return the steps from the first repeated call to a loop or zero progress, a run that has both."""
     result = []
     for run in read_runs(paths):
-        seen: set[tuple[Any, ...]] = set()
-        first = None
-        for index, step in enumerate(run["steps"]):
-            call = (step.get("name"), step.get("args_hash"), step.get("result_hash"))
-            if step.get("kind") == "tool" and call in seen:
-                first = index
-                break
-            seen.add(call)
-        found = [f["step"] for f in evaluate_run(run, settings)["findings"] if f["kind"] in _LOOPING]
+        first = first_repeated_call(run["steps"])
+        found = [f["step"] for f in evaluate_run(run, settings)["findings"] if f["kind"] in LOOPING]
         if found and first is not None:
             result.append(found[0] - first)
     return result
-
-
-def _group(run: Mapping[str, Any]) -> str:
-    success = {True: "solved", False: "unsolved"}.get(cast("bool", run.get("success")), "outcome unknown")
-    dataset = str(run.get("dataset"))
-    if dataset.startswith("intercode"):
-        stuck = success == "unsolved" and _without_gain(run["steps"]) >= _TURNS_WITHOUT_GAIN
-        return f"{dataset}, {'zero progress' if stuck else success}"
-    if run.get("agent") == "repairagent" and _equivalent_in_a_row(run["steps"]) >= 3:
-        return f"{dataset} repairagent, three equivalent actions in a row"
-    return f"{dataset} {run.get('agent')}, {success}"
-
-
-def _without_gain(steps: Iterable[Mapping[str, Any]]) -> int:
-    """Return the most turns in a row in which the oracle's reward did not rise."""
-    best, without, most = float("-inf"), 0, 0
-    for step in steps:
-        reward = float(step.get("reward") or 0)
-        without = 0 if reward > best else without + 1
-        best, most = max(best, reward), max(most, without)
-    return most
-
-
-def _equivalent_in_a_row(steps: Iterable[Mapping[str, Any]]) -> int:
-    """Return the most actions in a row that people called repetitions of one another."""
-    row, most = 1, 1
-    for step in steps:
-        row = row + 1 if step.get("rel") == "repetition" else 1
-        most = max(most, row)
-    return most
 
 
 def main(arguments: list[str]) -> int:
@@ -107,10 +66,14 @@ def main(arguments: list[str]) -> int:
         print(f"no recorded runs (*.jsonl, *.jsonl.gz) in {arguments[1]}", file=sys.stderr)
         return 1
     settings = HealthSettings()
+    try:
+        lines, waited = score(paths, settings), delays(paths, settings)
+    except RunRefused as refused:
+        print(refused, file=sys.stderr)
+        return 1
     print(f"{'runs':70}{'n':>6}{'any':>6}{'loop':>6}{'severe':>8}")
-    for line in score(paths, settings):
+    for line in lines:
         print(f"{line.group:70}{line.runs:6}{line.any:6}{line.loops:6}{line.severe:8}")
-    waited = delays(paths, settings)
     if waited:
         print(f"median delay after the first repeated call: {median(waited):.0f} steps ({len(waited)} runs)")
     return 0

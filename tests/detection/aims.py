@@ -1,0 +1,68 @@
+"""What the detectors must reach on the recorded runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from statistics import median
+from typing import Final, NamedTuple
+
+from tests.detection.measure import Counts, Measured
+from tests.detection.rates import percent
+
+MOST_DELAY: Final = 6
+
+
+class Aim(NamedTuple):
+    """A share of the runs of one group that must, or must not, get one kind of alarm."""
+
+    group: str
+    what: str
+    counted: Callable[[Counts], int]
+    limit: float
+    at_least: bool = False
+
+    def met(self, measured: Measured) -> bool:
+        """Return whether it is so."""
+        counts = measured.groups[self.group]
+        hits, most = self.counted(counts), self.limit * counts.runs
+        return hits >= most if self.at_least else hits <= most
+
+    def said(self, measured: Measured) -> str:
+        """Return what it is instead, in words."""
+        counts = measured.groups[self.group]
+        return f"{self.group}, {self.what}: {percent(self.counted(counts) / max(1, counts.runs))}"
+
+    def __str__(self) -> str:
+        return f"{'≥' if self.at_least else '≤'} {percent(self.limit)}"
+
+
+def _any(counts: Counts) -> int:
+    return counts.any
+
+
+def _severe(counts: Counts) -> int:
+    return counts.severe
+
+
+def _loops(counts: Counts) -> int:
+    return counts.loops
+
+
+AIMS: Final = (
+    Aim("RepairAgent, three equivalent actions in a row", "any", _any, 0.75, at_least=True),
+    Aim("RepairAgent, solved", "any", _any, 0.0),
+    Aim("mini-swe-agent with Gemini 3, solved", "any", _any, 0.015),
+    Aim("mini-swe-agent with Gemini 3, solved", "severe", _severe, 0.005),
+    Aim("InterCode, no gain in 5 turns or more", "loops", _loops, 0.75, at_least=True),
+    Aim("InterCode, solved", "loops", _loops, 0.02),
+)
+
+
+def missed(measured: Measured) -> list[str]:
+    """Return the aims that are not met, in words; the delay is the last."""
+    words = [aim.said(measured) for aim in AIMS if not aim.met(measured)]
+    late = {"of all runs": measured.delays, "of RepairAgent and OpenHands": measured.long_delays}
+    for which, delays in late.items():
+        if delays and median(delays) > MOST_DELAY:
+            words.append(f"median delay {which}: {median(delays):.0f} steps")
+    return words
