@@ -1,0 +1,22 @@
+"""Judging the judge: scenarios with labels, played through the product's own parts, and a number for it."""
+
+from queenright.judge.scenarios.agreement import Agreement, agreement, kappa
+from queenright.judge.scenarios.playing import Outcome, model_maker, play, play_all
+from queenright.judge.scenarios.scenario import Label, Scenario, ScenarioRefused, load_scenarios
+from queenright.judge.scenarios.score import Score, score
+
+__all__ = [
+    "Agreement",
+    "Label",
+    "Outcome",
+    "Scenario",
+    "ScenarioRefused",
+    "Score",
+    "agreement",
+    "kappa",
+    "load_scenarios",
+    "model_maker",
+    "play",
+    "play_all",
+    "score",
+]

@@ -1,0 +1,170 @@
+"""A scenario played on the stage with real models behind judge and queen, and what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from queenright.health.findings import FindingKind
+from queenright.health.settings import HealthSettings
+from queenright.health.tickets import EscalationTicket, TicketStatus
+from queenright.judge import policy
+from queenright.judge.rules import RulesModel
+from queenright.judge.scenarios.scenario import Scenario
+from queenright.judge.scenarios.script import Actor, Happening, Passes, Start, Turn
+from queenright.judge.scenarios.stage import Stage
+from queenright.judge.scenarios.witness import Answer, severity_said, triage_said
+from queenright.judge.settings import RULES
+from queenright.runtime.llm.litellm_provider import load_provider
+from queenright.runtime.llm.model import LLMProvider
+
+WORKER: Final = "research_agent"
+NEVER_TRIAGED: Final = "none"
+_AT_WORK: Final = 600.0
+"""Neighbours begin their work spread over so many seconds."""
+
+MakeModel = Callable[[], LLMProvider]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """
+    What came of one scenario.
+
+    ``level`` is how bad its worst ticket is, ``none`` without one. ``judge_said`` and ``queen_said`` are
+    the models' own words before any rule had its say, None for one that was not asked.
+    """
+
+    scenario: Scenario
+    level: str
+    cause: FindingKind | None
+    triage: str
+    """``intervene``, ``dismiss``, or ``none`` if there was no ticket or nothing was decided on it."""
+    told: bool
+    """Whether the operator was told."""
+    tickets: int
+    judge_said: str | None
+    queen_said: str | None
+    judge_answers: tuple[Answer, ...]
+    queen_answers: tuple[Answer, ...]
+    faults: tuple[str, ...] = ()
+    """What must not happen whoever thinks: a ticket about a neighbour that is well, a floor that gave way."""
+
+
+def model_maker(name: str, *, timeout_seconds: float = 60.0) -> MakeModel:
+    """
+    Return what makes the model called ``name``: one for each scenario, for a script begins anew in each.
+
+    Raises:
+        ProviderUnavailable: when called, if it cannot be used here.
+    """
+    if name == RULES:
+        return RulesModel
+    return lambda: load_provider(name, timeout_seconds=timeout_seconds)
+
+
+async def play_all(
+    scenarios: Iterable[Scenario],
+    judge: MakeModel,
+    queen: MakeModel,
+    *,
+    settings: HealthSettings | None = None,
+    at_once: int = 1,
+    on_played: Callable[[Outcome], None] | None = None,
+) -> list[Outcome]:
+    """
+    Play scenarios, each on a stage of its own, and return what came of them, in their order.
+
+    Args:
+        scenarios: What to play.
+        judge: Makes the judge's model.
+        queen: Makes the queen's.
+        settings: The health layer's thresholds.
+        at_once: So many side by side; worth it if the models are slow.
+        on_played: Is given each outcome as it is there.
+    """
+    room = asyncio.Semaphore(at_once)
+
+    async def one(scenario: Scenario) -> Outcome:
+        async with room:
+            outcome = await play(scenario, judge(), queen(), settings=settings)
+        if on_played is not None:
+            on_played(outcome)
+        return outcome
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(one(scenario)) for scenario in scenarios]
+    return [task.result() for task in tasks]
+
+
+async def play(
+    scenario: Scenario, judge: LLMProvider, queen: LLMProvider, *, settings: HealthSettings | None = None
+) -> Outcome:
+    """Play one scenario in a temporary folder, and return what came of it."""
+    with tempfile.TemporaryDirectory(prefix="queenright-scenario-", ignore_cleanup_errors=True) as folder:
+        stage = Stage(
+            Path(folder), judge=judge, queen=queen, settings=settings, meanwhile=scenario.actions_meanwhile
+        )
+        async with stage:
+            for number in range(scenario.neighbours):
+                neighbour = Actor(f"neighbour-{number:03d}")
+                stage.enter(neighbour, _works(neighbour, number * _AT_WORK / scenario.neighbours))
+            worker = Actor(WORKER)
+            part = stage.enter(worker, (h for act in scenario.actions for h in act.acts(worker)))
+            await stage.play(part)
+            await stage.settle()
+            if any(ticket.status is TicketStatus.OPEN for ticket in stage.tickets.open_tickets()):
+                # The queen gave no answer. Past the bypass time the operator hears of what binds.
+                await stage.pass_time(stage.settings.judge.triage_timeout_seconds + 1)
+            return _outcome(scenario, stage, await stage.all_tickets())
+
+
+def _works(actor: Actor, after: float) -> Iterator[Happening]:
+    yield Passes(after)
+    yield from Start(beats=60.0).acts(actor)
+    while True:
+        yield from Turn(every=45.0, tool="search", verdict="CONTINUE", times=4).acts(actor)
+        yield from Turn(every=45.0, verdict="ACCEPT").acts(actor)
+
+
+def _outcome(scenario: Scenario, stage: Stage, tickets: list[EscalationTicket]) -> Outcome:
+    own = [ticket for ticket in tickets if ticket.worker_agent_id == WORKER]
+    worst = max(own, key=lambda ticket: ticket.severity.rank, default=None)
+    judge, queen = tuple(stage.judge.answers), tuple(stage.queen.answers)
+    decided = [t.triage_decision for t in own if t.triage_decision is not None]
+    told = any(decision != "dismiss" for decision in decided)
+    return Outcome(
+        scenario=scenario,
+        level=worst.severity.value if worst is not None else "none",
+        cause=worst.kind if worst is not None else None,
+        triage="intervene" if told else "dismiss" if decided else NEVER_TRIAGED,
+        told=told,
+        tickets=len(tickets),
+        judge_said=severity_said(judge),
+        queen_said=triage_said(queen),
+        judge_answers=judge,
+        queen_answers=queen,
+        faults=tuple(_faults(scenario, stage, tickets)),
+    )
+
+
+def _faults(scenario: Scenario, stage: Stage, tickets: list[EscalationTicket]) -> Iterator[str]:
+    """Name what no model may bring about."""
+    own = [ticket for ticket in tickets if ticket.worker_agent_id == WORKER]
+    for ticket in tickets:
+        if ticket.worker_agent_id != WORKER:
+            yield f"a ticket about {ticket.worker_agent_id}, which is well"
+    if any(policy.binding(finding.severity) for finding in stage.findings):
+        floor = max((finding.severity for finding in stage.findings), key=lambda severity: severity.rank)
+        if not any(ticket.severity.rank >= floor.rank for ticket in own):
+            yield f"it was {floor.value} by the rules, and no ticket says so"
+    for ticket in own:
+        if policy.binding(ticket.severity) and not scenario.meanwhile:
+            if ticket.triage_decision == "dismiss":
+                yield f"a {ticket.severity.value} ticket whose condition held was dismissed"
+            elif ticket.triage_decision is None:
+                yield f"nobody was told of a {ticket.severity.value} ticket"

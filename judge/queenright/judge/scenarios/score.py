@@ -1,0 +1,243 @@
+"""How well judge and queen did on scenarios: agreement with the labels, cost, latency. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from queenright.judge.scenarios.agreement import Agreement, Pair, agreement
+from queenright.judge.scenarios.playing import NEVER_TRIAGED, Outcome
+from queenright.judge.scenarios.scenario import LEVELS
+from queenright.judge.scenarios.witness import SILENT, Answer, questions
+
+YES: Final = "yes"
+NO: Final = "no"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One decision: how far it agrees with the labels, and without those that people differ about."""
+
+    name: str
+    all: Agreement
+    settled: Agreement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindRow:
+    """One kind of scenarios: how many there are, and how many came out as labelled."""
+
+    kind: str
+    scenarios: int
+    ticket: int
+    severity: int
+    triaged: int
+    triage: int
+    calls: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """What the decisions of one role took. Seconds are those of the models alone, in real time."""
+
+    role: str
+    decisions: int
+    calls: int
+    tokens: int
+    cost: float
+    p50: float | None
+    p95: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Miss:
+    """One scenario that came out in another way than it is labelled."""
+
+    id: str
+    kind: str
+    wrong: tuple[str, ...]
+    why: str
+    people_differ: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """Everything there is to say about a set of outcomes."""
+
+    judge: str
+    queen: str
+    scenarios: int
+    decided: tuple[Row, ...]
+    said: tuple[Row, ...]
+    kinds: tuple[KindRow, ...]
+    effort: tuple[Effort, ...]
+    calls_a_ticket: float | None
+    misses: tuple[Miss, ...]
+    faults: tuple[str, ...]
+
+    @property
+    def lowest(self) -> float | None:
+        """The lowest kappa of all decisions and words; None if there is none."""
+        known = [row.all.kappa for row in (*self.decided, *self.said) if row.all.kappa is not None]
+        return min(known, default=None)
+
+
+def score(outcomes: Sequence[Outcome], *, judge: str, queen: str) -> Score:
+    """
+    Hold outcomes against their labels.
+
+    Args:
+        outcomes: What came of the scenarios.
+        judge: The judge's model.
+        queen: The queen's.
+    """
+    tickets = sum(outcome.tickets for outcome in outcomes)
+    calls = sum(len(o.judge_answers) + len(o.queen_answers) for o in outcomes)
+    return Score(
+        judge=judge,
+        queen=queen,
+        scenarios=len(outcomes),
+        decided=tuple(_rows(outcomes, _DECIDED)),
+        said=tuple(_rows(outcomes, _SAID)),
+        kinds=tuple(_kinds(outcomes)),
+        effort=(
+            _effort("judge", [o.judge_answers for o in outcomes]),
+            _effort("queen", [o.queen_answers for o in outcomes]),
+        ),
+        calls_a_ticket=calls / tickets if tickets else None,
+        misses=tuple(miss for outcome in outcomes if (miss := _miss(outcome)) is not None),
+        faults=tuple(f"{o.scenario.id}: {fault}" for o in outcomes for fault in o.faults),
+    )
+
+
+# -- the decisions: what was due and what came, None where there was nothing to decide ----------------
+
+
+def _ticket(outcome: Outcome) -> Pair | None:
+    due, got = outcome.scenario.label.ticket_due, outcome.level != "none"
+    return (YES if (got if due is None else due) else NO), (YES if got else NO)
+
+
+def _severity(outcome: Outcome) -> Pair | None:
+    return outcome.scenario.label.level_due(outcome.level), outcome.level
+
+
+def _triage(outcome: Outcome) -> Pair | None:
+    if outcome.level == "none":
+        return None
+    return outcome.scenario.label.triage, outcome.triage
+
+
+def _told(outcome: Outcome) -> Pair | None:
+    label = outcome.scenario.label
+    due = label.triage == "intervene" and (label.ticket_due is not False)
+    return (YES if due else NO), (YES if outcome.told else NO)
+
+
+def _judge_said(outcome: Outcome) -> Pair | None:
+    said = outcome.judge_said
+    if said is None:
+        return None
+    due = outcome.scenario.label.ticket_due
+    if said == SILENT:
+        return (YES if due else NO), SILENT
+    return (YES if (said != "none" if due is None else due) else NO), (NO if said == "none" else YES)
+
+
+def _severity_said(outcome: Outcome) -> Pair | None:
+    said = outcome.judge_said
+    if said is None or said == SILENT:
+        return None
+    return outcome.scenario.label.level_due(said), said
+
+
+def _queen_said(outcome: Outcome) -> Pair | None:
+    return None if outcome.queen_said is None else (outcome.scenario.label.triage, outcome.queen_said)
+
+
+Decision = tuple[str, Callable[[Outcome], Pair | None], tuple[str, ...]]
+
+_DECIDED: Final[tuple[Decision, ...]] = (
+    ("ticket", _ticket, ()),
+    ("severity", _severity, LEVELS),
+    ("triage", _triage, ()),
+    ("operator told", _told, ()),
+)
+_SAID: Final[tuple[Decision, ...]] = (
+    ("judge: ticket", _judge_said, ()),
+    ("judge: severity", _severity_said, LEVELS),
+    ("queen: triage", _queen_said, ()),
+)
+
+
+def _rows(outcomes: Sequence[Outcome], decisions: Iterable[Decision]) -> Iterable[Row]:
+    settled = [outcome for outcome in outcomes if not outcome.scenario.label.people_differ]
+    for name, pair, order in decisions:
+        yield Row(
+            name=name,
+            all=agreement([p for o in outcomes if (p := pair(o)) is not None], order),
+            settled=agreement([p for o in settled if (p := pair(o)) is not None], order),
+        )
+
+
+def _agrees(pair: Pair | None) -> bool:
+    return pair is None or pair[0] == pair[1]
+
+
+def _kinds(outcomes: Sequence[Outcome]) -> Iterable[KindRow]:
+    for kind in sorted({outcome.scenario.kind for outcome in outcomes}):
+        of = [outcome for outcome in outcomes if outcome.scenario.kind == kind]
+        yield KindRow(
+            kind=kind,
+            scenarios=len(of),
+            ticket=sum(_agrees(_ticket(o)) for o in of),
+            severity=sum(_agrees(_severity(o)) for o in of),
+            triaged=sum(o.level != "none" for o in of),
+            triage=sum(o.level != "none" and _agrees(_triage(o)) for o in of),
+            calls=sum(len(o.judge_answers) + len(o.queen_answers) for o in of),
+        )
+
+
+def _miss(outcome: Outcome) -> Miss | None:
+    label, wrong = outcome.scenario.label, list[str]()
+    if not _agrees(_severity(outcome)):
+        wrong.append(f"ticket {outcome.level}, not {' or '.join(label.ticket)}")
+    elif label.causes and outcome.cause is not None and outcome.cause not in label.causes:
+        wrong.append(f"cause {outcome.cause.value}, not {' or '.join(label.causes)}")
+    if not _agrees(_triage(outcome)):
+        came = "no triage" if outcome.triage == NEVER_TRIAGED else outcome.triage
+        wrong.append(f"{came}, not {label.triage}")
+    if not wrong:
+        return None
+    return Miss(
+        id=outcome.scenario.id,
+        kind=outcome.scenario.kind,
+        wrong=tuple(wrong),
+        why=label.why,
+        people_differ=label.people_differ,
+    )
+
+
+def _effort(role: str, answered: Iterable[Sequence[Answer]]) -> Effort:
+    decisions = [part for answers in answered for part in questions(answers)]
+    seconds = sorted(sum(answer.seconds for answer in part) for part in decisions)
+    answers = [answer for part in decisions for answer in part]
+    return Effort(
+        role=role,
+        decisions=len(decisions),
+        calls=len(answers),
+        tokens=sum(answer.tokens for answer in answers),
+        cost=sum(answer.cost for answer in answers),
+        p50=_quantile(seconds, 0.5),
+        p95=_quantile(seconds, 0.95),
+    )
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float | None:
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else None
+
+
+def as_dict(found: Score) -> dict[str, Any]:
+    """Return a score as JSON values."""
+    return asdict(found) | {"lowest_kappa": found.lowest}

@@ -1,0 +1,299 @@
+"""
+The stage that scenarios are played on: the product's own monitor, tickets, judge and queen, on virtual time.
+
+Only the workers are played; what listens to them, the database behind it and the graphs are real.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import math
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from opentelemetry.trace import NoOpTracer
+from prometheus_client import CollectorRegistry
+
+from queenright.health.findings import Finding
+from queenright.health.monitor import HealthMonitor
+from queenright.health.settings import HealthSettings
+from queenright.health.store import Store
+from queenright.health.ticket_service import TicketService
+from queenright.health.tickets import EscalationTicket
+from queenright.instrumentation.errors import QueenrightError
+from queenright.judge.colony import JudgeAndQueen
+from queenright.judge.coverage import reason_for_ticket
+from queenright.judge.judge import HEALTH_CHECK, JUDGE_GRAPH
+from queenright.judge.queen import QUEEN_GRAPH, TICKET_RECEIVER
+from queenright.judge.scenarios.script import Action, Actor, Happening, HostSleeps, Passes, Says
+from queenright.judge.scenarios.virtual_time import VirtualTime
+from queenright.judge.scenarios.witness import Witness
+from queenright.judge.settings import JudgeSettings
+from queenright.runtime.bus import EventBus
+from queenright.runtime.events import AgentEvent, EventType
+from queenright.runtime.llm.model import LLMProvider
+
+_QUIET_ROUNDS: Final = 12
+"""So many turns of the event loop with nothing to do, and nothing is going on."""
+_STUCK_SECONDS: Final = 5.0
+"""A run that does nothing for so long in real time waits for the virtual clock."""
+_LONGEST_POLL: Final = 0.02
+_CHANGES: Final = frozenset(
+    {
+        EventType.FINDING_OPENED,
+        EventType.FINDING_CLEARED,
+        EventType.HEALTH_STATE_CHANGED,
+        EventType.EXECUTION_STARTED,
+        EventType.EXECUTION_COMPLETED,
+        EventType.EXECUTION_FAILED,
+    }
+)
+
+
+class StageStuck(QueenrightError):
+    """Raised when what is on the stage comes to no rest."""
+
+
+@dataclass(slots=True)
+class Part:
+    """What one actor does, as far as it has come."""
+
+    actor: Actor
+    acts: Iterator[Happening]
+    over: bool = False
+
+
+class Stage:
+    """
+    Judge, queen and everything below them; use it as an asynchronous context manager.
+
+    Args:
+        folder: Where the database and the conversations are put.
+        judge: Who thinks in the judge.
+        queen: Who thinks in the queen.
+        settings: The health layer's thresholds.
+        meanwhile: What the worker that the first ticket is about does before the queen sees that ticket.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        judge: LLMProvider,
+        queen: LLMProvider,
+        settings: HealthSettings | None = None,
+        meanwhile: Sequence[Action] = (),
+    ) -> None:
+        self.time = VirtualTime()
+        self.settings = settings or HealthSettings()
+        self.judge, self.queen = Witness(judge), Witness(queen)
+        self.findings: list[Finding] = []
+        """The worst that was worth a ticket, whenever anything changed, oldest first; of all workers."""
+        self.monitor = HealthMonitor(self.settings)
+        self._meanwhile = list(meanwhile)
+        self._folder = folder
+        self._order = itertools.count()
+        self._due: list[tuple[float, int, Part | None, Actor]] = []
+        self._said: list[AgentEvent] = []
+        self._actors: dict[str, Actor] = {}
+
+    async def __aenter__(self) -> Self:
+        self.store = Store.open(f"sqlite:///{self._folder / 'scenario.db'}")
+        self.bus = EventBus(log=self.store)
+        self.bus.subscribe(self._worker_changed, name="tickets", types=_CHANGES)
+        self.tickets = TicketService(
+            self.store, settings=self.settings, clock=self.time, publish=self._publish
+        )
+        self.judging = JudgeAndQueen(
+            bus=self.bus,
+            monitor=self.monitor,
+            tickets=self.tickets,
+            settings=self.settings,
+            judge=JudgeSettings(),
+            clock=self.time,
+            storage=self._folder,
+            registry=CollectorRegistry(),
+            tracer=NoOpTracer(),
+            monotonic=self.time,
+            sleep=self.time.sleep,
+            models=(self.judge, self.queen),
+        )
+        await self.judging.start()
+        await self.settle()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.judging.stop()
+        await self.bus.close()
+        await self.store.close()
+
+    # -- playing ------------------------------------------------------------------------------------
+
+    def enter(self, actor: Actor, acts: Iterable[Happening]) -> Part:
+        """Have an actor begin now to do what ``acts`` says."""
+        part = Part(actor, iter(acts))
+        self._actors[actor.agent_id] = actor
+        self._at(0.0, part, actor)
+        return part
+
+    async def play(self, part: Part) -> None:
+        """Let time pass until ``part`` is over, with all that others do meanwhile."""
+        while not part.over:
+            await self._go_on(math.inf)
+
+    async def pass_time(self, seconds: float) -> None:
+        """Let time pass, with all that actors do meanwhile."""
+        until = self.time.now + seconds
+        while await self._go_on(until):
+            pass
+
+    async def _go_on(self, until: float) -> bool:
+        """Go to the next moment at which anything happens, up to ``until``; return whether there was one."""
+        acting = self._due[0][0] if self._due else math.inf
+        looking = min(self.monitor.next_deadline() or math.inf, self.tickets.next_deadline() or math.inf)
+        moment = min(acting, looking, self.time.next_waking())
+        if moment > until or moment == math.inf:
+            self.time.move_to(until)
+            return False
+        woken = self.time.move_to(moment)
+        if looking <= self.time.now:
+            self._said += self.monitor.advance(self.time.now)
+            await self._speak()
+            await self.tickets.settle(self.time.now)
+        elif woken:
+            await self.settle()
+        while self._due and self._due[0][0] <= self.time.now:
+            self._act()
+            await self._speak()
+        await self._speak()
+        return True
+
+    def _at(self, seconds: float, part: Part | None, actor: Actor) -> None:
+        heapq.heappush(self._due, (self.time.now + seconds, next(self._order), part, actor))
+
+    def _act(self) -> None:
+        _, _, part, actor = heapq.heappop(self._due)
+        if part is None:
+            self._beat(actor)
+            return
+        for happening in part.acts:
+            if isinstance(happening, Passes):
+                self._at(happening.seconds, part, actor)
+                return
+            if isinstance(happening, HostSleeps):
+                self._sleep(happening.seconds)
+            else:
+                self._hear(actor, happening)
+            if self._said:
+                # Others hear of it before the actor goes on.
+                self._at(0.0, part, actor)
+                return
+        part.over = True
+
+    def _hear(self, actor: Actor, says: Says) -> None:
+        event = self._event(actor, says)
+        if says.type is EventType.EXECUTION_STARTED and actor.beats:
+            self._at(actor.beats, None, actor)
+        said = self.monitor.apply(event, self.time.now)
+        self._said += said
+        if says.type in _CHANGES:
+            self._said.insert(0, event)
+
+    def _beat(self, actor: Actor) -> None:
+        if actor.beats:
+            self._said += self.monitor.apply(
+                self._event(actor, Says(EventType.AGENT_HEARTBEAT, {"interval": actor.beats})), self.time.now
+            )
+            self._at(actor.beats, None, actor)
+
+    def _event(self, actor: Actor, says: Says) -> AgentEvent:
+        return AgentEvent(
+            type=says.type,
+            time=self.time.now,
+            agent_id=actor.agent_id,
+            session_id=actor.session_id,
+            incarnation_id=actor.incarnation_id,
+            node_id=actor.node_id,
+            graph_id="worker",
+            data=says.data,
+        )
+
+    def _sleep(self, seconds: float) -> None:
+        self._due = [(when + seconds, order, part, actor) for when, order, part, actor in self._due]
+        heapq.heapify(self._due)
+        self.time.now += seconds
+        self.monitor.clock_jumped(self.time.now)
+
+    # -- what is said about it ----------------------------------------------------------------------
+
+    async def _speak(self) -> None:
+        """Make known what the monitor says, as the service does, and let everybody act on it."""
+        while self._said:
+            said, self._said = self._said, []
+            await self.bus.publish(*said)
+            await self.settle()
+
+    def _publish(self, *events: AgentEvent) -> None:
+        for event in events:
+            if event.type is EventType.WORKER_ESCALATION_TICKET and self._meanwhile:
+                actor = self._actors.get(event.agent_id)
+                acts, self._meanwhile = self._meanwhile, []
+                for happening in (h for act in acts for h in act.acts(actor or Actor(event.agent_id))):
+                    if isinstance(happening, Says) and actor is not None:
+                        self._hear(actor, happening)
+        self.bus.fan_out(*events)
+
+    async def _worker_changed(self, event: AgentEvent) -> None:
+        health = self.monitor.get(event.agent_id, event.session_id)
+        if health is not None:
+            finding = reason_for_ticket(health)
+            if finding is not None:
+                self.findings.append(finding)
+            await self.tickets.observe(health)
+
+    async def all_tickets(self) -> list[EscalationTicket]:
+        """Return every ticket that was written, oldest first."""
+        return (await self.tickets.history(1_000))[::-1]
+
+    # -- rest ---------------------------------------------------------------------------------------
+
+    def _busy(self) -> bool:
+        return bool(self.judge.in_flight or self.queen.in_flight or self.store.depth or self._at_disk())
+
+    def _at_disk(self) -> int:
+        return self.judging.runtime.disk.pending
+
+    def _running(self) -> int:
+        streams = ((HEALTH_CHECK, JUDGE_GRAPH), (TICKET_RECEIVER, QUEEN_GRAPH))
+        runtime = self.judging.runtime
+        return sum(runtime.get_stream(entry, graph_id=graph).pending for entry, graph in streams)
+
+    async def settle(self) -> None:
+        """
+        Let everything come to rest: events handled, database written, models answered, runs over.
+
+        Raises:
+            StageStuck: A run has done nothing for seconds, and nobody waits for the virtual clock.
+        """
+        quiet, poll, since = 0, 0.0, time.monotonic()
+        while quiet < _QUIET_ROUNDS:
+            await self.bus.drain()
+            await asyncio.sleep(poll)
+            if self._busy():
+                quiet, poll, since = 0, min(_LONGEST_POLL, poll + 0.0002), time.monotonic()
+            elif self._running():
+                quiet, poll = 0, min(_LONGEST_POLL, poll + 0.0002)
+                if time.monotonic() - since > _STUCK_SECONDS:
+                    if self.time.next_waking() < math.inf:
+                        return
+                    raise StageStuck(f"{self._running()} runs of judge and queen do not end")
+            else:
+                quiet, poll = quiet + 1, 0.0

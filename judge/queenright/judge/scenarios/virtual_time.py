@@ -1,0 +1,49 @@
+"""A clock that stands until it is moved, and sleepers that wake as it passes them."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import math
+
+
+class VirtualTime:
+    """
+    Seconds since the epoch, as a ``Clock``, with a ``sleep`` on the same clock.
+
+    Args:
+        now: When it begins.
+    """
+
+    def __init__(self, now: float = 1_800_000_000.0) -> None:
+        self.now = now
+        self._order = itertools.count()
+        self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
+
+    def __call__(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        """Return once the clock has moved by ``seconds``; at once, but not before others, if that is none."""
+        if seconds <= 0:
+            await asyncio.sleep(0)
+            return
+        waking = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._sleepers, (self.now + seconds, next(self._order), waking))
+        await waking
+
+    def next_waking(self) -> float:
+        """Return when the first sleeper wakes; infinity if nobody sleeps."""
+        while self._sleepers and self._sleepers[0][2].done():
+            heapq.heappop(self._sleepers)
+        return self._sleepers[0][0] if self._sleepers else math.inf
+
+    def move_to(self, moment: float) -> bool:
+        """Move the clock, never back, and wake whoever is due; return whether somebody was."""
+        self.now = max(self.now, moment)
+        woken = False
+        while self.next_waking() <= self.now:
+            heapq.heappop(self._sleepers)[2].set_result(None)
+            woken = True
+        return woken

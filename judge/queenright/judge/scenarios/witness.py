@@ -1,0 +1,123 @@
+"""A model with a witness beside it: what it was asked, what it said, how long that took and what it cost."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from queenright.judge.rules import DISMISS, EMIT, NOTIFY
+from queenright.judge.scenarios.scenario import LEVELS
+from queenright.runtime.llm.model import LLMProvider, Message, ModelReply, OnText, ToolSpec
+
+SILENT = "no answer"
+"""What a model said that said nothing that can be used."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """One call of a model; ``question`` is the message that began the conversation's part it belongs to."""
+
+    question: str
+    calls: tuple[tuple[str, str], ...]
+    """Tools that it called, with their arguments as JSON text."""
+    seconds: float
+    tokens: int
+    cost: float
+    failed: str = ""
+
+
+class Witness:
+    """
+    Passes everything on to a model, and keeps what came of it.
+
+    Args:
+        model: Who thinks.
+        monotonic: Real seconds, for how long an answer took.
+    """
+
+    def __init__(self, model: LLMProvider, monotonic: Callable[[], float] = time.perf_counter) -> None:
+        self._model = model
+        self._monotonic = monotonic
+        self.answers: list[Answer] = []
+        """Oldest first."""
+        self.in_flight = 0
+        """Questions that it has not answered yet."""
+
+    @property
+    def name(self) -> str:
+        """The model's own name."""
+        return self._model.name
+
+    async def complete(
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
+    ) -> ModelReply:
+        """Ask the model; see ``LLMProvider``."""
+        began, reply, failed = self._monotonic(), ModelReply(), ""
+        self.in_flight += 1
+        try:
+            reply = await self._model.complete(messages, tools, on_text)
+        except Exception as error:
+            failed = f"{type(error).__name__}: {error}"
+            raise
+        finally:
+            self.in_flight -= 1
+            self.answers.append(
+                Answer(
+                    question=next((m.content for m in reversed(messages) if m.role == "user"), ""),
+                    calls=tuple((call.name, call.arguments) for call in reply.tool_calls),
+                    seconds=self._monotonic() - began,
+                    tokens=reply.input_tokens + reply.output_tokens,
+                    cost=reply.cost,
+                    failed=failed,
+                )
+            )
+        return reply
+
+
+def questions(answers: Sequence[Answer]) -> list[list[Answer]]:
+    """Return the answers of each question, in order: what one decision took."""
+    asked: dict[str, list[Answer]] = {}
+    for answer in answers:
+        asked.setdefault(answer.question, []).append(answer)
+    return list(asked.values())
+
+
+def severity_said(answers: Sequence[Answer]) -> str | None:
+    """
+    Return how bad a judge said that it is, over all its checks: a severity, ``none``, or ``no answer``.
+
+    None if it was not asked. What was made of its answers is another matter: rules stand below it.
+    """
+    if not answers:
+        return None
+    levels = [_level(calls) for calls in (_calls(part) for part in questions(answers))]
+    known = [level for level in levels if level in LEVELS]
+    return max(known, key=LEVELS.index) if known else SILENT
+
+
+def _level(calls: Sequence[tuple[str, str]]) -> str:
+    tickets = [arguments for name, arguments in calls if name == EMIT]
+    if not tickets:
+        said = any("healthy" in arguments.lower() for name, arguments in calls if name != EMIT)
+        return "none" if said else SILENT
+    try:
+        draft = json.loads(json.loads(tickets[-1])["ticket_json"])
+        level = str(draft["severity"])
+    except (ValueError, KeyError, TypeError):
+        return SILENT
+    return level if level in LEVELS else SILENT
+
+
+def triage_said(answers: Sequence[Answer]) -> str | None:
+    """Return what a queen said to do at last: ``intervene``, ``dismiss`` or ``no answer``; None: not asked."""
+    if not answers:
+        return None
+    words = {NOTIFY: "intervene", DISMISS: "dismiss"}
+    said = [words[name] for name, _ in _calls(answers) if name in words]
+    return said[-1] if said else SILENT
+
+
+def _calls(answers: Sequence[Answer]) -> list[tuple[str, str]]:
+    return [call for answer in answers for call in answer.calls]
