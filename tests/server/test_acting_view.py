@@ -32,6 +32,21 @@ SAID: list[tuple[EventType, dict[str, Any], str]] = [
     ),
     (EventType.ESCALATION_TRIGGERED, {"reason": "silent"}, "bee: the orchestrator is asked. silent"),
     (
+        EventType.TERMINATION_REQUESTED,
+        {"by": "queen", "reason": "It loops.", "approval_id": "a", "ticket_id": "t"},
+        "bee: may it be stopped? The queen asks. It loops.",
+    ),
+    (
+        EventType.TERMINATION_DECIDED,
+        {"status": "approved", "by": "ada", "reason": "", "approval_id": "a", "ticket_id": "t"},
+        "bee: to stop it is approved by ada.",
+    ),
+    (
+        EventType.TERMINATION_DECIDED,
+        {"status": "void", "by": "", "reason": "it has got further since"},
+        "bee: to stop it needs no answer any more (void). it has got further since",
+    ),
+    (
         EventType.ESCALATION_DECIDED,
         {"decision": "more_time", "by": "queen", "reason": None},
         "bee: more time, decided by queen.",
@@ -243,6 +258,7 @@ async def test_what_is_overdue_waits_its_turn(running: Running) -> None:
         dry_run=False,
         ladders=[(ladder, Step(ladder=ladder, action=ActionKind.TERMINATE, at=question.deadline))],
         pending=[question],
+        approvals=[],
         breakers=[],
         recoveries=[],
         now=question.deadline + 1,

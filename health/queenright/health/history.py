@@ -19,6 +19,8 @@ TOLD: Final[frozenset[EventType]] = frozenset(
         EventType.NUDGE_SENT,
         EventType.ESCALATION_TRIGGERED,
         EventType.ESCALATION_DECIDED,
+        EventType.TERMINATION_REQUESTED,
+        EventType.TERMINATION_DECIDED,
         EventType.AGENT_TERMINATED,
         EventType.RECOVERY_INITIATED,
         EventType.RECOVERY_COMPLETED,

@@ -23,6 +23,7 @@ from sqlalchemy import ColumnElement, Connection, Table, and_, delete, func, ins
 from queenright.health import settings as health_settings
 from queenright.health.event_chain import BEGINNING, archive_link, is_whole, link
 from queenright.health.tables import (
+    APPROVALS,
     AUDIT_ARCHIVE,
     ESCALATIONS,
     EVENT_LOG_HEAD,
@@ -235,6 +236,11 @@ def _ended(old: float) -> list[tuple[Table, ColumnElement[Any], ColumnElement[bo
             ESCALATIONS,
             ESCALATIONS.c.escalation_id,
             and_(ESCALATIONS.c.status != "pending", ESCALATIONS.c.created_at < old),
+        ),
+        (
+            APPROVALS,
+            APPROVALS.c.approval_id,
+            and_(APPROVALS.c.is_open.is_(False), APPROVALS.c.created_at < old),
         ),
         (
             RECOVERIES,

@@ -25,7 +25,7 @@ from sqlalchemy import (
     text,
 )
 
-SCHEMA_REVISION: Final = "0002"
+SCHEMA_REVISION: Final = "0003"
 """The newest migration, so that opening a database that is up to date need not import Alembic."""
 
 METADATA: Final = MetaData()
@@ -232,6 +232,34 @@ ESCALATIONS: Final = Table(
     Index("ix_escalations_created_at", "created_at"),
 )
 """What the orchestrator was asked, and what it decided."""
+
+_TO_DO: Final = text("is_open")
+
+APPROVALS: Final = Table(
+    "approvals",
+    METADATA,
+    Column("approval_id", Text, primary_key=True),
+    Column("agent_id", Text, nullable=False),
+    Column("session_id", Text, nullable=False),
+    Column("status", Text, nullable=False),
+    # It waits for somebody's word, or for what was approved to be done.
+    Column("is_open", Boolean, nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("expires_at", Float, nullable=False),
+    Column("body", Text, nullable=False),
+    Index(
+        "ux_approvals_one_open_per_session",
+        "agent_id",
+        "session_id",
+        unique=True,
+        sqlite_where=_TO_DO,
+        postgresql_where=_TO_DO,
+    ),
+    Index("ix_approvals_is_open", "is_open"),
+    Index("ix_approvals_worker", "agent_id", "session_id", "created_at"),
+    Index("ix_approvals_created_at", "created_at"),
+)
+"""What the queen asked an operator to approve, and what became of it."""
 
 BREAKERS: Final = Table(
     "breakers",

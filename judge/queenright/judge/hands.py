@@ -1,19 +1,27 @@
 """
 The queen's hands: what she may do to a worker, past deciding on its ticket.
 
-A model says which ticket and in which words. Whom it is about is read from the ticket, and whether anything may
-be done to that worker is the intervention service's to say, whoever asks.
+A model says which ticket and in which words. Whom it is about is read from the ticket, and whether anything
+may be done to that worker is the intervention service's to say, whoever asks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Final, Literal, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from queenright.health.interventions.approvals import Approvals
+from queenright.health.interventions.messages import duration
+from queenright.health.interventions.record import Intervention, Outcome
+from queenright.health.monitor import HealthMonitor, WorkerHealth
+from queenright.health.settings import Termination
+from queenright.health.store import StoreError
 from queenright.health.tickets import EscalationTicket
-from queenright.runtime.tooling.tools import Tool
+from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.redaction import redact
+from queenright.runtime.tooling.tools import Tool, ToolError, ToolUnavailable
 
 NUDGE: Final = "nudge_worker"
 REQUEST_TERMINATION: Final = "request_termination"
@@ -21,6 +29,10 @@ REQUEST_TERMINATION: Final = "request_termination"
 LONGEST_NUDGE: Final = 1000
 """So many characters a worker is told at most."""
 LONGEST_REASON: Final = 1000
+
+_BY: Final = "queen"
+
+T = TypeVar("T")
 
 
 class NudgeArguments(BaseModel):
@@ -89,8 +101,165 @@ def acting_tools(hands: Hands, about: Callable[[str], EscalationTicket]) -> list
         ),
         Tool(
             REQUEST_TERMINATION,
-            "Ask for the worker that the ticket is about to be stopped for good; the operator approves it first.",
+            "Ask for the worker that the ticket is about to be stopped. An operator approves it first.",
             TerminationArguments,
             request_termination,
         ),
     ]
+
+
+# -- the hands of the service ---------------------------------------------------------------------
+
+
+class Does(Protocol):
+    """Of the intervention service, what the hands use: both past its permit, limits and record."""
+
+    def nudge(
+        self,
+        agent_id: str,
+        message: str | None,
+        *,
+        session_id: str,
+        incarnation_id: str,
+        by: str,
+        person: Literal[False],
+    ) -> Awaitable[Intervention]:
+        """Put a message into a worker's context."""
+        ...
+
+    def terminate(
+        self,
+        agent_id: str,
+        reason: str,
+        *,
+        session_id: str,
+        incarnation_id: str,
+        by: str,
+        person: Literal[False],
+    ) -> Awaitable[Intervention]:
+        """Stop a worker."""
+        ...
+
+
+class WorkerHands:
+    """
+    Hands that reach the workers which the service watches.
+
+    Args:
+        does: Returns what acts on workers; asked when something is done, for it may come after the queen.
+        approvals: Asks an operator.
+        monitor: Knows the workers.
+        settings: Whether a termination must be approved.
+    """
+
+    def __init__(
+        self,
+        does: Callable[[], Does],
+        approvals: Approvals,
+        *,
+        monitor: HealthMonitor,
+        settings: Termination,
+    ) -> None:
+        self._does = does
+        self._approvals = approvals
+        self._monitor = monitor
+        self._settings = settings
+
+    async def nudge(self, ticket: EscalationTicket, message: str) -> str:
+        """
+        Put a message into the context of the worker that a ticket is about: masked, and of bounded length.
+
+        Raises:
+            ToolError: It did not get there; says why.
+        """
+        said = redact(_plain(message), LONGEST_NUDGE).strip()
+        if not said:
+            raise ToolError("message: must say something")
+        done = await _tried(
+            self._does().nudge(
+                ticket.worker_agent_id,
+                said,
+                session_id=ticket.worker_session_id,
+                incarnation_id=ticket.incarnation_id,
+                by=_BY,
+                person=False,
+            )
+        )
+        words = {
+            Outcome.DONE: "nudged: the message is in the worker's context",
+            Outcome.QUEUED: "nudged: the message waits for the worker to fetch it",
+            Outcome.DRY_RUN: "dry run: the nudge is written down, and the worker was told nothing",
+        }
+        return _words(done, words, "the worker was told nothing")
+
+    async def request_termination(self, ticket: EscalationTicket, reason: str) -> str:
+        """
+        Ask the operator whether the worker may be stopped, or stop it where the settings allow that.
+
+        Raises:
+            ToolError: Nobody was asked, and nothing was done; says why.
+        """
+        reason = redact(" ".join(_plain(reason).split()), LONGEST_REASON)
+        if not reason:
+            raise ToolError("reason: must say why the worker is to be stopped")
+        if self._settings.on_request == "never":
+            raise ToolError(
+                "the settings let only people stop a worker; tell the operator with your analysis"
+            )
+        if self._settings.on_request == "allow":
+            return await self._terminate(ticket, reason)
+        worker = self._worker(ticket)
+        asked = await _tried(
+            self._approvals.request(worker, ticket_id=ticket.ticket_id, reason=reason, by=_BY)
+        )
+        left = duration(asked.expires_at - asked.created_at)
+        return (
+            f"asked: an operator may approve it within {left} (approval {asked.approval_id}). "
+            "It is not stopped. The operator reads how to approve it in the notification of the ticket."
+        )
+
+    async def _terminate(self, ticket: EscalationTicket, reason: str) -> str:
+        done = await _tried(
+            self._does().terminate(
+                ticket.worker_agent_id,
+                reason,
+                session_id=ticket.worker_session_id,
+                incarnation_id=ticket.incarnation_id,
+                by=_BY,
+                person=False,
+            )
+        )
+        words = {
+            Outcome.DONE: "the worker has stopped",
+            Outcome.DRY_RUN: "dry run: it is written down, and the worker goes on",
+        }
+        return _words(done, words, "the worker may be at work still")
+
+    def _worker(self, ticket: EscalationTicket) -> WorkerHealth:
+        """Return the very life of the worker that a ticket is about."""
+        worker = self._monitor.get(ticket.worker_agent_id, ticket.worker_session_id)
+        if worker is None:
+            raise ToolError("the worker of this ticket is not known any more")
+        if worker.vitals.incarnation_id != ticket.incarnation_id:
+            raise ToolError("the worker was restarted since this was last seen; look at it again")
+        return worker
+
+
+async def _tried(work: Awaitable[T]) -> T:
+    try:
+        return await work
+    except StoreError as error:
+        raise ToolUnavailable(f"nothing can be written down now, so nothing was done: {error}") from error
+    except QueenrightError as refusal:
+        raise ToolError(str(refusal)) from refusal
+
+
+def _words(done: Intervention, words: dict[Outcome, str], otherwise: str) -> str:
+    if (said := words.get(done.outcome)) is not None:
+        return said
+    raise ToolError(f"{done.outcome.value}: {done.detail or otherwise}")
+
+
+def _plain(text: str) -> str:
+    """Return a text without what is not seen, or turns the order of what is."""
+    return "".join(sign for sign in text if sign == "\n" or sign.isprintable())

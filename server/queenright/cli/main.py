@@ -14,6 +14,8 @@ import typer
 
 from queenright.cli import acting
 from queenright.cli.approvals import approvals
+from queenright.cli.chat import chat
+from queenright.cli.judge import judge
 from queenright.cli.tickets import tickets
 
 app = typer.Typer(
@@ -29,7 +31,9 @@ app.add_typer(approvals, name="approvals")
 app.add_typer(audit, name="audit")
 app.add_typer(config, name="config")
 app.add_typer(tickets, name="tickets")
+app.add_typer(judge, name="judge")
 acting.register(app)
+app.command(epilog='Example: queenright chat 01J... --say "what was tried?"')(chat)
 
 
 def _path(text: str) -> Path:
@@ -218,27 +222,15 @@ def evaluate(
     config: Config = None,
 ) -> None:
     """Run the deterministic detectors over recorded runs."""
-    from queenright.judge.evaluation import evaluate_files
+    from queenright.cli.evaluate import evaluated
     from queenright.server.settings import load_settings
 
     missing = [str(file) for file in files if not file.is_file()]
     if missing:
         typer.echo(f"queenright: no such file: {', '.join(missing)}", err=True)
         raise typer.Exit(2)
-    runs = alarms = 0
-    for result in evaluate_files(files, load_settings(config).health_monitoring):
-        runs += 1
-        alarms += any(not found.get("shadow") for found in result["findings"])
-        if as_json:
-            typer.echo(json.dumps(result, ensure_ascii=False))
-        elif result["findings"]:
-            typer.echo(f"{result['dataset']} {result['run_id']}")
-            for found in result["findings"]:
-                line = f"{found['severity']:<8} {found['kind']}: {found['evidence']}"
-                line += " (in shadow)" if found.get("shadow") else ""
-                typer.echo(f"  step {found['step']:>4}  {line}")
-    if not as_json:
-        typer.echo(f"{runs} runs, {alarms} with findings")
+    for line in evaluated(files, load_settings(config).health_monitoring, as_json=as_json):
+        typer.echo(line)
 
 
 @app.command("list", epilog="Example: queenright list --json")

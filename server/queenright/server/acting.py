@@ -11,6 +11,7 @@ from queenright.health.audit_key import AuditKey
 from queenright.health.breakers.breaker import BreakerState
 from queenright.health.breakers.store import BreakerStore
 from queenright.health.findings import HealthState
+from queenright.health.interventions.approvals import Approvals
 from queenright.health.interventions.instructions import Instructions
 from queenright.health.interventions.runtime_control import RuntimeControl
 from queenright.health.interventions.service import InterventionService
@@ -24,6 +25,7 @@ from queenright.health.service import HealthMonitoringService
 from queenright.health.store import Store, StoreError
 from queenright.instrumentation.identity import new_id
 from queenright.judge import JudgeAndQueen
+from queenright.judge.hands import WorkerHands
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import AgentEvent, Clock, EventType
 from queenright.server.orchestrator_webhook import OrchestratorWebhook
@@ -40,7 +42,7 @@ class Acting:
     """
     Everything that does something to workers.
 
-    ``begin`` comes before judge and queen exist, who are given ``breakers`` and ``decide``; ``join`` after.
+    It is made before judge and queen, who are given ``breakers``, ``decide`` and ``hands``; then ``join``.
 
     Args:
         store: Where it is all kept.
@@ -53,6 +55,8 @@ class Acting:
     Raises:
         AuditKeyError, SecretRefused: A file that signs something cannot be used.
     """
+
+    interventions: InterventionService
 
     def __init__(
         self,
@@ -85,6 +89,20 @@ class Acting:
         )
         self.stop_switch = EmergencyStop(store, clock=clock, publish=publish)
         self.storm = StormWatch(self._settings.intervention.storm, ids=new_id)
+        termination = self._settings.intervention.termination
+        self.approvals = Approvals(
+            store,
+            timeout=termination.approval_timeout_seconds,
+            monitor=monitor,
+            terminate=lambda *who, **how: self.interventions.terminate(*who, **how),
+            stopped=lambda: self.stop_switch.reason,
+            clock=clock,
+            publish=publish,
+        )
+        self.hands = WorkerHands(
+            lambda: self.interventions, self.approvals, monitor=monitor, settings=termination
+        )
+        """What the queen may do to workers."""
         self._webhook = self._orchestrator()
         self._respawn_webhook: RespawnWebhook | None = None
         self._quiet_until = 0.0
@@ -169,6 +187,7 @@ class Acting:
         await self.recovery.load()
         await self.interventions.load()
         await self.interventions.was_away(away)
+        await self.approvals.load()
 
     def _know_breakers_again(self) -> None:
         """
@@ -195,6 +214,7 @@ class Acting:
 
     async def close(self) -> None:
         """Leave off; what was begun is gone on with after the next start."""
+        await self.approvals.close()
         await self.interventions.close()
         await self.recovery.close()
         await self._breakers.close()
@@ -215,16 +235,17 @@ class Acting:
 
     def next_deadline(self) -> float | None:
         """Return when ``advance`` has something to do; None if time alone brings nothing."""
-        recovery = self.recovery.next_deadline()
-        if recovery is not None and recovery <= self._clock() < self._quiet_until:
-            recovery = self._quiet_until
-        deadlines = (self.interventions.next_deadline(), recovery)
+        quiet = [self.recovery.next_deadline(), self.approvals.next_deadline()]
+        if self._clock() < self._quiet_until:
+            quiet = [at if at is None or at > self._clock() else self._quiet_until for at in quiet]
+        deadlines = (self.interventions.next_deadline(), *quiet)
         return min((at for at in deadlines if at is not None), default=None)
 
     async def advance(self, now: float) -> None:
         """Begin what is due; does not wait until it is done."""
         await self.recovery.advance(now, begin=now >= self._quiet_until)
         await self.interventions.advance(now)
+        await self.approvals.advance(now, begin=now >= self._quiet_until)
 
     def clock_jumped(self, now: float, by: float) -> None:
         """Let some time pass before anything is done, and every wait go on: ages mean nothing now."""
@@ -246,3 +267,10 @@ class Acting:
         """Let a worker that changed act on its recovery and its ladder."""
         await self.recovery.observe(worker)
         self.interventions.consider(worker)
+        await self.approvals.observe(worker)
+
+    async def ticket_decided(self, event: AgentEvent) -> None:
+        """Let go of what was asked about a ticket that was dismissed, or has closed."""
+        if event.type is EventType.TICKET_RESOLVED or event.data.get("decision") == "dismiss":
+            became = str(event.data.get("status", "dismissed")).replace("_", " ")
+            await self.approvals.ticket_closed(str(event.data["ticket_id"]), f"its ticket is {became}")

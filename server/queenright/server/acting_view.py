@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from queenright.health.breakers.breaker import BreakerState
 from queenright.health.breakers.circuit import BreakerStatus
+from queenright.health.interventions.approvals_record import Approval
 from queenright.health.interventions.ladder import Ladder, Level, Step
 from queenright.health.interventions.record import Escalation, Outcome
 from queenright.health.interventions.storm import ActionBudget, StormWatch
@@ -22,6 +23,8 @@ ACTED: Final = frozenset(
         EventType.NUDGE_SENT,
         EventType.ESCALATION_TRIGGERED,
         EventType.ESCALATION_DECIDED,
+        EventType.TERMINATION_REQUESTED,
+        EventType.TERMINATION_DECIDED,
         EventType.AGENT_TERMINATED,
         EventType.RECOVERY_INITIATED,
         EventType.RECOVERY_COMPLETED,
@@ -83,6 +86,13 @@ def acted(event: AgentEvent) -> tuple[str, str]:
                 return "info", f"{agent}: the orchestrator need not answer any more. {why}"
             decision = str(data["decision"]).replace("_", " ")
             return "act", f"{agent}: {decision}, decided by {data['by']}. {why}"
+        case EventType.TERMINATION_REQUESTED:
+            return "act", f"{agent}: may it be stopped? The {data['by']} asks. {data['reason']}"
+        case EventType.TERMINATION_DECIDED:
+            why = data.get("reason") or ""
+            if data["status"] in ("approved", "denied"):
+                return "act", f"{agent}: to stop it is {data['status']} by {data['by']}. {why}".rstrip()
+            return "info", f"{agent}: to stop it needs no answer any more ({data['status']}). {why}".rstrip()
         case EventType.AGENT_TERMINATED:
             saved = f", its state is in {data['checkpoint_id']}" if data.get("checkpoint_id") else ""
             return "failing", f"{agent}: terminated by {data['by']}{saved}. {data['reason']}"
@@ -120,6 +130,7 @@ def acting(
     dry_run: bool,
     ladders: Iterable[tuple[Ladder, Step]],
     pending: Iterable[Escalation],
+    approvals: Iterable[Approval],
     breakers: Iterable[BreakerStatus],
     recoveries: Iterable[Recovery],
     now: float,
@@ -134,12 +145,14 @@ def acting(
         dry_run: Whether nothing is really done.
         ladders: Those that are not on the ground, each with what is next.
         pending: Escalations that nobody has answered.
+        approvals: Requests to stop a worker that nobody has answered, oldest first.
         breakers: All circuit breakers.
         recoveries: The latest, newest first.
         now: The time.
     """
     climbed = sorted(ladders, key=lambda one: (one[0].trouble_since, one[0].agent_id))
     asked = sorted(pending, key=lambda one: one.deadline)
+    to_approve = list(approvals)
     known = list(breakers)
     tripped = [one for one in known if one.state is not BreakerState.CLOSED]
     return {
@@ -161,6 +174,8 @@ def acting(
         "ladders_more": max(0, len(climbed) - _SHOWN),
         "escalations": [_escalation_row(one, stop, now) for one in asked[:_SHOWN]],
         "escalations_more": max(0, len(asked) - _SHOWN),
+        "approvals": [_approval_row(one, now) for one in to_approve[:_SHOWN]],
+        "approvals_more": max(0, len(to_approve) - _SHOWN),
         "breakers": [_breaker_row(one, now) for one in tripped[:_SHOWN]],
         "breakers_known": len(known),
         "breakers_more": max(0, len(tripped) - _SHOWN),
@@ -222,6 +237,18 @@ def _escalation_row(one: Escalation, stop: Switch, now: float) -> dict[str, Any]
         "options": list(one.options),
         "deadline": one.deadline,
         "when": _when(one.deadline, stop, now, "{} left"),
+    }
+
+
+def _approval_row(one: Approval, now: float) -> dict[str, Any]:
+    return {
+        "approval_id": one.approval_id,
+        "agent_id": one.agent_id,
+        "ticket_id": one.ticket_id,
+        "reason": one.reason,
+        "by": one.asked_by,
+        "expires_at": one.expires_at,
+        "when": f"{ago(max(0.0, one.expires_at - now))} left",
     }
 
 

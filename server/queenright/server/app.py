@@ -20,8 +20,11 @@ from queenright.alerting.notification import handed_over
 from queenright.alerting.webhook import WebhookRefused, parse_webhook
 from queenright.health import event_log
 from queenright.runtime.events import ALERT_CLASS
+from queenright.server.approvals_api import add_approvals_api
+from queenright.server.chat_api import add_chat_api
 from queenright.server.gate import Gate, names_of
 from queenright.server.health_api import add_health_api
+from queenright.server.judge_api import add_judge_api
 from queenright.server.paging import Cursor, Limit, place_of
 from queenright.server.paging import page as page_of
 from queenright.server.problems import add_problems
@@ -48,7 +51,10 @@ def create_app(service: Service, *, bound: str) -> FastAPI:
     app.add_middleware(Gate, names=names)
     add_problems(app)
     add_health_api(app, service)
+    add_approvals_api(app, service)
     add_ticket_api(app, service)
+    add_chat_api(app, service)
+    add_judge_api(app, service)
 
     # -- pages ----------------------------------------------------------------------------------
 

@@ -148,7 +148,7 @@ def add_health_api(app: FastAPI, service: Service) -> None:
         (HeartbeatRefused, 400),
         (CursorRefused, 400),
     ):
-        app.add_exception_handler(kind, _answering(status))
+        app.add_exception_handler(kind, answering(status))
 
     @app.exception_handler(ActionRefused)
     async def refused(request: Request, error: ActionRefused) -> JSONResponse:
@@ -161,7 +161,9 @@ def add_health_api(app: FastAPI, service: Service) -> None:
     app.include_router(_recoveries(service), tags=["recoveries"])
 
 
-def _answering(status: int) -> Any:
+def answering(status: int) -> Any:
+    """Return what answers an error with a status code and its words."""
+
     async def handle(request: Request, error: Exception) -> JSONResponse:
         return problem(status, str(error))
 

@@ -27,10 +27,12 @@ from queenright.alerting.alertmanager import AlertmanagerClient
 from queenright.alerting.outbox import Outbox, enqueue
 from queenright.alerting.recorder import Recorder
 from queenright.health.findings import Finding, WorkerKey
+from queenright.health.interventions.approvals_record import Approval, call_to_action, latest_about
 from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.retention import Retention
 from queenright.health.store import Store, StoreError
 from queenright.health.ticket_service import TicketService
+from queenright.health.ticket_table import find_ticket
 from queenright.health.tickets import EscalationTicket
 from queenright.health.told import Told, unsaid
 from queenright.health.vitals import WORKER_EVENTS
@@ -49,6 +51,7 @@ from queenright.server.rebuild import Rebuilt, rebuild
 from queenright.server.settings import Settings
 from queenright.server.step_logs import StepLogs
 from queenright.server.tracing import TRACED, EventTracer
+from queenright.server.user_stack import UserStack
 
 _log = logging.getLogger(__name__)
 
@@ -84,6 +87,7 @@ _WORKER_CHANGES = frozenset(
         EventType.EXECUTION_STARTED,
     }
 )
+_TICKET_ENDS = frozenset({EventType.TICKET_TRIAGED, EventType.TICKET_RESOLVED})
 _RECOVERY_CHANGES = frozenset(
     {EventType.RECOVERY_INITIATED, EventType.RECOVERY_COMPLETED, EventType.RECOVERY_FAILED}
 )
@@ -212,6 +216,8 @@ class Service:
         )
         self.breakers = self.acting.breakers
         self.instructions = self.acting.instructions
+        self.approvals = self.acting.approvals
+        self.approvals.on_change = self._tell_of_approval
         self.tickets = TicketService(
             self.store,
             settings=health,
@@ -220,6 +226,7 @@ class Service:
             on_change=self._hand_to_outbox,
             storm=lambda: self.acting.storm.storm(self.clock()),
         )
+        self._stack = UserStack(settings.judging, self.store, self.clock)
         self.judging = JudgeAndQueen(
             bus=self.bus,
             monitor=self.monitor,
@@ -233,6 +240,9 @@ class Service:
             guards=health_guard(health),
             breakers=self.breakers,
             decide=self.acting.decide,
+            hands=self.acting.hands,
+            looks=self._stack.tools,
+            done_to=lambda agent: self.health.interventions(50, agent),
         )
         self.acting.join(self.judging)
         self.health = self.acting.health
@@ -243,6 +253,7 @@ class Service:
         self.bus.subscribe(self.notifications.changed, name="notifications", types=CHANGING)
         self.bus.subscribe(EventTracer(self._tracer, self.tickets).trace, name="traces", types=TRACED)
         self.bus.subscribe(self._worker_changed, name="tickets", types=_WORKER_CHANGES)
+        self.bus.subscribe(self.acting.ticket_decided, name="approvals", types=_TICKET_ENDS)
         self.bus.subscribe(self.recoveries.changed, name="recoveries", types=_RECOVERY_CHANGES)
         await self._know_workers_again()
         await self.notifications.load()
@@ -279,6 +290,7 @@ class Service:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.acting.close()
         await self.judging.stop()
+        await self._stack.aclose()
         await self._publish_said()
         await self.bus.close()
         self._arrivals.tick(self.clock(), at_once=True)
@@ -466,8 +478,18 @@ class Service:
 
     def _hand_to_outbox(self, connection: Connection, ticket: EscalationTicket) -> None:
         """Runs inside the ticket's transaction: the decision and its notification are one write."""
+        asked = latest_about(connection, ticket.worker_agent_id, ticket.worker_session_id)
+        if asked is not None and asked.asks and asked.ticket_id == ticket.ticket_id:
+            action = f"{call_to_action(asked)} {ticket.suggested_action}"
+            ticket = ticket.model_copy(update={"suggested_action": action})
         enqueue(connection, ticket, self.settings.alerting, self.clock())
         self._loop.call_soon_threadsafe(self.outbox.wake)
+
+    def _tell_of_approval(self, connection: Connection, approval: Approval) -> None:
+        """Runs inside the transaction of the request, or its answer: its ticket's notification says so."""
+        ticket = find_ticket(connection, approval.ticket_id)
+        if ticket is not None and ticket.live and ticket.notified_severity is not None:
+            self._hand_to_outbox(connection, ticket)
 
     async def _know_workers_again(self) -> None:
         """

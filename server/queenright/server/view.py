@@ -146,6 +146,11 @@ def event_line(event: AgentEvent, *, brief: bool = False) -> dict[str, str]:
             text = f"{event.agent_id}: ticket {became}. {say(data.get('reason') or '')}"
         case EventType.TICKET_ACKNOWLEDGED:
             text = f"ticket acknowledged by {data['by']}"
+        case EventType.OPERATOR_ASKED:
+            text = f"{data['by']} → queen, about {data['agent_id']}: {say(data['text'])}"
+        case EventType.QUEEN_ANSWERED:
+            kind = "queen"
+            text = f"queen → operator, about {data['agent_id']}: {say(data['text'])}"
         case _ if event.type in ACTED:
             kind, text = acted(event)
     if brief:
@@ -207,6 +212,7 @@ def _acting(service: Service, now: float) -> dict[str, Any]:
         dry_run=service.settings.health_monitoring.intervention.dry_run,
         ladders=[(one, step) for one in ledger.ladders.values() if (step := _next(service, one))],
         pending=ledger.pending.values(),
+        approvals=service.approvals.pending(),
         breakers=service.breakers.all(),
         recoveries=service.recoveries.latest,
         now=now,

@@ -219,6 +219,7 @@ class Actions:
         withdrawn: Escalation | None = None,
         said: Sequence[AgentEvent] = (),
         again: Intervention | None = None,
+        intervention_id: str = "",
     ) -> Intervention:
         """
         Stop a worker: save what it has, free what it holds, sign that it was done.
@@ -232,11 +233,12 @@ class Actions:
             withdrawn: The question that needs no answer once it has stopped.
             said: What is then said of that.
             again: The same termination, begun before a restart.
+            intervention_id: Its id, if it was given one before it was begun.
 
         Raises:
             StoreError: It could not be written down: nothing was done, or its end is still to be kept.
         """
-        one = again or self._new(given, by=by, reason=reason, since=since)
+        one = again or self._new(given, by=by, reason=reason, since=since, intervention_id=intervention_id)
         if self._settings.dry_run:
             return await self._end(one, Outcome.DRY_RUN, rungs.otherwise)
         if again is None:
@@ -336,10 +338,11 @@ class Actions:
         attempt: int = 1,
         since: float | None = None,
         message: str = "",
+        intervention_id: str = "",
     ) -> Intervention:
         target = given.target
         return Intervention(
-            intervention_id=self._ids(),
+            intervention_id=intervention_id or self._ids(),
             agent_id=target.agent_id,
             session_id=target.session_id,
             incarnation_id=target.incarnation_id,

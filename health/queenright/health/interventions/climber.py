@@ -20,6 +20,7 @@ from queenright.health.interventions.actions import Actions, Rungs
 from queenright.health.interventions.control import Stopped
 from queenright.health.interventions.ladder import Ladder, Level, Standing, next_step
 from queenright.health.interventions.ledger import Ledger
+from queenright.health.interventions.limits import held_back
 from queenright.health.interventions.permit import ActionRefused
 from queenright.health.interventions.record import Escalation, EscalationStatus, Intervention, Outcome
 from queenright.health.interventions.storm import ActionBudget
@@ -107,6 +108,21 @@ class Climber:
     def hold_until(self, at: float) -> None:
         """Do nothing by itself before ``at``, in seconds since the epoch."""
         self._quiet_until = at
+
+    def held_back(self, kind: ActionKind, worker: WorkerHealth) -> str | None:
+        """Return why nothing may be done about a worker now but by a person; None if it may."""
+        known = self._ledger.ladders.get(worker.key)
+        return held_back(
+            kind,
+            worker,
+            Standing.of(worker, self._settings),
+            known if known is not None and known.target == Target.of(worker.vitals) else None,
+            self._settings.intervention,
+            now=self._clock(),
+            quiet_until=self._quiet_until,
+            budget=self.budget,
+            in_hand=self._recovery.in_hand(worker.key),
+        )
 
     def consider(self, worker: WorkerHealth) -> None:
         """See, because a worker changed, when its next rung is due. Quick, no I/O."""

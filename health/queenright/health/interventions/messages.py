@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from queenright.health.findings import FindingKind, worst
+from queenright.health.interventions.approvals_record import Approval
 from queenright.health.interventions.record import Escalation, Intervention
 from queenright.health.monitor import WorkerHealth
 from queenright.runtime.events import AgentEvent, EventType
@@ -60,7 +61,7 @@ def duration(seconds: float) -> str:
 
 def event_about(
     type_: EventType,
-    one: Intervention | Escalation,
+    one: Intervention | Escalation | Approval,
     worker: WorkerHealth | None,
     at: float,
     data: dict[str, Any],

@@ -49,6 +49,10 @@ Orchestrator = Callable[[Escalation], Awaitable[Answer | None]]
 """Is asked what is to be done about a worker. None: the answer comes later, by ``decide``."""
 
 
+Unless = Callable[[WorkerHealth], str | None]
+"""Looks at a worker and says why it must not be acted on, or None."""
+
+
 class AgentUnknown(QueenrightError):
     """Raised when a worker is asked for that is not known."""
 
@@ -341,10 +345,26 @@ class InterventionService:
     # -- what people ask for --------------------------------------------------------------------
 
     async def nudge(
-        self, agent_id: str, message: str | None = None, *, session_id: str | None = None, by: str
+        self,
+        agent_id: str,
+        message: str | None = None,
+        *,
+        session_id: str | None = None,
+        incarnation_id: str | None = None,
+        by: str,
+        person: bool = True,
     ) -> Intervention:
         """
         Put a message into a worker's context; without one, the reminder.
+
+        Args:
+            agent_id: The worker.
+            message: What it is told.
+            session_id: Which of its sessions; the one that is not over, without.
+            incarnation_id: Which life, if that was looked at before: a later one is not told.
+            by: Who wants it.
+            person: False: nobody asked for it. Then the ladder's intervals and limits hold, and it counts as
+                one of its nudges.
 
         Raises:
             AgentUnknown: No such worker is known.
@@ -353,7 +373,14 @@ class InterventionService:
         """
         worker = self._find(agent_id, session_id)
         async with self._climber.lock(worker.key):
-            given = await self._permit(ActionKind.NUDGE, worker, by=by, reason=message or "reminder")
+            given = await self._permit(
+                ActionKind.NUDGE,
+                worker,
+                by=by,
+                reason=message or "reminder",
+                incarnation_id=incarnation_id,
+                unless=None if person else self._held_back(ActionKind.NUDGE),
+            )
             known, now = self._ladder(worker), self._clock()
             self._climber.budget.spend(now)
             # By itself nothing follows within the interval, whoever spoke last.
@@ -364,7 +391,9 @@ class InterventionService:
                 by=by,
                 reason=because(worker) if worker.findings else f"asked for by {by}",
                 attempt=ladder.nudges + 1,
-                ladder=ladder.model_copy(update={"acted_at": now}),
+                ladder=ladder.model_copy(
+                    update={"acted_at": now, "nudges": ladder.nudges + (0 if person else 1)}
+                ),
                 since=known.trouble_since if known is not None else None,
             )
 
@@ -400,6 +429,9 @@ class InterventionService:
         session_id: str | None = None,
         incarnation_id: str | None = None,
         by: str,
+        person: bool = True,
+        intervention_id: str = "",
+        unless: Unless | None = None,
     ) -> Intervention:
         """
         Stop a worker for good: it is not brought back by itself. If it does not stop, its ladder stays.
@@ -410,6 +442,9 @@ class InterventionService:
             session_id: Which of its sessions; the one that is not over, without.
             incarnation_id: Which life, if that was looked at before: a later one is not stopped.
             by: Who wants it.
+            person: False: nobody asked for it. Then the ladder's intervals and limits hold.
+            intervention_id: Its id, if it was given one before.
+            unless: Looks at the worker when its turn comes, and says what speaks against it, or None.
 
         Raises:
             AgentUnknown: No such worker is known.
@@ -419,9 +454,16 @@ class InterventionService:
         worker = self._find(agent_id, session_id)
         async with self._climber.lock(worker.key):
             given = await self._permit(
-                ActionKind.TERMINATE, worker, by=by, reason=reason, incarnation_id=incarnation_id
+                ActionKind.TERMINATE,
+                worker,
+                by=by,
+                reason=reason,
+                incarnation_id=incarnation_id,
+                unless=unless if person else self._held_back(ActionKind.TERMINATE),
             )
-            return await self._stop_it(given, worker.key, by=by, reason=reason)
+            return await self._stop_it(
+                given, worker.key, by=by, reason=reason, intervention_id=intervention_id
+            )
 
     async def take_down(self, target: Target, reason: str, *, by: str) -> Intervention:
         """
@@ -440,7 +482,9 @@ class InterventionService:
             )
         return done
 
-    async def _stop_it(self, given: Permit, key: WorkerKey, *, by: str, reason: str) -> Intervention:
+    async def _stop_it(
+        self, given: Permit, key: WorkerKey, *, by: str, reason: str, intervention_id: str = ""
+    ) -> Intervention:
         now = self._clock()
         self._climber.budget.spend(now)
         known = self.ledger.ladders.get(key)
@@ -456,6 +500,7 @@ class InterventionService:
             since=known.trouble_since if known is not None else None,
             withdrawn=withdrawn,
             said=said,
+            intervention_id=intervention_id,
         )
 
     async def emergency_stop(self, on: bool, *, by: str, reason: str) -> None:
@@ -480,6 +525,7 @@ class InterventionService:
         by: str,
         reason: str,
         incarnation_id: str | None = None,
+        unless: Unless | None = None,
     ) -> Permit:
         target = Target.of(worker.vitals)
         if incarnation_id is not None:
@@ -487,7 +533,12 @@ class InterventionService:
                 agent_id=target.agent_id, session_id=target.session_id, incarnation_id=incarnation_id
             )
         try:
-            return self._actions.permit(kind, target)
+            given = self._actions.permit(kind, target)
+            # Whoever waited for the lock may have waited long: it is looked up anew.
+            now = self._monitor.get(*target.key) or worker
+            if unless is not None and (objection := unless(now)) is not None:
+                raise ActionRefused(kind, target.agent_id, objection)
+            return given
         except ActionRefused as refusal:
             await self._actions.note(
                 kind,
@@ -499,6 +550,9 @@ class InterventionService:
                 ladder=self.ledger.ladders.get(worker.key),
             )
             raise
+
+    def _held_back(self, kind: ActionKind) -> Unless:
+        return lambda worker: self._climber.held_back(kind, worker)
 
     def _ladder(self, worker: WorkerHealth) -> Ladder | None:
         """Return how far the ladder of this very life was climbed."""

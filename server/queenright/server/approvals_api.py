@@ -1,0 +1,52 @@
+"""Approvals over HTTP: what the queen asks for, and a person's word on it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, FastAPI, Path, Query, Response
+
+from queenright.health.interventions.approvals import ApprovalOver, ApprovalUnknown
+from queenright.server.health_api import Body, By, Text, answering
+from queenright.server.paging import Cursor, Limit, as_json, page, place_of
+from queenright.server.service import Service
+
+Open = Annotated[bool, Query(alias="open")]
+Id = Annotated[str, Path(description="Which request.")]
+
+
+class Word(Body):
+    """Who answers, and why."""
+
+    by: By = "operator"
+    reason: Text = ""
+
+
+def add_approvals_api(app: FastAPI, service: Service) -> None:
+    """Give the app the routes of approvals, and the status codes of what they refuse."""
+    app.add_exception_handler(ApprovalUnknown, answering(404))
+    app.add_exception_handler(ApprovalOver, answering(409))
+    router, approvals = APIRouter(), service.approvals
+
+    @router.get("/api/approvals")
+    async def history(only_open: Open = False, limit: Limit = 100, cursor: Cursor = None) -> Response:
+        """Requests to stop a worker, newest first; with ``open`` only those that are not over."""
+        before = place_of(cursor, "approvals", float, str)
+        found = await approvals.history(limit=limit + 1, only_open=only_open, before=before)
+        return await page(
+            "approvals", found, limit, row=as_json, place=lambda one: (one.created_at, one.approval_id)
+        )
+
+    @router.post("/api/approvals/{approval_id}/approve", status_code=202)
+    async def approve(approval_id: Id, body: Word | None = None) -> Any:
+        """Stop the worker, as it was asked for; everything is looked at again first."""
+        given = body or Word()
+        return await approvals.approve(approval_id, by=given.by, reason=given.reason)
+
+    @router.post("/api/approvals/{approval_id}/deny", status_code=202)
+    async def deny(approval_id: Id, body: Word | None = None) -> Any:
+        """Leave the worker alone."""
+        given = body or Word()
+        return await approvals.deny(approval_id, by=given.by, reason=given.reason)
+
+    app.include_router(router, tags=["interventions"])
