@@ -54,6 +54,15 @@ def test_secrets_in_the_evidence_are_redacted() -> None:
     assert "sk-abcdefghijklmnop1234" not in summarise(script.health, script.now)["evidence_snippet"]
 
 
+def test_what_is_no_valid_text_in_the_evidence_is_made_so() -> None:
+    """B16: valid UTF-8, and nothing that moves a terminal's cursor or hides itself."""
+    script = WorkerScript().start()
+    script.step("RETRY", text="a\ud800b \x1b[2J\x00c \u202ereversed\u202c \u200bunseen")
+    evidence = summarise(script.health, script.now)["evidence_snippet"]
+
+    assert evidence.encode("utf-8").decode("utf-8") == "a?b c reversed unseen"
+
+
 def test_whoever_waits_has_no_stall_minutes_and_a_reason() -> None:
     script = WorkerScript().start()
     script.wait("backoff")

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from queenright.health.findings import FindingKind, HealthState
 from queenright.health.settings import HealthSettings
+from queenright.health.summary import summarise
 from queenright.health.vitals import SessionStatus
 from queenright.instrumentation.names import Phase, WaitingReason
 from queenright.runtime.events import EventType
@@ -73,9 +76,46 @@ def test_accept_and_a_new_visit_reset_the_count() -> None:
 def test_evidence_is_a_tail_of_500_characters() -> None:
     """B16: evidence is the tail of the last error or text, at most 500 characters."""
     script = worker()
-    script.step("RETRY", text="x" * 600 + "the end")
+    script.step("RETRY", text="a word " * 100 + "the end")
+    evidence = script.health.vitals.evidence
 
-    assert script.health.vitals.evidence == ("x" * 600 + "the end")[-500:]
+    assert 490 <= len(evidence) <= 500
+    assert ("a word " * 100 + "the end").endswith(evidence)
+
+
+def test_no_half_of_a_word_is_left_at_the_cut_of_evidence() -> None:
+    """B16: half of a secret looks like none, and would not be masked."""
+    for size in range(470, 500):
+        script = worker()
+        script.step("RETRY", text="refused sk-abcdefghijklmnop1234 " + "." * size)
+
+        assert "nop1234" not in json.dumps(summarise(script.health, script.now))
+
+
+def test_evidence_in_a_script_without_spaces_is_kept() -> None:
+    script = worker()
+    script.step("RETRY", text="蜂" * 900)
+
+    assert script.health.vitals.evidence == "蜂" * 500
+
+
+def test_names_of_tools_and_errors_are_one_line_without_secrets() -> None:
+    """B16: they get into findings, tickets and the log of events."""
+    script = worker()
+    script.now += 121
+    for turn in range(12):
+        script.call(
+            "fetch\n\nsk-abcdefghijklmnop1234",
+            str(turn),
+            None,
+            outcome="error",
+            error_type="E\nsk-abcdefghijklmnop1234",
+        )
+    said = json.dumps([event.data for event in script.said])
+
+    assert "error_streak" in said
+    assert "abcdefghijklmnop" not in said
+    assert script.health.vitals.streak_tool == "fetch [redacted]"
 
 
 def test_a_heartbeat_is_neither_activity_nor_progress() -> None:

@@ -73,7 +73,7 @@ def _word_for(mode: object) -> object:
 
 
 DetectorMode = Annotated[Literal["on", "shadow", "off"], BeforeValidator(_word_for)]
-"""Shadow: it looks, and what it finds is shown and counted; nothing follows from it. Off: it does not look."""
+"""Shadow: it looks, and what it finds is shown and counted, nothing follows. Off: it does not look."""
 WebAddress = Annotated[SecretStr, AfterValidator(_web_address)]
 BreakerKey = Annotated[str, AfterValidator(_breaker_name)]
 

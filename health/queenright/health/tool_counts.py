@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from array import array
 from typing import Any, Final
 
@@ -12,7 +11,6 @@ MOST_TOOLS: Final = 16
 OTHER: Final = "other"
 """All tools beyond these are counted together."""
 
-_NAME_LIMIT: Final = 80
 _FIELDS: Final = 3
 _MOST: Final = 2**32 - 1
 
@@ -33,7 +31,7 @@ class ToolCounts:
 
     def add(self, tool: str, failed: bool, at: float) -> None:
         """Count one call that ended at ``at``, in seconds since the epoch."""
-        place = self._place(tool[:_NAME_LIMIT])
+        place = self._place(tool)
         numbers = self._numbers
         numbers[place] = min(numbers[place] + 1, _MOST)
         if failed:
@@ -48,7 +46,7 @@ class ToolCounts:
             pass
         if len(names) > MOST_TOOLS:
             return MOST_TOOLS * _FIELDS
-        self._names = (*names, sys.intern(tool) if len(names) < MOST_TOOLS else OTHER)
+        self._names = (*names, tool if len(names) < MOST_TOOLS else OTHER)
         # Made anew: what grows by itself is given more than it needs.
         self._numbers = self._numbers + array("I", (0,) * _FIELDS)
         return len(names) * _FIELDS

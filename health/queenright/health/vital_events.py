@@ -15,6 +15,7 @@ from queenright.health.calls import digest
 from queenright.health.vital_facts import EVIDENCE_LIMIT, Beat, Output, SessionStatus, seconds, whole, word
 from queenright.health.vital_work import WORK_HANDLERS
 from queenright.instrumentation.names import WaitingReason
+from queenright.instrumentation.redaction import redact
 from queenright.runtime.events import AgentEvent, EventType
 
 if TYPE_CHECKING:
@@ -176,7 +177,7 @@ def _on_recovery_failed(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any
     """Note that nobody brings the worker back any more; an attempt with others to come is no news here."""
     if not data.get("exhausted") or v.status in (SessionStatus.COMPLETED, SessionStatus.CANCELLED):
         return
-    v.recovery_failed = str(data.get("reason") or "no reason was given")[:EVIDENCE_LIMIT]
+    v.recovery_failed = redact(str(data.get("reason") or "no reason was given"), EVIDENCE_LIMIT)
     v.recovery_failed_at = at
     v._failed_life = v.lives
     if v.ended_at is None and v.only_heartbeats and v.last_heartbeat is None:

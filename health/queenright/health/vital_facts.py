@@ -7,7 +7,10 @@ import re
 import sys
 from collections.abc import Mapping
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
+
+from queenright.instrumentation.redaction import redact
 
 EVIDENCE_LIMIT: Final = 500
 """Characters of the last error or text that are kept."""
@@ -15,6 +18,7 @@ EVIDENCE_LIMIT: Final = 500
 MOST_BREAKERS: Final = 32
 
 _WORD_LIMIT: Final = 200
+_NAME_LIMIT: Final = 80
 
 
 CONTEXT_FULL: Final = "context window exceeded"
@@ -29,6 +33,31 @@ _CONTEXT_FULL: Final = re.compile(
 def context_is_full(error: str) -> bool:
     """Return whether an LLM call was refused as it was longer than the model takes."""
     return _CONTEXT_FULL.search(error) is not None
+
+
+# What secrets are written in: a cut within such a word may have left the half of one.
+_WORD: Final = re.compile(r"[A-Za-z0-9_.~+/=-]+")
+
+
+def tail(said: object) -> str:
+    """Return the end of what was said, at most 500 characters, without the word that the cut went through."""
+    text = str(said)
+    if len(text) <= EVIDENCE_LIMIT:
+        return text
+    start = len(text) - EVIDENCE_LIMIT
+    if _WORD.match(text, start - 1) and (halved := _WORD.match(text, start)):
+        start = halved.end()
+    return text[start:]
+
+
+@lru_cache(4096)
+def _name(text: str) -> str:
+    return sys.intern(redact(" ".join(text.split()), _NAME_LIMIT))
+
+
+def name(said: object) -> str:
+    """Return a tool's name or an error's class for others to read: one line of 80 characters, no secrets."""
+    return _name(str(said)[: 4 * _NAME_LIMIT]) if said else ""
 
 
 class SessionStatus(StrEnum):

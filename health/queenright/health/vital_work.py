@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from array import array
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -11,11 +10,12 @@ from queenright.health.calls import RecentCalls, Seen, digest
 from queenright.health.tool_counts import ToolCounts
 from queenright.health.vital_facts import (
     CONTEXT_FULL,
-    EVIDENCE_LIMIT,
     OpenTool,
     context_is_full,
     count,
+    name,
     seconds,
+    tail,
 )
 from queenright.instrumentation.names import Verdict
 from queenright.runtime.events import AgentEvent, EventType
@@ -53,7 +53,7 @@ def _on_step(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: floa
     failed = bool(data.get("error_type") or data.get("error"))
     text = data.get("error") or data.get("text") or data.get("error_type")
     if text:
-        v.evidence = str(text)[-EVIDENCE_LIMIT:]
+        v.evidence = tail(text)
     if failed:
         v.error_count += 1
     v.note_outcome(failed, at)
@@ -103,9 +103,9 @@ def _on_llm(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float
         if v.llm_errors == 0:
             v.llm_error_since = at
         v.llm_errors += 1
-        kind = str(data.get("error_type") or "error")[:80]
+        kind = name(data.get("error_type") or "error")
         full = context_is_full(kind) or context_is_full(str(data.get("error") or ""))
-        v.llm_error = CONTEXT_FULL if full else sys.intern(kind)
+        v.llm_error = CONTEXT_FULL if full else kind
         v.note_error(data)
         v.note_outcome(True, at)
         return
@@ -144,7 +144,7 @@ def _on_tool_started(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], 
     v.start_records = True
     tool = OpenTool(
         call_id=str(data.get("call_id") or ""),
-        tool=sys.intern(str(data.get("tool") or "")),
+        tool=name(data.get("tool")),
         node_id=event.node_id,
         started=at,
         timeout=seconds(data.get("timeout")),
@@ -180,7 +180,7 @@ def _close_tool(v: VitalSigns, call_id: str, tool: str, at: float) -> None:
 def _on_tool(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     if not v.finished(at):
         return
-    tool = sys.intern(str(data.get("tool") or ""))
+    tool = name(data.get("tool"))
     v.tool_calls_total += 1
     if v.last_tool_call is None or at > v.last_tool_call:
         v.last_tool_call = at
@@ -232,7 +232,7 @@ def _count_streak(
     if not failed:
         v.streak = 0
         return
-    error = str(data.get("error_type") or data.get("outcome"))[:80]
+    error = name(data.get("error_type") or data.get("outcome"))
     if v.streak and tool == v.streak_tool and error == v.streak_error:
         if turn is None or turn != v._streak_turn:
             v.streak += 1
@@ -240,7 +240,7 @@ def _count_streak(
         v.streak = 1
         v.streak_since = at
         v.streak_tool = tool
-        v.streak_error = sys.intern(error)
+        v.streak_error = error
     v._streak_turn = turn
 
 

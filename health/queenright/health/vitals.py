@@ -11,7 +11,15 @@ from queenright.health.calls import RecentCalls
 from queenright.health.settings import HealthSettings, Loops
 from queenright.health.tool_counts import ToolCounts
 from queenright.health.vital_events import ABOUT_WORKERS, HANDLERS, WORKER_EVENTS
-from queenright.health.vital_facts import EVIDENCE_LIMIT, NO_BREAKERS, Beat, OpenTool, Output, SessionStatus
+from queenright.health.vital_facts import (
+    EVIDENCE_LIMIT,
+    NO_BREAKERS,
+    Beat,
+    OpenTool,
+    Output,
+    SessionStatus,
+    tail,
+)
 from queenright.instrumentation.names import Phase, Verdict, WaitingReason
 from queenright.runtime.events import AgentEvent
 
@@ -523,4 +531,4 @@ class VitalSigns:
         self.error_count += 1
         text = data.get("error") or data.get("error_type")
         if text:
-            self.evidence = str(text)[-EVIDENCE_LIMIT:]
+            self.evidence = tail(text)
