@@ -92,6 +92,7 @@ class HealthJudge:
         self._tickets = tickets
         self._settings = settings
         self._model = model
+        self._prompt = judge_prompt(settings, model.prompt)
         self._clock = clock
         self._metrics = metrics
         self._tracer = tracer
@@ -115,7 +116,7 @@ class HealthJudge:
         """Return the judge's graph: one node, woken by a timer."""
         node = desk_node(
             JUDGE_NODE,
-            system_prompt=judge_prompt(self._settings),
+            system_prompt=self._prompt.text,
             output_key="health_verdict",
             looks=(SUMMARY, *(tool.name for tool in self._looks)),
             decides=(EMIT,),
@@ -192,8 +193,11 @@ class HealthJudge:
 
     async def _write_down(self, record: CheckRecord, outcomes: dict[WorkerKey, CheckOutcome]) -> None:
         """Leave one line of record, and what was seen for the next check; neither may end the judging."""
+        event = record.event(
+            outcomes, self._clock(), graph_id=JUDGE_GRAPH, model=self._model.model, prompt=self._prompt.id
+        )
         try:
-            await self._publish(record.event(outcomes, self._clock(), graph_id=JUDGE_GRAPH))
+            await self._publish(event)
         except Exception:
             _log.exception("a check could not be recorded; what it decided stands")
         if not self._trends.changed:
@@ -241,6 +245,7 @@ class HealthJudge:
                 names.GEN_AI_CONVERSATION_ID: vitals.session_id,
                 names.INCARNATION_ID: vitals.incarnation_id,
                 names.HEALTH_STATE: health.state.value,
+                names.PROMPT_ID: self._prompt.id,
             },
         ) as span:
             try:

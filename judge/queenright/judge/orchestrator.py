@@ -98,6 +98,7 @@ class Orchestrator:
     ) -> None:
         self._desk = WorkerDesk(monitor, clock)
         self._model = model
+        self._prompt = escalation_prompt()
         self._clock = clock
         self._sleep = sleep
         self._tracer = tracer
@@ -115,7 +116,7 @@ class Orchestrator:
         """Return the node that decides."""
         return desk_node(
             DECISION_NODE,
-            system_prompt=escalation_prompt(),
+            system_prompt=self._prompt.text,
             output_key="escalation_decision",
             looks=(SUMMARY,),
             decides=(DECIDE,),
@@ -203,6 +204,7 @@ class Orchestrator:
             attributes={
                 names.INTERVENTION_KIND: ActionKind.ESCALATE.value,
                 names.GEN_AI_AGENT_NAME: escalation.agent_id,
+                names.PROMPT_ID: self._prompt.id,
             },
         ) as span:
             try:

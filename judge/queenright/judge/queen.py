@@ -92,6 +92,7 @@ class Queen:
         self._tickets = tickets
         self._timeout = settings.judge.triage_timeout_seconds
         self._model = model
+        self._prompt = queen_prompt(model.prompt)
         self._clock = clock
         self._sleep = sleep
         self._metrics = metrics
@@ -109,7 +110,7 @@ class Queen:
         """Return the node that triages."""
         return desk_node(
             TRIAGE_NODE,
-            system_prompt=queen_prompt(),
+            system_prompt=self._prompt.text,
             output_key="intervention_decision",
             looks=(SUMMARY, *(tool.name for tool in (*self._looks, *self._acts))),
             decides=(NOTIFY, DISMISS),
@@ -172,7 +173,11 @@ class Queen:
         with self._tracer.start_as_current_span(
             f"{names.SPAN_TRIAGE} {ticket.worker_agent_id}",
             context=child_of(ticket.trace_id, ticket.span_id),
-            attributes={names.TICKET_ID: ticket.ticket_id, names.GEN_AI_AGENT_NAME: ticket.worker_agent_id},
+            attributes={
+                names.TICKET_ID: ticket.ticket_id,
+                names.GEN_AI_AGENT_NAME: ticket.worker_agent_id,
+                names.PROMPT_ID: self._prompt.id,
+            },
         ) as span:
             try:
                 if self._recovered():

@@ -1,0 +1,35 @@
+"""What the judge did, as the API tells it; and what it may look at."""
+
+import httpx
+
+from queenright.judge.judge import JUDGE_GRAPH
+from queenright.judge.queen import QUEEN_GRAPH
+from tests.server.conftest import Running
+from tests.server.test_app import ticket_on
+
+
+async def test_every_check_is_listed_newest_first_with_what_it_cost(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    await ticket_on(running)
+
+    checks = (await http.get("/api/judge/checks")).json()["checks"]
+    [first] = (await http.get("/api/judge/checks?limit=1")).json()["checks"]
+
+    assert first == checks[0]
+    assert [check["checked_at"] for check in checks] == sorted(
+        (check["checked_at"] for check in checks), reverse=True
+    )
+    wrote = [check for check in checks if check["tickets"]]
+    assert [(check["outcome"], check["judged"], check["cost"]) for check in wrote] == [("ticket", 1, 0.0)]
+    assert wrote[0]["model"] == "queenright/rules"
+
+
+async def test_judge_and_queen_may_look_at_traces_and_without_an_address_at_no_metrics(
+    running: Running,
+) -> None:
+    runtime = running.service.runtime
+    for graph in (JUDGE_GRAPH, QUEEN_GRAPH):
+        tools = runtime.get_graph(graph).nodes[0].tools
+        assert "get_trace" in tools
+        assert "query_metrics" not in tools
