@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from opentelemetry.trace import get_current_span
 from pydantic import BaseModel, ConfigDict, Field
 
 from queenright.instrumentation import names
@@ -59,25 +60,20 @@ _TOLD: Final = (
 
 class CallLimit:
     """
-    Counts the calls of one visit, and refuses one too many.
+    Counts the calls of one visit of a node, and refuses one too many.
+
+    Every check and every triage is a trace of its own, and by that a visit is known. Where nothing is
+    traced, a call of ten minutes ago counts no more, so that nobody is locked out for good.
 
     Args:
-        clock: Now. A call that is ten minutes old counts no more, so that nobody is locked out for good
-            where no visit is ever begun.
+        clock: Now.
         most: Calls in a visit.
     """
 
     def __init__(self, clock: Clock, most: int = MOST_CALLS) -> None:
         self._clock = clock
         self._most = most
-        self._calls: dict[str, deque[float]] = {}
-
-    def begin(self, node_id: str | None = None) -> None:
-        """Begin a visit of one node, or of all."""
-        if node_id is None:
-            self._calls.clear()
-        else:
-            self._calls.pop(node_id, None)
+        self._calls: dict[tuple[str, int], deque[float]] = {}
 
     def count(self, node_id: str) -> None:
         """
@@ -87,12 +83,19 @@ class CallLimit:
             ToolError: It is one too many.
         """
         now = self._clock()
-        calls = self._calls.setdefault(node_id, deque())
-        while calls and calls[0] + _FORGOTTEN_AFTER <= now:
-            calls.popleft()
+        self._forget(now - _FORGOTTEN_AFTER)
+        visit = (node_id, get_current_span().get_span_context().trace_id)
+        calls = self._calls.setdefault(visit, deque())
         if len(calls) >= self._most:
             raise ToolError(f"{self._most} look-ups are all there are; decide by what you know")
         calls.append(now)
+
+    def _forget(self, before: float) -> None:
+        for visit, calls in list(self._calls.items()):
+            while calls and calls[0] <= before:
+                calls.popleft()
+            if not calls:
+                del self._calls[visit]
 
 
 class _Arguments(BaseModel):
@@ -131,7 +134,7 @@ def stack_tools(
         prometheus: Answers queries.
         traces: Tempo, or the event log.
         clock: Now, in seconds since the epoch.
-        limit: Counts the calls; whoever begins a visit calls its ``begin``. A new one if left out.
+        limit: Counts the calls; a new one if left out.
     """
     calls = limit or CallLimit(clock)
     tools = []

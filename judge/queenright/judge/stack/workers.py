@@ -1,0 +1,221 @@
+"""The workers that a Prometheus knows of: found by the metrics of instrumentation, and by nothing else."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from queenright.health.settings import HealthSettings
+from queenright.instrumentation import names
+from queenright.instrumentation.names import MetricName, WaitingReason
+from queenright.judge.stack.prometheus import Prometheus, Series
+
+GONE_FOR: Final = "1h"
+"""So long the last word of a process whose target is down counts, as in the recording rules."""
+
+_STATES: Final = (
+    names.WORKER_INFO,
+    names.WORKER_STEPS_SINCE_ACCEPT,
+    names.WORKER_LAST_HEARTBEAT,
+    names.WORKER_LAST_ACTIVITY,
+    names.WORKER_LAST_PROGRESS,
+    names.WORKER_LAST_CHECKPOINT,
+    names.WORKER_WAITING,
+)
+_TOTALS: Final = (names.WORKER_STEPS, names.WORKER_TOOL_CALLS, names.WORKER_TOKENS, names.WORKER_ERRORS)
+_PROCESS_START: Final = "process_start_time_seconds"
+
+Target = tuple[str, str]
+"""``(agent, target)``: which agent, and in which process."""
+
+
+@dataclass(slots=True)
+class Sighting:
+    """What the metrics say of one agent in one process. Times are seconds since the epoch, None: not told."""
+
+    agent: str
+    target: str
+    """``job/instance``, and the cluster where there is one: Prometheus knows of no sessions."""
+    down: bool = False
+    """Its target is down: this is the last word of the last hour."""
+    framework: str = ""
+    process_started: float | None = None
+    in_grace: bool = False
+    """It was not there yet one start grace ago."""
+    bad_steps: int = 0
+    last_heartbeat: float | None = None
+    last_activity: float | None = None
+    last_progress: float | None = None
+    last_checkpoint: float | None = None
+    waiting: WaitingReason | None = None
+    steps: int = 0
+    tokens: int = 0
+    errors: dict[str, int] = field(default_factory=dict)
+    """By class of error, since the process began."""
+    tool_calls: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """By tool: (calls, those that failed), since the process began."""
+    recent_calls: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """The same within the last ``stall.unknown_seconds``; a counter that was reset goes on counting."""
+    stalled_in: str = ""
+    """The phase in which the worker itself saw a stall within that time."""
+
+    @property
+    def key(self) -> Target:
+        """What makes two sightings one worker."""
+        return (self.agent, self.target)
+
+
+async def prometheus_time(prometheus: Prometheus) -> float:
+    """
+    Return what time it is to Prometheus: the clock that all ages are taken by.
+
+    Raises:
+        StackError: It cannot be asked.
+    """
+    [answer] = await prometheus.query("time()")
+    return answer.value
+
+
+async def find_workers(
+    prometheus: Prometheus, settings: HealthSettings, now: float, selector: str = ""
+) -> list[Sighting]:
+    """
+    Return everybody whose metrics are there, and whose process is down but had some within the hour.
+
+    A worker that ended well has removed its series while its target is up: it is not among them.
+
+    Args:
+        prometheus: Who is asked.
+        settings: The health layer's.
+        now: Prometheus' time.
+        selector: Label matchers, ``{cluster="x"}``, for those that are to be looked at.
+
+    Raises:
+        StackError: Prometheus cannot be asked, or refuses the selector.
+    """
+    within = f"{settings.stall.unknown_seconds:.0f}s"
+    grace = f"{max(settings.judge.start_grace_seconds, 1):.0f}s"
+    states = _select(_STATES, selector)
+    asked = {
+        "here": states,
+        "gone": f"last_over_time({states}[{GONE_FOR}]) and on (job, instance) up == 0",
+        "totals": _select(_TOTALS, selector),
+        "calls": f"increase({_select([names.WORKER_TOOL_CALLS], selector)}[{within}])",
+        "stalls": f"increase({_select([names.WORKER_STALLS], selector)}[{within}]) > 0",
+        "before": f"{_select([names.WORKER_LAST_ACTIVITY], selector)} offset {grace}",
+        "started": _PROCESS_START,
+    }
+    told = {what: await prometheus.query(promql, now) for what, promql in asked.items()}
+    found: dict[Target, Sighting] = {}
+    for down, what in ((False, "here"), (True, "gone")):
+        fresh: dict[Target, Sighting] = {}
+        for series in told[what]:
+            if (key := _target(series)) is not None and key not in found:
+                _state(fresh.setdefault(key, Sighting(*key, down=down)), series)
+        found |= fresh
+    _add_totals(found, told["totals"])
+    _add_recent(found, told["calls"], told["stalls"])
+    _add_ages(found, told["before"], told["started"], now)
+    return [sighting for sighting in found.values() if sighting.last_activity or sighting.last_heartbeat]
+
+
+def _select(metrics: Iterable[MetricName], selector: str) -> str:
+    """Return a selector of several metrics with the matchers in ``selector``, as Prometheus wants it."""
+    matchers = selector.strip().removeprefix("{").removesuffix("}").strip().strip(",")
+    named = "|".join(metric.name for metric in metrics)
+    return f'{{__name__=~"{named}"{"," if matchers else ""}{matchers}}}'
+
+
+def target_of(labels: Mapping[str, str]) -> str:
+    """Return the process that a series is of, by the labels that Prometheus gives its targets."""
+    parts = [labels.get("job", ""), labels.get("instance", "")]
+    if labels.get("cluster"):
+        parts.insert(0, labels["cluster"])
+    return "/".join(parts)
+
+
+def _target(series: Series) -> Target | None:
+    agent = series.labels.get("agent")
+    return (agent, target_of(series.labels)) if agent else None
+
+
+def _state(sighting: Sighting, series: Series) -> None:
+    # Two replicas of a Prometheus tell the same twice: the later word counts.
+    metric, value = series.labels.get("__name__"), series.value
+    if metric == names.WORKER_INFO.name:
+        sighting.framework = series.labels.get("framework", "")
+    elif metric == names.WORKER_WAITING.name:
+        if value >= 1:
+            sighting.waiting = _reason(series.labels.get("reason", ""))
+    elif metric == names.WORKER_STEPS_SINCE_ACCEPT.name:
+        sighting.bad_steps = max(sighting.bad_steps, round(value))
+    elif value > 0:  # a gauge is born as 0, before anybody has set it
+        name = _TIMES[metric or ""]
+        setattr(sighting, name, max(getattr(sighting, name) or 0.0, value))
+
+
+_TIMES: Final = {
+    names.WORKER_LAST_HEARTBEAT.name: "last_heartbeat",
+    names.WORKER_LAST_ACTIVITY.name: "last_activity",
+    names.WORKER_LAST_PROGRESS.name: "last_progress",
+    names.WORKER_LAST_CHECKPOINT.name: "last_checkpoint",
+}
+
+
+def _reason(word: str) -> WaitingReason:
+    try:
+        return WaitingReason(word)
+    except ValueError:
+        return WaitingReason.PAUSED  # one that a newer version has: it waits, whatever for
+
+
+def _add_totals(found: Mapping[Target, Sighting], told: Iterable[Series]) -> None:
+    by_labels: dict[tuple[Target, str, tuple[str, ...]], float] = defaultdict(float)
+    for series in told:
+        key = _target(series)
+        if key is None or key not in found:
+            continue
+        metric = names.METRICS[series.labels["__name__"]]
+        labels = tuple(series.labels.get(name, "") for name in metric.labels[1:])
+        by_labels[key, metric.name, labels] = max(by_labels[key, metric.name, labels], series.value)
+    for (key, name, labels), value in by_labels.items():
+        sighting, number = found[key], round(value)
+        if name == names.WORKER_STEPS.name:
+            sighting.steps += number
+        elif name == names.WORKER_TOKENS.name:
+            sighting.tokens += number
+        elif name == names.WORKER_ERRORS.name:
+            sighting.errors[labels[0]] = sighting.errors.get(labels[0], 0) + number
+        else:
+            calls, failed = sighting.tool_calls.get(labels[0], (0, 0))
+            bad = 0 if labels[1] == names.ToolOutcome.OK.value else number
+            sighting.tool_calls[labels[0]] = (calls + number, failed + bad)
+
+
+def _add_recent(found: Mapping[Target, Sighting], calls: Iterable[Series], stalls: Iterable[Series]) -> None:
+    by_labels: dict[tuple[Target, str, str], float] = defaultdict(float)
+    for series in calls:
+        key = _target(series)
+        if key is not None and key in found:
+            one = (key, series.labels.get("tool", ""), series.labels.get("outcome", ""))
+            by_labels[one] = max(by_labels[one], series.value)
+    for (key, tool, outcome), value in by_labels.items():
+        so_far, failed = found[key].recent_calls.get(tool, (0.0, 0.0))
+        bad = 0.0 if outcome == names.ToolOutcome.OK.value else value
+        found[key].recent_calls[tool] = (so_far + value, failed + bad)
+    for series in stalls:
+        key = _target(series)
+        if key is not None and key in found:
+            found[key].stalled_in = series.labels.get("phase", "")
+
+
+def _add_ages(
+    found: Mapping[Target, Sighting], before: Iterable[Series], started: Iterable[Series], now: float
+) -> None:
+    there = {_target(series) for series in before}
+    since = {target_of(series.labels): series.value for series in started}
+    for sighting in found.values():
+        sighting.process_started = since.get(sighting.target)
+        sighting.in_grace = sighting.key not in there and not sighting.down
