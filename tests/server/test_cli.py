@@ -45,6 +45,19 @@ def test_evaluate_prints_one_object_a_run(tmp_path: Path) -> None:
     assert result["findings"][0]["kind"] == "doom_loop"
 
 
+def test_evaluate_prints_what_a_terminal_may_be_given(tmp_path: Path) -> None:
+    step = {"kind": "tool", "name": "b\x1b[2J\udc80\n", "args": "x", "result_excerpt": "y"}
+    file = tmp_path / "runs.jsonl"
+    file.write_text(json.dumps({"dataset": "d", "run_id": "\x1b]0;r", "steps": [step] * 3}))
+
+    lines, objects = (queenright("evaluate", str(file), *more, cwd=tmp_path) for more in ([], ["--json"]))
+
+    assert (lines.returncode, objects.returncode) == (0, 0), lines.stderr + objects.stderr
+    assert "\x1b" not in lines.stdout + objects.stdout
+    assert "? was called 3 times" in lines.stdout
+    assert json.loads(objects.stdout)["findings"][0]["kind"] == "doom_loop"
+
+
 @pytest.mark.parametrize("content", [b"{bad", b"[1, 2]", b"\x1f\x8bgarbage", b"\xff\xfe"])
 def test_evaluate_says_where_a_file_is_broken(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / ("runs.jsonl.gz" if content.startswith(b"\x1f") else "runs.jsonl")
