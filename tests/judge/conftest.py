@@ -16,6 +16,8 @@ from queenright.health.store import Store
 from queenright.health.ticket_service import TicketService
 from queenright.health.tickets import EscalationTicket
 from queenright.judge import JudgeAndQueen, JudgeSettings
+from queenright.judge.chat import DoneTo
+from queenright.judge.hands import Hands
 from queenright.judge.orchestrator import Decide
 from queenright.judge.rules import RulesModel
 from queenright.runtime.bus import EventBus
@@ -84,6 +86,8 @@ class Hive:
         self.judge_model: LLMProvider = RulesModel()
         self.queen_model: LLMProvider = RulesModel()
         self.decide: Decide | None = None
+        self.hands: Hands | None = None
+        self.done_to: DoneTo | None = None
         self.running = False
 
     async def start(self, *, keep_monitor: bool = False, log: bool = True) -> None:
@@ -116,6 +120,8 @@ class Hive:
             sleep=self.time.sleep,
             models=(self.judge_model, self.queen_model),
             decide=self.decide,
+            hands=self.hands,
+            done_to=self.done_to,
         )
         await self.judging.start()
         self.running = True

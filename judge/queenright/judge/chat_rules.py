@@ -115,7 +115,7 @@ def order(asked: Asked) -> Order | str | None:
         return Order(NUDGE, {"ticket_id": ticket_id, "message": message[:LONGEST_NUDGE]}, by_hand)
     reason = r"(?:(?:[:,]|because\b|since\b)\s*(.*)|now)?[.!]*\Z"
     if stopped := re.match(rf"{_PLEASE}(?:stop|terminate|kill)\s+{whom}\s*{reason}", text):
-        why = (stopped[1] or "").strip() or "The operator wants it stopped."
+        why = ": ".join(filter(None, ("The operator wants it stopped", (stopped[1] or "").strip())))
         by_hand = f"queenright terminate {agent} --reason TEXT"
         return Order(REQUEST_TERMINATION, {"ticket_id": ticket_id, "reason": why[:LONGEST_REASON]}, by_hand)
     if _MINE.match(text):
@@ -132,6 +132,14 @@ def words(asked: Asked) -> str:
         if pattern.search(asked.text)
     ]
     return "\n\n".join(said[:_MOST_TOPICS]) if said else _HELP
+
+
+def without_model(asked: Asked) -> str:
+    """Answer in the place of a model that failed: what can be said by rule, and an order as a command."""
+    wanted = order(asked)
+    if isinstance(wanted, Order):
+        return f"I cannot say whether anything was done. By hand: {wanted.by_hand}"
+    return f"By the rules: {wanted or words(asked)}"
 
 
 def _position(messages: Sequence[Message]) -> int | None:

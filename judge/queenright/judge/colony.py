@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 from opentelemetry.trace import Tracer
@@ -15,6 +16,8 @@ from queenright.health.interventions.record import Escalation
 from queenright.health.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
 from queenright.health.ticket_service import TicketService
+from queenright.judge.budget import BUDGET_FILE, Budget
+from queenright.judge.chat import OPERATOR_CHAT, DoneTo, OperatorChat
 from queenright.judge.desk import by_node
 from queenright.judge.hands import Hands
 from queenright.judge.judge import HEALTH_CHECK, JUDGE_GRAPH, HealthJudge
@@ -58,6 +61,7 @@ class JudgeAndQueen:
             another orchestrator, she is asked about none.
         hands: Carries out what the queen does to a worker; without, she has no tools for it.
         looks: Tools that show judge and queen more than the health summary does.
+        done_to: Tells the queen what was done to workers, for when an operator asks.
 
     Raises:
         ModelUnavailableError: A model is set that cannot be used here.
@@ -83,6 +87,7 @@ class JudgeAndQueen:
         decide: Decide | None = None,
         hands: Hands | None = None,
         looks: Sequence[Tool] = (),
+        done_to: DoneTo | None = None,
     ) -> None:
         self.metrics = JudgeMetrics(registry, tickets.open_counts)
         self.runtime = AgentRuntime(
@@ -126,6 +131,18 @@ class JudgeAndQueen:
             hands=hands,
             looks=looks,
         )
+        self.chat = OperatorChat(
+            runtime=self.runtime,
+            bus=bus,
+            tickets=tickets,
+            monitor=monitor,
+            model=judge.queen,
+            clock=clock,
+            done_to=done_to,
+            hands=hands,
+            looks=looks,
+        )
+        """Where operators talk with the queen about a ticket."""
         self._orchestrator: Orchestrator | None = None
         if decide is not None and settings.intervention.escalation.orchestrator == "queen":
             self._orchestrator = Orchestrator(
@@ -137,10 +154,10 @@ class JudgeAndQueen:
                 decide=decide,
                 retry=self._ask,
             )
-        judges, queens = models or (
-            load_model(judge.judge, "judge", metrics=self.metrics),
-            load_model(judge.queen, "queen", metrics=self.metrics),
-        )
+        budget = Budget(judge.budget, clock=clock, file=storage / BUDGET_FILE)
+        self.metrics.watch(budget)
+        load = partial(load_model, metrics=self.metrics, budget=budget, monotonic=monotonic, sleep=sleep)
+        judges, queens = models or (load(judge.judge, "judge"), load(judge.queen, "queen"))
         self.runtime.add_graph(
             self._judge.graph(),
             model=judges,
@@ -150,8 +167,9 @@ class JudgeAndQueen:
         self._add_queen(queens)
 
     def _add_queen(self, model: LLMProvider) -> None:
-        nodes, entry_points = [self._queen.node()], [self._queen.entry()]
-        tools = {TRIAGE_NODE: self._queen.tools()}
+        nodes = [self._queen.node(), self.chat.node()]
+        entry_points = [self._queen.entry(), self.chat.entry()]
+        tools = {TRIAGE_NODE: self._queen.tools(), OPERATOR_CHAT: self.chat.tools()}
         entries = {TICKET_RECEIVER: self._queen.receive}
         if self._orchestrator is not None:
             nodes.append(self._orchestrator.node())
@@ -194,6 +212,7 @@ class JudgeAndQueen:
         for ticket in left_over:
             self._queen.expect(ticket.ticket_id)
             self._triage(ticket.ticket_id)
+        await self.chat.take_up()
 
     async def stop(self) -> None:
         """Stop both graphs; whatever is open is found again at the next start."""
@@ -202,6 +221,7 @@ class JudgeAndQueen:
             subscription.cancel()
         self._subscriptions = []
         await self.runtime.stop()
+        await self.chat.stop()
         await self._queen.stop()
         if self._orchestrator is not None:
             await self._orchestrator.stop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -68,7 +69,10 @@ def _one(nodes: Mapping[str, Tool]) -> Tool:
     if all(tool is first for tool in nodes.values()):
         return first
 
-    async def run(given: Any, *, node_id: str) -> Any:
-        return await nodes[node_id].run(given)
+    async def run(given: Any, *, node_id: str, **around: object) -> Any:
+        tool, around = nodes[node_id], {**around, "node_id": node_id}
+        answer = tool.run(given, **{name: around[name] for name in tool.context})
+        return await answer if inspect.isawaitable(answer) else answer
 
-    return replace(first, run=run, context=("node_id",))
+    context = {name for tool in nodes.values() for name in tool.context} | {"node_id"}
+    return replace(first, run=run, context=tuple(sorted(context)))

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from queenright.judge import escalation_policy, policy
+from queenright.judge import chat_rules, escalation_policy, policy
 from queenright.judge.quoting import unquote
 from queenright.judge.settings import RULES
 from queenright.runtime.llm.model import Message, ModelError, ModelReply, OnText, ToolCall, ToolSpec
@@ -33,7 +33,7 @@ class RulesModel:
         """
         Say the next thing: as the judge if there is a ticket to write, as the queen if there is an operator.
 
-        And as the orchestrator if there is an escalation to decide.
+        And as the orchestrator if there is an escalation to decide, or to an operator who asks something.
 
         Raises:
             ModelError: The conversation is neither a check nor a triage nor an escalation.
@@ -46,6 +46,8 @@ class RulesModel:
             return _queen(said)
         if DECIDE in offered:
             return _orchestrator(said)
+        if chat_rules.is_chat(messages):
+            return chat_rules.answer(messages, offered)
         have = ", ".join(sorted(offered)) or "no tools"
         raise ModelError(f"{RULES} judges and triages; it was offered {have}")
 

@@ -54,6 +54,8 @@ class EventType(StrEnum):
     TICKET_TRIAGED = "ticket_triaged"
     TICKET_ACKNOWLEDGED = "ticket_acknowledged"
     TICKET_RESOLVED = "ticket_resolved"
+    OPERATOR_ASKED = "operator_asked"
+    QUEEN_ANSWERED = "queen_answered"
     NOTIFICATION_DELIVERED = "notification_delivered"
     NOTIFICATION_FAILED = "notification_failed"
 
@@ -80,6 +82,8 @@ ALERT_CLASS: Final[frozenset[EventType]] = frozenset(
         EventType.TICKET_TRIAGED,
         EventType.TICKET_ACKNOWLEDGED,
         EventType.TICKET_RESOLVED,
+        EventType.OPERATOR_ASKED,
+        EventType.QUEEN_ANSWERED,
         EventType.NOTIFICATION_DELIVERED,
         EventType.NOTIFICATION_FAILED,
         EventType.NUDGE_SENT,

@@ -1,0 +1,192 @@
+"""Talking with the queen about a ticket, in the terminal."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from queenright.cli.acting import LOCAL, WHO, By, Json, Url
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_SHOWN: Final = 20
+
+Ticket = Annotated[
+    str, typer.Argument(help="Its id, as `queenright tickets` shows it; its beginning will do.")
+]
+Say = Annotated[
+    str | None, typer.Option("--say", metavar="TEXT", help="One question, its answer, and no more.")
+]
+
+
+def chat(ticket: Ticket, say: Say = None, by: By = WHO, as_json: Json = False, url: Url = LOCAL) -> None:
+    """
+    Talk with the queen about a ticket: what is wrong, what was tried, what to do next. Ctrl-D ends it.
+
+    What was said before comes first, and what is said stays with the ticket. Without a terminal every line of
+    the input is a question.
+    """
+    if not ticket.strip():
+        raise typer.BadParameter("the ticket's id is empty")
+    if say is not None and not say.strip():
+        raise typer.BadParameter("the message is blank; ask something, or leave --say out")
+    found = _ticket(url, ticket.strip())
+    talk = Talk(url, found["ticket_id"], by)
+    if say is not None:
+        answer = talk.say(say)
+        typer.echo(json.dumps(answer, indent=2) if as_json else _plain(answer["text"]))
+        return
+    if as_json:
+        for one in talk.history():
+            typer.echo(json.dumps(one))
+        for question in _lines():
+            typer.echo(json.dumps(talk.say(question)))
+        return
+    from rich.console import Console
+
+    converse(Console(highlight=False), found, talk)
+
+
+class Talk:
+    """
+    The chat about one ticket of a running service.
+
+    Args:
+        url: Where the service is.
+        ticket_id: Which ticket.
+        by: Who talks.
+    """
+
+    def __init__(self, url: str, ticket_id: str, by: str) -> None:
+        from queenright.cli.ask import segment
+
+        self._url = url
+        self._path = f"/api/tickets/{segment(ticket_id)}/chat"
+        self._by = by
+
+    def history(self) -> list[dict[str, Any]]:
+        """Return the newest of what was said, oldest first."""
+        from queenright.cli.ask import ask
+
+        messages: list[dict[str, Any]] = ask(self._url, f"{self._path}?limit={_SHOWN}")["messages"]
+        return messages
+
+    def say(self, text: str) -> dict[str, Any]:
+        """Ask, and return the answer."""
+        from queenright.cli.ask import ask
+
+        return ask(self._url, self._path, method="POST", body={"message": text, "by": self._by})
+
+
+def converse(
+    console: Console, ticket: Mapping[str, Any], talk: Talk, *, read: Callable[[], str] | None = None
+) -> None:
+    """
+    Show what was said, then ask and answer until the input ends.
+
+    Args:
+        console: Where to.
+        ticket: What is talked about.
+        talk: The chat about it.
+        read: Returns what is typed, a line each; raises ``EOFError`` at the end.
+    """
+    show_ticket(console, ticket)
+    show(console, talk.history())
+    typed = read or (lambda: console.input("[bold]you>[/bold] "))
+    if not console.is_terminal and read is None:
+        typed = _next_of(_lines())
+    while True:
+        try:
+            question = typed().strip()
+        except (EOFError, KeyboardInterrupt):
+            console.print()
+            return
+        if question:
+            _ask(console, talk, question)
+
+
+def show_ticket(console: Console, ticket: Mapping[str, Any]) -> None:
+    """Show whom it is about, and what is wrong."""
+    from rich.markup import escape
+
+    names = (ticket["severity"], ticket["kind"].replace("_", " "), ticket["status"].replace("_", " "))
+    about = escape(_plain(f"{ticket['worker_agent_id']}: {', '.join(names)}, {ticket['age']}"))
+    console.print(f"[bold]{about}[/bold]")
+    console.print(escape(_plain(ticket["cause"])))
+    console.print("[dim]Ask what is wrong, what was tried, what to do next. Ctrl-D ends.[/dim]\n")
+
+
+def show(console: Console, messages: Iterable[Mapping[str, Any]]) -> None:
+    """Show what was said, with who said it and when."""
+    from datetime import UTC, datetime
+
+    from rich.markup import escape
+    from rich.padding import Padding
+    from rich.text import Text
+
+    for one in messages:
+        at = f"{datetime.fromtimestamp(one['at'], UTC):%Y-%m-%d %H:%M} UTC"
+        style = "bold" if one["role"] == "operator" else "bold yellow"
+        console.print(f"[{style}]{escape(_plain(one['by']))}[/{style}] [dim]{at}[/dim]")
+        console.print(Padding(Text(_plain(one["text"])), (0, 0, 1, 2)))
+
+
+def _ask(console: Console, talk: Talk, question: str) -> None:
+    from queenright.cli.ask import Refused
+
+    try:
+        with console.status("the queen thinks"):
+            answer = talk.say(question)
+    except Refused as refused:
+        from rich.markup import escape
+
+        console.print(f"[red]{escape(_plain(str(refused)))}[/red]\n")
+        return
+    show(console, [answer])
+
+
+def _ticket(url: str, given: str) -> dict[str, Any]:
+    """Return the ticket whose id is given, or begins so, if there is one and no other."""
+    from queenright.cli.ask import Refused, ask, segment
+    from queenright.instrumentation.errors import QueenrightError
+
+    try:
+        return ask(url, f"/api/tickets/{segment(given)}")
+    except Refused as refused:
+        if refused.status != 404:
+            raise
+        known = ask(url, "/api/tickets?limit=1000")["tickets"]
+        found = [one for one in known if one["ticket_id"].startswith(given)]
+        if len(found) > 1:
+            raise QueenrightError(f"{len(found)} tickets begin with {given!r}; give more of the id") from None
+        if not found:
+            raise
+        ticket: dict[str, Any] = found[0]
+        return ticket
+
+
+def _lines() -> Iterable[str]:
+    return (line.strip() for line in sys.stdin if line.strip()) if not sys.stdin.isatty() else ()
+
+
+def _next_of(lines: Iterable[str]) -> Callable[[], str]:
+    left = iter(lines)
+
+    def read() -> str:
+        try:
+            return next(left)
+        except StopIteration:
+            raise EOFError from None
+
+    return read
+
+
+def _plain(text: str) -> str:
+    from queenright.cli.conversation import plain
+
+    return plain(text)

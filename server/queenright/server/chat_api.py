@@ -1,0 +1,56 @@
+"""Talking with the queen about a ticket, over HTTP."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from fastapi import APIRouter, FastAPI, Query, Request, Response
+from fastapi.responses import JSONResponse
+from pydantic import Field
+
+from queenright.judge.chat import LONGEST_MESSAGE, ChatInterrupted, ChatRefused
+from queenright.runtime.bus import EventUnknown
+from queenright.server.health_api import Body, By
+from queenright.server.paging import Limit
+from queenright.server.problems import problem
+from queenright.server.service import Service
+
+After = Annotated[str | None, Query(max_length=200, description="The id of the last message that is known.")]
+
+_STATUS: dict[type[Exception], int] = {ChatRefused: 422, ChatInterrupted: 503, EventUnknown: 404}
+
+
+class Message(Body):
+    """What an operator asks."""
+
+    message: Annotated[str, Field(min_length=1, max_length=LONGEST_MESSAGE, pattern=r"\S")]
+    by: By = "operator"
+
+
+def add_chat_api(app: FastAPI, service: Service) -> None:
+    """Give the app the routes of the chat, and the status codes of what it refuses."""
+    for kind in _STATUS:
+        app.add_exception_handler(kind, _refused)
+    app.include_router(_routes(service), tags=["tickets"])
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    return problem(_STATUS[type(error)], str(error))
+
+
+def _routes(service: Service) -> APIRouter:
+    router = APIRouter()
+
+    @router.post("/api/tickets/{ticket_id}/chat")
+    async def say(ticket_id: str, body: Message) -> dict[str, Any]:
+        """Ask the queen about a ticket; answers when she has. If the caller gives up, her answer is kept."""
+        return asdict(await service.judging.chat.say(ticket_id, body.message, by=body.by))
+
+    @router.get("/api/tickets/{ticket_id}/chat")
+    async def history(ticket_id: str, after: After = None, limit: Limit = 100) -> Response:
+        """What was said about a ticket, oldest first: the newest of it, or what came after a message."""
+        found = await service.judging.chat.history(ticket_id, after=after, limit=limit)
+        return JSONResponse({"messages": [asdict(one) for one in found]})
+
+    return router

@@ -1,0 +1,513 @@
+import asyncio
+import json
+from collections.abc import Sequence
+
+import pytest
+
+from queenright.health.interventions.record import Intervention, Outcome
+from queenright.health.interventions.target import ActionKind
+from queenright.health.tickets import EscalationTicket, TicketStatus, TicketUnknown
+from queenright.judge.chat import LONGEST_MESSAGE, ChatInterrupted, ChatRefused, Said
+from queenright.judge.chat_log import OPERATOR_CHAT, session_of
+from queenright.judge.quoting import unquote
+from queenright.judge.rules import RulesModel
+from queenright.runtime.bus import EventUnknown
+from queenright.runtime.events import EventType
+from queenright.runtime.llm.model import Message, ModelError, ModelReply, ToolSpec
+from queenright.runtime.tooling.tools import ToolError
+from tests.judge.conftest import AGENT, SESSION, Hive, call
+
+
+def talks(tools: Sequence[ToolSpec]) -> bool:
+    return "acknowledge_ticket" in {tool.name for tool in tools}
+
+
+class Chatting:
+    """A queen who triages by the rules, and talks as ``say`` says."""
+
+    name = "chatting"
+
+    def __init__(self, *replies: ModelReply | Exception | asyncio.Event) -> None:
+        self.replies = list(replies)
+        self.shown: list[list[Message]] = []
+        self.rules = RulesModel()
+
+    async def complete(
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: object = None
+    ) -> ModelReply:
+        if not talks(tools):
+            return await self.rules.complete(messages, tools)
+        self.shown.append(list(messages))
+        reply = self.replies.pop(0)
+        if isinstance(reply, asyncio.Event):
+            await reply.wait()
+            reply = self.replies.pop(0)
+        if isinstance(reply, Exception):
+            raise reply
+        assert isinstance(reply, ModelReply)
+        return reply
+
+
+class RecordedHands:
+    """Hands that write down what they were asked to do."""
+
+    def __init__(self) -> None:
+        self.did: list[tuple[str, str, str]] = []
+        self.refuses = ""
+
+    async def nudge(self, ticket: EscalationTicket, message: str) -> str:
+        return self._do("nudge", ticket, message, "It is in its context.")
+
+    async def request_termination(self, ticket: EscalationTicket, reason: str) -> str:
+        return self._do("stop", ticket, reason, "A person must approve it: queenright approvals approve 7.")
+
+    def _do(self, what: str, ticket: EscalationTicket, words: str, answer: str) -> str:
+        if self.refuses:
+            raise ToolError(self.refuses)
+        self.did.append((what, ticket.worker_agent_id, words))
+        return answer
+
+
+async def with_ticket(hive: Hive, text: str = "same error") -> EscalationTicket:
+    """Start the hive, and let one worker get into trouble that the operator is told about."""
+    await hive.start()
+    await hive.begin()
+    await hive.bad_steps(16, text=text)
+    ticket = await hive.ticket()
+    assert ticket.status is TicketStatus.INTERVENING
+    return ticket
+
+
+async def say(hive: Hive, ticket: EscalationTicket, text: str, by: str = "ada") -> Said:
+    return await asyncio.wait_for(hive.judging.chat.say(ticket.ticket_id, text, by=by), 10)
+
+
+def question_in(messages: Sequence[Message]) -> dict[str, object]:
+    [*_, newest] = [m for m in messages if m.role == "user"]
+    found = unquote("question", newest.content)
+    assert found is not None
+    return found
+
+
+async def test_by_rule_she_says_what_is_wrong_and_what_is_said_stays(hive: Hive) -> None:
+    ticket = await with_ticket(hive)
+
+    answer = await say(hive, ticket, "What is wrong, and since when?")
+
+    assert AGENT in answer.text
+    assert "First seen at" in answer.text
+    said = await hive.judging.chat.history(ticket.ticket_id)
+    assert [(one.role, one.by) for one in said] == [("operator", "ada"), ("queen", "queen")]
+    assert said[1].question_id == said[0].id
+    assert said[1] == answer
+
+
+async def test_a_model_sees_the_whole_case_at_every_question(hive: Hive) -> None:
+    hive.queen_model = model = Chatting(ModelReply(text="It repeats itself."), ModelReply(text="Nothing."))
+    ticket = await with_ticket(hive)
+
+    await say(hive, ticket, "what is it?")
+    await say(hive, ticket, "and what was tried?", by="bob")
+
+    assert [question_in(shown)["by"] for shown in model.shown] == ["ada", "bob"]
+    for shown in model.shown:
+        [*_, newest] = [m for m in shown if m.role == "user"]
+        case, worker = unquote("case", newest.content), unquote("worker", newest.content)
+        assert case is not None
+        assert worker is not None
+        assert case["ticket"]["analysis"] == ticket.analysis
+        assert worker["steps_since_last_accept"] == 16
+    assert "It repeats itself." in [m.content for m in model.shown[1]]
+
+
+async def test_what_was_done_to_the_worker_is_in_the_case(hive: Hive) -> None:
+    async def done_to(agent_id: str) -> list[Intervention]:
+        return [
+            Intervention(
+                intervention_id="1",
+                agent_id=agent_id,
+                session_id=session,
+                incarnation_id="life-1",
+                kind=ActionKind.NUDGE,
+                outcome=Outcome.DONE,
+                by="ladder",
+                reason="no progress",
+                created_at=hive.time.now - 60,
+                message=f"for {session}",
+            )
+            for session in (SESSION, "another")
+        ]
+
+    hive.done_to = done_to
+    ticket = await with_ticket(hive)
+
+    answer = await say(hive, ticket, "what was tried?")
+
+    assert f"nudge by ladder, done: for {SESSION}" in answer.text
+    assert "another" not in answer.text
+
+
+async def test_each_ticket_has_a_session_of_its_own(hive: Hive) -> None:
+    hive.queen_model = model = Chatting(ModelReply(text="One."), ModelReply(text="Two."))
+    first = await with_ticket(hive)
+    await hive.begin("other")
+    await hive.bad_steps(16, "other")
+    [second] = [t for t in hive.tickets.open_tickets() if t.worker_agent_id == "other"]
+
+    await say(hive, first, "what?")
+    await say(hive, second, "what?")
+
+    assert "One." not in [m.content for m in model.shown[1]]
+    folder = hive.path / "graphs" / "queen" / "sessions"
+    assert {session_of(t.ticket_id) for t in (first, second)} <= {path.name for path in folder.iterdir()}
+    assert [one.text for one in await hive.judging.chat.history(second.ticket_id)] == ["what?", "Two."]
+
+
+async def test_questions_about_one_ticket_are_answered_in_their_order(hive: Hive) -> None:
+    gate = asyncio.Event()
+    hive.queen_model = Chatting(gate, ModelReply(text="One."), ModelReply(text="Two."))
+    ticket = await with_ticket(hive)
+
+    both = asyncio.gather(say(hive, ticket, "first"), say(hive, ticket, "second"))
+    await hive.settle()
+    gate.set()
+    answers = await both
+
+    assert [answer.text for answer in answers] == ["One.", "Two."]
+
+
+async def test_two_tickets_are_talked_about_at_the_same_time(hive: Hive) -> None:
+    gate = asyncio.Event()
+    hive.queen_model = Chatting(gate, ModelReply(text="Two."), ModelReply(text="One."))
+    first = await with_ticket(hive)
+    await hive.begin("other")
+    await hive.bad_steps(16, "other")
+    [second] = [t for t in hive.tickets.open_tickets() if t.worker_agent_id == "other"]
+
+    waiting = asyncio.create_task(say(hive, first, "one?"))
+    await hive.settle()
+    assert (await say(hive, second, "two?")).text == "Two."
+    gate.set()
+
+    assert (await waiting).text == "One."
+
+
+# -- what goes wrong ----------------------------------------------------------------------------
+
+
+async def test_where_the_model_fails_the_rules_answer_and_it_is_said(hive: Hive) -> None:
+    hive.queen_model = Chatting(ModelError("the provider is down"))
+    ticket = await with_ticket(hive)
+
+    answer = await say(hive, ticket, "what should I do next?")
+
+    assert answer.outcome == "by_rule"
+    assert "the provider is down" in answer.text
+    assert ticket.suggested_action.split(".")[0] in answer.text
+
+
+async def test_an_order_is_not_taken_for_done_where_the_model_fails(hive: Hive) -> None:
+    hive.queen_model = Chatting(ModelError("down"))
+    ticket = await with_ticket(hive)
+
+    answer = await say(hive, ticket, "stop it")
+
+    assert "queenright terminate" in answer.text
+
+
+@pytest.mark.parametrize("text", ["", "  \n", "x" * (LONGEST_MESSAGE + 1)])
+async def test_what_is_no_question_is_refused_and_not_kept(hive: Hive, text: str) -> None:
+    ticket = await with_ticket(hive)
+
+    with pytest.raises(ChatRefused):
+        await say(hive, ticket, text)
+
+    assert await hive.judging.chat.history(ticket.ticket_id) == []
+
+
+async def test_so_many_questions_wait_and_no_more(hive: Hive) -> None:
+    hive.queen_model = Chatting(asyncio.Event())
+    ticket = await with_ticket(hive)
+    waiting = [asyncio.create_task(say(hive, ticket, f"question {n}")) for n in range(8)]
+    await hive.settle()
+
+    with pytest.raises(ChatRefused, match="wait for their answers"):
+        await say(hive, ticket, "one more")
+
+    await hive.stop()
+    await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def test_a_ticket_that_is_not_there_is_not_talked_about(hive: Hive) -> None:
+    await hive.start()
+
+    with pytest.raises(TicketUnknown):
+        await hive.judging.chat.say("nothing", "what?")
+    with pytest.raises(TicketUnknown):
+        await hive.judging.chat.history("nothing")
+
+
+async def test_the_history_goes_on_after_a_message(hive: Hive) -> None:
+    ticket = await with_ticket(hive)
+    first = await say(hive, ticket, "what is wrong?")
+    second = await say(hive, ticket, "what was tried?")
+
+    later = await hive.judging.chat.history(ticket.ticket_id, after=first.id)
+
+    assert [one.id for one in later] == [second.question_id, second.id]
+    with pytest.raises(EventUnknown):
+        await hive.judging.chat.history(ticket.ticket_id, after="never")
+
+
+async def test_a_closed_ticket_can_be_read_and_asked_about_after_a_restart(hive: Hive) -> None:
+    ticket = await with_ticket(hive)
+    await say(hive, ticket, "what is wrong?")
+    await hive.worker(EventType.EXECUTION_COMPLETED)
+    await hive.tell_tickets()
+    await hive.stop()
+    await hive.start()
+    assert hive.tickets.get(ticket.ticket_id) is None
+
+    answer = await say(hive, ticket, "what is wrong?")
+
+    assert "The ticket was closed" in answer.text
+    assert len(await hive.judging.chat.history(ticket.ticket_id)) == 4
+
+
+# -- the end of the process ---------------------------------------------------------------------
+
+
+async def test_a_question_that_was_cut_off_is_answered_once_after_the_next_start(hive: Hive) -> None:
+    hive.queen_model = Chatting(asyncio.Event())
+    ticket = await with_ticket(hive)
+    waiting = asyncio.create_task(say(hive, ticket, "what is wrong?"))
+    await hive.settle()
+    await hive.stop()
+    with pytest.raises(ChatInterrupted, match="after the next start"):
+        await waiting
+
+    hive.queen_model = model = Chatting(ModelReply(text="It repeats itself."))
+    await hive.start(keep_monitor=True)
+    await hive.settle()
+    await hive.stop()
+    await hive.start(keep_monitor=True)
+    await hive.settle()
+
+    said = await hive.judging.chat.history(ticket.ticket_id)
+    assert [one.text for one in said] == ["what is wrong?", "It repeats itself."]
+    assert len(model.shown) == 1
+    assert [question_in(shown)["message"] for shown in model.shown] == ["what is wrong?"]
+
+
+async def test_questions_that_waited_are_answered_in_their_order_after_the_next_start(hive: Hive) -> None:
+    hive.queen_model = Chatting(asyncio.Event())
+    ticket = await with_ticket(hive)
+    waiting = [asyncio.create_task(say(hive, ticket, text)) for text in ("first", "second")]
+    await hive.settle()
+    await hive.stop()
+    await asyncio.gather(*waiting, return_exceptions=True)
+
+    hive.queen_model = Chatting(ModelReply(text="One."), ModelReply(text="Two."))
+    await hive.start(keep_monitor=True)
+    await hive.settle()
+
+    said = await hive.judging.chat.history(ticket.ticket_id)
+    assert [one.text for one in said] == ["first", "second", "One.", "Two."]
+
+
+async def test_an_answer_that_was_there_and_not_told_is_not_asked_for_again(hive: Hive) -> None:
+    hive.queen_model = Chatting(ModelReply(text="It repeats itself."))
+    ticket = await with_ticket(hive)
+
+    publish = hive.bus.publish
+    chat = hive.judging.chat
+
+    async def write_down_is_killed(*events: object) -> None:
+        if any(getattr(event, "type", None) is EventType.QUEEN_ANSWERED for event in events):
+            raise asyncio.CancelledError
+        await publish(*events)  # type: ignore[arg-type]
+
+    hive.bus.publish = write_down_is_killed  # type: ignore[method-assign]
+    with pytest.raises(asyncio.CancelledError):
+        await chat.say(ticket.ticket_id, "what is wrong?", by="ada")
+    await hive.stop()
+
+    hive.queen_model = Chatting()
+    await hive.start(keep_monitor=True)
+    await hive.settle()
+
+    said = await hive.judging.chat.history(ticket.ticket_id)
+    assert [one.text for one in said] == ["what is wrong?", "It repeats itself."]
+
+
+async def test_a_question_of_last_week_is_not_answered_any_more(hive: Hive) -> None:
+    hive.queen_model = Chatting(asyncio.Event())
+    ticket = await with_ticket(hive)
+    waiting = asyncio.create_task(say(hive, ticket, "what is wrong?"))
+    await hive.settle()
+    await hive.stop()
+    await asyncio.gather(waiting, return_exceptions=True)
+
+    hive.time.now += 7 * 86_400
+    hive.queen_model = model = Chatting()
+    await hive.start(keep_monitor=True)
+    await hive.settle()
+
+    assert model.shown == []
+
+
+# -- what she does ------------------------------------------------------------------------------
+
+
+async def with_hands(hive: Hive) -> tuple[EscalationTicket, RecordedHands]:
+    hive.hands = hands = RecordedHands()
+    return await with_ticket(hive), hands
+
+
+async def test_by_rule_she_nudges_in_the_operators_words(hive: Hive) -> None:
+    ticket, hands = await with_hands(hive)
+
+    answer = await say(hive, ticket, "nudge it: read the error before you search again")
+
+    assert hands.did == [("nudge", AGENT, "read the error before you search again")]
+    assert answer.text == "It is in its context."
+
+
+async def test_a_termination_is_asked_for_in_the_name_of_who_wants_it(hive: Hive) -> None:
+    ticket, hands = await with_hands(hive)
+
+    answer = await say(hive, ticket, "stop it: it burns money")
+
+    assert hands.did == [("stop", AGENT, "ada: The operator wants it stopped: it burns money")]
+    assert "A person must approve it" in answer.text
+
+
+async def test_nothing_in_the_chat_can_approve(hive: Hive) -> None:
+    ticket, hands = await with_hands(hive)
+    offered = [tool.name for tool in hive.judging.chat.tools()]
+
+    await say(hive, ticket, "stop it: it burns money")
+    answer = await say(hive, ticket, "approve it")
+
+    assert offered == [
+        "get_worker_health_summary",
+        "nudge_worker",
+        "request_termination",
+        "acknowledge_ticket",
+    ]
+    assert len(hands.did) == 1
+    assert "I answer by rule here" in answer.text
+
+
+async def test_what_is_refused_was_not_done_and_she_says_so(hive: Hive) -> None:
+    ticket, hands = await with_hands(hive)
+    hands.refuses = "the emergency stop is on"
+
+    answer = await say(hive, ticket, "nudge it: read the error")
+
+    assert answer.text.startswith("That was not done.")
+    assert "the emergency stop is on" in answer.text
+
+
+async def test_she_acts_on_the_worker_that_is_talked_about_and_on_no_other(hive: Hive) -> None:
+    hive.hands = hands = RecordedHands()
+    hive.queen_model = model = Chatting()
+    first = await with_ticket(hive)
+    await hive.begin("other")
+    await hive.bad_steps(16, "other")
+    [second] = [t for t in hive.tickets.open_tickets() if t.worker_agent_id == "other"]
+    model.replies = [
+        call("nudge_worker", ticket_id=second.ticket_id, message="stop all your work now"),
+        call("request_termination", ticket_id=second.ticket_id, reason="the text says that I must"),
+        call("acknowledge_ticket", ticket_id=second.ticket_id),
+        ModelReply(text="I could not."),
+    ]
+
+    await say(hive, first, "what is wrong?")
+
+    assert hands.did == []
+    assert [m.content.split(";")[-1] for m in model.shown[-1] if m.role == "tool"] == [
+        f"error: {tool}: this talk is about ticket '{first.ticket_id}', and nothing else can be done in it"
+        for tool in ("nudge_worker", "request_termination", "acknowledge_ticket")
+    ]
+    assert {t.status for t in hive.tickets.open_tickets()} == {TicketStatus.INTERVENING}
+
+
+async def test_she_looks_at_the_worker_in_question_where_she_names_none(hive: Hive) -> None:
+    hive.queen_model = model = Chatting(call("get_worker_health_summary"), ModelReply(text="It is stuck."))
+    ticket = await with_ticket(hive)
+    await hive.begin("newer")
+
+    await say(hive, ticket, "how is it now?")
+
+    [shown] = [unquote("worker", m.content) for m in model.shown[1] if m.role == "tool"]
+    assert shown is not None
+    assert shown["worker_agent_id"] == AGENT
+
+
+async def test_an_operator_who_has_it_in_hand_is_noted_by_name(hive: Hive) -> None:
+    ticket = await with_ticket(hive)
+
+    answer = await say(hive, ticket, "I've got it", by="grace")
+
+    assert answer.text == "Noted: grace has it in hand."
+    assert (await hive.ticket()).acknowledged_by == "grace"
+
+
+async def test_nothing_is_done_about_a_closed_ticket(hive: Hive) -> None:
+    ticket, hands = await with_hands(hive)
+    await hive.worker(EventType.EXECUTION_COMPLETED)
+    await hive.tell_tickets()
+
+    answer = await say(hive, ticket, "stop it: now!")
+
+    assert hands.did == []
+    assert "the ticket is closed" in answer.text
+
+
+async def test_no_secret_gets_into_what_is_kept(hive: Hive) -> None:
+    key = "sk-ant-api03-" + "Zx9" * 12
+    hive.queen_model = model = Chatting(ModelReply(text=f"The key is {key}, use it."))
+    ticket = await with_ticket(hive, text=f"failed with {key}")
+
+    answer = await say(hive, ticket, f"does {key} still work?")
+
+    kept = "".join(p.read_text("utf-8", "replace") for p in (hive.path / "graphs").rglob("*.json"))
+    events = json.dumps([event.to_dict() for event in hive.events])
+    assert key not in str(model.shown)
+    assert key not in answer.text
+    assert key not in events
+    assert answer.text.startswith("The key is ")
+    assert session_of(ticket.ticket_id) in "".join(str(p) for p in hive.path.rglob("*"))
+    assert key not in kept.replace(f"The key is {key}, use it.", "")
+
+
+async def test_a_chat_is_bounded(hive: Hive) -> None:
+    hive.queen_model = model = Chatting(*(ModelReply(text="again " * 400) for _ in range(40)))
+    ticket = await with_ticket(hive)
+
+    for number in range(40):
+        await say(hive, ticket, f"question {number} " + "and so on " * 300)
+
+    assert max(sum(len(m.content) for m in shown) for shown in model.shown) < 24_000 * 4 * 1.3
+    assert (
+        question_in(model.shown[-1])["message"]
+        == (await hive.judging.chat.history(ticket.ticket_id))[-2].text
+    )
+    assert len(await hive.judging.chat.history(ticket.ticket_id, limit=1000)) == 80
+
+
+async def test_talking_wakes_nobody_and_opens_no_ticket(hive: Hive) -> None:
+    hive.queen_model = Chatting(*(ModelError("down") for _ in range(6)))
+    ticket = await with_ticket(hive)
+    findings = len(hive.of(EventType.FINDING_OPENED))
+
+    for _ in range(6):
+        await say(hive, ticket, "what is wrong?")
+    await hive.tick(2)
+
+    assert len(await hive.tickets.history(10)) == 1
+    assert len(hive.of(EventType.FINDING_OPENED)) == findings
+    assert [event.agent_id for event in hive.events if event.node_id == OPERATOR_CHAT] == [""] * len(
+        [event for event in hive.events if event.node_id == OPERATOR_CHAT]
+    )
