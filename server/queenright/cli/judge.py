@@ -7,7 +7,10 @@ from typing import Annotated
 
 import typer
 
+from queenright.cli import judge_score
+
 judge = typer.Typer(help="The judge by itself, beside or without the service.", no_args_is_help=True)
+judge_score.register(judge)
 
 Config = Annotated[
     Path | None,

@@ -18,7 +18,7 @@ from queenright.judge.scenarios.scenario import Scenario
 from queenright.judge.scenarios.script import Actor, Happening, Passes, Start, Turn
 from queenright.judge.scenarios.stage import Stage
 from queenright.judge.scenarios.witness import Answer, severity_said, triage_said
-from queenright.judge.settings import RULES
+from queenright.judge.settings import RULES, JudgeSettings
 from queenright.runtime.llm.litellm_provider import load_provider
 from queenright.runtime.llm.model import LLMProvider
 
@@ -43,7 +43,10 @@ class Outcome:
     level: str
     cause: FindingKind | None
     triage: str
-    """``intervene``, ``dismiss``, or ``none`` if there was no ticket or nothing was decided on it."""
+    """
+    ``intervene`` or ``dismiss``; ``none`` if there was no ticket or nothing was decided on it. A ticket
+    that closed by itself before anybody was told counts as dismissed.
+    """
     told: bool
     """Whether the operator was told."""
     tickets: int
@@ -73,6 +76,7 @@ async def play_all(
     queen: MakeModel,
     *,
     settings: HealthSettings | None = None,
+    judging: JudgeSettings | None = None,
     at_once: int = 1,
     on_played: Callable[[Outcome], None] | None = None,
 ) -> list[Outcome]:
@@ -84,6 +88,7 @@ async def play_all(
         judge: Makes the judge's model.
         queen: Makes the queen's.
         settings: The health layer's thresholds.
+        judging: Prompts and limits of judge and queen.
         at_once: So many side by side; worth it if the models are slow.
         on_played: Is given each outcome as it is there.
     """
@@ -91,7 +96,7 @@ async def play_all(
 
     async def one(scenario: Scenario) -> Outcome:
         async with room:
-            outcome = await play(scenario, judge(), queen(), settings=settings)
+            outcome = await play(scenario, judge(), queen(), settings=settings, judging=judging)
         if on_played is not None:
             on_played(outcome)
         return outcome
@@ -102,12 +107,22 @@ async def play_all(
 
 
 async def play(
-    scenario: Scenario, judge: LLMProvider, queen: LLMProvider, *, settings: HealthSettings | None = None
+    scenario: Scenario,
+    judge: LLMProvider,
+    queen: LLMProvider,
+    *,
+    settings: HealthSettings | None = None,
+    judging: JudgeSettings | None = None,
 ) -> Outcome:
     """Play one scenario in a temporary folder, and return what came of it."""
     with tempfile.TemporaryDirectory(prefix="queenright-scenario-", ignore_cleanup_errors=True) as folder:
         stage = Stage(
-            Path(folder), judge=judge, queen=queen, settings=settings, meanwhile=scenario.actions_meanwhile
+            Path(folder),
+            judge=judge,
+            queen=queen,
+            settings=settings,
+            judging=judging,
+            meanwhile=scenario.actions_meanwhile,
         )
         async with stage:
             for number in range(scenario.neighbours):
@@ -135,7 +150,7 @@ def _outcome(scenario: Scenario, stage: Stage, tickets: list[EscalationTicket]) 
     own = [ticket for ticket in tickets if ticket.worker_agent_id == WORKER]
     worst = max(own, key=lambda ticket: ticket.severity.rank, default=None)
     judge, queen = tuple(stage.judge.answers), tuple(stage.queen.answers)
-    decided = [t.triage_decision for t in own if t.triage_decision is not None]
+    decided = [t.triage_decision or "dismiss" for t in own if t.triage_decision or not t.live]
     told = any(decision != "dismiss" for decision in decided)
     return Outcome(
         scenario=scenario,

@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
 from queenright.health.findings import FindingKind
 from queenright.instrumentation.errors import QueenrightError
@@ -84,7 +92,8 @@ class Scenario(BaseModel):
 
     @model_validator(mode="after")
     def _playable(self) -> Scenario:
-        assert self.actions is not None and self.actions_meanwhile is not None
+        for line in (*self.script, *self.meanwhile):
+            action(line)
         return self
 
     @cached_property
@@ -126,12 +135,11 @@ def load_scenarios(folder: Path | None = None, *, only: Iterable[str] = ()) -> l
 
 def _read(file: Path) -> tuple[Scenario, ...]:
     try:
-        return _SCENARIOS.validate_python(yaml.safe_load(file.read_text(encoding="utf-8")))
+        text = file.read_text(encoding="utf-8")
+        return _SCENARIOS.validate_python(yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise ScenarioRefused(f"{file}: {where}: {first['msg']}") from error
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ScenarioRefused(f"{file} cannot be read: {error}") from error
-
-

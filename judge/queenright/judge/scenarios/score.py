@@ -78,8 +78,8 @@ class Score:
 
     @property
     def lowest(self) -> float | None:
-        """The lowest kappa of all decisions and words; None if there is none."""
-        known = [row.all.kappa for row in (*self.decided, *self.said) if row.all.kappa is not None]
+        """The lowest kappa of what was decided; None if there is none."""
+        known = [row.all.kappa for row in self.decided if row.all.kappa is not None]
         return min(known, default=None)
 
 

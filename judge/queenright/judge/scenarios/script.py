@@ -117,7 +117,8 @@ class Start(Action):
     start_records: bool = True
     """It says what it begins, and not only what has ended."""
 
-    def acts(self, who: Actor) -> Iterator[Happening]:  # noqa: D102
+    def acts(self, who: Actor) -> Iterator[Happening]:
+        """See ``Action``."""
         who.beats, who.node_id, who.waits = self.beats, self.node, ""
         data: dict[str, Any] = {"start_records": self.start_records}
         if self.beats:
@@ -130,7 +131,8 @@ class Restart(Start):
 
     word: ClassVar[str] = "restart"
 
-    def acts(self, who: Actor) -> Iterator[Happening]:  # noqa: D102
+    def acts(self, who: Actor) -> Iterator[Happening]:
+        """See ``Action``."""
         who.life += 1
         yield from super().acts(who)
 
@@ -142,7 +144,8 @@ class NewSession(Start):
     bare: ClassVar[str] = "id"
     id: str
 
-    def acts(self, who: Actor) -> Iterator[Happening]:  # noqa: D102
+    def acts(self, who: Actor) -> Iterator[Happening]:
+        """See ``Action``."""
         who.session_id, who.life = self.id, 1
         yield from super().acts(who)
 
@@ -167,7 +170,8 @@ class Turn(Action):
     tokens: Annotated[int, Field(ge=0)] = 2_000
     node: str = ""
 
-    def acts(self, who: Actor) -> Iterator[Happening]:  # noqa: D102
+    def acts(self, who: Actor) -> Iterator[Happening]:
+        """See ``Action``."""
         for _ in range(self.times):
             who.turn += 1
             who.node_id = self.node or who.node_id
@@ -228,7 +232,8 @@ class Again(Action):
             action(line)
         return self
 
-    def acts(self, who: Actor) -> Iterator[Happening]:  # noqa: D102
+    def acts(self, who: Actor) -> Iterator[Happening]:
+        """See ``Action``."""
         for _ in range(self.times):
             for line in self.lines:
                 yield from action(line).acts(who)
@@ -246,7 +251,8 @@ class Think(Action):
     comes_back: bool = True
     tokens: Annotated[int, Field(ge=0)] = 2_000
 
-    def acts(self, who: Actor) -> Iterator[Happening]:  # noqa: D102
+    def acts(self, who: Actor) -> Iterator[Happening]:
+        """See ``Action``."""
         for _ in range(self.times):
             yield Says(EventType.LLM_CALL_STARTED)
             left = self.lasts
@@ -274,12 +280,11 @@ class UseTool(Action):
     result: str | None = "{n}"
     error: str = ""
 
-    def acts(self, who: Actor) -> Iterator[Happening]:  # noqa: D102
+    def acts(self, who: Actor) -> Iterator[Happening]:
+        """See ``Action``."""
         who.turn += 1
         call: dict[str, Any] = {"tool": self.name, "call_id": f"{who.turn}-t"}
-        yield Says(
-            EventType.TOOL_CALL_STARTED, call | ({"timeout": self.declares} if self.declares else {})
-        )
+        yield Says(EventType.TOOL_CALL_STARTED, call | ({"timeout": self.declares} if self.declares else {}))
         yield Passes(self.lasts)
         if self.comes_back:
             ended = tool_ended(self.name, self.args, self.result, self.error, who.turn)
@@ -293,7 +298,8 @@ class Pass(Action):
     bare: ClassVar[str] = "time"
     time: Time
 
-    def acts(self, who: Actor) -> Iterator[Happening]:  # noqa: D102
+    def acts(self, who: Actor) -> Iterator[Happening]:
+        """See ``Action``."""
         yield Passes(self.time)
 
 
@@ -304,7 +310,8 @@ class Sleep(Action):
     bare: ClassVar[str] = "time"
     time: Time
 
-    def acts(self, who: Actor) -> Iterator[Happening]:  # noqa: D102
+    def acts(self, who: Actor) -> Iterator[Happening]:
+        """See ``Action``."""
         yield HostSleeps(self.time)
 
 
@@ -313,7 +320,8 @@ class Dies(Action):
 
     word: ClassVar[str] = "dies"
 
-    def acts(self, who: Actor) -> Iterator[Happening]:  # noqa: D102
+    def acts(self, who: Actor) -> Iterator[Happening]:
+        """See ``Action``."""
         who.beats = None
         yield from ()
 
@@ -325,7 +333,8 @@ class Wait(Action):
     bare: ClassVar[str] = "reason"
     reason: Literal["user_input", "paused", "children", "backoff"]
 
-    def acts(self, who: Actor) -> Iterator[Happening]:  # noqa: D102
+    def acts(self, who: Actor) -> Iterator[Happening]:
+        """See ``Action``."""
         who.waits = self.reason
         if self.reason == "user_input":
             yield Says(EventType.CLIENT_INPUT_REQUESTED)
@@ -340,7 +349,8 @@ class GoOn(Action):
 
     word: ClassVar[str] = "go_on"
 
-    def acts(self, who: Actor) -> Iterator[Happening]:  # noqa: D102
+    def acts(self, who: Actor) -> Iterator[Happening]:
+        """See ``Action``."""
         waited, who.waits = who.waits, ""
         if waited == "user_input":
             yield Says(EventType.CLIENT_INPUT_RECEIVED)
@@ -355,7 +365,8 @@ class Checkpoint(Action):
 
     word: ClassVar[str] = "checkpoint"
 
-    def acts(self, who: Actor) -> Iterator[Happening]:  # noqa: D102
+    def acts(self, who: Actor) -> Iterator[Happening]:
+        """See ``Action``."""
         yield Says(EventType.CHECKPOINT_SAVED)
 
 
@@ -368,7 +379,8 @@ class End(Action):
     error: str = "RuntimeError"
     says: str = ""
 
-    def acts(self, who: Actor) -> Iterator[Happening]:  # noqa: D102
+    def acts(self, who: Actor) -> Iterator[Happening]:
+        """See ``Action``."""
         who.beats = None
         if self.how == "completed":
             yield Says(EventType.EXECUTION_COMPLETED)
@@ -384,7 +396,8 @@ class Breaker(Action):
     bare: ClassVar[str] = "to"
     to: Literal["open", "half_open", "closed"]
 
-    def acts(self, who: Actor) -> Iterator[Happening]:  # noqa: D102
+    def acts(self, who: Actor) -> Iterator[Happening]:
+        """See ``Action``."""
         name = f"tool_execution:{who.agent_id}:search"
         data = {"name": name, "kind": "tool_execution", "from": "closed", "to": self.to}
         yield Says(EventType.CIRCUIT_BREAKER_STATE_CHANGED, data)
@@ -397,7 +410,8 @@ class Lost(Action):
     bare: ClassVar[str] = "reason"
     reason: str
 
-    def acts(self, who: Actor) -> Iterator[Happening]:  # noqa: D102
+    def acts(self, who: Actor) -> Iterator[Happening]:
+        """See ``Action``."""
         yield Says(EventType.RECOVERY_FAILED, {"exhausted": True, "reason": self.reason})
 
 

@@ -78,6 +78,7 @@ class Stage:
         judge: Who thinks in the judge.
         queen: Who thinks in the queen.
         settings: The health layer's thresholds.
+        judging: Prompts and limits of judge and queen; who thinks in them is said by ``judge`` and ``queen``.
         meanwhile: What the worker that the first ticket is about does before the queen sees that ticket.
     """
 
@@ -88,6 +89,7 @@ class Stage:
         judge: LLMProvider,
         queen: LLMProvider,
         settings: HealthSettings | None = None,
+        judging: JudgeSettings | None = None,
         meanwhile: Sequence[Action] = (),
     ) -> None:
         self.time = VirtualTime()
@@ -97,6 +99,7 @@ class Stage:
         """The worst that was worth a ticket, whenever anything changed, oldest first; of all workers."""
         self.monitor = HealthMonitor(self.settings)
         self._meanwhile = list(meanwhile)
+        self._judging = judging or JudgeSettings()
         self._folder = folder
         self._order = itertools.count()
         self._due: list[tuple[float, int, Part | None, Actor]] = []
@@ -115,7 +118,7 @@ class Stage:
             monitor=self.monitor,
             tickets=self.tickets,
             settings=self.settings,
-            judge=JudgeSettings(),
+            judge=self._judging,
             clock=self.time,
             storage=self._folder,
             registry=CollectorRegistry(),

@@ -22,6 +22,7 @@ class VirtualTime:
         self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
 
     def __call__(self) -> float:
+        """Return the time."""
         return self.now
 
     async def sleep(self, seconds: float) -> None:

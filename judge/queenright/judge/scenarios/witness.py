@@ -111,7 +111,7 @@ def _level(calls: Sequence[tuple[str, str]]) -> str:
 
 
 def triage_said(answers: Sequence[Answer]) -> str | None:
-    """Return what a queen said to do at last: ``intervene``, ``dismiss`` or ``no answer``; None: not asked."""
+    """Return what a queen said to do: ``intervene``, ``dismiss`` or ``no answer``; None: not asked."""
     if not answers:
         return None
     words = {NOTIFY: "intervene", DISMISS: "dismiss"}

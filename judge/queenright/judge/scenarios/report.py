@@ -1,0 +1,74 @@
+"""A score as a person reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from queenright.judge.scenarios.agreement import Agreement
+from queenright.judge.scenarios.score import Effort, KindRow, Miss, Row, Score
+
+
+def report(found: Score, *, misses: bool = True) -> str:
+    """Return the tables: decisions, the models' own words, kinds, effort, and what came out otherwise."""
+    parts = [
+        [f"{found.scenarios} scenarios; judge {found.judge}, queen {found.queen}"],
+        ["What was decided, the rules' floor included", *_rows(found.decided)],
+        ["What the models themselves said, where they were asked", *_rows(found.said)],
+        [f"{'kind':18}{'scenarios':>10}{'ticket':>8}{'severity':>10}{'triage':>12}{'calls':>7}"]
+        + [_kind(row) for row in found.kinds],
+        ["Effort, in real time and dollars", *_efforts(found)],
+    ]
+    if misses and found.misses:
+        parts.append(["Otherwise than labelled", *(_miss(miss) for miss in found.misses)])
+    if found.faults:
+        parts.append(["FAULTS, whatever the model says these must not be", *found.faults])
+    return "\n\n".join("\n".join(part) for part in parts)
+
+
+def table(found: Score) -> str:
+    """Return the decisions as a Markdown table, for the documents."""
+    lines = [
+        "| | of | agree | kappa (95 %) | without the disputed |",
+        "| --- | ---: | ---: | --- | --- |",
+    ]
+    for row in (*found.decided, *found.said):
+        share = f"{row.all.agreed} ({row.all.share:.0%})"
+        lines.append(f"| {row.name} | {row.all.of} | {share} | {_kappa(row.all)} | {_kappa(row.settled)} |")
+    return "\n".join(lines)
+
+
+def _rows(rows: Iterable[Row]) -> list[str]:
+    head = f"  {'':18}{'of':>5}{'agree':>7}{'share':>8}   {'kappa (95 %)':26}{'without the disputed':>20}"
+    lines = [head]
+    for row in rows:
+        numbers = f"{row.all.of:5}{row.all.agreed:7}{row.all.share:8.1%}"
+        lines.append(f"  {row.name:18}{numbers}   {_kappa(row.all):26}{_kappa(row.settled)}")
+    return lines
+
+
+def _kappa(of: Agreement) -> str:
+    if of.kappa is None:
+        return "-"
+    return f"{of.kappa:.2f}" + (f" ({of.low:.2f} to {of.high:.2f})" if of.low is not None else "")
+
+
+def _kind(row: KindRow) -> str:
+    triage = f"{row.triage} of {row.triaged}" if row.triaged else "-"
+    return f"{row.kind:18}{row.scenarios:10}{row.ticket:8}{row.severity:10}{triage:>12}{row.calls:7}"
+
+
+def _efforts(found: Score) -> list[str]:
+    calls = "-" if found.calls_a_ticket is None else f"{found.calls_a_ticket:.2f}"
+    return [_effort(one) for one in found.effort] + [f"  calls a ticket: {calls}"]
+
+
+def _effort(of: Effort) -> str:
+    latency = "-" if of.p50 is None else f"p50 {of.p50:.3f} s, p95 {of.p95:.3f} s"
+    each = of.cost / of.decisions if of.decisions else 0.0
+    tokens = f"{of.tokens} tokens, ${of.cost:.4f} (${each:.5f} a decision)"
+    return f"  {of.role}: {of.decisions} decisions, {of.calls} calls, {tokens}, {latency}"
+
+
+def _miss(miss: Miss) -> str:
+    differ = " (people differ)" if miss.people_differ else ""
+    return f"  {miss.id}: {'; '.join(miss.wrong)}{differ}\n      {miss.why}"
