@@ -85,6 +85,7 @@ class Hive:
         self.events: list[AgentEvent] = []
         self.judge_model: LLMProvider = RulesModel()
         self.queen_model: LLMProvider = RulesModel()
+        self.judge_settings = JudgeSettings()
         self.decide: Decide | None = None
         self.hands: Hands | None = None
         self.done_to: DoneTo | None = None
@@ -111,7 +112,7 @@ class Hive:
             monitor=self.monitor,
             tickets=self.tickets,
             settings=self.settings,
-            judge=JudgeSettings(),
+            judge=self.judge_settings,
             clock=self.time,
             storage=self.path,
             registry=self.registry,

@@ -43,5 +43,6 @@ def desk_node(
         max_messages=60,
         # Some ten decisions; what must not be forgotten is in the trend and in the tickets.
         max_context_tokens=8_000,
-        model_timeout_seconds=model.timeout_seconds,
+        # The model keeps its own limit; this one is for a model that does not.
+        model_timeout_seconds=model.timeout_seconds + 5,
     )

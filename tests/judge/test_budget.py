@@ -1,0 +1,228 @@
+import asyncio
+import json
+import logging
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+from pydantic import ValidationError
+
+from queenright.judge.budget import BUDGET_FILE, Budget, Spending
+from queenright.judge.metrics import JudgeMetrics
+from queenright.judge.settings import BudgetSettings
+from tests.judge.conftest import FakeTime
+
+HOUR, DAY = 3600.0, 86_400.0
+SLOT = 300.0
+NO_LIMIT = dict.fromkeys(BudgetSettings.model_fields)
+
+payments = st.lists(
+    st.tuples(
+        st.floats(0, 3 * DAY), st.sampled_from(["judge", "queen"]), st.floats(0, 5), st.integers(0, 9_000)
+    ),
+    max_size=30,
+)
+
+
+def budget(time: FakeTime, file: Path | None = None, **limits: Any) -> Budget:
+    return Budget(BudgetSettings(**{**NO_LIMIT, **limits}), clock=time, file=file)
+
+
+@given(payments, st.floats(0, HOUR))
+def test_what_counts_is_what_was_paid_in_the_window_and_five_minutes_before(
+    paid: list[tuple[float, str, float, int]], later: float
+) -> None:
+    spending = Spending()
+    paid.sort(key=lambda payment: payment[0])
+    for at, role, dollars, tokens in paid:
+        spending.add(role, at, dollars, tokens)
+    now = (paid[-1][0] if paid else 0.0) + later
+
+    for seconds, window in ((HOUR, "hour"), (DAY, "day")):
+        surely = sum(t for at, _, _, t in paid if at > now - seconds)
+        at_most = sum(t for at, _, _, t in paid if at > now - seconds - SLOT)
+        assert surely <= spending.of(window, "tokens", now) <= at_most  # type: ignore[arg-type]
+    assert spending.of("day", "tokens", now) == sum(
+        spending.of("day", "tokens", now, role) for role in ("judge", "queen")
+    )
+
+
+@given(payments)
+def test_what_was_spent_is_read_as_it_was_written(paid: list[tuple[float, str, float, int]]) -> None:
+    spending = Spending()
+    for at, role, dollars, tokens in sorted(paid):
+        spending.add(role, at, dollars, tokens)
+
+    again = Spending(json.loads(json.dumps(spending.rows())))
+
+    assert again.rows() == spending.rows()
+    assert len(spending.rows()) <= 2 * (DAY / SLOT + 1)
+
+
+async def test_a_limit_is_reached_by_what_is_spent_and_passes_with_its_window() -> None:
+    time = FakeTime()
+    purse = budget(time, dollars_per_hour=1)
+
+    await purse.pay("judge", 0.6, 100)
+    before = purse.exhausted()
+    await purse.pay("queen", 0.4, 100)
+    reached = purse.exhausted()
+    time.now += HOUR + SLOT
+
+    assert before is None
+    assert str(reached) == "judging.budget allows 1.00 $ in any hour, and 1.00 $ are spent"
+    assert purse.exhausted() is None
+    assert purse.spent("day", "dollars", "queen") == pytest.approx(0.4)
+
+
+async def test_of_limits_reached_the_one_that_holds_longest_is_named() -> None:
+    purse = budget(FakeTime(), dollars_per_hour=1, tokens_per_day=5_000)
+
+    await purse.pay("judge", 2.0, 6_000)
+
+    assert str(purse.exhausted()) == (
+        "judging.budget allows 5,000 tokens in any day, and 6,000 tokens are spent"
+    )
+
+
+async def test_a_model_without_a_price_is_held_to_its_tokens() -> None:
+    purse = budget(FakeTime(), dollars_per_hour=1, tokens_per_hour=1_000)
+
+    await purse.pay("judge", 0.0, 1_000)
+
+    reached = purse.exhausted()
+    assert reached is not None
+    assert (reached.unit, reached.window) == ("tokens", "hour")
+
+
+async def test_a_restart_forgets_nothing(tmp_path: Path) -> None:
+    time, file = FakeTime(), tmp_path / BUDGET_FILE
+    await budget(time, file).pay("judge", 0.7, 10)
+    await budget(time, file).pay("queen", 0.5, 20)
+
+    again = budget(time, file, dollars_per_day=1)
+
+    assert again.exhausted() is not None
+    assert again.spent("day", "dollars", "queen") == 0.5
+    assert again.spent("hour", "tokens") == 30
+    assert file.stat().st_mode & 0o077 == 0
+
+
+def test_a_kill_forgets_nothing_that_was_paid_for(tmp_path: Path) -> None:
+    program = f"""
+import asyncio, os, signal
+from pathlib import Path
+from queenright.judge.budget import Budget
+from queenright.judge.settings import BudgetSettings
+
+async def main():
+    file = Path({str(tmp_path / BUDGET_FILE)!r})
+    purse = Budget(BudgetSettings(), clock=lambda: 1_800_000_000.0, file=file)
+    for _ in range(3):
+        await purse.pay("judge", 0.25, 100)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-c", program], check=False, timeout=60)
+
+    purse = budget(FakeTime(), tmp_path / BUDGET_FILE)
+
+    assert done.returncode == -signal.SIGKILL
+    assert (purse.spent("hour", "dollars"), purse.spent("hour", "tokens")) == (0.75, 300)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b'{"spent": 3}', b'{"spent": [[1, "judge", -4.0, 1]]}', b'{"spent": [[]]}', b"\xff"],
+)
+def test_a_damaged_file_is_put_aside_and_said(
+    tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / BUDGET_FILE
+    file.write_bytes(content)
+
+    purse = budget(FakeTime(), file, dollars_per_hour=1)
+
+    assert purse.exhausted() is None
+    assert not file.exists()
+    assert (tmp_path / f"{BUDGET_FILE}.damaged").read_bytes() == content
+    assert "counting begins at 0" in caplog.text
+
+
+async def test_a_disk_that_refuses_is_said_and_it_counts_all_the_same(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "full").write_text("no folder")
+    purse = budget(FakeTime(), tmp_path / "full" / BUDGET_FILE, dollars_per_hour=1)
+
+    await purse.pay("judge", 1.5, 10)
+
+    assert purse.exhausted() is not None
+    assert "a restart forgets it" in caplog.text
+
+
+async def test_answers_at_one_time_are_all_kept(tmp_path: Path) -> None:
+    time, file = FakeTime(), tmp_path / BUDGET_FILE
+    purse = budget(time, file)
+
+    await asyncio.gather(*(purse.pay("judge", 0.0, 1) for _ in range(20)))
+
+    assert budget(time, file).spent("hour", "tokens") == 20
+
+
+async def test_what_costs_nothing_is_not_written(tmp_path: Path) -> None:
+    await budget(FakeTime(), tmp_path / BUDGET_FILE).pay("judge", 0.0, 0)
+
+    assert not (tmp_path / BUDGET_FILE).exists()
+
+
+async def test_a_clock_that_was_put_back_does_not_keep_the_budget_spent() -> None:
+    time = FakeTime()
+    purse = budget(time, dollars_per_hour=1)
+    await purse.pay("judge", 5.0, 10)
+
+    time.now -= 2 * DAY
+
+    assert purse.exhausted() is None
+
+
+async def test_limits_and_what_is_spent_are_metrics_as_of_now() -> None:
+    time, registry = FakeTime(), CollectorRegistry()
+    purse = budget(time, dollars_per_hour=1, tokens_per_day=500)
+    JudgeMetrics(registry, dict).watch(purse)
+    await purse.pay("judge", 0.25, 100)
+
+    def shown(name: str, window: str, unit: str) -> float | None:
+        labels = {"window": window, "unit": unit}
+        return registry.get_sample_value(f"queenright_llm_budget_{name}", labels)
+
+    assert shown("limit", "hour", "dollars") == 1
+    assert shown("limit", "day", "tokens") == 500
+    assert shown("limit", "day", "dollars") is None
+    assert shown("spent", "day", "dollars") == shown("spent", "hour", "dollars") == 0.25
+    time.now += HOUR + SLOT
+    assert (shown("spent", "hour", "dollars"), shown("spent", "day", "dollars")) == (0, 0.25)
+
+
+def test_the_default_is_a_dollar_an_hour_and_ten_a_day() -> None:
+    settings = BudgetSettings()
+
+    assert (settings.dollars_per_hour, settings.dollars_per_day) == (1, 10)
+
+
+@pytest.mark.parametrize("limit", [0, -1, float("inf"), float("nan"), "much"])
+def test_a_limit_that_is_none_is_refused(limit: object) -> None:
+    with pytest.raises(ValidationError):
+        BudgetSettings.model_validate({"dollars_per_hour": limit})
+
+
+@pytest.fixture(autouse=True)
+def heard(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)

@@ -1,0 +1,412 @@
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from queenright.judge.budget import Budget
+from queenright.judge.metered import Metered, must_call
+from queenright.judge.metrics import JudgeMetrics
+from queenright.judge.rules import EMIT, RulesModel
+from queenright.judge.settings import BudgetSettings, ModelSettings
+from queenright.runtime.llm.model import (
+    LLMProvider,
+    Message,
+    ModelError,
+    ModelReply,
+    OnText,
+    ToolCall,
+    ToolSpec,
+    TransientModelError,
+)
+from tests.judge.conftest import FakeTime, Hive, TalkingModel, call
+
+ASKED = [Message(role="system", content="Judge."), Message(role="user", content="How is it?")]
+TOOLS = [ToolSpec(name, name, {"type": "object"}) for name in ("look", "set_output")]
+FINE = ModelReply(
+    tool_calls=(ToolCall("c", "set_output", "{}"),), input_tokens=90, output_tokens=10, cost=0.5
+)
+RULES = ModelReply(text="as the rules say")
+
+Speak = Callable[[Sequence[Message], Sequence[ToolSpec]], ModelReply]
+
+
+def saying(*replies: ModelReply | Exception) -> TalkingModel:
+    """A model that gives these, and the last of them from then on."""
+    left = list(replies)
+
+    def speak(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
+        reply = left.pop(0) if len(left) > 1 else left[0]
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    return TalkingModel(speak)
+
+
+class Desk:
+    """One metered model, its rules, its clock and what is counted."""
+
+    def __init__(
+        self,
+        model: LLMProvider,
+        *,
+        stand_in: LLMProvider | None = None,
+        time: FakeTime | None = None,
+        **limits: Any,
+    ) -> None:
+        self.time = time or FakeTime()
+        self.registry = CollectorRegistry()
+        given = dict.fromkeys(BudgetSettings.model_fields) | limits
+        self.budget = Budget(BudgetSettings(**given), clock=self.time)
+        self.model = Metered(
+            model,
+            "judge",
+            ModelSettings(model="talking", timeout_seconds=60),
+            metrics=JudgeMetrics(self.registry, dict),
+            budget=self.budget,
+            stand_in=stand_in or saying(RULES),
+            monotonic=self.time,
+            sleep=self.time.sleep,
+        )
+
+    async def ask(self, tools: Sequence[ToolSpec] = TOOLS) -> ModelReply:
+        return await self.model.complete(ASKED, tools)
+
+    async def fail(self, times: int = 1) -> None:
+        for _ in range(times):
+            with pytest.raises(ModelError):
+                await self.ask()
+
+    def fallbacks(self, reason: str) -> float | None:
+        labels = {"role": "judge", "reason": reason}
+        return self.registry.get_sample_value("queenright_llm_fallbacks_total", labels)
+
+
+@pytest.fixture(autouse=True)
+def heard(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+
+# -- the budget ---------------------------------------------------------------------------------
+
+
+async def test_past_the_budget_the_rules_answer_and_the_model_is_not_called(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model = saying(FINE)
+    desk = Desk(model, dollars_per_hour=1)
+
+    paid = [await desk.ask(), await desk.ask()]
+    free = [await desk.ask() for _ in range(3)]
+
+    assert paid == [FINE, FINE]
+    assert {(reply.text, reply.finish_reason) for reply in free} == {
+        ("as the rules say", "rules_in_place:budget")
+    }
+    assert len(model.shown) == 2
+    assert desk.fallbacks("budget") == 3
+    [line] = [record.message for record in caplog.records]
+    assert line == (
+        "the judge's model talking is not asked: judging.budget allows 1.00 $ in any hour, and 1.00 $ are "
+        "spent; the rules answer in its place"
+    )
+
+
+async def test_it_is_said_once_a_window_and_the_model_is_asked_again_after_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    desk = Desk(saying(FINE), dollars_per_hour=0.5)
+
+    for _ in range(3):
+        assert await desk.ask() == FINE
+        assert desk.model.replaced == "budget"
+        await desk.ask()
+        await desk.ask()
+        desk.time.now += 3600 + 300
+
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 3
+
+
+async def test_what_a_model_without_a_price_used_is_paid_in_tokens() -> None:
+    desk = Desk(saying(ModelReply(tool_calls=FINE.tool_calls, input_tokens=900, output_tokens=200)))
+
+    await desk.ask()
+
+    assert desk.budget.spent("hour", "tokens", "judge") == 1100
+    assert desk.budget.spent("hour", "dollars") == 0
+
+
+async def test_cached_tokens_are_counted() -> None:
+    desk = Desk(saying(ModelReply(tool_calls=FINE.tool_calls, input_tokens=900, cached_tokens=800)))
+
+    await desk.ask()
+
+    labels = {"role": "judge", "model": "talking"}
+    assert desk.registry.get_sample_value("queenright_llm_cached_tokens_total", labels) == 800
+
+
+# -- a model that fails -------------------------------------------------------------------------
+
+
+async def test_the_last_failure_that_is_borne_is_answered_by_the_rules(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """B51: those before it are raised: nobody says that all is well."""
+    model = saying(TransientModelError("the hive is busy"))
+    desk = Desk(model)
+
+    await desk.fail(2)
+    third = await desk.ask()
+    later = await desk.ask()
+
+    assert third.finish_reason == later.finish_reason == "rules_in_place:error"
+    assert len(model.shown) == 3
+    assert desk.fallbacks("error") == 2
+    assert desk.fallbacks("budget") == 0
+    [line] = caplog.messages
+    assert "the judge's model talking keeps failing (TransientModelError: the hive is busy)" in line
+
+
+async def test_after_its_rest_a_model_is_tried_once() -> None:
+    model = saying(ModelError("no such model"))
+    desk = Desk(model)
+    await desk.fail(2)
+    await desk.ask()
+
+    desk.time.now += 299
+    await desk.ask()
+    assert len(model.shown) == 3
+    desk.time.now += 1
+    await desk.ask()
+    assert len(model.shown) == 4
+    await desk.ask()
+
+    assert len(model.shown) == 4
+    assert desk.fallbacks("error") == 4
+
+
+async def test_a_model_that_answers_after_its_rest_is_borne_with_as_before(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    failed = ModelError("no")
+    desk = Desk(saying(failed, failed, failed, FINE, failed))
+    await desk.fail(2)
+    await desk.ask()
+    desk.time.now += 300
+
+    assert await desk.ask() == FINE
+    await desk.fail(2)
+
+    assert "talking answers the judge again" in caplog.messages
+
+
+async def test_failures_are_forgotten_with_an_answer() -> None:
+    failed = ModelError("no")
+    desk = Desk(saying(failed, failed, FINE, failed, failed, FINE))
+
+    await desk.fail(2)
+    assert await desk.ask() == FINE
+    await desk.fail(2)
+
+    assert await desk.ask() == FINE
+
+
+async def test_a_secret_in_a_failure_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    key = "sk-" + "a1B2" * 10
+    desk = Desk(saying(RuntimeError(f"refused: {key}")))
+    for _ in range(2):
+        with pytest.raises(RuntimeError):
+            await desk.ask()
+
+    await desk.ask()
+
+    assert key not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        ModelReply(text="All is well."),
+        ModelReply(),
+        call("dance"),
+        ModelReply(tool_calls=(ToolCall("c", "set_output", '{"health_verdict": '),)),
+        ModelReply(tool_calls=(ToolCall("c", "set_output", '"healthy"'),)),
+    ],
+)
+async def test_answers_that_are_no_decision_are_failures_too(reply: ModelReply) -> None:
+    desk = Desk(saying(reply))
+
+    passed_on = [await desk.ask(), await desk.ask()]
+    third = await desk.ask()
+
+    assert passed_on == [reply, reply]
+    assert third.finish_reason == "rules_in_place:invalid"
+
+
+async def test_where_there_is_somebody_to_talk_to_words_are_an_answer() -> None:
+    words = ModelReply(text="It waits for its user.")
+    desk = Desk(saying(words))
+    chat = [ToolSpec("look", "look", {}), ToolSpec("ask_user", "ask", {})]
+
+    said = [await desk.ask(chat) for _ in range(5)]
+
+    assert said == [words] * 5
+    assert [must_call(tools) for tools in (TOOLS, chat, [])] == [True, False, False]
+
+
+async def test_where_the_rules_have_no_answer_either_both_are_named() -> None:
+    desk = Desk(saying(FINE), stand_in=RulesModel(), dollars_per_hour=0.1)
+    await desk.ask()
+
+    with pytest.raises(
+        ModelError, match=r"talking is not asked now: judging\.budget allows 0\.10 \$.*and wit"
+    ):
+        await desk.ask()
+
+    assert desk.fallbacks("budget") == 0
+
+
+# -- a model that hangs -------------------------------------------------------------------------
+
+
+class Hanging:
+    """A model that never answers, and does not let itself be cancelled, either."""
+
+    name = "hanging"
+
+    def __init__(self, *, stubborn: bool = False) -> None:
+        self.calls = self.cancelled = 0
+        self.stubborn = stubborn
+        self.let_go = asyncio.Event()
+
+    async def complete(
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
+    ) -> ModelReply:
+        self.calls += 1
+        while True:
+            try:
+                await self.let_go.wait()
+                return FINE
+            except asyncio.CancelledError:
+                self.cancelled += 1
+                if not self.stubborn:
+                    raise
+
+
+async def passing(time: FakeTime, seconds: float) -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+    until = time.now + seconds
+    while (sleeper := time.due(until)) is not None:
+        time.now = sleeper[0]
+        sleeper[1].set_result(None)
+        for _ in range(5):
+            await asyncio.sleep(0)
+    time.now = until
+
+
+@pytest.mark.parametrize("stubborn", [False, True])
+async def test_a_model_that_hangs_costs_its_time_limit_and_no_more(stubborn: bool) -> None:
+    model = Hanging(stubborn=stubborn)
+    desk = Desk(model)
+
+    for _ in range(2):
+        asking = asyncio.create_task(desk.ask())
+        await passing(desk.time, 60)
+        with pytest.raises(TimeoutError, match="no answer within 60 s"):
+            await asking
+    third = asyncio.create_task(desk.ask())
+    await passing(desk.time, 60)
+
+    assert (await third).finish_reason == "rules_in_place:timeout"
+    assert (model.calls, model.cancelled) == (3, 3)
+    assert (await desk.ask()).text == "as the rules say"
+    model.let_go.set()
+
+
+async def test_a_caller_that_gives_up_at_the_same_moment_has_seen_a_time_out() -> None:
+    desk = Desk(Hanging())
+    for _ in range(3):
+        asking = asyncio.create_task(desk.ask())
+        await asyncio.sleep(0)
+        desk.time.now += 60
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+
+    assert desk.model.replaced == "timeout"
+
+
+async def test_a_service_that_stops_is_no_failure_of_its_model() -> None:
+    desk = Desk(Hanging())
+    for _ in range(5):
+        asking = asyncio.create_task(desk.ask())
+        await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+
+    assert desk.model.replaced is None
+
+
+# -- at work ------------------------------------------------------------------------------------
+
+
+def judged_by(hive: Hive, model: LLMProvider, **limits: Any) -> Desk:
+    """Have the judge think by a metered model on the hive's own clock."""
+    desk = Desk(model, stand_in=RulesModel(), time=hive.time, **limits)
+    hive.judge_model = desk.model
+    return desk
+
+
+async def test_a_medium_finding_waits_for_a_failing_model_until_the_rules_stand_in(hive: Hive) -> None:
+    """B51: unknown, unknown, and then a ticket by the rules; the outage is counted all the while."""
+    desk = judged_by(hive, saying(TransientModelError("overloaded")))
+    await hive.start()
+    await hive.begin()
+    await hive.bad_steps(12)
+    waiting = await hive.tickets.history(10)
+    unknown = hive.metric("queenright_judge_checks_total", outcome="unknown")
+    await hive.tick(2)
+
+    ticket = await hive.ticket()
+
+    assert (waiting, unknown) == ([], 1)
+    assert ticket.severity.value == "medium"
+    assert desk.fallbacks("error") == 1
+
+
+async def test_past_the_budget_the_conversation_goes_on_by_the_rules(hive: Hive) -> None:
+    draft = dict.fromkeys(("cause", "judge_reasoning", "suggested_action", "evidence_snippet"), "word")
+    reply = call(EMIT, ticket_json=json.dumps({"severity": "high", **draft}))
+    model = saying(ModelReply(tool_calls=reply.tool_calls, input_tokens=10, cost=2.0))
+    desk = judged_by(hive, model, dollars_per_hour=1)
+    await hive.start()
+    await hive.begin()
+    await hive.begin("other_agent", "session_2")
+    await hive.bad_steps(16)
+    await hive.bad_steps(16, "other_agent", "session_2")
+    await hive.tick(2)
+
+    causes = {t.worker_agent_id: t.cause for t in await hive.tickets.history(10)}
+
+    assert causes["deep_research_agent"] == "word"
+    assert causes["other_agent"].startswith("other_agent (node researcher)")
+    assert len(model.shown) == 1
+    assert desk.fallbacks("budget") == 1
+
+
+async def test_a_judge_whose_model_hangs_forever_still_judges(hive: Hive) -> None:
+    model = Hanging()
+    desk = judged_by(hive, model)
+    await hive.start()
+    await hive.begin()
+    await hive.bad_steps(12)
+
+    await hive.tick(6)
+
+    assert (await hive.ticket()).severity.value == "medium"
+    assert desk.fallbacks("timeout") == 1
+    assert model.calls == 3
