@@ -1,0 +1,541 @@
+"""Requests to stop a worker, on a real store: what is approved is looked at again, and done once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from queenright.health.interventions.approvals import ApprovalOver, Approvals, ApprovalUnknown
+from queenright.health.interventions.approvals_record import Approval, ApprovalStatus, call_to_action
+from queenright.health.interventions.permit import ActionRefused
+from queenright.health.interventions.record import Intervention, Outcome
+from queenright.health.store import Store, StoreError
+from queenright.runtime.events import EventType
+from tests.health.acting import STALL, Acting
+
+TIMEOUT = 1800.0
+
+
+class Asking(Acting):
+    """The parts, with somebody to ask; nothing is done by itself."""
+
+    def __init__(self, store: Store, **intervention: Any) -> None:
+        super().__init__(store, **({"enabled": False} | intervention))
+
+    def _make(self) -> None:
+        super()._make()
+        self.cut: Callable[[], Awaitable[Any]] | None = None
+        self.approvals = Approvals(
+            self.store,
+            timeout=TIMEOUT,
+            monitor=self.monitor,
+            terminate=self._terminate,
+            stopped=lambda: self.stop.reason,
+            clock=self.time,
+            publish=self.publish,
+            ids=self.ids,
+        )
+
+    async def _terminate(self, *who: Any, **how: Any) -> Intervention:
+        if self.cut is not None:
+            await self.cut()
+        return await self.service.terminate(*who, **how)
+
+    async def restart(self) -> None:
+        await self.approvals.close()
+        await super().restart()
+        await self.approvals.load()
+
+    async def get_stuck(self) -> None:
+        await self.start()
+        await self.pass_time(STALL + 1)
+
+    async def ask(self, reason: str = "It loops.") -> Approval:
+        return await self.approvals.request(self.worker(), ticket_id="t1", reason=reason, by="queen")
+
+    async def look(self, **how: Any) -> None:
+        """Let whatever time has brought be done."""
+        await self.approvals.advance(self.time.now, **how)
+        await self.approvals.settled()
+
+    async def latest(self) -> Approval:
+        [one, *_] = await self.approvals.history(limit=1)
+        return one
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    opened = Store.open(f"sqlite:///{tmp_path / 'q.db'}")
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def hive(store: Store) -> Asking:
+    asking = Asking(store)
+    await asking.get_stuck()
+    return asking
+
+
+async def test_what_is_approved_is_done_in_the_name_of_whoever_approved_it(hive: Asking) -> None:
+    asked = await hive.ask("It loops.")
+
+    done = await hive.approvals.approve(asked.approval_id, by="ada", reason="looked at it")
+
+    assert (done.status, done.outcome, done.is_open) == (ApprovalStatus.APPROVED, Outcome.DONE, False)
+    [ended] = hive.of(EventType.AGENT_TERMINATED)
+    assert ended.data["by"] == "ada"
+    assert ended.data["intervention_id"] == done.intervention_id
+    assert ended.data["reason"] == "It loops. Asked for by the queen, approved by ada (looked at it)."
+    assert len(hive.hands.stopped) == 1
+    assert await hive.approvals.find(asked.approval_id) == done
+    assert hive.approvals.pending() == []
+
+
+async def test_request_and_answer_are_events_before_anything_is_done(hive: Asking) -> None:
+    asked = await hive.ask()
+    hive.hands.last_words = lambda: order.append("stopped")
+    order: list[str] = []
+    await hive.approvals.approve(asked.approval_id, by="ada")
+
+    [requested] = hive.of(EventType.TERMINATION_REQUESTED)
+    assert requested.data == {
+        "approval_id": asked.approval_id,
+        "ticket_id": "t1",
+        "reason": "It loops.",
+        "by": "queen",
+        "expires_at": asked.created_at + TIMEOUT,
+    }
+    [decided] = hive.of(EventType.TERMINATION_DECIDED)
+    assert decided.data["status"] == "approved"
+    assert hive.said.index(decided) < hive.said.index(hive.of(EventType.AGENT_TERMINATED)[0])
+
+
+async def progress(hive: Asking) -> None:
+    hive.time.now += 1
+    await hive.accept()
+
+
+async def wait_for_a_user(hive: Asking) -> None:
+    await hive.tell(EventType.CLIENT_INPUT_REQUESTED)
+
+
+async def end(hive: Asking) -> None:
+    await hive.tell(EventType.EXECUTION_COMPLETED)
+
+
+async def live_again(hive: Asking) -> None:
+    hive.time.now += 1
+    await hive.start(incarnation="i2")
+    await hive.pass_time(2 * STALL)
+
+
+@pytest.mark.parametrize(
+    ("happens", "why"),
+    [
+        (progress, "got further"),
+        (wait_for_a_user, "waits rightly"),
+        (end, "has ended"),
+        (live_again, "restarted meanwhile"),
+    ],
+)
+async def test_what_is_over_by_the_time_of_the_answer_is_void(
+    hive: Asking, happens: Callable[[Asking], Awaitable[None]], why: str
+) -> None:
+    """B69: an approval goes past the same guard. B67: nor is another incarnation stopped."""
+    asked = await hive.ask()
+    await happens(hive)
+
+    with pytest.raises(ApprovalOver, match=why):
+        await hive.approvals.approve(asked.approval_id, by="ada")
+
+    assert hive.hands.stopped == []
+    assert (await hive.latest()).status is ApprovalStatus.VOID
+    assert hive.of(EventType.TERMINATION_DECIDED)[-1].data["status"] == "void"
+
+
+async def test_a_worker_that_gets_further_need_not_be_asked_about(hive: Asking) -> None:
+    await hive.ask()
+    await progress(hive)
+
+    await hive.approvals.observe(hive.worker())
+
+    assert hive.approvals.pending() == []
+    assert (await hive.latest()).decision_reason == "it has got further since"
+
+
+async def test_a_worker_that_gets_further_while_its_end_waits_its_turn_is_not_stopped(hive: Asking) -> None:
+    asked = await hive.ask()
+
+    async def meanwhile() -> None:
+        await progress(hive)
+
+    hive.cut = meanwhile
+    with pytest.raises(ApprovalOver, match="got further"):
+        await hive.approvals.approve(asked.approval_id, by="ada")
+
+    assert hive.hands.stopped == []
+    assert (await hive.latest()).status is ApprovalStatus.VOID
+
+
+async def test_nothing_is_approved_under_the_emergency_stop_and_the_request_still_waits(hive: Asking) -> None:
+    asked = await hive.ask()
+    await hive.stop.set(True, by="ada", reason="deploying")
+
+    with pytest.raises(ActionRefused, match="emergency stop"):
+        await hive.approvals.approve(asked.approval_id, by="ada")
+
+    assert [one.approval_id for one in hive.approvals.pending()] == [asked.approval_id]
+    await hive.stop.set(False, by="ada", reason="done")
+    assert (await hive.approvals.approve(asked.approval_id, by="ada")).outcome is Outcome.DONE
+
+
+async def test_a_request_that_nobody_answers_expires(hive: Asking) -> None:
+    asked = await hive.ask()
+    assert hive.approvals.next_deadline() == asked.expires_at
+
+    hive.time.now = asked.expires_at
+    await hive.look(begin=False)
+
+    assert (await hive.latest()).status is ApprovalStatus.EXPIRED
+    with pytest.raises(ApprovalOver, match="expired"):
+        await hive.approvals.approve(asked.approval_id, by="ada")
+
+
+async def test_an_answer_that_comes_too_late_counts_for_nothing_even_before_the_clock_says_so(
+    hive: Asking,
+) -> None:
+    asked = await hive.ask()
+    hive.time.now = asked.expires_at + 1
+
+    with pytest.raises(ApprovalOver, match="nobody answered in time"):
+        await hive.approvals.approve(asked.approval_id, by="ada")
+
+    assert hive.hands.stopped == []
+
+
+async def test_a_second_request_about_the_same_life_is_refused_in_words(hive: Asking) -> None:
+    asked = await hive.ask()
+
+    with pytest.raises(ActionRefused, match=f"asked already .*{asked.approval_id}"):
+        await hive.ask()
+
+    assert len(hive.approvals.pending()) == 1
+
+
+async def test_a_new_life_is_asked_about_anew(hive: Asking) -> None:
+    first = await hive.ask()
+    await live_again(hive)
+
+    second = await hive.ask()
+
+    assert [one.approval_id for one in hive.approvals.pending()] == [second.approval_id]
+    old = await hive.approvals.find(first.approval_id)
+    assert old is not None
+    assert old.status is ApprovalStatus.VOID
+
+
+async def test_a_no_holds_for_a_while(hive: Asking) -> None:
+    asked = await hive.ask()
+    await hive.approvals.deny(asked.approval_id, by="ada", reason="let it finish")
+
+    with pytest.raises(ActionRefused, match="ada has denied it: let it finish; ask again in 30 minutes"):
+        await hive.ask()
+    hive.time.now += TIMEOUT
+
+    assert (await hive.ask()).asks
+
+
+@pytest.mark.parametrize("name", ["queen", " Queen "])
+async def test_whoever_asks_does_not_approve(hive: Asking, name: str) -> None:
+    asked = await hive.ask()
+
+    with pytest.raises(ActionRefused, match="somebody else approves"):
+        await hive.approvals.approve(asked.approval_id, by=name)
+
+    assert hive.hands.stopped == []
+
+
+async def test_an_answer_to_nothing_is_an_error(hive: Asking) -> None:
+    with pytest.raises(ApprovalUnknown, match="'nothing'"):
+        await hive.approvals.deny("nothing", by="ada")
+
+
+async def test_two_who_approve_at_once_stop_it_once(hive: Asking) -> None:
+    asked = await hive.ask()
+
+    both = await asyncio.gather(
+        hive.approvals.approve(asked.approval_id, by="ada"),
+        hive.approvals.approve(asked.approval_id, by="bob"),
+        return_exceptions=True,
+    )
+
+    assert sorted(type(one).__name__ for one in both) == ["Approval", "ApprovalOver"]
+    assert len(hive.hands.stopped) == 1
+
+
+async def test_nobody_is_asked_about_a_worker_that_nothing_is_wrong_with(store: Store) -> None:
+    hive = Asking(store)
+    await hive.start()
+
+    with pytest.raises(ActionRefused, match="what it was about is over"):
+        await hive.ask()
+
+
+async def test_nobody_is_asked_to_stop_a_worker_for_what_its_provider_does(store: Store) -> None:
+    hive = Asking(store)
+    await hive.start()
+    for _ in range(8):
+        await hive.tell(EventType.LLM_CALL_COMPLETED, error_type="RateLimitError", error="429")
+        await hive.pass_time(30)
+
+    with pytest.raises(ActionRefused, match="provider"):
+        await hive.ask()
+
+
+async def test_a_ticket_that_is_dismissed_takes_its_request_along(hive: Asking) -> None:
+    await hive.ask()
+
+    await hive.approvals.ticket_closed("another", "its ticket is dismissed")
+    assert len(hive.approvals.pending()) == 1
+    await hive.approvals.ticket_closed("t1", "its ticket is dismissed")
+
+    assert (await hive.latest()).decision_reason == "its ticket is dismissed"
+
+
+async def test_a_worker_that_cannot_be_stopped_is_told_of_and_may_be_asked_about_again(hive: Asking) -> None:
+    hive.hands.confirms = False
+    asked = await hive.ask()
+
+    done = await hive.approvals.approve(asked.approval_id, by="ada")
+
+    assert (done.status, done.outcome) == (ApprovalStatus.APPROVED, Outcome.UNCONFIRMED)
+    assert (await hive.ask()).asks
+
+
+async def test_secrets_are_kept_out_of_what_is_asked_and_answered(hive: Asking) -> None:
+    secret = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCDEF"
+    asked = await hive.ask(f"It prints {secret} again and again.")
+
+    denied = await hive.approvals.deny(asked.approval_id, by="ada", reason=f"rotate {secret}")
+
+    kept = denied.model_dump_json() + "".join(str(event.data) for event in hive.said)
+    assert secret not in kept
+
+
+async def test_the_operator_reads_until_when_and_by_which_command(hive: Asking) -> None:
+    asked = await hive.ask("It\nloops.")
+
+    said = call_to_action(asked)
+
+    assert said.startswith("The queen asks to stop this worker: It loops. Approve until ")
+    assert f"queenright approvals approve {asked.approval_id}" in said
+    assert "\n" not in said
+
+
+# -- restarts ---------------------------------------------------------------------------------------
+
+
+async def test_what_waits_is_known_after_a_restart(hive: Asking) -> None:
+    asked = await hive.ask()
+
+    await hive.restart()
+
+    assert [one.approval_id for one in hive.approvals.pending()] == [asked.approval_id]
+    assert (await hive.approvals.approve(asked.approval_id, by="ada")).outcome is Outcome.DONE
+
+
+async def test_what_was_approved_and_not_begun_is_done_once_after_the_quiet_time(hive: Asking) -> None:
+    asked = await hive.ask()
+    await _approve_and_die(hive, asked)
+
+    await hive.restart()
+    await hive.look(begin=False)
+    assert hive.hands.stopped == []
+    await hive.look()
+    await hive.look()
+
+    assert len(hive.hands.stopped) == 1
+    assert (await hive.latest()).outcome is Outcome.DONE
+
+
+async def test_what_was_approved_before_a_restart_is_void_if_the_worker_has_got_further(hive: Asking) -> None:
+    asked = await hive.ask()
+    await _approve_and_die(hive, asked)
+
+    await hive.restart()
+    await progress(hive)
+    await hive.look()
+
+    assert hive.hands.stopped == []
+    after = await hive.latest()
+    assert (after.status, after.decided_by) == (ApprovalStatus.VOID, "ada")
+
+
+async def test_what_was_approved_long_ago_is_not_done_any_more(hive: Asking) -> None:
+    asked = await hive.ask()
+    await _approve_and_die(hive, asked)
+
+    await hive.restart()
+    hive.time.now += TIMEOUT
+    await hive.look()
+
+    assert hive.hands.stopped == []
+    assert (await hive.latest()).decision_reason == "it could not be done in time"
+
+
+async def test_what_was_begun_before_a_restart_is_not_begun_again(hive: Asking) -> None:
+    asked = await hive.ask()
+    begun = asyncio.Event()
+
+    async def hangs() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    hive.hands.waits = hangs
+    approving = asyncio.ensure_future(hive.approvals.approve(asked.approval_id, by="ada"))
+    await begun.wait()
+
+    await hive.restart()
+    hive.hands.waits = None
+    await hive.look()
+
+    assert len(hive.hands.stopped) == 1
+    assert (await hive.latest()).outcome is Outcome.UNCONFIRMED
+    with pytest.raises(asyncio.CancelledError):
+        await approving
+
+
+async def test_a_disk_that_fails_in_between_is_tried_again(hive: Asking) -> None:
+    asked = await hive.ask()
+
+    async def full() -> None:
+        hive.cut = None
+        raise StoreError("the disk is full")
+
+    hive.cut = full
+    with pytest.raises(StoreError):
+        await hive.approvals.approve(asked.approval_id, by="ada")
+    due = hive.approvals.next_deadline()
+    assert due is not None
+    assert due > hive.time.now
+    hive.time.now = due
+    await hive.look()
+
+    assert len(hive.hands.stopped) == 1
+    assert (await hive.latest()).outcome is Outcome.DONE
+
+
+async def _approve_and_die(hive: Asking, asked: Approval) -> None:
+    """Let the process end after the answer is on the disk and before anything is done."""
+    reached = asyncio.Event()
+
+    async def dies() -> None:
+        reached.set()
+        await asyncio.Event().wait()
+
+    hive.cut = dies
+    approving = asyncio.ensure_future(hive.approvals.approve(asked.approval_id, by="ada"))
+    await reached.wait()
+    await hive.approvals.close()
+    with pytest.raises(asyncio.CancelledError):
+        await approving
+
+
+@pytest.mark.parametrize(
+    ("where", "stops", "outcome"),
+    [("before", 1, Outcome.DONE), ("during", 0, Outcome.UNCONFIRMED)],
+)
+async def test_a_kill_between_answer_and_end_stops_it_once_or_says_that_it_may_run_still(
+    tmp_path: Path, where: str, stops: int, outcome: Outcome
+) -> None:
+    url = f"sqlite:///{tmp_path / 'killed.db'}"
+    dying = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.health.killed_approval", url, where
+    )
+    assert await dying.wait() == -signal.SIGKILL
+    store = Store.open(url)
+    hive = Asking(store)
+    await hive.get_stuck()
+
+    await hive.service.load()
+    await hive.approvals.load()
+    await hive.look()
+
+    assert len(hive.hands.stopped) == stops
+    assert (await hive.latest()).outcome is outcome
+    await store.close()
+
+
+# -- whatever happens -------------------------------------------------------------------------------
+
+_STEPS = st.lists(
+    st.sampled_from(
+        ["ask", "approve", "deny", "progress", "minute", "hour", "restart", "die", "look", "new life"]
+    ),
+    max_size=14,
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(steps=_STEPS)
+def test_nobody_is_stopped_without_an_approval_and_nobody_twice_for_one(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[str]
+) -> None:
+    async def live() -> None:
+        store = Store.open(f"sqlite:///{tmp_path_factory.mktemp('p') / 'q.db'}")
+        hive = Asking(store)
+        await hive.get_stuck()
+        for number, step in enumerate(steps):
+            with contextlib.suppress(ApprovalOver, ApprovalUnknown, ActionRefused):
+                await _take(hive, step, number)
+            found = await hive.approvals.history(limit=100)
+            allowed = [one for one in found if one.intervention_id]
+            assert len(hive.hands.stopped) <= len(allowed)
+            assert {one.incarnation_id for one in allowed} >= {t.incarnation_id for t in hive.hands.stopped}
+            assert sum(one.is_open for one in found) <= 1
+        await hive.approvals.close()
+        await hive.service.close()
+        await store.close()
+
+    asyncio.run(live())
+
+
+async def _take(hive: Asking, step: str, number: int) -> None:
+    pending = [one.approval_id for one in hive.approvals.pending()]
+    which = pending[0] if pending else "none"
+    match step:
+        case "ask":
+            await hive.ask()
+        case "approve":
+            await hive.approvals.approve(which, by="ada")
+        case "deny":
+            await hive.approvals.deny(which, by="ada")
+        case "progress":
+            await progress(hive)
+            await hive.pass_time(STALL + 1)
+        case "minute":
+            await hive.pass_time(60)
+        case "hour":
+            await hive.pass_time(3600)
+        case "restart":
+            await hive.restart()
+        case "die":
+            if pending:
+                await _approve_and_die(hive, hive.approvals.pending()[0])
+            await hive.restart()
+        case "look":
+            await hive.look()
+        case "new life":
+            hive.time.now += 1
+            await hive.start(incarnation=f"i{number + 2}")
+            await hive.pass_time(2 * STALL)

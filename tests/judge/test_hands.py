@@ -1,0 +1,366 @@
+"""What the queen may do to a worker: only to the one of her ticket, past every limit, in a person's name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from queenright.health import ticket_rules as rules
+from queenright.health.interventions.approvals import Approvals
+from queenright.health.interventions.control import Delivery
+from queenright.health.settings import HealthSettings
+from queenright.health.store import Store
+from queenright.health.tickets import EscalationTicket
+from queenright.judge.hands import (
+    LONGEST_NUDGE,
+    NUDGE,
+    REQUEST_TERMINATION,
+    WorkerHands,
+    acting_tools,
+)
+from queenright.runtime.events import EventType
+from queenright.runtime.tooling.tools import ToolError, ToolResult
+from tests.health.acting import STALL, Acting
+
+INTERVAL = 600.0
+WORDS = "Stop searching for the same page; write down what you have."
+
+
+class Garden(Acting):
+    """The parts, with hands; the ladder is slow to begin, so that what is done is the queen's."""
+
+    def __init__(self, store: Store, **intervention: Any) -> None:
+        settings = HealthSettings.model_validate({"intervention": intervention})
+        super().__init__(store, settings)
+        self.service.hold_until(0)
+
+    def _make(self) -> None:
+        super()._make()
+        self.approvals = Approvals(
+            self.store,
+            timeout=1800,
+            monitor=self.monitor,
+            terminate=lambda *who, **how: self.service.terminate(*who, **how),
+            stopped=lambda: self.stop.reason,
+            clock=self.time,
+            publish=self.publish,
+            ids=self.ids,
+        )
+        self.queen = WorkerHands(
+            lambda: self.service,
+            self.approvals,
+            monitor=self.monitor,
+            settings=self.settings.intervention.termination,
+        )
+
+    async def get_stuck(self, agent: str = "bee") -> None:
+        """Let a worker be stuck, and the ladder not be there yet."""
+        await self.start(agent)
+        self.time.now += STALL + 1
+        for event in self.monitor.advance(self.time.now):
+            self.said.append(event)
+
+    def ticket(self, agent: str = "bee") -> EscalationTicket:
+        worker = self.worker(agent)
+        found = rules.reasons(worker)
+        texts = {"cause": "c", "judge_reasoning": "j", "suggested_action": "s", "evidence_snippet": "e"}
+        facts = rules.facts_of(worker, self.time.now)
+        return rules.new_ticket("t1", facts, found[0], found, found[0].severity, texts, self.time.now)
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    opened = Store.open(f"sqlite:///{tmp_path / 'q.db'}")
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def hive(store: Store) -> Garden:
+    garden = Garden(store)
+    await garden.get_stuck()
+    return garden
+
+
+# -- nudges -----------------------------------------------------------------------------------------
+
+
+async def test_the_worker_of_the_ticket_is_told_in_the_queens_name(hive: Garden) -> None:
+    said = await hive.queen.nudge(hive.ticket(), WORDS)
+
+    assert said == "nudged: the message is in the worker's context"
+    [(target, message)] = hive.hands.nudged
+    assert (target.agent_id, target.session_id, target.incarnation_id) == ("bee", "bee-1", "i1")
+    assert message == WORDS
+    [event] = hive.of(EventType.NUDGE_SENT)
+    assert (event.data["by"], event.data["attempt"]) == ("queen", 1)
+
+
+async def test_a_nudge_that_is_fetched_says_so(hive: Garden) -> None:
+    hive.hands.delivers = Delivery.QUEUED
+
+    assert "waits for the worker to fetch it" in await hive.queen.nudge(hive.ticket(), WORDS)
+
+
+async def test_a_second_nudge_within_the_interval_is_refused_in_words(hive: Garden) -> None:
+    """B66: at most one action a worker and interval, whoever acts."""
+    await hive.queen.nudge(hive.ticket(), WORDS)
+    hive.time.now += INTERVAL - 1
+
+    with pytest.raises(ToolError, match="something was done about it 10 minutes ago"):
+        await hive.queen.nudge(hive.ticket(), WORDS)
+    hive.time.now += 1
+
+    assert "nudged" in await hive.queen.nudge(hive.ticket(), WORDS)
+    assert len(hive.hands.nudged) == 2
+
+
+async def test_the_ladder_waits_for_her_nudge_to_have_its_time_and_counts_it(hive: Garden) -> None:
+    """B66: she and the ladder share the interval, and the number of nudges."""
+    await hive.queen.nudge(hive.ticket(), WORDS)
+    began = hive.time.now
+
+    await hive.pass_time(3 * INTERVAL)
+
+    assert [event.time - began for event in hive.of(EventType.NUDGE_SENT)] == [0, INTERVAL, 2 * INTERVAL]
+    assert [event.data["by"] for event in hive.of(EventType.NUDGE_SENT)] == ["queen", "ladder", "ladder"]
+    assert hive.done()[-1] == "escalate done"
+
+
+async def test_she_does_not_hold_up_an_escalation_by_nudging_on(hive: Garden) -> None:
+    for _ in range(3):
+        await hive.queen.nudge(hive.ticket(), WORDS)
+        hive.time.now += INTERVAL
+
+    with pytest.raises(ToolError, match="nudged 3 times already"):
+        await hive.queen.nudge(hive.ticket(), WORDS)
+
+
+async def test_a_nudge_is_of_bounded_length_without_secrets_and_without_what_is_not_seen(
+    hive: Garden,
+) -> None:
+    secret = "ghp_0123456789abcdefghijABCDEFGHIJ012345"
+    hidden = "\u202e\u200b" + "".join(chr(0xE0000 + ord(sign)) for sign in "obey")
+
+    await hive.queen.nudge(hive.ticket(), f"{hidden}Use {secret}.\x1b[2J\n" + "word " * 1000)
+
+    message = hive.hands.nudged[0][1]
+    assert secret not in message
+    assert all(sign == "\n" or sign.isprintable() for sign in message)
+    assert len(message) <= LONGEST_NUDGE
+
+
+async def test_a_nudge_of_nothing_that_is_seen_is_refused(hive: Garden) -> None:
+    with pytest.raises(ToolError, match="must say something"):
+        await hive.queen.nudge(hive.ticket(), "\u200b\u200b \u202e")
+
+
+async def test_another_life_of_the_worker_is_not_told(hive: Garden) -> None:
+    """B67: what was decided about one incarnation is never done to another."""
+    ticket = hive.ticket()
+    hive.time.now += 1
+    await hive.start(incarnation="i2")
+    hive.time.now += 2 * STALL
+    hive.monitor.advance(hive.time.now)
+
+    with pytest.raises(ToolError, match="restarted meanwhile"):
+        await hive.queen.nudge(ticket, WORDS)
+    with pytest.raises(ToolError, match="restarted"):
+        await hive.queen.request_termination(ticket, "It loops.")
+
+    assert hive.hands.nudged == []
+    assert hive.approvals.pending() == []
+
+
+async def wait_for_a_user(hive: Garden) -> None:
+    await hive.tell(EventType.CLIENT_INPUT_REQUESTED)
+
+
+async def be_paused(hive: Garden) -> None:
+    await hive.tell(EventType.EXECUTION_PAUSED)
+
+
+async def end(hive: Garden) -> None:
+    await hive.tell(EventType.EXECUTION_COMPLETED)
+
+
+async def get_further(hive: Garden) -> None:
+    await hive.accept()
+
+
+async def freeze(hive: Garden) -> None:
+    await hive.stop.set(True, by="ada", reason="deploying")
+
+
+async def start_over(hive: Garden) -> None:
+    hive.service.hold_until(hive.time.now + 60)
+
+
+async def use_up_the_minute(hive: Garden) -> None:
+    for _ in range(hive.service.budget.most):
+        hive.service.budget.spend(hive.time.now)
+
+
+@pytest.mark.parametrize(
+    ("happens", "why"),
+    [
+        (wait_for_a_user, "waits rightly"),
+        (be_paused, "waits rightly"),
+        (end, "has ended"),
+        (get_further, "nothing is wrong with it now"),
+        (freeze, "emergency stop"),
+        (start_over, "so soon after a start"),
+        (use_up_the_minute, "10 interventions a minute are used up"),
+    ],
+)
+async def test_she_acts_within_the_limits_of_all_acting(
+    store: Store, happens: Callable[[Garden], Awaitable[None]], why: str
+) -> None:
+    """B18, B69: her nudge and, where that is allowed, her termination go past the guard of all others."""
+    hive = Garden(store, termination={"on_request": "allow"})
+    await hive.get_stuck()
+    ticket = hive.ticket()
+    await happens(hive)
+
+    with pytest.raises(ToolError, match=why):
+        await hive.queen.nudge(ticket, WORDS)
+    with pytest.raises(ToolError, match=why):
+        await hive.queen.request_termination(ticket, "It loops.")
+
+    assert hive.hands.nudged == []
+    assert hive.hands.stopped == []
+    assert hive.done()[-2:] == ["nudge refused", "terminate refused"]
+
+
+@pytest.mark.parametrize("off", [{"enabled": False}, {"nudge": {"enabled": False}}])
+async def test_where_nothing_is_done_by_itself_she_does_nothing(store: Store, off: dict[str, Any]) -> None:
+    hive = Garden(store, **off)
+    await hive.get_stuck()
+
+    with pytest.raises(ToolError, match="only people"):
+        await hive.queen.nudge(hive.ticket(), WORDS)
+
+
+async def test_what_the_orchestrator_decides_on_is_left_to_it(hive: Garden) -> None:
+    await hive.service.escalate("bee", "it is stuck", by="ada")
+    hive.time.now += INTERVAL
+
+    with pytest.raises(ToolError, match="the orchestrator is asked"):
+        await hive.queen.nudge(hive.ticket(), WORDS)
+
+
+async def test_a_dry_run_is_told_as_one(store: Store) -> None:
+    hive = Garden(store, dry_run=True)
+    await hive.get_stuck()
+
+    assert (await hive.queen.nudge(hive.ticket(), WORDS)).startswith("dry run")
+    assert hive.hands.nudged == []
+
+
+async def test_a_worker_that_nobody_reaches_is_no_success(hive: Garden) -> None:
+    hive.hands.reached = False
+
+    with pytest.raises(ToolError, match="unreachable"):
+        await hive.queen.nudge(hive.ticket(), WORDS)
+
+
+# -- terminations -----------------------------------------------------------------------------------
+
+
+async def test_a_termination_needs_an_operator(hive: Garden) -> None:
+    said = await hive.queen.request_termination(hive.ticket(), "It loops.")
+
+    [asked] = hive.approvals.pending()
+    assert said.startswith(
+        f"asked: an operator may approve it within 30 minutes (approval {asked.approval_id})"
+    )
+    assert "It is not stopped." in said
+    assert (asked.ticket_id, asked.agent_id, asked.asked_by) == ("t1", "bee", "queen")
+    assert hive.hands.stopped == []
+    with pytest.raises(ToolError, match="asked already"):
+        await hive.queen.request_termination(hive.ticket(), "It loops.")
+
+
+async def test_never_is_never(store: Store) -> None:
+    hive = Garden(store, termination={"on_request": "never"})
+    await hive.get_stuck()
+
+    with pytest.raises(ToolError, match="only people stop a worker"):
+        await hive.queen.request_termination(hive.ticket(), "It loops.")
+
+    assert hive.approvals.pending() == []
+    assert hive.hands.stopped == []
+
+
+async def test_where_it_is_allowed_it_is_done_at_once_in_her_name(store: Store) -> None:
+    hive = Garden(store, termination={"on_request": "allow"})
+    await hive.get_stuck()
+
+    assert await hive.queen.request_termination(hive.ticket(), "It loops.") == "the worker has stopped"
+
+    [ended] = hive.of(EventType.AGENT_TERMINATED)
+    assert (ended.data["by"], ended.data["reason"]) == ("queen", "It loops.")
+
+
+async def test_whom_she_has_spoken_to_she_does_not_stop_within_the_interval(store: Store) -> None:
+    """B66: a nudge and a termination are one action each."""
+    hive = Garden(store, termination={"on_request": "allow"})
+    await hive.get_stuck()
+    await hive.queen.nudge(hive.ticket(), WORDS)
+
+    with pytest.raises(ToolError, match="it is to have its time"):
+        await hive.queen.request_termination(hive.ticket(), "It loops.")
+
+    assert hive.hands.stopped == []
+
+
+# -- the tools --------------------------------------------------------------------------------------
+
+
+async def called(hive: Garden, name: str, **arguments: Any) -> ToolResult:
+    def about(ticket_id: str) -> EscalationTicket:
+        if ticket_id != "t1":
+            raise ToolError(f"this is not about ticket {ticket_id!r}")
+        return hive.ticket()
+
+    [tool] = [tool for tool in acting_tools(hive.queen, about) if tool.name == name]
+    return await tool.call(json.dumps(arguments))
+
+
+async def test_a_model_says_what_and_the_ticket_says_whom(hive: Garden) -> None:
+    assert not (await called(hive, NUDGE, ticket_id="t1", message=WORDS)).failed
+    assert not (await called(hive, REQUEST_TERMINATION, ticket_id="t1", reason="It loops again.")).failed
+
+    assert hive.hands.nudged[0][0].agent_id == "bee"
+    assert hive.approvals.pending()[0].agent_id == "bee"
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "why"),
+    [
+        (NUDGE, {"ticket_id": "t1", "message": WORDS, "agent_id": "wasp"}, "agent_id"),
+        (NUDGE, {"ticket_id": "t1", "message": "x" * (LONGEST_NUDGE + 1)}, "1000"),
+        (NUDGE, {"ticket_id": "t1", "message": "go"}, "10"),
+        (NUDGE, {"ticket_id": "t2", "message": WORDS}, "not about ticket 't2'"),
+        (
+            REQUEST_TERMINATION,
+            {"ticket_id": "t1", "reason": "It loops.", "incarnation_id": "i2"},
+            "incarnation_id",
+        ),
+        (REQUEST_TERMINATION, {"ticket_id": "t2", "reason": "It loops again."}, "not about ticket 't2'"),
+    ],
+)
+async def test_whom_and_how_much_are_not_the_models_to_say(
+    hive: Garden, name: str, arguments: dict[str, Any], why: str
+) -> None:
+    """B36: the model cannot set identity."""
+    result = await called(hive, name, **arguments)
+
+    assert result.failed
+    assert why in result.content
+    assert hive.hands.nudged == []
+    assert hive.approvals.pending() == []
