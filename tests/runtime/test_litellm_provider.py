@@ -23,6 +23,7 @@ from queenright.runtime.deadline import within
 from queenright.runtime.llm.litellm_answer import Gathered
 from queenright.runtime.llm.litellm_failure import retry_after
 from queenright.runtime.llm.litellm_provider import LiteLlmProvider, ProviderUnavailable, load_provider
+from queenright.runtime.llm.litellm_question import wants_marks
 from queenright.runtime.llm.model import (
     LLMProvider,
     Message,
@@ -623,3 +624,128 @@ def test_alone_in_a_process_nobody_but_the_provider_is_asked(tmp_path: Path) -> 
 async def arrives(happened: asyncio.Event) -> None:
     async with asyncio.timeout(10):
         await happened.wait()
+
+
+# -- tool calls that must be, and prompts that are kept ------------------------------------------
+
+
+async def test_a_decision_must_be_a_tool_call_if_the_caller_says_so(serving: Any) -> None:
+    async with serving(CALLS, HELLO, HELLO) as server:
+        await provider().complete(ASKED, TOOLS, must_call=True)
+        await provider().complete(ASKED, TOOLS)
+        await provider().complete(ASKED, [], must_call=True)
+
+    assert [request.body.get("tool_choice") for request in server.requests] == ["required", None, None]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "This model does not support this tool_choice",
+        "Thinking may not be enabled when tool_choice forces tool use.",
+        "Tool choice 'required' is not supported",
+    ],
+)
+async def test_a_provider_that_refuses_to_be_told_is_asked_without_from_then_on(
+    serving: Any, message: str
+) -> None:
+    model = provider()
+    async with serving(Refusal(status=400, message=message), CALLS, CALLS) as server:
+        first = await model.complete(ASKED, TOOLS, must_call=True)
+        await model.complete(ASKED, TOOLS, must_call=True)
+
+    assert first.tool_calls
+    assert [request.body.get("tool_choice") for request in server.requests] == ["required", None, None]
+
+
+async def test_what_refuses_both_had_another_reason(serving: Any) -> None:
+    model = provider()
+    refusal = Refusal(status=400, message="bad tool_choice, bad everything")
+    async with serving(refusal, refusal, CALLS) as server:
+        with pytest.raises(ModelError, match="bad everything"):
+            await model.complete(ASKED, TOOLS, must_call=True)
+        await model.complete(ASKED, TOOLS, must_call=True)
+
+    assert [request.body.get("tool_choice") for request in server.requests] == ["required", None, "required"]
+
+
+async def test_a_server_that_neither_streams_nor_is_told_is_asked_for_the_whole(serving: Any) -> None:
+    unstreamed = Refusal(status=400, message="stream is not supported")
+    unforced = Refusal(status=400, message="tool_choice is not supported")
+    async with serving(unstreamed, unforced, unstreamed, CALLS) as server:
+        reply = await provider().complete(ASKED, TOOLS, must_call=True)
+
+    assert len(reply.tool_calls) == 2
+    assert len(server.requests) == 4
+
+
+CACHED = (
+    anthropic(
+        "message_start",
+        message={
+            "id": "m1",
+            "type": "message",
+            "role": "assistant",
+            "content": [],
+            "model": "claude-sonnet-4-5",
+            "usage": {
+                "input_tokens": 20,
+                "cache_read_input_tokens": 1500,
+                "cache_creation_input_tokens": 30,
+                "output_tokens": 1,
+            },
+        },
+    ),
+    *CLAUDE[1:],
+)
+
+
+async def test_a_provider_that_caches_what_is_marked_is_given_marks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the system prompt, which covers the tools too, and after all that was said until now."""
+    monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
+    said = [*ASKED, Message(role="assistant", content="Well."), Message(role="user", content="And now?")]
+    async with openai_server(Stream(events=CACHED)) as server:
+        monkeypatch.setenv("ANTHROPIC_API_BASE", server.url.removesuffix("/v1"))
+        reply = await LiteLlmProvider("anthropic/claude-sonnet-4-5").complete(said, TOOLS, must_call=True)
+
+    [body] = [request.body for request in server.requests]
+    mark = {"type": "ephemeral"}
+    assert [block.get("cache_control") for block in body["system"]] == [mark]
+    marks = [block.get("cache_control") for row in body["messages"] for block in row["content"]]
+    assert marks == [None, None, mark]
+    assert body["tool_choice"] == {"type": "any"}
+    assert body["tools"][0]["input_schema"]["properties"] == {"place": {"type": "string"}}
+    assert (reply.input_tokens, reply.cached_tokens) == (1550, 1500)
+    assert 0 < reply.cost < 1550 * 3e-6 + 15 * 15e-6
+
+
+async def test_openai_is_given_no_marks_and_says_what_it_had_in_its_cache(serving: Any) -> None:
+    *events, usage = HELLO.events()
+    chunk = json.loads(usage.removeprefix(b"data: "))
+    chunk["usage"]["prompt_tokens_details"] = {"cached_tokens": 9}
+    async with serving(Stream(events=[*events, event(chunk)])) as server:
+        reply = await provider().complete(ASKED, TOOLS)
+
+    assert reply.cached_tokens == 9
+    assert "cache_control" not in json.dumps(server.requests[0].body)
+
+
+@pytest.mark.parametrize(
+    ("name", "marked"),
+    [
+        ("anthropic/claude-sonnet-4-5", True),
+        ("claude-sonnet-4-5", True),
+        ("bedrock/eu.anthropic.claude-sonnet-4-5-20250929-v1:0", True),
+        ("bedrock/converse/anthropic.claude-haiku-4-5", True),
+        ("bedrock/amazon.nova-pro-v1:0", True),
+        ("vertex_ai/claude-sonnet-4-5", True),
+        ("openrouter/anthropic/claude-sonnet-4.5", True),
+        ("openai/gpt-5-mini", False),
+        ("openai/claude-behind-my-own-gateway", False),
+        ("gemini/gemini-2.5-pro", False),
+        ("bedrock/meta.llama3", False),
+        ("gpt-4o", False),
+    ],
+)
+def test_marks_are_for_those_that_keep_only_what_is_marked(name: str, marked: bool) -> None:
+    assert wants_marks(name) is marked
