@@ -14,6 +14,7 @@ from queenright.health.detectors import detect
 from queenright.health.findings import worst
 from queenright.health.monitor import WorkerHealth
 from queenright.health.settings import HealthSettings
+from queenright.health.silence import span
 from queenright.health.state import health_state
 from queenright.health.vital_facts import OpenTool, SessionStatus
 from queenright.health.vitals import VitalSigns
@@ -68,7 +69,7 @@ def health_of(
         v.apply(event, min(event.time, now))
     from_trace = v.evidence
     _by_metrics(v, sighting, settings, now)
-    v.evidence = _evidence(sighting, from_trace)
+    v.evidence = _evidence(sighting, from_trace, settings.stall.unknown_seconds)
     health = _judged(v, settings, now)
     health.untold = _NEVER_TOLD if v.last_trace_id else _NEVER_TOLD | _TOLD_BY_TRACES
     return health
@@ -174,7 +175,7 @@ def _not_after(at: float | None, now: float) -> float | None:
     return None if at is None else min(at, now)
 
 
-def _evidence(sighting: Sighting, from_trace: str) -> str:
+def _evidence(sighting: Sighting, from_trace: str, within: float) -> str:
     """Say in a line what the counters say: what was called lately, what went wrong."""
     parts = []
     calls = sorted(sighting.recent_calls.items(), key=lambda item: -item[1][0])
@@ -184,7 +185,7 @@ def _evidence(sighting: Sighting, from_trace: str) -> str:
         if number >= 1
     ]
     if lately:
-        parts.append(f"calls lately: {', '.join(lately)}")
+        parts.append(f"calls in the last {span(within)}: {', '.join(lately)}")
     errors = sorted(sighting.errors.items(), key=lambda item: -item[1])[:_TOOLS_SHOWN]
     if errors:
         parts.append(f"errors so far: {', '.join(f'{kind} {number}' for kind, number in errors if number)}")

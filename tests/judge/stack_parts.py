@@ -1,0 +1,125 @@
+"""What the tests of the stack are built from: HTTP servers that answer as Prometheus and Tempo do."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+from urllib.parse import parse_qs
+
+from queenright.server.sockets import listen, listening, url_of
+
+Answer = Callable[[str, dict[str, str]], tuple[int, Any]]
+
+
+class ApiServer:
+    """A real HTTP server that answers what a test says; who asked what, and with which login, is kept."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.answer = answer
+        self.asked: list[tuple[str, dict[str, str]]] = []
+        self.authorization: list[str] = []
+        self.silent = False
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        body, more = b"", True
+        while more:
+            message = await receive()
+            body, more = body + message.get("body", b""), message.get("more_body", False)
+        given = parse_qs((scope["query_string"] + b"&" + body).decode())
+        params = {key: values[0] for key, values in given.items()}
+        headers = {key.decode(): value.decode() for key, value in scope["headers"]}
+        self.authorization.append(headers.get("authorization", ""))
+        self.asked.append((scope["path"], params))
+        if self.silent:
+            await asyncio.Event().wait()
+        status, answer = self.answer(scope["path"], params)
+        content = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+        await send({"type": "http.response.start", "status": status, "headers": []})
+        await send({"type": "http.response.body", "body": content})
+
+
+@contextlib.asynccontextmanager
+async def serving(answer: Answer) -> AsyncIterator[tuple[ApiServer, str]]:
+    """Serve; yields the server and its URL."""
+    server = ApiServer(answer)
+    sock = listen("127.0.0.1", 0, what="a stand-in", option="")
+    with contextlib.closing(sock):
+        async with listening(server, sock):
+            yield server, url_of(sock)
+
+
+def vector(*rows: tuple[dict[str, str], float], at: float = 1_800_000_000.0) -> dict[str, Any]:
+    """An instant vector as Prometheus answers it."""
+    result = [{"metric": labels, "value": [at, str(value)]} for labels, value in rows]
+    return {"status": "success", "data": {"resultType": "vector", "result": result}}
+
+
+def matrix(*rows: tuple[dict[str, str], list[tuple[float, float]]]) -> dict[str, Any]:
+    """A range vector as Prometheus answers it."""
+    result = [
+        {"metric": labels, "values": [[at, str(value)] for at, value in points]} for labels, points in rows
+    ]
+    return {"status": "success", "data": {"resultType": "matrix", "result": result}}
+
+
+def otlp_span(
+    name: str,
+    start: float,
+    end: float,
+    *,
+    span_id: str = "b7ad6b7169203331",
+    parent_id: str = "",
+    error: str = "",
+    **attributes: Any,
+) -> dict[str, Any]:
+    """A span in OTLP's JSON as Tempo writes it: ids in base64, numbers as text."""
+    return {
+        "traceId": base64.b64encode(bytes.fromhex("0af7651916cd43dd8448eb211c80319c")).decode(),
+        "spanId": base64.b64encode(bytes.fromhex(span_id)).decode(),
+        "parentSpanId": base64.b64encode(bytes.fromhex(parent_id)).decode() if parent_id else "",
+        "name": name,
+        "startTimeUnixNano": str(int(start * 1e9)),
+        "endTimeUnixNano": str(int(end * 1e9)),
+        "attributes": [
+            {"key": key, "value": {"intValue": str(v)} if isinstance(v, int) else {"stringValue": v}}
+            for key, v in attributes.items()
+        ],
+        "status": {"code": "STATUS_CODE_ERROR", "message": error} if error else {},
+    }
+
+
+def tempo_trace(*spans: dict[str, Any], agent: str = "researcher") -> dict[str, Any]:
+    """A trace as ``/api/traces/{id}`` answers it."""
+    resource = {"attributes": [{"key": "service.name", "value": {"stringValue": agent}}]}
+    return {"batches": [{"resource": resource, "scopeSpans": [{"scope": {}, "spans": list(spans)}]}]}
+
+
+def loop_trace(agent: str, *, begin: float, calls: int, result: str = "r1") -> dict[str, Any]:
+    """A trace of one agent that makes the same call with the same result, a step each."""
+    spans = []
+    for number in range(calls):
+        at, step_id = begin + number * 2.0, f"{number + 1:016x}"
+        common = {"gen_ai.agent.name": agent, "queenright.node.id": "search_node"}
+        spans.append(
+            otlp_span(
+                "execute_tool search",
+                at,
+                at + 0.5,
+                span_id=f"{number + 1000:016x}",
+                parent_id=step_id,
+                **common,
+                **{
+                    "gen_ai.operation.name": "execute_tool",
+                    "gen_ai.tool.name": "search",
+                    "queenright.tool.arguments.hash": "a1",
+                    "queenright.tool.result.hash": result,
+                },
+            )
+        )
+        verdict = {"queenright.step.verdict": "CONTINUE"}
+        spans.append(otlp_span("step search_node", at, at + 1.0, span_id=step_id, **common, **verdict))
+    return tempo_trace(*spans, agent=agent)

@@ -1,0 +1,58 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queenright.judge.stack.promql import fault_of
+
+
+@pytest.mark.parametrize(
+    "promql",
+    [
+        "up",
+        "rate(queenright_worker_steps_total[5m])",
+        "increase(x[1h30m] offset 2h)",
+        "max_over_time(rate(x[5m])[6h:1m])",
+        "avg_over_time(x[3600])",
+        'x{span="[30d]"}',
+        "x{a='offset 99w'} # [30d]",
+        "x{a=`[30d]`}",
+        "x > 100000",
+        "histogram_quantile(0.95, sum by (le) (rate(x_bucket[5m])))",
+    ],
+)
+def test_what_looks_back_a_day_at_most_is_let_through(promql: str) -> None:
+    assert fault_of(promql) == ""
+
+
+@pytest.mark.parametrize(
+    "promql",
+    [
+        "rate(x[30d])",
+        "x offset 2d",
+        "x offset -2d",
+        "max_over_time(x[24h] offset 1m)",
+        "avg_over_time(rate(x[1h])[2w:1m])",
+        "x[1d1h]",
+        "avg_over_time(x[100000])",
+        "x offset 100000",
+        "x[0x20000]",
+        "x @ 1609746000",
+        "x @ start()",
+        "x[ # it's a comment\n30d] # and that's its end",
+        'x{a="\\""}[30d]',
+    ],
+)
+def test_what_looks_further_back_is_refused_with_the_reason(promql: str) -> None:
+    assert fault_of(promql)
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_read(promql: str) -> None:
+    assert isinstance(fault_of(promql), str)
+
+
+@given(st.text(alphabet="ab#'\"`\\\n ", max_size=20))
+def test_no_quote_in_a_comment_hides_a_range(text: str) -> None:
+    comment = text.replace("\n", " ")
+
+    assert fault_of(f"x #{comment}\n[30d]")

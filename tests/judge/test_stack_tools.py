@@ -1,0 +1,304 @@
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry.sdk.trace import TracerProvider
+from pydantic import SecretStr
+
+from queenright.health.store import Store
+from queenright.judge.quoting import unquote
+from queenright.judge.stack.event_traces import EventTraces
+from queenright.judge.stack.http import StackAddress
+from queenright.judge.stack.prometheus import Prometheus, Series
+from queenright.judge.stack.tempo import Tempo
+from queenright.judge.stack.tools import (
+    GET_TRACE,
+    MOST_CHARACTERS,
+    QUERY_METRICS,
+    metrics_text,
+    stack_tools,
+    trace_text,
+)
+from queenright.judge.stack.traces import TraceSpan
+from queenright.runtime.events import AgentEvent, EventType
+from queenright.runtime.tooling.tools import Tool, ToolResult
+from tests.judge.conftest import FakeTime
+from tests.judge.stack_parts import loop_trace, matrix, serving, vector
+
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+UP = vector(({"__name__": "up", "job": "queenright"}, 1.0))
+
+
+async def ask(tool: Tool, **arguments: Any) -> ToolResult:
+    return await tool.call(json.dumps(arguments), {"node_id": "judge"})
+
+
+class Clients:
+    """Makes clients of the APIs, and closes them at the end."""
+
+    def __init__(self) -> None:
+        self._made: list[Prometheus | Tempo] = []
+
+    def prometheus(self, address: StackAddress | str, *, timeout: float = 10.0) -> Prometheus:
+        made = Prometheus(_address(address), timeout=timeout)
+        self._made.append(made)
+        return made
+
+    def __call__(self, url: str, *, timeout: float = 10.0) -> dict[str, Tool]:
+        tempo = Tempo(_address(url), timeout=timeout)
+        self._made.append(tempo)
+        prometheus = self.prometheus(url, timeout=timeout)
+        tools = stack_tools(prometheus=prometheus, traces=tempo, clock=FakeTime())
+        return {tool.name: tool for tool in tools}
+
+    async def aclose(self) -> None:
+        for client in self._made:
+            await client.aclose()
+
+
+def _address(address: StackAddress | str) -> StackAddress:
+    return StackAddress.parse(address) if isinstance(address, str) else address
+
+
+@pytest.fixture
+async def tools_of() -> AsyncIterator[Clients]:
+    clients = Clients()
+    yield clients
+    await clients.aclose()
+
+
+async def test_a_query_of_now_is_answered_as_quoted_data(tools_of: Clients) -> None:
+    async with serving(lambda path, params: (200, UP)) as (server, url):
+        told = await ask(tools_of(url)[QUERY_METRICS], promql="up")
+
+    assert not told.failed
+    assert unquote("metrics", told.content) == {
+        "series_in_all": 1,
+        "series": [
+            {
+                "labels": {"__name__": "up", "job": "queenright"},
+                "points": [["2027-01-15T08:00:00Z", 1.0]],
+            }
+        ],
+    }
+    assert server.asked == [("/api/v1/query", {"query": "up", "timeout": "10s", "time": "1800000000.000"})]
+
+
+async def test_a_range_is_asked_for_in_sixty_points_at_most(tools_of: Clients) -> None:
+    async with serving(lambda path, params: (200, matrix())) as (server, url):
+        tool = tools_of(url)[QUERY_METRICS]
+        await ask(tool, promql="up", range_minutes=1440, step_seconds=1)
+        await ask(tool, promql="up", range_minutes=10, step_seconds=300)
+
+    (path, day), (_, minutes) = server.asked
+    assert path == "/api/v1/query_range"
+    assert float(day["end"]) - float(day["start"]) == 86_400
+    assert 86_400 / float(day["step"]) + 1 <= 60
+    assert minutes["step"] == "300"
+
+
+async def test_a_day_is_as_far_back_as_anybody_may_look(tools_of: Clients) -> None:
+    async with serving(lambda path, params: (200, UP)) as (server, url):
+        tool = tools_of(url)[QUERY_METRICS]
+        too_far = await ask(tool, promql="up", range_minutes=1441)
+        hidden = await ask(tool, promql="rate(x[30d])")
+
+    assert too_far.failed
+    assert "range_minutes" in too_far.content
+    assert hidden.content == (
+        "error: query_metrics: its ranges and offsets together look 720 h back; 24 h are the limit"
+    )
+    assert server.asked == []
+
+
+async def test_what_prometheus_says_is_wrong_is_said_to_the_model(tools_of: Clients) -> None:
+    fault = {"status": "error", "errorType": "bad_data", "error": "1:4: parse error: unexpected <op:->"}
+    async with serving(lambda path, params: (400, fault)) as (_, url):
+        told = await ask(tools_of(url)[QUERY_METRICS], promql="up -")
+
+    assert told.failed
+    assert told.content.endswith("Prometheus refused it: 400 1:4: parse error: unexpected <op:->")
+
+
+@pytest.mark.parametrize("answer", [b"<html>", b"[1]", b'{"status": "success"}', b'{"status": "success", '])
+async def test_an_answer_that_is_none_is_said_and_nothing_breaks(tools_of: Clients, answer: bytes) -> None:
+    async with serving(lambda path, params: (200, answer)) as (_, url):
+        for tool, arguments in ((QUERY_METRICS, {"promql": "up"}), (GET_TRACE, {"trace_id": TRACE})):
+            told = await ask(tools_of(url)[tool], **arguments)
+            assert told.failed
+            assert "error" in told.content
+
+
+async def test_nobody_waits_for_a_prometheus_that_says_nothing(tools_of: Clients) -> None:
+    async with serving(lambda path, params: (200, UP)) as (server, url):
+        server.silent = True
+        told = await ask(tools_of(url, timeout=0.05)[QUERY_METRICS], promql="up")
+
+    assert told.failed
+    assert "did not answer within 0.05 s; go on without" in told.content
+
+
+async def test_an_answer_without_end_is_not_read_to_its_end(tools_of: Clients) -> None:
+    async with serving(lambda path, params: (200, b" " * (17 << 20))) as (_, url):
+        told = await ask(tools_of(url)[QUERY_METRICS], promql="up")
+
+    assert told.failed
+    assert "more than 16 MB; ask for less" in told.content
+
+
+async def test_a_login_is_sent_and_shown_to_nobody(tools_of: Clients) -> None:
+    secret = "hunter2hunter2"
+    async with serving(lambda path, params: (500, {"error": "broken"})) as (server, url):
+        address = StackAddress.parse(url.replace("http://", f"http://ada:{secret}@"))
+        token = StackAddress.parse(url, SecretStr(secret))
+        told = []
+        for where in (address, token):
+            [tool] = stack_tools(prometheus=tools_of.prometheus(where), clock=FakeTime())
+            told.append((await ask(tool, promql="up")).content)
+            told.append(repr(where))
+
+    assert server.authorization[0].startswith("Basic ")
+    assert server.authorization[1] == f"Bearer {secret}"
+    assert not any(secret in text for text in told)
+    assert not any("127.0.0.1" in text for text in told[::2]), "where it is is none of a model's business"
+
+
+async def test_a_url_that_is_none_is_refused_without_repeating_it() -> None:
+    for url in ("ftp://ada:hunter2@host", "http://", "http://ada:hunter2@host:port", "http://h?q=hunter2"):
+        with pytest.raises(ValueError, match="http") as refusal:
+            StackAddress.parse(url)
+        assert "hunter2" not in str(refusal.value)
+
+
+async def test_secrets_in_labels_and_spans_are_masked(tools_of: Clients) -> None:
+    secret = "sk-abcdefghijklmnopqrstuvwx"
+    async with serving(lambda path, params: (200, vector(({"job": f"key {secret}"}, 1.0)))) as (_, url):
+        told = await ask(tools_of(url)[QUERY_METRICS], promql="up")
+    span = TraceSpan(
+        f"say {secret}", 1.0, 2.0, error=f"refused {secret}", attributes={"gen_ai.tool.name": secret}
+    )
+
+    assert secret not in told.content
+    assert secret not in trace_text(TRACE, [span])
+
+
+async def test_five_look_ups_are_all_that_one_visit_has(tools_of: Clients) -> None:
+    tracer = TracerProvider().get_tracer("test")
+    async with serving(lambda path, params: (200, UP)) as (server, url):
+        tool = tools_of(url)[QUERY_METRICS]
+        with tracer.start_as_current_span("judge_check one"):
+            first = [await ask(tool, promql="up") for _ in range(6)]
+        with tracer.start_as_current_span("judge_check two"):
+            second = await ask(tool, promql="up")
+
+    assert [told.failed for told in first] == [False] * 5 + [True]
+    assert first[-1].content.endswith("5 look-ups are all there are; decide by what you know")
+    assert not second.failed
+    assert len(server.asked) == 6
+
+
+async def test_without_traces_five_look_ups_come_back_after_ten_minutes(tools_of: Clients) -> None:
+    time = FakeTime()
+    async with serving(lambda path, params: (200, UP)) as (_, url):
+        [tool] = stack_tools(prometheus=tools_of.prometheus(url), clock=time)
+        told = [(await ask(tool, promql="up")).failed for _ in range(6)]
+        time.now += 600
+        told.append((await ask(tool, promql="up")).failed)
+
+    assert told == [False] * 5 + [True, False]
+
+
+async def test_a_trace_is_shown_with_its_newest_spans_oldest_first(tools_of: Clients) -> None:
+    async with serving(
+        lambda path, params: (200, loop_trace("researcher", begin=1_799_999_000.0, calls=40))
+    ) as (server, url):
+        told = await ask(tools_of(url)[GET_TRACE], trace_id=TRACE.upper())
+
+    assert server.asked == [(f"/api/traces/{TRACE}", {})]
+    shown = unquote("trace", told.content)
+    assert shown is not None
+    assert shown["spans_in_all"] == 80
+    assert shown["left_out"] == 80 - len(shown["spans"])
+    assert shown["spans"][-1]["name"] == "step search_node"
+    assert [span["at"] for span in shown["spans"]] == sorted(span["at"] for span in shown["spans"])
+    assert shown["spans"][-2]["tool.name"] == "search"
+    assert len(told.content) <= MOST_CHARACTERS
+
+
+async def test_a_trace_that_is_not_there_is_no_reason_to_stop(tools_of: Clients) -> None:
+    async with serving(lambda path, params: (404, b"trace not found")) as (_, url):
+        told = await ask(tools_of(url)[GET_TRACE], trace_id=TRACE)
+        no_id = await ask(tools_of(url)[GET_TRACE], trace_id="../../api/v1/admin")
+
+    assert told.content.endswith(f"there is no trace {TRACE} (any more); go on without it")
+    assert no_id.failed
+    assert "trace_id" in no_id.content
+
+
+async def test_without_tempo_a_trace_comes_from_the_event_log(tmp_path: Path) -> None:
+    store = Store.open(f"sqlite:///{tmp_path / 'q.db'}")
+    await store.append(
+        [
+            AgentEvent(
+                type=EventType.TOOL_CALL_COMPLETED,
+                time=1_800_000_000.0 + number,
+                agent_id="researcher",
+                session_id="s",
+                node_id="search_node",
+                trace_id=TRACE if number != 1 else "f" * 32,
+                data={"tool": "search", "outcome": "error", "error": f"no answer {number}"},
+            )
+            for number in range(3)
+        ]
+    )
+    [tool] = stack_tools(traces=EventTraces(store), clock=FakeTime())
+
+    told = await ask(tool, trace_id=TRACE)
+    await store.close()
+    gone = await ask(tool, trace_id=TRACE)
+
+    shown = unquote("trace", told.content)
+    assert shown is not None
+    assert [span["error"] for span in shown["spans"]] == ["no answer 0", "no answer 2"]
+    assert shown["spans"][0]["tool.name"] == "search"
+    assert gone.failed
+
+
+def test_there_are_tools_only_for_what_there_is() -> None:
+    prometheus = Prometheus(StackAddress.parse("http://127.0.0.1:9090"))
+
+    assert stack_tools(clock=FakeTime()) == []
+    assert [tool.name for tool in stack_tools(prometheus=prometheus, clock=FakeTime())] == [QUERY_METRICS]
+
+
+texts = st.text(max_size=300)
+series = st.builds(
+    Series,
+    labels=st.dictionaries(st.text(max_size=400), texts, max_size=40),
+    points=st.lists(
+        st.tuples(st.floats(0, 2e9), st.floats(allow_nan=True, allow_infinity=True)), min_size=1, max_size=80
+    ).map(tuple),
+)
+
+
+@given(st.lists(series, max_size=30))
+def test_no_answer_is_longer_than_its_bound_or_breaks_out_of_its_quotes(found: list[Series]) -> None:
+    text = metrics_text(found)
+
+    assert len(text) <= MOST_CHARACTERS
+    assert text.count("<") == 2
+    shown = unquote("metrics", text)
+    assert shown is not None
+    assert shown["series_in_all"] == len(found)
+
+
+@given(st.lists(st.builds(TraceSpan, name=texts, start=st.floats(0, 2e9), end=st.none(), error=texts)))
+def test_no_trace_is_longer_than_its_bound(spans: list[TraceSpan]) -> None:
+    text = trace_text(TRACE, spans)
+
+    assert len(text) <= MOST_CHARACTERS
+    assert unquote("trace", text) is not None
