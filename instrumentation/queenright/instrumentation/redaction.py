@@ -49,15 +49,17 @@ _SCHEME = re.compile(
 )
 _USERINFO = re.compile(r"(://)[^\s/?#\"'<>]{0,512}@")
 _WEBHOOK = re.compile(
-    r"(hooks\.slack\.com/(?:services|workflows)/|discord(?:app)?\.com/api/webhooks/)[\w/-]+"
+    r"(hooks\.slack\.com/(?:services|workflows|triggers)/|webhook\.office\.com/webhookb2/|discord(?:app)?\.com/api/webhooks/)[\w/@-]+"
 )
+_NAMES = ("pass", "pwd", "secret", "credential", "key", "token", "sig")
 _NAMED = re.compile(
     r"""(?ix)
     (
-      (?: pass(?:word|wd|phrase) | (?<![a-z])pwd | secret | credentials?
+      (?: pass(?:word|wd|phrase) | (?: (?<![a-z]) | (?<=\\[nrt]) ) pwd | secret | credentials?
         | (?:api|access|account|private|signing|encryption|master|routing|integration|service)[-_. ]?key
         | (?: auth | access | refresh | id | session | csrf | bot | api )[-_. ]?token
-        | (?<![a-z]) token | (?<=[-_.]) token
+        | (?: (?<![a-z]) | (?<=\\[nrt]) ) token | (?<=[-_.]) token
+        | (?<=[?&]) (?: sig | signature | x-amz-signature | key )
       )
       (?! s\b | s?[-_ ]?(?:count|usage|limit|budget|used|ize) )
       [\w.-]{0,32}
@@ -68,18 +70,46 @@ _NAMED = re.compile(
     (?: "(?:[^"\\]|\\.){1,2048}(?:"|\Z) | '(?:[^'\\]|\\.){1,2048}(?:'|\Z) | [^\s"',;&|)}\]]+ )
     """
 )
+# A key is one long word: only such words are held against the shapes, and ordinary text has few.
+# What a line break or a bracket is written as in JSON or in a URL may stand before it.
+_LONG_WORD = re.compile(r"(?:\\(?:[bfnrt]|u[0-9A-Fa-f]{4}))?[A-Za-z0-9][\w.~+/=:%|-]{11,}")
+# What the services themselves put before their keys, as they document it.
 _SHAPE = re.compile(
     r"""(?x)
-    (?<![A-Za-z0-9]) (?:
-        sk-[A-Za-z0-9_-]{12,} | (?:sk|pk|rk)_(?:live|test)_\w{8,} | whsec_\w{12,}
-      | gh[pousr]_\w{16,} | github_pat_\w{16,} | glpat-[\w-]{12,}
-      | xox[abeoprs]-[\w-]{8,} | xapp-[\w-]{8,}
-      | (?:AKIA|ASIA|AGPA|AROA)[0-9A-Z]{12,} | AIza[\w-]{30,} | ya29\.[\w.-]{16,}
-      | hf_\w{16,} | gsk_\w{16,} | r8_\w{16,} | npm_\w{20,} | pypi-[\w-]{16,} | shpat_\w{16,}
-      | dop_v1_\w{16,} | SG\.[\w-]{12,}\.[\w-]{12,} | lsv2_[\w-]{16,} | pplx-\w{16,}
-      | xai-\w{16,} | tvly-[\w-]{12,}
+    (?: (?<![A-Za-z0-9]) | (?<=\\[bfnrt]) | (?<=\\u[0-9A-Fa-f]{4}) | (?<=%[0-9A-Fa-f]{2}) ) (?:
+      # models and what is built on them
+        sk-[A-Za-z0-9_-]{12,} | (?:hf|gsk|r8|fw|lsv2|e2b|jina)_\w{16,} | lsv2_[\w-]{16,} | api_org_\w{16,}
+      | (?:pplx|xai|nvapi|tvly|fc|pk-lf)-[\w-]{16,} | tvly-[\w-]{12,} | ABSK[A-Za-z0-9+/]{40,}={0,2}
+      | bedrock-api-key-[\w+/=-]{12,}
+      # clouds
+      | (?:A3T[A-Z0-9]|AKIA|ASIA|ABIA|ACCA|AGPA|AIDA|AIPA|ANPA|ANVA|AROA)[0-9A-Z]{12,}
+      | amzn\.mws\.[0-9a-f-]{30,} | LTAI[A-Za-z0-9]{16,}
+      | AIza[\w-]{30,} | ya29\.[\w.-]{16,} | GOCSPX-[\w-]{16,}
+      | [\w~.]{3}\dQ~[\w~.-]{31,34} | do[opr]_v1_\w{16,} | HRKU-[\w-]{20,}
+      | fo1_[\w-]{20,} | fm[12][ar]?_[A-Za-z0-9+/]{40,}={0,2} | dapi[0-9a-f]{32}(?:-\d)?
+      | (?:pscale_(?:tkn|oauth|pw)|sbp|sb_secret)_[\w=.-]{16,} | sha256~[\w-]{40,}
+      # code and what is built from it
+      | gh[pousr]_\w{16,} | github_pat_\w{16,} | GR1348941[\w-]{16,}
+      | gl(?:pat|dt|ft|rt|ptt|cbt|imt|agent|oas|soat|ffct)-[\w-]{12,}(?:\.[\w]{6,})?
+      | AT(?:ATT3|BB|CTT3)[\w=-]{20,} | sgp_\w{16,} | sntry[su]_[\w+/=-]{16,}
+      | npm_\w{20,} | pypi-[\w-]{16,} | rubygems_\w{16,} | CLOJARS_\w{16,} | dckr_pat_[\w-]{16,}
+      | AKCp[A-Za-z0-9]{60,} | pul-[0-9a-f]{32,} | lin_(?:api|oauth)_\w{16,} | PMAK-[\w-]{20,}
+      | hv[sbr]\.[\w-]{20,} | [0-9a-z]{14}\.atlasv1\.[\w=-]{40,} | dp\.(?:pt|st|ct|sa|scim|audit)\.[\w.]{20,}
+      # operations
+      | gl(?:c|sa)_[\w+/=]{20,} | NR(?:AK|II|AA|BR)-[\w-]{16,} | dt0[cs]\d\d\.\w{16,}\.\w{20,}
+      | ops_eyJ[\w+/=-]{20,} | A3-[A-Z0-9]{6}-[A-Z0-9-]{20,} | AGE-SECRET-KEY-1[A-Z0-9]{20,}
+      # messages
+      | xox[abeoprs]-[\w-]{8,} | xoxe\.xox[bp]-[\w-]{8,} | xapp-[\w-]{8,} | \d{8,10}:AA[\w-]{30,}
+      | [MNO][\w-]{23,27}\.[\w-]{6}\.[\w-]{27,}
+      | SG\.[\w-]{12,}\.[\w-]{12,} | SK[0-9a-f]{32} | key-[0-9a-f]{32} | [0-9a-f]{32}-us\d{1,2}
+      | xkeysib-[\w-]{20,}
+      # money and work
+      | (?:sk|pk|rk)_(?:live|test|prod)_\w{8,} | whsec_\w{12,} | sq0(?:atp|csp|idp)-[\w-]{16,}
+      | EAA[A-Za-z0-9]{40,} | shp(?:at|ca|pa|ss)_\w{16,} | FLWSECK[_\w-]{12,}
+      | (?:shippo|duffel)_(?:live|test)_[\w=-]{16,}
+      | ntn_\w{20,} | secret_[A-Za-z0-9]{40,} | figd_[\w-]{16,} | pat[A-Za-z0-9]{14}\.[0-9a-f]{32,}
+      # anybody's
       | eyJ[\w-]{6,}\.[\w-]{4,}(?:\.[\w-]*)?
-      | \d{8,10}:AA[\w-]{30,}
     )
     """
 )
@@ -180,11 +210,17 @@ def redact(text: str, limit: int = 500) -> str:
     if "://" in window:
         window = _USERINFO.sub(rf"\1{MASK}@", window)
         window = _WEBHOOK.sub(rf"\1{MASK}", window)
-    window = _SHAPE.sub(MASK, window)
-    window = _NAMED.sub(rf"\1{MASK}", window)
+    window = _LONG_WORD.sub(_without_keys, window)
+    lower = window.lower()
+    if any(name in lower for name in _NAMES):  # dear, and most texts speak of none of these
+        window = _NAMED.sub(rf"\1{MASK}", window)
     if "@" in window:
         window = _EMAIL.sub(MASK, window)
     return window[-limit:].encode("utf-8", "replace").decode("utf-8")
+
+
+def _without_keys(word: re.Match[str]) -> str:
+    return _SHAPE.sub(MASK, word[0])
 
 
 def _after_hidden(text: str, start: int, hidden: Iterable[str]) -> int:
