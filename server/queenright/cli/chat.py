@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
 
 import typer
 
@@ -52,6 +52,18 @@ def chat(ticket: Ticket, say: Say = None, by: By = WHO, as_json: Json = False, u
     converse(Console(highlight=False), found, talk)
 
 
+class Chat(Protocol):
+    """The chat about one ticket."""
+
+    def history(self) -> list[dict[str, Any]]:
+        """Return the newest of what was said, oldest first."""
+        ...
+
+    def say(self, text: str) -> dict[str, Any]:
+        """Ask, and return the answer."""
+        ...
+
+
 class Talk:
     """
     The chat about one ticket of a running service.
@@ -70,21 +82,21 @@ class Talk:
         self._by = by
 
     def history(self) -> list[dict[str, Any]]:
-        """Return the newest of what was said, oldest first."""
+        """See ``Chat``."""
         from queenright.cli.ask import ask
 
         messages: list[dict[str, Any]] = ask(self._url, f"{self._path}?limit={_SHOWN}")["messages"]
         return messages
 
     def say(self, text: str) -> dict[str, Any]:
-        """Ask, and return the answer."""
+        """See ``Chat``."""
         from queenright.cli.ask import ask
 
         return ask(self._url, self._path, method="POST", body={"message": text, "by": self._by})
 
 
 def converse(
-    console: Console, ticket: Mapping[str, Any], talk: Talk, *, read: Callable[[], str] | None = None
+    console: Console, ticket: Mapping[str, Any], talk: Chat, *, read: Callable[[], str] | None = None
 ) -> None:
     """
     Show what was said, then ask and answer until the input ends.
@@ -136,7 +148,7 @@ def show(console: Console, messages: Iterable[Mapping[str, Any]]) -> None:
         console.print(Padding(Text(_plain(one["text"])), (0, 0, 1, 2)))
 
 
-def _ask(console: Console, talk: Talk, question: str) -> None:
+def _ask(console: Console, talk: Chat, question: str) -> None:
     from queenright.cli.ask import Refused
 
     try:

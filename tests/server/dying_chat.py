@@ -1,0 +1,30 @@
+"""A service that is killed outright when a certain event of the chat is seen (`test_chat_api.py`)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.service import Service
+from queenright.server.settings import Settings
+
+
+def die(event: AgentEvent) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+async def main(settings: Settings, ticket_id: str, moment: EventType) -> None:
+    service = Service(settings)
+    await service.start()
+    service.bus.subscribe(die, name="death", types={moment}, filter_node="operator_chat")
+    await service.judging.chat.say(ticket_id, "What is wrong?", by="ada")
+    await asyncio.sleep(60)
+
+
+if __name__ == "__main__":
+    given = Settings.model_validate_json(Path(sys.argv[1]).read_text("utf-8"))
+    asyncio.run(main(given, sys.argv[2], EventType(sys.argv[3])))

@@ -1,0 +1,239 @@
+"""Talking with the queen over HTTP and in the terminal, against a service with real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from rich.console import Console
+
+from queenright.cli.chat import converse
+from queenright.judge.chat import LONGEST_MESSAGE
+from queenright.runtime.events import EventType
+from queenright.server.service import Service
+from queenright.server.settings import Settings
+from queenright.server.up import Running
+from tests.server.conftest import looping
+from tests.server.test_app import ticket_on, until
+from tests.server.test_cli import PROGRAM
+
+DYING = Path(__file__).with_name("dying_chat.py")
+
+
+async def queenright(running: Running, *arguments: str, typed: str = "") -> tuple[int, str, str]:
+    process = await asyncio.create_subprocess_exec(
+        PROGRAM,
+        "chat",
+        *arguments,
+        "--url",
+        running.url,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await process.communicate(typed.encode())
+    return process.returncode or 0, out.decode(), err.decode()
+
+
+async def test_a_question_has_its_answer_and_both_stay(running: Running, http: httpx.AsyncClient) -> None:
+    path = f"/api/tickets/{await ticket_on(running)}/chat"
+
+    answer = await http.post(path, json={"message": "What is wrong?", "by": "ada"})
+    history = (await http.get(path)).json()["messages"]
+    later = (await http.get(path, params={"after": history[0]["id"]})).json()["messages"]
+
+    assert answer.status_code == 200
+    assert "looper (node search) has been going in circles" in answer.json()["text"]
+    assert [(one["role"], one["by"]) for one in history] == [("operator", "ada"), ("queen", "queen")]
+    assert later == [answer.json()]
+
+
+async def test_what_is_said_is_in_the_feed_and_in_the_audit_trail(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    ticket_id = await ticket_on(running)
+
+    await http.post(f"/api/tickets/{ticket_id}/chat", json={"message": "What is wrong?", "by": "ada"})
+    feed = [row["text"] for row in (await http.get("/api/status")).json()["feed"]]
+
+    assert "ada → queen, about looper: What is wrong?" in feed
+    assert any(text.startswith("queen → operator, about looper: looper") for text in feed)
+
+
+@pytest.mark.parametrize(
+    ("body", "word"),
+    [
+        ({}, "message"),
+        ({"message": "  "}, "message"),
+        ({"message": "x" * (LONGEST_MESSAGE + 1)}, "message"),
+        ({"message": "what?", "by": ""}, "by"),
+        ({"message": "what?", "approve": True}, "approve"),
+        ({"message": "nul \0"}, "message"),
+    ],
+)
+async def test_what_is_no_question_is_refused_by_name(
+    running: Running, http: httpx.AsyncClient, body: Mapping[str, Any], word: str
+) -> None:
+    path = f"/api/tickets/{await ticket_on(running)}/chat"
+
+    refused = await http.post(path, json=body)
+
+    assert refused.status_code == 422
+    assert refused.headers["content-type"] == "application/problem+json"
+    assert word in refused.json()["title"]
+    assert (await http.get(path)).json() == {"messages": []}
+
+
+async def test_what_is_not_there_is_not_found(running: Running, http: httpx.AsyncClient) -> None:
+    path = f"/api/tickets/{await ticket_on(running)}/chat"
+
+    assert (await http.post("/api/tickets/none/chat", json={"message": "what?"})).status_code == 404
+    assert (await http.get("/api/tickets/none/chat")).status_code == 404
+    assert (await http.get(path, params={"after": "never"})).status_code == 404
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        EventType.OPERATOR_ASKED,
+        EventType.LLM_CALL_STARTED,
+        EventType.NODE_LOOP_COMPLETED,
+    ],
+)
+async def test_a_question_survives_a_kill_and_is_answered_once(
+    settings: Settings, tmp_path: Path, moment: EventType
+) -> None:
+    """Killed -9 when it was asked, in the middle of the answer, and with the answer there and not told."""
+    service = Service(settings)
+    await service.start()
+    try:
+        await service.ingest(list(looping(time.time())))
+        await until(lambda: any(t.analysis for t in service.tickets.open_tickets()), "a triaged ticket")
+        [ticket] = service.tickets.open_tickets()
+    finally:
+        await service.stop()
+    file = tmp_path / "settings.json"
+    file.write_text(settings.model_dump_json(), encoding="utf-8")
+
+    died = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, str(DYING), str(file), ticket.ticket_id, moment.value],
+        capture_output=True,
+        check=False,
+    )
+    said = await said_after_a_start(settings, ticket.ticket_id)
+    again = await said_after_a_start(settings, ticket.ticket_id)
+
+    assert died.returncode == -9, died.stderr
+    assert [one["role"] for one in said] == ["operator", "queen"]
+    assert "going in circles" in said[1]["text"]
+    assert said[1]["question_id"] == said[0]["id"]
+    assert again == said
+
+
+async def said_after_a_start(settings: Settings, ticket_id: str) -> list[dict[str, Any]]:
+    service = Service(settings)
+    await service.start()
+    try:
+        for _ in range(1000):
+            said = await service.judging.chat.history(ticket_id)
+            if len(said) > 1:
+                break
+            await asyncio.sleep(0.02)
+        return [
+            {"role": one.role, "text": one.text, "question_id": one.question_id, "id": one.id} for one in said
+        ]
+    finally:
+        await service.stop()
+
+
+# -- in the terminal ----------------------------------------------------------------------------
+
+
+async def test_one_question_and_its_answer(running: Running) -> None:
+    ticket_id = await ticket_on(running)
+
+    code, out, err = await queenright(running, ticket_id, "--say", "what was tried?")
+    _, as_json, _ = await queenright(running, ticket_id[:-3], "--say", "since when?", "--json", "--by", "ada")
+
+    assert (code, out, err) == (0, "Nothing has been done to it so far.\n", "")
+    assert json.loads(as_json)["text"].startswith("First seen at")
+
+
+async def test_without_a_terminal_every_line_is_a_question(running: Running) -> None:
+    ticket_id = await ticket_on(running)
+    await queenright(running, ticket_id, "--say", "what was tried?")
+
+    code, out, err = await queenright(running, ticket_id, typed="since when?\n\nwhat does it cost?\n")
+    _, rows, _ = await queenright(running, ticket_id, "--json", typed="what next?\n")
+
+    assert code == 0, err
+    assert out.index("Nothing has been done") < out.index("First seen at") < out.index("no tokens")
+    assert [json.loads(row)["role"] for row in rows.splitlines()] == ["operator", "queen"] * 3 + ["queen"]
+
+
+async def test_what_cannot_be_talked_about_says_so(running: Running) -> None:
+    ticket_id = await ticket_on(running)
+
+    unknown = await queenright(running, "nothing", "--say", "what?")
+    blank = await queenright(running, ticket_id, "--say", " ")
+    too_long = await queenright(running, ticket_id, "--say", "x" * (LONGEST_MESSAGE + 1))
+
+    assert (unknown[0], unknown[1]) == (1, "")
+    assert "nothing" in unknown[2]
+    assert blank[0] == 2
+    assert too_long[0] == 1
+    assert "message" in too_long[2]
+
+
+class Typed:
+    """A chat that answers every question with the same words."""
+
+    def __init__(self, answer: str) -> None:
+        self.answer = answer
+        self.asked: list[str] = []
+
+    def history(self) -> list[dict[str, Any]]:
+        return [{"role": "operator", "by": "bob", "at": 0.0, "text": "[bold]is it[/bold] alive?"}]
+
+    def say(self, text: str) -> dict[str, Any]:
+        self.asked.append(text)
+        return {"role": "queen", "by": "queen", "at": 60.0, "text": self.answer}
+
+
+def test_in_a_terminal_the_history_comes_first_and_nothing_moves_the_cursor() -> None:
+    out = io.StringIO()
+    talk = Typed("It is [red]stuck[/red].\x1b[2J\x07")
+    typed = iter(["  ", "what is wrong?"])
+    ticket = {
+        "worker_agent_id": "loop\x1b[31mer",
+        "severity": "high",
+        "kind": "doom_loop",
+        "status": "intervening",
+        "age": "3 min",
+        "cause": "round and round [/]",
+    }
+
+    def read() -> str:
+        try:
+            return next(typed)
+        except StopIteration:
+            raise EOFError from None
+
+    converse(Console(file=out, width=100), ticket, talk, read=read)
+
+    shown = out.getvalue()
+    assert talk.asked == ["what is wrong?"]
+    assert "high, doom loop, intervening, 3 min" in shown
+    assert "round and round [/]" in shown
+    assert shown.index("[bold]is it[/bold] alive?") < shown.index("It is [red]stuck[/red].")
+    assert not {"\x1b", "\x07"} & set(shown)
