@@ -30,7 +30,7 @@ class Aim(NamedTuple):
     def said(self, measured: Measured) -> str:
         """Return what it is instead, in words."""
         counts = measured.groups[self.group]
-        return f"{self.group}, {self.what}: {percent(self.counted(counts) / max(1, counts.runs))}"
+        return f"{self.group}, {self.what}: {100 * self.counted(counts) / max(1, counts.runs):.1f} %"
 
     def __str__(self) -> str:
         return f"{'≥' if self.at_least else '≤'} {percent(self.limit)}"
@@ -64,5 +64,5 @@ def missed(measured: Measured) -> list[str]:
     late = {"of all runs": measured.delays, "of RepairAgent and OpenHands": measured.long_delays}
     for which, delays in late.items():
         if delays and median(delays) > MOST_DELAY:
-            words.append(f"median delay {which}: {median(delays):.0f} steps")
+            words.append(f"median delay {which}: {median(delays):g} steps")
     return words

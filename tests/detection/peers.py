@@ -150,7 +150,7 @@ def patrol() -> Detector:
 # -- agent-vitals -------------------------------------------------------------------------------------
 
 _LETTERS_A_TOKEN: Final = 4
-"""Where a record has no tokens they are estimated: with none at all, agent-vitals takes every run for dead."""
+"""Where a record has no tokens they are estimated: with none at all, agent-vitals takes a run for dead."""
 
 
 def vitals(workflow: str) -> Detector:

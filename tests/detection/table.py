@@ -18,6 +18,9 @@ _SIDE_BY_SIDE: Final = {
     "tau-bench airline with GPT-4o, solved": "tau-bench, solved: alarms",
 }
 
+BLOCKS: Final = ("rates", "peers", "labels", "thresholds")
+"""The tables in a document, by name."""
+
 
 def marks(block: str) -> tuple[str, str]:
     """Return the lines between which a block stands."""
@@ -43,6 +46,22 @@ def with_block(document: str, block: str, text: str) -> str:
     """Return the document with ``text`` in a block's place; see `block_of` for what is raised."""
     begin, end = marks(block)
     return document.replace(begin + block_of(document, block) + end, begin + text + end)
+
+
+def with_our_rows(document: str, ours: Measured) -> str:
+    """Return the document with what is ours in it measured anew, and the rows of others as they are."""
+    document = with_block(document, "rates", ours_by_group(ours))
+    anew = {
+        "peers": [row(side_by_side_row(ours)), severe_side_by_side([ours]).splitlines(keepends=True)[-1]],
+        "labels": [row(by_label_row(ours))],
+    }
+    for block, rows in anew.items():
+        lines = block_of(document, block).splitlines(keepends=True)
+        places = [index for index, line in enumerate(lines) if line.startswith(f"| {ours.detector.name} |")]
+        for index, line in zip(places, rows, strict=False):
+            lines[index] = line
+        document = with_block(document, block, "".join(lines))
+    return document
 
 
 def ours_by_group(ours: Measured) -> str:

@@ -45,7 +45,7 @@ THRESHOLDS: Final = (
     ),
     Threshold(
         "loops.repeats",
-        "scattered repeats are weaker evidence than three in a row, so two more are asked for",
+        "scattered repeats are weaker evidence than repeats in a row, so more are asked for",
         _FEW,
     ),
     Threshold(
@@ -75,7 +75,7 @@ THRESHOLDS: Final = (
     ),
     Threshold(
         "loops.told_known_share",
-        "above a half, as what may be an acknowledgement or a new error counts a half, and must not do it alone",
+        "above a half: acknowledgements and new errors count a half, and must not do it alone",
         (0.51, 0.52, 0.55, 0.58, 0.6, 0.65, 0.7, 0.8, 0.9, 1.0),
     ),
     Threshold(
@@ -95,7 +95,7 @@ THRESHOLDS: Final = (
     ),
     Threshold(
         "stall.unknown_seconds",
-        "who does not say what it does may be in a long call; longer than clients wait for a model by default",
+        "who does not say what it does may be in a long call: as long as a tool gets",
         (60, 120, 180, 240, 300, 420, 600, 900, 1_200, 1_800, 3_600),
     ),
     Threshold(
@@ -120,7 +120,10 @@ THRESHOLDS: Final = (
     Threshold(
         "health_check.checkpoint_degraded_seconds", "of ten minutes' work the loss is small, and shown"
     ),
-    Threshold("health_check.checkpoint_stale_threshold_seconds", "half an hour's work is worth a question"),
+    Threshold(
+        "health_check.checkpoint_stale_threshold_seconds",
+        "the loss of half an hour's work is worth a question",
+    ),
     Threshold("heartbeat.interval_seconds", "five minutes cost nothing to send; workers may say another"),
     Threshold("heartbeat.timeout_seconds", "two intervals: one beat may be lost"),
     Threshold("bands.warning", "spec: five bad steps are shown and woken for by nobody"),
@@ -139,7 +142,7 @@ THRESHOLDS: Final = (
         "steps, not calls, that failed outright: one more than clients retry",
     ),
     Threshold(
-        "health_check.output_unchanged_seconds", "an hour's half without any file or test moving is shown"
+        "health_check.output_unchanged_seconds", "half an hour without any file or test moving is shown"
     ),
 )
 
@@ -153,8 +156,7 @@ def moved(threshold: Threshold, value: float) -> HealthSettings:
     """Return the default settings with one threshold moved."""
     block, name = threshold.path.split(".")
     kept = HealthSettings().model_dump()
-    whole = isinstance(kept[block][name], int)
-    kept[block][name] = int(value) if whole else value
+    kept[block][name] = value
     return HealthSettings.model_validate(kept)
 
 
@@ -177,7 +179,7 @@ class Aimed:
 
 
 class Reach(NamedTuple):
-    """How far a threshold can be moved: the last values with every aim met, and what is missed beyond them."""
+    """How far a threshold can be moved: the last values with every aim met, and what is missed beyond."""
 
     low: float
     high: float
@@ -212,7 +214,7 @@ def thresholds(runs: Aimed) -> str:
             "setting",
             "default",
             "reason",
-            "every aim is met from \N{EN DASH} to",
+            "every aim is met from",
             "the aim missed first beyond",
         ]
     ]
@@ -224,11 +226,8 @@ def threshold_row(threshold: Threshold, found: Reach | None) -> list[str]:
     """Return how a threshold is shown, cell by cell."""
     cells = [f"`{threshold.path}`", f"{default(threshold):g}", threshold.reason]
     if found is None:
-        return [*cells, "not touched by these runs", ""]
-    low = f"{found.low:g}" if found.below else f"{found.low:g} (least tried)"
-    high = f"{found.high:g}" if found.above else f"{found.high:g} (most tried)"
-    return [
-        *cells,
-        f"{low} \N{EN DASH} {high}",
-        "; ".join(words for words in (found.below, found.above) if words),
-    ]
+        return [*cells, "not touched by these runs", "none"]
+    low = f"{found.low:g}" if found.below else f"{found.low:g} (the least tried)"
+    high = f"{found.high:g}" if found.above else f"{found.high:g} (the most tried)"
+    missed_first = "; ".join(words for words in (found.below, found.above) if words)
+    return [*cells, f"{low} to {high}", missed_first or "none"]

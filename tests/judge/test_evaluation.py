@@ -2,9 +2,7 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import pytest
@@ -86,46 +84,46 @@ def test_a_broken_archive_is_refused(tmp_path: Path) -> None:
         list(evaluate_files([path], SETTINGS))
 
 
+def test_a_byte_order_mark_is_no_part_of_a_run(tmp_path: Path) -> None:
+    path = tmp_path / "marked.jsonl"
+    path.write_text(json.dumps(run()) + "\r\n", encoding="utf-8-sig")
+
+    assert [r["run_id"] for r in evaluate_files([path], SETTINGS)] == ["r1"]
+
+
+def test_runs_are_scored_by_what_the_oracle_says_of_them(tmp_path: Path) -> None:
+    loop = [step("first", "x"), *[step(turn=n) for n in range(1, 12)]]
+    stuck = [{**one, "reward": "none" if n else 0.5} for n, one in enumerate(loop)]
+    people = [{**one, "rel": "repetition"} for one in loop]
+    lines = [
+        run(*loop, success=True),
+        run(*loop, success="yes"),
+        run(*stuck, success=False, dataset="intercode_bash"),
+        run(*people, success=False, agent="repairagent"),
+        run(step(), success=True),
+    ]
+    path = tmp_path / "runs.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)))
+
+    assert score([path], SETTINGS) == [
+        Score("d repairagent, three equivalent actions in a row", 1, 1, 1, 1),
+        Score("d x, outcome unknown", 1, 1, 1, 1),
+        Score("d x, solved", 2, 1, 1, 1),
+        Score("intercode_bash, zero progress", 1, 1, 1, 1),
+    ]
+    assert delays([path], SETTINGS) == [1, 1, 1, 1]
+
+
+def test_scoring_says_which_line_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.jsonl").write_text("{}")
+
+    assert main(["--score", str(tmp_path)]) == 1
+    assert "a.jsonl:1" in capsys.readouterr().err
+
+
 def test_scoring_wants_a_folder_with_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
     assert main(["--score", str(tmp_path)]) == 1
     (tmp_path / "a.jsonl").write_text(json.dumps(run(*[step(turn=n) for n in range(5)], success=False)))
     assert main(["--score", str(tmp_path)]) == 0
     assert "d x, unsolved" in capsys.readouterr().out
-
-
-def _recorded() -> list[Path]:
-    here = Path(__file__).resolve().parents[2]
-    folder = Path(os.environ.get("QUEENRIGHT_TRACES") or here.parent / "shared" / "data" / "traces")
-    return sorted(folder.glob("*.jsonl.gz"))
-
-
-@pytest.fixture(scope="module")
-def recorded() -> list[Path]:
-    paths = _recorded()
-    if not paths:
-        pytest.skip("no recorded runs here; QUEENRIGHT_TRACES names their folder")
-    return paths
-
-
-def test_the_measured_rates_hold(recorded: list[Path]) -> None:
-    scores = {line.group: line for line in score(recorded, SETTINGS)}
-
-    def both(what: str) -> tuple[int, int]:
-        lines: list[Score] = [scores[f"{d}, {what}"] for d in ("intercode_bash", "intercode_ctf")]
-        return sum(line.loops for line in lines), sum(line.runs for line in lines)
-
-    repair = scores["tar_study repairagent, three equivalent actions in a row"]
-    assert (repair.runs, scores["tar_study repairagent, solved"].runs) == (18, 10)
-    assert repair.any >= 0.75 * repair.runs
-    assert scores["tar_study repairagent, solved"].any == 0
-
-    coding = scores["mini_gemini3 mini-swe-agent, solved"]
-    assert coding.any <= 0.015 * coding.runs
-    assert coding.severe <= 0.005 * coding.runs
-
-    found, stuck = both("zero progress")
-    false, solved = both("solved")
-    assert found >= 0.75 * stuck
-    assert false <= 0.02 * solved
-    assert median(delays(recorded, SETTINGS)) <= 6

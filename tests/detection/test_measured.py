@@ -1,0 +1,241 @@
+"""The tables in the documentation are what is measured, and what must be reached is reached."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+
+from queenright.health.settings import Bands, HealthSettings, Loops, Stall
+from tests.detection.__main__ import main
+from tests.detection.aims import AIMS, missed
+from tests.detection.measure import GROUPS, Measured, measure, recorded
+from tests.detection.peers import Detector, detectors, loop_guard, naive, ours, patrol, vitals
+from tests.detection.table import (
+    BLOCKS,
+    block_of,
+    by_label_row,
+    marks,
+    ours_by_group,
+    row,
+    severe_side_by_side,
+    side_by_side_row,
+    with_block,
+    with_our_rows,
+)
+from tests.detection.thresholds import THRESHOLDS, Aimed, default, reach, threshold_row
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENT = ROOT / "docs" / "detection.md"
+
+pytestmark = pytest.mark.xdist_group("detection")
+
+
+@pytest.fixture(scope="module")
+def traces() -> Path:
+    folder = Path(os.environ.get("QUEENRIGHT_TRACES") or ROOT.parent / "shared" / "data" / "traces")
+    if not sorted(folder.glob("*.jsonl*")):
+        pytest.skip(f"no recorded runs in {folder}; QUEENRIGHT_TRACES names their folder")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def runs(traces: Path) -> list[dict[str, Any]]:
+    return recorded(traces)
+
+
+@pytest.fixture(scope="module")
+def quick(runs: list[dict[str, Any]]) -> list[Measured]:
+    """Ours and the naive rules; the others take minutes, and change with their versions only."""
+    return measure(runs, [ours(), naive(3), naive(5)])
+
+
+@pytest.fixture(scope="module")
+def document() -> str:
+    return DOCUMENT.read_text("utf-8")
+
+
+def test_every_aim_is_met(quick: list[Measured]) -> None:
+    assert quick[0].groups["RepairAgent, three equivalent actions in a row"].runs == 18
+    assert quick[0].groups["RepairAgent, solved"].runs == 10
+    assert missed(quick[0]) == []
+    assert median(quick[0].delays) <= 6
+
+
+def test_the_naive_rule_misses_what_it_is_known_to_miss(quick: list[Measured]) -> None:
+    assert len(missed(quick[1])) > 1
+
+
+def test_our_rates_are_those_in_the_documentation(quick: list[Measured], document: str) -> None:
+    assert block_of(document, "rates") == ours_by_group(quick[0])
+
+
+def test_rows_beside_others_are_those_in_the_documentation(quick: list[Measured], document: str) -> None:
+    for measured in quick:
+        assert row(side_by_side_row(measured)) in block_of(document, "peers")
+        assert row(by_label_row(measured)) in block_of(document, "labels")
+    assert severe_side_by_side(quick[:1]).splitlines()[-1] in block_of(document, "peers")
+
+
+def test_every_detector_and_its_version_is_in_the_documentation(document: str) -> None:
+    for detector in detectors():
+        assert f"| {detector.name} |" in block_of(document, "peers")
+        assert f"- {detector.name}: {detector.use}.\n" in block_of(document, "peers")
+        assert f"| {detector.name} |" in block_of(document, "labels")
+
+
+def test_every_threshold_is_in_the_documentation_with_its_default_and_reason(document: str) -> None:
+    block = block_of(document, "thresholds")
+    for threshold in THRESHOLDS:
+        assert row(threshold_row(threshold, None)[:3]).rstrip("\n") in block, threshold.path
+
+
+@pytest.mark.parametrize("settings", [Loops, Bands, Stall])
+def test_no_threshold_is_left_out(settings: type[Loops | Bands | Stall]) -> None:
+    block, known = settings.__name__.lower(), {threshold.path for threshold in THRESHOLDS}
+
+    for name, field in settings.model_fields.items():
+        if isinstance(field.default, int | float):
+            assert f"{block}.{name}" in known
+
+
+def test_thresholds_are_tried_on_both_sides_of_their_default() -> None:
+    for threshold in THRESHOLDS:
+        if threshold.tried:
+            assert min(threshold.tried) <= default(threshold) <= max(threshold.tried), threshold.path
+
+
+def test_the_reach_of_a_threshold_is_that_in_the_documentation(
+    runs: list[dict[str, Any]], document: str
+) -> None:
+    [threshold] = [one for one in THRESHOLDS if one.path == "loops.told_known_share"]
+
+    assert row(threshold_row(threshold, reach(threshold, Aimed(runs)))) in block_of(document, "thresholds")
+
+
+def test_aims_are_about_groups_that_are_shown() -> None:
+    assert {aim.group for aim in AIMS} <= set(GROUPS)
+
+
+# -- the parts ------------------------------------------------------------------------------------------
+
+
+def run(*results: str, args: Sequence[str] | None = None) -> dict[str, Any]:
+    texts = args or ["look"] * len(results)
+    steps = [
+        {
+            "t": None,
+            "kind": "tool",
+            "name": "bash",
+            "turn": n,
+            "args": text,
+            "args_hash": f"a{text}",
+            "result_excerpt": result,
+            "result_hash": f"r{result}",
+            "is_error": False,
+            "tokens": None,
+        }
+        for n, (text, result) in enumerate(zip(texts, results, strict=True))
+    ]
+    return {"dataset": "tar_study", "agent": "repairagent", "run_id": "r", "success": True, "steps": steps}
+
+
+LOOP = run(*["nothing was found in any of the files"] * 20)
+WORDS = ["alpha", "bravo", "charlie", "delta", "echo", "foxtrot"]
+WORK = run(*(f"{word} {n} holds {word[::-1]}" for n, word in enumerate(WORDS)), args=WORDS)
+
+
+@pytest.mark.parametrize("detector", detectors(), ids=lambda detector: detector.name)
+def test_every_detector_sees_a_plain_loop(detector: Detector) -> None:
+    assert detector.watch(LOOP).alarms
+
+
+@pytest.mark.parametrize("detector", [ours(), loop_guard(), patrol(), naive(3), vitals("build")], ids=str)
+def test_no_detector_alarms_on_six_different_calls(detector: Detector) -> None:
+    assert detector.watch(WORK).alarms == []
+
+
+def test_naive_counts_calls_in_a_row_whatever_came_of_them() -> None:
+    changing = run(*(f"{n} %" for n in range(6)))
+
+    assert naive(3).watch(changing).alarms == [2, 3, 4, 5]
+    assert naive(5).watch(changing).alarms == [4, 5]
+    assert ours().watch(changing).alarms == []
+
+
+def test_runs_are_counted_in_every_group_that_they_belong_to() -> None:
+    [measured] = measure([LOOP, WORK], [ours(HealthSettings())])
+
+    counts = measured.groups["RepairAgent, solved"]
+    assert (counts.runs, counts.any, counts.loops, counts.severe) == (2, 1, 1, 1)
+    assert measured.delays == [1]
+
+
+def test_labels_of_people_are_held_against_alarms_step_by_step() -> None:
+    labelled: Mapping[str, Any] = {**LOOP, "labels": ["human_pairs"]}
+    for step in LOOP["steps"][2:]:
+        step["rel"] = "repetition"
+    [measured] = measure([labelled], [naive(3)])
+
+    assert [(one.flagged, one.repetitions, one.both) for one in measured.labelled] == [(18, 18, 18)]
+
+
+def test_a_block_is_written_where_it_belongs_and_nowhere_else() -> None:
+    empty = "before\n<!-- measured x: begin -->\nold\n<!-- measured x: end -->\nafter\n"
+
+    written = with_block(empty, "x", "new\n")
+
+    assert block_of(written, "x") == "new\n"
+    assert written == empty.replace("old", "new")
+    with pytest.raises(ValueError, match="measured y"):
+        block_of(empty, "y")
+
+
+def test_check_says_which_table_is_stale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "runs.jsonl").write_text("")
+    page = tmp_path / "page.md"
+    page.write_text("".join("".join(marks(block)) for block in BLOCKS))
+
+    def call(*words: str) -> int:
+        monkeypatch.setattr(sys, "argv", ["detection", "--traces", str(tmp_path), "--ours", *words])
+        return main()
+
+    assert call("--check", str(page)) == 1
+    assert re.search(r"page\.md is not what was measured: rates", capsys.readouterr().err)
+    assert call("--write", str(page)) == 0
+    assert call("--check", str(page)) == 0
+
+
+def test_our_rows_are_replaced_and_those_of_others_stay() -> None:
+    page = "".join(
+        f"<!-- measured {name}: begin -->\n{text}<!-- measured {name}: end -->\n"
+        for name, text in {
+            "rates": "old\n",
+            "peers": "| Queenright | old |\n| other | kept |\n| Queenright | old |\n",
+            "labels": "| Queenright | old |\n| other | kept |\n",
+        }.items()
+    )
+    [measured] = measure([LOOP], [ours()])
+
+    written = with_our_rows(page, measured)
+
+    assert "old" not in written
+    assert written.count("| other | kept |") == 2
+    assert written.count("| Queenright | ") == 3
+    assert with_our_rows(written, measured) == written
+
+
+def test_a_folder_without_runs_is_misuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["detection", "--traces", str(tmp_path)])
+
+    with pytest.raises(SystemExit) as refused:
+        main()
+    assert refused.value.code == 2
