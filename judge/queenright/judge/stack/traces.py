@@ -52,14 +52,11 @@ def read_otlp(answer: Any) -> list[TraceSpan]:
     Raises:
         ValueError: It is no such JSON.
     """
-    if not isinstance(answer, dict):
-        raise ValueError("no object")
-    whole = answer.get("trace", answer)
-    rows = whole.get("batches") or whole.get("resourceSpans") or []
     try:
-        spans = list(_spans(rows))
+        whole = answer.get("trace") or answer
+        spans = list(_spans(whole.get("batches") or whole.get("resourceSpans") or []))
     except (TypeError, AttributeError, KeyError) as error:
-        raise ValueError("no spans") from error
+        raise ValueError("no trace in OTLP's JSON") from error
     return sorted(spans, key=lambda span: (span.start, span.end or span.start))
 
 

@@ -1,0 +1,298 @@
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queenright.health.findings import FindingKind, HealthState, Severity
+from queenright.health.monitor import WorkerHealth
+from queenright.health.settings import HealthSettings
+from queenright.health.summary import summarise
+from queenright.instrumentation.names import WaitingReason
+from queenright.judge import policy
+from queenright.judge.stack.reading import health_of, over
+from queenright.judge.stack.replay import events_of
+from queenright.judge.stack.traces import TraceSpan, hexadecimal, read_otlp
+from queenright.judge.stack.workers import Sighting
+from queenright.runtime.events import EventType
+from tests.judge.stack_parts import loop_trace, otlp_span, tempo_trace
+
+NOW = 1_800_000_000.0
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+
+
+def seen(**changes: Any) -> Sighting:
+    """An agent that has been at work for an hour, and did and learnt something ten seconds ago."""
+    sighting = Sighting(
+        "researcher",
+        "workers/host:9464",
+        process_started=NOW - 3600,
+        last_heartbeat=NOW - 20,
+        last_activity=NOW - 10,
+        last_progress=NOW - 10,
+        steps=100,
+        tool_calls={"search": (80, 2)},
+        recent_calls={"search": (20.0, 0.0)},
+    )
+    return replace(sighting, **changes)
+
+
+def read(sighting: Sighting, **more: Any) -> WorkerHealth:
+    return health_of(sighting, HealthSettings(), NOW, **more)
+
+
+def found(sighting: Sighting, **more: Any) -> dict[FindingKind, Severity]:
+    return {finding.kind: finding.severity for finding in read(sighting, **more).findings if finding.ticket}
+
+
+def test_a_worker_that_gets_on_is_well() -> None:
+    health = read(seen())
+
+    assert health.state is HealthState.HEALTHY
+    assert health.findings == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"bad_steps": 9}, {}),
+        ({"bad_steps": 14}, {}),
+        ({"bad_steps": 14, "last_progress": NOW - 700}, "medium"),
+        ({"bad_steps": 15}, "high"),
+        ({"bad_steps": 20}, "critical"),
+    ],
+)
+def test_bad_steps_are_judged_by_the_bands(changes: dict[str, Any], expected: str) -> None:
+    severity = found(seen(**changes)).get(FindingKind.RETRY_STORM)
+
+    assert severity == (Severity(expected) if expected else None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_stalled"),
+    [
+        ({"last_activity": NOW - 599}, False),
+        ({"last_activity": NOW - 600}, True),
+        ({"last_activity": NOW - 600, "waiting": WaitingReason.USER_INPUT}, False),
+        ({"last_activity": NOW - 600, "down": True}, True),
+        # The worker itself saw a stall, and said in what: then the phase is known.
+        ({"last_activity": NOW - 240, "stalled_in": "llm"}, True),
+        ({"last_activity": NOW - 240, "stalled_in": "idle"}, True),
+        ({"last_activity": NOW - 599, "stalled_in": "tool"}, False),
+        ({"last_activity": NOW - 239, "stalled_in": "llm"}, False),
+    ],
+)
+def test_silence_is_a_stall_past_the_clock_of_what_is_known_of_the_phase(
+    changes: dict[str, Any], is_stalled: bool
+) -> None:
+    severity = found(seen(**changes)).get(FindingKind.STALL)
+
+    assert severity is (Severity.CRITICAL if is_stalled else None)
+
+
+def test_many_calls_and_nothing_new_in_ten_minutes_is_no_progress() -> None:
+    busy = seen(last_progress=NOW - 601, recent_calls={"search": (6.4, 0.0), "read": (3.2, 0.0)})
+
+    assert found(busy) == {FindingKind.ZERO_PROGRESS: Severity.HIGH}
+    assert found(replace(busy, last_progress=NOW - 599)) == {}
+    assert found(replace(busy, recent_calls={"search": (3.9, 0.0)})) == {}
+
+
+def test_a_share_of_failed_calls_is_shown_and_no_ticket() -> None:
+    health = read(seen(recent_calls={"search": (10.0, 6.0)}))
+
+    assert [(f.kind, f.ticket) for f in health.findings] == [(FindingKind.ERROR_RATE, False)]
+    assert "search 10 (6 failed)" in health.vitals.evidence
+
+
+def test_a_missing_heartbeat_is_found_of_a_worker_that_had_one() -> None:
+    silent = seen(last_heartbeat=NOW - 600, last_activity=NOW - 600, waiting=None)
+
+    assert FindingKind.HEARTBEAT_MISSING in found(silent)
+    assert FindingKind.HEARTBEAT_MISSING not in found(replace(silent, last_heartbeat=None))
+
+
+def test_a_new_process_has_its_start_grace() -> None:
+    bad = seen(bad_steps=30)
+
+    assert found(replace(bad, process_started=NOW - 60)) == {}
+    assert found(replace(bad, process_started=None, in_grace=True)) == {}
+    assert found(replace(bad, process_started=NOW - 121)) != {}
+
+
+def test_what_metrics_cannot_tell_is_null() -> None:
+    summary = summarise(read(seen(bad_steps=15)), NOW)
+
+    unknown = {key for key, value in summary.items() if value is None}
+    assert unknown >= {"worker_node_id", "recent_verdicts", "incarnation_id", "tool", "open_breakers"}
+    assert summary["phase"] == "unknown"
+    assert summary["total_steps"] == 100
+    assert summary["steps_since_last_accept"] == 15
+    assert summary["tool_calls_total"] == 80
+
+
+def test_the_rules_write_a_ticket_from_a_summary_with_nulls() -> None:
+    summary = summarise(read(seen(bad_steps=15)), NOW)
+
+    draft = policy.should_ticket(summary)
+
+    assert draft is not None
+    assert draft["severity"] == "high"
+    assert "calls in the last 10 min: search 20" in draft["evidence_snippet"]
+
+
+def test_a_worker_whose_metrics_are_no_more_is_over() -> None:
+    health = over("researcher", "workers/host:9464", HealthSettings(), NOW)
+
+    assert health.vitals.ended
+    assert health.findings == ()
+
+
+def test_clocks_that_are_ahead_are_no_trouble() -> None:
+    ahead = seen(last_activity=NOW + 500, last_progress=NOW + 500, last_heartbeat=NOW + 500)
+
+    assert read(ahead).state is HealthState.HEALTHY
+
+
+@given(
+    times=st.lists(st.none() | st.floats(0, 4e9), min_size=5, max_size=5),
+    bad=st.integers(0, 10**6),
+    calls=st.floats(0, 1e6),
+    share=st.floats(0, 1),
+    phase=st.sampled_from(["", "idle", "llm", "tool", "unknown", "rubbish"]),
+    waiting=st.none() | st.sampled_from(list(WaitingReason)),
+)
+def test_any_metrics_can_be_read(
+    times: list[float | None],
+    bad: int,
+    calls: float,
+    share: float,
+    phase: str,
+    waiting: WaitingReason | None,
+) -> None:
+    names = ("process_started", "last_heartbeat", "last_activity", "last_progress", "last_checkpoint")
+    sighting = seen(
+        **dict(zip(names, times, strict=True)),
+        bad_steps=bad,
+        recent_calls={"t": (calls, calls * share)},
+        stalled_in=phase,
+        waiting=waiting,
+    )
+
+    health = read(sighting)
+
+    assert summarise(health, NOW)["state"] == health.state.value
+    if waiting is not None:
+        assert FindingKind.STALL not in {finding.kind for finding in health.findings}
+
+
+# -- traces -----------------------------------------------------------------------------------------
+
+
+def test_a_loop_that_metrics_cannot_see_is_seen_in_the_trace() -> None:
+    suspect = seen(bad_steps=6)
+    spans = read_otlp(loop_trace("researcher", begin=NOW - 30, calls=11))
+
+    health = read(suspect, spans=spans, trace_id=TRACE)
+
+    assert found(suspect) == {}
+    assert {f.kind: f.severity for f in health.findings}[FindingKind.DOOM_LOOP] is Severity.HIGH
+    summary = summarise(health, NOW)
+    assert summary["worker_node_id"] == "search_node"
+    assert summary["trace_id"] == TRACE
+    assert summary["recent_verdicts"] == ["CONTINUE"] * 11
+
+
+def test_a_trace_of_an_earlier_session_says_nothing_of_this_one() -> None:
+    spans = read_otlp(loop_trace("researcher", begin=NOW - 900, calls=11))
+
+    assert found(seen(bad_steps=6), spans=spans, trace_id=TRACE) == {}
+
+
+def test_another_agents_spans_in_the_trace_are_not_its_own() -> None:
+    spans = read_otlp(loop_trace("somebody_else", begin=NOW - 30, calls=11))
+
+    assert events_of(spans, "researcher") == []
+
+
+def test_calls_side_by_side_are_one_turn_and_calls_one_after_another_are_not() -> None:
+    tool = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "search"}
+    chat = {"gen_ai.operation.name": "chat"}
+
+    def turns(*spans: dict[str, Any]) -> list[Any]:
+        events = events_of(read_otlp(tempo_trace(*spans)), "researcher")
+        return [event.data["turn"] for event in events if event.type is EventType.TOOL_CALL_COMPLETED]
+
+    beside = turns(
+        otlp_span("execute_tool search", 1, 3, span_id="1" * 16, **tool),
+        otlp_span("execute_tool search", 2, 4, span_id="2" * 16, **tool),
+    )
+    after = turns(
+        otlp_span("execute_tool search", 1, 2, span_id="1" * 16, **tool),
+        otlp_span("execute_tool search", 3, 4, span_id="2" * 16, **tool),
+    )
+    answered = turns(
+        otlp_span("chat m", 0, 1, span_id="c" * 16, **chat),
+        otlp_span("execute_tool search", 1, 2, span_id="1" * 16, **tool),
+        otlp_span("execute_tool search", 3, 4, span_id="2" * 16, **tool),
+    )
+
+    assert len(set(beside)) == 1
+    assert len(set(after)) == 2
+    assert set(answered) == {"c" * 16}
+
+
+def test_both_of_tempos_trace_apis_and_both_writings_of_ids_are_read() -> None:
+    one = loop_trace("researcher", begin=NOW, calls=1)
+    two = {"trace": {"resourceSpans": one["batches"]}}
+
+    assert read_otlp(one) == read_otlp(two)
+    assert [span.span_id for span in read_otlp(one)] == [f"{1000:016x}", f"{1:016x}"]
+    assert hexadecimal("B7AD6B7169203331") == "b7ad6b7169203331"
+    assert hexadecimal("t61rcWkgMzE=") == "b7ad6b7169203331"
+
+
+def test_a_failed_span_says_what_went_wrong() -> None:
+    trace = tempo_trace(otlp_span("execute_tool search", 1, 2, error="no such host"))
+
+    [span] = read_otlp(trace)
+
+    assert span.error == "no such host"
+
+
+@given(
+    st.recursive(
+        st.none() | st.integers() | st.text(),
+        lambda inner: (
+            st.lists(inner)
+            | st.dictionaries(
+                st.sampled_from(
+                    [
+                        "batches",
+                        "resourceSpans",
+                        "trace",
+                        "scopeSpans",
+                        "spans",
+                        "attributes",
+                        "key",
+                        "value",
+                        "resource",
+                        "status",
+                        "events",
+                        "name",
+                        "intValue",
+                        "startTimeUnixNano",
+                    ]
+                ),
+                inner,
+            )
+        ),
+    )
+)
+def test_what_is_no_trace_is_a_value_error_and_nothing_else(answer: Any) -> None:
+    try:
+        spans = read_otlp(answer)
+    except ValueError:
+        return
+    assert all(isinstance(span, TraceSpan) for span in spans)
