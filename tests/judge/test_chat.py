@@ -379,7 +379,8 @@ async def test_a_termination_is_asked_for_in_the_name_of_who_wants_it(hive: Hive
     answer = await say(hive, ticket, "stop it: it burns money")
 
     assert hands.did == [("stop", AGENT, "ada: The operator wants it stopped: it burns money")]
-    assert "A person must approve it" in answer.text
+    assert answer.text.startswith("A person must approve it")
+    assert "and not in this chat" in answer.text
 
 
 async def test_nothing_in_the_chat_can_approve(hive: Hive) -> None:
@@ -405,7 +406,7 @@ async def test_what_is_refused_was_not_done_and_she_says_so(hive: Hive) -> None:
 
     answer = await say(hive, ticket, "nudge it: read the error")
 
-    assert answer.text.startswith("That was not done.")
+    assert answer.text.startswith("That was not done: ")
     assert "the emergency stop is on" in answer.text
 
 

@@ -260,7 +260,7 @@ def test_what_came_of_an_order_is_told_as_the_tool_says_it() -> None:
     refused = [*said[:2], Message(role="tool", content="error: nudge_worker: it waits", tool_call_id="1")]
 
     assert chat_rules.answer(said, ALL).text == "It is in its context."
-    assert chat_rules.answer(refused, ALL).text == "That was not done. nudge_worker: it waits"
+    assert chat_rules.answer(refused, ALL).text == "That was not done: it waits"
 
 
 def test_only_the_newest_question_is_answered() -> None:

@@ -20,7 +20,7 @@ from queenright.runtime.llm.model import Message, ModelError, ModelReply, ToolCa
 ACKNOWLEDGE: Final = "acknowledge_ticket"
 
 _MOST_TOPICS: Final = 3
-_FAILED: Final = "error: "
+_FAILED: Final = re.compile(r"error: (?:\w+: )?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,9 +151,9 @@ def _position(messages: Sequence[Message]) -> int | None:
 
 
 def _came_of_it(result: str) -> str:
-    if result.startswith(_FAILED):
-        return f"That was not done. {result.removeprefix(_FAILED)}"
-    return result
+    if failed := _FAILED.match(result):
+        return f"That was not done: {result[failed.end() :]}"
+    return result[:1].upper() + result[1:]
 
 
 def _topic(*words: str) -> re.Pattern[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict
 
@@ -18,6 +18,9 @@ from queenright.judge.hands import LONGEST_REASON, REQUEST_TERMINATION, Hands, a
 from queenright.judge.monitoring_tools import SummaryArguments, shown, summary_tool
 from queenright.runtime.events import Clock
 from queenright.runtime.tooling.tools import Tool, ToolError
+
+
+_BY_WHOM: Final = "It is approved or denied with `queenright approvals`, and not in this chat."
 
 
 class AcknowledgeArguments(BaseModel):
@@ -91,10 +94,9 @@ class ChatTools:
         async def run(given: Any, *, session_id: str) -> Any:
             _, question = self._its_own(session_id, given.ticket_id)
             if tool.name == REQUEST_TERMINATION:
-                given = given.model_copy(
-                    update={"reason": f"{question.by}: {given.reason}"[:LONGEST_REASON]}
-                )
-            return await tool.run(given)
+                given = given.model_copy(update={"reason": f"{question.by}: {given.reason}"[:LONGEST_REASON]})
+            answer = str(await tool.run(given))
+            return f"{answer} {_BY_WHOM}" if "approv" in answer else answer
 
         return replace(tool, run=run, context=("session_id",))
 
