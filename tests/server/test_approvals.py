@@ -1,0 +1,190 @@
+"""Approvals as a person meets them: in the notification, on the page, over HTTP, on the command line."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from queenright.alerting.notification import read_active
+from queenright.health.interventions.approvals_record import Approval
+from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.service import Service
+from queenright.server.settings import Settings
+from queenright.server.up import Running
+from queenright.server.view import status
+from tests.server.conftest import demo_settings
+from tests.server.test_app import ticket_on
+from tests.server.test_cli_acting import WORKER, queenright
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """Nobody decides but the test."""
+    return demo_settings(tmp_path / "storage", orchestrator="none")
+
+
+async def asked(running: Running, reason: str = "It loops.") -> Approval:
+    """Let the queen ask about a worker that she has told the operator of, and that fetches."""
+    service = running.service
+    ticket_id = await ticket_on(running)
+    async with httpx.AsyncClient(base_url=running.url, trust_env=False) as http:
+        await http.get("/api/agents/looper/instructions", params=WORKER)
+    ticket = service.tickets.get(ticket_id)
+    assert ticket is not None
+    await service.acting.hands.request_termination(ticket, reason)
+    [approval] = service.approvals.pending()
+    return approval
+
+
+async def suggested(service: Service) -> str:
+    """What the operator is told to do, in the notification that is out."""
+    [notification] = await service.store.read(read_active)
+    return notification.annotations["suggested_action"]
+
+
+async def stop_when_told(running: Running) -> None:
+    """Be the worker that fetches, stops and says so."""
+    async with httpx.AsyncClient(base_url=running.url, trust_env=False, timeout=60) as http:
+        told = await http.get("/api/agents/looper/instructions", params=WORKER | {"wait": 30})
+        [instruction] = told.json()["instructions"]
+        path = f"/api/agents/looper/instructions/{instruction['instruction_id']}/answer"
+        await http.post(path, json=WORKER | {"outcome": "done", "checkpoint_id": "cp-7"})
+
+
+async def test_the_notification_says_how_to_approve_until_it_is_answered(running: Running) -> None:
+    approval = await asked(running)
+
+    assert f"queenright approvals approve {approval.approval_id}" in await suggested(running.service)
+    await running.service.approvals.deny(approval.approval_id, by="ada")
+
+    assert "approvals approve" not in await suggested(running.service)
+
+
+async def test_what_is_asked_before_the_operator_is_told_is_in_what_he_is_told(running: Running) -> None:
+    service = running.service
+    ticket_id = await ticket_on(running)
+    ticket = service.tickets.get(ticket_id)
+    assert ticket is not None
+    worker = service.monitor.get("looper")
+    assert worker is not None
+    await service.approvals.request(worker, ticket_id=ticket_id, reason="It loops.", by="queen")
+
+    await service.tickets.intervene(ticket_id, "It loops, and that costs.", "high")
+
+    assert "The queen asks to stop this worker: It loops." in await suggested(service)
+
+
+async def test_the_page_shows_what_waits_and_the_feed_what_was_said(running: Running) -> None:
+    approval = await asked(running)
+
+    [row] = status(running.service)["acting"]["approvals"]
+    async with httpx.AsyncClient(base_url=running.url, trust_env=False) as http:
+        page = (await http.get("/")).text
+
+    assert row["approval_id"] == approval.approval_id
+    assert f"queenright approvals approve {approval.approval_id}" in page
+    assert any("may it be stopped?" in line["text"] for line in status(running.service)["feed"])
+
+
+async def test_approved_over_http_it_stops_and_that_is_signed(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    approval = await asked(running)
+    stopping = asyncio.create_task(stop_when_told(running))
+
+    path = f"/api/approvals/{approval.approval_id}"
+    response = await http.post(f"{path}/approve", json={"by": "ada", "reason": "seen it"}, timeout=60)
+    again = await http.post(f"{path}/approve", json={"by": "bob"})
+
+    await stopping
+    assert response.status_code == 202
+    assert (response.json()["outcome"], response.json()["decided_by"]) == ("done", "ada")
+    assert again.status_code == 409
+    assert "approved by ada" in again.json()["title"]
+    [ended] = await of(running, EventType.AGENT_TERMINATED)
+    assert ended.data["by"] == "ada"
+    assert ended.data["signature"]
+
+
+async def of(running: Running, type_: EventType) -> list[AgentEvent]:
+    return [event for event in running.service.recent if event.type is type_]
+
+
+async def test_the_list_is_newest_first_in_pages(running: Running, http: httpx.AsyncClient) -> None:
+    first = await asked(running)
+    await running.service.approvals.deny(first.approval_id, by="ada")
+
+    everything = (await http.get("/api/approvals")).json()["approvals"]
+    waiting = (await http.get("/api/approvals", params={"open": True})).json()["approvals"]
+
+    assert [(one["approval_id"], one["status"]) for one in everything] == [(first.approval_id, "denied")]
+    assert waiting == []
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "code"),
+    [
+        ("none/approve", {}, 404),
+        ("none/deny", {}, 404),
+        ("none/approve", {"by": ""}, 422),
+        ("none/approve", {"reason": "x" * 2001}, 422),
+        ("none/approve", {"decision": "yes"}, 422),
+    ],
+)
+async def test_what_cannot_be_answered_is_an_error_in_words(
+    http: httpx.AsyncClient, path: str, body: dict[str, Any], code: int
+) -> None:
+    response = await http.post(f"/api/approvals/{path}", json=body)
+
+    assert response.status_code == code
+    assert response.headers["content-type"] == "application/problem+json"
+
+
+async def test_the_command_line_lists_approves_and_denies(running: Running) -> None:
+    none = await queenright(running, "approvals")
+    approval = await asked(running)
+    listed = await queenright(running, "approvals")
+    plain = await queenright(running, "approvals", "--json")
+    denied = await queenright(running, "approvals", "deny", approval.approval_id, "--by", "ada")
+    late = await queenright(running, "approvals", "approve", approval.approval_id, "--by", "bob")
+    over = await queenright(running, "approvals", "list", "--all")
+
+    assert none.out == "Nothing waits for your approval.\n"
+    assert listed.out.split()[0] == approval.approval_id
+    assert "min left" in listed.out
+    assert "looper" in listed.out
+    assert [one["asked_by"] for one in plain.json] == ["queen"]
+    assert (denied.code, denied.out) == (0, "looper: it goes on.\n")
+    assert (late.code, late.out) == (1, "")
+    assert "denied by ada" in late.err
+    assert "denied" in over.out
+
+
+async def test_approved_on_the_command_line_it_stops(running: Running) -> None:
+    approval = await asked(running)
+    stopping = asyncio.create_task(stop_when_told(running))
+
+    done = await queenright(running, "approvals", "approve", approval.approval_id, "--reason", "seen it")
+
+    await stopping
+    assert (done.code, done.out) == (0, "looper: It has stopped.\n")
+
+
+async def test_a_ticket_that_closes_takes_the_request_along(running: Running) -> None:
+    service = running.service
+    await asked(running)
+    over = AgentEvent(
+        type=EventType.EXECUTION_COMPLETED, time=service.clock(), agent_id="looper", data={}, **WORKER
+    )
+
+    await service.ingest([over])
+    async with asyncio.timeout(10):
+        while service.approvals.pending():  # noqa: ASYNC110 - there is nothing else to wait for
+            await asyncio.sleep(0.02)
+
+    [approval] = await service.approvals.history(limit=10)
+    assert approval.status.value == "void"
