@@ -19,7 +19,6 @@ from queenright.judge.monitoring_tools import SummaryArguments, shown, summary_t
 from queenright.runtime.events import Clock
 from queenright.runtime.tooling.tools import Tool, ToolError
 
-
 _BY_WHOM: Final = "It is approved or denied with `queenright approvals`, and not in this chat."
 
 
