@@ -19,6 +19,7 @@ from queenright.health.ticket_service import TicketService
 from queenright.judge.budget import BUDGET_FILE, Budget
 from queenright.judge.chat import OPERATOR_CHAT, DoneTo, OperatorChat
 from queenright.judge.desk import by_node
+from queenright.judge.discretion import Discreet
 from queenright.judge.hands import Hands
 from queenright.judge.judge import HEALTH_CHECK, JUDGE_GRAPH, HealthJudge
 from queenright.judge.metrics import JudgeMetrics
@@ -157,7 +158,7 @@ class JudgeAndQueen:
         budget = Budget(judge.budget, clock=clock, file=storage / BUDGET_FILE)
         self.metrics.watch(budget)
         load = partial(load_model, metrics=self.metrics, budget=budget, monotonic=monotonic, sleep=sleep)
-        judges, queens = models or (load(judge.judge, "judge"), load(judge.queen, "queen"))
+        judges, queens = map(Discreet, models or (load(judge.judge, "judge"), load(judge.queen, "queen")))
         self.runtime.add_graph(
             self._judge.graph(),
             model=judges,

@@ -7,12 +7,28 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from queenright.instrumentation.redaction import redact
+
 
 def quote(tag: str, data: Mapping[str, Any]) -> str:
-    """Return ``data`` as JSON between ``<tag>`` and ``</tag>``; no value in it can contain a marker."""
-    text = json.dumps(data, ensure_ascii=False, default=str)
-    harmless = text.replace("<", "\\u003c").replace(">", "\\u003e")
-    return f"<{tag}>\n{harmless}\n</{tag}>"
+    """
+    Return ``data`` as JSON between ``<tag>`` and ``</tag>``; no value in it can contain a marker.
+
+    Nothing in it is unseen (control, zero-width, direction and tag characters are left out), no secret is
+    readable that can be recognised, and all of it is valid UTF-8.
+    """
+    text = json.dumps(harmless(data), ensure_ascii=False, default=str)
+    unmarked = text.replace("<", "\\u003c").replace(">", "\\u003e")
+    return f"<{tag}>\n{unmarked}\n</{tag}>"
+
+
+def harmless(value: Any) -> Any:
+    """Return JSON values with every text in them masked, and without what nobody sees."""
+    if isinstance(value, str):
+        return redact(value, max(1, len(value)))
+    if isinstance(value, Mapping):
+        return {harmless(str(key)): harmless(one) for key, one in value.items()}
+    return [harmless(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def unquote(tag: str, text: str) -> dict[str, Any] | None:
