@@ -252,7 +252,7 @@ def test_an_alert_is_shown_to_fire_and_not_to_fire(name: str) -> None:
     [
         ("QueenrightWorkerStalled", f">= {HEALTH.stall.unknown_seconds:g}"),
         ("QueenrightLoop", f">= {HEALTH.stall.unknown_seconds:g}"),
-        ("QueenrightLoop", f">= {HEALTH.loops.repeats}"),
+        ("QueenrightLoop", f">= {HEALTH.bands.warning}"),
         ("QueenrightHeartbeatMissing", f">= {HEALTH.heartbeat.timeout_seconds:g}"),
         ("QueenrightErrorRate", f">= {HEALTH.loops.error_streak}"),
         ("QueenrightJudgeSilent", f">= {2 * HEALTH.judge.interval_seconds:g}"),

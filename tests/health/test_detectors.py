@@ -148,13 +148,65 @@ def test_two_rounds_of_a_cycle_are_not() -> None:
 
 def test_repeats_with_another_call_between_are_a_loop() -> None:
     """B29: repeats with one other call between are a loop, though each other call is new."""
-    script = calls(worker(), "A1A2A3A4")
+    script = calls(worker(), "A1A2A3")
     assert script.finding(LOOP) is None
     calls(script, "A")
 
     finding = script.finding(LOOP)
     assert finding is not None
-    assert "5 times" in finding.evidence
+    assert (finding.severity, finding.ticket) == (Severity.MEDIUM, True)
+    assert "4 times" in finding.evidence
+
+
+def test_a_search_repeated_between_different_pages_is_a_loop_that_gets_worse() -> None:
+    """B29: A-B-A-C, where each page is new and the search says the same each time."""
+    script = worker()
+    severities = []
+    for n in range(20):
+        script.call("web_search", args="queen bees", result="ten links")
+        script.call("visit_page", args=f"url {n}", result=f"page {n}")
+        finding = script.finding(LOOP)
+        severities.append(finding.severity if finding else None)
+
+    assert severities[2:4] == [None, Severity.MEDIUM]
+    assert severities[8:10] == [Severity.MEDIUM, Severity.HIGH]
+    assert severities[18:] == [Severity.HIGH, Severity.CRITICAL]
+
+
+def test_a_command_run_again_after_each_change_is_no_loop() -> None:
+    """B32: though the command says the same each time, for the changes between were to be tried."""
+    script = worker()
+    script.call("edit", args="first", result="ok")
+    for n in range(20):
+        script.call("edit", args=f"patch {n}", result="ok")
+        script.call("read", args=f"file {n}", result=f"text {n}")
+        script.call("check", args="make check", result="no errors")
+
+    assert script.kinds() == set()
+
+
+def test_a_change_does_not_hide_a_call_that_comes_in_a_row_or_a_cycle() -> None:
+    in_a_row, cycle = worker(), worker()
+    for script in (in_a_row, cycle):
+        script.call("edit", args="first", result="ok")
+        script.call("edit", args="second", result="ok")
+    calls(in_a_row, "AAA")
+    for _ in range(3):
+        cycle.call("edit", args="third", result="ok")
+        cycle.call("check", args="make check", result="failed")
+
+    assert in_a_row.finding(LOOP) is not None
+    assert cycle.finding(LOOP) is not None
+
+
+def test_what_was_repeated_before_a_change_goes_on_counting_after_it() -> None:
+    script = calls(worker(), "A1A2A")
+    script.call("edit", args="first", result="same1")
+    calls(script, "A3")
+    assert script.finding(LOOP) is None
+    calls(script, "A")
+
+    assert script.finding(LOOP) is not None
 
 
 def test_one_class_of_error_with_different_arguments_is_an_error_streak() -> None:
@@ -264,6 +316,89 @@ def test_a_run_of_llm_errors_is_the_providers_failure() -> None:
     assert states == [HealthState.DEGRADED, HealthState.FAILING, HealthState.HEALTHY]
 
 
+def llm_error(script: WorkerScript, error: str = "RateLimitError") -> None:
+    """One step that ends because its LLM call failed."""
+    script.event(EventType.LLM_CALL_COMPLETED, {"error_type": error})
+    script.step(error_type=error)
+
+
+def test_a_step_that_failed_for_its_llm_call_is_counted_once_and_no_fault_of_the_agents() -> None:
+    """B34: a run of LLM API errors is not the agent's fault: no bad steps, and each error is one."""
+    script = worker()
+    for _ in range(5):
+        llm_error(script)
+
+    v = script.health.vitals
+    assert (v.steps_since_last_accept, v.error_count, v.outcomes) == (0, 5, 5)
+    assert script.finding(FindingKind.RETRY_STORM) is None
+    assert script.state is HealthState.FAILING
+
+
+def test_a_step_that_failed_for_a_conversation_too_long_is_a_bad_one() -> None:
+    script = worker()
+    for _ in range(5):
+        llm_error(script, "ContextWindowExceededError")
+
+    assert script.kinds() == {FindingKind.CONTEXT_EXHAUSTED, FindingKind.RETRY_STORM}
+
+
+def test_a_step_judged_bad_counts_whatever_became_of_its_llm_call() -> None:
+    script = worker()
+    for _ in range(5):
+        script.event(EventType.LLM_CALL_COMPLETED, {"error_type": "RateLimitError"})
+        script.step("RETRY")
+
+    assert script.health.vitals.steps_since_last_accept == 5
+
+
+def test_an_accepted_step_shows_that_a_model_answers() -> None:
+    """A framework that tells of failed LLM calls only has no failing provider."""
+    script = worker()
+    for _ in range(10):
+        script.event(EventType.LLM_CALL_COMPLETED, {"error_type": "RateLimitError"})
+        script.step("ACCEPT")
+
+    assert script.finding(FindingKind.PROVIDER_FAILURE) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        ("RateLimitError", FindingKind.PROVIDER_FAILURE),
+        ("ContextWindowExceededError", FindingKind.CONTEXT_EXHAUSTED),
+    ],
+)
+def test_of_a_run_that_ended_in_a_failed_llm_call_that_is_shown_and_no_ticket_written(
+    error: str, kind: FindingKind
+) -> None:
+    """B34: one call is enough where the run is over: its client has retried for long, in silence."""
+    script = worker()
+    script.call()
+    llm_error(script, error)
+    assert script.finding(kind) is None
+    script.event(EventType.EXECUTION_FAILED, {"error_type": error})
+
+    finding = script.finding(kind)
+    assert finding is not None
+    assert (finding.severity, finding.ticket) == (Severity.MEDIUM, False)
+    assert finding.evidence.startswith("the run ended in a failed LLM call, last with ")
+    assert script.state is HealthState.FAILING
+    script.now += 1
+    script.start()
+    assert script.kinds() == set()
+
+
+@pytest.mark.parametrize("end", [EventType.EXECUTION_COMPLETED, EventType.EXECUTION_FAILED])
+def test_a_run_that_ended_otherwise_did_not_die_of_its_provider(end: EventType) -> None:
+    script = worker()
+    llm_error(script)
+    if end is EventType.EXECUTION_FAILED:
+        script.event(EventType.LLM_CALL_COMPLETED, {"input_tokens": 10})
+    script.event(end, {"error_type": "ValueError"} if end is EventType.EXECUTION_FAILED else {})
+
+    assert script.kinds() == set()
+
+
 def test_a_loop_grows_worse_beyond_its_window() -> None:
     script = worker()
     seen = []
@@ -371,6 +506,30 @@ def test_a_multiple_of_few_tokens_is_no_spike() -> None:
         script.event(EventType.LLM_CALL_COMPLETED, {"input_tokens": tokens})
 
     assert script.kinds() == set()
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.tuples(st.sampled_from("AB"), st.booleans()), max_size=60), st.integers(4, 30))
+def test_of_recent_calls_only_those_count_that_follow_no_change(
+    happened: list[tuple[str, bool]], window: int
+) -> None:
+    """Against a plain list in which a call is marked if something was changed since the last of its kind."""
+    recent = RecentCalls(window)
+    calls: list[tuple[str, bool]] = []
+    changed_at = -1
+    for n, (letter, changes) in enumerate(happened):
+        last = max((at for at, (one, _) in enumerate(calls) if one == letter), default=None)
+        fresh = last is not None and last < changed_at and last >= n - window - 4
+        recent.add(letter, "a", "r", None, float(n))
+        calls.append((letter, fresh))
+        if changes:
+            recent.changed()
+            changed_at = n
+
+    for repeat in recent.repeats():
+        if repeat.tool == calls[-1][0]:
+            places = [fresh for one, fresh in calls[-window:] if one == repeat.tool]
+            assert repeat.in_window == 1 + sum(not fresh for fresh in places[1:])
 
 
 @settings(deadline=None, max_examples=60)

@@ -37,8 +37,9 @@ class Repeat:
     A repeat that is going on.
 
     ``times`` is how often its most frequent call was made, counted beyond the
-    window for as long as it keeps coming back. ``run`` is how often it came in
-    a row, ``in_window`` how often in the window, ``period`` the length of the
+    window for as long as it keeps coming back; making it again after something
+    was changed is no repeat. ``run`` is how often it came in a row,
+    ``in_window`` how often in the window, ``period`` the length of the
     cycle (1: the same call again and again or with others between) and
     ``cycles`` how often that cycle was gone through. A ``blind`` repeat is one
     of arguments only: nobody told the result.
@@ -57,7 +58,17 @@ class Repeat:
 class RecentCalls:
     """The last calls of a worker, oldest first; equal calls of one turn, which ran side by side, are one."""
 
-    __slots__ = ("_chains", "_first", "_live", "_pairs", "_tools", "_turn", "_turn_size", "_window")
+    __slots__ = (
+        "_chains",
+        "_first",
+        "_live",
+        "_pairs",
+        "_since_change",
+        "_tools",
+        "_turn",
+        "_turn_size",
+        "_window",
+    )
 
     def __init__(self, window: int) -> None:
         # A little more than the window, so that a repeat that just ended is still seen whole.
@@ -67,6 +78,7 @@ class RecentCalls:
         self._first = array("d")
         self._tools: tuple[str, ...] = ()  # of the newest only: no others can be part of a repeat
         self._live = 0
+        self._since_change = _MOST
         self._turn: object = None
         self._turn_size = 0
 
@@ -101,17 +113,24 @@ class RecentCalls:
             self._turn_size = 1
         last = self._find(pair, 0)
         if last >= 0:
-            self._chains.append(min(self._chains[last] + 1, _MOST))
+            # Made again after a change, it asks what the change did: that is no repeat.
+            again = last >= len(self) - self._since_change - 1
+            self._chains.append(min(self._chains[last] + again, _MOST))
             self._first.append(self._first[last])
         else:
             self._chains.append(1)
             self._first.append(at)
         pairs += pair
         self._tools = (*self._tools[1 - LONGEST_CYCLE :], tool)
+        self._since_change = min(self._since_change + 1, _MOST)
         self._live = min(self._live + 1, LONGEST_CYCLE)
         if len(self._chains) > self._window + LONGEST_CYCLE:
             del pairs[:_SIZE], self._chains[0], self._first[0]
         return Seen.NEVER if last < 0 else Seen.BEFORE
+
+    def changed(self) -> None:
+        """Note that the newest call changed something: what is called again from here on is not the same."""
+        self._since_change = 0
 
     def rest(self) -> None:
         """Treat what was repeated so far as over, and remember it: a repeat of it goes on counting."""
@@ -140,7 +159,8 @@ class RecentCalls:
         while run <= index and self._pair(index - run) == pair:
             run += 1
         start = max(0, index + 1 - self._window)
-        in_window = sum(1 for i in range(start, index + 1) if self._pair(i) == pair)
+        first = next(i for i in range(start, index + 1) if self._pair(i) == pair)
+        in_window = self._chains[index] - self._chains[first] + 1
         period, cycles = (1, run) if run > 1 else self._cycle(index)
         return Repeat(
             tool=self._tools[index - len(self)],

@@ -25,8 +25,9 @@ from queenright.health.silence import (
     detect_stall,
     detect_tool_timeout,
 )
-from queenright.health.vital_facts import CONTEXT_FULL
+from queenright.health.vital_facts import CONTEXT_FULL, SessionStatus
 from queenright.health.vitals import VitalSigns
+from queenright.instrumentation.redaction import redact
 
 Detector = Callable[[VitalSigns, HealthSettings, float], Finding | None]
 
@@ -38,7 +39,8 @@ def detect(v: VitalSigns, settings: HealthSettings, now: float) -> list[Finding]
     Only of detectors that are on: what those in shadow say is ``detect_shadow``'s.
 
     In the start grace of an incarnation findings are shown, and none is a reason for a ticket: but for a
-    failed recovery, which is about what was before. Of a session that is over only that is left to say.
+    failed recovery, which is about what was before. Of a session that is over only that is left to say, and
+    that it ended in an LLM call that failed, which is shown.
     """
     found = _found(v, settings, now, "on")
     if found and now < grace_until(v, settings):
@@ -104,7 +106,8 @@ def detect_circuit_breaker_open(v: VitalSigns, settings: HealthSettings, now: fl
     if not v.breakers:
         return None
     names = v.breakers.open or v.breakers.on_trial
-    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    # A breaker is called by what it is for: a tool's name is a worker's word.
+    shown = redact(", ".join(names[:3]), 300) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
     return Finding(
         kind=FindingKind.CIRCUIT_BREAKER_OPEN,
         severity=Severity.MEDIUM if v.breakers.open else Severity.LOW,
@@ -125,6 +128,35 @@ def detect_provider_failure(v: VitalSigns, settings: HealthSettings, now: float)
         evidence=f"{v.llm_errors} LLM calls failed in a row, last with {v.llm_error}",
         since=v.llm_error_since,
     )
+
+
+def detect_end_in_llm_error(v: VitalSigns) -> Finding | None:
+    """
+    Find a run that went no further than an LLM call that failed, for a run that is known to be over.
+
+    One such call is enough then: clients retry for minutes, in silence, before they tell of it.
+    """
+    if not v.llm_errors:
+        return None
+    full = v.llm_error == CONTEXT_FULL
+    calls = "a failed LLM call" if v.llm_errors == 1 else f"{v.llm_errors} failed LLM calls"
+    return Finding(
+        kind=FindingKind.CONTEXT_EXHAUSTED if full else FindingKind.PROVIDER_FAILURE,
+        severity=Severity.MEDIUM,
+        evidence=f"the run ended in {calls}, last with {v.llm_error}",
+        since=v.llm_error_since,
+        ticket=False,
+    )
+
+
+def _of_a_failed_run(kind: FindingKind) -> Detector:
+    """Return the detector of ``kind`` for runs that are over: shown and counted, with nothing to act on."""
+
+    def detector(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
+        finding = detect_end_in_llm_error(v) if v.status is SessionStatus.FAILED else None
+        return finding if finding is not None and finding.kind is kind else None
+
+    return detector
 
 
 def detect_context_exhausted(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
@@ -172,7 +204,7 @@ def _loop(repeat: Repeat, settings: HealthSettings) -> Finding | None:
         return None
     return Finding(
         kind=FindingKind.DOOM_LOOP,
-        severity=_grown(repeat.times, loops.repeats, settings),
+        severity=_grown(repeat.times, max(loops.repeats, settings.bands.warning), settings),
         evidence=f"{repeat.tool} was called {how}",
         since=repeat.since,
     )
@@ -293,4 +325,10 @@ DETECTORS: Final[dict[FindingKind, Detector]] = {
 }
 """Every kind of finding and who finds it, in the order in which they are asked."""
 
-_AFTER_THE_END: Final = ((FindingKind.RECOVERY_FAILED, detect_recovery_failed),)
+_AFTER_THE_END: Final[tuple[tuple[FindingKind, Detector], ...]] = (
+    (FindingKind.RECOVERY_FAILED, detect_recovery_failed),
+    *(
+        (kind, _of_a_failed_run(kind))
+        for kind in (FindingKind.CONTEXT_EXHAUSTED, FindingKind.PROVIDER_FAILURE)
+    ),
+)

@@ -387,8 +387,9 @@ class HealthMonitor:
             worker = self._workers.get(key)
             if worker is None or worker.vitals.ended_at != ended_at:
                 continue
-            if worker.findings and since + ENDED_KEPT_SECONDS <= now and len(ended) < ENDED_KEPT:
-                ended.append((now, ended_at, key))  # its ticket is open: somebody will want to see it
+            open_ticket = any(finding.ticket for finding in worker.findings)
+            if open_ticket and since + ENDED_KEPT_SECONDS <= now and len(ended) < ENDED_KEPT:
+                ended.append((now, ended_at, key))  # somebody will want to see it
             else:
                 self.forget(key)
 

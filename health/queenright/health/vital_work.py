@@ -54,9 +54,11 @@ def _on_step(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: floa
     text = data.get("error") or data.get("text") or data.get("error_type")
     if text:
         v.evidence = tail(text)
-    if failed:
-        v.error_count += 1
-    v.note_outcome(failed, at)
+    # What failed because its LLM call did is counted with that call, and no fault of the agent's.
+    provider = failed and v.llm_errors > 0
+    if not provider:
+        v.error_count += failed
+        v.note_outcome(failed, at)
     letter = _LETTERS.get(verdict) if isinstance(verdict, str) else None  # type: ignore[call-overload]
     letter = letter or ("X" if failed else "-")
     v._verdicts = (v._verdicts + letter)[-_RECENT_VERDICTS:]
@@ -65,9 +67,10 @@ def _on_step(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: floa
         v.begin_visit()
         v.got_further(at)
         v.streak = 0
+        v.llm_errors = 0  # somebody's model has answered, whether that was told or not
         if v.calls is not None:
             v.calls.clear()
-    elif letter in "REX":
+    elif letter in "RE" or (letter == "X" and (not provider or v.llm_error == CONTEXT_FULL)):
         _count_bad(v, str(text) if text else "", at)
     v._new_result = v._known_result = False
 
@@ -224,6 +227,8 @@ def _weigh_result(v: VitalSigns, result: bytes, again: bool, failed: bool, at: f
     else:
         # Perhaps an acknowledgement: edits and messages are answered alike, and get somewhere.
         v.told_known += 0.5
+        if v.calls is not None:
+            v.calls.changed()
 
 
 def _count_streak(

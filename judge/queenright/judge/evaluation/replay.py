@@ -12,10 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from queenright.health.detectors import detect, detect_shadow
-from queenright.health.findings import Finding, FindingKind, Severity
+from queenright.health.detectors import detect, detect_end_in_llm_error, detect_shadow
+from queenright.health.findings import Finding, FindingKind
 from queenright.health.settings import HealthSettings
-from queenright.health.vital_facts import CONTEXT_FULL
 from queenright.health.vitals import VitalSigns
 from queenright.judge.evaluation.events import Steps
 from queenright.judge.evaluation.recorded import RunRefused, read_runs
@@ -77,27 +76,13 @@ def replay(events: Sequence[Happened], settings: HealthSettings) -> Iterator[See
         clock = at
         v.apply(event, at)
         yield Seen(index, _all_findings(v, settings, at))
-    last = _at_the_end(v)
+    last = detect_end_in_llm_error(v)
     if last is not None and settings.acts_on(last.kind):
         yield Seen(len(events) - 1, [last])
 
 
 def _all_findings(v: VitalSigns, settings: HealthSettings, now: float) -> list[Finding]:
     return [*detect(v, settings, now), *detect_shadow(v, settings, now)]
-
-
-def _at_the_end(v: VitalSigns) -> Finding | None:
-    """Find a run that went no further than an LLM call that failed: clients retry for minutes, in silence."""
-    if not v.llm_errors:
-        return None
-    full = v.llm_error == CONTEXT_FULL
-    calls = "a failed LLM call" if v.llm_errors == 1 else f"{v.llm_errors} failed LLM calls"
-    return Finding(
-        kind=FindingKind.CONTEXT_EXHAUSTED if full else FindingKind.PROVIDER_FAILURE,
-        severity=Severity.MEDIUM,
-        evidence=f"the run ended in {calls}, last with {v.llm_error}",
-        since=v.llm_error_since,
-    )
 
 
 def evaluate_run(run: Mapping[str, Any], settings: HealthSettings) -> dict[str, Any]:

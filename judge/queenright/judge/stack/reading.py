@@ -136,7 +136,7 @@ def _repetition(v: VitalSigns, sighting: Sighting, settings: HealthSettings, now
     """
     since = v.last_progress or v.started_at
     calls = int(sum(calls for calls, _ in sighting.recent_calls.values()))
-    nothing_new = now - since >= settings.stall.unknown_seconds and calls >= settings.loops.repeats
+    nothing_new = now - since >= settings.stall.unknown_seconds and calls >= settings.bands.warning
     if nothing_new and calls > v.stale_calls:
         v.stale_calls, v.stale_since = calls, since
     elif not nothing_new and now - since < settings.stall.unknown_seconds:
