@@ -177,7 +177,8 @@ class Loops(_Block):
 
     window: Count = 20
     consecutive: Count = 3
-    repeats: Count = 5
+    repeats: Count = 4
+    """With others between, in a window; those after something was changed do not count."""
     cycles: Count = 3
     blind_repeats: Count = 10
     """Repeats in a row of a call of unknown result: an edit-test cycle repeats arguments on purpose."""
