@@ -13,11 +13,19 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sqlalchemy import Connection
 
 from queenright.health.interventions.approvals import ApprovalOver, Approvals, ApprovalUnknown
-from queenright.health.interventions.approvals_record import Approval, ApprovalStatus, call_to_action
+from queenright.health.interventions.approvals_record import (
+    Approval,
+    ApprovalStatus,
+    call_to_action,
+    write_approval,
+)
 from queenright.health.interventions.permit import ActionRefused
 from queenright.health.interventions.record import Intervention, Outcome
+from queenright.health.retention import prune
+from queenright.health.settings import Retention
 from queenright.health.store import Store, StoreError
 from queenright.runtime.events import EventType
 from tests.health.acting import STALL, Acting
@@ -283,6 +291,25 @@ async def test_two_who_approve_at_once_stop_it_once(hive: Asking) -> None:
     assert len(hive.hands.stopped) == 1
 
 
+async def test_the_clock_does_not_begin_what_somebody_begins(hive: Asking) -> None:
+    asked = await hive.ask()
+    looks: list[asyncio.Task[None]] = []
+    publish = hive.approvals._publish
+
+    def look_at_once(*events: Any) -> None:
+        publish(*events)
+        looks.append(asyncio.ensure_future(hive.approvals.advance(hive.time.now)))
+
+    hive.approvals._publish = look_at_once
+    done = await hive.approvals.approve(asked.approval_id, by="ada")
+    await asyncio.gather(*looks)
+    await hive.approvals.settled()
+
+    assert len(hive.hands.stopped) == 1
+    assert (await hive.latest()) == done
+    assert done.outcome is Outcome.DONE
+
+
 async def test_nobody_is_asked_about_a_worker_that_nothing_is_wrong_with(store: Store) -> None:
     hive = Asking(store)
     await hive.start()
@@ -379,6 +406,24 @@ async def test_what_was_approved_before_a_restart_is_void_if_the_worker_has_got_
     assert hive.hands.stopped == []
     after = await hive.latest()
     assert (after.status, after.decided_by) == (ApprovalStatus.VOID, "ada")
+
+
+async def test_what_was_approved_waits_while_acting_is_frozen(hive: Asking) -> None:
+    asked = await hive.ask()
+    await _approve_and_die(hive, asked)
+    await hive.restart()
+    await hive.stop.set(True, by="ada", reason="deploying")
+
+    for _ in range(3):
+        hive.time.now += 6
+        await hive.look()
+    assert hive.hands.stopped == []
+    assert hive.done() == []
+    await hive.stop.set(False, by="ada", reason="done")
+    hive.time.now += 6
+    await hive.look()
+
+    assert (await hive.latest()).outcome is Outcome.DONE
 
 
 async def test_what_was_approved_long_ago_is_not_done_any_more(hive: Asking) -> None:
@@ -539,3 +584,43 @@ async def _take(hive: Asking, step: str, number: int) -> None:
             hive.time.now += 1
             await hive.start(incarnation=f"i{number + 2}")
             await hive.pass_time(2 * STALL)
+
+
+# -- both databases ---------------------------------------------------------------------------------
+
+
+async def test_either_database_keeps_them_and_at_most_one_open_request_of_a_session(
+    database_url: str,
+) -> None:
+    store = Store.open(database_url)
+    hive = Asking(store)
+    await hive.get_stuck()
+    asked = await hive.ask()
+
+    def another(conn: Connection) -> None:
+        write_approval(conn, asked.model_copy(update={"approval_id": "another"}))
+
+    with pytest.raises(StoreError):
+        await store.transact(another)
+    done = await hive.approvals.approve(asked.approval_id, by="ada")
+    hive.time.now += 1
+    await store.transact(another)
+
+    assert [one.approval_id for one in await hive.approvals.history(limit=10, only_open=True)] == ["another"]
+    assert await hive.approvals.find(asked.approval_id) == done
+    first = await hive.approvals.history(limit=1)
+    rest = await hive.approvals.history(limit=10, before=(first[0].created_at, first[0].approval_id))
+    assert len({one.approval_id for one in [*first, *rest]}) == 2
+    await store.close()
+
+
+async def test_requests_that_are_over_and_old_go_and_those_that_wait_stay(hive: Asking) -> None:
+    first = await hive.ask()
+    await hive.approvals.deny(first.approval_id, by="ada")
+    hive.time.now += TIMEOUT
+    waiting = await hive.ask()
+    later = hive.time.now + 31 * 86_400
+
+    await hive.store.transact(lambda conn: prune(conn, later, Retention()))
+
+    assert [one.approval_id for one in await hive.approvals.history(limit=10)] == [waiting.approval_id]

@@ -8,6 +8,7 @@ done once: the termination's id is part of the answer, so a restart in between f
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
@@ -298,30 +299,36 @@ class Approvals:
             # So soon after a start nobody has been heard yet.
             gone = over(one, self._monitor.get(*one.target.key)) if begin else None
             if one.asks and one.expires_at <= now:
-                await self._close(one, ApprovalStatus.EXPIRED, "nobody answered in time")
+                await self._let_go(one, ApprovalStatus.EXPIRED, "nobody answered in time")
             elif one.asks and gone is not None:
-                await self._close(one, ApprovalStatus.VOID, gone)
+                await self._let_go(one, ApprovalStatus.VOID, gone)
             elif not one.asks and (one.decided_at or 0.0) + self._timeout <= now:
-                await self._close(one, ApprovalStatus.VOID, "it could not be done in time")
+                await self._let_go(one, ApprovalStatus.VOID, "it could not be done in time")
             elif not one.asks and begin and self._due(one) <= now:
-                self._start(self._go_on(one))
+                self._retry_at[one.approval_id] = now + _RETRY_SECONDS
+                if self._stopped() is None:
+                    self._doing.add(one.approval_id)
+                    self._start(self._go_on(one))
 
     async def observe(self, worker: WorkerHealth) -> None:
         """Let a worker that changed act on what was asked about it."""
         for one in [one for one in self._open.values() if one.asks and one.target.key == worker.key]:
             if (gone := over(one, worker)) is not None:
-                await self._close(one, ApprovalStatus.VOID, gone)
+                await self._let_go(one, ApprovalStatus.VOID, gone)
 
     async def ticket_closed(self, ticket_id: str, reason: str) -> None:
         """Let go of what was asked about a ticket that needs nobody any more."""
         for one in [one for one in self._open.values() if one.asks and one.ticket_id == ticket_id]:
-            await self._close(one, ApprovalStatus.VOID, reason)
+            await self._let_go(one, ApprovalStatus.VOID, reason)
+
+    async def _let_go(self, one: Approval, status: ApprovalStatus, reason: str) -> None:
+        with contextlib.suppress(ApprovalOver):  # somebody was quicker
+            await self._close(one, status, reason)
 
     # -- doing --------------------------------------------------------------------------------------
 
     async def _go_on(self, one: Approval) -> None:
         """Do what was approved before, unless it was begun then; nobody waits for it."""
-        self._doing.add(one.approval_id)
         try:
             begun = await self._store.read(lambda conn: find_intervention(conn, one.intervention_id))
             if begun is not None:
@@ -407,6 +414,9 @@ class Approvals:
     def _remember(self, one: Approval) -> None:
         if one.is_open:
             self._open[one.approval_id] = one
+            if not one.asks:
+                # Whoever approved it begins it; only if that comes to nothing does ``advance``.
+                self._retry_at.setdefault(one.approval_id, self._clock() + _RETRY_SECONDS)
         else:
             self._open.pop(one.approval_id, None)
             self._retry_at.pop(one.approval_id, None)
