@@ -84,9 +84,11 @@ async def test_the_page_shows_what_waits_and_the_feed_what_was_said(running: Run
     [row] = status(running.service)["acting"]["approvals"]
     async with httpx.AsyncClient(base_url=running.url, trust_env=False) as http:
         page = (await http.get("/")).text
+        ticket = (await http.get(f"/tickets/{approval.ticket_id}")).text
 
     assert row["approval_id"] == approval.approval_id
     assert f"queenright approvals approve {approval.approval_id}" in page
+    assert f"queenright approvals approve {approval.approval_id}" in ticket
     assert any("may it be stopped?" in line["text"] for line in status(running.service)["feed"])
 
 

@@ -91,7 +91,8 @@ def create_app(service: Service, *, bound: str) -> FastAPI:
             )
         )
         about = [event_line(event) for _, event in events if _concerns(event.data, ticket_id)]
-        return page("ticket.html", ticket=ticket, events=about)
+        asked = [one for one in service.approvals.pending() if one.ticket_id == ticket_id]
+        return page("ticket.html", ticket=ticket, asked=asked, events=about)
 
     @app.get("/runbooks/{name}", include_in_schema=False)
     async def runbook_page(name: str) -> HTMLResponse:
