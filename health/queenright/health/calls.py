@@ -78,7 +78,7 @@ class RecentCalls:
         self._first = array("d")
         self._tools: tuple[str, ...] = ()  # of the newest only: no others can be part of a repeat
         self._live = 0
-        self._since_change = _MOST
+        self._since_change = window + LONGEST_CYCLE
         self._turn: object = None
         self._turn_size = 0
 
@@ -122,7 +122,7 @@ class RecentCalls:
             self._first.append(at)
         pairs += pair
         self._tools = (*self._tools[1 - LONGEST_CYCLE :], tool)
-        self._since_change = min(self._since_change + 1, _MOST)
+        self._since_change = min(self._since_change + 1, self._window + LONGEST_CYCLE)
         self._live = min(self._live + 1, LONGEST_CYCLE)
         if len(self._chains) > self._window + LONGEST_CYCLE:
             del pairs[:_SIZE], self._chains[0], self._first[0]

@@ -4,8 +4,8 @@ Fingerprints of arguments and results: equal when nothing that matters differs.
 Detectors of repeats compare fingerprints, never content. Two values have one fingerprint
 when they differ only in the order of keys, in the white space of JSON, or in what is made
 anew for every call: ids of calls and requests, UUIDs and other generated ids, time stamps,
-measured durations, memory addresses, temporary file names. Everything else counts: numbers,
-names, page numbers, a percentage that moves.
+ages ("3 hours ago"), measured durations, memory addresses, temporary file names. Everything
+else counts: numbers, names, page numbers, a percentage that moves.
 """
 
 from __future__ import annotations
@@ -79,6 +79,11 @@ _TEMPORARY = re.compile(r"/tmp[a-z0-9_]{8}(?![A-Za-z0-9_])")
 _MEASURED = re.compile(
     r" (?:(?<=\bin.)|(?<=\btook.)|(?<=\bafter.)|(?<=\belapsed.)|(?<=\belapsed:.))"
     r"\d+(?:\.\d+)? ?(?:ns|µs|us|ms|s|secs?|seconds?)(?![A-Za-z])"
+)
+_MEASURED_ASIDE = re.compile(r"\(\d+\.\d+ ?(?:s|secs?|seconds?)\)")
+# In quotes, or after "since", somebody chose this age.
+_AGO = re.compile(
+    r"[ (\n](?<!since.)(?:\d+|an?) (?:sec(?:ond)?|min(?:ute)?|hour|hr|day|week|month|year)s? ago(?![A-Za-z])"
 )
 # `key: value` in prose, log lines and the text of objects; which keys, `_unkeyed` decides.
 _KEYED = re.compile(r"""(?:\\?["'])?\s?[:=]\s?(?:\\?["'])?(?=[a-zA-Z_.:+-]*\d)([\w.:+-]+)""")
@@ -154,6 +159,10 @@ def _scrub(text: str) -> str:
             text = _TEMPORARY.sub("~", text)
     if " " in text:
         text = _MEASURED.sub("~", text)
+        if "s)" in text:
+            text = _MEASURED_ASIDE.sub("~", text)
+        if " ago" in text:
+            text = _AGO.sub("~", text)
     return text
 
 
