@@ -1,0 +1,59 @@
+"""The judge as a job in containers: what the files say to run is known, and settings are where it looks."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import typer
+import yaml
+
+from queenright.cli.main import app
+from queenright.server.settings import load_settings
+
+ROOT = Path(__file__).parents[2]
+
+
+def understood(words: list[str]) -> dict[str, Any]:
+    """Let the command line read a command, and run nothing; return its options."""
+    command: Any = typer.main.get_command(app)
+    called, *words = words
+    while words and words[0] in getattr(command, "commands", {}):
+        called, *words = words
+        command = command.commands[called]
+    options: dict[str, Any] = command.make_context(called, words).params
+    return options
+
+
+def test_the_cron_job_runs_a_command_that_is_known() -> None:
+    volume, job = yaml.safe_load_all((ROOT / "compose" / "judge-cronjob.yaml").read_text())
+    pod = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    [script] = container["args"]
+    line = script.replace("\\\n", " ").splitlines()[0]
+
+    options = understood(shlex.split(line))
+
+    assert options["prometheus"] == "http://prometheus.monitoring:9090"
+    assert str(options["state"]) in [mount["mountPath"] for mount in container["volumeMounts"]]
+    assert pod["volumes"][0]["persistentVolumeClaim"]["claimName"] == volume["metadata"]["name"]
+    assert job["spec"]["concurrencyPolicy"] == "Forbid"
+
+
+def test_the_compose_file_runs_a_command_that_is_known() -> None:
+    compose = yaml.safe_load((ROOT / "compose" / "judge-job.yaml").read_text())
+    judge = compose["services"]["judge"]
+
+    options = understood(judge["command"])
+
+    assert options["interval"] == 120
+    assert str(options["state"]).startswith("/var/lib/queenright/")
+    assert judge["volumes"] == ["judge-state:/var/lib/queenright"]
+
+
+def test_the_service_in_compose_looks_at_the_stack_beside_it() -> None:
+    judging = load_settings(ROOT / "compose" / "queenright.yaml").judging
+
+    assert judging.model_dump(mode="json")["prometheus_url"] == "http://prometheus:9090"
+    assert judging.model_dump(mode="json")["tempo_url"] == "http://tempo:3200"

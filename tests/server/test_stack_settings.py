@@ -1,0 +1,53 @@
+from pathlib import Path
+
+import pytest
+
+from queenright.cli.run import shown_settings
+from queenright.server.secret_files import SecretRefused, stack_tokens
+from queenright.server.settings import SettingsRefused, load_settings
+
+
+def test_a_login_in_an_address_is_shown_nowhere() -> None:
+    settings = load_settings(
+        judging={
+            "prometheus_url": "http://ada:hunter2hunter2@prometheus:9090/prefix/",
+            "tempo_url": "https://ada:hunter2hunter2@tempo",
+        }
+    )
+
+    shown = shown_settings(settings)
+
+    assert "hunter2" not in shown + repr(settings)
+    assert "prometheus_url: http://prometheus:9090/prefix" in shown
+    assert "tempo_url: https://tempo" in shown
+
+
+def test_an_address_that_is_none_is_refused_without_being_repeated() -> None:
+    with pytest.raises(SettingsRefused) as refusal:
+        load_settings(judging={"prometheus_url": "prometheus:9090/hunter2hunter2"})
+
+    assert "judging.prometheus_url: [redacted] is refused" in str(refusal.value)
+    assert "such as http://127.0.0.1:9090" in str(refusal.value)
+    assert "hunter2" not in str(refusal.value)
+
+
+def test_bearer_tokens_are_read_from_files_that_nobody_else_may_read(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("a-token\n")
+    token.chmod(0o600)
+    given = {"prometheus_url": "http://prometheus:9090", "prometheus_token_file": token}
+
+    prometheus, tempo = stack_tokens(load_settings(judging=given).judging)
+    token.chmod(0o644)
+    with pytest.raises(SecretRefused, match=r"judging\.prometheus_token_file: .* chmod 600 it"):
+        stack_tokens(load_settings(judging=given).judging)
+
+    assert prometheus is not None
+    assert prometheus.get_secret_value() == "a-token"
+    assert tempo is None
+
+
+def test_a_token_for_nobody_is_not_read(tmp_path: Path) -> None:
+    settings = load_settings(judging={"tempo_token_file": tmp_path / "nowhere"})
+
+    assert stack_tokens(settings.judging) == (None, None)
