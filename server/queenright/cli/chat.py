@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -109,7 +110,7 @@ def converse(
     """
     show_ticket(console, ticket)
     show(console, talk.history())
-    typed = read or (lambda: console.input("[bold]you>[/bold] "))
+    typed = read or _typed
     if not console.is_terminal and read is None:
         typed = _next_of(_lines())
     while True:
@@ -180,6 +181,12 @@ def _ticket(url: str, given: str) -> dict[str, Any]:
             raise
         ticket: dict[str, Any] = found[0]
         return ticket
+
+
+def _typed() -> str:
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401  # with it, what is typed can be edited, and comes back with the arrow keys
+    return input("you> ")
 
 
 def _lines() -> Iterable[str]:
