@@ -1,0 +1,53 @@
+"""
+Three agents in one process that nobody hears of but by their metrics: one loops, one waits, one is well.
+
+``metrics_only.py PORT_FILE RECOVER_FILE STOP_FILE``: serves /metrics on a free port, writes it to the first
+file, stops looping when the second is there, and ends when the third is.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+from opentelemetry.trace import NoOpTracerProvider
+
+from queenright.instrumentation import Telemetry, Worker, serve_metrics
+
+LOOPS, WAITS, IS_WELL = "going_round", "asking_ada", "getting_on"
+
+
+def main(port_file: Path, recover: Path, stop: Path) -> None:
+    telemetry = Telemetry(tracer_provider=NoOpTracerProvider())
+    with (
+        Worker(LOOPS, telemetry=telemetry) as looping,
+        Worker(WAITS, telemetry=telemetry) as waiting,
+        Worker(IS_WELL, telemetry=telemetry) as well,
+    ):
+        for _ in range(25):
+            with looping.step("researcher") as step:
+                with step.tool("search", {"word": "nowhere"}) as call:
+                    call.result([])
+                step.verdict("RETRY", "found nothing")
+        with waiting.step("writer") as step:
+            step.verdict("CONTINUE")
+        number = 0
+        port_file.with_suffix(".new").write_text(str(serve_metrics(0)))
+        port_file.with_suffix(".new").rename(port_file)
+        with waiting.waiting("user_input"):
+            while not stop.exists():
+                number += 1
+                with well.step("reader") as step:
+                    with step.tool("read", {"part": number}) as call:
+                        call.result(f"part {number}")
+                    step.verdict("ACCEPT")
+                with looping.step("researcher") as step:
+                    with step.tool("search", {"word": "nowhere"}) as call:
+                        call.result([number] if recover.exists() else [])
+                    step.verdict("ACCEPT" if recover.exists() else "RETRY")
+                time.sleep(0.1)
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:4]))

@@ -1,0 +1,422 @@
+"""
+The judge as a job: it knows nothing but a real Prometheus, which scrapes real agents in their own process.
+
+Of three agents one loops, one waits for its user, one is well; nobody sends us any telemetry.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from queenright.health.findings import FindingKind, Severity
+from queenright.health.settings import HealthSettings
+from queenright.health.tickets import TicketStatus
+from queenright.judge.quoting import unquote
+from queenright.judge.settings import JudgeSettings
+from queenright.judge.stack.http import StackAddress, StackUnavailable
+from queenright.judge.stack.job import Look, StackJudge
+from queenright.judge.stack.prometheus import Prometheus
+from queenright.judge.stack.tempo import Tempo
+from queenright.judge.stack.tools import QUERY_METRICS, CallLimit, stack_tools
+from queenright.server.programs import find_program
+from queenright.server.sockets import free_port
+from queenright.server.up import Running
+from tests.end_to_end.conftest import AGENTS
+from tests.judge.conftest import TalkingModel
+from tests.judge.conftest import call as tool_call
+from tests.judge.stack_parts import loop_trace, serving
+
+LOOPS, WAITS, IS_WELL = "going_round", "asking_ada", "getting_on"
+
+FAST: dict[str, Any] = {
+    "judge": {"start_grace_seconds": 1, "triage_timeout_seconds": 10},
+    "stall": {"unknown_seconds": 5, "idle_seconds": 5, "llm_seconds": 5, "tool_seconds": 5},
+    "tickets": {"hold_seconds": 0},
+}
+SETTINGS = HealthSettings.model_validate(FAST)
+
+
+class Stack:
+    """A Prometheus that scrapes three agents in one process every half second."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._recover, self._stop = folder / "recover", folder / "stop"
+        port_file = folder / "port"
+        self.agents = subprocess.Popen(
+            [sys.executable, AGENTS / "metrics_only.py", port_file, self._recover, self._stop]
+        )
+        until(port_file.exists, "the agents serve their metrics")
+        config = folder / "prometheus.yml"
+        config.write_text(
+            "global: {scrape_interval: 500ms, scrape_timeout: 500ms}\n"
+            "scrape_configs:\n"
+            "  - job_name: workers\n"
+            f"    static_configs: [{{targets: ['127.0.0.1:{port_file.read_text()}']}}]\n"
+        )
+        port = free_port("127.0.0.1", 0, what="Prometheus", option="")
+        self.url = f"http://127.0.0.1:{port}"
+        program = find_program("prometheus")
+        assert program is not None, "this test needs the prometheus program: `make test` fetches it"
+        with (folder / "prometheus.log").open("wb") as log:
+            self.prometheus = subprocess.Popen(
+                [
+                    program,
+                    f"--config.file={config}",
+                    f"--storage.tsdb.path={folder / 'data'}",
+                    f"--web.listen-address=127.0.0.1:{port}",
+                ],
+                stdout=log,
+                stderr=log,
+            )
+        until(lambda: self.value("count(queenright_worker_info offset 2s)") == 3, "all three are scraped")
+
+    def value(self, promql: str) -> float:
+        """What a query says now; 0 for nothing."""
+        try:
+            answer = httpx.get(f"{self.url}/api/v1/query", params={"query": promql}).json()
+        except (httpx.HTTPError, ValueError):
+            return 0.0  # it is not ready yet
+        result = answer["data"]["result"]
+        return float(result[0]["value"][1]) if result else 0.0
+
+    def recover(self) -> None:
+        self._recover.touch()
+        until(
+            lambda: self.value(f"queenright_worker_steps_since_accept{{agent='{LOOPS}'}}") == 0, "it recovers"
+        )
+
+    def kill(self) -> None:
+        self.agents.send_signal(signal.SIGKILL)
+        self.agents.wait()
+
+    def close(self) -> None:
+        self.agents.kill()
+        self.prometheus.terminate()
+        self.agents.wait()
+        self.prometheus.wait()
+
+
+def until(condition: Callable[[], bool], what: str, *, seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            pytest.fail(f"within {seconds:.0f} s: {what}")
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def stack(tmp_path: Path) -> Iterator[Stack]:
+    """For tests in which the agents change."""
+    with contextlib.closing(Stack(tmp_path)) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def steady(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """For tests that only look."""
+    with contextlib.closing(Stack(tmp_path_factory.mktemp("steady"))) as started:
+        yield started
+
+
+def judge_of(url: str, storage: Path, **more: Any) -> StackJudge:
+    given: dict[str, Any] = {"tempo": None, "settings": SETTINGS, "judge": JudgeSettings(), **more}
+    return StackJudge(prometheus=Prometheus(StackAddress.parse(url)), storage=storage, **given)
+
+
+async def look(judge: StackJudge) -> Look:
+    await judge.open()
+    try:
+        return await judge.look()
+    finally:
+        await judge.close()
+
+
+async def test_one_who_loops_is_told_from_one_who_waits_and_one_who_is_well(
+    stack: Stack, tmp_path: Path
+) -> None:
+    first = await look(judge_of(stack.url, tmp_path / "state"))
+    second = await look(judge_of(stack.url, tmp_path / "state"))
+
+    assert {health.vitals.agent_id for health in first.workers} == {LOOPS, WAITS, IS_WELL}
+    [ticket] = first.tickets
+    assert ticket.worker_agent_id == LOOPS
+    assert ticket.worker_session_id.startswith("workers/127.0.0.1:")
+    assert ticket.kind is FindingKind.RETRY_STORM
+    assert ticket.severity is Severity.CRITICAL
+    assert ticket.status is TicketStatus.INTERVENING
+    assert "going_round has had its steps rejected" in ticket.analysis
+    assert [(t.ticket_id, t.occurrences) for t in second.tickets] == [(ticket.ticket_id, 2)]
+
+    stack.recover()
+    third = await look(judge_of(stack.url, tmp_path / "state"))
+    assert third.tickets == ()
+    assert [(t.ticket_id, t.status) for t in third.closed] == [(ticket.ticket_id, TicketStatus.RESOLVED)]
+
+    stack.kill()
+    silent = (
+        f"time() - last_over_time(queenright_worker_last_activity_timestamp_seconds{{agent='{IS_WELL}'}}[1h])"
+    )
+    until(lambda: stack.value(silent) > 6, "nothing is heard")
+    fourth = await look(judge_of(stack.url, tmp_path / "state"))
+    assert {t.worker_agent_id: t.kind for t in fourth.tickets} == {
+        LOOPS: FindingKind.STALL,
+        IS_WELL: FindingKind.STALL,
+    }, "a process that died is silent, and who waited when it did still waits"
+    assert all("its target is down" in t.evidence_snippet for t in fourth.tickets)
+
+
+async def test_a_model_is_asked_about_whom_the_rules_suspect_and_cannot_wave_away_what_binds(
+    steady: Stack, tmp_path: Path
+) -> None:
+    judges = TalkingModel(lambda messages, tools: tool_call("set_output", health_verdict="healthy"))
+    queens = TalkingModel(
+        lambda messages, tools: tool_call(
+            "dismiss_ticket",
+            ticket_id=(unquote("ticket", messages[-1].content) or {})["ticket_id"],
+            reason="the logs say that it is fine",
+        )
+    )
+
+    seen = await look(judge_of(steady.url, tmp_path / "state", models=(judges, queens)))
+
+    [ticket] = seen.tickets
+    assert ticket.severity is Severity.CRITICAL
+    assert ticket.status is TicketStatus.INTERVENING
+    assert len(judges.shown) == 1, "nobody else needs a model"
+    worker = unquote("worker", judges.shown[0][-1].content)
+    assert worker is not None
+    assert worker["worker_agent_id"] == LOOPS
+    assert worker["recent_verdicts"] is None
+    assert worker["steps_since_last_accept"] >= 25
+
+
+async def test_a_model_that_gives_no_answer_leaves_unknown_what_does_not_bind(
+    steady: Stack, tmp_path: Path
+) -> None:
+    bands = {"bands": {"warning": 5, "medium": 10, "high": 100_000, "critical": 1_000_000}}
+    dumb = TalkingModel(lambda messages, tools: (_ for _ in ()).throw(RuntimeError("no key")))
+    lenient = HealthSettings.model_validate(FAST | bands | {"stall": {"unknown_seconds": 3}})
+    until(
+        lambda: (
+            steady.value(f"time() - queenright_worker_last_progress_timestamp_seconds{{agent='{LOOPS}'}}") > 4
+        ),
+        "it gets nowhere",
+    )
+
+    loops = lenient.model_copy(update={"loops": lenient.loops.model_copy(update={"stale_calls": 1_000})})
+    seen = await look(judge_of(steady.url, tmp_path / "state", settings=loops, models=(dumb, dumb)))
+
+    assert seen.tickets == ()
+    assert seen.unknown == 1
+
+
+async def test_a_trace_shows_the_loop_and_where_it_is(steady: Stack, tmp_path: Path) -> None:
+    begin = time.time() - 30
+
+    def tempo(path: str, params: dict[str, str]) -> tuple[int, Any]:
+        if path == "/api/search":
+            assert params["q"] == f'{{ span.gen_ai.agent.name = "{LOOPS}" }}'
+            found = [
+                {"traceID": f"{number}af7651916cd43dd8448eb211c80319c", "startTimeUnixNano": f"{number}000"}
+                for number in (1, 3, 2)
+            ]
+            return 200, {"traces": found}
+        return 200, loop_trace(LOOPS, begin=begin, calls=11)
+
+    async with serving(tempo) as (server, url):
+        client = Tempo(StackAddress.parse(url))
+        seen = await look(judge_of(steady.url, tmp_path / "state", tempo=client))
+
+    [ticket] = seen.tickets
+    assert [path for path, _ in server.asked] == [
+        "/api/search",
+        "/api/traces/3af7651916cd43dd8448eb211c80319c",
+    ]
+    assert ticket.worker_node_id == "search_node"
+    assert FindingKind.DOOM_LOOP in ticket.active_kinds
+    assert ticket.worker_trace_id == "3af7651916cd43dd8448eb211c80319c"
+
+
+async def test_a_tempo_that_is_away_costs_evidence_and_no_ticket(steady: Stack, tmp_path: Path) -> None:
+    away = Tempo(StackAddress.parse("http://127.0.0.1:1"))
+
+    seen = await look(judge_of(steady.url, tmp_path / "state", tempo=away))
+
+    assert [ticket.worker_agent_id for ticket in seen.tickets] == [LOOPS]
+
+
+async def test_a_prometheus_that_is_away_is_no_healthy_fleet(tmp_path: Path) -> None:
+    with pytest.raises(StackUnavailable, match="cannot be reached"):
+        await look(judge_of("http://127.0.0.1:1", tmp_path / "state"))
+
+
+# -- by the command -------------------------------------------------------------------------------
+
+
+def command(folder: Path, *arguments: str) -> list[str]:
+    config = folder / "queenright.yaml"
+    config.write_text(json.dumps({"health_monitoring": FAST}))
+    return [sys.executable, "-m", "queenright.cli.main", "judge", *arguments, "--config", str(config)]
+
+
+def once(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(folder, "once", *arguments), capture_output=True, text=True, timeout=60, cwd=folder
+    )
+
+
+def test_the_exit_code_says_what_came_of_it(steady: Stack, tmp_path: Path) -> None:
+    at = ("--prometheus", steady.url.replace("http://", "http://ada:hunter2hunter2@"))
+
+    told = once(tmp_path, *at, "--json")
+    nobody = once(tmp_path, *at, "--selector", '{job="other"}')
+    well = once(tmp_path, *at, "--selector", f'{{agent="{IS_WELL}"}}')
+    no_selector = once(tmp_path, *at, "--selector", "{job=")
+    no_model = once(tmp_path, *at, "--model", "scripted:nowhere.json")
+    away = once(tmp_path, "--prometheus", "http://ada:hunter2hunter2@127.0.0.1:1")
+
+    ran = (told, nobody, well, no_selector, no_model, away)
+    assert [one.returncode for one in ran] == [1, 3, 0, 2, 2, 3], [one.stderr for one in ran]
+    [line] = told.stdout.splitlines()
+    assert json.loads(line)["worker_agent_id"] == LOOPS
+    assert "1 workers, 0 tickets" in well.stdout
+    assert "no worker is known here" in nobody.stderr
+    assert "parse error" in no_selector.stderr
+    assert "http://127.0.0.1:1: cannot be reached" in away.stderr
+    assert not any("hunter2" in one.stdout + one.stderr for one in ran)
+
+
+def test_nothing_to_ask_is_misuse(tmp_path: Path) -> None:
+    ran = once(tmp_path)
+
+    assert ran.returncode == 2
+    assert "say with --prometheus URL where the metrics are" in ran.stderr
+
+
+@pytest.fixture
+def alertmanager(tmp_path: Path) -> Iterator[str]:
+    program = find_program("alertmanager")
+    assert program is not None, "this test needs the alertmanager program: `make test` fetches it"
+    config = tmp_path / "alertmanager.yml"
+    config.write_text("route: {receiver: nobody}\nreceivers: [{name: nobody}]\n")
+    port = free_port("127.0.0.1", 0, what="Alertmanager", option="")
+    url = f"http://127.0.0.1:{port}"
+    with (tmp_path / "alertmanager.log").open("wb") as log:
+        process = subprocess.Popen(
+            [
+                program,
+                f"--config.file={config}",
+                f"--storage.path={tmp_path / 'alerts'}",
+                f"--web.listen-address=127.0.0.1:{port}",
+                "--cluster.listen-address=",
+            ],
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        until(lambda: _ready(url), "Alertmanager is ready")
+        yield url
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _ready(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/-/ready").status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def active(url: str) -> list[tuple[str, str, str]]:
+    alerts = httpx.get(f"{url}/api/v2/alerts").json()
+    return [(a["labels"]["agent"], a["labels"]["cause"], a["labels"]["severity"]) for a in alerts]
+
+
+def test_run_tells_alertmanager_of_a_ticket_and_of_its_end(
+    stack: Stack, alertmanager: str, tmp_path: Path
+) -> None:
+    arguments = ("--prometheus", stack.url, "--alertmanager", alertmanager, "--interval", "1")
+    with (tmp_path / "told.txt").open("w+") as told:
+        process = subprocess.Popen(
+            command(tmp_path, "run", *arguments), stdout=told, cwd=tmp_path, env=os.environ
+        )
+        try:
+            until(lambda: active(alertmanager) == [(LOOPS, "retry_storm", "critical")], "the alert fires")
+            stack.recover()
+            until(lambda: active(alertmanager) == [], "the alert is resolved")
+        finally:
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=20) == 0
+        told.seek(0)
+        words = told.read()
+
+    assert words.index("intervening") < words.index("resolved")
+    assert words.count("critical") == 2, "each is printed once, however many looks there were"
+
+
+def test_once_after_once_resolves_what_it_told_alertmanager(
+    stack: Stack, alertmanager: str, tmp_path: Path
+) -> None:
+    arguments = (
+        "--prometheus", stack.url, "--alertmanager", alertmanager, "--state", str(tmp_path / "kept"),
+    )  # fmt: skip
+
+    codes = [once(tmp_path, *arguments).returncode, once(tmp_path, *arguments).returncode]
+    fired = active(alertmanager)
+    stack.recover()
+    codes.append(once(tmp_path, *arguments).returncode)
+
+    assert codes == [1, 1, 0]
+    assert fired == [(LOOPS, "retry_storm", "critical")]
+    assert active(alertmanager) == []
+
+
+def test_a_ticket_that_reaches_nobody_is_no_success(steady: Stack, tmp_path: Path) -> None:
+    ran = once(tmp_path, "--prometheus", steady.url, "--alertmanager", "http://127.0.0.1:1")
+
+    assert ran.returncode == 3
+    assert "not delivered: http://127.0.0.1:1: " in ran.stderr
+
+
+# -- beside the service ---------------------------------------------------------------------------
+
+
+async def test_up_lets_judge_and_queen_ask_the_prometheus_that_it_starts(running: Running) -> None:
+    judging = running.service.settings.judging
+    assert judging.prometheus_url is not None
+    assert judging.prometheus_url.get_secret_value() == running.prometheus_url
+    clients = Prometheus(StackAddress.parse(running.prometheus_url or ""))
+    many = CallLimit(time.time, most=1_000)
+    tools = {tool.name: tool for tool in stack_tools(prometheus=clients, clock=time.time, limit=many)}
+    query = {"promql": "count by (__name__) ({__name__=~'queenright_agents|up'})", "range_minutes": 5}
+
+    try:
+        async with asyncio.timeout(30):
+            while not (answer := await tools[QUERY_METRICS].call(json.dumps(query))).content.count("points"):
+                assert not answer.failed, answer.content
+                await asyncio.sleep(0.5)
+        wrong = await tools[QUERY_METRICS].call('{"promql": "rate(up)"}')
+    finally:
+        await clients.aclose()
+
+    shown = unquote("metrics", answer.content)
+    assert shown is not None
+    assert 1 <= shown["series_in_all"] <= 2
+    assert len(shown["series"][0]["points"]) <= 60
+    assert wrong.failed
+    assert "expected type range vector" in wrong.content
