@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,9 @@ import pytest
 from queenright.health import ticket_rules as rules
 from queenright.health.interventions.approvals import Approvals
 from queenright.health.interventions.control import Delivery
-from queenright.health.settings import HealthSettings
+from queenright.health.settings import HealthSettings, Termination
 from queenright.health.store import Store
-from queenright.health.tickets import EscalationTicket
+from queenright.health.tickets import EscalationTicket, TicketStatus
 from queenright.judge.hands import (
     LONGEST_NUDGE,
     NUDGE,
@@ -22,9 +22,13 @@ from queenright.judge.hands import (
     WorkerHands,
     acting_tools,
 )
+from queenright.judge.quoting import unquote
+from queenright.judge.rules import NOTIFY
 from queenright.runtime.events import EventType
+from queenright.runtime.llm.model import Message, ModelReply, ToolCall, ToolSpec
 from queenright.runtime.tooling.tools import ToolError, ToolResult
 from tests.health.acting import STALL, Acting
+from tests.judge.conftest import FakeTime, Hive, TalkingModel
 
 INTERVAL = 600.0
 WORDS = "Stop searching for the same page; write down what you have."
@@ -84,6 +88,14 @@ async def hive(store: Store) -> Garden:
     garden = Garden(store)
     await garden.get_stuck()
     return garden
+
+
+@pytest.fixture
+async def bees(tmp_path: Path) -> AsyncIterator[Hive]:
+    """Judge and queen at work."""
+    hive = Hive(tmp_path, FakeTime(), HealthSettings())
+    yield hive
+    await hive.stop()
 
 
 # -- nudges -----------------------------------------------------------------------------------------
@@ -364,3 +376,65 @@ async def test_whom_and_how_much_are_not_the_models_to_say(
     assert why in result.content
     assert hive.hands.nudged == []
     assert hive.approvals.pending() == []
+
+
+# -- at work ----------------------------------------------------------------------------------------
+
+
+class LateHands:
+    """Hands that are there once the store is."""
+
+    def __init__(self) -> None:
+        self.real: WorkerHands | None = None
+
+    async def nudge(self, ticket: EscalationTicket, message: str) -> str:
+        assert self.real is not None
+        return await self.real.nudge(ticket, message)
+
+    async def request_termination(self, ticket: EscalationTicket, reason: str) -> str:
+        assert self.real is not None
+        return await self.real.request_termination(ticket, reason)
+
+
+async def test_triage_may_ask_for_an_end_and_tell_the_operator_in_one_visit(bees: Hive) -> None:
+    def speak(shown: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
+        ticket_id = unquote("ticket", shown[-1].content)["ticket_id"]  # type: ignore[index]
+        ask = {"ticket_id": ticket_id, "reason": "It repeats one error."}
+        tell = {"ticket_id": ticket_id, "analysis": "It repeats one error; end it.", "urgency": "high"}
+        return ModelReply(
+            tool_calls=(
+                ToolCall("1", REQUEST_TERMINATION, json.dumps(ask)),
+                ToolCall("2", NOTIFY, json.dumps(tell)),
+            )
+        )
+
+    hands = LateHands()
+    bees.hands = hands
+    bees.queen_model = TalkingModel(speak)
+    await bees.start()
+
+    async def nobody(*who: Any, **how: Any) -> Any:
+        raise AssertionError("nothing was approved")
+
+    approvals = Approvals(
+        bees.store,
+        timeout=1800,
+        monitor=bees.monitor,
+        terminate=nobody,
+        stopped=lambda: None,
+        clock=bees.time,
+        publish=bees.bus.fan_out,
+    )
+    hands.real = WorkerHands(nobody, approvals, monitor=bees.monitor, settings=Termination())  # type: ignore[arg-type]
+
+    await bees.begin()
+    await bees.bad_steps(16)
+    await bees.tick()
+
+    ticket = await bees.ticket()
+    assert ticket.status is TicketStatus.INTERVENING
+    [asked] = approvals.pending()
+    assert (asked.ticket_id, asked.agent_id) == (ticket.ticket_id, ticket.worker_agent_id)
+    order = [event.type for event in bees.events]
+    requested = order.index(EventType.TERMINATION_REQUESTED)
+    assert requested < order.index(EventType.QUEEN_INTERVENTION_REQUESTED)
