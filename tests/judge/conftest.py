@@ -86,6 +86,8 @@ class Hive:
         self.judge_model: LLMProvider = RulesModel()
         self.queen_model: LLMProvider = RulesModel()
         self.judge_settings = JudgeSettings()
+        self.given_models = True
+        """False: those that the settings name."""
         self.decide: Decide | None = None
         self.hands: Hands | None = None
         self.done_to: DoneTo | None = None
@@ -119,7 +121,7 @@ class Hive:
             tracer=provider.get_tracer("test"),
             monotonic=self.time,
             sleep=self.time.sleep,
-            models=(self.judge_model, self.queen_model),
+            models=(self.judge_model, self.queen_model) if self.given_models else None,
             decide=self.decide,
             hands=self.hands,
             done_to=self.done_to,

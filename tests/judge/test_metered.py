@@ -2,6 +2,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from queenright.judge.budget import Budget
 from queenright.judge.metered import Metered, must_call
 from queenright.judge.metrics import JudgeMetrics
 from queenright.judge.rules import EMIT, RulesModel
-from queenright.judge.settings import BudgetSettings, ModelSettings
+from queenright.judge.settings import BudgetSettings, JudgeSettings, ModelSettings
 from queenright.runtime.llm.model import (
     LLMProvider,
     Message,
@@ -410,3 +411,34 @@ async def test_a_judge_whose_model_hangs_forever_still_judges(hive: Hive) -> Non
     assert (await hive.ticket()).severity.value == "medium"
     assert desk.fallbacks("timeout") == 1
     assert model.calls == 3
+
+
+async def test_what_was_spent_before_a_restart_is_not_spent_again(hive: Hive, tmp_path: Path) -> None:
+    """With the models that the settings name, and the file in the storage folder."""
+    words = dict.fromkeys(("cause", "judge_reasoning", "suggested_action", "evidence_snippet"), "word")
+    ticket = {"ticket_json": json.dumps({"severity": "high", **words})}
+    reply = {"tool_calls": [{"name": EMIT, "arguments": ticket}], "cost": 2.0, "input_tokens": 100}
+    script = tmp_path / "script.json"
+    script.write_text(json.dumps({"replies": [reply]}))
+    hive.given_models = False
+    hive.judge_settings = JudgeSettings(judge=ModelSettings(model=f"scripted:{script}"))
+    await hive.start()
+    await hive.begin()
+    await hive.bad_steps(16)
+    async with asyncio.timeout(20):
+        while not hive.tickets.open_tickets():  # what was spent is written first
+            await hive.settle()
+    spent = hive.metric("queenright_llm_budget_spent", window="hour", unit="dollars")
+    await hive.stop()
+
+    await hive.start()
+    again = hive.metric("queenright_llm_budget_spent", window="hour", unit="dollars")
+    await hive.begin("other_agent", "session_2")
+    await hive.bad_steps(16, "other_agent", "session_2")
+    await hive.tick()
+
+    causes = {t.worker_agent_id: t.cause for t in await hive.tickets.history(10)}
+    assert (spent, again) == (2, 2)
+    assert causes["deep_research_agent"] == "word"
+    assert causes["other_agent"].startswith("other_agent (node researcher)")
+    assert hive.metric("queenright_llm_fallbacks_total", role="judge", reason="budget") == 1
