@@ -1,7 +1,8 @@
 """
 ``python -m tests.simulation.day``: what a day of judging costs, in calls of the model.
 
-First a fleet that is well, then the same fleet of whose workers a share get into trouble. Monitor, tickets,
+First a fleet that is well, then one of whose workers a twentieth get into trouble, and one in which every
+worker does. Monitor, tickets,
 interventions, recovery, judge and queen are the real ones; the model behind them answers as the rules do,
 and every call of it is counted. The clock is the simulation's own.
 """
@@ -70,11 +71,13 @@ def main() -> None:
     """Parse the command line, let two fleets work, print."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.day", description=__doc__)
     parser.add_argument("--workers", type=int, default=100)
-    parser.add_argument("--faults", type=float, default=0.05, help="a worker and day, in the second fleet")
+    parser.add_argument(
+        "--faults", type=float, nargs="+", default=[0.0, 0.05, 1.0], help="a worker and day, of each fleet"
+    )
     parser.add_argument("--days", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
-    for faults in (0.0, args.faults):
+    for faults in args.faults:
         with tempfile.TemporaryDirectory() as folder:
             found = asyncio.run(
                 day(Path(folder), workers=args.workers, faults=faults, seed=args.seed, days=args.days)

@@ -25,18 +25,6 @@ def report(found: Score, *, misses: bool = True) -> str:
     return "\n\n".join("\n".join(part) for part in parts)
 
 
-def table(found: Score) -> str:
-    """Return the decisions as a Markdown table, for the documents."""
-    lines = [
-        "| | of | agree | kappa (95 %) | without the disputed |",
-        "| --- | ---: | ---: | --- | --- |",
-    ]
-    for row in (*found.decided, *found.said):
-        share = f"{row.all.agreed} ({row.all.share:.0%})"
-        lines.append(f"| {row.name} | {row.all.of} | {share} | {_kappa(row.all)} | {_kappa(row.settled)} |")
-    return "\n".join(lines)
-
-
 def _rows(rows: Iterable[Row]) -> list[str]:
     head = f"  {'':18}{'of':>5}{'agree':>7}{'share':>8}   {'kappa (95 %)':26}{'without the disputed':>20}"
     lines = [head]
