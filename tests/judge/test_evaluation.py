@@ -52,6 +52,51 @@ def test_llm_errors_are_the_providers() -> None:
     assert [f["kind"] for f in result["findings"]] == ["provider_failure"]
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"is_error": True},
+        {"is_error": True, "err_sig": "c0ffee"},
+        {"is_error": True, "result_excerpt": "Connection error."},
+        {"result_excerpt": "litellm.RateLimitError: AnthropicException - 429"},
+        {"result_excerpt": "Error code: 529 - {'type': 'error', 'error': {'type': 'overloaded_error'}}"},
+        {"result_excerpt": "Request timed out."},
+        {"result_excerpt": "", "args": "openai.APIError: The server had an error"},
+    ],
+)
+def test_a_run_that_ends_in_one_failed_llm_call_died_of_its_provider(said: dict[str, Any]) -> None:
+    """B34: its client had retried for minutes, in silence."""
+    work = [step(f"a{n}", f"r{n}", turn=n, t=10.0 * n) for n in range(9)]
+    died = run(*work, {"kind": "llm", "name": "m", "t": 300.0, **said})
+
+    [finding] = evaluate_run(died, HealthSettings())["findings"]
+    assert (finding["kind"], finding["severity"], finding["step"]) == ("provider_failure", "medium", 9)
+
+
+def test_an_llm_call_that_failed_and_was_made_again_is_nothing_to_tell_of() -> None:
+    failed = {"kind": "llm", "name": "m", "is_error": True, "result_excerpt": "529 overloaded"}
+    answered = {"kind": "llm", "name": "m", "is_error": False}
+
+    assert evaluate_run(run(failed, answered, step()), HealthSettings())["findings"] == []
+
+
+def test_errors_that_say_again_what_was_asked_for_are_of_one_class() -> None:
+    """B30: a search that finds nothing, tried again and again in slightly other words."""
+    said = "Could not find [bees {0}]. Similar: ['{0}', 'honey']"
+    searches = [
+        {
+            **step(f"hash {words}", f"hash {words}", turn=n),
+            "args": f"bees {words}",
+            "result_excerpt": said.format(words),
+            "is_error": True,
+        }
+        for n, words in enumerate(("of Rome", "in Rome", "ancient Rome", "Rome history", "Rome and honey"))
+    ]
+
+    kinds = {finding["kind"] for finding in evaluate_run(run(*searches), HealthSettings())["findings"]}
+    assert kinds == {"error_streak"}
+
+
 def test_the_oracle_is_not_shown_to_the_detectors() -> None:
     steps = [step(str(n), str(n % 3), turn=n) for n in range(20)]
     known = [{**s, "reward": n % 2, "rel": "repetition"} for n, s in enumerate(steps)]

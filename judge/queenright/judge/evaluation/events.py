@@ -41,10 +41,18 @@ _PROVIDER_FAILED: Final = re.compile(
     r"|\boverloaded_error\b|\b(?:429 Too Many Requests|503 Service Unavailable|529 overloaded)\b",
     re.IGNORECASE,
 )
+# An answer that begins so is none: the client's words stand where the model's should.
+_NO_ANSWER: Final = re.compile(
+    r"\s*(?:[\w.]*(?:Error|Timeout|Exception)\s*[:(\[]|Connection error\.|Request timed out\."
+    r"|Internal Server Error|You exceeded your current quota|Error code: [45]\d\d\b"
+    r"|(?:Error )?(?:429|50[0234]|529)\b)"
+)
 _NAMED: Final = re.compile(r"\b[A-Za-z_][\w.]*(?:Error|Exception|Timeout)\b")
 _TELLING: Final = re.compile(
     r"error|exception|fail|fatal|denied|invalid|not found|no such|cannot|unable", re.I
 )
+_SENTENCE_END: Final = re.compile(r"(?<=[\w~)\]'\"])[.;!?] ")
+_SHORTEST_SAID: Final = 3
 # What differs between two errors of one class: names in quotes, paths, numbers.
 _PARTICULAR: Final = re.compile(r"""(['"`]).*?\1|\S*[/\\]\S*|\b\w*\d\w*\b""")
 
@@ -99,7 +107,7 @@ class Steps:
         }
         if failed:
             text = _text(step.get("result_excerpt"))
-            data["error_type"] = _word(step.get("err_sig")) or error_class(text)
+            data["error_type"] = _word(step.get("err_sig")) or error_class(text, step.get("args"))
             data["error"] = text[-_EXCERPT:]
         return AgentEvent(type=EventType.TOOL_CALL_COMPLETED, time=at, data=data, id="")
 
@@ -118,8 +126,13 @@ class Steps:
         return told or None
 
 
-def error_class(text: str) -> str:
-    """Return what kind of error a text tells of: its name, or its words without what is particular to it."""
+def error_class(text: str, args: object = None) -> str:
+    """
+    Return what kind of error a text tells of: its name, or its words without what is particular to it.
+
+    Of words the first sentence counts, without what it repeats of the call's arguments: tools say again
+    what they were asked for, and then what might be meant.
+    """
     text = text[-_SEARCHED:]
     named = _NAMED.findall(text)
     if named:
@@ -127,7 +140,22 @@ def error_class(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     telling = [line for line in lines if _TELLING.search(line)]
     line = (telling or lines or [""])[-1]
+    for said in _said(args):
+        line = line.replace(said, "~")
+    line = _SENTENCE_END.split(line, maxsplit=1)[0]
     return _PARTICULAR.sub("~", line[:_CUT])[:_CLASS_LIMIT] or "error"
+
+
+def _said(args: object) -> list[str]:
+    """Return the texts that a call's arguments consist of, the longest first."""
+    if isinstance(args, str) and args[:1] == "{":
+        try:
+            args = json.loads(args)
+        except (ValueError, RecursionError):
+            return []  # cut
+    values = args.values() if isinstance(args, Mapping) else [args]
+    texts = [value for value in values if isinstance(value, str) and len(value) >= _SHORTEST_SAID]
+    return sorted(texts, key=len, reverse=True)
 
 
 def _llm_event(step: Mapping[str, Any], at: float) -> AgentEvent:
@@ -139,7 +167,10 @@ def _llm_event(step: Mapping[str, Any], at: float) -> AgentEvent:
         "output_tokens": counted.get("out"),
     }
     told, text = step.get("is_error"), _text(step.get("result_excerpt"))
-    if _is_true(told) or (told is None and _PROVIDER_FAILED.search(text[:_SEARCHED])):
+    answer = text or _text(step.get("args"))
+    no_answer = _PROVIDER_FAILED.search(text[:_SEARCHED]) or _NO_ANSWER.match(answer)
+    if _is_true(told) or (told is None and no_answer):
+        text = answer
         data["error_type"] = error_class(text) if text else _word(step.get("err_sig")) or "error"
         data["error"] = text[-_EXCERPT:]
     return AgentEvent(type=EventType.LLM_CALL_COMPLETED, time=at, data=data, id="")
