@@ -20,11 +20,14 @@ from typing import Any
 
 import httpx
 import pytest
+from typer.testing import CliRunner, Result
 
+from queenright.cli.main import app
 from queenright.health.findings import FindingKind, Severity
 from queenright.health.settings import HealthSettings
 from queenright.health.tickets import TicketStatus
 from queenright.judge.quoting import unquote
+from queenright.judge.rules import RulesModel
 from queenright.judge.settings import JudgeSettings
 from queenright.judge.stack.http import StackAddress, StackUnavailable
 from queenright.judge.stack.job import Look, StackJudge
@@ -224,6 +227,24 @@ async def test_a_model_that_gives_no_answer_leaves_unknown_what_does_not_bind(
     assert seen.unknown == 1
 
 
+async def test_a_model_may_ask_the_same_prometheus_and_only_so_often(steady: Stack, tmp_path: Path) -> None:
+    def ask_on(messages: Any, tools: Any) -> Any:
+        return tool_call("query_metrics", promql=f"queenright_worker_steps_since_accept{{agent='{LOOPS}'}}")
+
+    curious = TalkingModel(ask_on)
+
+    seen = await look(judge_of(steady.url, tmp_path / "state", models=(curious, RulesModel())))
+
+    [ticket] = seen.tickets
+    assert ticket.severity is Severity.CRITICAL, "who only asks decides nothing, and the rules' answer stands"
+    answers = [message.content for message in curious.shown[-1] if message.role == "tool"]
+    metrics = unquote("metrics", answers[0])
+    assert metrics is not None
+    assert metrics["series"][0]["points"][0][1] >= 25
+    assert [unquote("metrics", answer) is not None for answer in answers[:6]] == [True] * 5 + [False]
+    assert "decide by what you know" in answers[5]
+
+
 async def test_a_trace_shows_the_loop_and_where_it_is(steady: Stack, tmp_path: Path) -> None:
     begin = time.time() - 30
 
@@ -273,10 +294,9 @@ def command(folder: Path, *arguments: str) -> list[str]:
     return [sys.executable, "-m", "queenright.cli.main", "judge", *arguments, "--config", str(config)]
 
 
-def once(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(folder, "once", *arguments), capture_output=True, text=True, timeout=60, cwd=folder
-    )
+def once(folder: Path, *arguments: str) -> Result:
+    _, _, _, _, *words = command(folder, "once", *arguments)
+    return CliRunner().invoke(app, ["judge", *words])
 
 
 def test_the_exit_code_says_what_came_of_it(steady: Stack, tmp_path: Path) -> None:
@@ -290,7 +310,7 @@ def test_the_exit_code_says_what_came_of_it(steady: Stack, tmp_path: Path) -> No
     away = once(tmp_path, "--prometheus", "http://ada:hunter2hunter2@127.0.0.1:1")
 
     ran = (told, nobody, well, no_selector, no_model, away)
-    assert [one.returncode for one in ran] == [1, 3, 0, 2, 2, 3], [one.stderr for one in ran]
+    assert [one.exit_code for one in ran] == [1, 3, 0, 2, 2, 3], [one.stderr for one in ran]
     [line] = told.stdout.splitlines()
     assert json.loads(line)["worker_agent_id"] == LOOPS
     assert "1 workers, 0 tickets" in well.stdout
@@ -303,7 +323,7 @@ def test_the_exit_code_says_what_came_of_it(steady: Stack, tmp_path: Path) -> No
 def test_nothing_to_ask_is_misuse(tmp_path: Path) -> None:
     ran = once(tmp_path)
 
-    assert ran.returncode == 2
+    assert ran.exit_code == 2
     assert "say with --prometheus URL where the metrics are" in ran.stderr
 
 
@@ -376,10 +396,10 @@ def test_once_after_once_resolves_what_it_told_alertmanager(
         "--prometheus", stack.url, "--alertmanager", alertmanager, "--state", str(tmp_path / "kept"),
     )  # fmt: skip
 
-    codes = [once(tmp_path, *arguments).returncode, once(tmp_path, *arguments).returncode]
+    codes = [once(tmp_path, *arguments).exit_code, once(tmp_path, *arguments).exit_code]
     fired = active(alertmanager)
     stack.recover()
-    codes.append(once(tmp_path, *arguments).returncode)
+    codes.append(once(tmp_path, *arguments).exit_code)
 
     assert codes == [1, 1, 0]
     assert fired == [(LOOPS, "retry_storm", "critical")]
@@ -389,7 +409,7 @@ def test_once_after_once_resolves_what_it_told_alertmanager(
 def test_a_ticket_that_reaches_nobody_is_no_success(steady: Stack, tmp_path: Path) -> None:
     ran = once(tmp_path, "--prometheus", steady.url, "--alertmanager", "http://127.0.0.1:1")
 
-    assert ran.returncode == 3
+    assert ran.exit_code == 3
     assert "not delivered: http://127.0.0.1:1: " in ran.stderr
 
 

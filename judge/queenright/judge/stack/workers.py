@@ -97,15 +97,15 @@ async def find_workers(
     """
     within = f"{settings.stall.unknown_seconds:.0f}s"
     grace = f"{max(settings.judge.start_grace_seconds, 1):.0f}s"
-    states = _select(_STATES, selector)
+    states, activity = _select(_STATES, selector), _select([names.WORKER_LAST_ACTIVITY], selector)
     asked = {
         "here": states,
         "gone": f"last_over_time({states}[{GONE_FOR}]) and on (job, instance) up == 0",
         "totals": _select(_TOTALS, selector),
         "calls": f"increase({_select([names.WORKER_TOOL_CALLS], selector)}[{within}])",
         "stalls": f"increase({_select([names.WORKER_STALLS], selector)}[{within}]) > 0",
-        "before": f"{_select([names.WORKER_LAST_ACTIVITY], selector)} offset {grace}",
-        "started": _PROCESS_START,
+        "before": f"{activity} offset {grace}",
+        "started": f"{_PROCESS_START} and on (job, instance) {activity}",
     }
     told = {what: await prometheus.query(promql, now) for what, promql in asked.items()}
     found: dict[Target, Sighting] = {}

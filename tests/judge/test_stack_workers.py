@@ -1,0 +1,151 @@
+from typing import Any
+
+from queenright.health.settings import HealthSettings
+from queenright.instrumentation.names import WaitingReason
+from queenright.judge.stack.http import StackAddress
+from queenright.judge.stack.prometheus import Prometheus
+from queenright.judge.stack.workers import Sighting, find_workers, prometheus_time
+from tests.judge.stack_parts import serving, vector
+
+NOW = 1_800_000_000.0
+Rows = list[tuple[dict[str, str], float]]
+
+
+def row(name: str, value: float, agent: str = "researcher", **labels: str) -> tuple[dict[str, str], float]:
+    target = {"job": "workers", "instance": "host:9464"}
+    return {"__name__": f"queenright_worker_{name}", "agent": agent, **target, **labels}, value
+
+
+def which(promql: str) -> str:
+    """Which of the questions a query is."""
+    for mark, question in (
+        ("last_over_time", "gone"),
+        ("offset", "before"),
+        ("process_start", "started"),
+        ("stalls_total", "stalls"),
+        ("increase(", "calls"),
+        ("steps_total|", "totals"),
+    ):
+        if mark in promql:
+            return question
+    return "here"
+
+
+async def found(selector: str = "", **told: Rows) -> tuple[list[Sighting], list[str]]:
+    def answer(path: str, params: dict[str, str]) -> tuple[int, Any]:
+        return 200, vector(*told.get(which(params["query"]), []))
+
+    async with serving(answer) as (server, url):
+        prometheus = Prometheus(StackAddress.parse(url))
+        sightings = await find_workers(prometheus, HealthSettings(), NOW, selector)
+        await prometheus.aclose()
+    return sightings, [params["query"] for _, params in server.asked]
+
+
+HERE = [row("last_activity_timestamp_seconds", NOW - 10), row("steps_since_accept", 7)]
+
+
+async def test_a_worker_is_an_agent_on_a_target() -> None:
+    other = [row("last_activity_timestamp_seconds", NOW - 5, instance="other:9464")]
+    elsewhere = [row("last_activity_timestamp_seconds", NOW - 5, cluster="eu")]
+
+    sightings, _ = await found(here=HERE + other + elsewhere)
+
+    assert [(one.target, one.bad_steps) for one in sightings] == [
+        ("workers/host:9464", 7),
+        ("workers/other:9464", 0),
+        ("eu/workers/host:9464", 0),
+    ]
+
+
+async def test_two_replicas_of_a_prometheus_tell_of_one_worker() -> None:
+    again = [(labels | {"replica": "b"}, value - 1) for labels, value in HERE]
+    calls = [row("tool_calls_total", 30, tool="search", outcome="ok")]
+    calls += [(labels | {"replica": "b"}, value - 2) for labels, value in calls]
+
+    [one], _ = await found(here=HERE + again, totals=calls)
+
+    assert one.last_activity == NOW - 10
+    assert one.bad_steps == 7
+    assert one.tool_calls == {"search": (30, 0)}
+
+
+async def test_counters_are_added_up_by_tool_and_by_class_of_error() -> None:
+    totals = [
+        row("tool_calls_total", 30, tool="search", outcome="ok"),
+        row("tool_calls_total", 5, tool="search", outcome="timeout"),
+        row("steps_total", 10, node="a", verdict="accept"),
+        row("steps_total", 4, node="b", verdict="retry"),
+        row("tokens_total", 900, model="m", direction="input"),
+        row("tokens_total", 100, model="m", direction="output"),
+        row("errors_total", 3, error_type="ValueError"),
+    ]
+    lately = [row("tool_calls_total", 3.3, tool="search", outcome="error")]
+
+    [one], _ = await found(here=HERE, totals=totals, calls=lately)
+
+    assert one.tool_calls == {"search": (35, 5)}
+    assert (one.steps, one.tokens, one.errors) == (14, 1000, {"ValueError": 3})
+    assert one.recent_calls == {"search": (3.3, 3.3)}
+
+
+async def test_a_target_that_is_down_has_its_last_word_and_one_that_is_up_its_present_one() -> None:
+    gone = [
+        row("last_activity_timestamp_seconds", NOW - 900),
+        row("last_activity_timestamp_seconds", 1, "dead"),
+    ]
+
+    sightings, _ = await found(here=HERE, gone=gone)
+
+    assert [(one.agent, one.down) for one in sightings] == [("researcher", False), ("dead", True)]
+    assert sightings[0].last_activity == NOW - 10
+
+
+async def test_what_was_never_set_is_not_told_and_who_never_did_anything_is_nobody() -> None:
+    born = [
+        row("last_activity_timestamp_seconds", 0),
+        row("last_progress_timestamp_seconds", 0),
+        row("steps_since_accept", 0),
+    ]
+
+    assert (await found(here=born))[0] == []
+    [one], _ = await found(here=[*born, row("last_heartbeat_timestamp_seconds", NOW)])
+    assert one.last_progress is None
+
+
+async def test_waits_stalls_and_starts_are_read() -> None:
+    waits = [row("waiting", 0, reason="paused"), row("waiting", 1, reason="user_input")]
+    newer = [
+        row("waiting", 1, "newer", reason="for_godot"),
+        row("last_activity_timestamp_seconds", 1, "newer"),
+    ]
+    started = [({"job": "workers", "instance": "host:9464"}, NOW - 50)]
+
+    sightings, _ = await found(
+        here=[*HERE, *waits, *newer],
+        stalls=[row("stalls_total", 1, phase="llm")],
+        before=[HERE[0]],
+        started=started,
+    )
+
+    one, other = sightings
+    assert one.waiting is WaitingReason.USER_INPUT
+    assert other.waiting is WaitingReason.PAUSED, "one that a newer version has is a wait all the same"
+    assert (one.stalled_in, one.process_started, one.in_grace) == ("llm", NOW - 50, False)
+    assert other.in_grace, "it was not there one start grace ago"
+
+
+async def test_a_selector_is_in_every_question() -> None:
+    for selector in ('{cluster="eu"}', 'cluster="eu"', ' {cluster="eu",} '):
+        _, asked = await found(selector)
+
+        assert len(asked) == 7
+        assert all('",cluster="eu"}' in promql for promql in asked)
+
+
+async def test_the_time_is_prometheus_own() -> None:
+    scalar = {"status": "success", "data": {"resultType": "scalar", "result": [NOW, str(NOW)]}}
+    async with serving(lambda path, params: (200, scalar)) as (_, url):
+        prometheus = Prometheus(StackAddress.parse(url))
+        assert await prometheus_time(prometheus) == NOW
+        await prometheus.aclose()
