@@ -123,7 +123,7 @@ class StackJudge:
         self._models = models
         self._seen_at = 0.0
         self._monotonic_at = 0.0
-        self._judging: JudgeAndQueen | None = None
+        self._started = False
 
     def clock(self) -> float:
         """Return Prometheus' time: that of the last look, and what has passed since."""
@@ -150,7 +150,7 @@ class StackJudge:
         )
         # It looks when it is told to: its own timer would judge what is not fresh.
         never = self._settings.judge.model_copy(update={"interval_seconds": _NEVER})
-        self._built = JudgeAndQueen(
+        self._judging = JudgeAndQueen(
             bus=self.bus,
             monitor=self.monitor,
             tickets=self.tickets,
@@ -166,7 +166,7 @@ class StackJudge:
 
     async def close(self) -> None:
         """Stop; what was decided is in the store already."""
-        if self._judging is not None:
+        if self._started:
             await self._judging.stop()
         await self.bus.close()
         await self.store.close()
@@ -187,11 +187,12 @@ class StackJudge:
         self._seen_at, self._monotonic_at = now, self._monotonic()
         healths = await self._read(sightings, now)
         self.monitor.show(healths)
-        if self._judging is None:
-            await self._built.start()
-            self._judging = self._built
+        if not self._started:
+            # Not before somebody is known: tickets of before are looked at anew at once.
+            await self._judging.start()
+            self._started = True
         closed = await self._bring_up_to_date(now)
-        unknown = await self._check(self._judging)
+        unknown = await self._check()
         return Look(
             at=now,
             workers=tuple(healths),
@@ -251,14 +252,14 @@ class StackJudge:
     async def _dismissed(self) -> int:
         return sum(ticket.status is TicketStatus.DISMISSED for ticket in await self._live())
 
-    async def _check(self, judging: JudgeAndQueen) -> int:
+    async def _check(self) -> int:
         """Have everybody judged who needs it, and all tickets triaged; return how many nobody could judge."""
-        stream = judging.runtime.get_stream(HEALTH_CHECK, graph_id=JUDGE_GRAPH)
+        stream = self._judging.runtime.get_stream(HEALTH_CHECK, graph_id=JUDGE_GRAPH)
         result = await stream.fire(Trigger(tick=0)).ended()
         if not result.succeeded:
             raise StackError("the judge", f"its check failed: {result.error}")
         outcomes = result.value or {}
-        triage = judging.runtime.get_stream(TICKET_RECEIVER, graph_id=QUEEN_GRAPH)
+        triage = self._judging.runtime.get_stream(TICKET_RECEIVER, graph_id=QUEEN_GRAPH)
         try:
             async with asyncio.timeout(self._settings.judge.triage_timeout_seconds + _GRACE):
                 await self.bus.drain()
