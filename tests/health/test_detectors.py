@@ -185,6 +185,20 @@ def test_a_command_run_again_after_each_change_is_no_loop() -> None:
     assert script.kinds() == set()
 
 
+def test_a_check_after_each_change_is_no_run_of_calls_without_news_but_counts_in_their_share() -> None:
+    """B32: edits that are answered alike, and a check that says the same, with nothing read between."""
+    script = worker()
+    script.call("edit", args="first", result="ok")
+    for n in range(10):
+        script.call("edit", args=f"patch {n}", result="ok")
+        script.call("check", args="make check", result="no errors")
+
+    finding = script.finding(FindingKind.ZERO_PROGRESS)
+    assert finding is not None
+    assert (finding.severity, finding.ticket) == (Severity.LOW, False)
+    assert script.kinds() == {FindingKind.ZERO_PROGRESS}
+
+
 def test_a_change_does_not_hide_a_call_that_comes_in_a_row_or_a_cycle() -> None:
     in_a_row, cycle = worker(), worker()
     for script in (in_a_row, cycle):

@@ -22,6 +22,8 @@ class Seen(Enum):
 
     NEVER = "never"
     BEFORE = "before"
+    TRIED_AGAIN = "tried again"
+    """Before, and something has been changed since."""
     BESIDE = "beside"
     """In the same turn: it ran side by side with its like, and counts once."""
 
@@ -112,9 +114,9 @@ class RecentCalls:
             self._turn = turn
             self._turn_size = 1
         last = self._find(pair, 0)
+        again = last >= len(self) - self._since_change - 1
         if last >= 0:
             # Made again after a change, it asks what the change did: that is no repeat.
-            again = last >= len(self) - self._since_change - 1
             self._chains.append(min(self._chains[last] + again, _MOST))
             self._first.append(self._first[last])
         else:
@@ -126,7 +128,9 @@ class RecentCalls:
         self._live = min(self._live + 1, LONGEST_CYCLE)
         if len(self._chains) > self._window + LONGEST_CYCLE:
             del pairs[:_SIZE], self._chains[0], self._first[0]
-        return Seen.NEVER if last < 0 else Seen.BEFORE
+        if last < 0:
+            return Seen.NEVER
+        return Seen.BEFORE if again else Seen.TRIED_AGAIN
 
     def changed(self) -> None:
         """Note that the newest call changed something: what is called again from here on is not the same."""

@@ -207,11 +207,11 @@ def _on_tool(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: floa
             v.calls = RecentCalls(v._loops.window)
         seen = v.calls.add(tool, args, result, turn, at)
     if result is not None and seen is not Seen.BESIDE:
-        _weigh_result(v, digest("result", result), seen is Seen.BEFORE, failed, at)
+        _weigh_result(v, digest("result", result), seen, failed, at)
     _count_streak(v, tool, data, failed, turn, at)
 
 
-def _weigh_result(v: VitalSigns, result: bytes, again: bool, failed: bool, at: float) -> None:
+def _weigh_result(v: VitalSigns, result: bytes, seen: Seen | None, failed: bool, at: float) -> None:
     """Tell progress from none by one result: never seen, seen from this very call, seen from another."""
     v._known_result = True
     v.told += 1
@@ -219,15 +219,18 @@ def _weigh_result(v: VitalSigns, result: bytes, again: bool, failed: bool, at: f
         v._new_result = True
         v.progressed(at)
         v.told_known += 0.5 if failed else 0.0
-    elif again or failed:
+    elif seen is Seen.BEFORE or failed:
         if v.stale_calls == 0:
             v.stale_since = at
         v.stale_calls += 1
         v.told_known += 1.0
+    elif seen is Seen.TRIED_AGAIN:
+        # Nothing new, but asked for a reason: it counts in the share, and does not make a run of such calls.
+        v.told_known += 1.0
     else:
         # Perhaps an acknowledgement: edits and messages are answered alike, and get somewhere.
         v.told_known += 0.5
-        if v.calls is not None:
+        if v.calls is not None and seen is Seen.NEVER:
             v.calls.changed()
 
 
