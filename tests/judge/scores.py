@@ -63,7 +63,7 @@ def _rows(found: Score) -> Iterator[str]:
 
 
 def _kappa(of: Agreement) -> str:
-    return "-" if of.kappa is None else f"{of.kappa:.2f} ({of.low:.2f} to {of.high:.2f})"
+    return "-" if of.kappa is None else f"{of.kappa:z.2f} ({of.low:z.2f} to {of.high:z.2f})"
 
 
 def main() -> None:

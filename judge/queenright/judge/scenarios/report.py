@@ -37,7 +37,7 @@ def _rows(rows: Iterable[Row]) -> list[str]:
 def _kappa(of: Agreement) -> str:
     if of.kappa is None:
         return "-"
-    return f"{of.kappa:.2f}" + (f" ({of.low:.2f} to {of.high:.2f})" if of.low is not None else "")
+    return f"{of.kappa:z.2f}" + (f" ({of.low:z.2f} to {of.high:z.2f})" if of.low is not None else "")
 
 
 def _kind(row: KindRow) -> str:

@@ -171,7 +171,7 @@ class Stage:
             self._said += self.monitor.advance(self.time.now)
             await self._speak()
             await self.tickets.settle(self.time.now)
-        elif woken:
+        if woken:
             await self.settle()
         while self._due and self._due[0][0] <= self.time.now:
             self._act()
