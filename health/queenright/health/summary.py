@@ -33,7 +33,7 @@ def summarise(health: WorkerHealth, now: float, last_n_steps: int = 20) -> dict[
     Return what there is to know about one worker, as JSON values.
 
     ``stall_minutes`` is how long nothing has happened, or None while silence means
-    nothing (the worker waits or is over). Times are seconds since the epoch. The evidence
+    nothing (the worker waits or is over). Times are seconds since the epoch; ``looked_at`` is now. The evidence
     is at most 500 characters with secrets redacted. ``signals`` leaves out what nobody reports.
     Of each tool it tells how often it was called and failed (``tools``), the first 16 by name, the
     rest as ``other``. From ``shadow_findings`` nothing follows: their detectors are on trial.
@@ -49,6 +49,7 @@ def summarise(health: WorkerHealth, now: float, last_n_steps: int = 20) -> dict[
     signals = assess(v, v.settings, now).signals
     return {
         "status": session_status(v).value,
+        "looked_at": now,
         "worker_agent_id": v.agent_id,
         "worker_session_id": v.session_id,
         "worker_node_id": v.node_id,

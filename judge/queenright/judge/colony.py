@@ -22,11 +22,12 @@ from queenright.judge.desk import by_node
 from queenright.judge.discretion import Discreet
 from queenright.judge.hands import Hands
 from queenright.judge.judge import HEALTH_CHECK, JUDGE_GRAPH, HealthJudge
+from queenright.judge.metered import Metered
 from queenright.judge.metrics import JudgeMetrics
 from queenright.judge.models import load_model
 from queenright.judge.orchestrator import DECISION_NODE, ESCALATION_RECEIVER, Decide, Orchestrator
 from queenright.judge.queen import QUEEN_GRAPH, TICKET_RECEIVER, TRIAGE_NODE, Queen
-from queenright.judge.settings import JudgeSettings
+from queenright.judge.settings import RULES, JudgeSettings
 from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.breakers import Breakers
 from queenright.runtime.bus import EventBus, Subscription
@@ -91,6 +92,10 @@ class JudgeAndQueen:
         done_to: DoneTo | None = None,
     ) -> None:
         self.metrics = JudgeMetrics(registry, tickets.open_counts)
+        budget = Budget(judge.budget, clock=clock, file=storage / BUDGET_FILE)
+        self.metrics.watch(budget)
+        load = partial(load_model, metrics=self.metrics, budget=budget, monotonic=monotonic, sleep=sleep)
+        judges, queens = models or (load(judge.judge, "judge"), load(judge.queen, "queen"))
         self.runtime = AgentRuntime(
             bus=bus,
             storage=storage,
@@ -118,6 +123,7 @@ class JudgeAndQueen:
             disk=self.runtime.disk,
             trend_file=storage / "graphs" / JUDGE_GRAPH / "trend.json",
             looks=looks,
+            answering=partial(_answering, judges),
         )
         self._queen = Queen(
             monitor=monitor,
@@ -155,17 +161,13 @@ class JudgeAndQueen:
                 decide=decide,
                 retry=self._ask,
             )
-        budget = Budget(judge.budget, clock=clock, file=storage / BUDGET_FILE)
-        self.metrics.watch(budget)
-        load = partial(load_model, metrics=self.metrics, budget=budget, monotonic=monotonic, sleep=sleep)
-        judges, queens = map(Discreet, models or (load(judge.judge, "judge"), load(judge.queen, "queen")))
         self.runtime.add_graph(
             self._judge.graph(),
-            model=judges,
+            model=Discreet(judges),
             tools=self._judge.tools(),
             entries={HEALTH_CHECK: self._judge.check},
         )
-        self._add_queen(queens)
+        self._add_queen(Discreet(queens))
 
     def _add_queen(self, model: LLMProvider) -> None:
         nodes = [self._queen.node(), self.chat.node()]
@@ -262,3 +264,8 @@ class JudgeAndQueen:
         self._queen.expect(ticket["ticket_id"])
         if event.data.get("change") == "opened":
             self.metrics.ticket_opened(Severity(ticket["severity"]), FindingKind(ticket["kind"]))
+
+
+def _answering(model: LLMProvider) -> str:
+    """Return who answers now: the rules, while they stand in for a model."""
+    return RULES if isinstance(model, Metered) and model.replaced else model.name

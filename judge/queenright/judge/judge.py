@@ -71,6 +71,7 @@ class HealthJudge:
         disk: Reads and writes ``trend_file`` in threads.
         trend_file: Where the last look at each worker is kept.
         looks: Tools besides the summary that only show something.
+        answering: Returns the name of the model that answers now.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class HealthJudge:
         disk: Disk,
         trend_file: Path,
         looks: Sequence[Tool] = (),
+        answering: Callable[[], str],
     ) -> None:
         self._monitor = monitor
         self._tickets = tickets
@@ -100,6 +102,7 @@ class HealthJudge:
         self._disk = disk
         self._trend_file = trend_file
         self._looks = tuple(looks)
+        self._answering = answering
         self._trends = Trends()
         self._desk = WorkerDesk(monitor, clock)
         self._raised = False
@@ -194,7 +197,7 @@ class HealthJudge:
     async def _write_down(self, record: CheckRecord, outcomes: dict[WorkerKey, CheckOutcome]) -> None:
         """Leave one line of record, and what was seen for the next check; neither may end the judging."""
         event = record.event(
-            outcomes, self._clock(), graph_id=JUDGE_GRAPH, model=self._model.model, prompt=self._prompt.id
+            outcomes, self._clock(), graph_id=JUDGE_GRAPH, model=self._answering(), prompt=self._prompt.id
         )
         try:
             await self._publish(event)
