@@ -61,8 +61,6 @@ AIMS: Final = (
 def missed(measured: Measured) -> list[str]:
     """Return the aims that are not met, in words; the delay is the last."""
     words = [aim.said(measured) for aim in AIMS if not aim.met(measured)]
-    late = {"of all runs": measured.delays, "of RepairAgent and OpenHands": measured.long_delays}
-    for which, delays in late.items():
-        if delays and median(delays) > MOST_DELAY:
-            words.append(f"median delay {which}: {median(delays):g} steps")
+    if measured.delays and median(measured.delays) > MOST_DELAY:
+        words.append(f"median delay: {median(measured.delays):g} steps")
     return words

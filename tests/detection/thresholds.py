@@ -14,7 +14,7 @@ from queenright.health.settings import HealthSettings
 from queenright.judge.evaluation import events_of
 from queenright.judge.evaluation.oracle import group_of
 from tests.detection.aims import AIMS, missed
-from tests.detection.measure import GROUPS, LONG, measure
+from tests.detection.measure import GROUPS, measure
 from tests.detection.peers import Detector, Verdicts, verdicts_of
 from tests.detection.table import table
 
@@ -165,7 +165,7 @@ class Aimed:
 
     def __init__(self, runs: Sequence[Mapping[str, Any]]) -> None:
         aimed = {member for aim in AIMS for member in GROUPS[aim.group]}
-        self._runs = [run for run in runs if group_of(run) in aimed or run.get("agent") in LONG]
+        self._runs = [run for run in runs if group_of(run) in aimed]
         self._events = {id(run): events_of(run) for run in self._runs}
 
     def missed(self, settings: HealthSettings) -> list[str]:
