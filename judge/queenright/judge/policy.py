@@ -122,11 +122,12 @@ def triage(ticket: Mapping[str, Any], summary: Mapping[str, Any] | None) -> Deci
     if severity is Severity.LOW and bad_steps < DISMISS_LOW_BELOW:
         return _dismiss(severity, f"low severity and {bad_steps} bad steps, fewer than {DISMISS_LOW_BELOW}")
     verdicts = list(numbers.get("recent_verdicts") or ())
-    if verdicts and verdicts[-1] == "ACCEPT":
+    unrecoverable = _kind(ticket) in _UNRECOVERABLE
+    # What does not mend itself and still holds is not undone by a step that was accepted before it began.
+    if verdicts and verdicts[-1] == "ACCEPT" and not unrecoverable:
         return _dismiss(severity, "the last step was accepted: genuine progress despite the bad ones before")
     stalled = float(numbers.get("stall_minutes") or 0.0) >= INTERVENE_STALL_MINUTES
-    kind = _kind(ticket)
-    if bad_steps >= INTERVENE_STEPS or stalled or kind in _UNRECOVERABLE:
+    if bad_steps >= INTERVENE_STEPS or stalled or unrecoverable:
         return Decision(decision="intervene", text=analysis(ticket), urgency=severity.value)
     return _dismiss(
         severity,
