@@ -193,10 +193,27 @@ def test_a_check_after_each_change_is_no_run_of_calls_without_news_but_counts_in
         script.call("edit", args=f"patch {n}", result="ok")
         script.call("check", args="make check", result="no errors")
 
-    finding = script.finding(FindingKind.ZERO_PROGRESS)
+    for kind in (FindingKind.ZERO_PROGRESS, LOOP):
+        finding = script.finding(kind)
+        assert finding is not None
+        assert (finding.severity, finding.ticket) == (Severity.LOW, False)
+    assert script.kinds() == {FindingKind.ZERO_PROGRESS, LOOP}
+
+
+def test_a_search_that_comes_back_between_others_that_find_nothing_is_shown() -> None:
+    """B29: A-B-A-C where B and C are new and answered alike: they may be edits, so there is no ticket."""
+    script = worker()
+    script.call("search", args="another", result="no results")
+    for n in range(7):
+        script.call("search", args="hive", result="three pages")
+        script.call("search", args=f"hive {n}", result="no results")
+    assert script.finding(LOOP) is None
+    script.call("search", args="hive", result="three pages")
+
+    finding = script.finding(LOOP)
     assert finding is not None
     assert (finding.severity, finding.ticket) == (Severity.LOW, False)
-    assert script.kinds() == {FindingKind.ZERO_PROGRESS}
+    assert "8 times to the same arguments, whatever was done between" in finding.evidence
 
 
 def test_a_change_does_not_hide_a_call_that_comes_in_a_row_or_a_cycle() -> None:

@@ -41,7 +41,8 @@ class Repeat:
     ``times`` is how often its most frequent call was made, counted beyond the
     window for as long as it keeps coming back; making it again after something
     was changed is no repeat. ``run`` is how often it came in a row,
-    ``in_window`` how often in the window, ``period`` the length of the
+    ``in_window`` how often in the window, ``at_all`` how often there whatever
+    was changed between, ``period`` the length of the
     cycle (1: the same call again and again or with others between) and
     ``cycles`` how often that cycle was gone through. A ``blind`` repeat is one
     of arguments only: nobody told the result.
@@ -51,6 +52,7 @@ class Repeat:
     times: int
     run: int
     in_window: int
+    at_all: int
     period: int
     cycles: int
     since: float
@@ -61,6 +63,7 @@ class RecentCalls:
     """The last calls of a worker, oldest first; equal calls of one turn, which ran side by side, are one."""
 
     __slots__ = (
+        "_alike",
         "_chains",
         "_first",
         "_live",
@@ -77,6 +80,7 @@ class RecentCalls:
         self._window = window
         self._pairs = bytearray()
         self._chains = array("H")
+        self._alike = array("H")
         self._first = array("d")
         self._tools: tuple[str, ...] = ()  # of the newest only: no others can be part of a repeat
         self._live = 0
@@ -89,8 +93,14 @@ class RecentCalls:
 
     @property
     def peak(self) -> int:
-        """How often the most repeated of the newest calls was made; 1 if nothing repeats, 0 without calls."""
-        return max(self._chains[-self._live :]) if self._live else 0
+        """
+        How often the most repeated of the newest calls was made; 1 if nothing repeats, 0 without calls.
+
+        It may be more than what a repeat says that is going on: cheap to ask, before one looks.
+        """
+        if not self._live:
+            return 0
+        return max(max(self._chains[-self._live :]), max(self._alike[-self._live :]))
 
     def add(self, tool: str, args: str, result: str | None, turn: object, at: float) -> Seen:
         """
@@ -118,16 +128,18 @@ class RecentCalls:
         if last >= 0:
             # Made again after a change, it asks what the change did: that is no repeat.
             self._chains.append(min(self._chains[last] + again, _MOST))
+            self._alike.append(min(self._alike[last] + 1, _MOST))
             self._first.append(self._first[last])
         else:
             self._chains.append(1)
+            self._alike.append(1)
             self._first.append(at)
         pairs += pair
         self._tools = (*self._tools[1 - LONGEST_CYCLE :], tool)
         self._since_change = min(self._since_change + 1, self._window + LONGEST_CYCLE)
         self._live = min(self._live + 1, LONGEST_CYCLE)
         if len(self._chains) > self._window + LONGEST_CYCLE:
-            del pairs[:_SIZE], self._chains[0], self._first[0]
+            del pairs[:_SIZE], self._chains[0], self._alike[0], self._first[0]
         if last < 0:
             return Seen.NEVER
         return Seen.BEFORE if again else Seen.TRIED_AGAIN
@@ -150,7 +162,7 @@ class RecentCalls:
         size = len(self)
         seen: set[bytes] = set()
         for index in range(size - 1, size - 1 - self._live, -1):
-            if self._chains[index] < 2:
+            if self._alike[index] < 2:
                 continue
             pair = bytes(self._pair(index))
             if pair not in seen:
@@ -171,6 +183,7 @@ class RecentCalls:
             times=self._chains[index],
             run=run,
             in_window=in_window,
+            at_all=self._alike[index] - self._alike[first] + 1,
             period=period,
             cycles=cycles,
             since=self._first[index],

@@ -200,6 +200,16 @@ def _loop(repeat: Repeat, settings: HealthSettings) -> Finding | None:
         how = f"{repeat.times} times with the same arguments and result"
         if repeat.run > 1:
             how += " in a row" if repeat.run == repeat.times else f", the last {repeat.run} in a row"
+    elif repeat.at_all >= loops.repeats_at_all:
+        # An agent that checks after each of its changes does this too: shown, and no reason for a ticket.
+        return Finding(
+            kind=FindingKind.DOOM_LOOP,
+            severity=Severity.LOW,
+            evidence=f"{repeat.tool} gave the same answer {repeat.at_all} times to the same arguments, "
+            "whatever was done between",
+            since=repeat.since,
+            ticket=False,
+        )
     else:
         return None
     return Finding(

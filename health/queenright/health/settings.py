@@ -178,7 +178,9 @@ class Loops(_Block):
     window: Count = 20
     consecutive: Count = 3
     repeats: Count = 4
-    """With others between, in a window; those after something was changed do not count."""
+    """With others between, in a window, with nothing changed since the one before."""
+    repeats_at_all: Count = 8
+    """With others between, in a window, whatever was changed: shown only."""
     cycles: Count = 3
     blind_repeats: Count = 10
     """Repeats in a row of a call of unknown result: an edit-test cycle repeats arguments on purpose."""

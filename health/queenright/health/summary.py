@@ -33,8 +33,8 @@ def summarise(health: WorkerHealth, now: float, last_n_steps: int = 20) -> dict[
     Return what there is to know about one worker, as JSON values.
 
     ``stall_minutes`` is how long nothing has happened, or None while silence means
-    nothing (the worker waits or is over). Times are seconds since the epoch; ``looked_at`` is now. The evidence
-    is at most 500 characters with secrets redacted. ``signals`` leaves out what nobody reports.
+    nothing (the worker waits or is over). Times are seconds since the epoch; ``looked_at`` is now. The
+    evidence is at most 500 characters with secrets redacted. ``signals`` leaves out what nobody reports.
     Of each tool it tells how often it was called and failed (``tools``), the first 16 by name, the
     rest as ``other``. From ``shadow_findings`` nothing follows: their detectors are on trial.
     Reading changes nothing.
