@@ -74,7 +74,7 @@ def suspicious(v: VitalSigns, settings: HealthSettings) -> bool:
     loops = settings.loops
     return (
         v.steps_since_last_accept >= settings.bands.warning
-        or v.stale_calls >= loops.stale_calls
+        or v.stale_calls + v.stale_tries >= loops.stale_calls
         or (v.told >= loops.told_calls and v.told_known >= loops.told_known_share * v.told)
         or v.streak >= loops.error_streak
         or v.llm_errors >= loops.provider_failures
@@ -265,18 +265,23 @@ def detect_zero_progress(v: VitalSigns, settings: HealthSettings, now: float) ->
     """
     Find tool calls that tell nothing new.
 
-    Either a run of them whose results were known from the same call, or were known errors; or,
-    weaker and so never a ticket, most of all that was told since the worker last got further.
+    Either a run of them whose results were known from the same call, or were known errors; or, weaker and
+    so never a ticket, with calls among them that were made again after a change, or most of all that was
+    told since the worker last got further.
     """
     loops = settings.loops
     limit = loops.stale_calls
     if v.stale_calls < limit:
-        if v.told < loops.told_calls or v.told_known < loops.told_known_share * v.told:
+        if v.stale_calls + v.stale_tries >= limit:
+            evidence = f"{v.stale_calls + v.stale_tries} tool calls told nothing new, with changes between"
+        elif v.told >= loops.told_calls and v.told_known >= loops.told_known_share * v.told:
+            evidence = f"of the last {v.told} tool calls few told anything that was not known"
+        else:
             return None
         return Finding(
             kind=FindingKind.ZERO_PROGRESS,
             severity=Severity.LOW,
-            evidence=f"of the last {v.told} tool calls few told anything that was not known",
+            evidence=evidence,
             since=v.last_progress or v.started_at,
             ticket=False,
         )

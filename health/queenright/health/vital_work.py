@@ -225,7 +225,8 @@ def _weigh_result(v: VitalSigns, result: bytes, seen: Seen | None, failed: bool,
         v.stale_calls += 1
         v.told_known += 1.0
     elif seen is Seen.TRIED_AGAIN:
-        # Nothing new, but asked for a reason: it counts in the share, and does not make a run of such calls.
+        # Nothing new, but asked for a reason: it is shown, and no such call makes for a ticket.
+        v.stale_tries += 1
         v.told_known += 1.0
     else:
         # Perhaps an acknowledgement: edits and messages are answered alike, and get somewhere.

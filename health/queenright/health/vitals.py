@@ -130,6 +130,7 @@ class VitalSigns:
         "settings",
         "stale_calls",
         "stale_since",
+        "stale_tries",
         "start_records",
         "started_at",
         "status",
@@ -232,7 +233,7 @@ class VitalSigns:
         self.bad_since = at
         self.consecutive_failures = 0
         self.calls: RecentCalls | None = None
-        self.stale_calls = 0
+        self.stale_calls = self.stale_tries = 0
         """Tool calls in a row that told nothing new."""
         self.stale_since = at
         self.told = 0
@@ -412,7 +413,7 @@ class VitalSigns:
         """Note that something came of the work: a result not seen before, at least."""
         if self.last_progress is None or at > self.last_progress:
             self.last_progress = at
-        self.stale_calls = 0
+        self.stale_calls = self.stale_tries = 0
         if self.breakers.on_trial and at > self.breakers_since:
             # Nobody has called what is behind them since their time was over, and it goes on without.
             self.breakers = self.breakers._replace(on_trial=())
@@ -443,7 +444,7 @@ class VitalSigns:
         self.consecutive_failures = 0
         self.llm_errors = 0
         self.streak = 0
-        self.stale_calls = 0
+        self.stale_calls = self.stale_tries = 0
         self.token_spike = 0.0
         self._outcomes = _NO_OUTCOMES
         self.error_rate_high = False
