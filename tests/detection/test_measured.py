@@ -156,7 +156,11 @@ def test_every_detector_sees_a_plain_loop(detector: Detector) -> None:
     assert detector.watch(LOOP).alarms
 
 
-@pytest.mark.parametrize("detector", [ours(), loop_guard(), patrol(), naive(3), vitals("build")], ids=str)
+@pytest.mark.parametrize(
+    "detector",
+    [ours(), loop_guard(), patrol(), naive(3), vitals("build")],
+    ids=lambda detector: detector.name,
+)
 def test_no_detector_alarms_on_six_different_calls(detector: Detector) -> None:
     assert detector.watch(WORK).alarms == []
 
