@@ -45,7 +45,12 @@ THRESHOLDS: Final = (
     ),
     Threshold(
         "loops.repeats",
-        "scattered repeats are weaker evidence than repeats in a row, so more are asked for",
+        "scattered repeats are weaker evidence than repeats in a row, so one more is asked for",
+        _FEW,
+    ),
+    Threshold(
+        "loops.repeats_at_all",
+        "nearly every other call, twice as often as without a change: it may be a check, so shown only",
         _FEW,
     ),
     Threshold(
