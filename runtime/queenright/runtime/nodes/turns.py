@@ -36,8 +36,9 @@ def assess(spec: NodeSpec, cursor: NodeCursor) -> Move:
     Return what comes after the newest turn, all of whose calls have their answers.
 
     A judge is asked when the outputs are complete, when a final tool has done its work, or when the model
-    answered in words where nothing else is wanted. A node with a user waits for it after a turn that asks, and after one that speaks and does
-    nothing; and whatever it sets, it must have had a word with its user before it ends.
+    answered in words where nothing else is wanted. A node with a user waits for it after a turn that asks,
+    and after one that speaks and does nothing; and whatever it sets, it must have had a word with its user
+    before it ends.
     """
     if any(name in spec.final_tools for name in cursor.succeeded):
         return ASK_JUDGE
