@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
+from queenright.judge.metered import Metered
 from queenright.judge.metrics import JudgeMetrics
-from queenright.judge.models import Metered, ModelUnavailableError, load_model
+from queenright.judge.models import ModelUnavailableError, load_model
 from queenright.judge.rules import EMIT, SUMMARY, RulesModel
 from queenright.judge.settings import JudgeSettings, ModelSettings
 from queenright.runtime.llm.model import Message, ModelError, ToolCall, ToolSpec

@@ -4,7 +4,7 @@ import httpx
 
 from queenright.judge.judge import JUDGE_GRAPH
 from queenright.judge.queen import QUEEN_GRAPH
-from tests.server.conftest import Running
+from queenright.server.up import Running
 from tests.server.test_app import ticket_on
 
 
