@@ -28,16 +28,25 @@ def check_message(
         parts.append("It was not looked at before.")
     else:
         parts += ["What it was like when it was last looked at, and what has changed:", quote("trend", trend)]
-    return "\n".join([*parts, quote("worker", summary)])
+    return "\n".join([*parts, worker_quoted(summary)])
 
 
 def triage_message(ticket: Mapping[str, Any], summary: Mapping[str, Any] | None) -> str:
     """Return the queen's message: the whole ticket, and how the worker is now (None: it is not known)."""
-    worker = no_active_session() if summary is None else summary
-    return "\n".join(["A ticket to triage.", quote("ticket", ticket), quote("worker", worker)])
+    return "\n".join(["A ticket to triage.", quote("ticket", ticket), worker_quoted(summary)])
 
 
 def escalation_message(escalation: Mapping[str, Any], summary: Mapping[str, Any] | None) -> str:
     """Return the orchestrator's message: what is asked, and how the worker is now (None: it is not known)."""
-    worker = no_active_session() if summary is None else summary
-    return "\n".join(["An escalation to decide.", quote("escalation", escalation), quote("worker", worker)])
+    return "\n".join(["An escalation to decide.", quote("escalation", escalation), worker_quoted(summary)])
+
+
+def worker_quoted(summary: Mapping[str, Any] | None) -> str:
+    """
+    Return a worker's health for a model, quoted: part of it was written by the worker.
+
+    What detectors in shadow say is left out: nothing must follow from it, no opinion either.
+    """
+    told = no_active_session() if summary is None else dict(summary)
+    told.pop("shadow_findings", None)
+    return quote("worker", told)

@@ -16,10 +16,10 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from queenright.health.findings import Severity, WorkerKey
 from queenright.health.monitor import HealthMonitor, WorkerHealth
-from queenright.health.summary import no_active_session, summarise
+from queenright.health.summary import summarise
 from queenright.health.ticket_service import Raised, TicketService
 from queenright.health.tickets import EscalationTicket, TicketError, TicketStatus, parse_draft
-from queenright.judge.quoting import quote
+from queenright.judge.messages import worker_quoted
 from queenright.judge.rules import EMIT, NOTIFY, SUMMARY
 from queenright.runtime.events import Clock
 from queenright.runtime.tooling.tools import Tool, ToolError, ToolRegistry
@@ -171,9 +171,8 @@ class Lookup:
 
 
 def shown(health: WorkerHealth | None, now: float, last_n_steps: int) -> str:
-    """Return a worker's summary, quoted: part of it was written by the worker."""
-    summary = no_active_session() if health is None else summarise(health, now, last_n_steps)
-    return quote("worker", summary)
+    """Return a worker's summary for a model."""
+    return worker_quoted(None if health is None else summarise(health, now, last_n_steps))
 
 
 async def write_ticket(
