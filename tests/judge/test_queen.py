@@ -9,9 +9,9 @@ from queenright.health.tickets import TicketStatus
 from queenright.judge import policy
 from queenright.judge.quoting import unquote
 from queenright.judge.rules import DISMISS, NOTIFY, RulesModel
-from queenright.runtime.events import EventType
+from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.llm.model import Message, ModelError, ModelReply, ToolSpec
-from tests.judge.conftest import AGENT, Hive, TalkingModel, call
+from tests.judge.conftest import AGENT, SESSION, Hive, TalkingModel, call
 
 ANALYSIS = "The worker repeats itself; restart it with another instruction."
 
@@ -309,3 +309,46 @@ async def test_the_request_says_where_the_queen_can_be_asked(hive: Hive) -> None
     assert request.data["queen_graph_id"] == "queen"
     assert request.data["queen_stream_id"] == "queen::ticket_receiver"
     assert json.dumps(dict(request.data))
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["it is well", "it goes on as before"])
+async def test_a_worker_that_began_anew_before_triage_has_not_recovered_until_its_start_is_past(
+    hive: Hive, again: bool
+) -> None:
+    """B47: in the start grace nothing is said of a worker, which is no sign that it is well."""
+    gate, rules = asyncio.Event(), RulesModel()
+
+    async def late(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
+        await gate.wait()
+        return await rules.complete(messages, tools)
+
+    hive.queen_model = TalkingModel(late)
+    await hive.start()
+    await hive.begin()
+    await hive.bad_steps(21)
+    event = AgentEvent(
+        type=EventType.EXECUTION_STARTED,
+        time=hive.time.now,
+        agent_id=AGENT,
+        session_id=SESSION,
+        incarnation_id="life-2",
+        node_id="researcher",
+        data={"start_records": True},
+    )
+    hive.monitor.apply(event, hive.time.now)
+    gate.set()
+    await hive.pass_time(110)
+    assert (await hive.ticket()).status is TicketStatus.OPEN
+    if again:
+        event.id, event.type, event.data = "n", EventType.STEP_COMPLETED, {"verdict": "RETRY", "text": "no"}
+        for _ in range(21):
+            hive.monitor.apply(event, hive.time.now)
+    await hive.pass_time(11)
+    await hive.look()
+    await hive.pass_time(45)
+
+    ticket = await hive.ticket()
+    if again:
+        assert ticket.status is TicketStatus.INTERVENING
+    else:
+        assert (ticket.status, ticket.triage_reason) == (TicketStatus.DISMISSED, policy.RECOVERED)

@@ -204,14 +204,26 @@ class Judge(_Block):
 
     interval_seconds: Seconds = 120
     start_grace_seconds: Annotated[float, Field(ge=0)] = 120
+    bypass_seconds: Seconds = 60
+    """What is high or critical and waits so long for the judge's model is ticketed by the rules."""
     triage_timeout_seconds: Seconds = 120
 
 
+class ReEscalation(_Block):
+    """When a ticket that the operator was told of, and nobody acknowledged, is brought up again."""
+
+    after_minutes: Annotated[float, Field(gt=0, le=10_080)] = 60
+    """So long after it was last brought up: told, reminded of, risen or back."""
+    max: Annotated[int, Field(ge=0, le=10)] = 3
+    """At most so often since its severity last rose; 0: never."""
+
+
 class Tickets(_Block):
-    """How tickets end."""
+    """How tickets end, and what happens until somebody looks at them."""
 
     hold_seconds: Annotated[float, Field(ge=0)] = 120
     """How long a recovery must hold before its ticket resolves; a relapse within it reopens."""
+    re_escalation: ReEscalation = ReEscalation()
 
 
 class Nudge(_Block):

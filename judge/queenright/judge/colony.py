@@ -117,6 +117,7 @@ class JudgeAndQueen:
             settings=settings,
             model=judge.judge,
             clock=clock,
+            sleep=sleep,
             metrics=self.metrics,
             tracer=tracer,
             publish=bus.publish,

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from opentelemetry.trace import Span, Tracer, get_current_span
 
-from queenright.health.findings import FindingKind, Severity, WorkerKey
+from queenright.health.findings import WorkerKey
 from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.settings import HealthSettings
 from queenright.health.summary import summarise
@@ -18,6 +19,7 @@ from queenright.health.ticket_service import TicketService
 from queenright.health.tickets import EscalationTicket, TicketRefused
 from queenright.instrumentation import names
 from queenright.judge import policy
+from queenright.judge.answers import Answers
 from queenright.judge.coverage import Coverage, reason_for_ticket
 from queenright.judge.desk import WorkerDesk
 from queenright.judge.messages import check_message
@@ -30,6 +32,7 @@ from queenright.judge.rules import EMIT, SUMMARY
 from queenright.judge.settings import ModelSettings
 from queenright.judge.tracing import ids_of, links_to
 from queenright.judge.trend import Trends
+from queenright.runtime.deadline import Sleep
 from queenright.runtime.events import AgentEvent, Clock
 from queenright.runtime.execution import Trigger
 from queenright.runtime.graphs.graph import EntryPointSpec, GraphSpec
@@ -44,9 +47,10 @@ JUDGE_GRAPH: Final = "worker_health_judge"
 HEALTH_CHECK: Final = "health_check"
 JUDGE_NODE: Final = "judge"
 
-Shown = frozenset[tuple[FindingKind, Severity]]
-
 _EVALUATION: Final = "worker_health"
+
+_LOOKS: Final = 4
+"""Within the bypass time it is looked so often who waits for a slow model."""
 
 _REPAIRS: Final = 1
 """A ticket that is refused may be mended so often; then the rules' answer stands."""
@@ -65,6 +69,7 @@ class HealthJudge:
         settings: The health layer's thresholds.
         model: The model's limits.
         clock: Now.
+        sleep: The clock of the bypass time.
         metrics: Counts checks.
         tracer: Makes ``judge_check`` spans.
         publish: Makes an event durable and lets everybody see it.
@@ -82,6 +87,7 @@ class HealthJudge:
         settings: HealthSettings,
         model: ModelSettings,
         clock: Clock,
+        sleep: Sleep,
         metrics: JudgeMetrics,
         tracer: Tracer,
         publish: Callable[[AgentEvent], Awaitable[None]],
@@ -96,6 +102,7 @@ class HealthJudge:
         self._model = model
         self._prompt = judge_prompt(settings, model.prompt)
         self._clock = clock
+        self._sleep = sleep
         self._metrics = metrics
         self._tracer = tracer
         self._publish = publish
@@ -112,8 +119,9 @@ class HealthJudge:
         self._look_at_all = False
         self._looked_at_all = clock()
         self._coverage = Coverage(tickets)
-        # What each worker showed when it was last judged: between ticks only news wakes the judge.
-        self._judged: dict[WorkerKey, Shown] = {}
+        self._answers = Answers(settings.judge.interval_seconds)
+        self._waiting: dict[WorkerKey, float] = {}
+        """Since when a worker waits for its turn in the check that goes on."""
 
     def graph(self) -> GraphSpec:
         """Return the judge's graph: one node, woken by a timer."""
@@ -155,7 +163,7 @@ class HealthJudge:
 
     def is_news(self, health: WorkerHealth) -> bool:
         """Return whether a worker shows what it did not show when it was last judged."""
-        return self.wants(health) and self._judged.get(health.key) != _shown(health)
+        return self.wants(health) and self._answers.is_news(health)
 
     def note(self, agent_id: str | None, session_id: str | None, reason: str) -> bool:
         """Remember what to look at in the next check; return whether a check must be asked for."""
@@ -179,20 +187,56 @@ class HealthJudge:
         counted = False
         if everybody:
             self._looked_at_all = now
-            self._judged.clear()
             counted = await self._count_standing(record)
             healths = list(self._monitor.workers())
+            self._answers.keep({health.key for health in healths if self.wants(health)})
         else:
             healths = [health for key in woken if (health := self._monitor.get(*key)) is not None]
-        outcomes: dict[WorkerKey, CheckOutcome] = {}
-        for key in [health.key for health in healths if self.wants(health)]:
-            outcomes[key] = await self._judge(key, woken.get(key, HEALTH_CHECK), run, record)
-            self._metrics.checked(outcomes[key], self._clock())
+        due = [health for health in healths if self.wants(health) and self._answers.is_due(health, now)]
+        outcomes = await self._judge_all(due, woken, run, record)
         if not outcomes:
             self._metrics.checked("ticket" if counted else "healthy", self._clock())
         record.looked(len(healths), everybody=everybody, woken=woken.values())
         await self._write_down(record, outcomes)
         return outcomes
+
+    async def _judge_all(
+        self, due: Sequence[WorkerHealth], woken: Mapping[WorkerKey, str], run: RunNode, record: CheckRecord
+    ) -> dict[WorkerKey, CheckOutcome]:
+        """Judge one worker after another, the worst first; who waits too long is judged by the rules."""
+        worst = sorted(due, key=lambda health: -_severity(health))
+        now = self._clock()
+        self._waiting = {health.key: now for health in worst}
+        watch = asyncio.create_task(self._go_past(), name="judge-bypass")
+        outcomes: dict[WorkerKey, CheckOutcome] = {}
+        try:
+            for key in [health.key for health in worst]:
+                outcomes[key] = await self._judge(key, woken.get(key, HEALTH_CHECK), run, record)
+                self._waiting.pop(key, None)
+                self._metrics.checked(outcomes[key], self._clock())
+        finally:
+            watch.cancel()
+            self._waiting = {}
+        return outcomes
+
+    async def _go_past(self) -> None:
+        """Write the rules' ticket where they bind and a model, slow or busy, has not come to it in time."""
+        limit = self._settings.judge.bypass_seconds
+        while True:
+            await self._sleep(limit / _LOOKS)
+            now = self._clock()
+            for key in self._woken:
+                self._waiting.setdefault(key, now)
+            late = [key for key, since in self._waiting.items() if now - since >= limit]
+            for key in late:
+                self._waiting[key] = now
+                health = self._monitor.get(*key)
+                if health is None or not self.wants(health):
+                    continue
+                try:
+                    await self._hold_floor(health, f"did not come to it within {limit:g} s")
+                except Exception:
+                    _log.exception("no ticket could be written about %s; tried again", key[0])
 
     async def _write_down(self, record: CheckRecord, outcomes: dict[WorkerKey, CheckOutcome]) -> None:
         """Leave one line of record, and what was seen for the next check; neither may end the judging."""
@@ -238,7 +282,7 @@ class HealthJudge:
         health, summary = self._desk.health, self._desk.summary()
         if health is None or summary is None or not self.wants(health):
             return "healthy"  # recovered while others were judged
-        self._judged[key] = _shown(health)
+        self._answers.asked(health, self._clock())
         vitals = health.vitals
         with self._tracer.start_as_current_span(
             f"{names.SPAN_JUDGE_CHECK} {vitals.agent_id}",
@@ -258,9 +302,21 @@ class HealthJudge:
             except Exception as error:
                 _log.exception("the check of %s came to nothing; the next tick tries again", vitals.agent_id)
                 outcome, explanation = "unknown", f"{type(error).__name__}: {error}"
+                await self._without_model(explanation)
             _record(span, outcome, explanation)
+        self._answers.answered(key, outcome, self._clock())
         self._trends.note(summary, self._clock(), outcome)
         return outcome
+
+    async def _without_model(self, fault: str) -> None:
+        """Write the rules' ticket where they bind: that asking failed is no reason to keep still."""
+        health = self._desk.health
+        if self._raised or health is None:
+            return
+        try:
+            await self._hold_floor(health, f"could not be asked ({fault})")
+        except Exception:
+            _log.exception("no ticket could be written about %s; it is tried again", health.vitals.agent_id)
 
     async def _conclude(self, result: NodeResult) -> tuple[CheckOutcome, str]:
         """Say what a run of the model came to, and hold it to the rules' floor."""
@@ -271,17 +327,17 @@ class HealthJudge:
         said = f"said {verdict!r}" if result.outcome == "done" else f"gave no verdict: {result.error}"
         if self._refused:
             said = f"wrote no ticket that could be taken: {self._refused[-1]}"
-        if await self._hold_floor(said):
+        health = self._desk.health
+        if health is not None and await self._hold_floor(health, said):
             return ("ticket" if answered else "unknown"), f"ticket written by the rules; the model {said}"
         return ("healthy", verdict) if answered else ("unknown", f"the model {said}")
 
-    async def _hold_floor(self, said: str) -> bool:
-        """Write the rules' ticket where they bind and the model wrote none."""
-        health, summary = self._desk.health, self._desk.summary()
-        finding = None if health is None else reason_for_ticket(health)
-        if health is None or summary is None or finding is None or not policy.binding(finding.severity):
+    async def _hold_floor(self, health: WorkerHealth, said: str) -> bool:
+        """Write the rules' ticket where they bind and nobody wrote one."""
+        finding = reason_for_ticket(health)
+        if finding is None or not policy.binding(finding.severity) or self._coverage.covers(health, finding):
             return False
-        draft = policy.should_ticket(summary)
+        draft = policy.should_ticket(summarise(health, self._clock()))
         if draft is None:
             return False
         draft["judge_reasoning"] += f" Written by the rules: the model {said}."[:300]
@@ -295,7 +351,9 @@ class HealthJudge:
         if self._raised:
             raise ToolError("there is a ticket from this check already; end with health_verdict ticket")
         try:
-            return await self._raise(health, given.ticket_json)
+            raised = await self._raise(health, given.ticket_json)
+            self._raised = True
+            return raised
         except TicketRefused as refusal:
             self._refused.append(str(refusal))
             if len(self._refused) > _REPAIRS:
@@ -307,7 +365,6 @@ class HealthJudge:
     async def _raise(self, health: WorkerHealth, ticket_json: str) -> str:
         trace_id, span_id = ids_of(get_current_span())
         raised = await write_ticket(self._tickets, health, ticket_json, trace_id=trace_id, span_id=span_id)
-        self._raised = True
         self._coverage.ticketed(health, raised.ticket)
         return written(raised)
 
@@ -323,8 +380,9 @@ class HealthJudge:
         return check_message(now, check, summary, self._trends.of(summary, now))
 
 
-def _shown(health: WorkerHealth) -> Shown:
-    return frozenset((finding.kind, finding.severity) for finding in health.findings if finding.ticket)
+def _severity(health: WorkerHealth) -> int:
+    finding = reason_for_ticket(health)
+    return -1 if finding is None else finding.severity.rank
 
 
 def _record(span: Span, outcome: CheckOutcome, explanation: str) -> None:

@@ -11,9 +11,11 @@ from typing import Any, Final
 from opentelemetry.trace import Tracer
 from pydantic import BaseModel, ConfigDict, Field
 
+from queenright.health.deadlines import grace_until
 from queenright.health.findings import Severity
 from queenright.health.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
+from queenright.health.summary import summarise
 from queenright.health.ticket_service import TicketService
 from queenright.health.tickets import EscalationTicket, TicketError, TicketStatus
 from queenright.instrumentation import names
@@ -40,6 +42,11 @@ _log = logging.getLogger(__name__)
 QUEEN_GRAPH: Final = "queen"
 TICKET_RECEIVER: Final = "ticket_receiver"
 TRIAGE_NODE: Final = "ticket_triage"
+
+_WAITS: Final = "kept: its worker has begun a new life; it is looked at again when that is past its start"
+
+_SETTLES: Final = 5.0
+"""Seconds after a start grace until the monitor has surely said what it saw in it."""
 
 _TRIES: Final = 4
 """A triage that failed is tried again so many times within the bypass time."""
@@ -89,7 +96,9 @@ class Queen:
         hands: Hands | None = None,
         looks: Sequence[Tool] = (),
     ) -> None:
+        self._monitor = monitor
         self._tickets = tickets
+        self._settings = settings
         self._timeout = settings.judge.triage_timeout_seconds
         self._model = model
         self._prompt = queen_prompt(model.prompt)
@@ -180,7 +189,9 @@ class Queen:
             },
         ) as span:
             try:
-                if self._recovered():
+                if self._starting(ticket):
+                    _log.info("ticket %s waits: its worker has begun a new life", ticket.ticket_id)
+                elif self._recovered():
                     await self._dismiss_recovered(ticket)
                 else:
                     result = await run(triage_message(_fields(ticket), self._desk.summary()))
@@ -199,6 +210,8 @@ class Queen:
 
     async def _notify(self, given: NotifyArguments) -> str:
         ticket = self._checked(given.ticket_id)
+        if self._starting(ticket):
+            return _WAITS
         if self._recovered():
             await self._dismiss_recovered(ticket)
             return f"not sent: the condition is gone; dismissed as {policy.RECOVERED!r}"
@@ -207,6 +220,8 @@ class Queen:
 
     async def _dismiss(self, given: DismissArguments) -> str:
         ticket = self._checked(given.ticket_id)
+        if self._starting(ticket):
+            return _WAITS
         if self._recovered():
             await self._dismiss_recovered(ticket)
             return f"dismissed as {policy.RECOVERED!r}"
@@ -223,6 +238,20 @@ class Queen:
         """Return the ticket a tool call is about, if it may be decided on."""
         about = self._current.ticket_id if self._current is not None else ""
         return open_ticket(self._tickets, ticket_id, about=about)
+
+    def _starting(self, ticket: EscalationTicket) -> bool:
+        """Return whether the worker has begun another life since, of which nothing can be said yet."""
+        health = self._monitor.get(ticket.worker_agent_id, ticket.worker_session_id)
+        if health is None or health.vitals.ended or health.vitals.incarnation_id == ticket.incarnation_id:
+            return False
+        return self._clock() < grace_until(health.vitals, self._settings) + _SETTLES
+
+    def _holds(self, ticket: EscalationTicket) -> bool:
+        """Return whether nothing is known that speaks against telling the operator at once."""
+        health = self._monitor.get(ticket.worker_agent_id, ticket.worker_session_id)
+        if health is None:
+            return True
+        return not self._starting(ticket) and not policy.condition_gone(summarise(health, self._clock()))
 
     def _recovered(self) -> bool:
         # A worker that is known no more (after a restart) is not one that has recovered.
@@ -277,7 +306,7 @@ class Queen:
             if ticket is None or not self._undecided(ticket):
                 return
             try:
-                if attempt >= _TRIES and policy.binding(ticket.severity):
+                if attempt >= _TRIES and policy.binding(ticket.severity) and self._holds(ticket):
                     await self._bypass(ticket)
                     return
             except Exception:
