@@ -70,7 +70,7 @@ class TicketService:
 
     Args:
         store: Where tickets and their events are kept.
-        settings: How long a recovery must hold.
+        settings: How long a recovery must hold, and when what nobody acknowledged is brought up again.
         clock: Seconds since the epoch.
         ids: Makes the ids of tickets and events.
         publish: Is given events once they are durable (``EventBus.fan_out``).
@@ -93,6 +93,8 @@ class TicketService:
     ) -> None:
         self._store = store
         self._hold = settings.tickets.hold_seconds
+        self._remind_after = settings.tickets.re_escalation.after_minutes * 60
+        self._remind_most = settings.tickets.re_escalation.max
         self._clock = clock
         self._ids = ids
         self._publish = publish
@@ -157,8 +159,8 @@ class TicketService:
 
     def next_deadline(self) -> float | None:
         """Return when ``settle`` has something to do, in seconds since the epoch; None if never."""
-        ends = [end for t in self._live.values() if (end := lifecycle.hold_ends(t, self._hold)) is not None]
-        return min(ends, default=None)
+        due = [self._due(ticket) for ticket in self._live.values()]
+        return min((at for at in due if at is not None), default=None)
 
     # -- what the judge and the monitor say ---------------------------------------------------------
 
@@ -238,12 +240,21 @@ class TicketService:
 
         await self._commit(work)
 
-    async def settle(self, now: float) -> list[EscalationTicket]:
-        """Close the tickets whose condition has been gone for the hold, and return them."""
+    async def settle(self, now: float, *, but: Collection[str] = ()) -> list[EscalationTicket]:
+        """
+        Do what is due: close the tickets whose condition has been gone for the hold, and return them.
+
+        And bring up again those that the operator was told of and nobody acknowledged. What was due several
+        times while nobody looked (a restart) is brought up once.
+
+        Args:
+            now: Seconds since the epoch.
+            but: Tickets to leave as they are.
+        """
         due = [
             ticket_id
             for ticket_id, ticket in self._live.items()
-            if (ends := lifecycle.hold_ends(ticket, self._hold)) is not None and ends <= now
+            if (at := self._due(ticket)) is not None and at <= now and ticket_id not in but
         ]
         if not due:
             return []
@@ -252,14 +263,25 @@ class TicketService:
             closed = []
             for ticket_id in due:
                 ticket = table.find_ticket(conn, ticket_id)
-                if ticket is not None and ticket.live:
-                    settled = lifecycle.settle(ticket, now=now, hold=self._hold)
-                    if not settled.live:
-                        self._close(conn, changes, settled)
-                        closed.append(settled)
+                if ticket is None or not ticket.live:
+                    continue
+                settled = lifecycle.settle(ticket, now=now, hold=self._hold)
+                if not settled.live:
+                    self._close(conn, changes, settled)
+                    closed.append(settled)
+                elif (at := self._remind_at(ticket)) is not None and at <= now:
+                    self._remind(conn, changes, lifecycle.remind(ticket, now=now))
             return closed
 
         return await self._commit(work)
+
+    def _due(self, ticket: EscalationTicket) -> float | None:
+        """Return when ``settle`` has something to do about a ticket; of one in its hold nobody is reminded."""
+        ends = lifecycle.hold_ends(ticket, self._hold)
+        return self._remind_at(ticket) if ends is None else ends
+
+    def _remind_at(self, ticket: EscalationTicket) -> float | None:
+        return lifecycle.remind_at(ticket, after=self._remind_after, most=self._remind_most)
 
     # -- what the queen and the operator decide -----------------------------------------------------
 
@@ -469,6 +491,18 @@ class TicketService:
         if by is not None:
             data["by"] = by
         changes.events.append(self._event(ticket, EventType.TICKET_RESOLVED, data))
+        self._tell(conn, ticket)
+
+    def _remind(self, conn: Connection, changes: _Changes, ticket: EscalationTicket) -> None:
+        table.update_ticket(conn, ticket)
+        changes.tickets.append(ticket)
+        data = {
+            "ticket_id": ticket.ticket_id,
+            "reminder": ticket.reminders,
+            "severity": ticket.severity.value,
+            "unacknowledged_seconds": ticket.updated_at - (ticket.notified_at or ticket.updated_at),
+        }
+        changes.events.append(self._event(ticket, EventType.TICKET_REESCALATED, data))
         self._tell(conn, ticket)
 
     def _tell(self, conn: Connection, ticket: EscalationTicket) -> None:
