@@ -15,6 +15,13 @@ from queenright.instrumentation.redaction import redact
 LABEL_STORM: Final = "storm"
 """Of an alert whose ticket was opened while many workers got worse at once: the id of that storm."""
 
+LABEL_REMINDER: Final = "reminder"
+"""Of an alert that was brought up again: one after the other of ``_TURNS``, so that Alertmanager tells it anew."""
+REMINDERS: Final = "reminders"
+"""The annotation that says how many reminders an alert holds."""
+
+_TURNS: Final = ("1", "2", "3")
+
 EVIDENCE_LIMIT: Final = 500
 _TEXT_LIMIT: Final = 2000
 
@@ -46,6 +53,9 @@ _WORDS: Final[Mapping[FindingKind, str]] = {
 }
 
 
+_NTH: Final = ("", "First", "Second", "Third", "Fourth", "Fifth", "Sixth", "Seventh", "Eighth", "Ninth")
+
+
 def outside_severity(severity: Severity) -> str:
     """Return the label ``severity`` that routes an alert."""
     return _SEVERITY[severity]
@@ -68,6 +78,18 @@ def labels_for(ticket: EscalationTicket, settings: AlertingSettings) -> dict[str
     return labels
 
 
+def labels_again(labels: Mapping[str, str], ticket: EscalationTicket) -> dict[str, str]:
+    """
+    Return the labels of the alert that takes the place of the one with ``labels``, to remind of a ticket.
+
+    Alertmanager tells a group anew if there is an alert in it that was not there before. So one label
+    differs, by which no route and no group goes: the group, and with it the incident outside, stays the same.
+    """
+    turn = labels.get(LABEL_REMINDER)
+    following = _TURNS[(_TURNS.index(turn) + 1) % len(_TURNS)] if turn in _TURNS else _TURNS[0]
+    return {**labels, "ticket_severity": ticket.severity.value, LABEL_REMINDER: following}
+
+
 def annotations_for(ticket: EscalationTicket, settings: AlertingSettings) -> dict[str, str]:
     """Return what a person reads of a ticket as it is now; what is empty is left out."""
     values = {
@@ -88,6 +110,7 @@ def annotations_for(ticket: EscalationTicket, settings: AlertingSettings) -> dic
         "console_url": f"{settings.console_url.rstrip('/')}/tickets/{quote(ticket.ticket_id, safe='')}",
         "runbook_url": f"{settings.runbooks}/{ALERT_INTERVENTION}",
         "trace_url": _link(settings.trace_url, values),
+        REMINDERS: str(ticket.reminders or ""),
     }
     return {name: text for name, text in annotations.items() if text}
 
@@ -103,7 +126,21 @@ def _summary(ticket: EscalationTicket) -> str:
     if ticket.status is TicketStatus.WORKER_GONE:
         # Alertmanager will call it resolved; people should not take that for a recovery.
         return f"{agent} has ended without recovering: it {_WORDS[ticket.kind]} ({ticket.severity.value})."
-    return f"{agent} {_WORDS[ticket.kind]} ({ticket.severity.value})."
+    return f"{agent} {_WORDS[ticket.kind]} ({ticket.severity.value}).{_reminder(ticket)}"
+
+
+def _reminder(ticket: EscalationTicket) -> str:
+    """Say that the ticket was brought up again, and for how long nobody had taken it on by then."""
+    if not ticket.reminders or ticket.status is not TicketStatus.INTERVENING:
+        return ""
+    nth = _NTH[ticket.reminders] if ticket.reminders < len(_NTH) else f"{ticket.reminders}th"
+    since = (ticket.bumped_at or 0.0) - (ticket.notified_at or 0.0)
+    return f" {nth} reminder, unacknowledged for {_span(since)}."
+
+
+def _span(seconds: float) -> str:
+    minutes = max(round(seconds / 60), 1)
+    return f"{minutes} min" if minutes < 60 else f"{minutes / 60:.1f}".removesuffix(".0") + " h"
 
 
 def _description(ticket: EscalationTicket) -> str:

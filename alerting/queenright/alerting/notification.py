@@ -2,7 +2,7 @@
 Notifications in the store: written in the transaction of the decision, kept until every peer took them.
 
 A row is one alert as it was first sent: its labels never change. When the severity that people see rises,
-the row ends and another begins.
+or they are reminded of what nobody acknowledged, the row ends and another begins.
 """
 
 from __future__ import annotations
@@ -16,7 +16,14 @@ from typing import Any, Final, Literal
 
 from sqlalchemy import Connection, Row, delete, insert, select, update
 
-from queenright.alerting.alert import alert_for, annotations_for, outside_severity
+from queenright.alerting.alert import (
+    LABEL_REMINDER,
+    REMINDERS,
+    alert_for,
+    annotations_for,
+    labels_again,
+    outside_severity,
+)
 from queenright.alerting.settings import AlertingSettings
 from queenright.health.tables import OUTBOX, OUTBOX_DELIVERIES
 from queenright.health.tickets import EscalationTicket, TicketStatus
@@ -127,22 +134,44 @@ def enqueue(conn: Connection, ticket: EscalationTicket, settings: AlertingSettin
             labels, annotations = alert_for(ticket, settings)
             _insert(conn, ticket, labels, annotations, now)
         elif _RANK[outside_severity(ticket.severity)] > _RANK[current.labels["severity"]]:
-            _rise(conn, current, ticket, settings, now)
-        elif (annotations := annotations_for(ticket, settings)) != current.annotations:
-            values = {"annotations": annotations, "updated_at": now}
-            conn.execute(update(OUTBOX).where(OUTBOX.c.id == current.id).values(values))
+            _replace(conn, current, ticket, _risen(current, ticket), settings, now)
+        elif ticket.reminders > int(current.annotations.get(REMINDERS, 0)):
+            _replace(conn, current, ticket, labels_again(current.labels, ticket), settings, now)
+        else:
+            _say_anew(conn, current, ticket, settings, now)
     elif current is not None and ticket.status is not TicketStatus.OPEN:
+        # What people read of the end, too: a worker that ended has not recovered.
+        _say_anew(conn, current, ticket, settings, now)
         _end(conn, current, now, silent=ticket.status is not TicketStatus.RESOLVED)
 
 
-def _rise(
+def _say_anew(
     conn: Connection, current: Notification, ticket: EscalationTicket, settings: AlertingSettings, now: float
 ) -> None:
+    annotations = annotations_for(ticket, settings)
+    if annotations != current.annotations:
+        values = {"annotations": annotations, "updated_at": now}
+        conn.execute(update(OUTBOX).where(OUTBOX.c.id == current.id).values(values))
+
+
+def _risen(current: Notification, ticket: EscalationTicket) -> dict[str, str]:
     # Agent, cause and cluster stay as they were sent: by these the new alert inhibits the old one's end.
-    labels = current.labels | {
+    kept = {name: value for name, value in current.labels.items() if name != LABEL_REMINDER}
+    return kept | {
         "severity": outside_severity(ticket.severity),
         "ticket_severity": ticket.severity.value,
     }
+
+
+def _replace(
+    conn: Connection,
+    current: Notification,
+    ticket: EscalationTicket,
+    labels: dict[str, str],
+    settings: AlertingSettings,
+    now: float,
+) -> None:
+    """Begin another alert, and end the one that it takes the place of; nobody is told of that end."""
     _insert(conn, ticket, labels, annotations_for(ticket, settings), now)
     _end(conn, current, now, silent=True)
 

@@ -8,6 +8,7 @@ The life of a ticket: every change it may go through, as pure functions that ret
     any ──cleared, and stayed so for the hold──▶ closed (resolved; a dismissed one stays dismissed)
     any ──worker ended──▶ closed (worker_gone; a dismissed one stays dismissed)
     not dismissed, about a failed recovery ──resolve──▶ closed (resolved)
+    intervening ──nobody acknowledges──▶ intervening, and the operator is reminded
 
 While the hold runs the status stays what it was and ``condition_cleared_at`` is set; a relapse unsets it.
 """
@@ -62,7 +63,9 @@ def report(
     if rose:
         update["severity"] = severity
         if ticket.status in (TicketStatus.INTERVENING, TicketStatus.ACKNOWLEDGED):
-            update["notified_severity"] = severity
+            update |= {"notified_severity": severity, "reminders": 0}
+    if rose or relapsed:
+        update["bumped_at"] = now
     change: Change = "counted"
     if rose:
         change = "rose"
@@ -92,6 +95,46 @@ def settle(ticket: EscalationTicket, *, now: float, hold: float) -> EscalationTi
     if ends is None or now < ends:
         return ticket
     return _close(ticket, TicketStatus.RESOLVED, f"the worker recovered and that held for {hold:g} s", now)
+
+
+def remind_at(ticket: EscalationTicket, *, after: float, most: int) -> float | None:
+    """
+    Return when the operator is to be reminded of the ticket if nothing happens, None if never.
+
+    Args:
+        ticket: Any ticket.
+        after: Seconds since it was last brought up.
+        most: How many reminders there may be.
+    """
+    if ticket.status is not TicketStatus.INTERVENING or not ticket.live:
+        return None
+    # What may be over by itself in a moment is not brought up again: a relapse would be.
+    if ticket.condition_cleared_at is not None or ticket.reminders >= most:
+        return None
+    # Tickets of versions before this one know only when they were decided on.
+    bumped_at = ticket.bumped_at if ticket.bumped_at is not None else ticket.triaged_at
+    return None if bumped_at is None else bumped_at + after
+
+
+def remind(ticket: EscalationTicket, *, now: float) -> EscalationTicket:
+    """
+    Bring a ticket up again that nobody has acknowledged.
+
+    Raises:
+        TicketClosed: It is closed.
+        WrongStatus: Nobody was told of it, or somebody has it.
+    """
+    _must_be_live(ticket)
+    if ticket.status is not TicketStatus.INTERVENING:
+        raise WrongStatus(ticket, "remind of", "only what was told and not acknowledged is brought up again")
+    told = ticket.notified_at if ticket.notified_at is not None else ticket.triaged_at
+    update = {
+        "notified_at": told,
+        "bumped_at": now,
+        "reminders": ticket.reminders + 1,
+        "updated_at": now,
+    }
+    return ticket.model_copy(update=update)
 
 
 def worker_ended(ticket: EscalationTicket, *, now: float) -> EscalationTicket:
@@ -191,7 +234,12 @@ def intervene(
         "updated_at": now,
     }
     if ticket.status is TicketStatus.OPEN:
-        update |= {"status": TicketStatus.INTERVENING, "notified_severity": ticket.severity}
+        update |= {
+            "status": TicketStatus.INTERVENING,
+            "notified_severity": ticket.severity,
+            "notified_at": now,
+            "bumped_at": now,
+        }
     return ticket.model_copy(update=update)
 
 

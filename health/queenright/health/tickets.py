@@ -154,6 +154,12 @@ class EscalationTicket(WorkerFacts):
     urgency: str = ""
     notified_severity: Severity | None = None
     """The severity that the outside was last told; null if it was told nothing."""
+    notified_at: float | None = None
+    """When the operator was first told."""
+    bumped_at: float | None = None
+    """When it was last brought up: told, reminded of, risen or back. Reminders count from here."""
+    reminders: Whole = 0
+    """How often the operator was reminded of it since its severity last rose."""
     acknowledged_at: float | None = None
     acknowledged_by: str = ""
 

@@ -144,6 +144,9 @@ def event_line(event: AgentEvent, *, brief: bool = False) -> dict[str, str]:
             kind = "healthy"
             became = str(data["status"]).replace("_", " ")
             text = f"{event.agent_id}: ticket {became}. {say(data.get('reason') or '')}"
+        case EventType.TICKET_REESCALATED:
+            kind = "page"
+            text = f"{event.agent_id}: nobody has acknowledged the ticket; reminder {data['reminder']}"
         case EventType.TICKET_ACKNOWLEDGED:
             text = f"ticket acknowledged by {data['by']}"
         case EventType.OPERATOR_ASKED:
