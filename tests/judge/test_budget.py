@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 from pydantic import ValidationError
 
-from queenright.judge.budget import BUDGET_FILE, Budget, Spending
+from queenright.judge.budget import BUDGET_FILE, Budget, Held, Spending
+from queenright.judge.estimate import Cost, Estimate
 from queenright.judge.metrics import JudgeMetrics
 from queenright.judge.settings import BudgetSettings
 from tests.judge.conftest import FakeTime
@@ -32,6 +33,18 @@ payments = st.lists(
 
 def budget(time: FakeTime, file: Path | None = None, **limits: Any) -> Budget:
     return Budget(BudgetSettings(**{**NO_LIMIT, **limits}), clock=time, file=file)
+
+
+async def pay(purse: Budget, role: str, dollars: float, tokens: int) -> None:
+    """Have a call cost so much of which nothing was known before."""
+    held = await hold(purse, role=role, whatever=True)
+    await purse.settle(held, Cost(dollars, tokens))
+
+
+async def hold(purse: Budget, *, role: str = "judge", whatever: bool = False, **may_cost: Any) -> Held:
+    held = await purse.hold(role, Estimate(call=Cost(**may_cost)), whatever=whatever)
+    assert isinstance(held, Held)
+    return held
 
 
 @given(payments, st.floats(0, HOUR))
@@ -69,9 +82,9 @@ async def test_a_limit_is_reached_by_what_is_spent_and_passes_with_its_window() 
     time = FakeTime()
     purse = budget(time, dollars_per_hour=1)
 
-    await purse.pay("judge", 0.6, 100)
+    await pay(purse, "judge", 0.6, 100)
     before = purse.exhausted()
-    await purse.pay("queen", 0.4, 100)
+    await pay(purse, "queen", 0.4, 100)
     reached = purse.exhausted()
     time.now += HOUR + SLOT
 
@@ -84,7 +97,7 @@ async def test_a_limit_is_reached_by_what_is_spent_and_passes_with_its_window() 
 async def test_of_limits_reached_the_one_that_holds_longest_is_named() -> None:
     purse = budget(FakeTime(), dollars_per_hour=1, tokens_per_day=5_000)
 
-    await purse.pay("judge", 2.0, 6_000)
+    await pay(purse, "judge", 2.0, 6_000)
 
     assert str(purse.exhausted()) == (
         "judging.budget allows 5,000 tokens in any day, and 6,000 tokens are spent"
@@ -94,7 +107,7 @@ async def test_of_limits_reached_the_one_that_holds_longest_is_named() -> None:
 async def test_a_model_without_a_price_is_held_to_its_tokens() -> None:
     purse = budget(FakeTime(), dollars_per_hour=1, tokens_per_hour=1_000)
 
-    await purse.pay("judge", 0.0, 1_000)
+    await pay(purse, "judge", 0.0, 1_000)
 
     reached = purse.exhausted()
     assert reached is not None
@@ -103,8 +116,8 @@ async def test_a_model_without_a_price_is_held_to_its_tokens() -> None:
 
 async def test_a_restart_forgets_nothing(tmp_path: Path) -> None:
     time, file = FakeTime(), tmp_path / BUDGET_FILE
-    await budget(time, file).pay("judge", 0.7, 10)
-    await budget(time, file).pay("queen", 0.5, 20)
+    await pay(budget(time, file), "judge", 0.7, 10)
+    await pay(budget(time, file), "queen", 0.5, 20)
 
     again = budget(time, file, dollars_per_day=1)
 
@@ -119,13 +132,14 @@ def test_a_kill_forgets_nothing_that_was_paid_for(tmp_path: Path) -> None:
 import asyncio, os, signal
 from pathlib import Path
 from queenright.judge.budget import Budget
+from queenright.judge.estimate import Cost, Estimate
 from queenright.judge.settings import BudgetSettings
 
 async def main():
     file = Path({str(tmp_path / BUDGET_FILE)!r})
     purse = Budget(BudgetSettings(), clock=lambda: 1_800_000_000.0, file=file)
     for _ in range(3):
-        await purse.pay("judge", 0.25, 100)
+        await purse.settle(await purse.hold("judge", Estimate()), Cost(0.25, 100))
     os.kill(os.getpid(), signal.SIGKILL)
 
 asyncio.run(main())
@@ -136,6 +150,136 @@ asyncio.run(main())
 
     assert done.returncode == -signal.SIGKILL
     assert (purse.spent("hour", "dollars"), purse.spent("hour", "tokens")) == (0.75, 300)
+
+
+# -- what is held for calls under way -----------------------------------------------------------
+
+
+async def test_what_is_held_for_a_call_is_spent_until_its_cost_is_known() -> None:
+    purse = budget(FakeTime(), dollars_per_hour=1)
+
+    held = await hold(purse, dollars=0.4, tokens=900)
+    meanwhile = (purse.spent("hour", "dollars"), purse.spent("hour", "tokens", "judge"))
+    await purse.settle(held, Cost(0.1, 500))
+
+    assert meanwhile == (0.4, 900)
+    assert (purse.spent("hour", "dollars"), purse.spent("hour", "tokens")) == (0.1, 500)
+    assert purse.spent("hour", "dollars", "queen") == 0
+
+
+async def test_a_call_for_which_too_little_is_left_is_refused_and_a_smaller_one_is_not() -> None:
+    purse = budget(FakeTime(), dollars_per_hour=1)
+    await pay(purse, "judge", 0.9, 10)
+
+    refused = await purse.hold("queen", Estimate(call=Cost(0.2, 10)))
+    shown = {(window, unit): spent for window, unit, spent in purse.all_spent()}
+    known = purse.exhausted()
+    held = await hold(purse, dollars=0.05)
+
+    assert str(refused) == str(known)
+    assert str(refused) == (
+        "judging.budget allows 1.00 $ in any hour, and 0.90 $ are spent; the next call may cost 0.2000 $"
+    )
+    assert shown["hour", "dollars"] == 1
+    assert purse.exhausted() is None
+    assert held.role == "judge"
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 500), st.integers(1, 500)), max_size=30),
+    st.integers(500, 3_000),
+)
+def test_calls_at_one_time_never_spend_more_than_the_limit_and_the_errors_of_their_estimates(
+    calls: list[tuple[int, int]], limit: int
+) -> None:
+    async def main() -> tuple[float, int]:
+        purse = budget(FakeTime(), tokens_per_hour=limit)
+        errors = 0
+
+        async def ask(estimated: int, real: int) -> None:
+            nonlocal errors
+            held = await purse.hold("judge", Estimate(call=Cost(0.0, estimated)))
+            await asyncio.sleep(0)
+            if isinstance(held, Held):
+                errors += max(0, real - estimated)
+                await purse.settle(held, Cost(0.0, real))
+
+        await asyncio.gather(*(ask(*call) for call in calls))
+        return purse.spent("hour", "tokens"), errors
+
+    spent, errors = asyncio.run(main())
+
+    assert spent <= limit + errors
+
+
+async def test_a_call_that_nobody_answers_costs_its_question() -> None:
+    purse = budget(FakeTime())
+    held = await purse.hold("judge", Estimate(Cost(0.03, 1_000), Cost(0.06, 3_000)))
+    assert isinstance(held, Held)
+
+    await purse.settle(held, None)
+
+    assert (purse.spent("hour", "dollars"), purse.spent("hour", "tokens")) == (0.03, 1_000)
+
+
+@pytest.mark.parametrize("dollars", [float("nan"), float("inf"), -1.0])
+async def test_a_cost_that_is_none_counts_as_what_was_held(dollars: float, tmp_path: Path) -> None:
+    time, file = FakeTime(), tmp_path / BUDGET_FILE
+    purse = budget(time, file)
+
+    await purse.settle(await hold(purse, dollars=0.5, tokens=7), Cost(dollars, 10))
+
+    assert purse.spent("hour", "dollars") == budget(time, file).spent("hour", "dollars") == 0.5
+
+
+def test_a_kill_in_the_middle_of_a_call_counts_what_was_held_for_it(tmp_path: Path) -> None:
+    program = f"""
+import asyncio, os, signal
+from pathlib import Path
+from queenright.judge.budget import Budget
+from queenright.judge.estimate import Cost, Estimate
+from queenright.judge.settings import BudgetSettings
+
+async def main():
+    file = Path({str(tmp_path / BUDGET_FILE)!r})
+    purse = Budget(BudgetSettings(), clock=lambda: 1_800_000_000.0, file=file)
+    await purse.settle(await purse.hold("judge", Estimate()), Cost(0.25, 100))
+    await purse.hold("queen", Estimate(Cost(0.1, 50), Cost(0.5, 300)))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-c", program], check=False, timeout=60)
+
+    purse = budget(FakeTime(), tmp_path / BUDGET_FILE)
+
+    assert done.returncode == -signal.SIGKILL
+    assert purse.spent("hour", "dollars", "queen") == 0.5
+    assert (purse.spent("hour", "dollars"), purse.spent("hour", "tokens")) == (0.75, 400)
+
+
+async def test_what_is_held_changes_no_row_of_what_was_paid(tmp_path: Path) -> None:
+    time, file = FakeTime(), tmp_path / BUDGET_FILE
+    purse = budget(time, file)
+    slow = await hold(purse, tokens=1_000)
+    time.now += 2 * SLOT
+
+    await pay(purse, "queen", 0.0, 5)
+    meanwhile = budget(time, file).spent("hour", "tokens")
+    await purse.settle(slow, Cost(0.0, 10))
+
+    assert meanwhile == 1_005
+    assert budget(time, file).spent("hour", "tokens") == 15
+
+
+async def test_a_caller_that_goes_away_before_its_call_holds_nothing(tmp_path: Path) -> None:
+    purse = budget(FakeTime(), tmp_path / BUDGET_FILE)
+    going = asyncio.create_task(hold(purse, tokens=1_000))
+    await asyncio.sleep(0)
+    going.cancel()
+    await asyncio.gather(going, return_exceptions=True)
+
+    assert purse.spent("hour", "tokens") == 0
 
 
 @pytest.mark.parametrize(
@@ -162,7 +306,7 @@ async def test_a_disk_that_refuses_is_said_and_it_counts_all_the_same(
     (tmp_path / "full").write_text("no folder")
     purse = budget(FakeTime(), tmp_path / "full" / BUDGET_FILE, dollars_per_hour=1)
 
-    await purse.pay("judge", 1.5, 10)
+    await pay(purse, "judge", 1.5, 10)
 
     assert purse.exhausted() is not None
     assert "a restart forgets it" in caplog.text
@@ -172,13 +316,13 @@ async def test_answers_at_one_time_are_all_kept(tmp_path: Path) -> None:
     time, file = FakeTime(), tmp_path / BUDGET_FILE
     purse = budget(time, file)
 
-    await asyncio.gather(*(purse.pay("judge", 0.0, 1) for _ in range(20)))
+    await asyncio.gather(*(pay(purse, "judge", 0.0, 1) for _ in range(20)))
 
     assert budget(time, file).spent("hour", "tokens") == 20
 
 
 async def test_what_costs_nothing_is_not_written(tmp_path: Path) -> None:
-    await budget(FakeTime(), tmp_path / BUDGET_FILE).pay("judge", 0.0, 0)
+    await pay(budget(FakeTime(), tmp_path / BUDGET_FILE), "judge", 0.0, 0)
 
     assert not (tmp_path / BUDGET_FILE).exists()
 
@@ -186,7 +330,7 @@ async def test_what_costs_nothing_is_not_written(tmp_path: Path) -> None:
 async def test_a_clock_that_was_put_back_does_not_keep_the_budget_spent() -> None:
     time = FakeTime()
     purse = budget(time, dollars_per_hour=1)
-    await purse.pay("judge", 5.0, 10)
+    await pay(purse, "judge", 5.0, 10)
 
     time.now -= 2 * DAY
 
@@ -197,7 +341,7 @@ async def test_limits_and_what_is_spent_are_metrics_as_of_now() -> None:
     time, registry = FakeTime(), CollectorRegistry()
     purse = budget(time, dollars_per_hour=1, tokens_per_day=500)
     JudgeMetrics(registry, dict).watch(purse)
-    await purse.pay("judge", 0.25, 100)
+    await pay(purse, "judge", 0.25, 100)
 
     def shown(name: str, window: str, unit: str) -> float | None:
         labels = {"window": window, "unit": unit}

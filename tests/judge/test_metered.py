@@ -2,6 +2,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from queenright.judge.budget import Budget
+from queenright.judge.estimate import question_tokens
 from queenright.judge.metered import Metered, must_call
 from queenright.judge.metrics import JudgeMetrics
 from queenright.judge.rules import EMIT, RulesModel
@@ -150,6 +152,80 @@ async def test_cached_tokens_are_counted() -> None:
     assert desk.registry.get_sample_value("queenright_llm_cached_tokens_total", labels) == 800
 
 
+class Priced(TalkingModel):
+    """A model that costs a cent for 100 tokens read, and ten for as many written."""
+
+    async def price(self, input_tokens: int, output_tokens: int) -> float:
+        return (input_tokens + 10 * output_tokens) / 10_000
+
+
+def priced(*replies: ModelReply | Exception) -> Priced:
+    return Priced(saying(*replies).speak)
+
+
+ASKED_TOKENS = question_tokens(ASKED, TOOLS)
+ASKED_DOLLARS = ASKED_TOKENS / 10_000
+
+
+async def test_a_model_that_always_fails_spends_its_budget() -> None:
+    """B51: each failed call counts its question, by the model's price."""
+    model = priced(TransientModelError("overloaded"))
+    desk = Desk(model, dollars_per_hour=ASKED_DOLLARS * 4 + 2.0)  # four times, with room for an answer
+
+    for _ in range(100):
+        with suppress(TransientModelError):
+            await desk.ask()
+        desk.time.now += 30
+
+    assert 4 <= len(model.shown) <= 5
+    assert desk.budget.spent("day", "dollars", "judge") == pytest.approx(ASKED_DOLLARS * len(model.shown))
+    assert (desk.fallbacks("budget") or 0) > 0
+
+
+async def test_calls_at_one_time_share_what_is_left() -> None:
+    answer = ModelReply(tool_calls=FINE.tool_calls, input_tokens=50, output_tokens=100, cost=0.1)
+    model = priced(answer)
+    desk = Desk(model, dollars_per_hour=5)
+
+    first = await asyncio.gather(*(desk.ask() for _ in range(10)))
+    then = [await desk.ask() for _ in range(60)]
+
+    # Each may cost 2 $ and a little for its answer: two fit side by side, and cost 0.10 $ each.
+    assert sum(reply is answer for reply in first) == 2
+    assert {reply.finish_reason for reply in first if reply is not answer} == {"rules_in_place:budget"}
+    assert sum(reply is answer for reply in then) > 20
+    assert desk.budget.spent("hour", "dollars") <= 5
+
+
+async def test_without_rules_in_its_place_a_model_is_asked_whatever_it_costs() -> None:
+    desk = Desk(priced(FINE), dollars_per_hour=0.01)
+    desk.model = Metered(
+        priced(FINE),
+        "judge",
+        ModelSettings(model="talking"),
+        metrics=JudgeMetrics(CollectorRegistry(), dict),
+        budget=desk.budget,
+        monotonic=desk.time,
+        sleep=desk.time.sleep,
+    )
+
+    assert [await desk.ask(), await desk.ask()] == [FINE, FINE]
+    assert desk.budget.spent("hour", "dollars") == 1.0
+    assert desk.model.replaced is None
+
+
+async def test_who_answers_now_is_known_also_where_a_little_is_left() -> None:
+    desk = Desk(priced(FINE), dollars_per_hour=2.4)
+
+    await desk.ask()
+    before = desk.model.replaced
+    reply = await desk.ask()
+
+    assert before is None
+    assert reply.finish_reason == "rules_in_place:budget"
+    assert desk.model.replaced == "budget"
+
+
 # -- a model that fails -------------------------------------------------------------------------
 
 
@@ -205,7 +281,7 @@ async def test_a_model_that_answers_after_its_rest_is_borne_with_as_before(
     assert "talking answers the judge again" in caplog.messages
 
 
-async def test_failures_are_forgotten_with_an_answer() -> None:
+async def test_failures_in_a_row_are_forgotten_with_an_answer() -> None:
     failed = ModelError("no")
     desk = Desk(saying(failed, failed, FINE, failed, failed, FINE))
 
@@ -214,6 +290,25 @@ async def test_failures_are_forgotten_with_an_answer() -> None:
     await desk.fail(2)
 
     assert await desk.ask() == FINE
+
+
+async def test_a_model_that_fails_twice_and_answers_once_for_ever_comes_to_rest() -> None:
+    failed = ModelError("no")
+    round_of: list[ModelReply | Exception] = [failed, failed, FINE]
+    model = saying(*(round_of * 100))
+    desk = Desk(model)
+
+    asked = []
+    for _ in range(120):  # an hour
+        try:
+            asked.append((await desk.ask()).finish_reason)
+        except ModelError:
+            asked.append("failed")
+        desk.time.now += 30
+
+    assert asked[:8] == ["failed", "failed", "", "failed", "failed", "", "failed", "rules_in_place:error"]
+    assert asked.count("rules_in_place:error") >= 50
+    assert len(model.shown) <= 70
 
 
 async def test_a_secret_in_a_failure_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -325,6 +420,7 @@ async def test_a_model_that_hangs_costs_its_time_limit_and_no_more(stubborn: boo
 
     assert (await third).finish_reason == "rules_in_place:timeout"
     assert (model.calls, model.cancelled) == (3, 3)
+    assert desk.budget.spent("hour", "tokens") == 3 * ASKED_TOKENS
     assert (await desk.ask()).text == "as the rules say"
     model.let_go.set()
 
@@ -350,6 +446,7 @@ async def test_a_service_that_stops_is_no_failure_of_its_model() -> None:
         await asyncio.gather(asking, return_exceptions=True)
 
     assert desk.model.replaced is None
+    assert desk.budget.spent("hour", "tokens") == 5 * ASKED_TOKENS
 
 
 # -- at work ------------------------------------------------------------------------------------

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from queenright.judge.estimate import Cost, Estimate, Unit
 from queenright.judge.settings import BudgetSettings
-from queenright.runtime.storage.files import FileUnusable, read_json, write_json
+from queenright.runtime.storage.files import Disk, FileUnusable, read_json, write_json
 
 _log = logging.getLogger(__name__)
 
 Window = Literal["hour", "day"]
-Unit = Literal["dollars", "tokens"]
 
 BUDGET_FILE: Final = "judging_spent.json"
 """In the storage folder: what was spent, so that a restart does not forget it."""
@@ -69,12 +69,14 @@ class Spending:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """A limit that is reached."""
+    """A limit that is reached, or would be passed."""
 
     window: Window
     unit: Unit
     limit: float
     paid: float
+    wanted: float = 0
+    """What a call may cost for which too little is left."""
 
     @property
     def seconds(self) -> float:
@@ -82,17 +84,28 @@ class Spent:
         return _SECONDS[self.window]
 
     def __str__(self) -> str:
-        limit, paid = (
-            f"{n:.2f} $" if self.unit == "dollars" else f"{n:,.0f} tokens" for n in (self.limit, self.paid)
+        limit, paid, wanted = (
+            f"{n:.{places}f} $" if self.unit == "dollars" else f"{n:,.0f} tokens"
+            for n, places in ((self.limit, 2), (self.paid, 2), (self.wanted, 4))
         )
-        return f"judging.budget allows {limit} in any {self.window}, and {paid} are spent"
+        said = f"judging.budget allows {limit} in any {self.window}, and {paid} are spent"
+        return said if self.paid >= self.limit else f"{said}; the next call may cost {wanted}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Held:
+    """What is set aside for a call under way."""
+
+    role: str
+    estimate: Estimate
 
 
 class Budget:
     """
-    Says whether another answer may be paid for, and remembers what was.
+    Says whether another call may be paid for, and remembers what was.
 
-    It is asked before a call, so that each of those that go on at one time may exceed it once.
+    What a call may cost is held before it is made, and counts as spent until it is known what it did cost:
+    calls that go on at one time do not all spend the same rest.
 
     Args:
         settings: The limits.
@@ -113,6 +126,10 @@ class Budget:
         self._clock = clock
         self._file = file
         self._spending = Spending() if file is None else _read(file)
+        self._held: list[Held] = []
+        # What was asked for last, if too little was left for it.
+        self._refused = Cost()
+        self._disk = Disk()
         self._writing = asyncio.Lock()
 
     def limits(self) -> Iterable[tuple[Window, Unit, float]]:
@@ -120,36 +137,91 @@ class Budget:
         return [(window, unit, limit) for (window, unit), limit in self._limits.items()]
 
     def all_spent(self) -> Iterator[tuple[Window, Unit, float]]:
-        """Return what is spent, of every window in every unit."""
+        """
+        Return what is spent, of every window in every unit.
+
+        Of a limit that leaves too little for the call that was asked for last, all is: no model is asked.
+        """
+        short = {(s.window, s.unit): s.limit for s in self._reached(self._refused)}
         for window in _SECONDS:
             for unit in _UNITS:
-                yield window, unit, self.spent(window, unit)
+                yield window, unit, max(self.spent(window, unit), short.get((window, unit), 0.0))
 
     def spent(self, window: Window, unit: Unit, role: str | None = None) -> float:
-        """Return what is spent in the window that ends now: by one role, or by all."""
-        return self._spending.of(window, unit, self._clock(), role)
+        """Return what is spent in the window that ends now, and what is held: by one role, or by all."""
+        held = [held.estimate.call.of(unit) for held in self._held if role in (None, held.role)]
+        return self._spending.of(window, unit, self._clock(), role) + sum(held)
 
     def exhausted(self) -> Spent | None:
         """Return the limit that is reached and holds longest; None if another call may be paid for."""
-        reached = [
-            Spent(window, unit, limit, paid)
-            for (window, unit), limit in self._limits.items()
-            if (paid := self.spent(window, unit)) >= limit
-        ]
-        return max(reached, key=lambda spent: spent.seconds, default=None)
+        return max(self._reached(self._refused), key=lambda spent: spent.seconds, default=None)
 
-    async def pay(self, role: str, dollars: float, tokens: int) -> None:
-        """Remember what an answer cost. A disk that refuses is said in the log; here it still counts."""
-        if not dollars and not tokens:
+    async def hold(self, role: str, estimate: Estimate, *, whatever: bool = False) -> Held | Spent:
+        """
+        Set aside what a call may cost, before it is made; or return the limit into which it does not fit.
+
+        It is on the disk on return: a kill before ``settle`` counts all of it.
+
+        Args:
+            role: Who pays.
+            estimate: What the call may cost.
+            whatever: Hold it also where it does not fit.
+        """
+        reached = self._reached(estimate.call)
+        self._refused = estimate.call if reached else Cost()
+        if reached and not whatever:
+            return max(reached, key=lambda spent: spent.seconds)
+        held = Held(role, estimate)
+        self._held.append(held)
+        try:
+            await self._keep(estimate.call)
+        except BaseException:  # cancelled: the call is not made
+            self._held.remove(held)
+            raise
+        return held
+
+    async def settle(self, held: Held, paid: Cost | None) -> None:
+        """
+        Count what a call did cost in place of what was held for it.
+
+        Args:
+            held: As ``hold`` gave it.
+            paid: None if nobody answered: then the question counts, which was read.
+        """
+        paid = held.estimate.question if paid is None else paid
+        if not paid.sound:
+            paid = held.estimate.call
+        self._held.remove(held)
+        if paid:
+            self._spending.add(held.role, self._clock(), paid.dollars, paid.tokens)
+        if paid != held.estimate.call:
+            await self._keep(paid or held.estimate.call)
+
+    def _reached(self, wanted: Cost) -> list[Spent]:
+        return [
+            Spent(window, unit, limit, paid, wanted.of(unit))
+            for (window, unit), limit in self._limits.items()
+            if (paid := self.spent(window, unit)) >= limit or paid + wanted.of(unit) > limit
+        ]
+
+    async def _keep(self, changed: Cost) -> None:
+        """Write it down. A disk that refuses is said in the log; here it still counts."""
+        if self._file is None or not changed:
             return
-        self._spending.add(role, self._clock(), dollars, tokens)
-        if self._file is None:
-            return
+        file = self._file
         async with self._writing:
+            rows = self._rows()
             try:
-                await asyncio.to_thread(write_json, self._file, {"spent": self._spending.rows()})
+                await self._disk.run(lambda: write_json(file, {"spent": rows}))
             except OSError as error:
                 _log.warning("what judging costs cannot be kept, and a restart forgets it: %s", error)
+
+    def _rows(self) -> list[list[Any]]:
+        """Return what is spent, with what is held: a life after a kill cannot know what it did cost."""
+        spending, now = Spending(self._spending.rows()), self._clock()
+        for held in self._held:
+            spending.add(held.role, now, held.estimate.call.dollars, held.estimate.call.tokens)
+        return spending.rows()
 
 
 def _within(start: int, now: float, seconds: float) -> bool:

@@ -11,7 +11,8 @@ from dataclasses import replace
 from typing import Final
 
 from queenright.instrumentation.redaction import redact
-from queenright.judge.budget import Budget, Spent
+from queenright.judge.budget import Budget, Held, Spent
+from queenright.judge.estimate import Cost, estimate
 from queenright.judge.metrics import FallbackReason, JudgeMetrics, ModelRole
 from queenright.judge.patience import Patience
 from queenright.judge.settings import ModelSettings
@@ -34,8 +35,11 @@ class Metered:
     A model whose answers are counted: time, tokens, dollars.
 
     Without ``stand_in`` it is asked whatever comes. With it, the stand-in answers in its place where the
-    budget is spent, and from the last of so many failures in a row until a rest is over. A failure before
+    budget is spent, and from one failure too many (``Patience``) until a rest is over. A failure before
     that is raised: it is no verdict, and the next check asks again.
+
+    What a call may cost is held before it is made. One that nobody answers, because it failed, was given up
+    or ran out of time, is paid for as far as it can be known: its question was sent.
 
     Args:
         model: Who thinks.
@@ -81,7 +85,8 @@ class Metered:
         """Why the stand-in would answer now; None if the model is asked."""
         if self._stand_in is None:
             return None
-        return "budget" if self._spent() is not None else self._patience.lost
+        spent = self._budget is not None and self._budget.exhausted() is not None
+        return self._patience.lost or ("budget" if spent else None)
 
     async def complete(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
@@ -92,20 +97,36 @@ class Metered:
         Raises:
             ModelError, TimeoutError: There is no answer.
         """
-        reason = self.replaced
+        reason = None if self._stand_in is None else self._patience.lost
+        spent: Spent | None = None
         if reason is None:
-            reply, reason = await self._try(messages, tools, on_text)
-            if reply is not None:
-                return reply
-        return await self._replace(reason or "error", messages, tools, on_text)
+            held = await self._hold(messages, tools)
+            if isinstance(held, Spent):
+                reason, spent = "budget", held
+            else:
+                reply, reason = await self._try(held, messages, tools, on_text)
+                if reply is not None:
+                    return reply
+        return await self._replace(reason or "error", spent, messages, tools, on_text)
+
+    async def _hold(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Held | Spent | None:
+        """Set aside what a question may cost; return the limit that forbids it where another can answer."""
+        if self._budget is None:
+            return None
+        cost = await estimate(self._model, messages, tools)
+        return await self._budget.hold(self._role, cost, whatever=self._stand_in is None)
 
     async def _try(
-        self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None
+        self,
+        held: Held | None,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSpec],
+        on_text: OnText | None,
     ) -> tuple[ModelReply | None, FallbackReason | None]:
         """Return the model's answer; or None and why, where that is the last failure that is borne."""
         began = self._monotonic()
         try:
-            reply = await self._ask(messages, tools, on_text)
+            reply = await self._ask(held, messages, tools, on_text)
         except asyncio.CancelledError:
             if self._monotonic() - began >= self._timeout * _NEARLY:
                 self._failed("timeout", "it was given up")
@@ -124,7 +145,11 @@ class Metered:
         return reply, None
 
     async def _ask(
-        self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None
+        self,
+        held: Held | None,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSpec],
+        on_text: OnText | None,
     ) -> ModelReply:
         """Ask the model within its time; count, and pay."""
         began = self._monotonic()
@@ -135,11 +160,11 @@ class Metered:
             work = self._model.complete(messages, tools, on_text)
         try:
             reply = await within(self._timeout, work, self._sleep)
+            return reply
         finally:
             self._metrics.answered(self._role, self.name, reply, self._monotonic() - began)
-        if self._budget is not None:
-            await self._budget.pay(self._role, reply.cost, reply.input_tokens + reply.output_tokens)
-        return reply
+            if self._budget is not None and held is not None:
+                await self._budget.settle(held, None if reply is None else _cost(reply))
 
     def _failed(self, reason: FallbackReason, said: str) -> bool:
         """Count a failure; return whether the stand-in answers from here on."""
@@ -156,13 +181,13 @@ class Metered:
     async def _replace(
         self,
         reason: FallbackReason,
+        spent: Spent | None,
         messages: Sequence[Message],
         tools: Sequence[ToolSpec],
         on_text: OnText | None,
     ) -> ModelReply:
         assert self._stand_in is not None
         began = self._monotonic()
-        spent = self._spent() if reason == "budget" else None
         if spent is not None and self._said.now(spent):
             _log.warning(
                 "the %s's model %s is not asked: %s; the rules answer in its place",
@@ -179,14 +204,15 @@ class Metered:
         self._metrics.fell_back(self._role, reason)
         return replace(reply, finish_reason=f"{STOOD_IN}:{reason}")
 
-    def _spent(self) -> Spent | None:
-        return None if self._budget is None else self._budget.exhausted()
-
 
 def must_call(tools: Sequence[ToolSpec]) -> bool:
     """Say whether an answer in words is none: where there are outputs to set, and nobody to talk to."""
     offered = {tool.name for tool in tools}
     return SET_OUTPUT in offered and ASK_USER not in offered
+
+
+def _cost(reply: ModelReply) -> Cost:
+    return Cost(reply.cost, reply.input_tokens + reply.output_tokens)
 
 
 def _usable(reply: ModelReply, tools: Sequence[ToolSpec]) -> bool:

@@ -184,6 +184,20 @@ class LiteLlmProvider:
             return reply
         return await self._answer(litellm, question, on_text)
 
+    async def price(self, input_tokens: int, output_tokens: int) -> float:
+        """Return what so many tokens cost in dollars, by litellm's price list; 0 if it has no price."""
+        litellm = await asyncio.to_thread(_litellm)
+        try:
+            return float(
+                sum(
+                    litellm.cost_per_token(
+                        model=self._name, prompt_tokens=input_tokens, completion_tokens=output_tokens
+                    )
+                )
+            )
+        except Exception:  # a model that is not in litellm's price list
+            return 0.0
+
     async def _answer(self, litellm: Any, question: dict[str, Any], on_text: OnText | None) -> ModelReply:
         if self._streams and _has_streaming(litellm, self._name):
             try:
