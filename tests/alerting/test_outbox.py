@@ -10,6 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from sqlalchemy import Connection
 
+from queenright.alerting.alert import LABEL_REMINDER
 from queenright.alerting.alertmanager import AlertmanagerClient
 from queenright.alerting.outbox import Outbox, enqueue
 from queenright.health import event_log
@@ -227,6 +228,64 @@ async def test_a_rise_that_people_do_not_see_changes_the_text_only(
     }
     assert peer.peer.alerts[0]["labels"]["ticket_severity"] == "high"
     assert "(critical)" in peer.peer.alerts[1]["annotations"]["summary"]
+
+
+async def test_a_reminder_is_another_alert_of_the_group_and_the_one_before_ends_in_silence(
+    make_post: MakePost, peer: ServedPeer
+) -> None:
+    """B41, B77: all that groups and routes go by is the same; calling twice changes nothing."""
+    post = make_post(peer.url)
+    await post.say(ticket())
+    await post.deliver()
+    [first] = peer.peer.alerts
+    for reminders, turn in enumerate(("1", "2", "3", "1"), start=1):
+        peer.peer.posts.clear()
+        post.now += 3600
+        again = ticket(reminders=reminders, notified_at=T0, bumped_at=post.now)
+        for _ in range(2):
+            await post.say(again)
+        await post.deliver()
+
+        begun, over = peer.peer.alerts
+        assert begun["labels"] == first["labels"] | {LABEL_REMINDER: turn}
+        assert firing(begun, post.now)
+        assert not firing(over, post.now)
+        assert over["labels"].get(LABEL_REMINDER) == (None if reminders == 1 else str(reminders - 1))
+    assert begun["annotations"]["summary"] == (
+        "researcher is in a loop (high). Fourth reminder, unacknowledged for 4 h."
+    )
+
+    peer.peer.posts.clear()
+    post.restart()
+    await post.say(again.model_copy(update={"status": TicketStatus.RESOLVED}))
+    await post.deliver()
+    [end] = peer.peer.alerts
+    assert end["labels"] == begun["labels"]
+    assert "reminder" not in end["annotations"]["summary"]
+
+
+async def test_what_was_reminded_of_and_rises_starts_anew(make_post: MakePost, peer: ServedPeer) -> None:
+    """B41, B38"""
+    post = make_post(peer.url)
+    await post.say(ticket(severity=Severity.MEDIUM, reminders=2, bumped_at=T0, notified_at=T0))
+    await post.say(ticket(severity=Severity.MEDIUM, reminders=3, bumped_at=T0, notified_at=T0))
+    await post.say(ticket(severity=Severity.HIGH))
+    await post.deliver()
+
+    assert [a["labels"].get(LABEL_REMINDER) for a in peer.peer.alerts if firing(a, post.now)] == [None]
+
+
+async def test_an_acknowledged_ticket_says_nothing_of_reminders(
+    make_post: MakePost, peer: ServedPeer
+) -> None:
+    """B41"""
+    post = make_post(peer.url)
+    await post.say(ticket(reminders=1, notified_at=T0 - 3600, bumped_at=T0))
+    await post.say(ticket(reminders=1, status=TicketStatus.ACKNOWLEDGED))
+    await post.deliver()
+
+    [alert] = peer.peer.alerts
+    assert alert["annotations"]["summary"] == "researcher is in a loop (high)."
 
 
 async def test_a_relapse_after_the_end_is_told_again(make_post: MakePost, peer: ServedPeer) -> None:

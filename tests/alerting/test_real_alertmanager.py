@@ -165,6 +165,57 @@ async def test_a_lesser_severity_reaches_slack_alone_and_a_rise_ends_it_in_silen
     assert not by(received, "slack", "resolved")
 
 
+@pytest.mark.parametrize("storm", ["", "storm-1"])
+async def test_a_reminder_is_told_again_on_every_channel_under_the_same_identity(
+    alertmanager: RealAlertmanager, store: Store, storm: str
+) -> None:
+    """B41, B77: each time a message in Slack and one for the same incident; one all-clear at the end."""
+    settings = AlertingSettings(alertmanager_urls=(alertmanager.url,))
+
+    async def publish(*events: AgentEvent) -> None: ...
+
+    client = AlertmanagerClient()
+    outbox = Outbox(store, settings, client, clock=time.time, publish=publish, registry=CollectorRegistry())
+    received = alertmanager.recorder.received
+
+    async def say(**changes: object) -> None:
+        changed = ticket(storm_id=storm, **changes)
+        await store.transact(lambda conn: enqueue(conn, changed, settings, time.time()))
+        await outbox.deliver_due(time.time())
+
+    begun = time.time() - 4 * 3600
+    await say()
+    await alertmanager.until(lambda: len(received) == 2, "a page on both channels")
+    for reminders in (1, 2, 3, 4):
+        await say(reminders=reminders, notified_at=begun, bumped_at=begun + reminders * 3600)
+        await alertmanager.until(
+            lambda reminders=reminders: len(received) == 2 + 2 * reminders,  # type: ignore[misc]  # mypy cannot infer a lambda's default
+            f"reminder {reminders} on both channels",
+        )
+    # Two more flushes: another alert's messages show that they went by, and nothing else was said.
+    for marker in ("other", "third"):
+        await client.post_alerts(alertmanager.address, [queen("warning", agent=marker)])
+        await alertmanager.until(lambda marker=marker: any(marker in m.title for m in received), marker)  # type: ignore[misc]
+    assert not by(received, "slack", "resolved")
+    assert not by(received, "pagerduty", "resolved")
+    await say(reminders=4, status=TicketStatus.RESOLVED)
+    await alertmanager.until(lambda: bool(by(received, "slack", "resolved")), "the all-clear in Slack")
+    await alertmanager.until(lambda: bool(by(received, "pagerduty", "resolved")), "and of the incident")
+    await client.aclose()
+
+    ours = [m for m in received if "researcher" in m.title]
+    slack, pages = by(ours, "slack", "firing"), by(ours, "pagerduty", "firing")
+    assert (len(slack), len(pages)) == (5, 5)
+    assert slack[0].title.endswith("researcher is in a loop (high).")
+    assert slack[3].title.endswith("(high). Third reminder, unacknowledged for 3 h.")
+    assert not slack[3].title.startswith("2 ")
+    assert "(resolved)" not in slack[3].text
+    keys = {m.body["dedup_key"] for m in [*pages, *by(ours, "pagerduty", "resolved")]}
+    assert len(keys) == 1
+    assert [len(by(ours, channel, "resolved")) for channel in ("slack", "pagerduty")] == [1, 1]
+    assert not alertmanager.recorder.refused
+
+
 async def test_thirty_alerts_of_one_storm_are_one_message_and_one_incident(
     alertmanager: RealAlertmanager,
 ) -> None:

@@ -15,9 +15,10 @@ from sqlalchemy import Connection
 from queenright.health.event_log import read_events
 from queenright.health.findings import Finding, FindingKind, HealthState, Severity
 from queenright.health.monitor import WorkerHealth
-from queenright.health.settings import HealthSettings, Loops, Tickets
+from queenright.health.settings import HealthSettings, Loops, ReEscalation, Tickets
 from queenright.health.store import Store, StoreError
 from queenright.health.ticket_service import Raised, TicketService
+from queenright.health.ticket_table import update_ticket
 from queenright.health.tickets import (
     EscalationTicket,
     TicketClosed,
@@ -34,6 +35,7 @@ from queenright.runtime.events import AgentEvent, EventType
 LOOP, STORM, STALL = FindingKind.DOOM_LOOP, FindingKind.RETRY_STORM, FindingKind.STALL
 LOW, MEDIUM, HIGH, CRITICAL = Severity
 HOLD = 120.0
+HOUR = 3600.0
 
 
 def finding(kind: FindingKind = LOOP, severity: Severity = HIGH, *, ticket: bool = True) -> Finding:
@@ -65,6 +67,7 @@ class Hive:
 
     def __init__(self, url: str) -> None:
         self.url = url
+        self.re_escalation = ReEscalation()
         self.now = 1000.0
         self.published: list[AgentEvent] = []
         self.told: list[tuple[TicketStatus, Severity]] = []
@@ -77,7 +80,7 @@ class Hive:
     def another(self) -> TicketService:
         return TicketService(
             self.store,
-            settings=HealthSettings(tickets=Tickets(hold_seconds=HOLD)),
+            settings=HealthSettings(tickets=Tickets(hold_seconds=HOLD, re_escalation=self.re_escalation)),
             clock=lambda: self.now,
             publish=lambda *events: self.published.extend(events),
             on_change=self._tell,
@@ -330,7 +333,7 @@ async def test_a_relapse_within_the_hold_is_the_same_ticket_and_no_second_page(h
 
     await hive.tickets.observe(worker(finding()))
 
-    assert await hive.tickets.settle(1e9) == []
+    assert await hive.tickets.settle(hive.now + HOLD * 3) == []
     again = hive.tickets.get(ticket.ticket_id)
     assert again is not None
     assert (again.status, again.occurrences) == (TicketStatus.INTERVENING, 2)
@@ -511,6 +514,149 @@ async def test_an_acknowledged_ticket_is_not_escalated_again(hive: Hive) -> None
     assert hive.types().count(EventType.TICKET_ACKNOWLEDGED) == 1
 
 
+async def told(hive: Hive, health: WorkerHealth | None = None) -> EscalationTicket:
+    """Return a ticket that the operator has just been told of, with nothing told since."""
+    ticket = (await hive.raise_(health)).ticket
+    told = await hive.tickets.intervene(ticket.ticket_id, "a", "high")
+    hive.told.clear()
+    return told
+
+
+async def pass_hours(hive: Hive, hours: int) -> None:
+    """Let time pass, and have what is due done each minute, as the service does."""
+    for _ in range(hours * 60):
+        hive.now += 60
+        await hive.tickets.settle(hive.now)
+
+
+async def test_what_nobody_acknowledged_is_brought_up_again_so_many_times(hive: Hive) -> None:
+    """B41: an hour after it was last brought up, three times at most; it is the same ticket."""
+    ticket = await told(hive)
+    assert hive.tickets.next_deadline() == hive.now + HOUR
+
+    hive.now += HOUR - 1
+    await hive.tickets.settle(hive.now)
+    assert hive.told == []
+    hive.now += 1
+    assert await hive.tickets.settle(hive.now) == []
+    assert hive.told == [(TicketStatus.INTERVENING, HIGH)]
+
+    await pass_hours(hive, 10)
+    assert len(hive.told) == 3
+    assert hive.tickets.next_deadline() is None
+    [kept] = hive.tickets.open_tickets()
+    assert (kept.ticket_id, kept.reminders, kept.occurrences) == (ticket.ticket_id, 3, 1)
+    said = [e for e in await hive.logged() if e.type is EventType.TICKET_REESCALATED]
+    assert [e.data["reminder"] for e in said] == [1, 2, 3]
+    assert [e.data["unacknowledged_seconds"] for e in said] == [HOUR, 2 * HOUR, 3 * HOUR]
+    assert said == [e for e in hive.published if e.type is EventType.TICKET_REESCALATED]
+
+
+@pytest.mark.parametrize("by", ["ann", "dismissal", "resolution", "end", "never told"])
+async def test_nobody_is_reminded_of_what_somebody_has_or_what_is_over(hive: Hive, by: str) -> None:
+    """B41: never when acknowledged, dismissed or closed."""
+    if by == "never told":
+        await hive.raise_()
+    elif by == "dismissal":
+        ticket = (await hive.raise_(worker(finding(severity=LOW)))).ticket
+        await hive.tickets.dismiss(ticket.ticket_id, "r")
+    else:
+        ticket = await told(hive)
+        if by == "ann":
+            await hive.tickets.acknowledge(ticket.ticket_id, by="ann")
+        elif by == "resolution":
+            await hive.tickets.observe(worker())
+        else:
+            gone = worker()
+            gone.vitals.ended_at = hive.now
+            await hive.tickets.observe(gone)
+
+    await pass_hours(hive, 6)
+
+    assert EventType.TICKET_REESCALATED not in hive.types()
+
+
+async def test_never_is_zero(hive: Hive) -> None:
+    """B41"""
+    hive.re_escalation = ReEscalation(max=0)
+    hive.tickets = hive.another()
+    await told(hive)
+
+    assert hive.tickets.next_deadline() is None
+    await pass_hours(hive, 6)
+    assert hive.told == []
+
+
+async def test_a_reminder_counts_from_the_last_bump(hive: Hive) -> None:
+    """B41: a rise and a relapse bring it up, too; a mere count does not."""
+    await told(hive)
+    hive.now += HOUR / 2
+    await hive.raise_()
+    assert hive.tickets.next_deadline() == hive.now + HOUR / 2
+
+    await hive.raise_(worker(finding(severity=CRITICAL)))
+    assert hive.tickets.next_deadline() == hive.now + HOUR
+
+    hive.now += HOUR / 2
+    await hive.tickets.observe(worker())
+    hive.now += HOLD - 1
+    await hive.tickets.observe(worker(finding(severity=CRITICAL)))
+    assert hive.tickets.next_deadline() == hive.now + HOUR
+
+
+async def test_a_rise_has_reminders_of_its_own(hive: Hive) -> None:
+    """B41: three of them were about something less bad."""
+    await told(hive)
+    await pass_hours(hive, 4)
+    await hive.raise_(worker(finding(severity=CRITICAL)))
+    hive.told.clear()
+
+    await pass_hours(hive, 6)
+
+    assert hive.told == [(TicketStatus.INTERVENING, CRITICAL)] * 3
+
+
+async def test_nobody_is_reminded_within_the_hold(hive: Hive) -> None:
+    """B41: it may be over; a relapse brings it up."""
+    await told(hive)
+    hive.now += HOUR - 1
+    await hive.tickets.observe(worker())
+    hive.now += HOLD - 1
+    await hive.tickets.settle(hive.now)
+
+    assert hive.told == []
+
+
+async def test_reminders_survive_a_restart_and_are_not_made_up_for(hive: Hive) -> None:
+    """B41: what was due three times while the service was down is said once."""
+    await told(hive)
+    hive.now += HOUR / 2
+    await hive.restart()
+    assert hive.tickets.next_deadline() == hive.now + HOUR / 2
+    hive.now += 12 * HOUR
+    await hive.restart()
+    await hive.tickets.settle(hive.now)
+    await hive.tickets.settle(hive.now)
+
+    assert len(hive.told) == 1
+    await hive.restart()
+    assert hive.tickets.next_deadline() == hive.now + HOUR
+    assert hive.tickets.open_tickets()[0].reminders == 1
+
+
+async def test_a_ticket_of_an_earlier_version_is_brought_up_from_its_decision_on(hive: Hive) -> None:
+    """B41: it does not know when it was last brought up."""
+    ticket = await told(hive)
+    old = ticket.model_copy(update={"notified_at": None, "bumped_at": None})
+    await hive.store.transact(lambda conn: update_ticket(conn, old))
+    await hive.restart()
+
+    assert hive.tickets.next_deadline() == hive.now + HOUR
+    hive.now += HOUR
+    await hive.tickets.settle(hive.now)
+    assert hive.published[-1].data["unacknowledged_seconds"] == HOUR
+
+
 # -- restarts and givers-up -----------------------------------------------------------------------
 
 
@@ -655,7 +801,7 @@ class Lives(RuleBasedStateMachine):
         except (TicketClosed, WrongStatus):
             assert self.run(tickets.find(ticket_id)) == self.seen[ticket_id]
 
-    @rule(seconds=st.sampled_from([1.0, 60.0, HOLD]))
+    @rule(seconds=st.sampled_from([1.0, 60.0, HOLD, HOUR]))
     def wait(self, seconds: float) -> None:
         self.hive.now += seconds
         for ticket in self.run(self.hive.tickets.settle(self.hive.now)):
