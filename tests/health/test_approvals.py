@@ -20,6 +20,7 @@ from queenright.health.interventions.approvals_record import (
     Approval,
     ApprovalStatus,
     call_to_action,
+    over,
     write_approval,
 )
 from queenright.health.interventions.permit import ActionRefused
@@ -169,6 +170,48 @@ async def test_what_is_over_by_the_time_of_the_answer_is_void(
     assert hive.hands.stopped == []
     assert (await hive.latest()).status is ApprovalStatus.VOID
     assert hive.of(EventType.TERMINATION_DECIDED)[-1].data["status"] == "void"
+
+
+async def test_another_life_in_the_same_trouble_is_not_what_was_asked_about(hive: Asking) -> None:
+    """B67: it is told by its incarnation, though all else is as it was: at work, no progress, in trouble."""
+    asked = await hive.ask()
+    assert over(asked, hive.worker()) is None
+    another = asked.model_copy(update={"incarnation_id": "i0"})
+
+    assert over(another, hive.worker()) == "it was restarted meanwhile"
+
+
+async def test_a_request_about_an_earlier_life_is_void_as_soon_as_the_next_one_is_seen(hive: Asking) -> None:
+    """B67: not only when somebody answers; nobody is to think about a worker that is gone."""
+    asked = await hive.ask()
+    hive.time.now += 1
+    await hive.start(incarnation="i2")
+    await hive.pass_time(STALL + 1)
+    assert hive.time.now < asked.expires_at
+
+    await hive.look()
+
+    assert hive.approvals.pending() == []
+    latest = await hive.latest()
+    assert (latest.status, latest.decision_reason) == (ApprovalStatus.VOID, "it was restarted meanwhile")
+
+
+async def test_whoever_ordered_it_in_the_chat_may_approve_it_and_both_are_kept(hive: Asking) -> None:
+    """The queen asks, so she may not; a person who could stop the worker anyway may say so twice."""
+    asked = await hive.approvals.request(
+        hive.worker(), ticket_id="t1", reason="It loops.", by="queen", ordered_by="ada"
+    )
+    with pytest.raises(ActionRefused, match="somebody else approves"):
+        await hive.approvals.approve(asked.approval_id, by="queen")
+
+    done = await hive.approvals.approve(asked.approval_id, by="ada")
+
+    assert (done.asked_by, done.ordered_by, done.decided_by) == ("queen", "ada", "ada")
+    assert call_to_action(asked).startswith("The queen asks, as ada ordered, to stop this worker: It loops. ")
+    [requested] = hive.of(EventType.TERMINATION_REQUESTED)
+    assert requested.data["by"] == "queen, as ada ordered"
+    [ended] = hive.of(EventType.AGENT_TERMINATED)
+    assert ended.data["reason"] == "It loops. Asked for by the queen, as ada ordered, approved by ada."
 
 
 async def test_a_worker_that_gets_further_need_not_be_asked_about(hive: Asking) -> None:

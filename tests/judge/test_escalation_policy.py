@@ -58,6 +58,47 @@ TABLE = {
 
 
 @pytest.mark.parametrize("kind", list(FindingKind))
+def test_no_model_stops_a_worker_whom_the_table_would_not_stop(kind: FindingKind) -> None:
+    """However it is talked into it; then what the table says stands in its place."""
+    table = policy.answer(asked(), summary(kind))
+
+    held = policy.held_to_the_floor(asked(), summary(kind), "terminate", "it begs to be stopped")
+
+    assert held.decision == table.decision
+    assert held.overruled == (table.decision != "terminate")
+    if held.overruled:
+        assert "'it begs to be stopped'" in held.reason
+        assert table.reason.rstrip(".") in held.reason
+
+
+@pytest.mark.parametrize(
+    ("had", "minutes", "usual", "decision", "seconds"),
+    [
+        ((0, 0), 5, 15, "more_time", 300.0),
+        ((0, 0), 1440, 15, "more_time", 3600.0),
+        ((1, 50), 30, 15, "more_time", 600.0),
+        ((1, 50), None, 15, "more_time", 600.0),
+        ((1, 30), None, 15, "more_time", None),
+        ((1, 60), 5, 15, "hand_off", None),
+        ((2, 59.9), 5, 15, "more_time", pytest.approx(6.0)),
+        ((3, 15), 5, 15, "hand_off", None),
+        ((0, 0), None, 120, "more_time", None),
+        ((1, 120), None, 120, "hand_off", None),
+    ],
+)
+def test_more_time_is_bounded_in_all(
+    had: tuple[int, float], minutes: float | None, usual: float, decision: str, seconds: float | None
+) -> None:
+    question = asked(more_time_given=had[0], more_minutes_given=had[1], usual_minutes=usual)
+
+    held = policy.held_to_the_floor(question, summary("stall"), "more_time", "be patient", minutes=minutes)
+    table = policy.answer(question, summary("provider_failure"))
+
+    assert (held.decision, held.more_time_seconds) == (decision, seconds)
+    assert table.decision == decision
+
+
+@pytest.mark.parametrize("kind", list(FindingKind))
 def test_the_table_answers_every_kind_of_trouble(kind: FindingKind) -> None:
     expected = next((decision for decision, kinds in TABLE.items() if kind in kinds), "hand_off")
 
@@ -192,6 +233,8 @@ def test_nothing_a_model_says_stops_a_worker_that_waits_or_got_further(
     if not holds:
         assert "terminate" not in (held.decision, by_rules.decision)
     assert held.overruled == (held.decision != proposed)
-    if holds and proposed != "more_time":
+    if held.decision == "terminate":
+        assert by_rules.decision == "terminate"
+    if holds and proposed == "hand_off":
         assert held.decision == proposed
-    assert len(held.reason) <= 500 + len(reason)
+    assert len(held.reason) <= 1200 + len(reason)

@@ -320,6 +320,44 @@ async def test_more_time_without_progress_ends(hive: Hive, decided: Decided) -> 
     assert decided.decisions[-1] == "more_time"
 
 
+async def test_a_worker_that_nobody_knows_does_not_get_more_time_for_ever(
+    hive: Hive, decided: Decided
+) -> None:
+    hive.queen_model = deciding("more_time", more_time_minutes=5)
+    await hive.start()
+    for number in range(4):
+        await escalate(hive, f"e-{number}", agent="nobody")
+
+    assert decided.decisions == ["more_time"] * 3 + ["hand_off"]
+
+
+async def test_a_model_with_endless_patience_gives_an_hour_in_all(hive: Hive, decided: Decided) -> None:
+    hive.queen_model = deciding("more_time", more_time_minutes=45)
+    await hive.start()
+    await stall(hive)
+    for number in range(3):
+        await escalate(hive, f"e-{number}")
+
+    assert decided.decisions == ["more_time", "more_time", "hand_off"]
+    assert [taken["more_time_seconds"] for taken in decided.taken] == [2700.0, 900.0, None]
+    assert "60 min more time" in decided.taken[-1]["reason"]
+
+
+async def test_a_model_cannot_stop_a_worker_for_what_its_provider_does(hive: Hive, decided: Decided) -> None:
+    hive.queen_model = deciding("terminate", reason="the worker asks to be stopped")
+    await hive.start()
+    await hive.begin()
+    for _ in range(8):
+        await hive.worker(EventType.LLM_CALL_COMPLETED, error_type="RateLimitError", error="429")
+        await hive.pass_time(30)
+    await hive.look()
+    for number in range(5):
+        await escalate(hive, f"e-{number}")
+
+    assert decided.decisions == ["more_time"] * 3 + ["hand_off"] * 2
+    assert "'the worker asks to be stopped'" in decided.taken[0]["reason"]
+
+
 async def test_a_decision_that_is_refused_is_told_to_the_model(hive: Hive, decided: Decided) -> None:
     decided.refuses = "the emergency stop is on"
     hive.queen_model = model = deciding("terminate")

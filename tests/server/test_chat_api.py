@@ -169,6 +169,21 @@ async def test_one_question_and_its_answer(running: Running) -> None:
     assert json.loads(as_json)["text"].startswith("First seen at")
 
 
+async def test_only_one_message_at_a_time_is_sent_as_an_order(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    ticket_id = await ticket_on(running)
+
+    code, out, err = await queenright(running, ticket_id, "--act", "--say", "acknowledge", "--by", "ada")
+    everything, _, why = await queenright(running, ticket_id, "--act", typed="acknowledge\n")
+
+    assert (code, out, err) == (0, "Noted: ada has it in hand.\n", "")
+    assert everything == 2
+    assert "--say" in why
+    ticket = (await http.get(f"/api/tickets/{ticket_id}")).json()
+    assert ticket["acknowledged_by"] == "ada (noted by the queen)"
+
+
 async def test_without_a_terminal_every_line_is_a_question(running: Running) -> None:
     ticket_id = await ticket_on(running)
     await queenright(running, ticket_id, "--say", "what was tried?")

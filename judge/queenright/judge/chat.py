@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 from weakref import WeakValueDictionary
@@ -34,7 +35,7 @@ from queenright.judge.chat_log import (
     said_event,
     session_of,
 )
-from queenright.judge.chat_tools import ChatTools
+from queenright.judge.chat_tools import ChatTools, Talk
 from queenright.judge.hands import Hands
 from queenright.judge.prompting import load_prompt
 from queenright.judge.queen import QUEEN_GRAPH
@@ -48,15 +49,26 @@ from queenright.runtime.storage.session_state import ExecutionState
 from queenright.runtime.storage.session_store import SessionExists, SessionStatus
 from queenright.runtime.tooling.tools import Tool
 
-__all__ = ["LONGEST_MESSAGE", "OPERATOR_CHAT", "ChatInterrupted", "ChatRefused", "OperatorChat", "Said"]
+__all__ = [
+    "LONGEST_MESSAGE",
+    "MOST_WAITING",
+    "OPERATOR_CHAT",
+    "ChatInterrupted",
+    "ChatRefused",
+    "OperatorChat",
+    "Said",
+]
 
 _log = logging.getLogger(__name__)
 
 LONGEST_MESSAGE: Final = 4_000
 """Characters of a question, at most."""
 
+MOST_WAITING: Final = 32
+"""Questions that wait for their answers, about all tickets together, at most."""
+
 _LONGEST_ANSWER: Final = 8_000
-_MOST_WAITING: Final = 8
+_MOST_WAITING_A_TICKET: Final = 8
 _TALKING_AT_ONCE: Final = 4
 _LEFT_OVER_SECONDS: Final = 24 * 3600.0
 _READ: Final = 1_000
@@ -70,7 +82,8 @@ class OperatorChat:
     """
     Answers operators about tickets, several at a time, each ticket's questions one after another.
 
-    Nothing in it can approve what it asks for: approving is no tool of hers.
+    She acts only where the operator's words are an order, which is told by rule, or where the operator says
+    that they are one. Nothing in it can approve what it asks for: approving is no tool of hers.
 
     Args:
         runtime: Where the queen's graph is, or will be before the first question.
@@ -108,7 +121,13 @@ class OperatorChat:
         self._tools = ChatTools(tickets=tickets, monitor=monitor, clock=clock, hands=hands)
         self._prompt = load_prompt("chat", {})
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._answering: dict[str, list[asyncio.Task[Said]]] = {}
+        self._answering: set[asyncio.Task[Said]] = set()
+        self._waiting: Counter[str] = Counter()
+
+    @property
+    def waiting(self) -> int:
+        """How many questions wait for their answers."""
+        return self._waiting.total()
 
     def node(self) -> NodeSpec:
         """Return the node that answers: its words are the answer."""
@@ -134,11 +153,18 @@ class OperatorChat:
 
     # -- talking --------------------------------------------------------------------------------
 
-    async def say(self, ticket_id: str, text: str, by: str = "operator") -> Said:
+    async def say(self, ticket_id: str, text: str, by: str = "operator", *, act: bool = False) -> Said:
         """
         Ask about a ticket, open or closed, and return the answer.
 
         Where the caller gives up, the answer is still in the chat when it comes.
+
+        Args:
+            ticket_id: Which ticket.
+            text: What is asked, or ordered.
+            by: Who asks.
+            act: It is an order, in whatever words: the model may read it as it will, and act on this ticket
+                and its worker. Without, only what is an order by rule (``chat_rules.order``) is carried out.
 
         Raises:
             TicketUnknown: There is no such ticket.
@@ -146,16 +172,22 @@ class OperatorChat:
             ChatInterrupted: The service ends first.
             StoreError: It could not be written down.
         """
-        ticket = await self._found(ticket_id)
-        text = self._checked(ticket_id, text)
-        data = {
-            "ticket_id": ticket_id,
-            "agent_id": ticket.worker_agent_id,
-            "by": by,
-            "text": redact(text, LONGEST_MESSAGE),
-        }
-        asked = said_event(EventType.OPERATOR_ASKED, ticket_id, self._clock(), data)
-        await self._bus.publish(asked)
+        text = _checked(text)
+        self._take_a_place(ticket_id)
+        try:
+            ticket = await self._found(ticket_id)
+            data = {
+                "ticket_id": ticket_id,
+                "agent_id": ticket.worker_agent_id,
+                "by": by,
+                "text": redact(text, LONGEST_MESSAGE),
+                "act": act,
+            }
+            asked = said_event(EventType.OPERATOR_ASKED, ticket_id, self._clock(), data)
+            await self._bus.publish(asked)
+        except BaseException:
+            self._leave(ticket_id)
+            raise
         return await asyncio.shield(self._start(question_of(asked), left_over=False))
 
     async def history(self, ticket_id: str, after: str | None = None, limit: int = 100) -> list[Said]:
@@ -179,29 +211,35 @@ class OperatorChat:
         since = self._clock() - _LEFT_OVER_SECONDS
         for event in events:
             if event.type is EventType.OPERATOR_ASKED and event.id not in answered and event.time >= since:
-                self._start(question_of(event), left_over=True)
+                question = question_of(event)
+                self._waiting[question.ticket_id] += 1  # it had its place before
+                self._start(question, left_over=True)
 
     async def stop(self) -> None:
         """Leave off; the runtime has paused what was being answered."""
-        tasks = [task for waiting in self._answering.values() for task in waiting]
+        tasks = list(self._answering)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _checked(self, ticket_id: str, text: str) -> str:
-        text = text.strip()
-        if not text:
-            raise ChatRefused("there is nothing to answer: the message is blank")
-        if len(text) > LONGEST_MESSAGE:
+    def _take_a_place(self, ticket_id: str) -> None:
+        """Let a question in, before anything is awaited: who asks at the same moment is counted, too."""
+        if self._waiting[ticket_id] >= _MOST_WAITING_A_TICKET:
             raise ChatRefused(
-                f"the message has {len(text)} characters, at most {LONGEST_MESSAGE} are read; say it shorter"
-            )
-        if len(self._answering.get(ticket_id, ())) >= _MOST_WAITING:
-            raise ChatRefused(
-                f"{_MOST_WAITING} questions about ticket {ticket_id} wait for their answers already; "
+                f"{_MOST_WAITING_A_TICKET} questions about ticket {ticket_id} wait for an answer already; "
                 "ask again when they are there"
             )
-        return text
+        if self.waiting >= MOST_WAITING:
+            raise ChatRefused(
+                f"{MOST_WAITING} questions wait for their answers already, about all tickets together; "
+                "ask again when some are there"
+            )
+        self._waiting[ticket_id] += 1
+
+    def _leave(self, ticket_id: str) -> None:
+        self._waiting[ticket_id] -= 1
+        if not self._waiting[ticket_id]:
+            del self._waiting[ticket_id]
 
     async def _found(self, ticket_id: str) -> EscalationTicket:
         ticket = await self._tickets.find(ticket_id)
@@ -220,16 +258,13 @@ class OperatorChat:
                 return await self._answer(question, left_over=left_over)
 
         task = asyncio.create_task(in_turn(), name=f"chat:{question.id}")
-        waiting = self._answering.setdefault(question.ticket_id, [])
-        waiting.append(task)
+        self._answering.add(task)
         task.add_done_callback(lambda done: self._over(question, done))
         return task
 
     def _over(self, question: Question, task: asyncio.Task[Said]) -> None:
-        waiting = self._answering[question.ticket_id]
-        waiting.remove(task)
-        if not waiting:
-            del self._answering[question.ticket_id]
+        self._answering.discard(task)
+        self._leave(question.ticket_id)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.warning("question %s about ticket %s: %s", question.id, question.ticket_id, error)
 
@@ -238,18 +273,18 @@ class OperatorChat:
         ticket = await self._found(question.ticket_id)
         began = self._clock()
         session_id = await self._session(question.ticket_id)
-        with self._tools.talking(session_id, ticket, question):
+        with self._tools.talking(session_id, ticket, question) as talk:
             earlier = await self._earlier_run(session_id, question) if left_over else None
             if earlier is not None and earlier.status is SessionStatus.COMPLETED:
-                return await self._write_down(question, ticket, _of_earlier(earlier), began)
-            message = await self._message(ticket, question)
+                return await self._write_down(talk, _of_earlier(earlier), began)
+            message = await self._message(talk)
             try:
                 result = await self._run(message, session_id, earlier)
             except GraphError as stopped:
                 raise ChatInterrupted(question.id) from stopped
             if result.status is SessionStatus.PAUSED:
                 raise ChatInterrupted(question.id)
-            return await self._write_down(question, ticket, _of_run(result, message), began)
+            return await self._write_down(talk, _of_run(result, message), began)
 
     async def _run(self, message: str, session_id: str, earlier: ExecutionState | None) -> ExecutionResult:
         """Ask in a new run; or go on with the one that an earlier life of the service began."""
@@ -280,7 +315,8 @@ class OperatorChat:
         run = state.executions.get(CHAT_STREAM)
         return run if run is not None and question_id_in(run.input.get("message")) == question.id else None
 
-    async def _message(self, ticket: EscalationTicket, question: Question) -> str:
+    async def _message(self, talk: Talk) -> str:
+        ticket, question = talk.ticket, talk.question
         agent_id = ticket.worker_agent_id
         done = [] if self._done_to is None else await self._done_to(agent_id)
         others = await self._tickets.history(20, agent_id=agent_id)
@@ -291,11 +327,10 @@ class OperatorChat:
         ]
         health = self._monitor.get(agent_id, ticket.worker_session_id)
         summary = None if health is None else summarise(health, question.at)
-        return question_message(question, case_of(ticket, done, others), summary)
+        return question_message(question, case_of(ticket, done, others), summary, may=talk.may)
 
-    async def _write_down(
-        self, question: Question, ticket: EscalationTicket, answer: dict[str, Any], began: float
-    ) -> Said:
+    async def _write_down(self, talk: Talk, answer: dict[str, Any], began: float) -> Said:
+        question, ticket = talk.question, talk.ticket
         data = {
             "ticket_id": question.ticket_id,
             "agent_id": ticket.worker_agent_id,
@@ -303,12 +338,24 @@ class OperatorChat:
             "model": self._model.model,
             "prompt": self._prompt.id,
             "seconds": round(max(self._clock() - began, 0.0), 3),
+            "did": sorted(talk.did),
             **answer,
             "text": redact(str(answer["text"]), _LONGEST_ANSWER),
         }
         answered = said_event(EventType.QUEEN_ANSWERED, question.ticket_id, self._clock(), data)
         await self._bus.publish(answered)
         return said(answered)
+
+
+def _checked(text: str) -> str:
+    text = text.strip()
+    if not text:
+        raise ChatRefused("there is nothing to answer: the message is blank")
+    if len(text) > LONGEST_MESSAGE:
+        raise ChatRefused(
+            f"the message has {len(text)} characters, at most {LONGEST_MESSAGE} are read; say it shorter"
+        )
+    return text
 
 
 def _of_earlier(run: ExecutionState) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -39,6 +39,8 @@ class Question:
     at: float
     by: str
     text: str
+    act: bool = False
+    """Whether whoever asked said that it is an order, in whatever words."""
 
 
 def case_of(
@@ -61,8 +63,22 @@ def case_of(
     }
 
 
-def question_message(question: Question, case: Mapping[str, Any], summary: Mapping[str, Any] | None) -> str:
-    """Return the queen's message: the case, the worker now (None: it is not known), and the question."""
+def question_message(
+    question: Question,
+    case: Mapping[str, Any],
+    summary: Mapping[str, Any] | None,
+    *,
+    may: Iterable[str] = (),
+) -> str:
+    """
+    Return the queen's message.
+
+    Args:
+        question: What is asked.
+        case: What is known beside the worker's health.
+        summary: The worker now; None if it is not known.
+        may: The tools that the question orders her to use.
+    """
     when = datetime.fromtimestamp(question.at, UTC).isoformat(timespec="seconds")
     asked = {
         "question_id": question.id,
@@ -70,6 +86,7 @@ def question_message(question: Question, case: Mapping[str, Any], summary: Mappi
         "by": question.by,
         "at": question.at,
         "message": question.text,
+        "may": list(may),
     }
     return "\n".join(
         [

@@ -77,6 +77,7 @@ def question_of(event: AgentEvent) -> Question:
         at=event.time,
         by=str(data["by"]),
         text=str(data["text"]),
+        act=bool(data.get("act", False)),
     )
 
 

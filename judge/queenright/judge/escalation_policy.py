@@ -2,13 +2,13 @@
 What the orchestrator's place demands of whoever sits in it, as pure functions: the table, and the floor.
 
 The table is what ``queenright/rules`` answers an escalation with (docs/judge.md). The floor is below every
-model: nobody is stopped who waits, has got further or is not known, and nobody gets more time for ever.
+model: nobody is stopped whom the table would not stop, and nobody gets more time for ever.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from queenright.health.findings import FindingKind, HealthState, worst
@@ -18,6 +18,9 @@ from queenright.judge import policy, wording
 
 MORE_TIMES: Final = 3
 """So often a worker that gets no further is given more time; then a person or another agent has to look."""
+
+MOST_MORE_MINUTES: Final = 60
+"""So much more time in all has a worker that gets no further; or the usual time, where that is longer."""
 
 _TROUBLE: Final = frozenset(state.value for state in HealthState if state.in_trouble)
 _OVER: Final = frozenset(
@@ -46,6 +49,8 @@ class Answer:
     decision: Decision
     reason: str
     overruled: bool = False
+    more_time_seconds: float | None = None
+    """Of ``more_time``: how much; None: the usual."""
 
 
 def ended(summary: Mapping[str, Any] | None) -> bool:
@@ -89,37 +94,63 @@ def answer(escalation: Mapping[str, Any], summary: Mapping[str, Any] | None) -> 
     if (relief := relieved(escalation, summary)) is not None:
         return Answer(decision="more_time", reason=f"Nothing is to be done: {relief}.")
     decision, why = _by_table(escalation, summary)
+    if decision == "more_time" and _exhausted(escalation):
+        decision, why = "hand_off", f"It has had {_had(escalation)}, and what it needs is not back."
     if decision not in _options(escalation):
         decision, why = "hand_off", f"{why} To {decision.replace('_', ' ')} is not offered."
     return Answer(decision=decision, reason=f"{_seen(summary)} {why}")
 
 
 def held_to_the_floor(
-    escalation: Mapping[str, Any], summary: Mapping[str, Any] | None, proposed: Decision, reason: str
+    escalation: Mapping[str, Any],
+    summary: Mapping[str, Any] | None,
+    proposed: Decision,
+    reason: str,
+    *,
+    minutes: float | None = None,
 ) -> Answer:
-    """Return what a model proposed, or what stands in its place where the floor forbids that."""
+    """
+    Return what a model proposed, or what stands in its place where the floor forbids that.
+
+    Args:
+        escalation: The question.
+        summary: The worker's health now; None if nothing is known of it.
+        proposed: What the model wants.
+        reason: Why, in its words.
+        minutes: How much more time it wants the worker to have, if it says.
+    """
     instead: Decision | None = None
-    if proposed == "terminate" and summary is None:
-        instead, because = "hand_off", "nothing is known of the worker, and what is not known is not stopped"
-    elif summary is None:
-        pass
-    elif (relief := relieved(escalation, summary)) is not None:
-        if proposed == "terminate":
-            instead, because = "more_time", relief
-    elif proposed == "more_time" and _exhausted(escalation):
-        instead, because = "hand_off", f"it has had more time {MORE_TIMES} times and got no further"
+    if proposed == "terminate":
+        table = answer(escalation, summary)
+        if table.decision != "terminate":
+            instead, because = table.decision, table.reason.rstrip(".")
+    elif proposed == "more_time" and _exhausted(escalation) and not _back(escalation, summary):
+        instead, because = "hand_off", f"it has had {_had(escalation)} and got no further"
     if instead is None:
-        return Answer(decision=proposed, reason=reason)
-    said = wording.one_line(reason, 200)
-    text = f"Not {proposed.replace('_', ' ')}, as was proposed ({said!r}): {because}."
-    return Answer(decision=instead, reason=text, overruled=True)
+        held = Answer(decision=proposed, reason=reason)
+    else:
+        said = wording.one_line(reason, 200)
+        text = f"Not {proposed.replace('_', ' ')}, as was proposed ({said!r}): {because}."
+        held, minutes = Answer(decision=instead, reason=text, overruled=True), None
+    if held.decision != "more_time":
+        return held
+    return replace(held, more_time_seconds=_time(escalation, minutes))
+
+
+def _time(escalation: Mapping[str, Any], minutes: float | None) -> float | None:
+    """Return how much more time a worker gets, in seconds; None: the usual."""
+    left = _most(escalation) - _minutes_given(escalation)
+    if left <= 0:
+        return None  # it is back, or nobody would give it any
+    wanted = _usual(escalation) if minutes is None else minutes
+    if minutes is None and wanted <= left:
+        return None
+    return min(wanted, left) * 60
 
 
 def _by_table(escalation: Mapping[str, Any], summary: Mapping[str, Any]) -> tuple[Decision, str]:
     findings = policy.findings_of(summary)
     if any(finding.kind in _NOT_ITS_FAULT for finding in findings):
-        if _exhausted(escalation):
-            return "hand_off", f"It has had more time {MORE_TIMES} times, and what it needs is not back."
         return "more_time", "The fault is not its own, and it can go on where it is once that is mended."
     first = worst(findings)
     kind = first.kind if first is not None else None
@@ -147,8 +178,32 @@ def _seen(summary: Mapping[str, Any]) -> str:
     )
 
 
+def _back(escalation: Mapping[str, Any], summary: Mapping[str, Any] | None) -> bool:
+    return summary is not None and relieved(escalation, summary) is not None
+
+
 def _exhausted(escalation: Mapping[str, Any]) -> bool:
-    return int(escalation.get("more_time_given") or 0) >= MORE_TIMES
+    times = int(escalation.get("more_time_given") or 0)
+    return times >= MORE_TIMES or _minutes_given(escalation) >= _most(escalation)
+
+
+def _had(escalation: Mapping[str, Any]) -> str:
+    times = int(escalation.get("more_time_given") or 0)
+    if times >= MORE_TIMES:
+        return f"more time {times} times"
+    return f"{_minutes_given(escalation):g} min more time"
+
+
+def _minutes_given(escalation: Mapping[str, Any]) -> float:
+    return float(escalation.get("more_minutes_given") or 0.0)
+
+
+def _usual(escalation: Mapping[str, Any]) -> float:
+    return float(escalation.get("usual_minutes") or 0.0)
+
+
+def _most(escalation: Mapping[str, Any]) -> float:
+    return max(MOST_MORE_MINUTES, _usual(escalation))
 
 
 def _options(escalation: Mapping[str, Any]) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from typing import Final, Literal, Protocol, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from queenright.health.interventions.approvals import Approvals
+from queenright.health.interventions.approvals_record import by_whom
 from queenright.health.interventions.messages import duration
 from queenright.health.interventions.record import Intervention, Outcome
 from queenright.health.monitor import HealthMonitor, WorkerHealth
@@ -68,11 +69,13 @@ class Hands(Protocol):
     Both return what happened in words for a model, and raise ``ToolError`` with the reason if nothing did.
     """
 
-    async def nudge(self, ticket: EscalationTicket, message: str) -> str:
-        """Put a message into the worker's context."""
+    async def nudge(self, ticket: EscalationTicket, message: str, *, ordered_by: str = "") -> str:
+        """Put a message into the worker's context; ``ordered_by``: whose order it is, if anybody's."""
         ...
 
-    async def request_termination(self, ticket: EscalationTicket, reason: str) -> str:
+    async def request_termination(
+        self, ticket: EscalationTicket, reason: str, *, ordered_by: str = ""
+    ) -> str:
         """Stop the worker, or ask the operator to approve that."""
         ...
 
@@ -165,7 +168,7 @@ class WorkerHands:
         self._monitor = monitor
         self._settings = settings
 
-    async def nudge(self, ticket: EscalationTicket, message: str) -> str:
+    async def nudge(self, ticket: EscalationTicket, message: str, *, ordered_by: str = "") -> str:
         """
         Put a message into the context of the worker that a ticket is about: masked, and of bounded length.
 
@@ -181,7 +184,7 @@ class WorkerHands:
                 said,
                 session_id=ticket.worker_session_id,
                 incarnation_id=ticket.incarnation_id,
-                by=_BY,
+                by=by_whom(_BY, ordered_by),
                 person=False,
             )
         )
@@ -192,7 +195,9 @@ class WorkerHands:
         }
         return _words(done, words, "the worker was told nothing")
 
-    async def request_termination(self, ticket: EscalationTicket, reason: str) -> str:
+    async def request_termination(
+        self, ticket: EscalationTicket, reason: str, *, ordered_by: str = ""
+    ) -> str:
         """
         Ask the operator whether the worker may be stopped, or stop it where the settings allow that.
 
@@ -207,10 +212,12 @@ class WorkerHands:
                 "the settings let only people stop a worker; tell the operator with your analysis"
             )
         if self._settings.on_request == "allow":
-            return await self._terminate(ticket, reason)
+            return await self._terminate(ticket, reason, by_whom(_BY, ordered_by))
         worker = self._worker(ticket)
         asked = await _tried(
-            self._approvals.request(worker, ticket_id=ticket.ticket_id, reason=reason, by=_BY)
+            self._approvals.request(
+                worker, ticket_id=ticket.ticket_id, reason=reason, by=_BY, ordered_by=ordered_by
+            )
         )
         left = duration(asked.expires_at - asked.created_at)
         return (
@@ -218,14 +225,14 @@ class WorkerHands:
             "It is not stopped. The operator reads how to approve it in the notification of the ticket."
         )
 
-    async def _terminate(self, ticket: EscalationTicket, reason: str) -> str:
+    async def _terminate(self, ticket: EscalationTicket, reason: str, by: str) -> str:
         done = await _tried(
             self._does().terminate(
                 ticket.worker_agent_id,
                 reason,
                 session_id=ticket.worker_session_id,
                 incarnation_id=ticket.incarnation_id,
-                by=_BY,
+                by=by,
                 person=False,
             )
         )

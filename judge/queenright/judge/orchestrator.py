@@ -58,6 +58,14 @@ class _Open(NamedTuple):
     trace: tuple[str, str]
 
 
+class _Given(NamedTuple):
+    """How much more time a worker has had since its last progress."""
+
+    progress: float | None
+    times: int = 0
+    minutes: float = 0.0
+
+
 class DecideArguments(BaseModel):
     """What becomes of the worker."""
 
@@ -67,7 +75,10 @@ class DecideArguments(BaseModel):
     decision: Decision
     reason: str = Field(min_length=3, max_length=1000)
     more_time_minutes: float | None = Field(
-        default=None, gt=0, le=1440, description="With `more_time`: how much; the usual if left out."
+        default=None,
+        gt=0,
+        le=policy.MOST_MORE_MINUTES,
+        description="With `more_time`: how much; the usual if left out.",
     )
 
 
@@ -109,8 +120,8 @@ class Orchestrator:
         self._watches: dict[str, asyncio.Task[None]] = {}
         self._current: Escalation | None = None
         self._outcome = _UNDECIDED
-        # By worker: its last progress when it was given more time, and how often since.
-        self._given: OrderedDict[Target, tuple[float | None, int]] = OrderedDict()
+        self._usual_seconds = monitor.settings.intervention.escalation.more_time_seconds
+        self._given: OrderedDict[Target, _Given] = OrderedDict()
 
     def node(self) -> NodeSpec:
         """Return the node that decides."""
@@ -221,7 +232,7 @@ class Orchestrator:
         asked = self._asked(escalation, summary)
         if summary is not None and policy.relieved(asked, summary) is not None:
             try:
-                await self._carry_out(escalation, policy.answer(asked, summary), None)
+                await self._carry_out(escalation, policy.answer(asked, summary))
             except ToolError as late:
                 _log.info("escalation %s: %s", escalation.escalation_id, late)
             return
@@ -242,9 +253,9 @@ class Orchestrator:
             self._forget(escalation.escalation_id)
             raise ToolError("the worker's session is over, there is nothing to decide; end with set_output")
         asked = self._asked(escalation, summary)
-        held = policy.held_to_the_floor(asked, summary, given.decision, redact(given.reason, 1000))
-        minutes = given.more_time_minutes if held.decision == "more_time" and not held.overruled else None
-        await self._carry_out(escalation, held, minutes)
+        reason, minutes = redact(given.reason, 1000), given.more_time_minutes
+        held = policy.held_to_the_floor(asked, summary, given.decision, reason, minutes=minutes)
+        await self._carry_out(escalation, held)
         if held.overruled:
             return f"overruled, decided as {held.decision}: {held.reason}"
         return f"decided: {held.decision}"
@@ -260,22 +271,23 @@ class Orchestrator:
             raise ToolError(f"escalation {escalation_id!r} is decided already; end with set_output")
         return current
 
-    async def _carry_out(self, escalation: Escalation, held: policy.Answer, minutes: float | None) -> None:
+    async def _carry_out(self, escalation: Escalation, held: policy.Answer) -> None:
         """Have a decision carried out; one that comes too late, or is refused, is a ``ToolError``."""
         key = escalation.escalation_id
-        seconds = None if minutes is None else minutes * 60
+        seconds = held.more_time_seconds
         try:
             await self._decide(key, held.decision, by="queen", reason=held.reason, more_time_seconds=seconds)
         except QueenrightError as error:
             raise ToolError(str(error)) from error
         summary = self._desk.summary()
-        if held.decision == "more_time" and summary is not None:
-            self._count(escalation, summary)
+        if held.decision == "more_time":
+            self._count(escalation, summary, self._usual_seconds if seconds is None else seconds)
         self._outcome = held.decision
         self._forget(key)
 
     def _asked(self, escalation: Escalation, summary: dict[str, Any] | None) -> dict[str, Any]:
         """Return the question as JSON values: what a model is shown, and the rules go by."""
+        given = self._given_to(escalation, summary)
         return {
             "escalation_id": escalation.escalation_id,
             "agent_id": escalation.agent_id,
@@ -285,22 +297,25 @@ class Orchestrator:
             "options": list(escalation.options),
             "asked_at": escalation.created_at,
             "minutes_left": round(max(escalation.deadline - self._clock(), 0.0) / 60, 1),
-            "more_time_given": self._times_given(escalation, summary),
+            "more_time_given": given.times,
+            "more_minutes_given": round(given.minutes, 1),
+            "usual_minutes": round(self._usual_seconds / 60, 1),
             "context": escalation.context,
         }
 
     # -- how often more time was given ----------------------------------------------------------
 
-    def _times_given(self, escalation: Escalation, summary: dict[str, Any] | None) -> int:
-        progress, times = self._given.get(escalation.target, (None, 0))
-        got_further = summary is not None and summary["last_progress"] != progress
-        return 0 if got_further else times
+    def _given_to(self, escalation: Escalation, summary: dict[str, Any] | None) -> _Given:
+        given = self._given.get(escalation.target, _Given(None))
+        got_further = summary is not None and summary["last_progress"] != given.progress
+        return _Given(None) if got_further else given
 
-    def _count(self, escalation: Escalation, summary: dict[str, Any]) -> None:
-        if policy.relieved(self._asked(escalation, summary), summary) is not None:
+    def _count(self, escalation: Escalation, summary: dict[str, Any] | None, seconds: float) -> None:
+        if summary is not None and policy.relieved(self._asked(escalation, summary), summary) is not None:
             return  # it needs no time to come back: it is back
-        times = self._times_given(escalation, summary) + 1
-        self._given[escalation.target] = (summary["last_progress"], times)
+        given = self._given_to(escalation, summary)
+        progress = given.progress if summary is None else summary["last_progress"]
+        self._given[escalation.target] = _Given(progress, given.times + 1, given.minutes + seconds / 60)
         self._given.move_to_end(escalation.target)
         while len(self._given) > _REMEMBERED:
             self._given.popitem(last=False)

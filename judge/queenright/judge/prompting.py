@@ -95,7 +95,11 @@ def queen_prompt(file: Path | None = None) -> Prompt:
 
 def escalation_prompt() -> Prompt:
     """Return the queen's system prompt where she is the orchestrator."""
-    return load_prompt("escalation", {"more_times": escalation_policy.MORE_TIMES})
+    values = {
+        "more_times": escalation_policy.MORE_TIMES,
+        "more_minutes": escalation_policy.MOST_MORE_MINUTES,
+    }
+    return load_prompt("escalation", values)
 
 
 def chat_prompt() -> Prompt:

@@ -25,21 +25,41 @@ Say = Annotated[
 ]
 
 
-def chat(ticket: Ticket, say: Say = None, by: By = WHO, as_json: Json = False, url: Url = LOCAL) -> None:
+Act = Annotated[
+    bool,
+    typer.Option(
+        "--act",
+        help="What --say says is an order, in whatever words: she may nudge, ask for an end or "
+        "acknowledge as she reads it.",
+    ),
+]
+
+
+def chat(
+    ticket: Ticket,
+    say: Say = None,
+    act: Act = False,
+    by: By = WHO,
+    as_json: Json = False,
+    url: Url = LOCAL,
+) -> None:
     """
     Talk with the queen about a ticket: what is wrong, what was tried, what to do next. Ctrl-D ends it.
 
     What was said before comes first, and what is said stays with the ticket. Without a terminal every line of
-    the input is a question.
+    the input is a question. She acts where a message begins with an order: `nudge it: TEXT`,
+    `stop it: REASON`, `acknowledge`.
     """
     if not ticket.strip():
         raise typer.BadParameter("the ticket's id is empty")
     if say is not None and not say.strip():
         raise typer.BadParameter("the message is blank; ask something, or leave --say out")
+    if act and say is None:
+        raise typer.BadParameter("--act is for one order, given with --say TEXT")
     found = _ticket(url, ticket.strip())
     talk = Talk(url, found["ticket_id"], by)
     if say is not None:
-        answer = talk.say(say)
+        answer = talk.say(say, act=act)
         typer.echo(json.dumps(answer, indent=2) if as_json else _plain(answer["text"]))
         return
     if as_json:
@@ -89,11 +109,12 @@ class Talk:
         messages: list[dict[str, Any]] = ask(self._url, f"{self._path}?limit={_SHOWN}")["messages"]
         return messages
 
-    def say(self, text: str) -> dict[str, Any]:
-        """See ``Chat``."""
+    def say(self, text: str, *, act: bool = False) -> dict[str, Any]:
+        """See ``Chat``; ``act``: it is an order, in whatever words."""
         from queenright.cli.ask import ask
 
-        return ask(self._url, self._path, method="POST", body={"message": text, "by": self._by})
+        body = {"message": text, "by": self._by, "act": act}
+        return ask(self._url, self._path, method="POST", body=body)
 
 
 def converse(

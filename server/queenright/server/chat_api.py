@@ -26,6 +26,13 @@ class Message(Body):
 
     message: Annotated[str, Field(min_length=1, max_length=LONGEST_MESSAGE, pattern=r"\S")]
     by: By = "operator"
+    act: Annotated[
+        bool,
+        Field(
+            description="It is an order, in whatever words: the queen may act on this ticket and its worker "
+            "as she reads it. Without, `nudge it: TEXT`, `stop it: REASON` and `acknowledge` are orders only."
+        ),
+    ] = False
 
 
 def add_chat_api(app: FastAPI, service: Service) -> None:
@@ -45,7 +52,7 @@ def _routes(service: Service) -> APIRouter:
     @router.post("/api/tickets/{ticket_id}/chat")
     async def say(ticket_id: str, body: Message) -> dict[str, Any]:
         """Ask the queen about a ticket; answers when she has. If the caller gives up, her answer is kept."""
-        return asdict(await service.judging.chat.say(ticket_id, body.message, by=body.by))
+        return asdict(await service.judging.chat.say(ticket_id, body.message, by=body.by, act=body.act))
 
     @router.get("/api/tickets/{ticket_id}/chat")
     async def history(ticket_id: str, after: After = None, limit: Limit = 100) -> Response:

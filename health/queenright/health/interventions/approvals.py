@@ -154,9 +154,19 @@ class Approvals:
 
     # -- asking and answering -----------------------------------------------------------------------
 
-    async def request(self, worker: WorkerHealth, *, ticket_id: str, reason: str, by: str) -> Approval:
+    async def request(
+        self, worker: WorkerHealth, *, ticket_id: str, reason: str, by: str, ordered_by: str = ""
+    ) -> Approval:
         """
         Ask whether a worker may be stopped. It is on the disk on return.
+
+        Args:
+            worker: Whom it is about, as it is now.
+            ticket_id: Why somebody looks at it.
+            reason: Why to stop it.
+            by: Who asks; nobody of this name may approve it.
+            ordered_by: The person whose order ``by`` carries out, if there is one. They may approve it: they
+                could stop the worker themselves, too.
 
         Raises:
             ActionRefused: It is asked already, or somebody has said no within the last time-out; or it is
@@ -172,6 +182,7 @@ class Approvals:
             incarnation_id=v.incarnation_id,
             reason=redact(reason, 1000),
             asked_by=redact(by, 100),
+            ordered_by=redact(ordered_by, 100) if ordered_by else "",
             created_at=now,
             expires_at=now + self._timeout,
             progress_before=v.last_progress,
@@ -427,7 +438,8 @@ class Approvals:
         said: dict[str, Any] = {"approval_id": one.approval_id, "ticket_id": one.ticket_id}
         if one.asks:
             type_ = EventType.TERMINATION_REQUESTED
-            said |= {"reason": one.reason, "by": one.asked_by, "expires_at": one.expires_at}
+            by = record.by_whom(one.asked_by, one.ordered_by)
+            said |= {"reason": one.reason, "by": by, "expires_at": one.expires_at}
         else:
             type_ = EventType.TERMINATION_DECIDED
             said |= {"status": one.status.value, "by": one.decided_by, "reason": one.decision_reason}
@@ -458,4 +470,5 @@ def _closed(
 
 def _why(one: Approval) -> str:
     added = f" ({one.decision_reason})" if one.decision_reason else ""
-    return f"{one.reason} Asked for by the {one.asked_by}, approved by {one.decided_by}{added}."
+    asked = record.by_whom(one.asked_by, one.ordered_by)
+    return f"{one.reason} Asked for by the {asked}, approved by {one.decided_by}{added}."

@@ -42,6 +42,8 @@ class Approval(BaseModel):
     incarnation_id: str
     reason: str
     asked_by: str
+    ordered_by: str = ""
+    """Whose order, given in a chat, whoever asked has carried out; empty if nobody's."""
     created_at: float
     expires_at: float
     progress_before: float | None = None
@@ -97,12 +99,18 @@ def over(approval: Approval, worker: WorkerHealth | None) -> str | None:
     return None
 
 
+def by_whom(asked_by: str, ordered_by: str) -> str:
+    """Return in words who does something, and who ordered it, if anybody."""
+    return f"{asked_by}, as {ordered_by} ordered" if ordered_by else asked_by
+
+
 def call_to_action(approval: Approval) -> str:
     """Return what an operator reads of a request on the ticket that it is about: one line."""
     until = datetime.fromtimestamp(approval.expires_at, UTC)
+    ordered = f", as {approval.ordered_by} ordered," if approval.ordered_by else ""
     command = f"queenright approvals approve {approval.approval_id}"
     return (
-        f"The {approval.asked_by} asks to stop this worker: {' '.join(approval.reason.split())} "
+        f"The {approval.asked_by} asks{ordered} to stop this worker: {' '.join(approval.reason.split())} "
         f"Approve until {until:%H:%M} UTC: {command} (or deny it)."
     )
 

@@ -1,0 +1,79 @@
+"""What a ticket speaks for: a dismissed one for what was dismissed, and for nothing that comes after."""
+
+from dataclasses import replace
+
+import pytest
+
+from queenright.health.findings import Finding, FindingKind, Severity
+from queenright.health.monitor import WorkerHealth
+from queenright.health.tickets import TicketStatus
+from queenright.judge.coverage import Coverage
+from queenright.judge.rules import DISMISS
+from tests.judge.conftest import Hive
+from tests.judge.test_queen import deciding
+
+
+async def covered(hive: Hive, *, by: TicketStatus) -> tuple[Coverage, WorkerHealth]:
+    """A worker with a medium ticket about its bad steps, and what speaks for it."""
+    if by is TicketStatus.DISMISSED:
+        hive.queen_model = deciding(DISMISS, reason="it is only warming up")
+    await hive.start()
+    await hive.begin()
+    await hive.bad_steps(11)
+    ticket = await hive.ticket()
+    assert (ticket.severity, ticket.status) == (Severity.MEDIUM, by)
+    coverage = Coverage(hive.tickets)
+    coverage.ticketed(hive.health(), ticket)
+    return coverage, hive.health()
+
+
+def also(health: WorkerHealth, kind: FindingKind, *, ticket: bool = True) -> tuple[WorkerHealth, Finding]:
+    """The worker with one more finding, as bad as its first."""
+    [first] = health.findings
+    more = Finding(
+        kind=kind, severity=first.severity, evidence="seen", since=first.since, ticket=ticket, shadow=False
+    )
+    return replace(health, findings=(first, more)), more
+
+
+async def test_a_dismissed_ticket_speaks_for_what_was_dismissed(hive: Hive) -> None:
+    """B48: the same condition at the same severity is not judged again."""
+    coverage, health = await covered(hive, by=TicketStatus.DISMISSED)
+
+    assert coverage.covers(health, health.findings[0])
+
+
+async def test_a_dismissed_ticket_does_not_speak_for_a_new_kind_of_trouble_that_is_as_bad(hive: Hive) -> None:
+    """B48: what was dismissed was the one condition, and not whatever else the worker comes to."""
+    coverage, health = await covered(hive, by=TicketStatus.DISMISSED)
+    now, more = also(health, FindingKind.ERROR_STREAK)
+
+    assert not coverage.covers(now, more)
+    assert not coverage.covers(now, health.findings[0])
+
+
+async def test_after_a_restart_it_does_not_either(hive: Hive) -> None:
+    coverage, health = await covered(hive, by=TicketStatus.DISMISSED)
+    coverage = Coverage(hive.tickets)
+    coverage.adopt([await hive.ticket()])
+    now, more = also(health, FindingKind.ERROR_STREAK)
+
+    assert coverage.covers(health, health.findings[0])
+    assert not coverage.covers(now, more)
+
+
+async def test_a_warning_sign_is_no_new_trouble(hive: Hive) -> None:
+    coverage, health = await covered(hive, by=TicketStatus.DISMISSED)
+    now, _ = also(health, FindingKind.TOKEN_SPIKE, ticket=False)
+
+    assert coverage.covers(now, health.findings[0])
+
+
+@pytest.mark.parametrize("severity", list(Severity))
+async def test_an_open_ticket_speaks_for_everything_that_is_not_worse(hive: Hive, severity: Severity) -> None:
+    coverage, health = await covered(hive, by=TicketStatus.INTERVENING)
+    now, more = also(health, FindingKind.ERROR_STREAK)
+
+    covers = coverage.covers(now, replace(more, severity=severity))
+
+    assert covers == (severity.rank <= Severity.MEDIUM.rank)
