@@ -190,6 +190,31 @@ async def test_what_the_service_missed_is_no_silence(settings: Settings, clock: 
         assert states(service) == {"bee": "stuck"}
 
 
+async def test_no_restart_and_no_jump_of_the_clock_looks_like_progress(
+    settings: Settings, clock: Clock
+) -> None:
+    """
+    B66: what was climbed because a worker got no further is climbed after it, too.
+
+    Its silences are counted on a clock that leaves out the time away; when it got further is not moved by that.
+    """
+    reached = T
+    async with Life(settings, clock) as service:
+        await service.ingest([begun(clock.now), event(EventType.STEP_COMPLETED, reached, verdict="ACCEPT")])
+        look(service, clock, 60)
+        service._clock_jumped(clock.now, MINUTE)
+        bee = service.monitor.get("bee")
+        assert bee is not None
+        assert bee.vitals.last_progress == reached
+    for away in (17.0, HOUR):
+        clock.now += away
+        async with Life(settings, clock) as service:
+            bee = service.monitor.get("bee")
+            assert bee is not None
+            assert bee.vitals.last_progress == reached
+            assert bee.vitals.progress_from == pytest.approx(clock.now - 60, abs=5)
+
+
 async def test_a_jump_of_the_clock_is_none_after_a_restart_either(settings: Settings, clock: Clock) -> None:
     """B23: the host slept for eight hours, and the service starts again a minute later."""
     async with Life(settings, clock) as service:

@@ -111,7 +111,7 @@ def no_tool_call_from(v: VitalSigns) -> float | None:
     """
     if may_be_silent(v) or v.last_tool_call is None or v.open_tools:
         return None
-    return max(v.last_tool_call, v.last_progress or 0.0, v.clock_base)
+    return max(v.last_tool_call, v.progress_from or 0.0, v.clock_base)
 
 
 def overdue_tool(v: VitalSigns) -> OpenTool | None:
@@ -172,8 +172,8 @@ def moments(v: VitalSigns, settings: HealthSettings) -> Iterator[float]:
     tokens = no_tokens_from(v)
     if tokens is not None:
         yield tokens + settings.health_check.no_tokens_seconds
-        if v.last_progress is not None and v.last_progress > tokens:
-            yield v.last_progress + settings.health_check.no_tokens_seconds
+        if v.progress_from is not None and v.progress_from > tokens:
+            yield v.progress_from + settings.health_check.no_tokens_seconds
     output = unchanged_from(v, settings)
     if output is not None:
         yield output + settings.health_check.output_unchanged_seconds

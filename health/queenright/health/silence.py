@@ -132,7 +132,7 @@ def detect_no_tokens(v: VitalSigns, settings: HealthSettings, now: float) -> Fin
     since, limit = no_tokens_from(v), settings.health_check.no_tokens_seconds
     if since is None or now < since + limit:
         return None
-    nowhere = v.last_progress is None or now >= v.last_progress + limit
+    nowhere = v.progress_from is None or now >= v.progress_from + limit
     return Finding(
         kind=FindingKind.NO_TOKENS,
         severity=Severity.MEDIUM if nowhere else Severity.LOW,

@@ -50,7 +50,7 @@ _CLOCKS: Final = (
     "last_checkpoint",
     "saved_from",
     "last_tool_call",
-    "last_progress",
+    "progress_from",
     "waiting_since",
     "tokens_from",
 )
@@ -122,6 +122,7 @@ class VitalSigns:
         "only_heartbeats",
         "open_tools",
         "output",
+        "progress_from",
         "recovered_at",
         "recovery_failed",
         "recovery_failed_at",
@@ -187,6 +188,9 @@ class VitalSigns:
         """Silence counts from here at the earliest: a new incarnation, the end of a wait, a clock set."""
         self.last_activity = at
         self.last_progress: float | None = None
+        """When something came of the work. No shift of clocks moves it: a later one is a further progress."""
+        self.progress_from: float | None = None
+        """The same as a clock: what silence is counted from."""
         self.last_heartbeat: float | None = None
         self.heartbeat_interval: float | None = None
         self.heartbeat_late = False
@@ -381,6 +385,8 @@ class VitalSigns:
             value = getattr(self, name)
             if value is not None:
                 setattr(self, name, min(value, now))
+        if self.last_progress is not None:
+            self.last_progress = min(self.last_progress, now)
         if self.open_tools:
             self.open_tools = [tool._replace(started=min(tool.started, now)) for tool in self.open_tools]
         if self.output is not None and self.output.since > now:
@@ -412,7 +418,7 @@ class VitalSigns:
     def progressed(self, at: float) -> None:
         """Note that something came of the work: a result not seen before, at least."""
         if self.last_progress is None or at > self.last_progress:
-            self.last_progress = at
+            self.last_progress = self.progress_from = at
         self.stale_calls = self.stale_tries = 0
         if self.breakers.on_trial and at > self.breakers_since:
             # Nobody has called what is behind them since their time was over, and it goes on without.

@@ -98,6 +98,9 @@ def _vitals(sighting: Sighting, settings: HealthSettings, now: float) -> VitalSi
         sighting.last_checkpoint,
     )
     began = now if sighting.in_grace else min((at for at in told if at), default=now)
+    if sighting.process_started is None and not sighting.in_grace:
+        # It is past its grace, though its process tells no start, and every time that it tells is of just now.
+        began = min(began, now - max(sighting.there_for, settings.judge.start_grace_seconds))
     if sighting.process_started:
         # A process that was begun anew within the grace: what Prometheus has of before was another life.
         began = max(began, min(sighting.process_started, now))
@@ -111,7 +114,7 @@ def _by_metrics(v: VitalSigns, sighting: Sighting, settings: HealthSettings, now
     v.only_heartbeats = sighting.last_activity is None
     v.status, v.ended_at = SessionStatus.ACTIVE, None
     v.last_activity = min(sighting.last_activity or v.started_at, now)
-    v.last_progress = _not_after(sighting.last_progress, now)
+    v.last_progress = v.progress_from = _not_after(sighting.last_progress, now)
     v.last_heartbeat = _not_after(sighting.last_heartbeat, now)
     v.last_checkpoint = v.saved_from = _not_after(sighting.last_checkpoint, now)
     # When a tool was called, and tokens were used last, no metric says.
