@@ -47,9 +47,14 @@ class Counting:
     async def complete(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
     ) -> ModelReply:
-        offered = {tool.name for tool in tools}
-        self.calls[next((desk for tool, desk in _DESKS.items() if tool in offered), "other")] += 1
+        self.calls[self.desk(tools)] += 1
         return await self._model.complete(messages, tools, on_text)
+
+    @staticmethod
+    def desk(tools: Sequence[ToolSpec]) -> str:
+        """Return who asks, by what is offered."""
+        offered = {tool.name for tool in tools}
+        return next((desk for tool, desk in _DESKS.items() if tool in offered), "other")
 
 
 class JudgedFleet(Fleet):

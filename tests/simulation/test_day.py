@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.day import day
+from tests.simulation.day import day, spread, summed
 
 pytestmark = pytest.mark.xdist_group("simulation")
 
@@ -23,9 +23,47 @@ async def test_a_hundred_workers_that_are_well_cost_no_call_of_the_model(tmp_pat
 
 
 async def test_a_ticket_costs_at_most_three_calls_of_the_model(tmp_path: Path) -> None:
-    """Also where the queen has to decide on escalations."""
+    """Each, also where its severity rises or the queen has to decide on an escalation."""
     found = await day(tmp_path, workers=15, faults=2.0, days=0.6)
 
-    assert found["tickets"] >= 8
+    assert found["tickets"] == len(found["calls_by_ticket"]) >= 8
     assert found["checks"]["unknown"] == 0
-    assert 2.0 <= found["calls_a_ticket"] <= 3.0
+    assert found["calls_by_ticket"][0] >= 2
+    assert found["calls_by_ticket"][-1] <= 3
+    assert found["calls_without_ticket"] <= 1
+    # Every call is somebody's.
+    assert sum(found["calls_by_ticket"]) + found["calls_without_ticket"] == found["calls"]["all"]
+
+
+async def test_a_model_that_calls_medium_findings_healthy_is_not_asked_at_every_tick(tmp_path: Path) -> None:
+    """All of them: each is asked about again ever less often, and is a ticket when it gets worse."""
+    found = await day(tmp_path, workers=15, faults=2.0, days=0.6, healthy=1.0)
+
+    assert found["calls_without_ticket"] > 0
+    assert found["most_without_ticket"] <= 10
+    assert found["calls_by_ticket"][-1] <= 10
+    assert found["calls"]["all"] <= 3 * found["faults"]
+    assert found["tickets"] >= 8
+
+
+def test_what_days_cost_together_has_a_least_a_mean_and_a_most() -> None:
+    one = {
+        "seed": 1,
+        "days": 0.5,
+        "events": 10,
+        "faults": 2,
+        "tickets": 2,
+        "false_alarms": [],
+        "calls": {"judge": 3, "all": 5},
+        "calls_by_ticket": [2, 3],
+        "calls_without_ticket": 0,
+        "most_without_ticket": 0,
+    }
+    other = {**one, "seed": 2, "calls_by_ticket": [2, 5], "calls_without_ticket": 4, "most_without_ticket": 3}
+
+    found = summed([one, other])
+
+    assert found["calls_a_ticket"] == {"min": 2, "mean": 3.0, "max": 5}
+    assert (found["days"], found["tickets"], found["calls"]) == (1.0, 4, {"judge": 6, "all": 10})
+    assert (found["calls_without_ticket"], found["most_without_ticket_for_one_worker"]) == (4, 3)
+    assert spread([]) is None
