@@ -38,7 +38,11 @@ class ModelSettings(BaseModel):
     prompt: Path | None = None
     """A file in place of the built-in system prompt."""
     rules_after_failures: int = Field(default=3, ge=1, le=100)
-    """The last of so many failures in a row, and what follows, is answered by the rules..."""
+    """
+    The last of so many failures in a row, and what follows, is answered by the rules...
+
+    Or of twice as many within an hour, if they are half of the calls.
+    """
     rules_for_seconds: float = Field(default=300, gt=0, le=86_400)
     """... for so long. Then the model is tried once: if it fails, the rules answer as long again."""
 
