@@ -365,6 +365,7 @@ async def test_a_worker_that_nobody_can_reach_is_not_ended_by_word(acting: Actin
     await acting.pass_time(24 * 3600)
 
     assert acting.done() == ["nudge unreachable"] * 3 + ["escalate done", "terminate unreachable"]
+    assert acting.service.ledger.ladders[("bee", "bee-1")].delivered is False
     assert acting.of(EventType.AGENT_TERMINATED) == []
     assert acting.of(EventType.NUDGE_SENT) == []
     assert acting.recovery.asked == []

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import unicodedata
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from opentelemetry import trace
 from opentelemetry.trace import StatusCode
 from prometheus_client import CollectorRegistry
 
 from queenright.instrumentation import SessionIdRefused, Telemetry, Verdict, Worker, names
 from queenright.instrumentation.fingerprint import fingerprint
+from queenright.instrumentation.identity import clean_name
 from tests.instrumentation.parts import Clock, Memory, eventually
 
 
@@ -444,3 +448,37 @@ def test_the_beats_go_on_by_themselves(
 ) -> None:
     with Worker("bee", telemetry=telemetry, registry=registry, heartbeat_interval=0.1):
         assert eventually(lambda: sum(r.name == names.EVENT_HEARTBEAT for r in memory.records) >= 3)
+
+
+RAW = "deep\nresearch\x1b[31m\u2028agent\x00 "
+
+
+def test_a_name_with_control_characters_is_the_same_clean_one_everywhere(
+    telemetry: Telemetry, registry: CollectorRegistry, memory: Memory
+) -> None:
+    worker = Worker(RAW, telemetry=telemetry, registry=registry)
+    worker.start()
+    samples = [sample for family in registry.collect() for sample in family.samples]
+    work(worker)
+    telemetry.flush()
+
+    name = clean_name(RAW)
+    assert name == "deep research [31m agent"
+    assert worker.agent == name
+    assert {span.attributes[names.GEN_AI_AGENT_NAME] for span in memory.spans if span.attributes} == {name}
+    assert {sample.labels["agent"] for sample in samples if "agent" in sample.labels} == {name}
+
+
+@pytest.mark.parametrize("name", ["", " ", "\n", "\x00\u2029\t"])
+def test_a_name_that_is_nothing_but_control_characters_is_refused_like_none(name: str) -> None:
+    with pytest.raises(ValueError, match="needs the agent's name"):
+        Worker(name)
+
+
+@given(st.text())
+def test_a_clean_name_is_not_changed_by_cleaning_it(name: str) -> None:
+    clean = clean_name(name)
+
+    assert clean_name(clean) == clean
+    assert len(clean) <= 200
+    assert not any(unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp") for c in clean)

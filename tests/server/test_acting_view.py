@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 from playwright.async_api import Page, expect
 
-from queenright.health.interventions.ladder import Step
+from queenright.health.interventions.ladder import Ladder, Step
 from queenright.health.interventions.record import Outcome
+from queenright.health.interventions.storm import ActionBudget, StormWatch
 from queenright.health.interventions.switch import Switch
 from queenright.health.interventions.target import ActionKind, Target
+from queenright.health.settings import HealthSettings
 from queenright.runtime.events import ALERT_CLASS, AgentEvent, EventType
 from queenright.server.acting_view import ACTED, acting, worth_a_line
 from queenright.server.settings import Settings
@@ -274,3 +276,35 @@ async def test_the_page_says_first_that_acting_is_frozen(running: Running, page:
     await running.service.health.emergency_stop(True, by="ada", reason="the <provider> is down")
 
     await expect(page.locator("p.fault")).to_contain_text("by ada: the <provider> is down")
+
+
+@pytest.mark.parametrize(
+    ("delivered", "dry_run", "what"),
+    [(True, False, "nudge 1 sent"), (False, False, "nudge 1 not done"), (True, True, "nudge 1 (dry run)")],
+)
+def test_the_badge_of_a_ladder_says_what_became_of_its_nudge(
+    delivered: bool, dry_run: bool, what: str
+) -> None:
+    ladder = Ladder(
+        agent_id="bee",
+        session_id="s",
+        incarnation_id="i",
+        nudges=1,
+        trouble_since=0.0,
+        acted_at=5.0,
+        delivered=delivered,
+    )
+    shown = acting(
+        stop=Switch(),
+        storm=StormWatch(HealthSettings().intervention.storm, ids=lambda: "storm"),
+        budget=ActionBudget(10),
+        dry_run=dry_run,
+        ladders=[(ladder, Step(ladder=ladder))],
+        pending=(),
+        approvals=(),
+        breakers=(),
+        recoveries=(),
+        now=9.0,
+    )
+
+    assert [row["what"] for row in shown["ladders"]] == [what]

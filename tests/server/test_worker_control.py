@@ -21,9 +21,10 @@ BEE = Target(agent_id="bee/1", session_id="s", incarnation_id="i")
 @asynccontextmanager
 async def working(running: Running, **more: Any) -> AsyncIterator[Worker]:
     """Run a worker that the service knows and reaches."""
+    agent = more.pop("agent", BEE.agent_id)
     telemetry = await asyncio.to_thread(Telemetry, running.otlp_url)
     worker = Worker(
-        BEE.agent_id,
+        agent,
         session_id=BEE.session_id,
         incarnation_id=BEE.incarnation_id,
         task_id="forage",
@@ -103,3 +104,44 @@ async def test_a_function_that_is_missing_is_an_answer_too(running: Running, htt
 
     assert done.json()["terminated"] is False
     assert "on_terminate" in done.text
+
+
+async def test_a_worker_whose_name_breaks_a_line_is_reached(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    context: list[Nudge] = []
+    async with working(running, agent="\nbee/1\x07", on_nudge=context.append):
+        nudged = await http.post("/api/agents/bee%2F1/nudge", json={"message": "What blocks you?"})
+        await until(lambda: bool(context), "the nudge arrives")
+
+    assert (nudged.status_code, [nudge.message for nudge in context]) == (202, ["What blocks you?"])
+
+
+async def test_a_foreign_worker_may_ask_by_the_raw_name_that_its_spans_and_heartbeats_carry(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    raw = "new%0Aline%1B%E2%80%A8"
+    beat = await http.post(
+        "/api/heartbeats",
+        json={"agent_id": "new\nline\x1b\u2028", "session_id": "s\n", "incarnation_id": "\ti"},
+    )
+    asked = {"session_id": "s\n", "incarnation_id": "\ti"}
+    assert (await http.get(f"/api/agents/{raw}/instructions", params=asked)).json() == {"instructions": []}
+    nudged = await http.post("/api/agents/new%20line/nudge", json={"message": "What blocks you?"})
+    [told] = (await http.get(f"/api/agents/{raw}/instructions", params=asked)).json()["instructions"]
+    answered = await http.post(
+        f"/api/agents/{raw}/instructions/{told['instruction_id']}/answer", json={**asked, "outcome": "done"}
+    )
+    health = await http.get(f"/api/agents/{raw}/health")
+
+    assert (beat.status_code, beat.json()) == (202, {"agent_id": "new line"})
+    assert (nudged.status_code, told["message"]) == (202, "What blocks you?")
+    assert answered.status_code == 204
+    assert (health.status_code, health.json()["agent_id"]) == (200, "new line")
+
+
+async def test_an_asker_without_a_name_is_refused(http: httpx.AsyncClient) -> None:
+    params = {"session_id": "s", "incarnation_id": "i"}
+    found = await http.get("/api/agents/%0A%07/instructions", params=params)
+
+    assert (found.status_code, "names no worker" in found.text) == (404, True)

@@ -23,6 +23,7 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 
 from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.events import AgentEvent, EventType
 
@@ -96,6 +97,8 @@ _Text = Annotated[str, Field(max_length=1000), AfterValidator(_clean)]
 
 Moment = Annotated[float | None, BeforeValidator(moment)]
 Name = Annotated[str, BeforeValidator(_or_empty), Field(max_length=256), AfterValidator(_clean)]
+Who = Annotated[Name, AfterValidator(clean_name)]
+"""As telemetry names it: whoever beats, asks and sends spans under one raw name is one worker."""
 Total = Annotated[_Count | None, BeforeValidator(_or_none)]
 
 
@@ -114,9 +117,9 @@ class Heartbeat(BaseModel):
         alias_generator=AliasGenerator(validation_alias=to_camel),
     )
 
-    agent_id: Annotated[Name, AfterValidator(_named)]
-    session_id: Name = ""
-    incarnation_id: Name = ""
+    agent_id: Annotated[Who, AfterValidator(_named)]
+    session_id: Who = ""
+    incarnation_id: Who = ""
     """Empty: not known; it is nobody's new life."""
     task_id: Name = ""
     timestamp: Moment = None

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import time
+from hashlib import blake2b
 from typing import Final
 
 from queenright.instrumentation.errors import QueenrightError
 
+NAME_LIMIT: Final = 200
+"""Longest name kept, in characters."""
+
 _SESSION_LENGTH: Final = 200
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]+")
 
 
 class SessionIdRefused(QueenrightError, ValueError):
@@ -29,6 +35,21 @@ def new_id() -> str:
     value = (value & ~(0x3 << 62)) | (0x2 << 62)
     digits = f"{value:032x}"
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+
+def clean_name(text: str, limit: int = NAME_LIMIT) -> str:
+    """
+    Return a name fit for a label, a log line and a page: no control characters, at most ``limit`` long.
+
+    A longer one is cut and ends in a hash of the whole, so that two long names stay two. Workers and the
+    service both clean with this, so that a worker goes by one name wherever it is heard of.
+    """
+    if not text.isprintable():
+        text = _CONTROL.sub(" ", text)
+    text = text.strip()
+    if len(text) <= limit:
+        return text
+    return f"{text[: limit - 17]}~{blake2b(text.encode(), digest_size=8).hexdigest()}"
 
 
 def check_session_id(session_id: str) -> str:

@@ -20,7 +20,7 @@ from queenright.instrumentation import names
 from queenright.instrumentation.control import ControlChannel, OnNudge, OnTerminate
 from queenright.instrumentation.control_client import ControlClient, control_endpoint_of, preload_control
 from queenright.instrumentation.harmless import harmless, notice
-from queenright.instrumentation.identity import check_session_id, new_id
+from queenright.instrumentation.identity import check_session_id, clean_name, new_id
 from queenright.instrumentation.instructions import Instruction
 from queenright.instrumentation.metrics import WorkerFamilies
 from queenright.instrumentation.names import WaitingReason
@@ -52,7 +52,8 @@ class Worker:
     nothing of it raises into the agent or waits for the network.
 
     Args:
-        agent: The agent's logical name; a label of its metrics, so not an id.
+        agent: The agent's logical name; a label of its metrics, so not an id. Control characters in it
+            become blanks, and it is cut at 200 characters, as the service does; ``agent`` tells what it is.
         session_id: The run, made if left out; a restart of the same run passes the same.
         task_id: What the run is about, where that outlives the session; default the session.
         graph_id: The graph that the agent runs, if it runs one.
@@ -78,7 +79,8 @@ class Worker:
 
     Raises:
         SessionIdRefused: the session id could not be the name of a directory.
-        ValueError: the agent has no name, or the heartbeat interval is not above zero.
+        ValueError: the agent's name is empty or has nothing but control characters and blanks, or the
+            heartbeat interval is not above zero.
         TypeError: ``on_nudge`` or ``on_terminate`` is no function, or an async one.
     """
 
@@ -105,6 +107,7 @@ class Worker:
         clock: Callable[[], float] = time.time,
         ids: Callable[[], str] = new_id,
     ) -> None:
+        agent = clean_name(str(agent)) if agent else ""
         if not agent:
             raise ValueError("Worker needs the agent's name, such as Worker('deep_research_agent').")
         if not heartbeat_interval > 0:

@@ -170,7 +170,7 @@ def acting(
         "budget": {"most": budget.most, "used": budget.used(now), "free_at": budget.free_at(now)},
         "brakes": _brakes(stop, storm, budget, now),
         "dry_run": dry_run,
-        "ladders": [_ladder_row(one, step, stop, now) for one, step in climbed[:_SHOWN]],
+        "ladders": [_ladder_row(one, step, stop, now, dry_run=dry_run) for one, step in climbed[:_SHOWN]],
         "ladders_more": max(0, len(climbed) - _SHOWN),
         "escalations": [_escalation_row(one, stop, now) for one in asked[:_SHOWN]],
         "escalations_more": max(0, len(asked) - _SHOWN),
@@ -205,13 +205,20 @@ def _when(at: float, stop: Switch, now: float, words: str) -> str:
     return words.format(ago(at - now)) if at > now else "waits its turn"
 
 
-def _ladder_row(ladder: Ladder, step: Step, stop: Switch, now: float) -> dict[str, Any]:
+def _nudged(ladder: Ladder, *, dry_run: bool) -> str:
+    if not ladder.nudges:
+        return "to be nudged"
+    became = "(dry run)" if dry_run else "sent" if ladder.delivered else "not done"
+    return f"nudge {ladder.nudges} {became}"
+
+
+def _ladder_row(ladder: Ladder, step: Step, stop: Switch, now: float, *, dry_run: bool) -> dict[str, Any]:
     level = ladder.level
     due = step.at if step.action is not None else ladder.until
     if step.action is None and due is not None and due <= now:
         due = None
     words = {
-        Level.NUDGED: f"nudge {ladder.nudges} sent" if ladder.nudges else "to be nudged",
+        Level.NUDGED: _nudged(ladder, dry_run=dry_run),
         Level.ESCALATED: "orchestrator asked",
         Level.HUMAN: "a person has to look",
     }

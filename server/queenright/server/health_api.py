@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, field_validator
+from starlette.convertors import Convertor, register_url_convertor
 
 from queenright.health.breakers.circuit import BreakerStatus
 from queenright.health.breakers.registry import BreakerUnknown
@@ -31,6 +32,7 @@ from queenright.health.service import (
     EscalationUnknown,
     TaskUnknown,
 )
+from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.redaction import redact
 from queenright.server.paging import NO_TEXT, Cursor, CursorRefused, Limit, as_json, page, place_of
 from queenright.server.problems import problem
@@ -58,6 +60,28 @@ By = Annotated[
     Field(min_length=1, max_length=100, description="Who asks; it is kept."),
     AfterValidator(_printable),
 ]
+
+
+class AgentName(Convertor[str]):
+    """
+    A worker's name in a path, as the service knows it.
+
+    Whoever asks may use the raw one, with a line break in it, say, that its telemetry carries.
+    """
+
+    regex = r"[\s\S]*"
+
+    def convert(self, value: str) -> str:
+        """Return the name that telemetry of this worker is kept under."""
+        return clean_name(value)
+
+    def to_string(self, value: str) -> str:
+        """Return it for a path."""
+        return value
+
+
+register_url_convertor("agent", AgentName())
+
 Open = Annotated[bool, Query(alias="open")]
 _LONGEST_HISTORY = 366 * 86_400.0
 _HEALTH = TypeAdapter(AgentHealth)
@@ -196,12 +220,12 @@ def _health(service: Service) -> APIRouter:
         found = await health.get_all_agent_health(limit=limit + 1, after=after)
         return await page("agents", found, limit, row=row, place=lambda one: (one.agent_id, one.session_id))
 
-    @router.get("/api/agents/{agent_id:path}/health")
+    @router.get("/api/agents/{agent_id:agent}/health")
     async def agent(agent_id: str, session_id: str | None = None) -> JSONResponse:
         """One worker's health: its state, the signals behind it, its metrics and its circuit breakers."""
         return JSONResponse(row(await health.get_agent_health(agent_id, session_id)))
 
-    @router.get("/api/agents/{agent_id:path}/history")
+    @router.get("/api/agents/{agent_id:agent}/history")
     async def history(
         agent_id: str,
         seconds: Annotated[float, Field(gt=0, le=_LONGEST_HISTORY)] = 86_400.0,
@@ -224,7 +248,7 @@ def _health(service: Service) -> APIRouter:
             backwards=True,
         )
 
-    @router.get("/api/agents/{agent_id:path}/heartbeat")
+    @router.get("/api/agents/{agent_id:agent}/heartbeat")
     async def last_heartbeat(agent_id: str) -> dict[str, Any]:
         """The last heartbeat of a worker."""
         found = await health.get_last_heartbeat(agent_id)
@@ -245,20 +269,20 @@ def _health(service: Service) -> APIRouter:
 def _interventions(service: Service) -> APIRouter:
     router, health = APIRouter(), service.health
 
-    @router.post("/api/agents/{agent_id:path}/nudge", status_code=202)
+    @router.post("/api/agents/{agent_id:agent}/nudge", status_code=202)
     async def nudge(agent_id: str, body: Nudge | None = None) -> Any:
         """Put a message into a worker's context."""
         given = body or Nudge()
         return await health.send_nudge(agent_id, given.message, session_id=given.session_id, by=given.by)
 
-    @router.post("/api/agents/{agent_id:path}/escalate", status_code=202)
+    @router.post("/api/agents/{agent_id:agent}/escalate", status_code=202)
     async def escalate(agent_id: str, body: Ask) -> Any:
         """Ask the orchestrator what is to become of a worker."""
         return await health.escalate_to_orchestrator(
             agent_id, body.reason, session_id=body.session_id, by=body.by
         )
 
-    @router.post("/api/agents/{agent_id:path}/terminate", status_code=202)
+    @router.post("/api/agents/{agent_id:agent}/terminate", status_code=202)
     async def terminate(agent_id: str, body: Ask) -> Any:
         """Stop a worker: its state is saved, what it holds is freed."""
         return await health.terminate_agent(
@@ -320,7 +344,7 @@ def _interventions(service: Service) -> APIRouter:
 def _instructions(service: Service) -> APIRouter:
     router, mailbox = APIRouter(), service.instructions
 
-    @router.get("/api/agents/{agent_id:path}/instructions")
+    @router.get("/api/agents/{agent_id:agent}/instructions")
     async def pull(
         agent_id: str,
         session_id: str,
@@ -328,15 +352,15 @@ def _instructions(service: Service) -> APIRouter:
         wait: Annotated[float, Field(ge=0, le=60)] = 0.0,
     ) -> dict[str, Any]:
         """What there is for a worker; a long poll of up to ``wait`` seconds. Asking makes it reachable."""
-        target = Target(agent_id=agent_id, session_id=session_id, incarnation_id=incarnation_id)
+        target = _asker(agent_id, session_id, incarnation_id)
         found = await _until_stopping(service, mailbox, target, wait)
         fields = {"instruction_id", "kind", "message", "expires_at"}
         return {"instructions": [one.model_dump(mode="json", include=fields) for one in found]}
 
-    @router.post("/api/agents/{agent_id:path}/instructions/{instruction_id}/answer", status_code=204)
+    @router.post("/api/agents/{agent_id:agent}/instructions/{instruction_id}/answer", status_code=204)
     async def answer(agent_id: str, instruction_id: str, body: Answered) -> Response:
         """What became of an instruction; the same answer twice is one."""
-        target = Target(agent_id=agent_id, session_id=body.session_id, incarnation_id=body.incarnation_id)
+        target = _asker(agent_id, body.session_id, body.incarnation_id)
         checkpoint = redact(body.checkpoint_id, 256) if body.checkpoint_id is not None else None
         await mailbox.answer(
             target, instruction_id, body.outcome, detail=body.detail, checkpoint_id=checkpoint
@@ -344,6 +368,15 @@ def _instructions(service: Service) -> APIRouter:
         return Response(status_code=204)
 
     return router
+
+
+def _asker(agent_id: str, session_id: str, incarnation_id: str) -> Target:
+    """Return who asks, by the names that the service has from its telemetry."""
+    if not agent_id:
+        raise HTTPException(404, "the path names no worker: give its name after /api/agents/")
+    return Target(
+        agent_id=agent_id, session_id=clean_name(session_id), incarnation_id=clean_name(incarnation_id)
+    )
 
 
 async def _until_stopping(

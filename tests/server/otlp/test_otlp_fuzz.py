@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from prometheus_client import CollectorRegistry
 
+from queenright.instrumentation.identity import clean_name
 from queenright.runtime.events import AgentEvent
 from queenright.server.otlp import otlp_app
 from queenright.server.otlp.batch import Memory
 from queenright.server.otlp.mapping import LOOKUP, MARKERS, OPERATIONS
 from queenright.server.otlp.spans import decode_spans
-from queenright.server.otlp.values import clean
 
 PATHS = ["/v1/traces", "/v1/logs", "/v1/metrics"]
 TYPES = ["application/json", "application/x-protobuf"]
@@ -149,10 +149,10 @@ def test_a_damaged_request_is_decoded_or_refused(body: bytes, cut: int, mutation
 
 @given(st.text(max_size=600))
 def test_a_cleaned_name_is_printable_bounded_and_stays_the_same(text: str) -> None:
-    once = clean(text)
+    once = clean_name(text)
 
     assert len(once) <= 200
-    assert clean(once) == once
+    assert clean_name(once) == once
     assert not any(ch in once for ch in "\x00\n\r\t\x1b\u2028")
     once.encode()
 

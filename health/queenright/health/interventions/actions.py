@@ -118,6 +118,7 @@ class Actions:
         one = self._new(given, by=by, reason=reason, attempt=attempt, since=since, message=message)
         if self._settings.dry_run:
             return await self._end(one, Outcome.DRY_RUN, ladder)
+        ladder = _delivered(ladder, True)
         await self._begin(one, ladder)
         expires_at = one.created_at + self._settings.nudge.ttl_seconds
         try:
@@ -126,7 +127,8 @@ class Actions:
                 given.target, message, instruction_id=one.intervention_id, expires_at=expires_at
             )
         except Exception as error:
-            return await self._end(one, _outcome(error), ladder, detail=_described(error))
+            missed = _delivered(ladder, False)
+            return await self._end(one, _outcome(error), missed, detail=_described(error))
         outcome = Outcome.DONE if delivery is Delivery.INJECTED else Outcome.QUEUED
         said = self._event(
             EventType.NUDGE_SENT,
@@ -409,6 +411,10 @@ class Actions:
             "it cannot be reached from here; give its Worker an on_nudge and an on_terminate, "
             "or see to its process yourself"
         )
+
+
+def _delivered(ladder: Ladder | None, got_there: bool) -> Ladder | None:
+    return None if ladder is None else ladder.model_copy(update={"delivered": got_there})
 
 
 def _outcome(error: Exception) -> Outcome:

@@ -62,6 +62,8 @@ class Ladder(BaseModel):
     escalation_id: str = ""
     told: bool = True
     """Of one that has to hand off: whether it has been told so."""
+    delivered: bool = True
+    """Whether the last nudge got to the worker, or lies where it fetches it."""
     by: str = "ladder"
     """Who wants it to end, and why; empty: because of how it is."""
     reason: str = ""

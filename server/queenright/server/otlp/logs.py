@@ -10,13 +10,13 @@ from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
 from queenright.instrumentation import names
+from queenright.instrumentation.identity import clean_name
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.otlp.attribution import Source
 from queenright.server.otlp.batch import CHUNK, Decoded, Memory
 from queenright.server.otlp.spans import UNNAMED_TOOL
 from queenright.server.otlp.values import (
     Fields,
-    clean,
     count_of,
     fields_of,
     is_true,
@@ -32,8 +32,8 @@ _WAITING: Final = frozenset(names.WaitingReason)
 def _started(found: Fields, scope: InstrumentationScope, _: float) -> dict[str, Any]:
     return _present(
         start_records=True,
-        framework=text_of(found.get("framework")) or clean(scope.name),
-        version=text_of(found.get("version")) or clean(scope.version),
+        framework=text_of(found.get("framework")) or clean_name(scope.name),
+        version=text_of(found.get("version")) or clean_name(scope.version),
         heartbeat_interval=number_of(found.get("heartbeat_interval")),
         task_id=text_of(found.get("task")),
         control=True if is_true(found.get("control")) else None,

@@ -9,6 +9,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from queenright.instrumentation.fingerprint import fingerprint
+from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.names import SPAN_STEP, ToolOutcome, Verdict, WaitingReason
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.events import AgentEvent, EventType
@@ -24,7 +25,6 @@ from queenright.server.otlp.mapping import (
 )
 from queenright.server.otlp.values import (
     Fields,
-    clean,
     count_of,
     duration_of,
     fields_of,
@@ -151,7 +151,7 @@ class _Decoder:
     def _foreign_run(self, trace: Trace, span: Span, found: Fields, kind: Kind) -> Run:
         agent, session = text_of(found.get("agent")), text_of(found.get("session"))
         if kind is Kind.AGENT:
-            agent = agent or text_of(found.get("entity")) or clean(named_in(span.name))
+            agent = agent or text_of(found.get("entity")) or clean_name(named_in(span.name))
             return trace.agent(self._source, agent, session, span.span_id)
         parent = span.parent_span_id
         if not agent and trace.first is None and parent:
@@ -210,9 +210,9 @@ class _Decoder:
         self._decoded.set_open(run, True, run.ended_at)
         data: dict[str, Any] = {"start_records": False}
         if self._framework:
-            data["framework"] = clean(self._framework)
+            data["framework"] = clean_name(self._framework)
         if self._version:
-            data["version"] = clean(self._version)
+            data["version"] = clean_name(self._version)
         self._emit(EventType.EXECUTION_STARTED, run, span, data, {}, at=span.start_time_unix_nano or end)
 
     def _end_of_trace(self, span: Span) -> None:
@@ -280,7 +280,7 @@ class _Decoder:
         data = _failure(span, found)
         data["outcome"] = _outcome(data)
         named = found.get("tool") or found.get("entity")
-        data["tool"] = text_of(named) or clean(named_in(span.name)) or UNNAMED_TOOL
+        data["tool"] = text_of(named) or clean_name(named_in(span.name)) or UNNAMED_TOOL
         if "call_id" in found:
             data["call_id"] = text_of(found["call_id"])
         data["turn"] = run.turn_of(span.span_id.hex(), start, end)
@@ -354,7 +354,7 @@ def _failure(span: Span, found: Fields) -> dict[str, Any]:
     for event in reversed(span.events):
         if event.name == EXCEPTION_EVENT:
             texts = {a.key: a.value.string_value for a in event.attributes}
-            error_type = error_type or clean(texts.get(EXCEPTION_TYPE, ""))
+            error_type = error_type or clean_name(texts.get(EXCEPTION_TYPE, ""))
             message = texts.get(EXCEPTION_MESSAGE) or message
             break
     failure: dict[str, Any] = {"error_type": error_type or "error"}

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import time
 from collections.abc import Iterable
-from hashlib import blake2b
 from typing import Any, Final
 
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
 from queenright.instrumentation.fingerprint import fingerprint
+from queenright.instrumentation.identity import NAME_LIMIT, clean_name
 from queenright.runtime.events import AgentEvent
 from queenright.server.otlp.mapping import LOOKUP
-
-NAME_LIMIT: Final = 200
-"""Longest agent, session, tool or model name kept, in characters."""
 
 FUTURE_LIMIT: Final = 86_400.0
 """A time further ahead of our clock than this, in seconds, is no time."""
@@ -25,7 +21,6 @@ FUTURE_LIMIT: Final = 86_400.0
 MAX_DURATION: Final = 366 * 86_400.0
 MAX_COUNT: Final = 10**12
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]+")
 _MAX_DEPTH = 16
 
 Fields = dict[str, AnyValue]
@@ -44,20 +39,6 @@ def fields_of(attributes: Iterable[KeyValue]) -> Fields:
     return found
 
 
-def clean(text: str, limit: int = NAME_LIMIT) -> str:
-    """
-    Return a name fit for a label, a log line and a page: no control characters, at most ``limit`` long.
-
-    A longer one is cut and ends in a hash of the whole, so that two long names stay two.
-    """
-    if not text.isprintable():
-        text = _CONTROL.sub(" ", text)
-    text = text.strip()
-    if len(text) <= limit:
-        return text
-    return f"{text[: limit - 17]}~{blake2b(text.encode(), digest_size=8).hexdigest()}"
-
-
 def text_of(value: AnyValue | None) -> str:
     """Return a value as one clean line; "" if there is none."""
     if value is None:
@@ -67,9 +48,9 @@ def text_of(value: AnyValue | None) -> str:
         # Nearly every text is clean; this way is taken six times a span.
         if len(text) <= NAME_LIMIT and text[0] != " " and text[-1] != " " and text.isprintable():
             return text
-        return clean(text)
+        return clean_name(text)
     plain = plain_of(value)
-    return "" if plain is None or plain == "" else clean(str(plain))
+    return "" if plain is None or plain == "" else clean_name(str(plain))
 
 
 def count_of(value: AnyValue | None) -> int | None:
