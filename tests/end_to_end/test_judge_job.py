@@ -63,13 +63,9 @@ class Stack:
             [sys.executable, AGENTS / "metrics_only.py", port_file, self._recover, self._stop]
         )
         until(port_file.exists, "the agents serve their metrics")
-        config = folder / "prometheus.yml"
-        config.write_text(
-            "global: {scrape_interval: 500ms, scrape_timeout: 500ms}\n"
-            "scrape_configs:\n"
-            "  - job_name: workers\n"
-            f"    static_configs: [{{targets: ['127.0.0.1:{port_file.read_text()}']}}]\n"
-        )
+        self._config = config = folder / "prometheus.yml"
+        self._targets = f"    static_configs: [{{targets: ['127.0.0.1:{port_file.read_text()}']}}]\n"
+        self._scrape(self._targets)
         port = free_port("127.0.0.1", 0, what="Prometheus", option="")
         self.url = f"http://127.0.0.1:{port}"
         program = find_program("prometheus")
@@ -86,6 +82,22 @@ class Stack:
                 stderr=log,
             )
         until(lambda: self.value("count(queenright_worker_info offset 2s)") == 3, "all three are scraped")
+
+    def _scrape(self, targets: str) -> None:
+        self._config.write_text(
+            "global: {scrape_interval: 500ms, scrape_timeout: 500ms}\n"
+            f"scrape_configs:\n  - job_name: workers\n{targets}"
+        )
+
+    def lose_its_targets(self) -> None:
+        self._scrape("")
+        self.prometheus.send_signal(signal.SIGHUP)
+        until(lambda: self.value("count(up)") == 0, "nothing is scraped")
+
+    def find_its_targets(self) -> None:
+        self._scrape(self._targets)
+        self.prometheus.send_signal(signal.SIGHUP)
+        until(lambda: self.value("count(queenright_worker_info)") == 3, "all three are scraped again")
 
     def value(self, promql: str) -> float:
         """What a query says now; 0 for nothing."""
@@ -325,6 +337,49 @@ def test_nothing_to_ask_is_misuse(tmp_path: Path) -> None:
 
     assert ran.exit_code == 2
     assert "say with --prometheus URL where the metrics are" in ran.stderr
+
+
+def test_a_prometheus_that_lost_its_targets_ends_no_ticket(stack: Stack, tmp_path: Path) -> None:
+    at = ("--prometheus", stack.url, "--state", str(tmp_path / "kept"), "--json")
+    chosen = ("--selector", f'{{instance=~".+",job="workers",agent="{LOOPS}"}}')
+    ran = [once(tmp_path, *at, *chosen)]
+    stack.lose_its_targets()
+    ran += [once(tmp_path, *at, *chosen), once(tmp_path, *at, "--allow-empty")]
+    stack.find_its_targets()
+    ran += [once(tmp_path, *at, *chosen)]
+    other = once(tmp_path, *at, "--selector", f'{{agent="{IS_WELL}"}}')
+
+    assert [one.exit_code for one in ran] == [1, 3, 3, 1], [one.stderr for one in ran]
+    tickets = [[json.loads(line)["ticket_id"] for line in one.stdout.splitlines()] for one in ran]
+    assert len({ticket for [ticket] in tickets}) == 1
+    assert "no worker is seen at all, though there are tickets" in ran[1].stderr
+    assert "1 not seen" in ran[1].stderr
+    assert other.exit_code == 1, "who is there, though not chosen, has not ended"
+
+    target = json.loads(ran[0].stdout)["worker_session_id"]
+    stack.lose_its_targets()
+    gone = once(tmp_path, *at, "--gone", target)
+    assert "0 tickets, 0 dismissed, 1 over" in gone.stderr
+
+
+def test_run_says_at_every_look_that_it_sees_nobody_and_goes_on(stack: Stack, tmp_path: Path) -> None:
+    def said(what: str) -> int:
+        return (tmp_path / "said.txt").read_text().count(what)
+
+    with (tmp_path / "told.txt").open("w+") as told, (tmp_path / "said.txt").open("w+") as says:
+        words = command(tmp_path, "run", "--prometheus", stack.url, "--interval", "1")
+        process = subprocess.Popen(words, stdout=told, stderr=says, cwd=tmp_path)
+        try:
+            until(lambda: "critical" in (tmp_path / "told.txt").read_text(), "the ticket is told")
+            stack.lose_its_targets()
+            until(lambda: said("no worker is seen at all") >= 2, "it is said")
+            stack.find_its_targets()
+            stack.recover()
+            until(lambda: "resolved" in (tmp_path / "told.txt").read_text(), "its end is told")
+        finally:
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=20) == 0
+    assert "worker_gone" not in (tmp_path / "told.txt").read_text()
 
 
 @pytest.fixture

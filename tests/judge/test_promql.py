@@ -17,6 +17,12 @@ from queenright.judge.stack.promql import fault_of
         "x{a='offset 99w'} # [30d]",
         "x{a=`[30d]`}",
         "x > 100000",
+        "time() - x > 2d",
+        "x > 5m * 1000",
+        "x offset 5m - x OFFSET 10m",
+        'x{offset="1"} + sum by (offset, a) (x) + max by (offset) (x)',
+        "x:offset:rate30d",
+        "max_over_time(x[ 1h : ] offset -1h)",
         "histogram_quantile(0.95, sum by (le) (rate(x_bucket[5m])))",
     ],
 )
@@ -40,10 +46,47 @@ def test_what_looks_back_a_day_at_most_is_let_through(promql: str) -> None:
         "x @ start()",
         "x[ # it's a comment\n30d] # and that's its end",
         'x{a="\\""}[30d]',
+        "x OFFSET 2592000",
+        "x[5m * 1000]",
+        "x[5m*2]",
+        "x[-5m]",
+        "x[1h ^ 9]",
+        "x[step()]",
+        "x[(1h)]",
+        "x[1h:step()]",
+        "x[max(1h, 30d)]",
+        "x[1.5h]",
+        "x[1i]",
+        "x[$__range]",
+        "x[Inf]",
+        "x[1e999]",
+        "x[",
+        "x[]",
+        "x offset (1h * 24)",
+        "x offset -(1h)",
+        "x offset step()",
+        "x offset",
     ],
 )
 def test_what_looks_further_back_is_refused_with_the_reason(promql: str) -> None:
     assert fault_of(promql)
+
+
+def test_what_cannot_be_told_is_refused_with_what_it_is() -> None:
+    assert fault_of("rate(x[5m  * 2])") == (
+        "'5m * 2' is no plain duration, such as 5m or 1h30m, so how far it looks is not known"
+    )
+
+
+def test_the_time_over_which_it_is_asked_counts() -> None:
+    day = 24 * 3600.0
+
+    assert fault_of("x", range_seconds=day) == ""
+    assert fault_of("rate(x[5m])", range_seconds=day - 300) == ""
+    assert fault_of("rate(x[5m])", range_seconds=day) == (
+        "its range_minutes, ranges and offsets together look 24.08 h back; 24 h are the limit"
+    )
+    assert fault_of("x offset 23h", range_seconds=3601)
 
 
 @given(st.text(max_size=200))

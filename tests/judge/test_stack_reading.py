@@ -121,6 +121,15 @@ def test_a_new_process_has_its_start_grace() -> None:
     assert found(replace(bad, process_started=NOW - 121)) != {}
 
 
+def test_a_worker_that_tells_no_start_and_is_not_new_is_past_its_grace() -> None:
+    just_now = dict.fromkeys(("last_heartbeat", "last_activity"), NOW - 5)
+    bad = seen(bad_steps=30, process_started=None, last_progress=None, **just_now)
+
+    assert found(bad) == {FindingKind.RETRY_STORM: Severity.CRITICAL}
+    assert found(replace(bad, down=True)) == {FindingKind.RETRY_STORM: Severity.CRITICAL}
+    assert found(replace(bad, in_grace=True)) == {}
+
+
 def test_what_metrics_cannot_tell_is_null() -> None:
     summary = summarise(read(seen(bad_steps=15)), NOW)
 

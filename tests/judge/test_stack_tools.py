@@ -106,12 +106,14 @@ async def test_a_day_is_as_far_back_as_anybody_may_look(tools_of: Clients) -> No
         tool = tools_of(url)[QUERY_METRICS]
         too_far = await ask(tool, promql="up", range_minutes=1441)
         hidden = await ask(tool, promql="rate(x[30d])")
+        together = await ask(tool, promql="rate(x[1h])", range_minutes=1440)
 
     assert too_far.failed
     assert "range_minutes" in too_far.content
     assert hidden.content == (
         "error: query_metrics: its ranges and offsets together look 720 h back; 24 h are the limit"
     )
+    assert "its range_minutes, ranges and offsets together look 25 h back" in together.content
     assert server.asked == []
 
 

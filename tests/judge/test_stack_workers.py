@@ -1,5 +1,7 @@
 from typing import Any
 
+import pytest
+
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation.names import WaitingReason
 from queenright.judge.stack.http import StackAddress
@@ -19,7 +21,10 @@ def row(name: str, value: float, agent: str = "researcher", **labels: str) -> tu
 def which(promql: str) -> str:
     """Which of the questions a query is."""
     for mark, question in (
+        ("up and on", "up"),
+        ('=~"up|', "still"),
         ("last_over_time", "gone"),
+        ("offset 600s", "long_before"),
         ("offset", "before"),
         ("process_start", "started"),
         ("stalls_total", "stalls"),
@@ -95,10 +100,48 @@ async def test_a_target_that_is_down_has_its_last_word_and_one_that_is_up_its_pr
         row("last_activity_timestamp_seconds", 1, "dead"),
     ]
 
-    sightings, _ = await found(here=HERE, gone=gone)
+    sightings, _ = await found(here=HERE, gone=gone, up=[row("up", 0)])
 
     assert [(one.agent, one.down) for one in sightings] == [("researcher", False), ("dead", True)]
     assert sightings[0].last_activity == NOW - 10
+
+
+EU = {"cluster": "eu"}
+US = {"cluster": "us"}
+
+
+@pytest.mark.parametrize(
+    ("labels", "ups", "down"),
+    [
+        (EU, [(EU, 0), (US, 1)], True),
+        (EU, [(EU, 1), (US, 0)], False),
+        (EU, [(US, 0)], False),
+        (EU, [({}, 0)], True),
+        ({"region": "eu"}, [({"region": "us"}, 0), ({"region": "eu"}, 1)], False),
+        ({"region": "eu", "replica": "a"}, [({"region": "eu", "replica": "b"}, 0)], True),
+        ({"prometheus_replica": "a"}, [({"prometheus_replica": i}, n) for n, i in enumerate("ab")], False),
+    ],
+)
+async def test_a_namesakes_target_is_not_its_own(
+    labels: dict[str, str], ups: list[tuple[dict[str, str], float]], down: bool
+) -> None:
+    gone = [row("last_activity_timestamp_seconds", NOW - 900, **labels)]
+
+    sightings, _ = await found(gone=gone, up=[row("up", value, "", **of) for of, value in ups])
+
+    assert [one.down for one in sightings] == [True] * down
+
+
+async def test_a_process_start_of_a_namesake_is_not_its_own() -> None:
+    here = [row("last_activity_timestamp_seconds", NOW - 10, region="eu")]
+    target = {"job": "workers", "instance": "host:9464"}
+    started = [({**target, "region": "us"}, NOW - 50), ({**target, "region": "eu"}, NOW - 900)]
+
+    [one], _ = await found(here=here, started=started)
+    [other], _ = await found(here=here, started=started[:1])
+
+    assert one.process_started == NOW - 900
+    assert other.process_started is None
 
 
 async def test_what_was_never_set_is_not_told_and_who_never_did_anything_is_nobody() -> None:
@@ -139,7 +182,7 @@ async def test_a_selector_is_in_every_question() -> None:
     for selector in ('{cluster="eu"}', 'cluster="eu"', ' {cluster="eu",} '):
         _, asked = await found(selector)
 
-        assert len(asked) == 7
+        assert len(asked) == 9
         assert all('",cluster="eu"}' in promql for promql in asked)
 
 

@@ -29,6 +29,12 @@ Model = Annotated[
 Selector = Annotated[
     str, typer.Option(metavar="MATCHERS", help="""Only workers with these labels: '{cluster="x"}'.""")
 ]
+Gone = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--gone", metavar="TARGET", help="A target, job/instance, that is no more: ends its tickets."
+    ),
+]
 Alertmanager = Annotated[
     list[str] | None,
     typer.Option("--alertmanager", metavar="URL", help="Tell this Alertmanager, too; each of several peers."),
@@ -47,6 +53,7 @@ def once(
     tempo: TempoUrl = None,
     model: Model = None,
     selector: Selector = "",
+    gone: Gone = None,
     alertmanager: Alertmanager = None,
     state: State = None,
     as_json: Json = False,
@@ -65,6 +72,7 @@ def once(
         tempo=tempo,
         model=model,
         selector=selector,
+        gone=tuple(gone or ()),
         alertmanagers=tuple(alertmanager or ()),
         state=state,
         as_json=as_json,
@@ -80,6 +88,7 @@ def run(
     tempo: TempoUrl = None,
     model: Model = None,
     selector: Selector = "",
+    gone: Gone = None,
     alertmanager: Alertmanager = None,
     state: State = None,
     interval: Annotated[
@@ -96,6 +105,7 @@ def run(
         tempo=tempo,
         model=model,
         selector=selector,
+        gone=tuple(gone or ()),
         alertmanagers=tuple(alertmanager or ()),
         state=state,
         as_json=as_json,

@@ -11,17 +11,20 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from opentelemetry.trace import Tracer, get_tracer
 from prometheus_client import CollectorRegistry
 
+from queenright.health import ticket_table
+from queenright.health.findings import Finding
 from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.settings import HealthSettings
 from queenright.health.store import Store
+from queenright.health.ticket_rules import reasons
 from queenright.health.ticket_service import OnChange, TicketService
 from queenright.health.tickets import EscalationTicket, TicketStatus
 from queenright.judge.colony import JudgeAndQueen
@@ -31,9 +34,12 @@ from queenright.judge.settings import JudgeSettings
 from queenright.judge.stack.http import StackError
 from queenright.judge.stack.prometheus import Prometheus
 from queenright.judge.stack.reading import health_of, over
+from queenright.judge.stack.samples import Samples
+from queenright.judge.stack.targets import ask_again
 from queenright.judge.stack.tempo import Tempo
 from queenright.judge.stack.tools import stack_tools
 from queenright.judge.stack.traces import TraceSpan
+from queenright.judge.stack.unseen import DOUBTFUL, SIGNS_OF_LIFE, Unseen, UnseenTickets, why_unseen
 from queenright.judge.stack.workers import Sighting, find_workers, prometheus_time
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import Clock
@@ -63,6 +69,15 @@ class Look:
     """Tickets about what still holds that triage kept from the operator."""
     unknown: int
     """Workers that nobody could judge: the model gave no answer that can be used."""
+    unseen: Mapping[str, Unseen] = field(default_factory=dict)
+    """Tickets, by id, of whose workers nothing is seen, nor that they are no more: they stay as they are."""
+    skipped: int = 0
+    """Samples that were left out, as no worker can have such."""
+
+    @property
+    def blind(self) -> bool:
+        """Nobody is seen, though there are tickets: that is more likely Prometheus' trouble than an end."""
+        return not self.workers and any(ticket.ticket_id in self.unseen for ticket in self.tickets)
 
 
 class ScrapedMonitor(HealthMonitor):
@@ -88,6 +103,7 @@ class StackJudge:
         judge: Which models think.
         storage: Tickets, trends and conversations are kept here from look to look.
         selector: Label matchers, ``{cluster="x"}``, for the workers that are to be looked at.
+        gone: Targets that are no more, as a person says: their tickets close if nothing is seen of them.
         registry: Where the metrics live.
         tracer: Makes the spans.
         on_change: Is told, in the transaction, of what the outside must hear: the outbox.
@@ -104,6 +120,7 @@ class StackJudge:
         judge: JudgeSettings,
         storage: Path,
         selector: str = "",
+        gone: Collection[str] = (),
         registry: CollectorRegistry | None = None,
         tracer: Tracer | None = None,
         on_change: OnChange | None = None,
@@ -117,6 +134,9 @@ class StackJudge:
         self._judge = judge
         self._storage = storage
         self._selector = selector
+        self._gone = frozenset(gone)
+        self._samples = Samples()
+        self._unseen = UnseenTickets(storage / "unseen.json")
         self._registry = registry or CollectorRegistry()
         self._tracer = tracer or get_tracer("queenright")
         self._on_change = on_change
@@ -139,6 +159,7 @@ class StackJudge:
         """
         self._storage.mkdir(parents=True, exist_ok=True)
         self.store = await asyncio.to_thread(Store.open, f"sqlite:///{self._storage / 'judge.db'}")
+        await asyncio.to_thread(self._unseen.load)
         self.bus = EventBus()
         self.monitor = ScrapedMonitor(self._settings)
         self.tickets = TicketService(
@@ -183,7 +204,13 @@ class StackJudge:
             StoreError: The database refused.
         """
         now = await prometheus_time(self._prometheus)
-        sightings = await find_workers(self._prometheus, self._settings, now, self._selector)
+        skipped = self._samples.skipped
+        sightings = await find_workers(
+            self._prometheus, self._settings, now, self._selector, samples=self._samples
+        )
+        live = await self._live()
+        _know_again(sightings, live)
+        unseen = await self._what_is_unseen(live, sightings, now)
         self._seen_at, self._monotonic_at = now, self._monotonic()
         healths = await self._read(sightings, now)
         self.monitor.show(healths)
@@ -191,7 +218,7 @@ class StackJudge:
             # Not before somebody is known: tickets of before are looked at anew at once.
             await self._judging.start()
             self._started = True
-        closed = await self._bring_up_to_date(now)
+        closed = await self._bring_up_to_date(now, unseen)
         unknown = await self._check()
         return Look(
             at=now,
@@ -200,9 +227,39 @@ class StackJudge:
             closed=tuple(closed),
             dismissed=await self._dismissed(),
             unknown=unknown,
+            unseen=await asyncio.to_thread(self._unseen.note, unseen, now),
+            skipped=self._samples.skipped - skipped,
         )
 
     # -- seeing -------------------------------------------------------------------------------------
+
+    async def _what_is_unseen(
+        self, live: Iterable[EscalationTicket], sightings: Sequence[Sighting], now: float
+    ) -> dict[str, str]:
+        """
+        Return the tickets, by id, of whose workers nothing is known, and why.
+
+        Raises:
+            StackError: Prometheus could not be asked.
+        """
+        seen = {sighting.key: sighting for sighting in sightings}
+        left, unseen = [], {}
+        for ticket in live:
+            sighting = seen.get((ticket.worker_agent_id, ticket.worker_session_id))
+            if sighting is None and ticket.worker_session_id not in self._gone:
+                left.append(ticket)
+                continue
+            if sighting is not None and sighting.doubtful and not self._reasons(sighting, now):
+                unseen[ticket.ticket_id] = DOUBTFUL
+        targets = {ticket.worker_session_id for ticket in left}
+        told = await ask_again(self._prometheus, targets, SIGNS_OF_LIFE, self._selector, now)
+        for ticket in left:
+            if why := why_unseen(ticket.worker_agent_id, ticket.worker_session_id, told):
+                unseen[ticket.ticket_id] = why
+        return unseen
+
+    def _reasons(self, sighting: Sighting, now: float) -> list[Finding]:
+        return reasons(health_of(sighting, self._settings, now))
 
     async def _read(self, sightings: Sequence[Sighting], now: float) -> list[WorkerHealth]:
         often = Counter(sighting.agent for sighting in sightings)
@@ -231,14 +288,14 @@ class StackJudge:
 
     # -- judging ------------------------------------------------------------------------------------
 
-    async def _bring_up_to_date(self, now: float) -> list[EscalationTicket]:
-        """Let what is seen now act on the tickets of before; return those that it closed."""
-        before = await self._live()
+    async def _bring_up_to_date(self, now: float, unseen: Collection[str]) -> list[EscalationTicket]:
+        """Let what is seen now act on the tickets of before, but those ``unseen``; return what it closed."""
+        before = [ticket for ticket in await self._live() if ticket.ticket_id not in unseen]
         for ticket in before:
             agent, target = ticket.worker_agent_id, ticket.worker_session_id
             health = self.monitor.get(agent, target) or over(agent, target, self._settings, now)
             await self.tickets.observe(health)
-        await self.tickets.settle(self.clock())
+        await self.tickets.settle(self.clock(), but=unseen)
         return [
             after
             for ticket in before
@@ -246,8 +303,7 @@ class StackJudge:
         ]
 
     async def _live(self) -> list[EscalationTicket]:
-        kept = await self.tickets.history(1_000, statuses=(*_OPEN, TicketStatus.DISMISSED))
-        return [ticket for ticket in kept if ticket.live]
+        return await self.store.read(ticket_table.live_tickets)
 
     async def _dismissed(self) -> int:
         return sum(ticket.status is TicketStatus.DISMISSED for ticket in await self._live())
@@ -271,4 +327,13 @@ class StackJudge:
         return sum(outcome == "unknown" for outcome in outcomes.values())
 
 
-_OPEN: Final = (TicketStatus.OPEN, TicketStatus.INTERVENING, TicketStatus.ACKNOWLEDGED)
+def _know_again(sightings: Iterable[Sighting], tickets: Iterable[EscalationTicket]) -> None:
+    """
+    Let nobody who has a ticket pass for new because Prometheus had a gap.
+
+    A process that is new says so itself, where it tells its start.
+    """
+    known = {(ticket.worker_agent_id, ticket.worker_session_id) for ticket in tickets}
+    for sighting in sightings:
+        if sighting.key in known:
+            sighting.in_grace = False

@@ -80,7 +80,7 @@ class Prometheus:
                 raise ValueError(str(answer["status"]))
             data = answer["data"]
             return _READERS[data["resultType"]](data["result"])
-        except (KeyError, TypeError, ValueError, IndexError):
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError):
             raise StackUnavailable(
                 self.name, "its answer is not that of a Prometheus; is the address right?"
             ) from None
@@ -91,14 +91,18 @@ def _point(point: Any) -> tuple[float, float]:
     return float(at), float(value)
 
 
+def _labels(row: Any) -> dict[str, str]:
+    return {str(name): str(value) for name, value in row["metric"].items()}
+
+
 def _vector(result: Any) -> list[Series]:
     # A native histogram has no one value; it is left out.
-    return [Series(dict(row["metric"]), (_point(row["value"]),)) for row in result if "value" in row]
+    return [Series(_labels(row), (_point(row["value"]),)) for row in result if "value" in row]
 
 
 def _matrix(result: Any) -> list[Series]:
     return [
-        Series(dict(row["metric"]), tuple(_point(point) for point in row["values"]))
+        Series(_labels(row), tuple(_point(point) for point in row["values"]))
         for row in result
         if row.get("values")
     ]

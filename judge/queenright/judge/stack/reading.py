@@ -99,7 +99,7 @@ def _vitals(sighting: Sighting, settings: HealthSettings, now: float) -> VitalSi
     )
     began = now if sighting.in_grace else min((at for at in told if at), default=now)
     if sighting.process_started is None and not sighting.in_grace:
-        # It is past its grace, though its process tells no start, and every time that it tells is of just now.
+        # Its process tells no start, and all that it tells may be of just now: past its grace it is.
         began = min(began, now - max(sighting.there_for, settings.judge.start_grace_seconds))
     if sighting.process_started:
         # A process that was begun anew within the grace: what Prometheus has of before was another life.

@@ -142,8 +142,8 @@ def stack_tools(
         tools.append(
             Tool(
                 QUERY_METRICS,
-                "Ask Prometheus, read-only: one PromQL query, now or over the last minutes (at most 24 h, "
-                f"{MOST_SERIES} series, {MOST_POINTS} points each).",
+                "Ask Prometheus, read-only: one PromQL query, now or over the last minutes (at most 24 h "
+                f"with the query's own ranges and offsets, {MOST_SERIES} series, {MOST_POINTS} points each).",
                 QueryArguments,
                 _Metrics(prometheus, clock, calls).query,
                 context=("node_id",),
@@ -170,9 +170,9 @@ class _Metrics:
 
     async def query(self, given: QueryArguments, *, node_id: str | None = None) -> str:
         self._calls.count(node_id or "")
-        if fault := fault_of(given.promql):
-            raise ToolError(fault)
         now, back = self._clock(), given.range_minutes * 60.0
+        if fault := fault_of(given.promql, range_seconds=back):
+            raise ToolError(fault)
         try:
             if back:
                 step = max(float(given.step_seconds), math.ceil(back / (MOST_POINTS - 1)), 1.0)

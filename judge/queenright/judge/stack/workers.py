@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation import names
 from queenright.instrumentation.names import MetricName, WaitingReason
+from queenright.judge.stack.http import StackUnavailable
 from queenright.judge.stack.prometheus import Prometheus, Series
+from queenright.judge.stack.samples import Samples
+from queenright.judge.stack.targets import Targets, is_of, matchers_of, target_labels, target_of
 
 GONE_FOR: Final = "1h"
 """So long the last word of a process whose target is down counts, as in the recording rules."""
@@ -27,6 +31,13 @@ _STATES: Final = (
 _TOTALS: Final = (names.WORKER_STEPS, names.WORKER_TOOL_CALLS, names.WORKER_TOKENS, names.WORKER_ERRORS)
 _PROCESS_START: Final = "process_start_time_seconds"
 
+# Which questions are answered with names, and by which.
+_NAMED: Final[Mapping[str, Collection[str]]] = {
+    "here": {metric.name for metric in _STATES},
+    "gone": {metric.name for metric in _STATES},
+    "totals": {metric.name for metric in _TOTALS},
+}
+
 Target = tuple[str, str]
 """``(agent, target)``: which agent, and in which process."""
 
@@ -38,12 +49,18 @@ class Sighting:
     agent: str
     target: str
     """``job/instance``, and the cluster where there is one: Prometheus knows of no sessions."""
+    labels: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """What its series say of its target."""
     down: bool = False
     """Its target is down: this is the last word of the last hour."""
     framework: str = ""
     process_started: float | None = None
     in_grace: bool = False
     """It was not there yet one start grace ago."""
+    there_for: float = 0.0
+    """At least so many seconds ago it was there already, as far as was asked."""
+    doubtful: bool = False
+    """A metric of it is no number: that nothing wrong is seen says nothing."""
     bad_steps: int = 0
     last_heartbeat: float | None = None
     last_activity: float | None = None
@@ -74,12 +91,18 @@ async def prometheus_time(prometheus: Prometheus) -> float:
     Raises:
         StackError: It cannot be asked.
     """
-    [answer] = await prometheus.query("time()")
-    return answer.value
+    answer = await prometheus.query("time()")
+    if len(answer) != 1 or not math.isfinite(answer[0].value):
+        raise StackUnavailable(prometheus.name, "does not say what time it is; is the address right?")
+    return answer[0].value
 
 
 async def find_workers(
-    prometheus: Prometheus, settings: HealthSettings, now: float, selector: str = ""
+    prometheus: Prometheus,
+    settings: HealthSettings,
+    now: float,
+    selector: str = "",
+    samples: Samples | None = None,
 ) -> list[Sighting]:
     """
     Return everybody whose metrics are there, and whose process is down but had some within the hour.
@@ -91,49 +114,58 @@ async def find_workers(
         settings: The health layer's.
         now: Prometheus' time.
         selector: Label matchers, ``{cluster="x"}``, for those that are to be looked at.
+        samples: Counts what was left out.
 
     Raises:
         StackError: Prometheus cannot be asked, or refuses the selector.
     """
-    within = f"{settings.stall.unknown_seconds:.0f}s"
-    grace = f"{max(settings.judge.start_grace_seconds, 1):.0f}s"
+    long, grace = settings.stall.unknown_seconds, max(settings.judge.start_grace_seconds, 1.0)
+    within = f"{max(long, 1.0):.0f}s"
     states, activity = _select(_STATES, selector), _select([names.WORKER_LAST_ACTIVITY], selector)
+    alive = _select([names.WORKER_LAST_ACTIVITY, names.WORKER_LAST_HEARTBEAT], selector)
     asked = {
         "here": states,
         "gone": f"last_over_time({states}[{GONE_FOR}]) and on (job, instance) up == 0",
         "totals": _select(_TOTALS, selector),
         "calls": f"increase({_select([names.WORKER_TOOL_CALLS], selector)}[{within}])",
         "stalls": f"increase({_select([names.WORKER_STALLS], selector)}[{within}]) > 0",
-        "before": f"{activity} offset {grace}",
+        "before": f"{alive} offset {grace:.0f}s",
+        "long_before": f"{alive} offset {within}",
+        "up": f"up and on (job, instance) last_over_time({alive}[{GONE_FOR}])",
         "started": f"{_PROCESS_START} and on (job, instance) {activity}",
     }
-    told = {what: await prometheus.query(promql, now) for what, promql in asked.items()}
+    samples = samples or Samples()
+    told, doubtful = dict[str, list[Series]](), set[Target]()
+    for what, promql in asked.items():
+        told[what], no_numbers = samples.usable(await prometheus.query(promql, now), _NAMED.get(what))
+        doubtful |= {key for series in no_numbers if (key := _target(series)) is not None}
+    targets = Targets(told["up"])
     found: dict[Target, Sighting] = {}
     for down, what in ((False, "here"), (True, "gone")):
         fresh: dict[Target, Sighting] = {}
         for series in told[what]:
-            if (key := _target(series)) is not None and key not in found:
-                _state(fresh.setdefault(key, Sighting(*key, down=down)), series)
+            if (key := _target(series)) is None or key in found:
+                continue
+            if down and targets.up(series.labels) is not False:
+                continue  # a namesake of its target is down
+            sighting = Sighting(
+                *key, labels=target_labels(series.labels), down=down, doubtful=key in doubtful
+            )
+            _state(fresh.setdefault(key, sighting), series)
         found |= fresh
     _add_totals(found, told["totals"])
     _add_recent(found, told["calls"], told["stalls"])
-    _add_ages(found, told["before"], told["started"], now)
+    _add_ages(found, {grace: told["before"], long: told["long_before"]}, told["started"])
+    for sighting in found.values():
+        sighting.in_grace = sighting.there_for < grace and not sighting.down
     return [sighting for sighting in found.values() if sighting.last_activity or sighting.last_heartbeat]
 
 
 def _select(metrics: Iterable[MetricName], selector: str) -> str:
     """Return a selector of several metrics with the matchers in ``selector``, as Prometheus wants it."""
-    matchers = selector.strip().removeprefix("{").removesuffix("}").strip().strip(",")
+    matchers = matchers_of(selector)
     named = "|".join(metric.name for metric in metrics)
     return f'{{__name__=~"{named}"{"," if matchers else ""}{matchers}}}'
-
-
-def target_of(labels: Mapping[str, str]) -> str:
-    """Return the process that a series is of, by the labels that Prometheus gives its targets."""
-    parts = [labels.get("job", ""), labels.get("instance", "")]
-    if labels.get("cluster"):
-        parts.insert(0, labels["cluster"])
-    return "/".join(parts)
 
 
 def _target(series: Series) -> Target | None:
@@ -212,10 +244,20 @@ def _add_recent(found: Mapping[Target, Sighting], calls: Iterable[Series], stall
 
 
 def _add_ages(
-    found: Mapping[Target, Sighting], before: Iterable[Series], started: Iterable[Series], now: float
+    found: Mapping[Target, Sighting],
+    before: Mapping[float, Iterable[Series]],
+    started: Iterable[Series],
 ) -> None:
-    there = {_target(series) for series in before}
-    since = {target_of(series.labels): series.value for series in started}
+    """Add since when workers are there: ``before`` has, by seconds ago, who was."""
+    for ago, there in before.items():
+        for series in there:
+            key = _target(series)
+            if key is not None and key in found:
+                found[key].there_for = max(found[key].there_for, ago)
+    since: dict[str, list[Series]] = defaultdict(list)
+    for series in started:
+        since[target_of(series.labels)].append(series)
     for sighting in found.values():
-        sighting.process_started = since.get(sighting.target)
-        sighting.in_grace = sighting.key not in there and not sighting.down
+        for series in since[sighting.target]:
+            if is_of(sighting.labels, series.labels):
+                sighting.process_started = series.value
