@@ -48,6 +48,7 @@ def test_empty_annotations_are_left_out() -> None:
     assert set(annotations) == {
         "summary",
         "description",
+        "analysis",
         "suggested_action",
         "ticket_id",
         "session_id",
@@ -69,7 +70,7 @@ def test_an_untriaged_ticket_says_so() -> None:
     """B46"""
     _, annotations = alert_for(ticket(untriaged=True, analysis=""), SETTINGS)
     assert annotations["description"].startswith("Untriaged")
-    assert "It repeats search(hive)." in annotations["description"]
+    assert annotations["analysis"] == "The judge says: It repeats search(hive)."
 
 
 @pytest.mark.parametrize("kind", FindingKind)

@@ -86,7 +86,9 @@ async def test_a_ticket_is_one_page_on_each_channel_and_one_all_clear(
 
     client = AlertmanagerClient()
     outbox = Outbox(store, settings, client, clock=time.time, publish=publish, registry=CollectorRegistry())
-    told = ticket(trace_id="abc123", evidence_snippet="no results <for> 'hive' & \"bees\"")
+    told = ticket(
+        trace_id="abc123", queen_model="some/model", evidence_snippet="no results <for> 'hive' & \"bees\""
+    )
     await store.transact(lambda conn: enqueue(conn, told, settings, time.time()))
     await outbox.deliver_due(time.time())
     received = alertmanager.recorder.received
@@ -108,8 +110,17 @@ async def test_a_ticket_is_one_page_on_each_channel_and_one_all_clear(
     [attachment] = slack.body["attachments"]
     assert attachment["title"] == "researcher is in a loop (high)."
     assert attachment["color"] == "danger"
-    assert told.analysis in attachment["text"]
-    assert told.suggested_action in attachment["text"]
+    # What the rules saw and the evidence come first; what models say is said to be theirs.
+    order = (
+        "researcher (node search) has been going in circles since 08:00 UTC (20 bad steps since",
+        told.evidence_snippet,
+        f"The queen (some/model) says: {told.analysis}",
+        "*Suggested:* Stop the run or give it another instruction",
+        f"The judge suggests: {told.suggested_action}",
+    )
+    places = [attachment["text"].find(part) for part in order]
+    assert places == sorted(places)
+    assert places[0] == 0
     assert told.evidence_snippet in attachment["text"]
     assert "<http://127.0.0.1:3000/d/queenright-agent?var-agent=researcher|Dashboard>" in attachment["text"]
     assert "<http://127.0.0.1:3200/trace/abc123|Trace>" in attachment["text"]
@@ -124,7 +135,8 @@ async def test_a_ticket_is_one_page_on_each_channel_and_one_all_clear(
     payload = page.body["payload"]
     assert (payload["summary"], payload["severity"]) == ("researcher is in a loop (high).", "critical")
     assert (payload["component"], payload["class"]) == ("researcher", "doom_loop")
-    assert payload["custom_details"]["analysis"] == told.analysis
+    assert payload["custom_details"]["analysis"].startswith(order[0])
+    assert payload["custom_details"]["analysis"].endswith(f"\n{order[2]}")
     assert payload["custom_details"]["evidence"] == told.evidence_snippet
     assert {link["text"] for link in page.body["links"]} == {"Ticket", "Runbook", "Dashboard", "Trace"}
     assert page.body["routing_key"] == "k" * 32

@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from queenright.alerting.recorder import Message, Recorder
+from queenright.judge import wording
 from queenright.server.settings import Settings
 from queenright.server.up import Running
 from tests.end_to_end.conftest import AgentProcess, until
@@ -110,14 +111,19 @@ async def test_a_looping_agent_is_one_page_and_one_all_clear(
     for status in ("firing", "resolved"):
         slack = message(recorder, "slack", status)
         [attachment] = slack.body["attachments"]
-        assert slack.text.startswith(ticket.analysis)
+        # The rules judged: their sentence is there once, and nothing is said to be a model's.
+        assert slack.text.startswith(f"{agent} ")
+        assert slack.text.count(wording.matters(ticket.kind)) == 1
+        assert slack.text.count(wording.advice(ticket.kind)) == 1
+        assert "says:" not in slack.text
         assert attachment["title_link"] == expected["Ticket"]
         assert links_in_slack(slack) == expected
         pagerduty = message(recorder, "pagerduty", status)
         payload = pagerduty.body["payload"]
         assert payload["severity"] == "critical"
         assert agent in payload["summary"]
-        assert payload["custom_details"]["analysis"] == ticket.analysis
+        assert payload["custom_details"]["analysis"] in slack.text
+        assert payload["custom_details"]["suggested_action"] == wording.advice(ticket.kind)
         assert payload["custom_details"]["ticket"] == ticket.ticket_id
         assert pagerduty.body["client_url"] == expected["Ticket"]
         assert links_in_pagerduty(pagerduty) == expected

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
+from queenright.alerting import page_text
+from queenright.alerting.model_text import inert
 from queenright.alerting.settings import AlertingSettings
 from queenright.health.findings import FindingKind, Severity
 from queenright.health.tickets import EscalationTicket, TicketStatus
@@ -16,13 +18,12 @@ LABEL_STORM: Final = "storm"
 """Of an alert whose ticket was opened while many workers got worse at once: the id of that storm."""
 
 LABEL_REMINDER: Final = "reminder"
-"""Of an alert that was brought up again: one after the other of ``_TURNS``, so that Alertmanager tells it anew."""
+"""Of an alert that was brought up again: one of ``_TURNS`` after the other; a new one is told anew."""
 REMINDERS: Final = "reminders"
 """The annotation that says how many reminders an alert holds."""
 
 _TURNS: Final = ("1", "2", "3")
 
-EVIDENCE_LIMIT: Final = 500
 _TEXT_LIMIT: Final = 2000
 
 _SEVERITY: Final[Mapping[Severity, str]] = {
@@ -90,8 +91,16 @@ def labels_again(labels: Mapping[str, str], ticket: EscalationTicket) -> dict[st
     return {**labels, "ticket_severity": ticket.severity.value, LABEL_REMINDER: following}
 
 
-def annotations_for(ticket: EscalationTicket, settings: AlertingSettings) -> dict[str, str]:
-    """Return what a person reads of a ticket as it is now; what is empty is left out."""
+def annotations_for(ticket: EscalationTicket, settings: AlertingSettings, *, ask: str = "") -> dict[str, str]:
+    """
+    Return what a person reads of a ticket as it is now; what is empty is left out.
+
+    Args:
+        ticket: The ticket.
+        settings: What links point at.
+        ask: What the reader is asked to decide, in our own words.
+    """
+    ours = _our_places(settings)
     values = {
         "agent": ticket.worker_agent_id,
         "ticket_id": ticket.ticket_id,
@@ -100,9 +109,10 @@ def annotations_for(ticket: EscalationTicket, settings: AlertingSettings) -> dic
     }
     annotations = {
         "summary": _summary(ticket),
-        "description": redact(_description(ticket), _TEXT_LIMIT),
-        "suggested_action": redact(ticket.suggested_action, _TEXT_LIMIT),
-        "evidence": redact(ticket.evidence_snippet, EVIDENCE_LIMIT),
+        "description": page_text.seen(ticket),
+        "evidence": page_text.evidence(ticket),
+        "analysis": page_text.said(ticket, ours=ours),
+        "suggested_action": redact(f"{ask}\n{page_text.advice(ticket, ours=ours)}".strip(), _TEXT_LIMIT),
         "ticket_id": ticket.ticket_id,
         "session_id": ticket.worker_session_id,
         "graph_id": ticket.worker_graph_id,
@@ -115,14 +125,16 @@ def annotations_for(ticket: EscalationTicket, settings: AlertingSettings) -> dic
     return {name: text for name, text in annotations.items() if text}
 
 
-def alert_for(ticket: EscalationTicket, settings: AlertingSettings) -> tuple[dict[str, str], dict[str, str]]:
+def alert_for(
+    ticket: EscalationTicket, settings: AlertingSettings, *, ask: str = ""
+) -> tuple[dict[str, str], dict[str, str]]:
     """Return labels and annotations of a ticket that has not been sent before."""
-    return labels_for(ticket, settings), annotations_for(ticket, settings)
+    return labels_for(ticket, settings), annotations_for(ticket, settings, ask=ask)
 
 
 def _summary(ticket: EscalationTicket) -> str:
     # The current word is here, because the label's is frozen at what it was when this alert was first sent.
-    agent = redact(ticket.worker_agent_id, 100)
+    agent = redact(inert(ticket.worker_agent_id), 100)
     if ticket.status is TicketStatus.WORKER_GONE:
         # Alertmanager will call it resolved; people should not take that for a recovery.
         return f"{agent} has ended without recovering: it {_WORDS[ticket.kind]} ({ticket.severity.value})."
@@ -143,10 +155,10 @@ def _span(seconds: float) -> str:
     return f"{minutes} min" if minutes < 60 else f"{minutes / 60:.1f}".removesuffix(".0") + " h"
 
 
-def _description(ticket: EscalationTicket) -> str:
-    if ticket.untriaged:
-        return f"Untriaged: the queen did not answer in time. The judge says: {ticket.judge_reasoning}"
-    return ticket.analysis or ticket.judge_reasoning
+def _our_places(settings: AlertingSettings) -> tuple[str, ...]:
+    """Return where links may point that a model gives: to this service, its dashboards, traces, runbooks."""
+    known = (settings.console_url, settings.dashboard_url, settings.trace_url, settings.runbooks)
+    return tuple({f"{urlsplit(url).scheme}://{urlsplit(url).netloc}" for url in known if url})
 
 
 def _link(template: str, values: Mapping[str, str]) -> str:

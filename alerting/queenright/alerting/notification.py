@@ -19,9 +19,9 @@ from sqlalchemy import Connection, Row, delete, insert, select, update
 from queenright.alerting.alert import (
     LABEL_REMINDER,
     REMINDERS,
-    alert_for,
     annotations_for,
     labels_again,
+    labels_for,
     outside_severity,
 )
 from queenright.alerting.settings import AlertingSettings
@@ -122,33 +122,44 @@ def alert_key(labels: dict[str, str]) -> str:
     return hashlib.sha256(json.dumps(sorted(labels.items())).encode()).hexdigest()[:32]
 
 
-def enqueue(conn: Connection, ticket: EscalationTicket, settings: AlertingSettings, now: float) -> None:
+def enqueue(
+    conn: Connection,
+    ticket: EscalationTicket,
+    settings: AlertingSettings,
+    now: float,
+    *,
+    ask: str = "",
+) -> None:
     """
     Write down what the outside must hear of a changed ticket, in the transaction that changes it.
 
     A ticket that waits for triage changes nothing outside. Calling this twice for one change is harmless.
+
+    Args:
+        conn: In a transaction.
+        ticket: As it is now.
+        settings: What links point at.
+        now: Seconds since the epoch.
+        ask: What the reader is asked to decide, in our own words; empty if nothing.
     """
+    annotations = annotations_for(ticket, settings, ask=ask)
     current = _unended(conn, ticket.ticket_id)
     if ticket.status in _TOLD:
         if current is None:
-            labels, annotations = alert_for(ticket, settings)
-            _insert(conn, ticket, labels, annotations, now)
+            _insert(conn, ticket, labels_for(ticket, settings), annotations, now)
         elif _RANK[outside_severity(ticket.severity)] > _RANK[current.labels["severity"]]:
-            _replace(conn, current, ticket, _risen(current, ticket), settings, now)
+            _replace(conn, current, ticket, _risen(current, ticket), annotations, now)
         elif ticket.reminders > int(current.annotations.get(REMINDERS, 0)):
-            _replace(conn, current, ticket, labels_again(current.labels, ticket), settings, now)
+            _replace(conn, current, ticket, labels_again(current.labels, ticket), annotations, now)
         else:
-            _say_anew(conn, current, ticket, settings, now)
+            _say_anew(conn, current, annotations, now)
     elif current is not None and ticket.status is not TicketStatus.OPEN:
         # What people read of the end, too: a worker that ended has not recovered.
-        _say_anew(conn, current, ticket, settings, now)
+        _say_anew(conn, current, annotations, now)
         _end(conn, current, now, silent=ticket.status is not TicketStatus.RESOLVED)
 
 
-def _say_anew(
-    conn: Connection, current: Notification, ticket: EscalationTicket, settings: AlertingSettings, now: float
-) -> None:
-    annotations = annotations_for(ticket, settings)
+def _say_anew(conn: Connection, current: Notification, annotations: dict[str, str], now: float) -> None:
     if annotations != current.annotations:
         values = {"annotations": annotations, "updated_at": now}
         conn.execute(update(OUTBOX).where(OUTBOX.c.id == current.id).values(values))
@@ -168,11 +179,11 @@ def _replace(
     current: Notification,
     ticket: EscalationTicket,
     labels: dict[str, str],
-    settings: AlertingSettings,
+    annotations: dict[str, str],
     now: float,
 ) -> None:
     """Begin another alert, and end the one that it takes the place of; nobody is told of that end."""
-    _insert(conn, ticket, labels, annotations_for(ticket, settings), now)
+    _insert(conn, ticket, labels, annotations, now)
     _end(conn, current, now, silent=True)
 
 

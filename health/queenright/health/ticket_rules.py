@@ -7,13 +7,15 @@ They are the floor that no model can argue with.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from queenright.health import ticket_lifecycle as lifecycle
 from queenright.health.findings import Finding, FindingKind, Severity, worst
 from queenright.health.monitor import WorkerHealth
 from queenright.health.summary import summarise
 from queenright.health.ticket_lifecycle import Change
-from queenright.health.tickets import EscalationTicket, WorkerFacts, fingerprint, iso
+from queenright.health.tickets import EVIDENCE_LIMIT, EscalationTicket, WorkerFacts, fingerprint, iso
+from queenright.instrumentation.redaction import redact
 
 
 def reasons(health: WorkerHealth) -> list[Finding]:
@@ -68,6 +70,28 @@ def facts_of(health: WorkerHealth, now: float) -> WorkerFacts:
         worker_trace_id=vitals.last_trace_id,
         worker_span_id=vitals.last_span_id,
     )
+
+
+def seen(
+    health: WorkerHealth, ticket: EscalationTicket | None, findings: Sequence[Finding]
+) -> dict[str, Any]:
+    """
+    Return what the rules saw, for the ticket: the finding that it is about, and the worker's own words.
+
+    Args:
+        health: The worker now.
+        ticket: The ticket as it is; None for a new one.
+        findings: Reasons for a ticket, worst first; the first is what a new or an open one is about.
+    """
+    own = [f for f in findings if ticket is None or ticket.is_open or f.kind is ticket.kind]
+    if not own:
+        return {}
+    return {
+        "finding_kind": own[0].kind,
+        "finding_evidence": redact(own[0].evidence),
+        "finding_since": own[0].since,
+        "worker_excerpt": redact(health.vitals.evidence, EVIDENCE_LIMIT),
+    }
 
 
 def kinds_of(findings: Sequence[Finding]) -> tuple[FindingKind, ...]:
@@ -127,7 +151,7 @@ def new_ticket(
     finding: Finding,
     findings: Sequence[Finding],
     severity: Severity,
-    texts: Mapping[str, str],
+    texts: Mapping[str, Any],
     now: float,
     *,
     storm_id: str = "",
@@ -154,7 +178,7 @@ def new_ticket(
 
 
 def brought_up_to_date(
-    ticket: EscalationTicket, facts: WorkerFacts, texts: Mapping[str, str]
+    ticket: EscalationTicket, facts: WorkerFacts, texts: Mapping[str, Any]
 ) -> EscalationTicket:
     """Return the ticket with the worker's numbers of now, and ``texts``; it stays where it was opened."""
     where = {"worker_graph_id": ticket.worker_graph_id, "worker_node_id": ticket.worker_node_id}

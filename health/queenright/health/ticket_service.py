@@ -165,7 +165,13 @@ class TicketService:
     # -- what the judge and the monitor say ---------------------------------------------------------
 
     async def raise_ticket(
-        self, health: WorkerHealth, draft: TicketDraft, *, trace_id: str = "", span_id: str = ""
+        self,
+        health: WorkerHealth,
+        draft: TicketDraft,
+        *,
+        trace_id: str = "",
+        span_id: str = "",
+        model: str = "",
     ) -> Raised:
         """
         Open a ticket about a worker, or count one more report on the one it has.
@@ -175,6 +181,7 @@ class TicketService:
             draft: What the judge says. Its severity counts if it is above the rules' floor.
             trace_id: The judge's trace.
             span_id: The judge's span.
+            model: Who wrote the draft.
 
         Raises:
             TicketRefused: The worker gives no reason for a ticket (any more), or the draft speaks of another.
@@ -186,13 +193,14 @@ class TicketService:
         if wrong := rules.objections(health, findings) or mismatches(draft, facts):
             raise TicketRefused(*wrong)
         storm_id = self._storm()
-        texts = {
+        texts: dict[str, Any] = {
             "cause": redact(draft.cause, _TEXT_LIMIT),
             "judge_reasoning": redact(draft.judge_reasoning, _LONG_TEXT_LIMIT),
             "suggested_action": redact(draft.suggested_action, _TEXT_LIMIT),
             "evidence_snippet": redact(draft.evidence_snippet or findings[0].evidence),
             "trace_id": trace_id,
             "span_id": span_id,
+            "judge_model": model,
         }
 
         def work(conn: Connection, changes: _Changes) -> Raised:
@@ -201,12 +209,14 @@ class TicketService:
             )
             ticket, finding, severity = rules.whom_it_concerns(live, findings, draft.severity, facts)
             if ticket is None:
+                texts.update(rules.seen(health, None, [finding]))
                 ticket = rules.new_ticket(
                     self._ids(), facts, finding, findings, severity, texts, now, storm_id=storm_id
                 )
                 table.insert_ticket(conn, ticket)
                 return self._raised(conn, changes, ticket, "opened")
             changed, change = rules.report_on(ticket, findings, severity, now)
+            texts.update(rules.seen(health, changed, findings))
             # A count brings the numbers up to date; what the operator may be reading changes with its cause.
             changed = rules.brought_up_to_date(changed, facts, {} if change == "counted" else texts)
             table.update_ticket(conn, changed)
@@ -236,7 +246,7 @@ class TicketService:
                 if ended:
                     self._close(conn, changes, lifecycle.worker_ended(ticket, now=now))
                 else:
-                    taken = self._look(conn, changes, ticket, findings, now, taken=taken) or taken
+                    taken = self._look(conn, changes, ticket, health, findings, now, taken=taken) or taken
 
         await self._commit(work)
 
@@ -276,7 +286,7 @@ class TicketService:
         return await self._commit(work)
 
     def _due(self, ticket: EscalationTicket) -> float | None:
-        """Return when ``settle`` has something to do about a ticket; of one in its hold nobody is reminded."""
+        """Return when ``settle`` has something to do; of a ticket in its hold nobody is reminded."""
         ends = lifecycle.hold_ends(ticket, self._hold)
         return self._remind_at(ticket) if ends is None else ends
 
@@ -321,6 +331,7 @@ class TicketService:
         untriaged: bool = False,
         graph_id: str = "queen",
         stream_id: str = "",
+        model: str = "",
     ) -> EscalationTicket:
         """
         Decide that an operator must know; again, on a ticket that one knows of, to say anew what about it.
@@ -333,6 +344,7 @@ class TicketService:
             untriaged: Triage did not answer in time, and this goes past it.
             graph_id: The graph where the operator can talk to the queen.
             stream_id: And the stream in it.
+            model: Who wrote the analysis.
 
         Raises:
             TicketRefused: Analysis or urgency is empty.
@@ -346,6 +358,7 @@ class TicketService:
             changed = lifecycle.intervene(
                 ticket, analysis=analysis, urgency=urgency, by=by, now=now, untriaged=untriaged
             )
+            changed = changed.model_copy(update={"queen_model": model})
             triaged = {"ticket_id": ticket_id, "decision": changed.triage_decision, "reason": analysis}
             requested = {
                 "ticket_id": ticket_id,
@@ -468,6 +481,7 @@ class TicketService:
         conn: Connection,
         changes: _Changes,
         ticket: EscalationTicket,
+        health: WorkerHealth,
         findings: Sequence[Finding],
         now: float,
         *,
@@ -476,6 +490,8 @@ class TicketService:
         """Let findings act on one live ticket; return whether it is open now. ``taken``: another one is."""
         looked, change = rules.look(ticket, findings, now, taken=taken)
         if looked is not ticket:
+            if change != "counted":
+                looked = looked.model_copy(update=rules.seen(health, looked, findings))
             table.update_ticket(conn, looked)
             self._raised(conn, changes, looked, change)
         return looked.is_open

@@ -133,6 +133,17 @@ class EscalationTicket(WorkerFacts):
     """Other findings that were folded in, in order of appearance."""
     active_kinds: tuple[FindingKind, ...] = ()
     """What holds now, worst first."""
+    finding_kind: FindingKind | None = None
+    """The worst finding when the ticket was opened, rose or came back: the rules' own, and no model's."""
+    finding_evidence: str = ""
+    """What its detector said."""
+    finding_since: float | None = None
+    worker_excerpt: str = ""
+    """The worker's own last words then, secrets masked; what a model quotes may be made up."""
+    judge_model: str = ""
+    """Which model wrote cause, reasoning and action; empty where it is not known."""
+    queen_model: str = ""
+    """Which model wrote the analysis; empty where it is not known."""
     status: TicketStatus = TicketStatus.OPEN
     occurrences: Annotated[int, Field(ge=1)] = 1
     first_seen: float

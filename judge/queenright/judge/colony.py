@@ -138,6 +138,7 @@ class JudgeAndQueen:
             retry=self._triage,
             hands=hands,
             looks=looks,
+            answering=partial(_answering, queens),
         )
         self.chat = OperatorChat(
             runtime=self.runtime,

@@ -364,7 +364,14 @@ class HealthJudge:
 
     async def _raise(self, health: WorkerHealth, ticket_json: str) -> str:
         trace_id, span_id = ids_of(get_current_span())
-        raised = await write_ticket(self._tickets, health, ticket_json, trace_id=trace_id, span_id=span_id)
+        raised = await write_ticket(
+            self._tickets,
+            health,
+            ticket_json,
+            trace_id=trace_id,
+            span_id=span_id,
+            model=self._answering(),
+        )
         self._coverage.ticketed(health, raised.ticket)
         return written(raised)
 

@@ -176,7 +176,13 @@ def shown(health: WorkerHealth | None, now: float, last_n_steps: int) -> str:
 
 
 async def write_ticket(
-    tickets: TicketService, health: WorkerHealth, ticket_json: str, *, trace_id: str = "", span_id: str = ""
+    tickets: TicketService,
+    health: WorkerHealth,
+    ticket_json: str,
+    *,
+    trace_id: str = "",
+    span_id: str = "",
+    model: str = "",
 ) -> Raised:
     """
     Write a ticket about a worker from what a model said.
@@ -185,7 +191,8 @@ async def write_ticket(
         TicketRefused: It is no ticket, or the worker gives no reason for one; all that is wrong is named.
         StoreError: It could not be stored.
     """
-    return await tickets.raise_ticket(health, parse_draft(ticket_json), trace_id=trace_id, span_id=span_id)
+    draft = parse_draft(ticket_json)
+    return await tickets.raise_ticket(health, draft, trace_id=trace_id, span_id=span_id, model=model)
 
 
 def written(raised: Raised) -> str:

@@ -28,7 +28,7 @@ from queenright.judge.monitoring_tools import NotifyArguments, notify_tool, open
 from queenright.judge.node import desk_node
 from queenright.judge.prompting import queen_prompt
 from queenright.judge.rules import DISMISS, NOTIFY, SUMMARY
-from queenright.judge.settings import ModelSettings
+from queenright.judge.settings import RULES, ModelSettings
 from queenright.judge.tracing import child_of
 from queenright.runtime.deadline import Sleep
 from queenright.runtime.events import Clock, EventType
@@ -79,6 +79,7 @@ class Queen:
         retry: Asks for another triage of a ticket.
         hands: Carries out what she does to a worker; without, she has no tools for it.
         looks: Tools besides the summary that only show something.
+        answering: Returns the name of the model that answers now.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class Queen:
         retry: Callable[[str], None],
         hands: Hands | None = None,
         looks: Sequence[Tool] = (),
+        answering: Callable[[], str] = str,
     ) -> None:
         self._monitor = monitor
         self._tickets = tickets
@@ -109,6 +111,7 @@ class Queen:
         self._retry = retry
         self._acts = [] if hands is None else acting_tools(hands, self._checked)
         self._looks = tuple(looks)
+        self._answering = answering
         self._desk = WorkerDesk(monitor, clock)
         self._current: EscalationTicket | None = None
         self._arrived: dict[str, float] = {}
@@ -272,6 +275,7 @@ class Queen:
                 untriaged=untriaged,
                 graph_id=QUEEN_GRAPH,
                 stream_id=f"{QUEEN_GRAPH}::{TICKET_RECEIVER}",
+                model=self._answering() if by == "queen" else RULES,
             )
         except TicketError as error:
             raise ToolError(str(error)) from error

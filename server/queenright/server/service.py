@@ -24,6 +24,7 @@ from prometheus_client import CollectorRegistry
 from sqlalchemy import Connection
 
 from queenright.alerting.alertmanager import AlertmanagerClient
+from queenright.alerting.model_text import plain
 from queenright.alerting.outbox import Outbox, enqueue
 from queenright.alerting.recorder import Recorder
 from queenright.health.findings import Finding, WorkerKey
@@ -49,6 +50,7 @@ from queenright.server.latest_notifications import CHANGING, LatestNotifications
 from queenright.server.metrics import ServiceMetrics
 from queenright.server.rebuild import Rebuilt, rebuild
 from queenright.server.settings import Settings
+from queenright.server.settings_files import check_files
 from queenright.server.step_logs import StepLogs
 from queenright.server.tracing import TRACED, EventTracer
 from queenright.server.user_stack import UserStack
@@ -177,10 +179,13 @@ class Service:
         Open the store, know the workers again, start judging and delivering.
 
         Raises:
+            SecretRefused, ModelUnavailableError, PromptRefused: a file that a setting names cannot be used;
+                there is no database yet.
             StoreError: the database cannot be used.
         """
         self._loop = asyncio.get_running_loop()
         settings = self.settings
+        check_files(settings)
         usable(settings.storage)
         health = settings.health_monitoring
         self.store = await asyncio.to_thread(Store.open, settings.database_url)
@@ -479,10 +484,12 @@ class Service:
     def _hand_to_outbox(self, connection: Connection, ticket: EscalationTicket) -> None:
         """Runs inside the ticket's transaction: the decision and its notification are one write."""
         asked = latest_about(connection, ticket.worker_agent_id, ticket.worker_session_id)
+        ask = ""
         if asked is not None and asked.asks and asked.ticket_id == ticket.ticket_id:
-            action = f"{call_to_action(asked)} {ticket.suggested_action}"
-            ticket = ticket.model_copy(update={"suggested_action": action})
-        enqueue(connection, ticket, self.settings.alerting, self.clock())
+            # The reason may be a model's; the command beside it is ours.
+            reason = plain(asked.reason, 500)
+            ask = call_to_action(asked.model_copy(update={"reason": reason}))
+        enqueue(connection, ticket, self.settings.alerting, self.clock(), ask=ask)
         self._loop.call_soon_threadsafe(self.outbox.wake)
 
     def _tell_of_approval(self, connection: Connection, approval: Approval) -> None:

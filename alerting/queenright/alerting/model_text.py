@@ -1,0 +1,68 @@
+"""
+A model's words on a page, made harmless: whoever talked the model into them must not reach the reader.
+
+Nothing in them can be clicked, nothing looks like a command to paste, nobody is called by name. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import Final
+
+from queenright.instrumentation.redaction import redact
+
+NO_LINK: Final = "[link removed]"
+NO_COMMAND: Final = "[command removed]"
+
+_READ: Final = 4000
+"""Characters of a text that are looked at."""
+
+_LINK: Final = re.compile(
+    r"""
+    \b[a-z][a-z0-9+.-]{1,20}://[^\s<>|)\]"']+        # any scheme with an authority
+    | \b(?:javascript|data|mailto|tel|vbscript):[^\s<>|)\]"']+
+    | \bwww\.[^\s<>|)\]"']+
+    | (?<![\w./@-])(?:[a-z0-9-]+\.)+[a-z]{2,24}(?::\d+)?/[^\s<>|)\]"']*   # a host and a path
+    | (?<![\w./@-])\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?(?:/[^\s<>|)\]"']*)?     # an address
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+_COMMAND: Final = re.compile(
+    r"""
+    (?<![\w./-])(?:\$\s*)?(?:sudo\s+)?
+    (?:curl|wget|rm|dd|mkfs\S*|(?:ba|z|k|c)?sh|python3?|perl|ruby|node|ssh|scp|rsync|nc|ncat|kubectl|helm|docker
+      |chmod|chown|eval|exec|powershell|pwsh|iex|npm|npx|pipx?|apt(?:-get)?|yum|brew|git|kill|pkill|killall
+      |systemctl|crontab|aws|gcloud|az|terraform|psql|mysql|redis-cli|queenright|echo|export|source|base64|openssl)
+    \s+
+    (?:[^\n]*?(?:(?<=\s)-{1,2}\w|\||&&|>|\$\(|\[link\ removed\])[^\n]*?(?=[.!?](?:\s|$)|\n|$) # options, pipes
+      |(?:approvals|recover|tickets|breakers|emergency|nudge|terminate|install|exec|delete|apply|run|reset)\b
+        [^\n]*?(?=[.!?](?:\s|$)|\n|$)) # or a known verb
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+_MARKUP: Final = re.compile(r"<(?=[!@#]|[a-z][a-z0-9+.-]*:|www\.|\[link removed\])", re.IGNORECASE)
+
+
+def plain(text: str, limit: int, *, ours: Collection[str] = ()) -> str:
+    """
+    Return a model's words on one line, masked, without links, commands and markup.
+
+    Args:
+        text: What it wrote.
+        limit: Characters, at most.
+        ours: Beginnings of the links that may stay: where this service and its dashboards are.
+    """
+    line = " ".join(text[:_READ].replace("`", "").split())
+    unlinked = _LINK.sub(lambda link: link[0] if _is_ours(link[0], ours) else NO_LINK, line)
+    return redact(inert(_COMMAND.sub(NO_COMMAND, unlinked)), limit)
+
+
+def inert(text: str) -> str:
+    """Return a text that ends no code block, is no link in disguise and calls nobody (``<!channel>``)."""
+    return _MARKUP.sub("[", text.replace("```", "'''"))
+
+
+def _is_ours(link: str, ours: Collection[str]) -> bool:
+    # "https://q.example" must not let "https://q.example.evil/" through, nor "https://q.example@evil/".
+    return any(link == base or link.startswith(f"{base}/") for base in ours if base)
