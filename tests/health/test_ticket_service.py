@@ -657,6 +657,32 @@ async def test_a_ticket_of_an_earlier_version_is_brought_up_from_its_decision_on
     assert hive.published[-1].data["unacknowledged_seconds"] == HOUR
 
 
+async def test_what_the_rules_saw_is_kept_beside_what_a_model_says(hive: Hive) -> None:
+    """It follows the worst finding; a mere count leaves it, so that a page does not change with each."""
+    health = worker(finding())
+    health.vitals.evidence = "no results; key sk-" + "a1B2" * 12
+    made_up = draft(cause="all is well", evidence_snippet="made up")
+    ticket = (await hive.tickets.raise_ticket(health, made_up, model="some/model")).ticket
+
+    assert (ticket.finding_kind, ticket.finding_evidence) == (LOOP, "doom_loop seen")
+    assert ticket.finding_since == 900.0
+    assert ticket.worker_excerpt.startswith("no results; key ")
+    assert "a1B2" not in ticket.worker_excerpt
+    assert ticket.judge_model == "some/model"
+    told = await hive.tickets.intervene(ticket.ticket_id, "a", "high", model="other/model")
+    assert told.queen_model == "other/model"
+
+    await hive.tickets.observe(worker(finding(STALL, CRITICAL), finding()))
+
+    risen = hive.tickets.get(ticket.ticket_id)
+    assert risen is not None
+    assert (risen.kind, risen.finding_kind, risen.finding_evidence) == (LOOP, STALL, "stall seen")
+    await hive.raise_(worker(finding(), finding(STORM, LOW)))
+    counted = hive.tickets.get(ticket.ticket_id)
+    assert counted is not None
+    assert counted.finding_kind is STALL
+
+
 # -- restarts and givers-up -----------------------------------------------------------------------
 
 
