@@ -283,6 +283,18 @@ async def test_an_answer_of_another_shape_is_no_answer(stack: Stack, kind: str, 
             await stack.look()
 
 
+async def test_an_answer_that_is_not_whole_is_no_answer(stack: Stack) -> None:
+    stack.is_stuck()
+
+    def partial(path: str, params: dict[str, str]) -> tuple[int, Any]:
+        status, answer = stack.answer(path, params)
+        return status, answer | {"isPartial": params["query"].startswith("{")}
+
+    async with serving(partial) as (_, stack.url):
+        with pytest.raises(StackUnavailable, match="not whole"):
+            await stack.look()
+
+
 # -- who is new -----------------------------------------------------------------------------------
 
 

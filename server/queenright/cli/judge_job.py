@@ -105,6 +105,8 @@ def _run(options: JobOptions, look: Callable[[Settings], Coroutine[Any, Any, int
         return _say(error, MISUSE)
     except QueenrightError as error:
         return _say(error, NOT_KNOWN)
+    except OSError as error:
+        return _say(error, NOT_KNOWN)
     except Exception as error:
         return _say_broken(error)
 

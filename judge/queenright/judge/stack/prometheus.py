@@ -78,6 +78,8 @@ class Prometheus:
         try:
             if answer["status"] != "success":
                 raise ValueError(str(answer["status"]))
+            if answer.get("isPartial"):
+                raise StackUnavailable(self.name, "its answer is not whole: a part of its storage is away")
             data = answer["data"]
             return _READERS[data["resultType"]](data["result"])
         except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError):
