@@ -89,6 +89,10 @@ def test_a_file_need_not_say_a_version(tmp_path: Path) -> None:
         (b"It costs 5$.", r"it has a \$ that begins no placeholder; write \$\$ for a dollar sign"),
         (b"---\nversion: 3\n---\n \n", "it is empty"),
         (b"\xff\xfe", "it is not UTF-8"),
+        (b"---\nversion: x\n---\nBe fair.", r"its version is 'x'; begin the file with the lines ---, "),
+        (b"---\nversion:\n---\nBe fair.", "its version is ''"),
+        (b"---\nauthor: ada\nversion: 3\n---\nBe fair.", "its header has more in it than a version"),
+        (b"---\nversion: 3\nBe fair.", "its header has more in it than a version, or no end"),
         (None, "it cannot be read: No such file"),
     ],
 )

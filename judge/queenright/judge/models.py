@@ -6,12 +6,14 @@ import asyncio
 import time
 from collections.abc import Callable
 
+from queenright.health.settings import HealthSettings
 from queenright.instrumentation.errors import QueenrightError
 from queenright.judge.budget import Budget
 from queenright.judge.metered import Metered
 from queenright.judge.metrics import JudgeMetrics, ModelRole
+from queenright.judge.prompting import judge_prompt, queen_prompt
 from queenright.judge.rules import RulesModel
-from queenright.judge.settings import RULES, ModelSettings
+from queenright.judge.settings import RULES, JudgeSettings, ModelSettings
 from queenright.runtime.deadline import Sleep
 from queenright.runtime.llm.litellm_provider import ProviderUnavailable, load_provider
 from queenright.runtime.llm.model import LLMProvider
@@ -48,12 +50,8 @@ def load_model(
     """
     if settings.model == RULES:
         return Metered(RulesModel(), role, settings, metrics=metrics, monotonic=monotonic, sleep=sleep)
-    try:
-        model = load_provider(settings.model, timeout_seconds=settings.timeout_seconds)
-    except ProviderUnavailable as error:
-        raise ModelUnavailableError(f"the {role} has no model: {error}, or use {RULES!r}") from error
     return Metered(
-        model,
+        _provider(settings, role),
         role,
         settings,
         metrics=metrics,
@@ -62,3 +60,26 @@ def load_model(
         monotonic=monotonic,
         sleep=sleep,
     )
+
+
+def check_judging(health: HealthSettings, judging: JudgeSettings) -> None:
+    """
+    Look whether judge and queen have what they are set to think by; nothing is asked.
+
+    Raises:
+        ModelUnavailableError: as ``load_model``.
+        PromptRefused: A prompt's file cannot be used.
+    """
+    if judging.judge.model != RULES:
+        _provider(judging.judge, "judge")
+    if judging.queen.model != RULES:
+        _provider(judging.queen, "queen")
+    judge_prompt(health, judging.judge.prompt)
+    queen_prompt(judging.queen.prompt)
+
+
+def _provider(settings: ModelSettings, role: ModelRole) -> LLMProvider:
+    try:
+        return load_provider(settings.model, timeout_seconds=settings.timeout_seconds)
+    except ProviderUnavailable as error:
+        raise ModelUnavailableError(f"the {role} has no model: {error}, or use {RULES!r}") from error

@@ -21,6 +21,11 @@ from queenright.instrumentation.errors import QueenrightError
 from queenright.judge import escalation_policy, policy
 
 _FRONT = re.compile(r"\A---\nversion: *(\d{1,9}) *\n---\n")
+_HEADER = re.compile(
+    r"\A\s*---[ \t]*\n(?:[\w -]+:.*\n)*?[ \t]*version[ \t]*:[ \t]*(.*?)[ \t]*\n", re.IGNORECASE
+)
+"""What is meant as a version, whether or not it is one."""
+_HEADER_IS: Final = "begin the file with the lines ---, version: 3 (a number) and ---, or with none of them"
 _WAY_OUT: Final = "write $$ for a dollar sign"
 
 
@@ -117,7 +122,8 @@ def load_prompt(name: str, values: Mapping[str, object], file: Path | None = Non
         file: A text in place of the built-in one. It need not use every placeholder, nor name a version.
 
     Raises:
-        PromptRefused: The file cannot be read, is empty, or has a placeholder that nothing fills.
+        PromptRefused: The file cannot be read, is empty, has a header that is none, or a placeholder that
+            nothing fills.
     """
     if file is None:
         text = (resources.files("queenright.judge") / "prompts" / f"{name}.md").read_text(encoding="utf-8")
@@ -130,11 +136,18 @@ def load_prompt(name: str, values: Mapping[str, object], file: Path | None = Non
 
 def _checked(name: str, file: Path, values: Mapping[str, object]) -> str:
     try:
-        text = file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise PromptRefused(name, file, f"it cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise PromptRefused(name, file, "it is not UTF-8") from error
+    front = _FRONT.match(text)
+    meant = _HEADER.match(text) if front is None else None
+    if meant is not None:
+        fault = "its header has more in it than a version, or no end"
+        if not re.fullmatch(r"\d{1,9}", meant[1]):
+            fault = f"its version is {meant[1][:40]!r}"
+        raise PromptRefused(name, file, f"{fault}; {_HEADER_IS}")
     template = Template(text)
     if not _FRONT.sub("", text).strip():
         raise PromptRefused(name, file, "it is empty")

@@ -340,13 +340,10 @@ def audit_export(
 @config.command("check", epilog="Example: queenright config check --config queenright.yaml")
 def config_check(config: Config = None) -> None:
     """Say whether `serve` would take the settings; every fault with its path and its value."""
-    from queenright.server.secret_files import orchestrators_secret, respawners_secret, stack_tokens
     from queenright.server.settings import load_settings
+    from queenright.server.settings_files import check_files
 
-    settings = load_settings(config)
-    orchestrators_secret(settings.health_monitoring)
-    respawners_secret(settings.health_monitoring)
-    stack_tokens(settings.judging)
+    check_files(load_settings(config))
     typer.echo("The settings are valid.")
 
 

@@ -1,0 +1,84 @@
+"""Files that judge and queen are given: what is wrong with them is said before anything is begun."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from queenright.cli.main import app
+from queenright.instrumentation.errors import QueenrightError
+from queenright.server.settings import load_settings
+from queenright.server.up import serving
+
+FAULTS = {
+    "missing": (
+        "judging: {queen: {prompt: mine.md}}",
+        None,
+        "judging.queen.prompt: mine.md: it cannot be read",
+    ),
+    "a stray $": (
+        "judging: {judge: {prompt: mine.md}}",
+        b"It costs 5$.",
+        "judging.judge.prompt: mine.md: it has a $ that begins no placeholder",
+    ),
+    "unknown": (
+        "judging: {judge: {prompt: mine.md}}",
+        b"Be $kind.",
+        "judging.judge.prompt: mine.md: nothing fills $kind",
+    ),
+    "not UTF-8": (
+        "judging: {judge: {prompt: mine.md}}",
+        b"\xff\xfe",
+        "judging.judge.prompt: mine.md: it is not UTF-8",
+    ),
+    "empty": ("judging: {queen: {prompt: mine.md}}", b" \n", "judging.queen.prompt: mine.md: it is empty"),
+    "no version": (
+        "judging: {queen: {prompt: mine.md}}",
+        b"---\nversion: x\n---\nBe fair.\n",
+        "judging.queen.prompt: mine.md: its version is 'x'",
+    ),
+    "no script": (
+        "judging: {judge: {model: 'scripted:mine.md'}}",
+        None,
+        "the judge has no model: mine.md: cannot be read",
+    ),
+    "no JSON": (
+        "judging: {queen: {model: 'scripted:mine.md'}}",
+        b"{",
+        "the queen has no model: mine.md: is no JSON",
+    ),
+}
+
+
+@pytest.mark.parametrize(("settings", "text", "reason"), FAULTS.values(), ids=FAULTS)
+async def test_what_serve_refuses_is_refused_by_a_check_in_the_same_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: str, text: bytes | None, reason: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "queenright.yaml").write_text(settings)
+    if text is not None:
+        (tmp_path / "mine.md").write_bytes(text)
+
+    checked = CliRunner().invoke(app, ["config", "check"])
+    with pytest.raises(QueenrightError) as served:
+        async with serving(load_settings(storage=Path("there"), http={"port": 0}, otlp={"port": 0})):
+            pass
+
+    assert (checked.exit_code, str(checked.exception)) == (1, str(served.value))
+    assert str(served.value).startswith(reason)
+    assert not (tmp_path / "there").exists()
+
+
+def test_files_that_can_be_used_are_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.md").write_text("---\nversion: 3\n---\nCritical from $critical on.\n")
+    (tmp_path / "script.json").write_text('{"replies": []}')
+    (tmp_path / "queenright.yaml").write_text(
+        "judging: {judge: {prompt: mine.md, model: 'scripted:script.json'}}"
+    )
+
+    checked = CliRunner().invoke(app, ["config", "check"])
+
+    assert (checked.exit_code, checked.output) == (0, "The settings are valid.\n")
