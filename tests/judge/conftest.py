@@ -23,6 +23,7 @@ from queenright.judge.rules import RulesModel
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.llm.model import LLMProvider, Message, ModelReply, OnText, ToolCall, ToolSpec
+from queenright.runtime.tooling.tools import Tool
 
 AGENT = "deep_research_agent"
 SESSION = "session_1"
@@ -91,6 +92,7 @@ class Hive:
         self.decide: Decide | None = None
         self.hands: Hands | None = None
         self.done_to: DoneTo | None = None
+        self.looks: Sequence[Tool] = ()
         self.running = False
 
     async def start(self, *, keep_monitor: bool = False, log: bool = True) -> None:
@@ -125,6 +127,7 @@ class Hive:
             decide=self.decide,
             hands=self.hands,
             done_to=self.done_to,
+            looks=self.looks,
         )
         await self.judging.start()
         self.running = True

@@ -112,6 +112,18 @@ async def test_the_worker_of_the_ticket_is_told_in_the_queens_name(hive: Garden)
     assert (event.data["by"], event.data["attempt"]) == ("queen", 1)
 
 
+async def test_what_an_operator_ordered_in_the_chat_is_done_by_her_and_the_record_says_whose_order_it_was(
+    hive: Garden,
+) -> None:
+    await hive.queen.nudge(hive.ticket(), WORDS, ordered_by="ada")
+    await hive.queen.request_termination(hive.ticket(), "it burns money", ordered_by="ada")
+
+    [event] = hive.of(EventType.NUDGE_SENT)
+    assert event.data["by"] == "queen, as ada ordered"
+    [asked] = hive.approvals.pending()
+    assert (asked.asked_by, asked.ordered_by) == ("queen", "ada")
+
+
 async def test_a_nudge_that_is_fetched_says_so(hive: Garden) -> None:
     hive.hands.delivers = Delivery.QUEUED
 
@@ -387,13 +399,15 @@ class LateHands:
     def __init__(self) -> None:
         self.real: WorkerHands | None = None
 
-    async def nudge(self, ticket: EscalationTicket, message: str) -> str:
+    async def nudge(self, ticket: EscalationTicket, message: str, *, ordered_by: str = "") -> str:
         assert self.real is not None
-        return await self.real.nudge(ticket, message)
+        return await self.real.nudge(ticket, message, ordered_by=ordered_by)
 
-    async def request_termination(self, ticket: EscalationTicket, reason: str) -> str:
+    async def request_termination(
+        self, ticket: EscalationTicket, reason: str, *, ordered_by: str = ""
+    ) -> str:
         assert self.real is not None
-        return await self.real.request_termination(ticket, reason)
+        return await self.real.request_termination(ticket, reason, ordered_by=ordered_by)
 
 
 async def test_triage_may_ask_for_an_end_and_tell_the_operator_in_one_visit(bees: Hive) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from queenright.health.breakers.breaker import BreakerState
 from queenright.health.breakers.circuit import BreakerStatus
-from queenright.health.interventions.approvals_record import Approval
+from queenright.health.interventions.approvals_record import Approval, by_whom
 from queenright.health.interventions.ladder import Ladder, Level, Step
 from queenright.health.interventions.record import Escalation, Outcome
 from queenright.health.interventions.storm import ActionBudget, StormWatch
@@ -253,7 +253,7 @@ def _approval_row(one: Approval, now: float) -> dict[str, Any]:
         "agent_id": one.agent_id,
         "ticket_id": one.ticket_id,
         "reason": one.reason,
-        "by": one.asked_by,
+        "by": by_whom(one.asked_by, one.ordered_by),
         "expires_at": one.expires_at,
         "when": f"{ago(max(0.0, one.expires_at - now))} left",
     }

@@ -52,7 +52,12 @@ _WRITTEN: Final[dict[str, Callable[[str], str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt: ``place`` is where its words stand (text, error, tool, error_type, node, agent)."""
+    """
+    One attempt: ``place`` is where its words stand.
+
+    In what the worker says (text, error, tool, many_tools, error_type, node, agent, session), in what is
+    found when somebody looks closer (trace, metrics), or in the orchestrator's question (escalation).
+    """
 
     id: str
     kind: str
@@ -65,9 +70,17 @@ class Attempt:
         return self.words if self.place == "agent" else f"bee-{self.kind}-{self.id}"
 
     @property
+    def session(self) -> str:
+        """The worker's session."""
+        return self.words if self.place == "session" else f"session-of-{self.id}"
+
+    @property
     def evidence(self) -> str:
         """What the worker says: the words, and secrets behind them where they would be in the tail."""
-        words = "the same error" if self.place not in ("text", "error") else self.words
+        return self.with_secrets(self.words if self.place in ("text", "error") else "the same error")
+
+    def with_secrets(self, words: str) -> str:
+        """Words, and what nobody must repeat."""
         encoded = base64.b64encode(f"key {ENCODED_KEY}".encode()).decode()
         return f"{words} api_key={KEY} {TOKEN} from {MAIL} password='{PASSWORD}' {encoded}"
 
