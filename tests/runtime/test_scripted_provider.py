@@ -169,3 +169,19 @@ def test_a_file_that_is_not_there_or_a_folder_is_no_script(tmp_path: Path) -> No
     for path in (tmp_path / "none.json", tmp_path):
         with pytest.raises(ScriptError, match="cannot be read"):
             ScriptedProvider.load(path)
+
+
+async def test_a_script_may_name_a_text_that_is_shown_first(tmp_path: Path) -> None:
+    file = tmp_path / "script.json"
+    call = {"name": "dismiss", "arguments": {"ticket_id": "$shown.ticket_id", "reason": "of $shown.x"}}
+    file.write_text(json.dumps({"replies": [{"tool_calls": [call]}] * 2}))
+    script = ScriptedProvider.load(file)
+    old, new = (
+        Message(role="user", content=json.dumps({"ticket_id": name, "x": 1})) for name in ("t-1", 't-"2')
+    )
+
+    reply = await script.complete([old, new, Message(role="assistant", content="Well.")], [])
+
+    assert json.loads(reply.tool_calls[0].arguments) == {"ticket_id": 't-"2', "reason": "of $shown.x"}
+    with pytest.raises(ModelError, match=r"names \$shown\.ticket_id, and nothing that is shown"):
+        await script.complete([Message(role="user", content="Good day.")], [])

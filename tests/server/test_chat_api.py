@@ -202,12 +202,14 @@ async def test_what_cannot_be_talked_about_says_so(running: Running) -> None:
     unknown = await queenright(running, "nothing", "--say", "what?")
     blank = await queenright(running, ticket_id, "--say", " ")
     too_long = await queenright(running, ticket_id, "--say", "x" * (LONGEST_MESSAGE + 1))
+    path = await queenright(running, "../../etc")
 
     assert (unknown[0], unknown[1]) == (1, "")
-    assert "nothing" in unknown[2]
+    assert "there is no ticket 'nothing'" in unknown[2]
+    assert "there is no ticket '../../etc', and none begins so" in path[2]
     assert blank[0] == 2
     assert too_long[0] == 1
-    assert "message" in too_long[2]
+    assert too_long[2] == "queenright: message: String should have at most 4000 characters, not 4001\n"
 
 
 class Typed:

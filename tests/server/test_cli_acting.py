@@ -14,6 +14,8 @@ import httpx
 import pytest
 
 from queenright.cli.acting import login
+from queenright.cli.ask import ask
+from queenright.instrumentation.errors import QueenrightError
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.settings import Settings
 from queenright.server.up import Running
@@ -328,3 +330,22 @@ async def test_misuse_is_exit_code_2_and_nobody_is_asked(running: Running, argum
 
     assert done.code == 2
     assert done.out == ""
+
+
+async def test_the_list_says_what_is_the_matter_now_beside_the_numbers_of_now(running: Running) -> None:
+    service = running.service
+    events = list(looping(service.clock(), times=4))
+    await service.ingest(events[:-2])
+    [worker] = service.monitor.of_agent("looper")
+    at_first = worker.reason
+    await service.ingest(events[-2:])
+    listed = await queenright(running, "list")
+
+    assert "3 times" in at_first
+    assert "search was called 4 times" in listed.out.splitlines()[-1]
+
+
+@pytest.mark.parametrize("url", ["notaurl", "http://", "ftp://here", "http://127.0.0.1:x"])
+def test_what_is_no_url_is_called_so(url: str) -> None:
+    with pytest.raises(QueenrightError, match="is no URL; name the service as in --url http://"):
+        ask(url, "/api/agents")

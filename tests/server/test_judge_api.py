@@ -4,6 +4,7 @@ import httpx
 
 from queenright.judge.judge import JUDGE_GRAPH
 from queenright.judge.queen import QUEEN_GRAPH
+from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.up import Running
 from tests.server.test_app import ticket_on
 
@@ -33,3 +34,20 @@ async def test_judge_and_queen_may_look_at_traces_and_without_an_address_at_no_m
         tools = runtime.get_graph(graph).nodes[0].tools
         assert "get_trace" in tools
         assert "query_metrics" not in tools
+
+
+async def test_checks_are_read_in_pages(running: Running, http: httpx.AsyncClient) -> None:
+    for number in range(5):
+        await running.service.bus.publish(
+            AgentEvent(type=EventType.JUDGE_CHECKED, time=float(number), data={"woken_by": str(number)})
+        )
+    found: list[str] = []
+    cursor: str | None = ""
+    while cursor is not None:
+        answer = (await http.get(f"/api/judge/checks?limit=2{cursor}")).json()
+        found += [check["woken_by"] for check in answer["checks"]]
+        cursor = f"&cursor={answer['next']}" if answer["next"] else None
+    refused = await http.get("/api/judge/checks?cursor=x")
+
+    assert [one for one in found if one.isdigit()] == ["4", "3", "2", "1", "0"]
+    assert (refused.status_code, "list of checks" in refused.text) == (400, True)

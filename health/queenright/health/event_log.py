@@ -26,6 +26,7 @@ __all__ = [
     "event_of",
     "read_events",
     "read_history",
+    "read_latest",
     "replay",
     "touch_head",
     "verify",
@@ -143,6 +144,24 @@ def read_history(
     rows = sorted((row for one in queries for row in conn.execute(one)), key=lambda row: row.seq)
     page = rows[-limit:] if newest else rows[:limit]
     return [event for row in page if (event := event_of(row)) is not None]
+
+
+def read_latest(
+    conn: Connection, kind: EventType, *, before: int | None = None, limit: int = 100
+) -> list[tuple[int, AgentEvent]]:
+    """
+    Return events of one type with their sequence numbers, newest first.
+
+    Args:
+        conn: A connection in a transaction.
+        kind: The type.
+        before: Only events with a lower sequence number: the last one of the page before.
+        limit: At most so many.
+    """
+    query = select(*_HASHED).where(EVENTS.c.type == kind).order_by(EVENTS.c.seq.desc()).limit(limit)
+    if before is not None:
+        query = query.where(EVENTS.c.seq < before)
+    return [(row.seq, event) for row in conn.execute(query) if (event := event_of(row)) is not None]
 
 
 def replay(conn: Connection, since: float) -> Iterator[AgentEvent]:

@@ -35,7 +35,7 @@ def ask(url: str, path: str, *, method: str = "GET", body: Mapping[str, Any] | N
 
     Raises:
         Refused: The answer is no, and why.
-        QueenrightError: Nothing answers there, or what does is no Queenright.
+        QueenrightError: ``url`` is none, nothing answers there, or what does is no Queenright.
     """
     sent = None if body is None else {key: value for key, value in body.items() if value is not None}
     try:
@@ -49,7 +49,11 @@ def ask(url: str, path: str, *, method: str = "GET", body: Mapping[str, Any] | N
         if response.is_error:
             raise Refused(response.status_code, _reason(response) or _no_words(url, path, response))
         answer: dict[str, Any] = response.json()
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+    except (httpx.UnsupportedProtocol, httpx.InvalidURL):
+        raise QueenrightError(
+            f"{url!r} is no URL; name the service as in --url http://127.0.0.1:8420."
+        ) from None
+    except (httpx.HTTPError, ValueError) as error:
         raise QueenrightError(
             f"No Queenright answers at {url} ({type(error).__name__}). "
             "Start one with `queenright up`, or name another with --url."

@@ -199,7 +199,9 @@ def _ticket(url: str, given: str) -> dict[str, Any]:
         if len(found) > 1:
             raise QueenrightError(f"{len(found)} tickets begin with {given!r}; give more of the id") from None
         if not found:
-            raise
+            raise QueenrightError(
+                f"there is no ticket {given[:80]!r}, and none begins so; `queenright tickets` lists them"
+            ) from None
         ticket: dict[str, Any] = found[0]
         return ticket
 

@@ -58,7 +58,7 @@ def score(
     """
     Play labelled scenarios through judge and queen, and print how far they agree with the labels.
 
-    Everything but the workers is real, and time is virtual. A litellm model costs what some 150 calls cost.
+    Everything but the workers is real, and time is virtual. A litellm model costs what some 160 calls cost.
 
     Exit code 0: played; 1: below --at-least, or a floor of the rules gave way; 2: misuse.
     """

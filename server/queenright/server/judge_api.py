@@ -5,10 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, FastAPI, Response
 
+from queenright.health.event_log import read_latest
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.server.paging import Limit
+from queenright.server.paging import Cursor, Limit, page, place_of
 from queenright.server.service import Service
 
 
@@ -17,10 +18,15 @@ def add_judge_api(app: FastAPI, service: Service) -> None:
     router = APIRouter()
 
     @router.get("/api/judge/checks")
-    async def checks(limit: Limit = 50) -> dict[str, Any]:
-        """The judge's last checks, newest first: what woke it, what came of it, what it cost."""
-        found = await service.bus.history(types={EventType.JUDGE_CHECKED}, limit=limit)
-        return {"checks": [check_row(event) for event in reversed(found)]}
+    async def checks(limit: Limit = 100, cursor: Cursor = None) -> Response:
+        """The judge's checks, newest first: what woke it, what came of it, what it cost."""
+        (before,) = place_of(cursor, "checks", int) or (None,)
+        found = await service.store.read(
+            lambda conn: read_latest(conn, EventType.JUDGE_CHECKED, before=before, limit=limit + 1)
+        )
+        return await page(
+            "checks", found, limit, row=lambda one: check_row(one[1]), place=lambda one: (one[0],)
+        )
 
     app.include_router(router, tags=["judge"])
 

@@ -13,6 +13,8 @@ from queenright.health.store import StoreError
 from queenright.instrumentation.redaction import redact
 
 _WORDS: Final = 4000
+_VALUE: Final = 80
+"""Characters of a refused value that are repeated."""
 
 
 def problem(status: int, title: str, **more: str) -> JSONResponse:
@@ -57,4 +59,15 @@ def _fault(fault: Any) -> str:
     said = str(fault["msg"]).removeprefix("Value error, ")
     if fault["type"] in ("missing", "json_invalid"):
         return f"{where}: {said}"
-    return f"{where}: {redact(repr(fault.get('input')), 80)} is refused: {said}"
+    value = fault.get("input")
+    if fault["type"] == "string_too_long":
+        return f"{where}: {said}, not {len(value)}"
+    return f"{where}: {_shown(repr(value))} is refused: {said}"
+
+
+def _shown(value: str) -> str:
+    """Return the beginning of a value, without its secrets."""
+    if len(value) > _WORDS:
+        return f"a value of {len(value)} characters"
+    masked = redact(value, _WORDS)
+    return masked if len(masked) <= _VALUE else f"{masked[: _VALUE - 1]}…"

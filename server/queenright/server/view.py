@@ -9,7 +9,7 @@ from textwrap import shorten
 from typing import Any, Final
 
 from queenright.alerting.notification import HandedOver
-from queenright.health.findings import HealthState
+from queenright.health.findings import HealthState, worst
 from queenright.health.interventions.ladder import Ladder, Standing, Step, next_step
 from queenright.health.monitor import WorkerHealth
 from queenright.health.tickets import EscalationTicket
@@ -32,6 +32,7 @@ _WORST_FIRST = [
 def agent_row(health: WorkerHealth, now: float) -> dict[str, Any]:
     """Return one worker's line: identity, state, why, and how it is getting on. Times in seconds."""
     vitals = health.vitals
+    lead = worst(health.findings)
     return {
         "agent_id": vitals.agent_id,
         "session_id": vitals.session_id,
@@ -42,7 +43,8 @@ def agent_row(health: WorkerHealth, now: float) -> dict[str, Any]:
         "state": health.state.value,
         "state_since": health.state_since,
         "state_for": ago(now - health.state_since),
-        "reason": health.reason,
+        # As it is now, beside the numbers of now; the monitor's own is of when the state began.
+        "reason": health.reason if lead is None else lead.evidence,
         "ended": bool(vitals.ended),
         "phase": vitals.phase.value,
         "tool": vitals.tool or "",

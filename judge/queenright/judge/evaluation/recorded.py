@@ -7,9 +7,12 @@ import json
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any, Final, TextIO, cast
 
 from queenright.instrumentation.errors import QueenrightError
+
+FORMAT: Final = 'the format is in docs/detection.md, "Records of others"'
+"""Where whoever has another format finds ours."""
 
 
 class RunRefused(QueenrightError, ValueError):
@@ -45,7 +48,11 @@ def _parse(line: str, path: Path, number: int) -> dict[str, Any]:
     try:
         run = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise RunRefused(f"{path}:{number} is no JSON: {error}") from error
+        raise RunRefused(
+            f"{path}:{number} is no JSON: {error}; a recorded run is one object a line; {FORMAT}"
+        ) from error
     if not isinstance(run, dict) or not isinstance(run.get("steps"), list):
-        raise RunRefused(f"{path}:{number} is no recorded run: an object with a list 'steps' is needed")
+        raise RunRefused(
+            f"{path}:{number} is no recorded run: an object with a list 'steps' is needed; {FORMAT}"
+        )
     return run

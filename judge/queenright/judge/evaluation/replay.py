@@ -17,7 +17,7 @@ from queenright.health.findings import Finding, FindingKind
 from queenright.health.settings import HealthSettings
 from queenright.health.vitals import VitalSigns
 from queenright.judge.evaluation.events import Steps
-from queenright.judge.evaluation.recorded import RunRefused, read_runs
+from queenright.judge.evaluation.recorded import FORMAT, RunRefused, read_runs
 from queenright.runtime.events import AgentEvent
 
 NO_ALARM: Final = frozenset({FindingKind.ERROR_RATE})
@@ -47,10 +47,12 @@ def events_of(run: Mapping[str, Any]) -> list[Happened]:
     """
     recorded = run.get("steps")
     if not isinstance(recorded, list):
-        raise RunRefused(f"run {run.get('run_id')!r} has no list of steps; see the format of recorded runs")
+        raise RunRefused(f"run {run.get('run_id')!r} has no list of steps; {FORMAT}")
     for index, step in enumerate(recorded):
         if not isinstance(step, Mapping):
-            raise RunRefused(f"run {run.get('run_id')!r}: step {index} is no object but {step!r:.80}")
+            raise RunRefused(
+                f"run {run.get('run_id')!r}: step {index} is no object but {step!r:.80}; {FORMAT}"
+            )
     steps, clock = Steps(recorded), 0.0
     events = []
     for index in range(len(steps)):

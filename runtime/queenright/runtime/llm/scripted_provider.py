@@ -7,7 +7,7 @@ import itertools
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +26,9 @@ Rule = Callable[[Sequence[Message], Sequence[ToolSpec]], ModelReply | Awaitable[
 """Answers by what it is shown: the messages, the tools."""
 
 _PIECE = re.compile(r"\s*\S+\s*|\s+")
+
+_SHOWN: Final = re.compile(r'"\$shown\.(\w+)"')
+"""Stands in arguments for a text that nobody knows before it is shown, such as an id."""
 
 _KINDS: Final[Mapping[str, tuple[type, ...]]] = {
     "text": (str,),
@@ -79,7 +82,8 @@ class ScriptedProvider:
 
         Each reply has ``text``, ``tool_calls`` (``name``, ``arguments``: an object, or text as it stands,
         ``id``), ``input_tokens``, ``output_tokens``, ``cost`` and ``finish_reason``, all optional; or it
-        is an ``error``, with ``transient`` and ``retry_after`` in seconds.
+        is an ``error``, with ``transient`` and ``retry_after`` in seconds. In arguments ``"$shown.KEY"``
+        is the text that the newest message with a ``"KEY": "..."`` in it has there.
 
         Raises:
             ScriptError: There is no such file, or no script in it.
@@ -129,7 +133,7 @@ class ScriptedProvider:
         return reply
 
 
-def _reply(path: Path, at: int, row: Any, numbers: itertools.count[int]) -> ModelReply | ModelError:
+def _reply(path: Path, at: int, row: Any, numbers: itertools.count[int]) -> ModelReply | ModelError | Rule:
     """Read one reply; what it does not know is refused, so that a slip of the pen is no silence."""
     try:
         if not isinstance(row, Mapping):
@@ -144,7 +148,27 @@ def _reply(path: Path, at: int, row: Any, numbers: itertools.count[int]) -> Mode
                 raise TypeError(f"{key} is {value!r}")
     except (TypeError, ValueError) as error:
         raise ScriptError(path, f"replies[{at}]: {error}") from error
+    if any(_SHOWN.search(call.arguments) for call in calls):
+        return lambda messages, tools: _filled(reply, messages)
     return reply
+
+
+def _filled(reply: ModelReply, messages: Sequence[Message]) -> ModelReply:
+    """Return a reply with what was shown in its arguments."""
+    calls = tuple(
+        replace(call, arguments=_SHOWN.sub(lambda name: _shown(name[1], messages), call.arguments))
+        for call in reply.tool_calls
+    )
+    return replace(reply, tool_calls=calls)
+
+
+def _shown(key: str, messages: Sequence[Message]) -> str:
+    """Return the newest text that is shown for a key, as JSON."""
+    told = re.compile(rf'"{key}"\s*:\s*("(?:[^"\\]|\\.)*")')
+    for message in reversed(messages):
+        if message.role != "system" and (found := told.search(message.content)):
+            return found[1]
+    raise ModelError(f"the script names $shown.{key}, and nothing that is shown has a text called so")
 
 
 def _call(id: str, name: str, arguments: object = None) -> ToolCall:  # noqa: A002  # the key in the file

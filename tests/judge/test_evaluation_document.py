@@ -1,0 +1,44 @@
+"""The format of recorded runs: the example of docs/detection.md does what the page says."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from queenright.cli.main import app
+from queenright.judge.evaluation import RunRefused
+
+PAGE = (Path(__file__).parents[2] / "docs" / "detection.md").read_text("utf-8")
+PART = PAGE[PAGE.index("### Records of others") :]
+RUN = re.findall(r"^```json\n(.*?)^```", PART, re.MULTILINE | re.DOTALL)[0]
+SAID = re.findall(r"^```text\n(.*?)^```", PART, re.MULTILINE | re.DOTALL)
+
+
+def test_the_example_is_evaluated_as_the_page_says(tmp_path: Path) -> None:
+    run = json.loads(RUN)
+    again = {**run, "steps": run["steps"] * 3}
+    said = []
+    for one in (RUN, json.dumps(again)):
+        file = tmp_path / "runs.jsonl"
+        file.write_text(one)
+        said.append(CliRunner().invoke(app, ["evaluate", str(file)]).output)
+
+    assert len(run["steps"]) == 2
+    assert said == SAID[:2]
+
+
+@pytest.mark.parametrize("line", ["{bad", "[1, 2]", '{"events": []}', '{"steps": [1]}'])
+def test_what_is_no_recorded_run_is_refused_with_the_page_that_has_the_format(
+    tmp_path: Path, line: str
+) -> None:
+    file = tmp_path / "runs.jsonl"
+    file.write_text(line)
+
+    refused = CliRunner().invoke(app, ["evaluate", str(file)])
+
+    assert isinstance(refused.exception, RunRefused)
+    assert 'docs/detection.md, "Records of others"' in str(refused.exception)

@@ -1,0 +1,50 @@
+"""The script of judge and queen in docs/models.md does what the page says, word for word."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+
+from queenright.health.tickets import TicketStatus
+from queenright.judge import JudgeSettings
+from queenright.judge.settings import ModelSettings
+from queenright.runtime.events import EventType
+from tests.judge.conftest import Hive
+
+PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text("utf-8")
+
+
+def script_of(name: str) -> str:
+    """The text of a file as the page shows it."""
+    found = re.search(rf"`{name}`.*?\n```json\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    assert found is not None, f"docs/models.md shows no {name}"
+    return found[1]
+
+
+async def test_the_scripts_of_the_page_judge_and_triage(hive: Hive, tmp_path: Path) -> None:
+    models = {}
+    for role in ("judge", "queen"):
+        file = tmp_path / f"{role}.json"
+        file.write_text(script_of(file.name))
+        models[role] = ModelSettings(model=f"scripted:{file}")
+    hive.given_models = False
+    hive.judge_settings = JudgeSettings(judge=models["judge"], queen=models["queen"])
+    await hive.start()
+
+    for number, agent in enumerate(("one", "two"), start=1):
+        await hive.begin(agent, agent)
+        await hive.bad_steps(12, agent, agent)
+        async with asyncio.timeout(20):
+            while len(hive.of(EventType.TICKET_TRIAGED)) < number:
+                await hive.tick()
+
+    told, kept = sorted(await hive.tickets.history(10), key=lambda one: one.worker_agent_id)
+    assert (told.status, kept.status) == (TicketStatus.INTERVENING, TicketStatus.DISMISSED)
+    assert (told.severity.value, kept.severity.value) == ("high", "medium")
+    assert told.cause == "It retries the same step."
+    assert all(
+        hive.metric("queenright_llm_fallbacks_total", role=role, reason=reason) == 0
+        for role in ("judge", "queen")
+        for reason in ("error", "invalid", "timeout", "budget")
+    )
