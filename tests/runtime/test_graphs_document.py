@@ -150,7 +150,7 @@ def test_the_page_knows_a_reply_and_a_script() -> None:
 
 
 async def test_the_script_of_the_page_is_one_and_says_what_the_page_says(tmp_path: Path) -> None:
-    [script] = blocks(MODELS)
+    script, *_ = blocks(MODELS)
     file = tmp_path / "replies.json"
     file.write_text(json.dumps(script), encoding="utf-8")
     model = ScriptedProvider.load(file)
