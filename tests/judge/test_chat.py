@@ -7,10 +7,12 @@ import pytest
 from queenright.health.interventions.record import Intervention, Outcome
 from queenright.health.interventions.target import ActionKind
 from queenright.health.tickets import EscalationTicket, TicketStatus, TicketUnknown
+from queenright.judge.budget import BUDGET_FILE
 from queenright.judge.chat import LONGEST_MESSAGE, MOST_WAITING, ChatInterrupted, ChatRefused, Said
 from queenright.judge.chat_log import OPERATOR_CHAT, session_of
 from queenright.judge.quoting import unquote
 from queenright.judge.rules import RulesModel
+from queenright.judge.settings import BudgetSettings, JudgeSettings, ModelSettings
 from queenright.runtime.bus import EventUnknown
 from queenright.runtime.events import EventType
 from queenright.runtime.llm.model import Message, ModelError, ModelReply, ToolSpec
@@ -209,6 +211,27 @@ async def test_where_the_model_fails_the_rules_answer_and_it_is_said(hive: Hive)
     assert answer.outcome == "by_rule"
     assert "the provider is down" in answer.text
     assert ticket.suggested_action.split(".")[0] in answer.text
+
+
+async def test_where_the_budget_is_spent_the_answer_says_that_it_is_by_rule(hive: Hive) -> None:
+    hive.given_models = False
+    hive.judge_settings = JudgeSettings(
+        queen=ModelSettings(model="openai/never-asked"), budget=BudgetSettings(tokens_per_hour=1)
+    )
+    (hive.path / BUDGET_FILE).write_text(
+        json.dumps({"spent": [[int(hive.time.now // 300) * 300, "queen", 0.0, 5]]}), encoding="utf-8"
+    )
+    await hive.start()
+    await hive.begin()
+    await hive.bad_steps(16)
+    async with asyncio.timeout(20):
+        while (ticket := await hive.ticket()).status is TicketStatus.OPEN:  # the budget's file is read first
+            await hive.settle()
+
+    said = await say(hive, ticket, "what is wrong?")
+
+    assert said.text.startswith("(By rule: the budget for models is spent.) ")
+    assert said.outcome == "by_rule"
 
 
 async def test_an_order_is_not_taken_for_done_where_the_model_fails(hive: Hive) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
@@ -37,6 +37,7 @@ from queenright.judge.chat_log import (
 )
 from queenright.judge.chat_tools import ChatTools, Talk
 from queenright.judge.hands import Hands
+from queenright.judge.metrics import FallbackReason
 from queenright.judge.prompting import load_prompt
 from queenright.judge.queen import QUEEN_GRAPH
 from queenright.judge.settings import ModelSettings
@@ -78,6 +79,14 @@ DoneTo = Callable[[str], Awaitable[Sequence[Intervention]]]
 """Returns what was done to the workers of a name, newest first."""
 
 
+_INSTEAD: Final[Mapping[FallbackReason, str]] = {
+    "budget": "By rule: the budget for models is spent.",
+    "timeout": "By rule: the model was too slow too often, and rests.",
+    "error": "By rule: the model failed too often, and rests.",
+    "invalid": "By rule: the model gave no usable answer too often, and rests.",
+}
+
+
 class OperatorChat:
     """
     Answers operators about tickets, several at a time, each ticket's questions one after another.
@@ -95,6 +104,7 @@ class OperatorChat:
         done_to: Tells what was done to workers; without, nothing is known of that.
         hands: Act on a worker where the operator asks for it; without, she only talks.
         looks: Tools that show more.
+        replaced: Returns why the rules answer in the model's place now; None if the model does.
     """
 
     def __init__(
@@ -109,6 +119,7 @@ class OperatorChat:
         done_to: DoneTo | None = None,
         hands: Hands | None = None,
         looks: Sequence[Tool] = (),
+        replaced: Callable[[], FallbackReason | None] = lambda: None,
     ) -> None:
         self._runtime = runtime
         self._bus = bus
@@ -118,6 +129,7 @@ class OperatorChat:
         self._clock = clock
         self._done_to = done_to
         self._looks = list(looks)
+        self._replaced = replaced
         self._tools = ChatTools(tickets=tickets, monitor=monitor, clock=clock, hands=hands)
         self._prompt = load_prompt("chat", {})
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -278,13 +290,17 @@ class OperatorChat:
             if earlier is not None and earlier.status is SessionStatus.COMPLETED:
                 return await self._write_down(talk, _of_earlier(earlier), began)
             message = await self._message(talk)
+            instead = self._replaced()
             try:
                 result = await self._run(message, session_id, earlier)
             except GraphError as stopped:
                 raise ChatInterrupted(question.id) from stopped
             if result.status is SessionStatus.PAUSED:
                 raise ChatInterrupted(question.id)
-            return await self._write_down(talk, _of_run(result, message), began)
+            answer = _of_run(result, message)
+            if instead is not None and answer["outcome"] == "answered":
+                answer |= {"text": f"({_INSTEAD[instead]}) {answer['text']}", "outcome": "by_rule"}
+            return await self._write_down(talk, answer, began)
 
     async def _run(self, message: str, session_id: str, earlier: ExecutionState | None) -> ExecutionResult:
         """Ask in a new run; or go on with the one that an earlier life of the service began."""

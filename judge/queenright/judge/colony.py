@@ -23,7 +23,7 @@ from queenright.judge.discretion import Discreet
 from queenright.judge.hands import Hands
 from queenright.judge.judge import HEALTH_CHECK, JUDGE_GRAPH, HealthJudge
 from queenright.judge.metered import Metered
-from queenright.judge.metrics import JudgeMetrics
+from queenright.judge.metrics import FallbackReason, JudgeMetrics
 from queenright.judge.models import load_model
 from queenright.judge.orchestrator import DECISION_NODE, ESCALATION_RECEIVER, Decide, Orchestrator
 from queenright.judge.queen import QUEEN_GRAPH, TICKET_RECEIVER, TRIAGE_NODE, Queen
@@ -150,6 +150,7 @@ class JudgeAndQueen:
             done_to=done_to,
             hands=hands,
             looks=looks,
+            replaced=partial(_replaced, queens),
         )
         """Where operators talk with the queen about a ticket."""
         self._orchestrator: Orchestrator | None = None
@@ -270,4 +271,8 @@ class JudgeAndQueen:
 
 def _answering(model: LLMProvider) -> str:
     """Return who answers now: the rules, while they stand in for a model."""
-    return RULES if isinstance(model, Metered) and model.replaced else model.name
+    return RULES if _replaced(model) else model.name
+
+
+def _replaced(model: LLMProvider) -> FallbackReason | None:
+    return model.replaced if isinstance(model, Metered) else None
