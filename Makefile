@@ -33,7 +33,7 @@ llm: .venv/.llm ## Install litellm, for models other than the built-in rules (qu
 test: .venv/.dev ## Run the tests; PYTEST="..." is passed on
 	@$(PYTHON) $(PROVIDE) programs || echo "The tests that need these programs will fail." >&2
 	@$(PYTHON) $(PROVIDE) browser || echo "The tests that need a browser will fail." >&2
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST)
+	@$(BIN)/python -m pytest -n 3 --dist loadgroup $(PYTEST)
 
 check: .venv/.dev programs ## Everything that can be checked without running the product
 	$(BIN)/ruff check .
