@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from queenright.cli.judge_job import JobOptions, run_always, run_once
-from queenright.judge.stack.http import QueryRefused
+from queenright.judge.stack.http import QueryRefused, SelectorRefused
 from queenright.judge.stack.job import Look, StackJudge
 from queenright.judge.stack.unseen import TOLD_AFTER
+from queenright.server.sockets import listen, listening, url_of
 from tests.judge.stack_parts import serving
 from tests.judge.test_stack_job import Stack, up
 from tests.judge.test_stack_workers import row
@@ -28,8 +31,34 @@ async def stack(tmp_path: Path) -> AsyncIterator[Stack]:
         yield made
 
 
+@contextlib.asynccontextmanager
+async def alertmanager(told: list[Any]) -> AsyncIterator[str]:
+    """Something that takes alerts as Alertmanager does."""
+
+    async def take(scope: Any, receive: Any, send: Any) -> None:
+        body, more = b"", True
+        while more:
+            message = await receive()
+            body, more = body + message.get("body", b""), message.get("more_body", False)
+        told.extend(json.loads(body))
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"{}"})
+
+    sock = listen("127.0.0.1", 0, what="a stand-in", option="")
+    with contextlib.closing(sock):
+        async with listening(take, sock):
+            yield url_of(sock)
+
+
+@pytest.fixture
+def no_key(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A model that fails at every call, before anything is sent."""
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    return "openai/gpt-5-mini"
+
+
 async def once(stack: Stack, **more: Any) -> int:
-    options = JobOptions(prometheus=stack.url, state=stack.storage / "state", **more)
+    options = JobOptions(**{"prometheus": stack.url, "state": stack.storage / "state", **more})
     return await asyncio.to_thread(run_once, options)
 
 
@@ -100,11 +129,18 @@ async def test_what_nobody_has_thought_of_is_not_known_and_shows_no_secret(
     assert "hunter2" not in said + caplog.text
 
 
-def test_a_state_that_cannot_be_used_is_not_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "state").write_text("")
+@pytest.mark.parametrize("go", [run_once, lambda options: run_always(options, 0.0)])
+@pytest.mark.parametrize("state", ["/proc/nope", "{tmp}/file", "{tmp}/file/below"])
+def test_a_state_that_cannot_be_used_is_misuse_and_said_in_a_line(
+    tmp_path: Path, state: str, go: Callable[[JobOptions], int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    folder = Path(state.format(tmp=tmp_path))
 
-    assert run_once(JobOptions(prometheus="http://127.0.0.1:1", state=tmp_path / "state")) == 3
-    assert "File exists" in capsys.readouterr().err
+    assert go(JobOptions(prometheus="http://127.0.0.1:1", state=folder)) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"queenright: the folder {folder} cannot be used (")
+    assert line.endswith("); name another with --state")
 
 
 def test_run_goes_on_whatever_a_look_comes_to(
@@ -135,11 +171,155 @@ def test_run_goes_on_whatever_a_look_comes_to(
     assert "RuntimeError: once more" in said
 
 
+@pytest.mark.parametrize(
+    "selector", ["foo", "{job=", "{job=workers}", 'up{job="x"}', '{job="x" cluster="y"}', '{job="x}', "{job}"]
+)
+def test_a_selector_that_is_none_is_named_and_nobody_is_asked(
+    selector: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_once(JobOptions(prometheus="http://127.0.0.1:1", selector=selector)) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("queenright: --selector must be label matchers, such as")
+    assert line.endswith(f"not {selector!r}")
+
+
+@pytest.mark.parametrize(
+    "selector",
+    ["", "{}", " {a='b',} ", 'a="b", c!~`d,}`', '{"a.b"="c", __d_=~"e|\\"f"}', "{a!='{'}"],
+)
+async def test_matchers_in_any_spelling_are_asked_for(stack: Stack, selector: str) -> None:
+    stack.is_stuck()
+
+    assert await once(stack, selector=selector) == 1
+
+
+async def test_what_prometheus_says_of_the_selector_is_said_of_the_selector(
+    stack: Stack, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(path: str, params: dict[str, str]) -> tuple[int, Any]:
+        if params["query"] == "time()":
+            return stack.answer(path, params)
+        return 400, {"error": 'invalid parameter "query": 1:77: parse error: missing closing ): `(`'}
+
+    options = JobOptions(selector='{job=~"("}')
+    async with serving(refuse) as (_, url):
+        assert await asyncio.to_thread(run_once, replace(options, prometheus=url)) == 2
+    said = capsys.readouterr().err
+    assert """queenright: --selector '{job=~"("}' is refused by Prometheus: """ in said
+    assert "parse error: missing closing ): `(`" in said
+    assert "1:77" not in said
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (404, b"404 page not found"),
+        (400, b"The plain HTTP request was sent to HTTPS port"),
+        (422, b"many"),
+        (200, b"<html>"),
+    ],
+)
+async def test_what_is_no_prometheus_is_not_known(
+    status: int, body: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with serving(lambda path, params: (status, body)) as (_, url):
+        options = JobOptions(prometheus=url, selector='{job="x"}', state=tmp_path)
+        assert await asyncio.to_thread(run_once, options) == 3
+    said = capsys.readouterr().err
+    assert url in said
+    if status in (404, 200):
+        assert "is the address right?" in said
+
+
+def test_run_does_not_end_where_the_first_look_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    looks: list[Exception | None] = [QueryRefused("http://prometheus", "422 too many samples"), None]
+
+    async def look(self: StackJudge) -> Look:
+        fault = looks.pop(0)
+        if fault is not None:
+            raise fault
+        os.kill(os.getpid(), signal.SIGTERM)
+        return Look(at=0.0, workers=(), tickets=(), closed=(), dismissed=0, unknown=0)
+
+    monkeypatch.setattr(StackJudge, "look", look)
+
+    assert run_always(JobOptions(prometheus="http://127.0.0.1:1", state=tmp_path), 0.0) == 0
+    assert looks == []
+    assert "422 too many samples" in capsys.readouterr().err
+
+
+# -- who is told, and in which words --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", [None, "kept"])
+async def test_what_binds_and_triage_does_not_decide_is_told_at_the_end_of_the_look(
+    stack: Stack, state: str | None, tmp_path: Path, no_key: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stack.is_stuck()
+    told: list[Any] = []
+    async with alertmanager(told) as url:
+        more = {"alertmanagers": (url,), "model": no_key, "state": state and tmp_path / state}
+        codes = [await once(stack, **more)]
+        stack.now += 300
+        stack.is_stuck()
+        codes.append(await once(stack, **more))
+
+    assert codes == [1, 1]
+    assert [alert["labels"]["severity"] for alert in told] == ["critical"] * len(told)
+    assert told, "nothing was told"
+    out = capsys.readouterr().out
+    assert out.count("critical intervening") == 2
+    assert "untriaged" in json.dumps(told) or "not triaged" in json.dumps(told)
+
+
+async def test_who_was_not_told_of_what_is_said(
+    stack: Stack, no_key: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stack.is_stuck()
+
+    assert await once(stack, model=no_key, alertmanagers=("http://127.0.0.1:1",)) == 3
+    assert "nobody was told: http://127.0.0.1:1: " in capsys.readouterr().err
+
+
+EVIL = "re\x1b]0;owned\x07se\nar\u202echer\x9b31m"
+
+
+async def test_a_name_from_a_label_is_clean_wherever_it_goes(
+    stack: Stack, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[Any] = []
+    stack.is_stuck(agent=EVIL)
+    stack.told["gone"] = []
+    stack.told["here"].append(row("errors_total\x1b[2J", 1, agent=EVIL))
+    stack.told["calls"] = [row("tool_calls_total", 9, agent=EVIL, tool="t\x1b[2J", outcome="ok")]
+    async with alertmanager(told) as url, serving(lambda path, params: (500, b"\x1b[2J")) as (_, tempo):
+        codes = [await once(stack, alertmanagers=(url,), tempo=tempo, as_json=at) for at in (False, True)]
+
+    assert codes == [1, 1]
+    said = capsys.readouterr()
+    everything = said.out + said.err + caplog.text + json.dumps(told, ensure_ascii=False)
+    assert not set(everything) - {"\n"} & {chr(n) for n in (*range(32), *range(127, 160), 0x202E)}
+    assert {alert["labels"]["agent"] for alert in told} == {"re ]0;owned se ar cher 31m"}
+
+
+async def test_a_worker_with_such_a_name_is_known_again_when_it_is_gone(stack: Stack) -> None:
+    stack.is_stuck(agent=EVIL)
+    codes = [await once(stack)]
+    here = stack.told["here"]
+    stack.now += 300
+    stack.told = {"here": [row("last_activity_timestamp_seconds", stack.now, "other")], "still": [*here, up(1)]}
+    codes.append(await once(stack))
+
+    assert codes == [1, 1], "it is there, though not among those that are chosen"
+
+
 def test_run_ends_at_once_where_the_selector_is_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def broken(self: StackJudge) -> Look:
-        raise QueryRefused("http://prometheus", "400 parse error")
+        raise SelectorRefused("""'{job=~"("}'""", "parse error")
 
     monkeypatch.setattr(StackJudge, "look", broken)
 

@@ -70,6 +70,28 @@ def test_bad_steps_are_judged_by_the_bands(changes: dict[str, Any], expected: st
 
 
 @pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "160 bad steps since the last ACCEPT"),
+        (
+            {"last_progress": NOW - 700},
+            "160 bad steps since the last ACCEPT, 160 of them brought nothing new",
+        ),
+    ],
+)
+def test_how_many_brought_nothing_new_is_said_only_where_it_is_known(
+    changes: dict[str, Any], said: str
+) -> None:
+    [evidence] = [
+        finding.evidence
+        for finding in read(seen(bad_steps=160, **changes)).findings
+        if finding.kind is FindingKind.RETRY_STORM
+    ]
+
+    assert evidence == said
+
+
+@pytest.mark.parametrize(
     ("changes", "is_stalled"),
     [
         ({"last_activity": NOW - 599}, False),

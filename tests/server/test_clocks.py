@@ -196,7 +196,7 @@ async def test_no_restart_and_no_jump_of_the_clock_looks_like_progress(
     """
     B66: what was climbed because a worker got no further is climbed after it, too.
 
-    Its silences are counted on a clock that leaves out the time away; when it got further is not moved by that.
+    Silences are counted on a clock that leaves out the time away; when it got further is not moved by that.
     """
     reached = T
     async with Life(settings, clock) as service:
