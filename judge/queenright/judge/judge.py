@@ -281,7 +281,8 @@ class HealthJudge:
         self._raised, self._refused = False, []
         health, summary = self._desk.health, self._desk.summary()
         if health is None or summary is None or not self.wants(health):
-            return "healthy"  # recovered while others were judged
+            # While others were judged it has recovered, or the rules have spoken for it.
+            return "healthy" if self._coverage.ticket_of(key) is None else "ticket"
         self._answers.asked(health, self._clock())
         vitals = health.vitals
         with self._tracer.start_as_current_span(
