@@ -327,7 +327,7 @@ def test_the_exit_code_says_what_came_of_it(steady: Stack, tmp_path: Path) -> No
     assert json.loads(line)["worker_agent_id"] == LOOPS
     assert "1 workers, 0 tickets" in well.stdout
     assert "no worker is known here" in nobody.stderr
-    assert "parse error" in no_selector.stderr
+    assert "--selector must be label matchers" in no_selector.stderr
     assert "http://127.0.0.1:1: cannot be reached" in away.stderr
     assert not any("hunter2" in one.stdout + one.stderr for one in ran)
 
@@ -444,6 +444,28 @@ def test_run_tells_alertmanager_of_a_ticket_and_of_its_end(
     assert words.count("critical") == 2, "each is printed once, however many looks there were"
 
 
+def test_run_tells_what_triage_does_not_decide_after_the_bypass_time_and_not_at_the_next_look(
+    steady: Stack, alertmanager: str, tmp_path: Path
+) -> None:
+    no_key = ("--model", "openai/gpt-5-mini", "--interval", "3600")
+    arguments = ("--prometheus", steady.url, "--alertmanager", alertmanager, *no_key)
+    env = {name: value for name, value in os.environ.items() if name != "OPENAI_API_KEY"}
+    with (tmp_path / "told.txt").open("w+") as told:
+        words = command(tmp_path, "run", *arguments)
+        process = subprocess.Popen(words, stdout=told, cwd=tmp_path, env=env)
+        try:
+            until(
+                lambda: active(alertmanager) == [(LOOPS, "retry_storm", "critical")],
+                "the alert fires",
+                seconds=60,
+            )
+            until(lambda: "intervening" in (tmp_path / "told.txt").read_text(), "it is printed")
+        finally:
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=20) == 0
+    assert (tmp_path / "told.txt").read_text().startswith("critical open")
+
+
 def test_once_after_once_resolves_what_it_told_alertmanager(
     stack: Stack, alertmanager: str, tmp_path: Path
 ) -> None:
@@ -465,7 +487,7 @@ def test_a_ticket_that_reaches_nobody_is_no_success(steady: Stack, tmp_path: Pat
     ran = once(tmp_path, "--prometheus", steady.url, "--alertmanager", "http://127.0.0.1:1")
 
     assert ran.exit_code == 3
-    assert "not delivered: http://127.0.0.1:1: " in ran.stderr
+    assert "nobody was told: http://127.0.0.1:1: " in ran.stderr
 
 
 # -- beside the service ---------------------------------------------------------------------------

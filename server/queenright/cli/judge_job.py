@@ -8,7 +8,7 @@ import json
 import logging
 import tempfile
 import traceback
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -23,14 +23,17 @@ from queenright.alerting.settings import AlertingSettings
 from queenright.cli.stopping import SIGNALS
 from queenright.health.tickets import EscalationTicket, iso
 from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.redaction import redact
 from queenright.judge.models import ModelUnavailableError
 from queenright.judge.settings import JudgeSettings, ModelSettings
-from queenright.judge.stack.http import QueryRefused, StackAddress
-from queenright.judge.stack.job import Look, StackJudge
+from queenright.judge.stack.http import SelectorRefused, StackAddress
+from queenright.judge.stack.job import Look, StackJudge, undecided
 from queenright.judge.stack.prometheus import Prometheus
+from queenright.judge.stack.targets import is_selector
 from queenright.judge.stack.tempo import Tempo
 from queenright.judge.stack.unseen import Unseen
+from queenright.runtime.events import EventType
 from queenright.server.secret_files import stack_tokens
 from queenright.server.settings import Settings, load_settings
 
@@ -42,6 +45,7 @@ NOT_KNOWN: Final = 3
 _log = logging.getLogger(__name__)
 
 _TRACEBACK_LIMIT: Final = 4_000
+_LINE_LIMIT: Final = 4_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +82,17 @@ class _Job:
 
     def undelivered(self) -> str:
         """Say who could not be told, and why; empty if everybody was."""
-        peers = self.outbox.status()["peers"] if self.outbox is not None else []
-        return "; ".join(f"{peer['peer']}: {peer['error']}" for peer in peers if not peer["ok"])
+        if self.outbox is None:
+            return ""
+        status = self.outbox.status()
+        failing = {peer["peer"]: peer["error"] for peer in status["peers"] if not peer["ok"]}
+        failing |= {alert["peer"]: alert["error"] for alert in status["refused"]}
+        who = "nobody was told" if len(failing) == len(status["peers"]) else "not everybody was told"
+        return f"{who}: {_faults(failing)}" if failing else ""
+
+
+def _faults(failing: Mapping[str, str]) -> str:
+    return "; ".join(f"{peer}: {error}" for peer, error in failing.items())
 
 
 def run_once(options: JobOptions) -> int:
@@ -97,11 +110,14 @@ def _run(options: JobOptions, look: Callable[[Settings], Coroutine[Any, Any, int
     try:
         try:
             settings = _settings(options)
+            _usable(options.state)
         except (ValueError, QueenrightError) as error:
             return _say(error, MISUSE)
         _log_to_stderr()
         return asyncio.run(look(settings))
-    except (QueryRefused, ModelUnavailableError) as error:
+    except SelectorRefused as error:
+        return _say(f"--selector {options.selector!r} is refused by Prometheus: {error.reason}", MISUSE)
+    except ModelUnavailableError as error:
         return _say(error, MISUSE)
     except QueenrightError as error:
         return _say(error, NOT_KNOWN)
@@ -112,23 +128,31 @@ def _run(options: JobOptions, look: Callable[[Settings], Coroutine[Any, Any, int
 
 
 async def _look_once(options: JobOptions, settings: Settings) -> int:
-    async with _job(options, settings) as job:
+    async with _job(options, settings, once=True) as job:
         return _tell_once(await job.look(), job, options)
 
 
 async def _look_always(options: JobOptions, settings: Settings, interval: float) -> int:
-    stop = asyncio.Event()
+    stop, wake = asyncio.Event(), asyncio.Event()
+
+    def end() -> None:
+        stop.set()
+        wake.set()
+
     for number in SIGNALS:
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        asyncio.get_running_loop().add_signal_handler(number, end)
     async with _job(options, settings) as job:
+        job.judge.bus.subscribe(
+            lambda _: wake.set(), name="judge-job", types={EventType.QUEEN_INTERVENTION_REQUESTED}
+        )
         news = _News(options.as_json)
         looked = False
         while not stop.is_set():
             try:
                 look = await job.look()
             except QueenrightError as error:
-                if isinstance(error, QueryRefused) and not looked:
-                    raise  # the selector is wrong; later it is Prometheus' trouble
+                if isinstance(error, SelectorRefused) and not looked:
+                    raise  # later it is Prometheus' trouble
                 _say(f"not known how the workers are: {error}", NOT_KNOWN)
             except Exception as error:
                 _say_broken(error)
@@ -136,10 +160,26 @@ async def _look_always(options: JobOptions, settings: Settings, interval: float)
                 looked = True
                 news.tell(look)
             if undelivered := job.undelivered():
-                _say(f"not delivered, and tried again: {undelivered}", NOT_KNOWN)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), interval)
+                _say(f"{undelivered}; it is tried again", NOT_KNOWN)
+            await _pause(job, news, stop, wake, interval)
     return 0
+
+
+async def _pause(job: _Job, news: _News, stop: asyncio.Event, wake: asyncio.Event, interval: float) -> None:
+    """Wait for the next look; what triage or the bypass time decides until then is told at once."""
+    clock = asyncio.get_running_loop().time
+    until = clock() + interval
+    while not stop.is_set():
+        try:
+            await asyncio.wait_for(wake.wait(), max(until - clock(), 0.0))
+        except TimeoutError:
+            return
+        wake.clear()
+        try:
+            await job.tell()
+        except QueenrightError as error:
+            _say(f"{error}; it is tried again at the next look", NOT_KNOWN)
+        news.show(job.judge.tickets.open_tickets())
 
 
 def _say_broken(error: Exception) -> int:
@@ -181,13 +221,36 @@ def _settings(options: JobOptions) -> Settings:
     settings = settings.model_copy(
         update={"judging": settings.judging.model_copy(update=judging), "alerting": alerting}
     )
+    if not is_selector(options.selector):
+        raise ValueError(
+            f"""--selector must be label matchers, such as '{{cluster="x"}}', not {options.selector!r}"""
+        )
     if settings.judging.prometheus_url is None:
         raise ValueError("say with --prometheus URL where the metrics are, or set judging.prometheus_url")
     return settings
 
 
+def _usable(state: Path | None) -> None:
+    """
+    Make the folder of the state if it is not there.
+
+    Raises:
+        ValueError: It cannot be made or written to.
+    """
+    if state is None:
+        return
+    try:
+        state.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=state):
+            return
+    except OSError as error:
+        raise ValueError(
+            f"the folder {state} cannot be used ({error.strerror}); name another with --state"
+        ) from None
+
+
 @contextlib.asynccontextmanager
-async def _job(options: JobOptions, settings: Settings) -> AsyncIterator[_Job]:
+async def _job(options: JobOptions, settings: Settings, *, once: bool = False) -> AsyncIterator[_Job]:
     with contextlib.ExitStack() as stack:
         state = options.state
         if state is None:
@@ -203,6 +266,7 @@ async def _job(options: JobOptions, settings: Settings) -> AsyncIterator[_Job]:
             selector=options.selector,
             gone=options.gone,
             registry=registry,
+            once=once,
             on_change=lambda conn, ticket: enqueue(conn, ticket, alerting, judge.clock()),
         )
         await judge.open()
@@ -248,8 +312,12 @@ def _tell_once(look: Look, job: _Job, options: JobOptions) -> int:
     if look.skipped:
         seen += f", {look.skipped} samples skipped"
     typer.echo(seen, err=options.as_json)
-    if undelivered := job.undelivered():
-        return _say(f"not delivered: {undelivered}", NOT_KNOWN)
+    untold = [job.undelivered()] if job.undelivered() else []
+    if job.outbox is not None and (waiting := [t for t in look.tickets if undecided(t)]):
+        ids = ", ".join(f"{ticket.ticket_id} ({ticket.severity.value})" for ticket in waiting)
+        untold.append(f"nobody was told: triage gave no decision on {ids}")
+    if untold:
+        return _say("; ".join(untold), NOT_KNOWN)
     if look.blind:
         return _say(_BLIND, NOT_KNOWN)
     if look.tickets:
@@ -277,18 +345,22 @@ class _News:
 
         That nobody is seen at all, though there are tickets, is said at every look.
         """
-        for ticket in (*look.tickets, *look.closed):
-            unseen = _long_unseen(look, ticket)
+        self.show((*look.tickets, *look.closed), look)
+        if look.blind:
+            _say(_BLIND, NOT_KNOWN)
+        if look.unknown:
+            _say(f"{look.unknown} workers could not be judged and are looked at again", NOT_KNOWN)
+
+    def show(self, tickets: Iterable[EscalationTicket], look: Look | None = None) -> None:
+        """Print those that are not as they were when they were printed last, as far as ``look`` knows."""
+        for ticket in tickets:
+            unseen = _long_unseen(look, ticket) if look is not None else None
             now = (ticket.severity.value, ticket.status.value, unseen.why if unseen is not None else "")
             if self._told.get(ticket.ticket_id) != now:
                 typer.echo(_line(ticket, unseen) if self._as_json else _words(ticket, unseen))
                 self._told[ticket.ticket_id] = now
             if not ticket.live:
                 del self._told[ticket.ticket_id]
-        if look.blind:
-            _say(_BLIND, NOT_KNOWN)
-        if look.unknown:
-            _say(f"{look.unknown} workers could not be judged and are looked at again", NOT_KNOWN)
 
 
 _BLIND: Final = (
@@ -307,7 +379,9 @@ def _line(ticket: EscalationTicket, unseen: Unseen | None = None) -> str:
     told = ticket.model_dump(mode="json")
     if unseen is not None:
         told["unseen"] = {"since": iso(unseen.since), "why": unseen.why}
-    return json.dumps(told, ensure_ascii=False)
+    # JSON may hold what a terminal must not be given: all but blanks is told by its number.
+    text = json.dumps(told, ensure_ascii=False)
+    return "".join(c if c.isprintable() or c == " " else json.dumps(c)[1:-1] for c in text)
 
 
 def _words(ticket: EscalationTicket, unseen: Unseen | None = None) -> str:
@@ -315,13 +389,19 @@ def _words(ticket: EscalationTicket, unseen: Unseen | None = None) -> str:
     where = f"  {ticket.kind.value} at {ticket.worker_session_id}, ticket {ticket.ticket_id}"
     if not ticket.live:
         return f"{head}\n{where}"
-    words = f"{head}\n{where}\n  {ticket.analysis or ticket.cause}\n  evidence: {ticket.evidence_snippet}"
+    words = f"{head}\n{where}\n  {_plain(ticket.analysis or ticket.cause)}"
+    words += f"\n  evidence: {_plain(ticket.evidence_snippet)}"
     if unseen is None:
         return words
     return (
         f"{words}\n  its worker is not seen since {iso(unseen.since)}: {unseen.why}; "
         f"if it is no more, say --gone {ticket.worker_session_id}"
     )
+
+
+def _plain(text: str) -> str:
+    """Return what a model or a worker said as a terminal may be given it."""
+    return "\n  ".join(clean_name(line, _LINE_LIMIT) for line in text.splitlines())
 
 
 def _say(what: object, code: int) -> int:

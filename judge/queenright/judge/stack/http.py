@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
 from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.redaction import redact
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 TIMEOUT_SECONDS: Final = 10.0
 MOST_BYTES: Final = 16 << 20
 """An answer that is longer is not read to its end."""
+
+_MOST_SAID: Final = 100_000
 
 
 class StackError(QueenrightError):
@@ -36,6 +39,10 @@ class StackUnavailable(StackError):
 
 class QueryRefused(StackError):
     """Raised when an API says that the question is wrong; asking it again changes nothing."""
+
+
+class SelectorRefused(QueryRefused):
+    """Raised when Prometheus says that the label matchers a person gave are wrong; ``name`` is these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,4 +175,4 @@ def _fault(status: int, body: bytes) -> str:
         text = str(answer["error"])
     except (ValueError, KeyError, TypeError, RecursionError):
         pass
-    return f"{status} {redact(' '.join(text.split()), 300)}".strip()
+    return f"{status} {redact(clean_name(' '.join(text.split()), _MOST_SAID), 300)}".strip()

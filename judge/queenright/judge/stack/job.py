@@ -26,11 +26,12 @@ from queenright.health.settings import HealthSettings
 from queenright.health.store import Store
 from queenright.health.ticket_rules import reasons
 from queenright.health.ticket_service import OnChange, TicketService
-from queenright.health.tickets import EscalationTicket, TicketStatus
+from queenright.health.tickets import EscalationTicket, TicketError, TicketStatus
+from queenright.judge import policy
 from queenright.judge.colony import JudgeAndQueen
 from queenright.judge.judge import HEALTH_CHECK, JUDGE_GRAPH
 from queenright.judge.queen import QUEEN_GRAPH, TICKET_RECEIVER
-from queenright.judge.settings import JudgeSettings
+from queenright.judge.settings import RULES, JudgeSettings
 from queenright.judge.stack.http import StackError
 from queenright.judge.stack.prometheus import Prometheus
 from queenright.judge.stack.reading import health_of, over
@@ -52,6 +53,7 @@ _TRACES_A_LOOK: Final = 50
 _TRACES_BACK: Final = 24 * 3600.0
 _NEVER: Final = 31_536_000.0
 _GRACE: Final = 30.0
+_NO_DECISION: Final = "Triage gave no decision when this was seen; it comes to you as the rules see it."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +109,7 @@ class StackJudge:
         registry: Where the metrics live.
         tracer: Makes the spans.
         on_change: Is told, in the transaction, of what the outside must hear: the outbox.
+        once: There is one look only: nothing comes after it that would tell the operator later.
         models: In place of those that ``judge`` names: (judge's, queen's).
         monotonic: The clock of the time between two looks.
     """
@@ -124,6 +127,7 @@ class StackJudge:
         registry: CollectorRegistry | None = None,
         tracer: Tracer | None = None,
         on_change: OnChange | None = None,
+        once: bool = False,
         models: tuple[LLMProvider, LLMProvider] | None = None,
         monotonic: Clock = time.monotonic,
     ) -> None:
@@ -140,6 +144,7 @@ class StackJudge:
         self._registry = registry or CollectorRegistry()
         self._tracer = tracer or get_tracer("queenright")
         self._on_change = on_change
+        self._once = once
         self._models = models
         self._seen_at = 0.0
         self._monotonic_at = 0.0
@@ -220,6 +225,8 @@ class StackJudge:
             self._started = True
         closed = await self._bring_up_to_date(now, unseen)
         unknown = await self._check()
+        if self._once:
+            await self._pass_on()
         return Look(
             at=now,
             workers=tuple(healths),
@@ -325,6 +332,31 @@ class StackJudge:
         except TimeoutError:
             _log.warning("triage takes too long; what it has not decided is triaged at the next look")
         return sum(outcome == "unknown" for outcome in outcomes.values())
+
+    async def _pass_on(self) -> None:
+        """Tell the operator of what binds and has no decision: the bypass time would end after the job."""
+        for ticket in self.tickets.open_tickets():
+            if not undecided(ticket) or not policy.binding(ticket.severity):
+                continue
+            analysis = policy.analysis(ticket.model_dump(mode="json"))
+            try:
+                await self.tickets.intervene(
+                    ticket.ticket_id,
+                    f"{analysis} {_NO_DECISION}",
+                    ticket.severity.value,
+                    by="rules",
+                    untriaged=True,
+                    graph_id=QUEEN_GRAPH,
+                    stream_id=f"{QUEEN_GRAPH}::{TICKET_RECEIVER}",
+                    model=RULES,
+                )
+            except TicketError as error:
+                _log.info("ticket %s was decided meanwhile: %s", ticket.ticket_id, error)
+
+
+def undecided(ticket: EscalationTicket) -> bool:
+    """Whether what a ticket is about still holds, and triage has not said who is to know of it."""
+    return ticket.status is TicketStatus.OPEN and ticket.condition_cleared_at is None
 
 
 def _know_again(sightings: Iterable[Sighting], tickets: Iterable[EscalationTicket]) -> None:

@@ -6,7 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from queenright.judge.stack.http import TIMEOUT_SECONDS, StackAddress, StackClient, StackUnavailable
+from queenright.instrumentation.identity import NAME_LIMIT, clean_name
+from queenright.judge.stack.http import (
+    TIMEOUT_SECONDS,
+    QueryRefused,
+    StackAddress,
+    StackClient,
+    StackUnavailable,
+)
+
+_LABEL_LIMIT: Final = 2_000
+"""What is longer is cut: a target with such a name is still one of its own, but cannot be asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +61,7 @@ class Prometheus:
         form = {"query": promql, "timeout": f"{self._timeout:g}s"}
         if at is not None:
             form["time"] = f"{at:.3f}"
-        return self._read(await self._client.post("/api/v1/query", form))
+        return self._read(await self._post("/api/v1/query", form))
 
     async def query_range(self, promql: str, start: float, end: float, step: float) -> list[Series]:
         """
@@ -68,11 +78,20 @@ class Prometheus:
             "step": f"{step:g}",
             "timeout": f"{self._timeout:g}s",
         }
-        return self._read(await self._client.post("/api/v1/query_range", form))
+        return self._read(await self._post("/api/v1/query_range", form))
 
     async def aclose(self) -> None:
         """Close the connections."""
         await self._client.aclose()
+
+    async def _post(self, path: str, form: Mapping[str, str]) -> Any:
+        try:
+            return await self._client.post(path, form)
+        except QueryRefused as refusal:
+            if not refusal.reason.startswith("404"):
+                raise
+            # A Prometheus has these paths: it is another one's address, or a proxy's before it is there.
+            raise StackUnavailable(self.name, f"{refusal.reason}; is the address right?") from None
 
     def _read(self, answer: Any) -> list[Series]:
         try:
@@ -94,7 +113,11 @@ def _point(point: Any) -> tuple[float, float]:
 
 
 def _labels(row: Any) -> dict[str, str]:
-    return {str(name): str(value) for name, value in row["metric"].items()}
+    """Return labels whose values may be shown anywhere, and an agent's name as telemetry has it."""
+    return {
+        str(name): clean_name(str(value), NAME_LIMIT if name == "agent" else _LABEL_LIMIT)
+        for name, value in row["metric"].items()
+    }
 
 
 def _vector(result: Any) -> list[Series]:

@@ -8,10 +8,11 @@ unknown: no detector speaks of it, and in the summary it is null.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from queenright.health.detectors import detect
-from queenright.health.findings import worst
+from queenright.health.findings import Finding, FindingKind, worst
 from queenright.health.monitor import WorkerHealth
 from queenright.health.settings import HealthSettings
 from queenright.health.silence import span
@@ -68,9 +69,10 @@ def health_of(
         event.trace_id = trace_id
         v.apply(event, min(event.time, now))
     from_trace = v.evidence
+    traced = bool(events) and v.steps_since_last_accept == sighting.bad_steps
     _by_metrics(v, sighting, settings, now)
     v.evidence = _evidence(sighting, from_trace, settings.stall.unknown_seconds)
-    health = _judged(v, settings, now)
+    health = _judged(v, settings, now, repeats_told=traced or v.bad_repeats > 0)
     health.untold = _NEVER_TOLD if v.last_trace_id else _NEVER_TOLD | _TOLD_BY_TRACES
     return health
 
@@ -82,11 +84,22 @@ def over(agent: str, target: str, settings: HealthSettings, now: float) -> Worke
     return _judged(v, settings, now)
 
 
-def _judged(v: VitalSigns, settings: HealthSettings, now: float) -> WorkerHealth:
+def _judged(
+    v: VitalSigns, settings: HealthSettings, now: float, *, repeats_told: bool = True
+) -> WorkerHealth:
     findings = detect(v, settings, now)
+    if not repeats_told:
+        findings = [_without_repeats(finding, v) for finding in findings]
     lead = worst(findings)
     reason = lead.evidence if lead is not None else "nothing wrong is seen"
     return WorkerHealth(v, tuple(findings), health_state(v, findings, settings, now), now, reason)
+
+
+def _without_repeats(finding: Finding, v: VitalSigns) -> Finding:
+    """Leave out how many of the bad steps brought nothing new: of single steps metrics say nothing."""
+    if finding.kind is not FindingKind.RETRY_STORM:
+        return finding
+    return replace(finding, evidence=f"{v.steps_since_last_accept} bad steps since the last ACCEPT")
 
 
 def _vitals(sighting: Sighting, settings: HealthSettings, now: float) -> VitalSigns:

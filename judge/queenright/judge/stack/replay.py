@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from queenright.instrumentation import names
 from queenright.instrumentation.fingerprint import fingerprint
+from queenright.instrumentation.identity import clean_name
 from queenright.judge.stack.traces import TraceSpan
 from queenright.runtime.events import AgentEvent, EventType
 
@@ -27,7 +28,7 @@ def events_of(spans: Iterable[TraceSpan], agent: str) -> list[AgentEvent]:
     return [
         _event(span, agent, turns)
         for span in sorted(ended, key=lambda span: span.end or 0.0)
-        if span.attributes.get(names.GEN_AI_AGENT_NAME, agent) == agent
+        if clean_name(str(span.attributes.get(names.GEN_AI_AGENT_NAME, agent))) == agent
     ]
 
 
@@ -79,7 +80,7 @@ def _event(span: TraceSpan, agent: str, turns: _Turns) -> AgentEvent:
         if result is None and span.error:
             result = fingerprint(f"{data['error_type']}: {span.error}")
         data |= {
-            "tool": span.tool,
+            "tool": clean_name(span.tool),
             "args_hash": known.get(names.TOOL_ARGUMENTS_HASH),
             "result_hash": result,
             "outcome": "error" if span.error else "ok",
@@ -90,8 +91,8 @@ def _event(span: TraceSpan, agent: str, turns: _Turns) -> AgentEvent:
         time=span.end or span.start,
         agent_id=agent,
         session_id=str(known.get(names.GEN_AI_CONVERSATION_ID) or ""),
-        node_id=str(known.get(names.NODE_ID) or ""),
-        graph_id=str(known.get(names.GRAPH_ID) or ""),
+        node_id=clean_name(str(known.get(names.NODE_ID) or "")),
+        graph_id=clean_name(str(known.get(names.GRAPH_ID) or "")),
         span_id=span.span_id,
         data=data,
     )

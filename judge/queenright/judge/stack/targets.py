@@ -19,9 +19,11 @@ _OWN: Final = frozenset({"__name__"}).union(
 )
 """What the metrics of a worker say of themselves; all other labels are of its target."""
 
-_MATCHER: Final = re.compile(
-    r"""([a-zA-Z_]\w*)\s*(=~|!~|!=|=)\s*("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|`[^`]*`)"""
-)
+_STRING: Final = r"""(?:"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|`[^`]*`)"""
+_MATCHER: Final = re.compile(rf"([a-zA-Z_]\w*)\s*(=~|!~|!=|=)\s*({_STRING})")
+# Since Prometheus 3 a label's name may be any text, in quotes.
+_ONE: Final = rf"(?:[a-zA-Z_]\w*|{_STRING})\s*(?:=~|!~|!=|=)\s*{_STRING}"
+_MATCHERS: Final = re.compile(rf"\s*(?:{_ONE}\s*(?:,\s*{_ONE}\s*)*(?:,\s*)?)?")
 _SPECIAL: Final = re.compile(r"([\\.+*?()|\[\]{}^$])")
 
 
@@ -106,6 +108,14 @@ async def ask_again(
         )
         found += await prometheus.query(f"{{{matchers}{',' if chosen else ''}{chosen}}}", now)
     return found
+
+
+def is_selector(text: str) -> bool:
+    """Whether a text is label matchers, in braces or not; their regular expressions are not looked at."""
+    inside = text.strip()
+    if inside.startswith("{") != inside.endswith("}"):
+        return False
+    return _MATCHERS.fullmatch(inside[1:-1] if inside.startswith("{") else inside) is not None
 
 
 def matchers_of(selector: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from typing import Final
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation import names
 from queenright.instrumentation.names import MetricName, WaitingReason
-from queenright.judge.stack.http import StackUnavailable
+from queenright.judge.stack.http import QueryRefused, SelectorRefused, StackUnavailable
 from queenright.judge.stack.prometheus import Prometheus, Series
 from queenright.judge.stack.samples import Samples
 from queenright.judge.stack.targets import Targets, is_of, matchers_of, target_labels, target_of
@@ -29,6 +30,9 @@ _STATES: Final = (
     names.WORKER_WAITING,
 )
 _TOTALS: Final = (names.WORKER_STEPS, names.WORKER_TOOL_CALLS, names.WORKER_TOKENS, names.WORKER_ERRORS)
+_POSITION: Final = re.compile(r'^\d+ (?:invalid parameter "query": )?|\b\d+:\d+: ')
+"""Where in our own question something is wrong: of no use to whoever wrote only the selector."""
+
 _PROCESS_START: Final = "process_start_time_seconds"
 
 # Which questions are answered with names, and by which.
@@ -117,7 +121,8 @@ async def find_workers(
         samples: Counts what was left out.
 
     Raises:
-        StackError: Prometheus cannot be asked, or refuses the selector.
+        SelectorRefused: Prometheus does not understand the selector.
+        StackError: Prometheus cannot be asked.
     """
     long, grace = settings.stall.unknown_seconds, max(settings.judge.start_grace_seconds, 1.0)
     within = f"{max(long, 1.0):.0f}s"
@@ -137,7 +142,8 @@ async def find_workers(
     samples = samples or Samples()
     told, doubtful = dict[str, list[Series]](), set[Target]()
     for what, promql in asked.items():
-        told[what], no_numbers = samples.usable(await prometheus.query(promql, now), _NAMED.get(what))
+        answer = await _ask(prometheus, promql, now, selector)
+        told[what], no_numbers = samples.usable(answer, _NAMED.get(what))
         doubtful |= {key for series in no_numbers if (key := _target(series)) is not None}
     targets = Targets(told["up"])
     found: dict[Target, Sighting] = {}
@@ -159,6 +165,16 @@ async def find_workers(
     for sighting in found.values():
         sighting.in_grace = sighting.there_for < grace and not sighting.down
     return [sighting for sighting in found.values() if sighting.last_activity or sighting.last_heartbeat]
+
+
+async def _ask(prometheus: Prometheus, promql: str, now: float, selector: str) -> list[Series]:
+    try:
+        return await prometheus.query(promql, now)
+    except QueryRefused as refusal:
+        # Our own part of the question is well-formed. 422, but for a parser's, is of what it would take.
+        if not matchers_of(selector) or not (refusal.reason.startswith("400") or "pars" in refusal.reason):
+            raise
+        raise SelectorRefused(selector, _POSITION.sub("", refusal.reason)) from None
 
 
 def _select(metrics: Iterable[MetricName], selector: str) -> str:
