@@ -283,6 +283,25 @@ async def test_who_was_not_told_of_what_is_said(
     assert "nobody was told: http://127.0.0.1:1: " in capsys.readouterr().err
 
 
+async def test_what_does_not_bind_and_has_no_decision_is_told_to_nobody_and_that_is_said(
+    stack: Stack, no_key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "queenright.yaml"
+    config.write_text(json.dumps({"judging": {"queen": {"model": no_key}}}))
+    activity = row("last_activity_timestamp_seconds", stack.now - 5)
+    calls = [row("tool_calls_total", 6, tool="search", outcome="ok")]
+    stack.told = {"here": [activity], "before": [activity], "long_before": [activity], "calls": calls}
+    told: list[Any] = []
+    async with alertmanager(told) as url:
+        code = await once(stack, config=config, alertmanagers=(url,), as_json=True)
+
+    said = capsys.readouterr()
+    ticket = json.loads(said.out)
+    assert (code, told, ticket["severity"]) == (3, [], "medium")
+    untold = f"nobody was told: triage gave no decision on {ticket['ticket_id']} (medium)"
+    assert f"queenright: {untold}" in said.err.splitlines()
+
+
 EVIL = "re\x1b]0;owned\x07se\nar\u202echer\x9b31m"
 
 
