@@ -46,7 +46,13 @@ from queenright.instrumentation.identity import new_id
 from queenright.runtime.events import AgentEvent, EventType
 
 DAY = 86_400.0
-SETTINGS = HealthSettings.model_validate({"recovery": {"max_attempts_per_hour": 50}})
+SETTINGS = HealthSettings.model_validate(
+    {
+        "recovery": {"max_attempts_per_hour": 50},
+        # A reminder goes out under a label of its own, and here a ticket is to have one name only.
+        "tickets": {"re_escalation": {"max": 0}},
+    }
+)
 
 
 def tell(*words: object) -> None:

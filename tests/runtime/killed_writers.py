@@ -65,13 +65,13 @@ def hold(lock: str) -> None:
 
 
 def hold_with_a_child(lock: str) -> None:
-    """Take a claim, and fork a child that lives on; tells its id."""
+    """Take a claim, and fork a child that lives on; it tells its id once it has let go of the claim."""
     claim = Claim.take(Path(lock))
     child = os.fork()
     if child == 0:
+        _say(str(os.getpid()))
         sys.stdin.read()
         os._exit(0)
-    _say(str(child))
     os.waitpid(child, 0)
     claim.release()
 

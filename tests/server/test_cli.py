@@ -141,6 +141,10 @@ def test_audit_verify_of_no_log_says_where_it_looked(tmp_path: Path) -> None:
     assert ".queenright/queenright.db" in done.stderr
 
 
+CLI = ("", ".acting", ".approvals", ".chat", ".judge", ".judge_score", ".main", ".tickets")
+"""What every command imports: typer and nothing heavier."""
+
+
 def test_commands_import_what_they_need_when_they_run(tmp_path: Path) -> None:
     script = (
         "import sys, queenright.cli; print(*(m for m in sys.modules if m.startswith(('queenright.', 'mcp'))))"
@@ -148,7 +152,7 @@ def test_commands_import_what_they_need_when_they_run(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
 
     imported = done.stdout.split()
-    assert sorted(imported) == [f"queenright.cli{part}" for part in ("", ".acting", ".main", ".tickets")]
+    assert sorted(imported) == [f"queenright.cli{part}" for part in CLI]
 
 
 def test_run_shows_what_an_agent_does_and_what_came_of_it(tmp_path: Path) -> None:

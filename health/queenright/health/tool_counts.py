@@ -29,6 +29,13 @@ class ToolCounts:
         # Calls, errors and the last call in whole seconds since the epoch, for each name in turn.
         self._numbers = array("I")
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ToolCounts):
+            return NotImplemented
+        return self._names == other._names and self._numbers == other._numbers
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
+
     def add(self, tool: str, failed: bool, at: float) -> None:
         """Count one call that ended at ``at``, in seconds since the epoch."""
         place = self._place(tool)
