@@ -117,7 +117,8 @@ def test_an_id_is_of_one_scenario_only(tmp_path: Path) -> None:
 # -- the rules ---------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
+# Once in a process: tests of other modules may come between.
+@pytest.fixture(scope="session")
 def rules() -> Score:
     return asyncio.run(rules_score())
 
