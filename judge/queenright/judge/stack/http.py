@@ -7,8 +7,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote, urlsplit
 
+from queenright.instrumentation.api_address import ApiAddress, read_base_url
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.redaction import redact
@@ -46,16 +46,9 @@ class SelectorRefused(QueryRefused):
 
 
 @dataclass(frozen=True, slots=True)
-class StackAddress:
-    """
-    Where an API is: ``name`` is its base URL without credentials, safe to show.
+class StackAddress(ApiAddress):
+    """Where an API of the user's stack is; ``token`` is sent as a bearer's."""
 
-    ``user`` and ``password`` are sent as HTTP basic authentication, ``token`` as a bearer's.
-    """
-
-    name: str
-    user: str = field(default="", repr=False)
-    password: str = field(default="", repr=False)
     token: str = field(default="", repr=False)
 
     @classmethod
@@ -66,24 +59,8 @@ class StackAddress:
         Raises:
             ValueError: it is no http or https URL with a host; the message repeats nothing of it.
         """
-        try:
-            parts = urlsplit(url.strip())
-            host, port = parts.hostname, parts.port
-        except ValueError:
-            raise ValueError("is no URL; write http://host:9090") from None
-        if parts.scheme not in ("http", "https") or not host:
-            raise ValueError("needs http:// or https:// and a host, such as http://127.0.0.1:9090")
-        if parts.query or parts.fragment:
-            raise ValueError("must have neither ? nor #; write http://host:9090, with a path if need be")
-        shown = f"[{host}]" if ":" in host else host
-        if port is not None:
-            shown = f"{shown}:{port}"
-        return cls(
-            f"{parts.scheme}://{shown}{parts.path.rstrip('/')}",
-            unquote(parts.username or ""),
-            unquote(parts.password or ""),
-            token.get_secret_value() if token is not None else "",
-        )
+        secret = token.get_secret_value() if token is not None else ""
+        return cls(*read_base_url(url, port=9090), token=secret)
 
 
 class StackClient:
@@ -154,8 +131,9 @@ class StackClient:
         headers = {"Accept": "application/json"}
         if address.token:
             headers["Authorization"] = f"Bearer {address.token}"
-        login = (address.user, address.password) if address.user or address.password else None
-        request = self._client.stream(method, url, headers=headers, auth=login, timeout=self._timeout, **how)
+        request = self._client.stream(
+            method, url, headers=headers, auth=address.auth, timeout=self._timeout, **how
+        )
         body = bytearray()
         async with request as response:
             async for part in response.aiter_bytes():
