@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from queenright.alerting.alert import LABEL_STORM, alert_for
+from queenright.alerting.alert import LABEL_STORM, annotations_for, labels_for
 from queenright.alerting.settings import AlertingSettings
 from queenright.health.findings import FindingKind, Severity
 from queenright.health.tickets import TicketStatus
@@ -23,7 +23,7 @@ SETTINGS = AlertingSettings()
     ],
 )
 def test_labels_are_these_and_no_others(inside: Severity, outside: str) -> None:
-    labels, _ = alert_for(ticket(severity=inside), SETTINGS)
+    labels = labels_for(ticket(severity=inside), SETTINGS)
     assert labels == {
         "alertname": ALERT_INTERVENTION,
         "agent": "researcher",
@@ -37,14 +37,14 @@ def test_labels_are_these_and_no_others(inside: Severity, outside: str) -> None:
 
 def test_a_ticket_opened_in_a_storm_carries_its_id() -> None:
     """B71: by this label many are one message."""
-    alone, _ = alert_for(ticket(), SETTINGS)
-    stormy, _ = alert_for(ticket(storm_id="storm-1"), SETTINGS)
+    alone = labels_for(ticket(), SETTINGS)
+    stormy = labels_for(ticket(storm_id="storm-1"), SETTINGS)
 
     assert stormy == alone | {LABEL_STORM: "storm-1"}
 
 
 def test_empty_annotations_are_left_out() -> None:
-    _, annotations = alert_for(ticket(evidence_snippet="", worker_graph_id=""), SETTINGS)
+    annotations = annotations_for(ticket(evidence_snippet="", worker_graph_id=""), SETTINGS)
     assert set(annotations) == {
         "summary",
         "description",
@@ -59,7 +59,7 @@ def test_empty_annotations_are_left_out() -> None:
 
 def test_evidence_is_short_and_holds_no_secret() -> None:
     secret = "sk-" + "a1B2" * 12
-    _, annotations = alert_for(
+    annotations = annotations_for(
         ticket(evidence_snippet=f"{'x' * 400} api_key={secret}", analysis=f"It sent {secret}"), SETTINGS
     )
     assert len(annotations["evidence"]) <= 500
@@ -68,14 +68,14 @@ def test_evidence_is_short_and_holds_no_secret() -> None:
 
 def test_an_untriaged_ticket_says_so() -> None:
     """B46"""
-    _, annotations = alert_for(ticket(untriaged=True, analysis=""), SETTINGS)
+    annotations = annotations_for(ticket(untriaged=True, analysis=""), SETTINGS)
     assert annotations["description"].startswith("Untriaged")
     assert annotations["analysis"] == "The judge says: It repeats search(hive)."
 
 
 @pytest.mark.parametrize("kind", FindingKind)
 def test_every_cause_has_words_of_its_own(kind: FindingKind) -> None:
-    _, annotations = alert_for(ticket(kind=kind), SETTINGS)
+    annotations = annotations_for(ticket(kind=kind), SETTINGS)
     assert annotations["summary"].startswith("researcher ")
     assert annotations["summary"].endswith("(high).")
 
@@ -87,7 +87,7 @@ def test_links_are_filled_and_quoted() -> None:
         trace_url="https://t.example/{trace_id}",
         runbook_url="https://wiki.example/rb/",
     )
-    _, annotations = alert_for(ticket(worker_agent_id="a b&c=d", trace_id="0af7"), settings)
+    annotations = annotations_for(ticket(worker_agent_id="a b&c=d", trace_id="0af7"), settings)
     assert annotations["dashboard_url"] == "https://g.example/d/a?var-agent=a%20b%26c%3Dd"
     assert annotations["trace_url"] == "https://t.example/0af7"
     assert annotations["console_url"] == "https://queenright.example/tickets/ticket-1"
@@ -96,7 +96,7 @@ def test_links_are_filled_and_quoted() -> None:
 
 def test_a_link_that_needs_what_is_not_known_is_left_out() -> None:
     settings = AlertingSettings(trace_url="https://t.example/{trace_id}")
-    _, annotations = alert_for(ticket(), settings)
+    annotations = annotations_for(ticket(), settings)
     assert "trace_url" not in annotations
 
 
@@ -126,4 +126,4 @@ def test_credentials_of_a_peer_are_in_no_repr_and_no_dump() -> None:
 def test_the_end_of_a_worker_is_not_told_as_a_recovery() -> None:
     gone = ticket(status=TicketStatus.WORKER_GONE)
 
-    assert "has ended without recovering" in alert_for(gone, SETTINGS)[1]["summary"]
+    assert "has ended without recovering" in annotations_for(gone, SETTINGS)["summary"]

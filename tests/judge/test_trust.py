@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection
 
-from queenright.alerting.alert import alert_for
+from queenright.alerting.alert import annotations_for, labels_for
 from queenright.alerting.notification import enqueue
 from queenright.alerting.settings import AlertingSettings
 from queenright.health.findings import Severity
@@ -395,7 +395,8 @@ async def nothing_leaks(trial: Trial, tickets: dict[str, EscalationTicket]) -> N
     hive, settings = trial.hive, AlertingSettings()
     for ticket in tickets.values():
         await hive.store.transact(partial(_notify, ticket, settings, hive.time.now))
-        assert not leaks(str(alert_for(ticket, settings))), ticket.worker_agent_id
+        alert = labels_for(ticket, settings) | annotations_for(ticket, settings)
+        assert not leaks(str(alert)), ticket.worker_agent_id
     for span in hive.exporter.get_finished_spans():
         assert not leaks(span.to_json()), span.name
     assert not [words for _, _, words in trial.hands.nudged if leaks(words)]

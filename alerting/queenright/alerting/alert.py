@@ -125,13 +125,6 @@ def annotations_for(ticket: EscalationTicket, settings: AlertingSettings, *, ask
     return {name: text for name, text in annotations.items() if text}
 
 
-def alert_for(
-    ticket: EscalationTicket, settings: AlertingSettings, *, ask: str = ""
-) -> tuple[dict[str, str], dict[str, str]]:
-    """Return labels and annotations of a ticket that has not been sent before."""
-    return labels_for(ticket, settings), annotations_for(ticket, settings, ask=ask)
-
-
 def _summary(ticket: EscalationTicket) -> str:
     # The current word is here, because the label's is frozen at what it was when this alert was first sent.
     agent = redact(inert(ticket.worker_agent_id), 100)

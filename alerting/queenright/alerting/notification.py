@@ -142,6 +142,8 @@ def enqueue(
         now: Seconds since the epoch.
         ask: What the reader is asked to decide, in our own words; empty if nothing.
     """
+    if ticket.status is TicketStatus.OPEN:
+        return
     annotations = annotations_for(ticket, settings, ask=ask)
     current = _unended(conn, ticket.ticket_id)
     if ticket.status in _TOLD:
@@ -153,7 +155,7 @@ def enqueue(
             _replace(conn, current, ticket, labels_again(current.labels, ticket), annotations, now)
         else:
             _say_anew(conn, current, annotations, now)
-    elif current is not None and ticket.status is not TicketStatus.OPEN:
+    elif current is not None:
         # What people read of the end, too: a worker that ended has not recovered.
         _say_anew(conn, current, annotations, now)
         _end(conn, current, now, silent=ticket.status is not TicketStatus.RESOLVED)

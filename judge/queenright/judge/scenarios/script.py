@@ -9,6 +9,7 @@ A line is one word with its details: ``turn: {tool: search, args: "q {n}", resul
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Final, Literal
@@ -85,9 +86,9 @@ class Action(BaseModel):
     bare: ClassVar[str] = ""
     """What a value without a name is."""
 
+    @abstractmethod
     def acts(self, who: Actor) -> Iterator[Happening]:
         """Yield what happens, and change ``who`` accordingly."""
-        raise NotImplementedError
 
 
 def action(line: Mapping[str, Any]) -> Action:
