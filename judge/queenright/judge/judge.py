@@ -29,7 +29,7 @@ from queenright.judge.node import desk_node
 from queenright.judge.prompting import judge_prompt
 from queenright.judge.record import CheckRecord
 from queenright.judge.rules import EMIT, SUMMARY
-from queenright.judge.settings import ModelSettings
+from queenright.judge.settings import RULES, ModelSettings
 from queenright.judge.tracing import ids_of, links_to
 from queenright.judge.trend import Trends
 from queenright.runtime.deadline import Sleep
@@ -342,7 +342,7 @@ class HealthJudge:
         if draft is None:
             return False
         draft["judge_reasoning"] += f" Written by the rules: the model {said}."[:300]
-        await self._raise(health, json.dumps(draft))
+        await self._raise(health, json.dumps(draft), RULES)
         return True
 
     async def _emit(self, given: EmitArguments) -> str:
@@ -352,7 +352,7 @@ class HealthJudge:
         if self._raised:
             raise ToolError("there is a ticket from this check already; end with health_verdict ticket")
         try:
-            raised = await self._raise(health, given.ticket_json)
+            raised = await self._raise(health, given.ticket_json, self._answering())
             self._raised = True
             return raised
         except TicketRefused as refusal:
@@ -363,7 +363,7 @@ class HealthJudge:
                 f"{refusal}. Mend what is named, and send the whole ticket once more."
             ) from refusal
 
-    async def _raise(self, health: WorkerHealth, ticket_json: str) -> str:
+    async def _raise(self, health: WorkerHealth, ticket_json: str, model: str) -> str:
         trace_id, span_id = ids_of(get_current_span())
         raised = await write_ticket(
             self._tickets,
@@ -371,7 +371,7 @@ class HealthJudge:
             ticket_json,
             trace_id=trace_id,
             span_id=span_id,
-            model=self._answering(),
+            model=model,
         )
         self._coverage.ticketed(health, raised.ticket)
         return written(raised)
