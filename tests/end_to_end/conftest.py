@@ -58,6 +58,12 @@ class AgentProcess:
         self._stop.touch()
         return self.process.communicate(timeout=20)[1]
 
+    def kill(self) -> None:
+        """End it, whatever it does, and close the pipe to it."""
+        self.process.kill()
+        if self.process.stderr is not None and not self.process.stderr.closed:
+            self.process.communicate()
+
 
 @pytest.fixture
 def start_agent(tmp_path: Path) -> Iterator[Callable[[str, str], AgentProcess]]:
@@ -66,7 +72,7 @@ def start_agent(tmp_path: Path) -> Iterator[Callable[[str, str], AgentProcess]]:
 
         def start(script: str, otlp_url: str) -> AgentProcess:
             agent = AgentProcess(script, otlp_url, tmp_path)
-            stack.callback(agent.process.kill)
+            stack.callback(agent.kill)
             return agent
 
         yield start

@@ -31,6 +31,7 @@ from queenright.health.store import Store
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.respawn_webhook import IDEMPOTENCY_KEY, RespawnWebhook
 from queenright.server.settings import Settings, load_settings
+from queenright.server.sockets import free_port
 from queenright.server.up import DEMO_DEFAULTS, Running, serving
 from queenright.server.webhook_post import ATTEMPTS, SIGNATURE
 
@@ -409,11 +410,6 @@ def receiver_of_the_page() -> str:
     return str(code)
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
-
-
 def listens(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
@@ -423,7 +419,7 @@ async def test_a_killed_process_goes_on_from_its_checkpoint_in_a_new_one(tmp_pat
     """002 §11: work of a process that was killed is taken up from its checkpoint, by the page's receiver."""
     (tmp_path / "worker.py").write_text(WORKER, encoding="utf-8")
     (tmp_path / "receiver.py").write_text(receiver_of_the_page(), encoding="utf-8")
-    port = free_port()
+    port = free_port("127.0.0.1", 0, what="the receiver", option="")
     async with serving(settings_with(tmp_path / "storage", f"http://127.0.0.1:{port}/")) as running:
         service, where = running.service, {"folder": tmp_path, "otlp_url": running.otlp_url}
 

@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import random
 import socket
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from typing import Any, Final
 
 import httpx
 import uvicorn
 
 from queenright.instrumentation.errors import QueenrightError
+
+# Below what Linux (from 32768) and macOS (from 49152) hand out by themselves.
+_NOT_EPHEMERAL: Final = range(20000, 32000)
 
 
 class PortTaken(QueenrightError):
@@ -63,9 +67,19 @@ def listen(host: str, port: int, *, what: str, option: str) -> socket.socket:
 
 
 def free_port(host: str, port: int, *, what: str, option: str) -> int:
-    """Return a port that a child program can have; see `listen`."""
-    with contextlib.closing(listen(host, port, what=what, option=option)) as sock:
-        return int(sock.getsockname()[1])
+    """
+    Return a port that a child program can have; see `listen`.
+
+    Port 0 takes a free one that the system gives nobody by itself: until the child has it,
+    some connection's own end could get any other.
+    """
+    for candidate in [port] if port else random.sample(_NOT_EPHEMERAL, 100):
+        try:
+            with contextlib.closing(listen(host, candidate, what=what, option=option)):
+                return candidate
+        except PortTaken as error:
+            taken = error
+    raise taken
 
 
 class Server(uvicorn.Server):
