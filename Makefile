@@ -15,6 +15,9 @@ IN_MEMORY := $(shell if [ "$$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 {print 
 # A model other than the built-in rules needs litellm, which is large.
 UP_GROUP := $(if $(findstring --model,$(ARGS)),llm,run)
 
+# Bytecode is kept, whatever this machine's habit: hundreds of short processes would compile everything anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 export PATH := $(CURDIR)/.venv/bin:$(PATH):$(CURDIR)/.tools/bin
 
 COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
@@ -37,7 +40,7 @@ llm: .venv/.llm ## Install litellm, for models other than the built-in rules (qu
 test: .venv/.dev ## Run the tests; PYTEST="..." is passed on
 	@$(PYTHON) $(PROVIDE) programs || echo "The tests that need these programs will fail." >&2
 	@$(PYTHON) $(PROVIDE) browser || echo "The tests that need a browser will fail." >&2
-	@$(IN_MEMORY) $(BIN)/python -m pytest -n 3 --dist loadgroup $(PYTEST)
+	@$(IN_MEMORY) $(BIN)/python -m pytest -n 3 $(PYTEST)
 
 check: .venv/.dev programs ## Everything that can be checked without running the product
 	$(BIN)/ruff check .

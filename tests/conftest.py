@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+from pathlib import PurePath
+from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 from tests.databases import database_url, postgres
 
@@ -19,3 +23,45 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("queenright")
+
+# Their tests share something that takes long to make, so each file stays in one process.
+_WHOLE = {
+    "detection/test_measured.py",
+    "end_to_end/test_judge_job.py",
+    "grafana/test_every_panel_has_data.py",
+    "health/test_audit.py",
+    "judge/test_scenarios.py",
+    "packaging/test_wheel.py",
+    "simulation/test_week.py",
+}
+
+
+def _file(nodeid: str) -> str:
+    """Return the file of a test, within the folder of the tests."""
+    return nodeid.partition("::")[0].removeprefix("tests/")
+
+
+def _unit(nodeid: str) -> str:
+    """Return what a process takes at once: a test, or the file that stays whole."""
+    file = _file(nodeid)
+    return file if file in _WHOLE else nodeid
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Let several processes share the tests."""
+    config.option.loadscopereorder = False
+    scheduling = LoadScopeScheduling(config, log)
+    scheduling._split_scope = _unit
+    return scheduling
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Spread the tests that mostly wait for other programs: the others use the processors meanwhile."""
+    whole = [item for item in items if _file(item.nodeid) in _WHOLE]
+    others = [item for item in items if _file(item.nodeid) not in _WHOLE]
+    waiting = [item for item in others if PurePath(_file(item.nodeid)).parts[0] == "end_to_end"]
+    working = [item for item in others if item not in waiting]
+    due = {id(item): place / len(some) for some in (waiting, working) for place, item in enumerate(some)}
+    items[:] = whole + sorted(others, key=lambda item: due[id(item)])

@@ -34,8 +34,6 @@ from tests.detection.thresholds import THRESHOLDS, Aimed, default, reach, thresh
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = ROOT / "docs" / "detection.md"
 
-pytestmark = pytest.mark.xdist_group("detection")
-
 
 @pytest.fixture(scope="module")
 def traces() -> Path:

@@ -27,9 +27,6 @@ from queenright.server.programs import find_program
 
 Dashboard = dict[str, Any]
 
-# One Prometheus serves all of them.
-pytestmark = pytest.mark.xdist_group("prometheus-of-the-dashboards")
-
 AGE = 30.0
 SCRAPES = 4
 WINDOW = "4s"

@@ -2,13 +2,14 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client import CollectorRegistry
+from sqlalchemy import Connection
 
 from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.settings import HealthSettings
@@ -29,6 +30,7 @@ AGENT = "deep_research_agent"
 SESSION = "session_1"
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
+T = TypeVar("T")
 Speak = Callable[[Sequence[Message], Sequence[ToolSpec]], ModelReply | Awaitable[ModelReply]]
 
 
@@ -76,6 +78,19 @@ def call(tool: str, **arguments: Any) -> ModelReply:
     )
 
 
+class WatchedStore(Store):
+    """A store that knows how many readers wait for it."""
+
+    reading = 0
+
+    async def read(self, fn: Callable[[Connection], T]) -> T:
+        self.reading += 1
+        try:
+            return await super().read(fn)
+        finally:
+            self.reading -= 1
+
+
 class Hive:
     """Everything from an event of a worker to a decided ticket: real store, monitor, tickets, graphs."""
 
@@ -97,7 +112,7 @@ class Hive:
 
     async def start(self, *, keep_monitor: bool = False, log: bool = True) -> None:
         self.registry = CollectorRegistry()
-        self.store = Store.open(f"sqlite:///{self.path / 'queenright.db'}")
+        self.store = WatchedStore.open(f"sqlite:///{self.path / 'queenright.db'}")
         self.bus = EventBus(log=self.store if log else None)
         self.bus.subscribe(self.events.append, name="test")
         if not keep_monitor:
@@ -200,7 +215,7 @@ class Hive:
     @property
     def working(self) -> int:
         """What is with the threads of the store and of the disk."""
-        return self.store.depth + self.judging.runtime.disk.pending
+        return self.store.depth + self.store.reading + self.judging.runtime.disk.pending
 
     async def settle(self) -> None:
         """Let everything come to rest: the loop idle, the database written, no run in progress."""

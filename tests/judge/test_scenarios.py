@@ -38,8 +38,6 @@ MEDIUM = ["ten-bad-repeating", "loop-aaa", "error-streak", "injected-dismiss"]
 BINDING = ["fifteen-bad", "twenty-bad", "stall-exactly", "recovery-failed", "injected-severity-low"]
 SAMPLE = [SCENARIOS[one] for one in (*WELL, *NEAR, *MEDIUM, *BINDING)]
 
-pytestmark = pytest.mark.xdist_group("scenarios")
-
 
 # -- the set ---------------------------------------------------------------------------------------
 
@@ -117,8 +115,7 @@ def test_an_id_is_of_one_scenario_only(tmp_path: Path) -> None:
 # -- the rules ---------------------------------------------------------------------------------------
 
 
-# Once in a process: tests of other modules may come between.
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def rules() -> Score:
     return asyncio.run(rules_score())
 

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.simulation.day import day, spread, summed
-
-pytestmark = pytest.mark.xdist_group("simulation")
 
 
 async def test_a_hundred_workers_that_are_well_cost_no_call_of_the_model(tmp_path: Path) -> None:

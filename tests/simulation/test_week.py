@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
-import os
-import pickle
-from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -18,23 +14,13 @@ DAYS = 7
 WORKERS = 28
 """As many as some 30 s of one core are enough for."""
 
-pytestmark = pytest.mark.xdist_group("simulation")
 
-
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def week(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The week, played by whichever test process comes first; the others read what came of it."""
-    own = tmp_path_factory.getbasetemp()
-    shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
-    with (shared / "week.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        played = shared / "week.pickle"
-        if not played.exists():
-            # No recorded runs: the same table of quantiles on every machine.
-            folder: Path = tmp_path_factory.mktemp("week")
-            found = asyncio.run(simulate(folder, days=DAYS, workers=WORKERS, seed=7, traces=folder))
-            played.write_bytes(pickle.dumps(found))
-        return cast("dict[str, Any]", pickle.loads(played.read_bytes()))
+    """The week, played once."""
+    # No recorded runs: the same table of quantiles on every machine.
+    folder = tmp_path_factory.mktemp("week")
+    return asyncio.run(simulate(folder, days=DAYS, workers=WORKERS, seed=7, traces=folder))
 
 
 def test_every_trouble_is_seen_within_5_seconds_of_its_threshold(week: dict[str, Any]) -> None:

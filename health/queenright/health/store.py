@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError, IntegrityError
@@ -82,7 +82,7 @@ class Store:
     @classmethod
     def open(
         cls, url: str, *, read_only: bool = False, busy_timeout: float = 5.0, capacity: int = 20_000
-    ) -> Store:
+    ) -> Self:
         """
         Open the database at ``url``, bring its schema up to date; a file that is not there is made.
 
