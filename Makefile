@@ -45,7 +45,7 @@ test: .venv/.dev ## Run the tests; PYTEST="..." is passed on
 check: .venv/.dev programs ## Everything that can be checked without running the product
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/mypy -n 2
 	$(BIN)/lint-imports
 	$${PROMTOOL_BIN:-promtool} check rules alerting/prometheus/rules/*.yml
 	$${AMTOOL_BIN:-amtool} check-config alerting/alertmanager/alertmanager.yml

@@ -126,7 +126,7 @@ class RealAlertmanager:
     recorder: Recorder
     woken: list[bytes]
 
-    async def until(self, done: Callable[[], bool], what: str, seconds: float = 20) -> None:
+    async def until(self, done: Callable[[], bool], what: str, seconds: float = 60) -> None:
         for _ in range(int(seconds / 0.05)):
             if done():
                 return

@@ -343,7 +343,7 @@ async def test_an_inhibition_inhibits_what_it_should_and_nothing_else(
     await client.post_alerts(alertmanager.address, [a for a in (source, target, other) if a])
     inhibited: set[str] = set()
     # Alertmanager takes an alert in first, and looks at what it inhibits a moment later.
-    for _ in range(200):
+    for _ in range(1200):
         found = await client.alerts(alertmanager.address)
         inhibited = {json.dumps(a["labels"], sort_keys=True) for a in found if a["status"]["inhibitedBy"]}
         if inhibited:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
@@ -76,12 +74,3 @@ def start_agent(tmp_path: Path) -> Iterator[Callable[[str, str], AgentProcess]]:
             return agent
 
         yield start
-
-
-async def until(condition: Callable[[], bool], *, seconds: float, what: str) -> None:
-    """Wait for something that real processes bring about; fail with ``what`` when it does not come."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            pytest.fail(f"within {seconds:.0f} s: {what}")
-        await asyncio.sleep(0.05)

@@ -11,8 +11,9 @@ from queenright.server.programs import find_program
 from queenright.server.settings import Settings
 from queenright.server.sockets import free_port, listen, listening, url_of
 from queenright.server.up import UpOptions, alertmanager_beside, serving
-from tests.end_to_end.conftest import AgentProcess, until
+from tests.end_to_end.conftest import AgentProcess
 from tests.end_to_end.test_page import AND_RESOLVED, ONE_EACH, received
+from tests.waiting import until
 
 AWAY_SECONDS = 20
 
@@ -37,10 +38,8 @@ async def test_alertmanager_down_for_the_first_20_seconds_loses_nothing(
         running.service.recorder = recorder
         began = time.monotonic()
         process = start_agent("looping_worker.py", running.otlp_url)
-        await until(
-            lambda: running.service.outbox.status()["pending"] == 1, seconds=40, what="a page that waits"
-        )
-        await until(lambda: time.monotonic() - began > AWAY_SECONDS, seconds=30, what="20 s")
+        await until(lambda: running.service.outbox.status()["pending"] == 1, "a page that waits")
+        await until(lambda: time.monotonic() - began > AWAY_SECONDS, "20 s")
         assert received(running) == {}
         assert running.service.outbox.status()["peers"][0]["failing_since"] is not None
 
@@ -48,11 +47,9 @@ async def test_alertmanager_down_for_the_first_20_seconds_loses_nothing(
             program, away, UpOptions(), f"http://127.0.0.1:{port}", running.url, url_of(receiver)
         )
         try:
-            await until(lambda: received(running).keys() >= ONE_EACH.keys(), seconds=60, what="the page")
+            await until(lambda: received(running).keys() >= ONE_EACH.keys(), "the page")
             process.recover()
-            await until(
-                lambda: received(running).keys() >= AND_RESOLVED.keys(), seconds=60, what="the all-clear"
-            )
+            await until(lambda: received(running).keys() >= AND_RESOLVED.keys(), "the all-clear")
             await asyncio.to_thread(process.stop)
         finally:
             await child.stop()

@@ -13,7 +13,7 @@ import pytest
 from queenright.demo.fleet import Fleet
 from queenright.grafana import queries
 from queenright.server.up import Running
-from tests.end_to_end.conftest import until
+from tests.waiting import until
 
 DASHBOARDS = Path(__file__).parents[2] / "grafana" / "dashboards"
 

@@ -57,6 +57,7 @@ class Stack:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._client = httpx.Client(trust_env=False)
         self._recover, self._stop = folder / "recover", folder / "stop"
         port_file = folder / "port"
         self.agents = subprocess.Popen(
@@ -102,7 +103,7 @@ class Stack:
     def value(self, promql: str) -> float:
         """What a query says now; 0 for nothing."""
         try:
-            answer = httpx.get(f"{self.url}/api/v1/query", params={"query": promql}).json()
+            answer = self._client.get(f"{self.url}/api/v1/query", params={"query": promql}).json()
         except (httpx.HTTPError, ValueError):
             return 0.0  # it is not ready yet
         result = answer["data"]["result"]
@@ -119,13 +120,14 @@ class Stack:
         self.agents.wait()
 
     def close(self) -> None:
+        self._client.close()
         self.agents.kill()
         self.prometheus.terminate()
         self.agents.wait()
         self.prometheus.wait()
 
 
-def until(condition: Callable[[], bool], what: str, *, seconds: float = 30) -> None:
+def until(condition: Callable[[], bool], what: str, *, seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -503,7 +505,7 @@ async def test_up_lets_judge_and_queen_ask_the_prometheus_that_it_starts(running
     query = {"promql": "count by (__name__) ({__name__=~'queenright_agents|up'})", "range_minutes": 5}
 
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not (answer := await tools[QUERY_METRICS].call(json.dumps(query))).content.count("points"):
                 assert not answer.failed, answer.content
                 await asyncio.sleep(0.5)

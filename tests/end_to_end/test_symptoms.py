@@ -13,8 +13,8 @@ from queenright.instrumentation import Telemetry, Worker
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.settings import Settings, load_settings
 from queenright.server.up import Running
-from tests.end_to_end.conftest import until
 from tests.end_to_end.test_page import ONE_EACH, received
+from tests.waiting import until
 
 AGENT = "night_shift"
 APPROVED = {
@@ -62,8 +62,8 @@ async def test_a_symptom_wakes_the_judge_and_pages_nobody(
         for _ in range(25):
             with worker.step("packer") as step:
                 step.verdict("RETRY")
-        await until(lambda: woken != [], seconds=40, what="the symptom in the service's webhook")
-        await until(lambda: checks() > checks_before[0], seconds=5, what="a look of the judge")
+        await until(lambda: woken != [], "the symptom in the service's webhook")
+        await until(lambda: checks() > checks_before[0], "a look of the judge")
 
         async with httpx.AsyncClient(base_url=str(running.alertmanager_url), trust_env=False) as client:
             answer = await client.get("/api/v2/alerts", params={"filter": f"agent={AGENT}"})

@@ -19,7 +19,7 @@ from queenright.server.programs import find_program
 from queenright.server.settings import Settings
 from queenright.server.up import UpOptions
 from queenright.server.up import up as up_in_process
-from tests.end_to_end.conftest import until
+from tests.waiting import until
 
 FREE_PORTS = [
     "--port=0",
@@ -190,7 +190,7 @@ async def test_a_program_that_ends_by_itself_is_said_and_the_service_is_not_read
     async with up_in_process(settings, options, say=said.append, find=find) as running:
         ready = running.service.ready()
         os.kill(int(pid.read_text("utf-8")), signal.SIGKILL)
-        await until(lambda: bool(running.service.faults), seconds=10, what="a fault")
+        await until(lambda: bool(running.service.faults), "a fault")
 
         [fault] = running.service.ready()
 

@@ -220,7 +220,7 @@ class Hive:
     async def settle(self) -> None:
         """Let everything come to rest: the loop idle, the database written, no run in progress."""
         quiet = 0
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while quiet < 3:
                 before = (len(self.events), len(self.exporter.get_finished_spans()))
                 await self.bus.drain()

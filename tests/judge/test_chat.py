@@ -224,7 +224,7 @@ async def test_where_the_budget_is_spent_the_answer_says_that_it_is_by_rule(hive
     await hive.start()
     await hive.begin()
     await hive.bad_steps(16)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while (ticket := await hive.ticket()).status is TicketStatus.OPEN:  # the budget's file is read first
             await hive.settle()
 

@@ -35,7 +35,7 @@ async def test_the_scripts_of_the_page_judge_and_triage(hive: Hive, tmp_path: Pa
     for number, agent in enumerate(("one", "two"), start=1):
         await hive.begin(agent, agent)
         await hive.bad_steps(12, agent, agent)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while len(hive.of(EventType.TICKET_TRIAGED)) < number:
                 await hive.tick()
 

@@ -622,7 +622,7 @@ def test_alone_in_a_process_nobody_but_the_provider_is_asked(tmp_path: Path) -> 
 
 
 async def arrives(happened: asyncio.Event) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await happened.wait()
 
 

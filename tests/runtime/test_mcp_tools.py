@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from queenright.runtime.tooling.tools import ToolRegistry, ToolResult
 from tests.runtime.conftest import FakeTime
 from tests.runtime.mcp_server import make_server
 from tests.runtime.processes import children, programs
+from tests.waiting import until
 
 PROGRAM = Path(__file__).with_name("mcp_server.py")
 SECRET = "correct-horse-battery"
@@ -72,7 +73,7 @@ async def over_http(port: int = 0) -> AsyncIterator[tuple[int, Watched]]:
     app = Watched(make_server().streamable_http_app())
     server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="error", timeout_graceful_shutdown=1))
     serving = asyncio.create_task(server.serve())
-    await until(lambda: server.started)
+    await until(lambda: server.started, "the server has started")
     [listening] = server.servers
     try:
         yield listening.sockets[0].getsockname()[1], app
@@ -154,7 +155,7 @@ async def test_a_server_that_died_between_two_calls_loses_neither(tmp_path: Path
     async with closing(server) as tools:
         [pid] = children(tmp_path)
         os.kill(pid, signal.SIGKILL)
-        await until(lambda: server.gone)
+        await until(lambda: server.gone, "the server has ended")
 
         both = await asyncio.gather(call(tools, "add", a=1, b=2), call(tools, "add", a=3, b=4))
 
@@ -206,7 +207,7 @@ async def test_a_server_that_says_nothing_is_given_up_after_its_time(
         sleep=fake_time.sleep,
     )
     connecting = asyncio.create_task(server.list_tools())
-    await until(lambda: children(tmp_path))
+    await until(lambda: children(tmp_path), "it has a child")
 
     await fake_time.advance(5)
 
@@ -328,11 +329,6 @@ def test_a_faulty_file_says_where_without_the_values(tmp_path: Path, server: Any
     assert SECRET not in str(raised.value)
 
 
-async def until(holds: Callable[[], object]) -> None:
-    while not holds():  # noqa: ASYNC110 - another process is waited for, or a library that has no event
-        await asyncio.sleep(0.01)
-
-
 HANGING = Path(__file__).with_name("mcp_hanging.py")
 
 
@@ -343,7 +339,7 @@ def hanging(tmp_path: Path, **more: Any) -> McpServer:
 async def give_up(tools: ToolRegistry, name: str, tmp_path: Path) -> None:
     """Call a tool, and let its time be up when the server has it."""
     work = asyncio.create_task(call(tools, name))
-    await until((tmp_path / f"asked_{name}").exists)
+    await until((tmp_path / f"asked_{name}").exists, "it is asked")
     work.cancel()
     await asyncio.wait([work])
 
@@ -406,7 +402,7 @@ async def test_a_server_that_hangs_does_not_outlive_a_client_that_is_killed(
     client.send_signal(number)
     await client.wait()
 
-    await until(lambda: not programs(tmp_path))
+    await until(lambda: not programs(tmp_path), "no program is left")
 
 
 async def test_what_a_server_prints_that_is_no_message_is_said_in_one_line(
@@ -429,7 +425,7 @@ async def test_a_program_that_is_no_server_is_given_up_with_what_it_printed(
     program = "import sys; print('Usage: hive [-h]', flush=True); sys.stdin.read()"
     server = over_stdio(tmp_path, args=["-c", program, str(tmp_path)], sleep=fake_time.sleep)
     connecting = asyncio.create_task(server.list_tools())
-    await until(lambda: caplog.records)
+    await until(lambda: caplog.records, "it is said")
 
     await fake_time.advance(30)
 

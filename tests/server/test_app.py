@@ -1,9 +1,6 @@
 from __future__ import annotations
 
-import asyncio
 import json
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +12,7 @@ from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.up import Running, serving
 from tests.databases import is_postgres, locked
 from tests.server.conftest import demo_settings, looping
-
-
-async def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline, f"within 10 s: {what}"
-        await asyncio.sleep(0.02)
+from tests.waiting import until
 
 
 async def ticket_on(running: Running, **looper: Any) -> str:
@@ -256,13 +247,12 @@ async def test_every_metric_of_the_service_is_on_its_page(running: Running, http
 
 
 async def test_every_kind_of_alert_event_has_a_line_in_the_feed(running: Running) -> None:
-    await ticket_on(running)
-
-    kinds = {event.type for event in running.service.recent}
-
-    assert {
+    expected = {
         EventType.HEALTH_STATE_CHANGED,
         EventType.WORKER_ESCALATION_TICKET,
         EventType.TICKET_TRIAGED,
         EventType.QUEEN_INTERVENTION_REQUESTED,
-    } <= kinds
+    }
+    await ticket_on(running)
+
+    await until(lambda: expected <= {event.type for event in running.service.recent}, "a line of each")

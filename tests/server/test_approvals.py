@@ -184,7 +184,7 @@ async def test_a_ticket_that_closes_takes_the_request_along(running: Running) ->
     )
 
     await service.ingest([over])
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while service.approvals.pending():  # noqa: ASYNC110 - there is nothing else to wait for
             await asyncio.sleep(0.02)
 

@@ -23,8 +23,9 @@ from queenright.server.service import Service
 from queenright.server.settings import Settings
 from queenright.server.up import Running
 from tests.server.conftest import looping
-from tests.server.test_app import ticket_on, until
+from tests.server.test_app import ticket_on
 from tests.server.test_cli import PROGRAM
+from tests.waiting import until
 
 DYING = Path(__file__).with_name("dying_chat.py")
 
@@ -144,7 +145,7 @@ async def said_after_a_start(settings: Settings, ticket_id: str) -> list[dict[st
     service = Service(settings)
     await service.start()
     try:
-        for _ in range(1000):
+        for _ in range(3000):
             said = await service.judging.chat.history(ticket_id)
             if len(said) > 1:
                 break

@@ -20,6 +20,7 @@ from queenright.server.arrivals import Arrivals, At, Gap
 from queenright.server.rebuild import Timeline, rebuild
 from queenright.server.service import Service
 from queenright.server.settings import Settings
+from tests.waiting import until
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
 IN_2099 = 4_070_908_800.0
@@ -273,7 +274,7 @@ async def test_a_stuck_worker_with_a_ticket_is_known_after_days_of_silence(
         await service.ingest([begun(clock.now)])
         look(service, clock, 400)
         await service._publish_said()
-        await until(lambda: bool(service.tickets.open_tickets()))
+        await until(lambda: bool(service.tickets.open_tickets()), "a ticket")
     clock.now += 2 * DAY
     async with Life(settings, clock) as service:
         assert states(service) == {"bee": "stuck"}
@@ -292,7 +293,7 @@ async def test_what_was_not_said_before_a_kill_is_said_after_it(settings: Settin
     clock.now += 5
     for _ in range(2):
         async with Life(settings, clock) as service:
-            await until(lambda: bool(service.recent) or not service._said)
+            await until(lambda: bool(service.recent) or not service._said, "it is heard")
             clock.now += 1
             told = await service.store.history(types={EventType.HEALTH_STATE_CHANGED})
             history = await service.health.get_health_history("bee", HOUR)
@@ -339,10 +340,10 @@ async def test_a_slow_database_is_no_jump_of_the_clock(
 
         monkeypatch.setattr(service.acting, "advance", slow)
         watching = asyncio.create_task(service._watch())
-        await until(lambda: turns >= 3)
+        await until(lambda: turns >= 3, "three turns")
         assert jumps == []
         clock.now += HOUR
-        await until(lambda: bool(jumps))
+        await until(lambda: bool(jumps), "a jump of the clock")
         watching.cancel()
 
     assert jumps == [pytest.approx(HOUR)]
@@ -393,7 +394,7 @@ async def test_a_database_that_refuses_once_does_not_end_the_housekeeping(
     monkeypatch.setattr(acting, "_EXPIRE_SECONDS", 0.001)
     async with Life(settings, clock) as service:
         monkeypatch.setattr(service.instructions, "expire", refused)
-        await until(lambda: len(calls) >= 3)
+        await until(lambda: len(calls) >= 3, "three calls")
         assert service.ready() == []
 
 
@@ -485,12 +486,3 @@ async def test_a_fleet_that_began_before_the_day_that_is_read_again_is_known(dat
     counted = {health.vitals.steps_since_last_accept for health in monitor.workers()}
     assert counted == {30}
     assert all(FindingKind.RETRY_STORM in {f.kind for f in h.findings} for h in monitor.workers())
-
-
-async def until(met: object) -> None:
-    assert callable(met)
-    for _ in range(500):
-        if met():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("within 5 s: what was waited for")

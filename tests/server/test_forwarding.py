@@ -25,7 +25,7 @@ async def test_what_an_agent_sends_here_still_arrives_where_it_went_before(
         otlp = settings.otlp.model_copy(update={"forward": far.otlp_url})
         async with serving(settings.model_copy(update={"otlp": otlp})) as near:
             await asyncio.to_thread(works, near.otlp_url)
-            for _ in range(500):
+            for _ in range(3000):
                 found = [running.service.monitor.get("traveller") for running in (near, far)]
                 steps = [health.vitals.steps_total if health else 0 for health in found]
                 if steps == [3, 3]:

@@ -14,7 +14,7 @@ from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.settings import Settings
 from queenright.server.up import Running
 from tests.server.conftest import demo_settings, looping
-from tests.server.test_app import until
+from tests.waiting import until
 
 WORKER = {"session_id": "looper-session", "incarnation_id": "one"}
 LOOPER = Target(agent_id="looper", **WORKER)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from queenright.server.up import DEMO_DEFAULTS, Running, serving
 from queenright.server.view import event_line, status
 from tests.alerting.parts import MoodyPeer
 from tests.server.conftest import looping
+from tests.waiting import until
 
 
 class Peer(MoodyPeer):
@@ -50,13 +49,6 @@ def settings(tmp_path: Path, peer: Peer) -> Settings:
 def shown(running: Running) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = status(running.service)["handed_over"]
     return found
-
-
-async def until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline, f"within 10 s: {what}"
-        await asyncio.sleep(0.02)
 
 
 async def loop(running: Running, **looper: Any) -> None:

@@ -24,7 +24,7 @@ from queenright.server.orchestrator_webhook import (
 )
 from queenright.server.up import serving
 from tests.server.conftest import demo_settings, looping
-from tests.server.test_app import until
+from tests.waiting import until
 
 ESCALATION = Escalation(
     escalation_id="e1",

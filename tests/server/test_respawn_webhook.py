@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import hashlib
 import hmac
@@ -13,8 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -34,6 +32,7 @@ from queenright.server.settings import Settings, load_settings
 from queenright.server.sockets import free_port
 from queenright.server.up import DEMO_DEFAULTS, Running, serving
 from queenright.server.webhook_post import ATTEMPTS, SIGNATURE
+from tests.waiting import until
 
 PAGE = Path(__file__).parents[2] / "docs" / "recovery.md"
 BEE = Target(agent_id="bee", session_id="s1", incarnation_id="i1")
@@ -291,13 +290,6 @@ def settings_with(storage: Path, url: str) -> Settings:
         otlp={"port": 0},
         health_monitoring={"recovery": {"webhook_url": url}, "intervention": {"quiet_seconds": 0}},
     )
-
-
-async def until(condition: Callable[[], bool], what: str, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"within {seconds} s: {what}"
-        await asyncio.sleep(0.05)
 
 
 def tried(running: Running) -> Recovery | None:

@@ -14,8 +14,8 @@ from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.settings import Settings
 from queenright.server.up import Running
 from tests.server.conftest import demo_settings
-from tests.server.test_app import until
 from tests.server.test_cli_acting import queenright
+from tests.waiting import until
 
 TASK = "report-7"
 

@@ -14,9 +14,9 @@ from queenright.server.orchestrator_webhook import SIGNATURE
 from queenright.server.secret_files import SecretRefused, read_secret
 from queenright.server.up import serving
 from tests.server.conftest import demo_settings, looping
-from tests.server.test_app import until
 from tests.server.test_cli import PROGRAM
 from tests.server.test_orchestrator_webhook import Orchestrator, orchestrator
+from tests.waiting import until
 
 __all__ = ["orchestrator"]  # a fixture
 

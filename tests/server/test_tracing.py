@@ -35,12 +35,12 @@ async def service(settings: Settings, exporter: InMemorySpanExporter) -> AsyncIt
 
 
 async def span_named(exporter: InMemorySpanExporter, name: str) -> ReadableSpan:
-    for _ in range(500):
+    for _ in range(3000):
         for span in exporter.get_finished_spans():
             if span.name.startswith(name):
                 return span
         await asyncio.sleep(0.02)
-    raise AssertionError(f"within 10 s: a span {name}")
+    raise AssertionError(f"within 60 s: a span {name}")
 
 
 def context_of(span: ReadableSpan) -> SpanContext:

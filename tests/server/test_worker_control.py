@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from queenright.health.interventions.target import Target
 from queenright.instrumentation import Nudge, Telemetry, Worker
 from queenright.server.up import Running
-from tests.server.test_app import until
+from tests.waiting import until
 
 BEE = Target(agent_id="bee/1", session_id="s", incarnation_id="i")
 

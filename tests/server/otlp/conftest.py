@@ -41,7 +41,7 @@ async def serve(app: Any, listener: socket.socket) -> tuple[uvicorn.Server, asyn
     config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="on", ws="none")
     server = uvicorn.Server(config)
     task = asyncio.create_task(server.serve(sockets=[listener]))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not server.started:  # noqa: ASYNC110  # uvicorn has no event for it
             await asyncio.sleep(0.005)
     return server, task

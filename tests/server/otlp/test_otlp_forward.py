@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry, Counter
 
 from queenright.instrumentation.names import TELEMETRY_DROPPED
 from queenright.server.otlp import Forwarder, otlp_app
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from tests.server.otlp.conftest import Listening
@@ -91,12 +92,6 @@ async def forwarding(url: str, **options: Any) -> AsyncIterator[Forwarder]:
         await forwarder.stop(flush_seconds=0)
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not condition():  # noqa: ASYNC110  # what is waited for happens in another process's terms
-            await asyncio.sleep(0.005)
-
-
 def names(headers: Iterable[str]) -> set[str]:
     return {name.lower() for name in headers}
 
@@ -115,7 +110,7 @@ async def test_a_request_arrives_as_the_agent_sent_it(otlp: Listening, collector
         otlp.app._forwarder = forwarder
 
         response = await client.post(f"{otlp.url}/v1/traces", content=body, headers=sent)
-        await until(lambda: forwarder.sent == 1)
+        await until(lambda: forwarder.sent == 1, "it is passed on")
 
     [(path, headers, arrived)] = collector.requests
     assert response.status_code == 200
@@ -133,7 +128,7 @@ async def test_what_cannot_be_read_or_kept_here_still_goes_where_it_went(
 
         await client.post(f"{otlp.url}/v1/traces", content=b"{", headers={"content-type": "application/json"})
 
-        await until(lambda: forwarder.sent == 1)
+        await until(lambda: forwarder.sent == 1, "it is passed on")
         assert collector.requests[0][2] == b"{"
 
 
@@ -150,7 +145,7 @@ async def test_an_agent_is_answered_while_the_other_end_hangs(otlp: Listening, c
         ]
         assert (statuses, collector.requests) == ([200] * 10, [])
         collector.open.set()
-        await until(lambda: forwarder.sent == 10)
+        await until(lambda: forwarder.sent == 10, "it is passed on")
 
     assert len(collector.requests) == 10
 
@@ -160,7 +155,7 @@ async def test_what_may_pass_is_tried_again(collector: Collector, status: int) -
     collector.statuses = [status, status]
     async with forwarding(collector.url) as forwarder:
         forwarder.offer("/v1/traces", [], b"x")
-        await until(lambda: forwarder.sent == 1)
+        await until(lambda: forwarder.sent == 1, "it is passed on")
 
     assert collector.tries == 3
 
@@ -170,7 +165,7 @@ async def test_what_is_final_is_dropped_and_counted(collector: Collector, status
     collector.statuses = [status]
     async with forwarding(collector.url) as forwarder:
         forwarder.offer("/v1/traces", [], b"x")
-        await until(lambda: forwarder.dropped == 1)
+        await until(lambda: forwarder.dropped == 1, "it is dropped")
 
     assert (collector.tries, forwarder.pending) == (1, 0)
 
@@ -181,7 +176,7 @@ async def test_nobody_there_is_tried_again_until_it_is_given_up() -> None:
     async with forwarding(url, give_up_after=0.1) as forwarder:
         began = time.monotonic()
         forwarder.offer("/v1/traces", [], b"x")
-        await until(lambda: forwarder.dropped == 1)
+        await until(lambda: forwarder.dropped == 1, "it is dropped")
 
     assert time.monotonic() - began < 2
 
@@ -190,7 +185,7 @@ async def test_the_other_ends_retry_after_is_kept(collector: Collector) -> None:
     collector.statuses, collector.headers = [503], [(b"retry-after", b"100")]
     async with forwarding(collector.url, give_up_after=50) as forwarder:
         forwarder.offer("/v1/traces", [], b"x")
-        await until(lambda: forwarder.dropped == 1)
+        await until(lambda: forwarder.dropped == 1, "it is dropped")
 
     assert collector.tries == 1
 
@@ -234,7 +229,7 @@ async def test_a_forwarder_that_points_at_its_own_receiver_makes_no_circle() -> 
     async with listening(app) as url, forwarding(url) as forwarder, httpx.AsyncClient() as client:
         app._forwarder = forwarder
         await client.post(f"{url}/v1/traces", headers={"content-type": "application/json"})
-        await until(lambda: forwarder.sent == 1)
+        await until(lambda: forwarder.sent == 1, "it is passed on")
 
         assert (app.counts.requests, forwarder.pending) == (2, 0)
 
@@ -247,10 +242,10 @@ async def test_credentials_in_the_url_are_used_and_never_shown(
     collector.statuses = [401]
     async with forwarding(url) as forwarder:
         forwarder.offer("/v1/traces", [], b"x")
-        await until(lambda: forwarder.dropped == 1)
+        await until(lambda: forwarder.dropped == 1, "it is dropped")
         forwarder.offer("/v1/traces", [], b"x")
         forwarder.offer("/v1/traces", [(b"Authorization", b"Bearer agent")], b"y")
-        await until(lambda: forwarder.sent == 2)
+        await until(lambda: forwarder.sent == 2, "it is passed on")
 
     by_body = {body: headers["authorization"] for _, headers, body in collector.requests}
     assert by_body == {b"x": "Basic YmVlOmh1bnRlcjI=", b"y": "Bearer agent"}
