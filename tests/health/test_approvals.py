@@ -533,7 +533,13 @@ async def _approve_and_die(hive: Asking, asked: Approval) -> None:
 
     hive.cut = dies
     approving = asyncio.ensure_future(hive.approvals.approve(asked.approval_id, by="ada"))
-    await reached.wait()
+    dying = asyncio.ensure_future(reached.wait())
+    await asyncio.wait([approving, dying], return_when=asyncio.FIRST_COMPLETED)
+    if not dying.done():  # refused: it was over already
+        hive.cut = None
+        dying.cancel()
+        await approving
+        return
     await hive.approvals.close()
     with pytest.raises(asyncio.CancelledError):
         await approving
@@ -602,7 +608,7 @@ async def _take(hive: Asking, step: str, number: int) -> None:
     pending = [one.approval_id for one in hive.approvals.pending()]
     which = pending[0] if pending else "none"
     match step:
-        case "ask":
+        case "ask" if hive.monitor.get("bee") is not None:  # it is forgotten an hour after its end
             await hive.ask()
         case "approve":
             await hive.approvals.approve(which, by="ada")
