@@ -33,7 +33,9 @@ def run() -> list[Row]:
 
 async def _stall_to_slack() -> list[Row]:
     stall = dict.fromkeys(("idle_seconds", "llm_seconds", "tool_seconds", "unknown_seconds"), STALL_SECONDS)
-    health = DEMO_DEFAULTS["health_monitoring"] | {"stall": stall}
+    # Each is to be a page of its own: a storm would be one message.
+    each = {"storm": {"workers": 10 * AGENTS}}
+    health = DEMO_DEFAULTS["health_monitoring"] | {"stall": stall, "intervention": each}
     with tempfile.TemporaryDirectory() as folder:
         settings = load_settings(
             defaults={"health_monitoring": health}, storage=Path(folder), http={"port": 0}, otlp={"port": 0}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 from pathlib import Path
@@ -62,6 +61,8 @@ def score(
 
     Exit code 0: played; 1: below --at-least, or a floor of the rules gave way; 2: misuse.
     """
+    import asyncio  # a tenth of the time that `queenright --help` takes
+
     from queenright.judge.scenarios import ScenarioRefused, load_scenarios, play_all
     from queenright.judge.scenarios import score as score_of
     from queenright.judge.scenarios.report import report
