@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
-from queenright.cli.judge_job import JobOptions, run_always, run_once
+from queenright.cli.judge_job import JobOptions, _News, run_always, run_once
 from queenright.judge.stack.http import QueryRefused, SelectorRefused
 from queenright.judge.stack.job import Look, StackJudge
-from queenright.judge.stack.unseen import TOLD_AFTER
+from queenright.judge.stack.unseen import TOLD_AFTER, Unseen
 from queenright.server.sockets import listen, listening, url_of
+from tests.alerting.parts import ticket
 from tests.judge.stack_parts import serving
 from tests.judge.test_stack_job import Stack, up
 from tests.judge.test_stack_workers import row
@@ -95,6 +96,24 @@ async def test_a_ticket_says_since_when_its_worker_is_not_seen_and_what_to_do(
         "if it is no more, say --gone workers/host:9464" in words
     )
     assert json.loads(line)["unseen"] == {"since": "2027-01-15T08:00:00.000+00:00", "why": why}
+
+
+def test_what_is_shown_between_two_looks_is_not_said_anew_for_a_worker_that_is_not_seen(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    known = ticket()
+    unseen = {known.ticket_id: Unseen(0.0, "its target is down")}
+    look = Look(
+        at=2 * TOLD_AFTER, workers=(), tickets=(known,), closed=(), dismissed=0, unknown=0, unseen=unseen
+    )
+    news = _News(as_json=False)
+    news.tell(look)
+    capsys.readouterr()
+
+    news.show([known])
+    news.tell(look)
+
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize("allow_empty", [False, True])

@@ -34,6 +34,7 @@ from queenright.judge.stack.targets import is_selector
 from queenright.judge.stack.tempo import Tempo
 from queenright.judge.stack.unseen import Unseen
 from queenright.runtime.events import EventType
+from queenright.server.folders import unusable
 from queenright.server.secret_files import stack_tokens
 from queenright.server.settings import Settings, load_settings
 
@@ -110,7 +111,10 @@ def _run(options: JobOptions, look: Callable[[Settings], Coroutine[Any, Any, int
     try:
         try:
             settings = _settings(options)
-            _usable(options.state)
+            if options.state is not None and (why := unusable(options.state)):
+                raise ValueError(
+                    f"the folder {options.state} cannot be used ({why}); name another with --state"
+                )
         except (ValueError, QueenrightError) as error:
             return _say(error, MISUSE)
         _log_to_stderr()
@@ -230,25 +234,6 @@ def _settings(options: JobOptions) -> Settings:
     return settings
 
 
-def _usable(state: Path | None) -> None:
-    """
-    Make the folder of the state if it is not there.
-
-    Raises:
-        ValueError: It cannot be made or written to.
-    """
-    if state is None:
-        return
-    try:
-        state.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=state):
-            return
-    except OSError as error:
-        raise ValueError(
-            f"the folder {state} cannot be used ({error.strerror}); name another with --state"
-        ) from None
-
-
 @contextlib.asynccontextmanager
 async def _job(options: JobOptions, settings: Settings, *, once: bool = False) -> AsyncIterator[_Job]:
     with contextlib.ExitStack() as stack:
@@ -337,6 +322,7 @@ class _News:
 
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json
+        self._look: Look | None = None
         self._told: dict[str, tuple[str, str, str]] = {}
 
     def tell(self, look: Look) -> None:
@@ -345,16 +331,17 @@ class _News:
 
         That nobody is seen at all, though there are tickets, is said at every look.
         """
-        self.show((*look.tickets, *look.closed), look)
+        self._look = look
+        self.show((*look.tickets, *look.closed))
         if look.blind:
             _say(_BLIND, NOT_KNOWN)
         if look.unknown:
             _say(f"{look.unknown} workers could not be judged and are looked at again", NOT_KNOWN)
 
-    def show(self, tickets: Iterable[EscalationTicket], look: Look | None = None) -> None:
-        """Print those that are not as they were when they were printed last, as far as ``look`` knows."""
+    def show(self, tickets: Iterable[EscalationTicket]) -> None:
+        """Print those that are not as they were when printed last, as far as the last look knows."""
         for ticket in tickets:
-            unseen = _long_unseen(look, ticket) if look is not None else None
+            unseen = _long_unseen(self._look, ticket) if self._look is not None else None
             now = (ticket.severity.value, ticket.status.value, unseen.why if unseen is not None else "")
             if self._told.get(ticket.ticket_id) != now:
                 typer.echo(_line(ticket, unseen) if self._as_json else _words(ticket, unseen))

@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import gc
 import logging
-import tempfile
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -44,6 +43,7 @@ from queenright.runtime.bus import EventBus
 from queenright.runtime.events import ALERT_CLASS, AgentEvent, Clock, EventType
 from queenright.server.acting import Acting
 from queenright.server.arrivals import Arrivals, At, Gap
+from queenright.server.folders import unusable
 from queenright.server.guards import health_guard
 from queenright.server.latest import Latest
 from queenright.server.latest_notifications import CHANGING, LatestNotifications
@@ -106,14 +106,10 @@ def usable(storage: Path) -> None:
     Raises:
         StorageRefused: it cannot be made or written to.
     """
-    try:
-        storage.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=storage):
-            return
-    except OSError as error:
+    if why := unusable(storage):
         raise StorageRefused(
-            f"The storage folder {storage} cannot be used ({error.strerror}); name another with --storage."
-        ) from None
+            f"The storage folder {storage} cannot be used ({why}); name another with --storage."
+        )
 
 
 def calm_collector() -> None:
