@@ -39,6 +39,7 @@ llm: .venv/.llm ## Install litellm, for models other than the built-in rules (qu
 
 test: .venv/.dev ## Run the tests; PYTEST="..." is passed on
 	@$(PYTHON) $(PROVIDE) programs || echo "The tests that need these programs will fail." >&2
+	@$(PYTHON) $(PROVIDE) newest || echo "The tests with the newest of these programs are skipped." >&2
 	@$(PYTHON) $(PROVIDE) browser || echo "The tests that need a browser will fail." >&2
 	@$(IN_MEMORY) $(BIN)/python -m pytest -n 4 $(PYTEST)
 

@@ -6,6 +6,7 @@ Runs before anything is installed, so it uses the standard library only. Everyth
 
     provide.py venv GROUP       .venv with requirements/GROUP.txt (run, llm, dev) and this project, editable
     provide.py programs         prometheus, promtool, alertmanager, amtool
+    provide.py newest           the same four again, as new as Debian has them, in .tools/newest/bin
     provide.py browser          chromium
 
 Programs are looked for in the environment (``PROMETHEUS_BIN`` and the like), on ``PATH``, then in
@@ -30,6 +31,8 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 TOOLS = ROOT / ".tools"
 BIN = TOOLS / "bin"
+NEWEST = TOOLS / "newest"
+DEBIAN_KEYS = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 
 # Program -> the other names it goes by; Debian's package calls alertmanager by its own name.
 PROGRAMS = {
@@ -152,26 +155,46 @@ def provide_programs() -> None:
         raise Unavailable(f"Not found: {', '.join(names)}. Run: brew install prometheus alertmanager")
     require_apt(names)
     say(f"Fetching {', '.join(names)} ...")
-    root = TOOLS / "prometheus"
-    packages = ["prometheus", "prometheus-alertmanager"]
-    apt("update")
-    depends = run([*APT_CACHE, "depends", "prometheus"])
-    # What Prometheus' pages are drawn with; the other dependencies are for running it as a service.
-    pages = [word for word in depends.split() if word.startswith(("libjs-", "fonts-"))]
-    unpack([*packages, *pages], root, update=False)
+    unpack_programs(TOOLS / "prometheus", BIN, HERE)
+
+
+def provide_newest() -> None:
+    """Put Prometheus' and Alertmanager's newest programs into ``.tools/newest/bin``, for tests of both."""
+    if all(runs(NEWEST / "bin" / name, "--version") for name in PROGRAMS):
+        return
+    if not (shutil.which("apt-get") and shutil.which("dpkg-deb") and DEBIAN_KEYS.is_file()):
+        raise Unavailable(
+            "The newest prometheus and alertmanager come as Debian packages, and this is no Debian "
+            f"(apt-get, dpkg-deb and {DEBIAN_KEYS} are needed)."
+        )
+    say("Fetching the newest prometheus, promtool, alertmanager, amtool ...")
+    sources = TOOLS / "apt" / "sid.list"
+    sources.parent.mkdir(parents=True, exist_ok=True)
+    sources.write_text(f"deb [signed-by={DEBIAN_KEYS}] http://deb.debian.org/debian sid main\n")
+    unpack_programs(NEWEST / "prometheus", NEWEST / "bin", Apt("newest", sources))
+
+
+def unpack_programs(root: Path, bin_: Path, apt: Apt) -> None:
+    """Unpack Prometheus and Alertmanager below ``root``, with scripts in ``bin_`` that start them."""
+    apt.get("update")
+    depends = run([*apt.cache, "depends", "prometheus"])
+    # promtool, where that is a package, and what the pages are drawn with; the others are for running it as a
+    # service.
+    more = [word for word in depends.split() if word.startswith(("promtool", "libjs-", "fonts-"))]
+    unpack(["prometheus", "prometheus-alertmanager", *more], root, apt, update=False)
     for program in PROGRAMS:
         [original] = [
             path for name in (program, *PROGRAMS[program]) if (path := root / "usr" / "bin" / name).is_file()
         ]
         original.write_bytes(original.read_bytes().replace(SYSTEM_SHARE, MOVED_SHARE))
         install_script(
-            program,
+            bin_ / program,
             "#!/bin/sh\n"
             'root=$(cd "$(dirname "$0")/../prometheus" && pwd)\n'
             'exec 9<"$root/usr/share/prometheus"\n'
             f'exec "$root/usr/bin/{original.name}" "$@"\n',
         )
-    check_they_run(PROGRAMS)
+    check_they_run(PROGRAMS, bin_)
 
 
 def provide_browser() -> None:
@@ -182,18 +205,20 @@ def provide_browser() -> None:
         raise Unavailable("No browser found. Run: brew install --cask google-chrome (or set CHROMIUM_BIN)")
     require_apt(names)
     say("Fetching chromium and the libraries it lacks here (about 120 MB) ...")
-    apt("update")
+    HERE.get("update")
     # A dry run of the installation names the packages that this machine lacks.
-    plan = run([*APT, "--simulate", "--no-install-recommends", "install", "chromium", "fonts-dejavu-core"])
+    plan = run(
+        [*HERE.command, "--simulate", "--no-install-recommends", "install", "chromium", "fonts-dejavu-core"]
+    )
     packages = [line.split()[1] for line in plan.splitlines() if line.startswith("Inst ")]
     root = TOOLS / "chromium"
-    unpack(packages, root, update=False)
+    unpack(packages, root, HERE, update=False)
     fonts = root / "etc" / "fonts" / "fonts.conf"
     if fonts.exists():
         text = fonts.read_text()
         fonts.write_text(text.replace("<dir>/usr/share/fonts", f"<dir>{root}/usr/share/fonts"))
-    install_script("chromium", CHROMIUM_WRAPPER)
-    check_they_run(BROWSERS)
+    install_script(BIN / "chromium", CHROMIUM_WRAPPER)
+    check_they_run(BROWSERS, BIN)
 
 
 def require_apt(names: Sequence[str]) -> None:
@@ -205,55 +230,69 @@ def require_apt(names: Sequence[str]) -> None:
         )
 
 
-def check_they_run(programs: Mapping[str, tuple[str, ...]]) -> None:
+def check_they_run(programs: Mapping[str, tuple[str, ...]], bin_: Path) -> None:
     """Refuse programs that were unpacked but do not start."""
     for name in programs:
-        if not runs(BIN / name, "--version"):
-            raise Unavailable(f"{BIN / name} was unpacked but does not run; set {name.upper()}_BIN.")
+        if not runs(bin_ / name, "--version"):
+            raise Unavailable(f"{bin_ / name} was unpacked but does not run; set {name.upper()}_BIN.")
 
 
-def install_script(name: str, text: str) -> None:
-    """Write an executable script into ``.tools/bin`` in one step."""
-    BIN.mkdir(parents=True, exist_ok=True)
-    draft = BIN / f".{name}.{os.getpid()}"
+def install_script(path: Path, text: str) -> None:
+    """Write an executable script in one step."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.write_text(text)
     draft.chmod(0o755)
-    draft.replace(BIN / name)
+    draft.replace(path)
 
 
 # --- Debian packages, without installing them ---------------------------------------------------
 
-OWN_APT = (
-    *("-o", f"Dir::State={TOOLS / 'apt' / 'state'}"),
-    *("-o", "Dir::State::status=/var/lib/dpkg/status"),
-    *("-o", f"Dir::Cache={TOOLS / 'apt' / 'cache'}"),
-    *("-o", "Acquire::Languages=none"),
-    *("-o", "Acquire::Retries=3"),
-    # As root, apt would hand downloads to a user that cannot write here.
-    *("-o", f"APT::Sandbox::User={'root' if os.geteuid() == 0 else ''}"),
-)
-APT = ("apt-get", "--quiet", *OWN_APT)
-APT_CACHE = ("apt-cache", *OWN_APT)
+
+class Apt:
+    """apt with its lists and its cache in ``.tools/apt/NAME``, of this system's sources or of others."""
+
+    def __init__(self, name: str, sources: Path | None = None) -> None:
+        self.folder = TOOLS / "apt" / name
+        options = [
+            f"Dir::State={self.folder / 'state'}",
+            "Dir::State::status=/var/lib/dpkg/status",
+            f"Dir::Cache={self.folder / 'cache'}",
+            "Acquire::Languages=none",
+            "Acquire::Retries=3",
+            # As root, apt would hand downloads to a user that cannot write here.
+            f"APT::Sandbox::User={'root' if os.geteuid() == 0 else ''}",
+        ]
+        if sources:
+            options += [f"Dir::Etc::SourceList={sources}", "Dir::Etc::SourceParts=-"]
+            # A mirror that stands still is as good: signatures are checked, and nothing is installed.
+            options += ["Acquire::Check-Valid-Until=false"]
+        own = [word for option in options for word in ("-o", option)]
+        self.command = ("apt-get", "--quiet", *own)
+        self.cache = ("apt-cache", *own)
+
+    def get(self, *arguments: str, cwd: Path | None = None) -> None:
+        """Run apt-get."""
+        for folder in ("state/lists/partial", "cache/archives/partial"):
+            (self.folder / folder).mkdir(parents=True, exist_ok=True)
+        run([*self.command, *arguments], cwd=cwd)
 
 
-def apt(*arguments: str, cwd: Path | None = None) -> None:
-    """Run apt-get with its lists and its cache in ``.tools/apt``."""
-    for folder in ("state/lists/partial", "cache/archives/partial"):
-        (TOOLS / "apt" / folder).mkdir(parents=True, exist_ok=True)
-    run([*APT, *arguments], cwd=cwd)
+HERE = Apt("here")
 
 
-def unpack(packages: Sequence[str], root: Path, *, update: bool = True) -> None:
+def unpack(packages: Sequence[str], root: Path, apt: Apt = HERE, *, update: bool = True) -> None:
     """Download Debian packages and unpack them below ``root``, which appears whole or not at all."""
     if update:
-        apt("update")
+        apt.get("update")
     with tempfile.TemporaryDirectory(dir=TOOLS, prefix="unpacking-") as scratch:
-        apt("download", *packages, cwd=Path(scratch))
+        apt.get("download", *packages, cwd=Path(scratch))
         for package in sorted(Path(scratch).glob("*.deb")):
             run(["dpkg-deb", "-x", package, Path(scratch) / "root"])
         shutil.rmtree(root, ignore_errors=True)
+        root.parent.mkdir(parents=True, exist_ok=True)
         (Path(scratch) / "root").rename(root)
-    shutil.rmtree(TOOLS / "apt" / "cache", ignore_errors=True)
+    shutil.rmtree(apt.folder / "cache", ignore_errors=True)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -265,6 +304,8 @@ def main(arguments: Sequence[str]) -> int:
                     provide_venv(group)
                 case ["programs"]:
                     provide_programs()
+                case ["newest"]:
+                    provide_newest()
                 case ["browser"]:
                     provide_browser()
                 case _:

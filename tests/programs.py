@@ -1,0 +1,41 @@
+"""Prometheus' and Alertmanager's programs in the two versions that the tests run against."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Final, Literal
+
+import pytest
+
+from queenright.server.programs import find_program
+
+Version = Literal["bundled", "newest"]
+VERSIONS: Final[tuple[Version, ...]] = ("bundled", "newest")
+"""What ``make`` provides, and the newest there is: what runs on both runs between them, too."""
+
+NEWEST = Path(__file__).resolve().parent.parent / ".tools" / "newest" / "bin"
+
+
+def program(name: str, version: str = "bundled") -> Path:
+    """
+    Return where prometheus, promtool, alertmanager or amtool is, in one of ``VERSIONS``.
+
+    Fails the test if the bundled one is missing, skips it if the newest is: not every system has that.
+    """
+    if version == "newest":
+        path = NEWEST / name
+        if not path.is_file():
+            pytest.skip(
+                f"the newest {name} is not there: `python3 .ci/provide.py newest` fetches it (Debian)"
+            )
+        return path
+    found = find_program(name)
+    assert found is not None, f"this test needs the {name} program: `make test` fetches it"
+    return found
+
+
+def run(name: str, *arguments: str | Path, version: str = "bundled") -> subprocess.CompletedProcess[str]:
+    """Run promtool or amtool to its end and return what it said."""
+    command = [str(program(name, version)), *map(str, arguments)]
+    return subprocess.run(command, text=True, capture_output=True, timeout=120)
