@@ -27,6 +27,8 @@ STATES = ("closed", "open", "half_open")
 class Breaker:
     name: str
     state: str = "closed"
+    failures: int = 0
+    half_open_at: float | None = None
 
 
 class Page:
@@ -210,3 +212,29 @@ def test_changes_of_breakers_beyond_the_limit_are_counted_as_other(page: Page) -
 
     assert page.value("circuit_breaker_transitions_total", breaker="other", to="open") == 5
     assert page.value("series_limited_total", metric="queenright_circuit_breaker_transitions_total") == 5
+
+
+def test_a_breaker_shows_its_failures_and_when_it_is_open_when_it_lets_a_call_through(page: Page) -> None:
+    page.breakers = [
+        Breaker("llm:bee", failures=2),
+        Breaker("tool:bee", "open", failures=3, half_open_at=160.0),
+        Breaker("mcp:bee", "half_open", failures=3, half_open_at=90.0),
+    ]
+
+    failures = [page.value("circuit_breaker_failures", breaker=each.name) for each in page.breakers]
+    opens = [
+        page.value("circuit_breaker_half_open_timestamp_seconds", breaker=each.name) for each in page.breakers
+    ]
+
+    assert failures == [2.0, 3.0, 3.0]
+    assert opens == [None, 160.0, None]
+
+
+def test_recoveries_that_have_not_ended_are_counted_as_they_are_now() -> None:
+    registry, active = CollectorRegistry(), ["one", "two"]
+    ServiceMetrics(registry, list, recovering=lambda: len(active))
+
+    before = registry.get_sample_value("queenright_recoveries_active")
+    active.clear()
+
+    assert (before, registry.get_sample_value("queenright_recoveries_active")) == (2.0, 0.0)

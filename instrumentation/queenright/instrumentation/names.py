@@ -93,6 +93,12 @@ AGENTS: Final = MetricName("queenright_agents", "gauge", ("state",), "Agents kno
 AGENT_STATE: Final = MetricName(
     "queenright_agent_state", "gauge", ("agent", "state"), "1 for the state an agent is in; bounded."
 )
+AGENT_STATE_SINCE: Final = MetricName(
+    "queenright_agent_state_since_timestamp_seconds",
+    "gauge",
+    ("agent",),
+    "When an agent came into its health state; bounded.",
+)
 STATE_TRANSITIONS: Final = MetricName(
     "queenright_state_transitions_total", "counter", ("from", "to"), "Changes of health state."
 )
@@ -164,6 +170,18 @@ CIRCUIT_BREAKER_STATE: Final = MetricName(
 )
 CIRCUIT_BREAKER_TRANSITIONS: Final = MetricName(
     "queenright_circuit_breaker_transitions_total", "counter", ("breaker", "to"), "Changes of breaker state."
+)
+CIRCUIT_BREAKER_FAILURES: Final = MetricName(
+    "queenright_circuit_breaker_failures", "gauge", ("breaker",), "Failures in a row that a breaker counts."
+)
+CIRCUIT_BREAKER_HALF_OPEN: Final = MetricName(
+    "queenright_circuit_breaker_half_open_timestamp_seconds",
+    "gauge",
+    ("breaker",),
+    "When an open breaker lets a call through to try.",
+)
+RECOVERIES_ACTIVE: Final = MetricName(
+    "queenright_recoveries_active", "gauge", (), "Recoveries that have not ended."
 )
 RECOVERIES: Final = MetricName("queenright_recoveries_total", "counter", ("outcome",), "Recoveries tried.")
 OUTBOX_PENDING: Final = MetricName(

@@ -6,12 +6,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from queenright.health.interventions.record import Intervention, Outcome
 from queenright.health.interventions.target import ActionKind
+from queenright.health.settings import INTERVENTION_SECONDS
 from queenright.instrumentation import names
 from queenright.runtime.events import AgentEvent, EventType
 
@@ -25,8 +26,6 @@ RECOVERY_OUTCOMES: Final = {
 }
 _EXHAUSTED: Final = "exhausted"
 _FROM_START: Final = "from_start"
-_MINUTE: Final = 60.0
-_BUCKETS: Final = (5, 10, 30, *(minutes * _MINUTE for minutes in (1, 2, 5, 10, 20, 30, 45, 60, 120)))
 _TROUBLES: Final = 10_000
 """So many troubles are known whose first intervention has been; the newest."""
 _ACTED: Final = frozenset({Outcome.DONE, Outcome.QUEUED, Outcome.UNCONFIRMED})
@@ -46,6 +45,16 @@ class BreakerLine(Protocol):
         """One of ``BREAKER_STATES``."""
         ...
 
+    @property
+    def failures(self) -> int:
+        """Failures in a row."""
+        ...
+
+    @property
+    def half_open_at(self) -> float | None:
+        """When it lets a call through to try, in seconds since the epoch; None while it is closed."""
+        ...
+
 
 class ActingMetrics:
     """
@@ -55,6 +64,7 @@ class ActingMetrics:
         registry: Where they are registered.
         breakers: Gives the circuit breakers as they are now.
         limited: Counts label values that were folded into `other`, by metric.
+        recovering: Gives how many recoveries have not ended.
     """
 
     def __init__(
@@ -62,6 +72,8 @@ class ActingMetrics:
         registry: CollectorRegistry,
         breakers: Callable[[], Iterable[BreakerLine]],
         limited: Counter,
+        *,
+        recovering: Callable[[], int] = int,
     ) -> None:
         # Born at 0: a counter that is first seen at 1 shows no increase, and the first would be invisible.
         self._interventions = _counter(names.INTERVENTIONS, registry)
@@ -70,7 +82,7 @@ class ActingMetrics:
             names.TIME_TO_INTERVENTION.help,
             names.TIME_TO_INTERVENTION.labels,
             registry=registry,
-            buckets=_BUCKETS,
+            buckets=INTERVENTION_SECONDS,
         )
         for kind in ActionKind:
             self._delay.labels(kind.value)
@@ -80,6 +92,8 @@ class ActingMetrics:
         self._recoveries = _counter(names.RECOVERIES, registry)
         for said in (*RECOVERY_OUTCOMES.values(), _EXHAUSTED, _FROM_START):
             self._recoveries.labels(said)
+        active = names.RECOVERIES_ACTIVE
+        Gauge(active.name, active.help, registry=registry).set_function(recovering)
         self._transitions = _counter(names.CIRCUIT_BREAKER_TRANSITIONS, registry)
         self._known_breakers: set[str] = set()
         self._limited = limited
@@ -140,21 +154,32 @@ class _Breakers(Collector):
 
     def describe(self) -> Iterable[Metric]:
         """Name the family without asking for the breakers, which registering would do."""
-        return [_gauge()]
+        return self._families()
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the state of each breaker."""
-        found = sorted((line.name, str(line.state)) for line in self._breakers())
+        """Yield of each breaker its state, its failures and, if it is open, when it lets a call through."""
+        found = sorted(self._breakers(), key=lambda line: line.name)
         shown = found
         if len(found) > BREAKER_LIMIT:
-            shown = [(name, state) for name, state in found if state != "closed"][:BREAKER_LIMIT]
+            shown = [line for line in found if line.state != "closed"][:BREAKER_LIMIT]
             self._limited.labels(names.CIRCUIT_BREAKER_STATE.name).inc(len(found) - len(shown))
-        states = _gauge()
-        for name, current in shown:
-            self._metrics.know(name)
+        states, failures, half_open = families = self._families()
+        for line in shown:
+            self._metrics.know(line.name)
             for state in BREAKER_STATES:
-                states.add_metric([name, state], float(state == current))
-        yield states
+                states.add_metric([line.name, state], float(state == line.state))
+            failures.add_metric([line.name], line.failures)
+            if line.state == "open" and line.half_open_at is not None:
+                half_open.add_metric([line.name], line.half_open_at)
+        yield from families
+
+    @staticmethod
+    def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily, GaugeMetricFamily]:
+        return (
+            _gauge(names.CIRCUIT_BREAKER_STATE),
+            _gauge(names.CIRCUIT_BREAKER_FAILURES),
+            _gauge(names.CIRCUIT_BREAKER_HALF_OPEN),
+        )
 
 
 def _recovery(event: AgentEvent) -> str:
@@ -171,6 +196,5 @@ def _counter(metric: names.MetricName, registry: CollectorRegistry) -> Counter:
     return Counter(metric.name.removesuffix("_total"), metric.help, metric.labels, registry=registry)
 
 
-def _gauge() -> GaugeMetricFamily:
-    metric = names.CIRCUIT_BREAKER_STATE
+def _gauge(metric: names.MetricName) -> GaugeMetricFamily:
     return GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)

@@ -41,6 +41,7 @@ class ServiceMetrics:
         registry: Where it is registered.
         workers: Gives the workers as they are now.
         breakers: Gives the circuit breakers as they are now.
+        recovering: Gives how many recoveries have not ended.
         agent_limit: Past so many agents only unhealthy ones have series of their own.
     """
 
@@ -50,6 +51,7 @@ class ServiceMetrics:
         workers: Callable[[], Iterable[WorkerHealth]],
         *,
         breakers: Callable[[], Iterable[BreakerLine]] = tuple,
+        recovering: Callable[[], int] = int,
         agent_limit: int = 1000,
     ) -> None:
         self.registry = registry
@@ -72,7 +74,7 @@ class ServiceMetrics:
         self._delay = _histogram(names.DETECTION_DELAY, registry, buckets=_DELAY_BUCKETS)
         self._series_limited = _counter(names.SERIES_LIMITED, registry)
         self._series_limited.labels(names.AGENT_STATE.name)
-        self.acting = ActingMetrics(registry, breakers, self._series_limited)
+        self.acting = ActingMetrics(registry, breakers, self._series_limited, recovering=recovering)
         self.telemetry_dropped = _counter(names.TELEMETRY_DROPPED, registry)
         """Requests that could not be passed on, by signal, and lines of step logs that are no steps."""
         for signal in ("traces", "logs", "metrics", "step_log"):
@@ -136,33 +138,36 @@ class _Fleet(Collector):
 
     def describe(self) -> Iterable[Metric]:
         """Name the families without asking for the workers, which registering would do."""
-        return [_gauge(names.AGENTS), _gauge(names.AGENT_STATE), _gauge(names.WORKERS_EVALUATED)]
+        shown = (names.AGENTS, names.AGENT_STATE, names.AGENT_STATE_SINCE, names.WORKERS_EVALUATED)
+        return [_gauge(metric) for metric in shown]
 
     def collect(self) -> Iterator[Metric]:
-        """Yield agents by state, the state of each agent, and how many were looked at."""
-        worst: dict[str, HealthState] = {}
+        """Yield agents by state, the state of each agent and since when, and how many were looked at."""
+        worst: dict[str, tuple[HealthState, float]] = {}
         for health in self._workers():
             if health.vitals.ended:
                 continue
-            known = worst.get(health.vitals.agent_id)
-            if known is None or health.state.rank > known.rank:
-                worst[health.vitals.agent_id] = health.state
+            # Of an agent's sessions the worst speaks; of those that are equally bad, the one longest so.
+            agent, known = health.vitals.agent_id, worst.get(health.vitals.agent_id)
+            if known is None or (health.state.rank, -health.state_since) > (known[0].rank, -known[1]):
+                worst[agent] = health.state, health.state_since
 
         agents = _gauge(names.AGENTS)
-        tally = Tally(worst.values())
+        tally = Tally(state for state, _ in worst.values())
         for state in HealthState:
             agents.add_metric([state.value], tally[state])
         yield agents
 
         shown = list(worst.items())
         if len(worst) > self._limit:
-            shown = [(agent, state) for agent, state in shown if state.rank > 0][: self._limit]
+            shown = [(agent, found) for agent, found in shown if found[0].rank > 0][: self._limit]
             self._limited.labels(names.AGENT_STATE.name).inc(len(worst) - len(shown))
-        states = _gauge(names.AGENT_STATE)
-        for agent, current in shown:
+        states, since = _gauge(names.AGENT_STATE), _gauge(names.AGENT_STATE_SINCE)
+        for agent, (current, entered) in shown:
+            since.add_metric([agent], entered)
             for state in HealthState:
                 states.add_metric([agent, state.value], float(state is current))
-        yield states
+        yield from (states, since)
 
         evaluated = _gauge(names.WORKERS_EVALUATED)
         evaluated.add_metric([], self._metrics.evaluated)

@@ -191,7 +191,10 @@ class Service:
             on_shadow=self._note_shadow,
         )
         self.metrics = ServiceMetrics(
-            self.registry, lambda: self.monitor.workers(), breakers=lambda: self.breakers.all()
+            self.registry,
+            lambda: self.monitor.workers(),
+            breakers=lambda: self.breakers.all(),
+            recovering=lambda: len(self.acting.recovery.active()),
         )
         self.bus = EventBus(
             log=self.store,
