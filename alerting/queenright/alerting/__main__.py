@@ -6,14 +6,26 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from queenright.alerting.config import REFERENCE_HEADER, render_alertmanager, render_prometheus
-from queenright.alerting.files import alertmanager_folder, prometheus_folder
+from queenright.alerting.files import alertmanager_folder, prometheus_folder, rules_folder
+from queenright.alerting.rules import rule_files, rule_groups
+from queenright.alerting.rules.table import alerts_page
+from queenright.health.settings import HealthSettings
+
+_RULES_HEADER: Final = (
+    "Written by `python -m queenright.alerting --write`; edit queenright.alerting.rules instead."
+)
 
 
 def generated() -> dict[Path, str]:
-    """Return every generated file and what it should hold: the configuration that compose mounts."""
+    """Return every generated file and what it should hold: what compose mounts, and the page about alerts."""
+    settings = HealthSettings()
+    rules = rule_files(settings, header=_RULES_HEADER)
     return {
+        **{rules_folder() / name: text for name, text in rules.items()},
+        prometheus_folder().parents[1] / "docs" / "alerts.md": alerts_page(rule_groups(settings)),
         alertmanager_folder() / "alertmanager.yml": render_alertmanager(
             service_url="http://queenright:8420",
             slack_api_url_file=Path("/run/secrets/slack_api_url"),

@@ -28,6 +28,12 @@ from queenright.runtime.breakers import BreakerKind
 Seconds = Annotated[float, Field(gt=0, le=31_536_000)]
 Share = Annotated[float, Field(gt=0, lt=1)]
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
+FASTEST_BURN: Final = 14.4
+"""Spending an error budget so many times too fast is 2 % of a month's in an hour: the fastest that is told."""
+ErrorBudget = Annotated[float, Field(gt=0, lt=1 / FASTEST_BURN)]
+"""What may go wrong. A larger one times ``FASTEST_BURN`` is no share: that alert could never fire."""
+INTERVENTION_SECONDS: Final = (5, 10, 30, 60, 120, 300, 600, 1200, 1800, 2700, 3600, 7200)
+"""The bounds by which times to intervention are counted, in seconds."""
 
 _BREAKER_KINDS: Final = tuple(kind.value for kind in BreakerKind)
 
@@ -363,6 +369,51 @@ class Channels(_Block):
     recovery_failed: Channel = Channel(channels=("slack", "pagerduty"), severity="critical")
 
 
+class BadStepsObjective(_Block):
+    """The share of steps that may be judged bad (retry, escalate, error), over all workers."""
+
+    error_budget: ErrorBudget = 0.05
+    minimum: Count = 100
+    """Of fewer steps in the longer window, a share says nothing."""
+
+
+class SlowInterventionsObjective(_Block):
+    """The share of troubles in which nothing was done about a worker in time."""
+
+    seconds: float = 300
+    """From the beginning of a trouble to the first thing done about it; one of INTERVENTION_SECONDS."""
+    error_budget: ErrorBudget = 0.05
+    minimum: Count = 20
+    """Of fewer troubles in the longer window, a share says nothing."""
+
+    @model_validator(mode="after")
+    def _bucket(self) -> SlowInterventionsObjective:
+        if self.seconds not in INTERVENTION_SECONDS:
+            allowed = ", ".join(f"{bound:g}" for bound in INTERVENTION_SECONDS)
+            raise ValueError(f"seconds {self.seconds:g} must be one that is measured: {allowed}")
+        return self
+
+
+class Rules(_Block):
+    """Thresholds of alert rules that no detector has: those about the fleet and about the monitor itself."""
+
+    degraded_share: Share = 0.5
+    """So large a share of the agents in trouble is one page about the fleet."""
+    degraded_minimum_agents: Count = 5
+    """Fewer agents speak for themselves."""
+    provider_failures: Count = 3
+    """So many workers let down by their model provider within 10 minutes: it is the provider."""
+    bad_steps: BadStepsObjective = BadStepsObjective()
+    slow_interventions: SlowInterventionsObjective = SlowInterventionsObjective()
+    tool_error_share: Share = 0.5
+    waiting_for_user_seconds: Seconds = 1800
+    outbox_stuck_seconds: Seconds = 120
+    judge_unknown_share: Share = 0.5
+    judge_minimum_checks: Count = 4
+    budget_low_share: Share = 0.8
+    """So large a share of what judging may cost is nearly all of it."""
+
+
 class HealthSettings(_Block):
     """The ``health_monitoring`` block."""
 
@@ -381,6 +432,7 @@ class HealthSettings(_Block):
     recovery: Recovery = Recovery()
     retention: Retention = Retention()
     alerting: Channels = Channels()
+    rules: Rules = Rules()
     clock_tolerance_seconds: Seconds = 60
     """An event whose author's clock is further off than this is timed by its arrival."""
 

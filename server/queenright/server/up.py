@@ -21,8 +21,9 @@ from prometheus_client import CollectorRegistry
 from pydantic import SecretStr
 
 from queenright.alerting.config import render_alertmanager, render_prometheus
-from queenright.alerting.files import rules_folder, templates_folder
+from queenright.alerting.files import templates_folder
 from queenright.alerting.recorder import Recorder
+from queenright.alerting.rules import Links, rule_files
 from queenright.demo import DEMO_FRAMEWORK, Fleet
 from queenright.instrumentation import serve_metrics
 from queenright.instrumentation.errors import QueenrightError
@@ -383,7 +384,7 @@ async def _prometheus(
         render_prometheus(
             service_url=service_url,
             alertmanager_url=settings.alerting.alertmanager_urls or None,
-            rules=rules_folder(),
+            rules=_rules(folder / "rules", settings),
             interval="1s" if options.fast else "15s",
             cluster=settings.alerting.cluster,
             workers=[f"127.0.0.1:{metrics_port}"] if metrics_port else [],
@@ -402,6 +403,22 @@ async def _prometheus(
         ],
         folder / "prometheus.log",
     )
+
+
+def _rules(folder: Path, settings: Settings) -> Path:
+    """Write the rules with the thresholds that the service itself runs on, and return their folder."""
+    alerting = settings.alerting
+    dashboards = alerting.dashboard_url.partition("/queenright-agent")[0] if alerting.dashboard_url else ""
+    links = Links(runbooks=alerting.runbooks, dashboards=dashboards)
+    files = rule_files(
+        settings.health_monitoring,
+        links=links,
+        header="Written by `queenright up` at every start; changes here are lost.",
+    )
+    folder.mkdir(exist_ok=True)
+    for name, text in files.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return folder
 
 
 def _secret(path: Path, value: str) -> Path:

@@ -1,0 +1,167 @@
+"""
+Burn rates: how many times too fast the error budget of a month is being spent.
+
+Two windows a rule, a long one that says that it matters and a short one that says that it goes on (Google's
+"Site Reliability Workbook", chapter 5). What happened is recorded as a rate over five minutes, for which each
+sample is read once; longer windows are averages of that, so that three days of a large fleet are cheap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from queenright.alerting.rules.promql import in_words, select
+from queenright.alerting.rules.rule import Alert, Record, Selectors, Severity
+from queenright.health.settings import FASTEST_BURN, HealthSettings
+from queenright.instrumentation import names
+from queenright.instrumentation.names import SOURCE_MONITOR
+
+_SHORTEST: Final = "5m"
+_SECONDS: Final = {"5m": 300, "30m": 1800, "1h": 3600, "2h": 7200, "6h": 21_600, "1d": 86_400, "3d": 259_200}
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """One pair of windows, and from which factor on it is told; ``spends`` of the month's budget by then."""
+
+    factor: float
+    short: str
+    long: str
+    severity: Severity
+    for_: str
+    keep: str
+    spends: str
+
+
+SPEEDS: Final = (
+    Speed(FASTEST_BURN, "5m", "1h", "critical", "2m", "5m", "2% in an hour"),
+    Speed(6, "30m", "6h", "critical", "5m", "10m", "5% in six hours"),
+    Speed(3, "2h", "1d", "warning", "15m", "30m", "10% in a day"),
+    Speed(1, "6h", "3d", "warning", "30m", "1h", "10% in three days"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objective:
+    """What may go wrong how often: the parts of its alerts' texts, and the rates behind them."""
+
+    alert: str
+    name: str
+    all_name: str
+    all_rate: str
+    bad_rate: str
+    budget: float
+    minimum: int
+    unit: str
+    setting: str
+    summary: str
+    description: str
+    reason: str
+    dashboard: str
+
+    @property
+    def bad(self) -> str:
+        """The recorded rate of what went wrong, per second."""
+        return f"cluster:{self.name}:rate{_SHORTEST}"
+
+    @property
+    def all(self) -> str:
+        """The recorded rate of everything, per second."""
+        return f"cluster:{self.all_name}:rate{_SHORTEST}"
+
+    def ratio(self, window: str) -> str:
+        """The recorded share of what went wrong within ``window``."""
+        return f"cluster:{self.name}:ratio_rate{window}"
+
+
+def objectives(settings: HealthSettings, selectors: Selectors) -> tuple[Objective, ...]:
+    """Return what the fleet promises."""
+    steps, slow = settings.rules.bad_steps, settings.rules.slow_interventions
+    bound = f'le="{float(slow.seconds)}"'
+    acted = select(selectors, names.TIME_TO_INTERVENTION, suffix="_count")
+    in_time = select(selectors, names.TIME_TO_INTERVENTION, bound, suffix="_bucket")
+    return (
+        Objective(
+            alert="QueenrightBadStepsBurn",
+            name="queenright_worker_bad_steps",
+            all_name="queenright_worker_steps",
+            all_rate=f"sum(rate({select(selectors, names.WORKER_STEPS)}[5m]))",
+            bad_rate="sum(rate("
+            + select(selectors, names.WORKER_STEPS, 'verdict=~"retry|escalate|error"')
+            + "[5m]))",
+            budget=steps.error_budget,
+            minimum=steps.minimum,
+            unit="steps",
+            setting="bad_steps",
+            summary="The fleet's steps are judged bad too often.",
+            description="of all steps were judged bad (retry, escalate, error)",
+            reason="single workers may each be within their bands while the fleet as a whole does poor work",
+            dashboard="queenright-fleet",
+        ),
+        Objective(
+            alert="QueenrightSlowInterventionsBurn",
+            name="queenright_slow_interventions",
+            all_name="queenright_first_interventions",
+            all_rate=f"sum(rate({acted}[5m]))",
+            bad_rate=f"sum(rate({acted}[5m])) - sum(rate({in_time}[5m]))",
+            budget=slow.error_budget,
+            minimum=slow.minimum,
+            unit="troubles",
+            setting="slow_interventions",
+            summary="Too often nothing is done about a worker in trouble for too long.",
+            description=f"of the troubles had to wait longer than {in_words(slow.seconds)} "
+            "for the first thing done about them",
+            reason="a worker that is stuck costs money until somebody acts",
+            dashboard="queenright-interventions",
+        ),
+    )
+
+
+def records(settings: HealthSettings, selectors: Selectors) -> tuple[Record, ...]:
+    """Return the recording rules: rates over five minutes, and shares over every window."""
+    return tuple(record for one in objectives(settings, selectors) for record in _recorded(one))
+
+
+def _recorded(one: Objective) -> Iterator[Record]:
+    yield Record(name=one.all, expr=one.all_rate)
+    yield Record(
+        name=one.bad,
+        expr=f"{one.bad_rate}\nor\n0 * {one.all_rate}",
+        why="Where nothing ever went wrong there is no series of it, and that is none, not unknown.",
+    )
+    for window in _SECONDS:
+        parts = (f"avg_over_time({part}[{window}])" for part in (one.bad, one.all))
+        yield Record(name=one.ratio(window), expr="\n/\n".join(parts))
+
+
+def alerts(settings: HealthSettings, selectors: Selectors) -> tuple[Alert, ...]:
+    """Return an alert for each objective and speed."""
+    return tuple(_alert(one, speed) for one in objectives(settings, selectors) for speed in SPEEDS)
+
+
+def _alert(one: Objective, speed: Speed) -> Alert:
+    limit = f"{speed.factor:g} * {one.budget:g}"
+    traffic = f"{_SECONDS[speed.long]} * avg_over_time({one.all}[{speed.long}]) >= {one.minimum}"
+    setting = f"health_monitoring.rules.{one.setting}"
+    return Alert(
+        name=one.alert,
+        expr=f"{one.ratio(speed.long)} > {limit}\nand\n{one.ratio(speed.short)} > {limit}\nand\n{traffic}",
+        for_=speed.for_,
+        keep_firing_for=speed.keep,
+        severity=speed.severity,
+        source=SOURCE_MONITOR,
+        labels={"window": speed.long},
+        summary=one.summary,
+        description=f"{{{{ $value | humanizePercentage }}}} {one.description} in the last {speed.long}, where "
+        f"{_percent(one.budget)} may. At this rate a month's budget is spent {speed.factor:g} times too fast.",
+        threshold=f"> {speed.factor * one.budget:.0%} over {speed.short} and {speed.long}: {speed.factor:g} times "
+        f"`{setting}.error_budget` ({_percent(one.budget)}), of at least {one.minimum} {one.unit} (`.minimum`)",
+        reason=f"{speed.spends} of a month's budget: {one.reason}",
+        dashboard=one.dashboard,
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g}%"

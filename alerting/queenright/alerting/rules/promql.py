@@ -1,0 +1,64 @@
+"""Pieces of PromQL: selectors within a scope, durations, and what is said of a worker in one place only."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from queenright.alerting.rules.rule import Selectors
+from queenright.instrumentation import names
+from queenright.instrumentation.names import MetricName
+
+_WORKER: Final = "agent, job, instance"
+
+HEARTBEAT: Final = f"agent_instance:{names.WORKER_LAST_HEARTBEAT}:last"
+ACTIVITY: Final = f"agent_instance:{names.WORKER_LAST_ACTIVITY}:last"
+CHECKPOINT: Final = f"agent_instance:{names.WORKER_LAST_CHECKPOINT}:last"
+WAITING: Final = f"agent_instance:{names.WORKER_WAITING}:last"
+
+BY_WORKER: Final = f"by ({_WORKER})"
+ON_WORKER: Final = f"on ({_WORKER})"
+
+SHORTEST_WINDOW: Final = 60
+"""Seconds; four scrapes, of which a rate needs some."""
+
+UNLESS_WAITING: Final = f"unless {ON_WORKER} {WAITING} == 1"
+"""A worker that waits is rightly idle."""
+
+
+def select(selectors: Selectors, metric: MetricName, *matchers: str, suffix: str = "") -> str:
+    """
+    Return the selector of ``metric``.
+
+    Args:
+        selectors: Which of two scopes applies is seen from the metric: a worker's process serves
+            those whose names begin with ``queenright_worker_``.
+        metric: What to read.
+        matchers: More matchers, such as ``'outcome!="ok"'``.
+        suffix: ``_bucket`` or ``_count`` of a histogram.
+    """
+    scope = selectors.worker if metric.name.startswith("queenright_worker_") else selectors.service
+    if metric == names.TELEMETRY_DROPPED:
+        scope = ""  # both sides have it
+    found = ", ".join(filter(None, (scope, *matchers)))
+    return f"{metric}{suffix}{{{found}}}" if found else f"{metric}{suffix}"
+
+
+def duration(seconds: float) -> str:
+    """Return a duration as Prometheus writes it: ``90`` is ``1m30s``; less than a second is one."""
+    left, text = max(1, round(seconds)), ""
+    for unit, size in (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1)):
+        count, left = divmod(left, size)
+        text += f"{count}{unit}" if count else ""
+    return text
+
+
+def in_words(seconds: float) -> str:
+    """Return a time for a sentence: ``10 minutes``, ``90 seconds``, ``1 hour``."""
+    for unit, size in (("day", 86_400), ("hour", 3600), ("minute", 60)):
+        if seconds >= size and seconds % size == 0:
+            return _count(seconds / size, unit)
+    return _count(seconds, "second")
+
+
+def _count(number: float, unit: str) -> str:
+    return f"{number:g} {unit}{'' if number == 1 else 's'}"

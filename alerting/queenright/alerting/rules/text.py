@@ -1,0 +1,59 @@
+"""Rules as YAML that people read: folded expressions, and the reason above each rule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from textwrap import wrap
+from typing import Any, Final
+
+from queenright.alerting.rules.rule import Alert, Group, Record
+
+_WIDTH: Final = 110
+
+
+def render(groups: Iterable[Group], introduction: Sequence[str] = ()) -> str:
+    """Return a rule file; ``introduction`` is a paragraph of comment an item."""
+    lines = [line for paragraph in introduction for line in _comment(paragraph, 0)]
+    lines.append("groups:")
+    for group in groups:
+        if lines[-1] != "groups:":
+            lines.append("")
+        lines += [f"  - name: {group.name}", "    rules:"]
+        for number, rule in enumerate(group.rules):
+            if number and (isinstance(rule, Alert) or rule.why):
+                lines.append("")
+            lines += _rule(rule, group)
+    return "\n".join(lines) + "\n"
+
+
+def _rule(rule: Record | Alert, group: Group) -> Iterator[str]:
+    said = rule.to_dict(group.links)
+    if isinstance(rule, Record):
+        yield from _comment(rule.why, 6)
+        yield f"      - record: {rule.name}"
+    else:
+        yield from _comment(f"{_sentence(rule.threshold)}: {rule.reason}.", 6)
+        yield f"      - alert: {rule.name}"
+        yield from _comment(rule.why, 8)
+    yield "        expr: >-"
+    yield from (f"          {line.strip()}" for line in rule.expr.strip().splitlines())
+    yield from (f"        {key}: {said[key]}" for key in ("for", "keep_firing_for") if key in said)
+    for block in ("labels", "annotations"):
+        if block in said:
+            yield f"        {block}:"
+            yield from (f"          {key}: {_value(block, value)}" for key, value in said[block].items())
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}".replace("`", "")
+
+
+def _value(block: str, value: Any) -> str:
+    if block == "labels" and str(value).isalpha():
+        return str(value)
+    return "'" + str(value).replace("'", "''") + "'"
+
+
+def _comment(text: str, indent: int) -> Iterator[str]:
+    margin = f"{' ' * indent}# "
+    return (f"{margin}{line}" for line in wrap(text, _WIDTH - len(margin), break_on_hyphens=False))
