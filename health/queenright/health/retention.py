@@ -25,6 +25,7 @@ from queenright.health.event_chain import BEGINNING, archive_link, is_whole, lin
 from queenright.health.tables import (
     APPROVALS,
     AUDIT_ARCHIVE,
+    CALLBACKS,
     ESCALATIONS,
     EVENT_LOG_HEAD,
     EVENTS,
@@ -34,6 +35,7 @@ from queenright.health.tables import (
     OUTBOX_DELIVERIES,
     RECOVERIES,
     TICKETS,
+    TOLD,
 )
 from queenright.runtime.events import ALERT_CLASS, Clock
 
@@ -247,6 +249,9 @@ def _ended(old: float) -> list[tuple[Table, ColumnElement[Any], ColumnElement[bo
             RECOVERIES.c.recovery_id,
             and_(RECOVERIES.c.status.not_in(_UNDER_WAY), RECOVERIES.c.created_at < old),
         ),
+        # What still fires is told again every few hours.
+        (TOLD, TOLD.c.id, TOLD.c.told_at < old),
+        (CALLBACKS, CALLBACKS.c.callback_id, CALLBACKS.c.received_at < old),
     ]
 
 

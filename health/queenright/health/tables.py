@@ -25,7 +25,7 @@ from sqlalchemy import (
     text,
 )
 
-SCHEMA_REVISION: Final = "0003"
+SCHEMA_REVISION: Final = "0004"
 """The newest migration, so that opening a database that is up to date need not import Alembic."""
 
 METADATA: Final = MetaData()
@@ -162,6 +162,37 @@ OUTBOX_DELIVERIES: Final = Table(
     Column("last_error", Text),
 )
 """What each Alertmanager peer has been told of each notification: ``firing`` and ``resolved``."""
+
+TOLD: Final = Table(
+    "told",
+    METADATA,
+    Column("id", Integer, primary_key=True),
+    Column("dedup_key", Text, nullable=False),
+    Column("receiver", Text, nullable=False),
+    Column("ticket_id", Text, nullable=False),
+    Column("alert_key", Text, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("first_told_at", Float, nullable=False),
+    Column("told_at", Float, nullable=False),
+    Index("ux_told_once", "dedup_key", "receiver", "ticket_id", "alert_key", "status", unique=True),
+    Index("ix_told_ticket_id", "ticket_id"),
+    Index("ix_told_told_at", "told_at"),
+)
+"""
+What Alertmanager told people: which receiver, of which alert of which ticket, first and last.
+
+``dedup_key`` stands for Alertmanager's group; it is what an incident in PagerDuty is known by.
+"""
+
+CALLBACKS: Final = Table(
+    "callbacks",
+    METADATA,
+    Column("callback_id", Text, primary_key=True),
+    Column("received_at", Float, nullable=False),
+    Column("answer", JSON, nullable=False),
+    Index("ix_callbacks_received_at", "received_at"),
+)
+"""What Slack and PagerDuty said that has been acted on, so that it is not a second time."""
 
 SWITCHES: Final = Table(
     "switches",

@@ -5,6 +5,7 @@ The life of a ticket: every change it may go through, as pure functions that ret
 
     open ──intervene──▶ intervening ──acknowledge──▶ acknowledged
       └───dismiss────▶ dismissed ──worse──▶ open
+    acknowledged ──unacknowledge──▶ intervening, or open if triage has not answered
     any ──cleared, and stayed so for the hold──▶ closed (resolved; a dismissed one stays dismissed)
     any ──worker ended──▶ closed (worker_gone; a dismissed one stays dismissed)
     not dismissed, about a failed recovery ──resolve──▶ closed (resolved)
@@ -19,7 +20,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from queenright.health.findings import FindingKind, Severity
-from queenright.health.tickets import EscalationTicket, TicketClosed, TicketStatus, WrongStatus
+from queenright.health.tickets import EscalationTicket, TicketClosed, TicketStatus, Way, WrongStatus
 
 Change = Literal["opened", "reopened", "rose", "counted"]
 """What a report did to a ticket. All but ``counted`` are published."""
@@ -243,9 +244,18 @@ def intervene(
     return ticket.model_copy(update=update)
 
 
-def acknowledge(ticket: EscalationTicket, *, by: str, now: float) -> EscalationTicket:
+def acknowledge(
+    ticket: EscalationTicket, *, by: str, now: float, via: Way = Way.API, note: str = ""
+) -> EscalationTicket:
     """
-    Note that an operator is on it.
+    Note that an operator is on it: nobody is reminded of it any more.
+
+    Args:
+        ticket: A ticket that is open or intervening.
+        by: Who.
+        now: Seconds since the epoch.
+        via: By what way it was said.
+        note: What was said besides.
 
     Raises:
         TicketClosed: It is closed.
@@ -261,9 +271,42 @@ def acknowledge(ticket: EscalationTicket, *, by: str, now: float) -> EscalationT
             "status": TicketStatus.ACKNOWLEDGED,
             "acknowledged_at": now,
             "acknowledged_by": by,
+            "acknowledged_via": via,
+            "acknowledged_note": note,
             "updated_at": now,
         }
     )
+
+
+def unacknowledge(ticket: EscalationTicket, *, now: float) -> EscalationTicket:
+    """
+    Note that nobody is on it any more: it is brought up as if it had been told just now.
+
+    Raises:
+        TicketClosed: It is closed.
+        WrongStatus: Nobody had acknowledged it.
+    """
+    _must_be_live(ticket)
+    if ticket.status is not TicketStatus.ACKNOWLEDGED:
+        raise WrongStatus(ticket, "unacknowledge", "nobody has it in hand")
+    update: dict[str, object] = {
+        "status": TicketStatus.OPEN,
+        "acknowledged_at": None,
+        "acknowledged_by": "",
+        "acknowledged_via": None,
+        "acknowledged_note": "",
+        "updated_at": now,
+    }
+    if ticket.triage_decision in ("intervene", "bypass"):
+        update |= {
+            "status": TicketStatus.INTERVENING,
+            # Null if it was acknowledged before triage: then nobody outside has heard of it yet.
+            "notified_severity": ticket.notified_severity or ticket.severity,
+            "notified_at": ticket.notified_at if ticket.notified_at is not None else now,
+            "bumped_at": now,
+            "reminders": 0,
+        }
+    return ticket.model_copy(update=update)
 
 
 def _close(ticket: EscalationTicket, status: TicketStatus, reason: str, now: float) -> EscalationTicket:

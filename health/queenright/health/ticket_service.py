@@ -34,6 +34,8 @@ from queenright.health.tickets import (
     TicketRefused,
     TicketStatus,
     TicketUnknown,
+    Way,
+    WrongStatus,
     mismatches,
 )
 from queenright.instrumentation.identity import new_id
@@ -78,6 +80,8 @@ class TicketService:
             opened in.
         on_change: Is called inside the transaction of every change that the outside must hear of, when
             an operator has been told or must be: the outbox. It must only use the connection it is given.
+        silenced_until: Returns until when nobody would hear of a ticket, in seconds since the epoch; None if
+            they would. It is called from several threads.
     """
 
     def __init__(
@@ -90,6 +94,7 @@ class TicketService:
         publish: Callable[..., None],
         storm: Callable[[], str] = str,
         on_change: OnChange | None = None,
+        silenced_until: Callable[[str], float | None] | None = None,
     ) -> None:
         self._store = store
         self._hold = settings.tickets.hold_seconds
@@ -100,6 +105,7 @@ class TicketService:
         self._publish = publish
         self._storm = storm
         self._on_change = on_change
+        self._silenced_until = silenced_until
         self._live: dict[str, EscalationTicket] = {}
         self._by_worker: dict[WorkerKey, set[str]] = {}
         self._closed: OrderedDict[str, EscalationTicket] = OrderedDict()
@@ -291,7 +297,12 @@ class TicketService:
         return self._remind_at(ticket) if ends is None else ends
 
     def _remind_at(self, ticket: EscalationTicket) -> float | None:
-        return lifecycle.remind_at(ticket, after=self._remind_after, most=self._remind_most)
+        at = lifecycle.remind_at(ticket, after=self._remind_after, most=self._remind_most)
+        if at is None or self._silenced_until is None:
+            return at
+        # A reminder that nobody hears is none: it is due when the silence ends.
+        until = self._silenced_until(ticket.ticket_id)
+        return at if until is None else max(at, until)
 
     # -- what the queen and the operator decide -----------------------------------------------------
 
@@ -376,23 +387,66 @@ class TicketService:
 
         return await self._decide(ticket_id, change, tell=True)
 
-    async def acknowledge(self, ticket_id: str, *, by: str) -> EscalationTicket:
+    async def acknowledge(
+        self, ticket_id: str, *, by: str, via: Way = Way.API, note: str = ""
+    ) -> EscalationTicket:
         """
-        Note that an operator is on it.
+        Note that an operator is on it, by whatever way it was said: nobody is reminded of it any more.
+
+        Args:
+            ticket_id: The ticket.
+            by: Who.
+            via: By what way.
+            note: What was said besides.
 
         Raises:
             TicketRefused: Nobody is named.
             TicketUnknown, TicketClosed, WrongStatus: See ``ticket_lifecycle.acknowledge``.
         """
+        by, note = _said("by", by), redact(note.strip(), _TEXT_LIMIT)
+        now = self._clock()
+
+        def change(ticket: EscalationTicket) -> tuple[EscalationTicket, list[AgentEvent]]:
+            changed = lifecycle.acknowledge(ticket, by=by, now=now, via=via, note=note)
+            data = {"ticket_id": ticket_id, "by": by, "via": via.value} | ({"note": note} if note else {})
+            return changed, [self._event(changed, EventType.TICKET_ACKNOWLEDGED, data)]
+
+        return await self._decide(ticket_id, change, tell=False)
+
+    async def unacknowledge(
+        self, ticket_id: str, *, by: str, via: Way = Way.API, only_via: Way | None = None
+    ) -> EscalationTicket:
+        """
+        Note that nobody is on it any more: reminders count anew, and what triage has not seen it sees.
+
+        Args:
+            ticket_id: The ticket.
+            by: Who says so.
+            via: By what way.
+            only_via: Undo only what was acknowledged by this way.
+
+        Raises:
+            TicketRefused: Nobody is named.
+            TicketUnknown, TicketClosed, WrongStatus: See ``ticket_lifecycle.unacknowledge``; or it was
+                acknowledged by another way than ``only_via``.
+        """
         by = _said("by", by)
         now = self._clock()
 
         def change(ticket: EscalationTicket) -> tuple[EscalationTicket, list[AgentEvent]]:
-            changed = lifecycle.acknowledge(ticket, by=by, now=now)
-            data = {"ticket_id": ticket_id, "by": by}
-            return changed, [self._event(changed, EventType.TICKET_ACKNOWLEDGED, data)]
+            changed = lifecycle.unacknowledge(ticket, now=now)
+            if only_via not in (None, ticket.acknowledged_via):
+                has = f"{ticket.acknowledged_by} has it, and did not say so by {only_via}"
+                raise WrongStatus(ticket, "unacknowledge", has)
+            data = {"ticket_id": ticket_id, "by": by, "via": via.value, "was": ticket.acknowledged_by}
+            events = [self._event(changed, EventType.TICKET_UNACKNOWLEDGED, data)]
+            if changed.status is TicketStatus.OPEN:
+                # By this the queen hears of what waits for her.
+                back = {"ticket": changed.model_dump(mode="json"), "change": "reopened"}
+                events.append(self._event(changed, EventType.WORKER_ESCALATION_TICKET, back))
+            return changed, events
 
-        return await self._decide(ticket_id, change, tell=False)
+        return await self._decide(ticket_id, change, tell=True)
 
     async def resolve(self, ticket_id: str, reason: str, *, by: str) -> EscalationTicket:
         """

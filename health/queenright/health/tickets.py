@@ -69,6 +69,21 @@ OPEN_STATUSES: Final = frozenset({TicketStatus.OPEN, TicketStatus.INTERVENING, T
 """A worker's session has at most one ticket in one of these."""
 
 
+class Way(StrEnum):
+    """By what way somebody said that a ticket is in hand."""
+
+    API = "api"
+    CLI = "cli"
+    PAGE = "page"
+    """The ticket's page."""
+    LINK = "link"
+    """The link in a message to a person."""
+    CHAT = "chat"
+    """Said to the queen."""
+    SLACK = "slack"
+    PAGERDUTY = "pagerduty"
+
+
 class TicketDraft(BaseModel):
     """
     What a judge may say about a worker.
@@ -173,6 +188,10 @@ class EscalationTicket(WorkerFacts):
     """How often the operator was reminded of it since its severity last rose."""
     acknowledged_at: float | None = None
     acknowledged_by: str = ""
+    acknowledged_via: Way | None = None
+    """By what way; null where nobody has it, or it is of a version that did not ask."""
+    acknowledged_note: str = ""
+    """What was said besides."""
 
     trace_id: str = ""
     span_id: str = ""

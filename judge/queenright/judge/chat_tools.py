@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 from queenright.health.monitor import HealthMonitor
 from queenright.health.ticket_service import TicketService
-from queenright.health.tickets import EscalationTicket, TicketError
+from queenright.health.tickets import EscalationTicket, TicketError, Way
 from queenright.judge.chat_case import Question
 from queenright.judge.chat_rules import ACKNOWLEDGE, Asked, Order, order
 from queenright.judge.hands import NUDGE, REQUEST_TERMINATION, Hands, acting_tools
@@ -124,8 +124,9 @@ class ChatTools:
     async def _acknowledge(self, given: AcknowledgeArguments, *, session_id: str) -> str:
         with self._ordered(session_id, given.ticket_id, ACKNOWLEDGE) as talk:
             by = talk.question.by
+            noted = f"{by} (noted by the queen)"
             try:
-                await self._tickets.acknowledge(talk.ticket.ticket_id, by=f"{by} (noted by the queen)")
+                await self._tickets.acknowledge(talk.ticket.ticket_id, by=noted, via=Way.CHAT)
             except TicketError as refused:
                 raise ToolError(str(refused)) from refused
             return f"Noted: {by} has it in hand."

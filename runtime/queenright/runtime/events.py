@@ -53,6 +53,7 @@ class EventType(StrEnum):
     QUEEN_INTERVENTION_REQUESTED = "queen_intervention_requested"
     TICKET_TRIAGED = "ticket_triaged"
     TICKET_ACKNOWLEDGED = "ticket_acknowledged"
+    TICKET_UNACKNOWLEDGED = "ticket_unacknowledged"
     TICKET_REESCALATED = "ticket_reescalated"
     TICKET_RESOLVED = "ticket_resolved"
     OPERATOR_ASKED = "operator_asked"
@@ -82,6 +83,7 @@ ALERT_CLASS: Final[frozenset[EventType]] = frozenset(
         EventType.QUEEN_INTERVENTION_REQUESTED,
         EventType.TICKET_TRIAGED,
         EventType.TICKET_ACKNOWLEDGED,
+        EventType.TICKET_UNACKNOWLEDGED,
         EventType.TICKET_REESCALATED,
         EventType.TICKET_RESOLVED,
         EventType.OPERATOR_ASKED,

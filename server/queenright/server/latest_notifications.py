@@ -14,6 +14,7 @@ CHANGING: Final = frozenset(
         EventType.WORKER_ESCALATION_TICKET,
         EventType.QUEEN_INTERVENTION_REQUESTED,
         EventType.TICKET_REESCALATED,
+        EventType.TICKET_UNACKNOWLEDGED,
         EventType.TICKET_RESOLVED,
         EventType.NOTIFICATION_DELIVERED,
         EventType.NOTIFICATION_FAILED,

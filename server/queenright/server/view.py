@@ -151,6 +151,8 @@ def event_line(event: AgentEvent, *, brief: bool = False) -> dict[str, str]:
             text = f"{event.agent_id}: nobody has acknowledged the ticket; reminder {data['reminder']}"
         case EventType.TICKET_ACKNOWLEDGED:
             text = f"ticket acknowledged by {data['by']}"
+        case EventType.TICKET_UNACKNOWLEDGED:
+            kind, text = "ticket", f"ticket unacknowledged by {data['by']}; {data['was']} had it"
         case EventType.OPERATOR_ASKED:
             text = f"{data['by']} → queen, about {data['agent_id']}: {say(data['text'])}"
         case EventType.QUEEN_ANSWERED:
