@@ -113,7 +113,9 @@ def annotations_for(ticket: EscalationTicket, settings: AlertingSettings, *, ask
         "evidence": page_text.evidence(ticket),
         "analysis": page_text.said(ticket, ours=ours),
         "suggested_action": redact(f"{ask}\n{page_text.advice(ticket, ours=ours)}".strip(), _TEXT_LIMIT),
+        "ended": _ended(ticket),
         "ticket_id": ticket.ticket_id,
+        "fingerprint": ticket.fingerprint,
         "session_id": ticket.worker_session_id,
         "graph_id": ticket.worker_graph_id,
         "dashboard_url": _link(settings.dashboard_url, values),
@@ -141,6 +143,15 @@ def _reminder(ticket: EscalationTicket) -> str:
     nth = _NTH[ticket.reminders] if ticket.reminders < len(_NTH) else f"{ticket.reminders}th"
     since = (ticket.bumped_at or 0.0) - (ticket.notified_at or 0.0)
     return f" {nth} reminder, unacknowledged for {_span(since)}."
+
+
+def _ended(ticket: EscalationTicket) -> str:
+    """Say how long it lasted and what ended it; empty while it holds."""
+    if ticket.closed_at is None:
+        return ""
+    why = f": {ticket.closed_reason.strip().removesuffix('.')}" if ticket.closed_reason else ""
+    acknowledged = f" {ticket.acknowledged_by} had acknowledged it." if ticket.acknowledged_by else ""
+    return redact(inert(f"It lasted {_span(ticket.closed_at - ticket.first_seen)}{why}.{acknowledged}"), 400)
 
 
 def _span(seconds: float) -> str:

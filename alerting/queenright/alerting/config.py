@@ -18,6 +18,16 @@ from queenright.alerting.files import alertmanager_folder, prometheus_folder
 _MARK: Final = re.compile(r"@([A-Z_]+)@")
 
 WEBHOOK_PATH: Final = "/api/alertmanager/webhook"
+TOLD_PATH: Final = "/api/alertmanager/told"
+"""Where Alertmanager says what it told people."""
+
+_ACKNOWLEDGE_LINK: Final = """\
+            text: '{{ template "queenright.button2.text" . }}'
+            url: '{{ template "queenright.button2.url" . }}'"""
+_ACKNOWLEDGE_BUTTON: Final = """\
+            text: Acknowledge
+            name: acknowledge
+            value: '{{ template "queenright.tickets" . }}'"""
 
 REFERENCE_HEADER: Final = "# Written by `python -m queenright.alerting --write`; edit {name}.in instead."
 _RENDERED_HEADER: Final = "# Written by `queenright up` at every start; changes here are lost."
@@ -37,13 +47,14 @@ def render_alertmanager(
     info_group_wait: str | None = None,
     storm_group_wait: str | None = None,
     storm_group_interval: str | None = None,
+    slack_interactive: bool = False,
     header: str = _RENDERED_HEADER,
 ) -> str:
     """
     Return an ``alertmanager.yml``.
 
     Args:
-        service_url: Where Alertmanager reaches Queenright, to wake the judge.
+        service_url: Where Alertmanager reaches Queenright, to wake the judge and to say who was told.
         slack_api_url_file: Holds Slack's incoming webhook URL; read for every message.
         pagerduty_routing_key_file: Holds the integration key of PagerDuty's Events API v2.
         deadman_url: Who is told every minute that the whole chain works.
@@ -55,6 +66,8 @@ def render_alertmanager(
         info_group_wait: ``group_wait`` of what only informs; five minutes, or ``group_wait`` if that was set.
         storm_group_wait: ``group_wait`` of a storm; 45 seconds, or ``group_wait`` if that was set.
         storm_group_interval: ``group_interval`` of a storm; five minutes, or that if it was set.
+        slack_interactive: Whether Acknowledge acts in Slack, in place of leading to the ticket's page. That
+            needs a Slack app whose interactivity points at Queenright.
         header: The first line, a comment.
     """
     if info_group_wait is None:
@@ -72,6 +85,9 @@ def render_alertmanager(
             "PAGERDUTY_URL": f"  pagerduty_url: {_quoted(pagerduty_url)}\n" if pagerduty_url else "",
             "PAGERDUTY_ROUTING_KEY_FILE": _quoted(pagerduty_routing_key_file),
             "TEMPLATES": _quoted(templates / "*.tmpl"),
+            "SLACK_CALLBACK_ID": "        callback_id: queenright\n" if slack_interactive else "",
+            "ACKNOWLEDGE": _ACKNOWLEDGE_BUTTON if slack_interactive else _ACKNOWLEDGE_LINK,
+            "TOLD_URL": _quoted(service_url.rstrip("/") + TOLD_PATH),
             "WEBHOOK_URL": _quoted(service_url.rstrip("/") + WEBHOOK_PATH),
             "DEADMAN_URL": _quoted(deadman_url),
             "GROUP_WAIT": group_wait,
