@@ -144,7 +144,7 @@ def alerts(settings: HealthSettings, selectors: Selectors) -> tuple[Alert, ...]:
 def _alert(one: Objective, speed: Speed) -> Alert:
     limit = f"{speed.factor:g} * {one.budget:g}"
     traffic = f"{_SECONDS[speed.long]} * avg_over_time({one.all}[{speed.long}]) >= {one.minimum}"
-    setting = f"health_monitoring.rules.{one.setting}"
+    budget = f"{100 * one.budget:.3g}%"
     return Alert(
         name=one.alert,
         expr=f"{one.ratio(speed.long)} > {limit}\nand\n{one.ratio(speed.short)} > {limit}\nand\n{traffic}",
@@ -154,14 +154,11 @@ def _alert(one: Objective, speed: Speed) -> Alert:
         source=SOURCE_MONITOR,
         labels={"window": speed.long},
         summary=one.summary,
-        description=f"{{{{ $value | humanizePercentage }}}} {one.description} in the last {speed.long}, where "
-        f"{_percent(one.budget)} may. At this rate a month's budget is spent {speed.factor:g} times too fast.",
-        threshold=f"> {speed.factor * one.budget:.0%} over {speed.short} and {speed.long}: {speed.factor:g} times "
-        f"`{setting}.error_budget` ({_percent(one.budget)}), of at least {one.minimum} {one.unit} (`.minimum`)",
+        description=f"{{{{ $value | humanizePercentage }}}} {one.description} in the last {speed.long}, and "
+        f"{budget} may. At this rate a month's budget is spent {speed.factor:g} times too fast.",
+        threshold=f"> {speed.factor * one.budget:.0%} over {speed.short} and {speed.long}: {speed.factor:g} "
+        f"times `health_monitoring.rules.{one.setting}.error_budget` ({budget}), of at least {one.minimum} "
+        f"{one.unit} (`.minimum`)",
         reason=f"{speed.spends} of a month's budget: {one.reason}",
         dashboard=one.dashboard,
     )
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.3g}%"

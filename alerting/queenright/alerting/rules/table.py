@@ -9,12 +9,12 @@ from queenright.alerting.rules.rule import Alert, Group
 
 _INTRODUCTION: Final = """# Alerts
 
-Every alert that Queenright brings for Prometheus, with the default settings. This page is written from the rules
-themselves; `queenright rules export --config queenright.yaml` makes them with your thresholds.
+Every alert that Queenright brings for Prometheus, with the default settings. This page is written from the
+rules themselves; `queenright rules export --config queenright.yaml` makes them with your thresholds.
 
 `critical` pages, `warning` is looked at today, `info` is context. Alerts of the first table are symptoms of
-single agents: they wake the judge and page nobody. What people hear of an agent is `QueenrightIntervention`, which
-comes from Queenright itself once the queen has approved it ([alerting](alerting.md),
+single agents: they wake the judge and page nobody. What people hear of an agent is `QueenrightIntervention`,
+which comes from Queenright itself once the queen has approved it ([alerting](alerting.md),
 [runbook](../alerting/runbooks/QueenrightIntervention.md)).
 """
 
