@@ -40,9 +40,14 @@ def prometheus_folder() -> Path:
     return _folder("prometheus")
 
 
+def runbooks_folder() -> Path:
+    """Return the folder of the runbooks."""
+    return _folder("runbooks")
+
+
 def runbook(name: str) -> str | None:
     """Return an alert's runbook as Markdown; None if there is none of this name."""
     if not _NAME.fullmatch(name):
         return None
-    path = _folder("runbooks") / f"{name}.md"
+    path = runbooks_folder() / f"{name}.md"
     return path.read_text(encoding="utf-8") if path.is_file() else None

@@ -1,0 +1,288 @@
+"""The runbooks: what somebody reads who was woken at three must be there, be true and work."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import typer
+from promql_parser import parse
+from pydantic import BaseModel
+
+from queenright.alerting.files import alertmanager_folder, runbook, runbooks_folder
+from queenright.alerting.rules import Alert, rule_groups
+from queenright.cli.main import app
+from queenright.health.settings import HealthSettings
+from queenright.instrumentation import names
+from queenright.server.children import Child
+from queenright.server.settings import Settings
+from queenright.server.sockets import free_port
+from tests.programs import program, run
+
+ROOT = Path(__file__).parents[2]
+ALERTS = [rule for group in rule_groups(HealthSettings()) for rule in group.rules if isinstance(rule, Alert)]
+NAMES = sorted({alert.name for alert in ALERTS} | {names.ALERT_INTERVENTION})
+SYMPTOMS = sorted({alert.name for alert in ALERTS if alert.source == names.SOURCE_RULES})
+UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0, "%": 0.01, "": 1.0}
+EXAMPLE = {"agent": "bee", "breaker": "tool_execution:bee:search", "cluster": "default"}
+
+
+def text_of(name: str) -> str:
+    text = runbook(name)
+    assert text is not None, f"{name} has no runbook"
+    return text
+
+
+def section(name: str, heading: str) -> str:
+    return text_of(name).split(f"## {heading}\n", 1)[1].split("\n## ", 1)[0]
+
+
+def shell(text: str) -> list[str]:
+    blocks = "\n".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL))
+    return [line for line in blocks.splitlines() if line]
+
+
+def inline(text: str) -> list[str]:
+    return re.findall(r"`(queenright [^`]+)`", text)
+
+
+def understood(line: str) -> None:
+    """Let the command line read a line with its options and arguments, and run nothing."""
+    command: Any = typer.main.get_command(app)
+    called, *words = shlex.split(line)
+    while words and words[0] in getattr(command, "commands", {}):
+        called, *words = words
+        command = command.commands[called]
+    assert not (words and getattr(command, "commands", None) and not words[0].startswith("-")), line
+    if words or not getattr(command, "invoke_without_command", False):
+        command.make_context(called, words)
+
+
+def setting(path: str) -> object:
+    """Return the default that a dotted path of queenright.yaml names; KeyError if there is none."""
+    value: object = Settings.model_construct(**{n: f.default for n, f in Settings.model_fields.items()})
+    for part in path.split("."):
+        if not isinstance(value, BaseModel) or part not in type(value).model_fields:
+            raise KeyError(path)
+        value = getattr(value, part)
+    return value
+
+
+def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:
+    assert sorted(path.stem for path in runbooks_folder().glob("*")) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_runbook_is_read_from_what_it_means_to_whom_to_call(name: str) -> None:
+    text = text_of(name)
+    headings = re.findall(r"^## (.+)$", text, re.MULTILINE)
+    assert text.startswith(f"# {name}\n")
+    assert headings[:3] == ["Meaning", "What you see", "First three commands"]
+    assert headings[-3:] == ["False alarm?", "Silence", "Escalate"]
+    assert headings[3:-3] in ([], ["Then"])
+    assert all(section(name, heading).strip() for heading in headings)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_three_commands_come_first_and_what_to_read_in_them(name: str) -> None:
+    first = section(name, "First three commands")
+    assert len(shell(first)) == 3
+    assert len(set(shell(first))) == 3
+    assert re.findall(r"^(\d)\. ", first, re.MULTILINE) == ["1", "2", "3"]
+
+
+def test_no_two_runbooks_say_the_same() -> None:
+    """A text that fits every alert helps with none."""
+    for heading in ("Meaning", "False alarm?", "Escalate", "First three commands"):
+        said = [section(name, heading) for name in NAMES]
+        assert len(set(said)) == len(said), heading
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_our_commands_in_a_runbook_are_known(name: str) -> None:
+    text = text_of(name)
+    for line in [*shell(text), *inline(text)]:
+        if line.startswith("queenright "):
+            understood(line)
+
+
+def test_a_command_that_is_not_ours_is_noticed() -> None:
+    understood("queenright breakers reset NAME")
+    for line in ("queenright mend", "queenright breakers shut NAME", "queenright list --wrong"):
+        with pytest.raises((Exception, AssertionError)):
+            understood(line)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_other_commands_ask_what_there_is(name: str) -> None:
+    """curl for our own API, Prometheus and Alertmanager; promtool with PromQL that parses."""
+    for line in shell(text_of(name)):
+        called, *words = shlex.split(line)
+        if called == "curl":
+            path = re.sub(r"^http://127\.0\.0\.1:(\d+)", "", words[-1]).partition("?")[0]
+            port = re.findall(r"127\.0\.0\.1:(\d+)", words[-1])[0]
+            assert path in KNOWN[port], line
+        elif called == "promtool":
+            assert words[:3] == ["query", "instant", "http://127.0.0.1:9090"]
+            parse(words[3])
+            for metric in re.findall(r"\bqueenright_\w+", words[3].replace(".*", "")):
+                assert metric.endswith("_") or _known(metric), line
+        else:
+            assert called in {"queenright", "amtool", "date"}, line
+
+
+KNOWN = {
+    "8420": {
+        "/healthz",
+        "/readyz",
+        "/api/agents/NAME/health",
+        "/api/breakers",
+        "/api/notifications",
+        "/api/recoveries",
+    },
+    "9090": {"/-/ready", "/api/v1/targets"},
+    "9093": {"/-/ready"},
+}
+
+
+def _known(metric: str) -> bool:
+    bare = re.sub(r"_(bucket|sum|count)$", "", metric)
+    return metric in names.METRICS or (bare in names.METRICS and names.METRICS[bare].kind == "histogram")
+
+
+def test_the_paths_that_runbooks_ask_are_served() -> None:
+    served = "\n".join(path.read_text() for path in (ROOT / "server/queenright/server").glob("*.py"))
+    for path in KNOWN["8420"]:
+        pattern = path.replace("/NAME", r"/\{agent_id:agent\}")
+        assert re.search(rf'\.get\(\s*"{pattern}"', served), path
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_setting_in_a_runbook_exists_and_its_value_is_the_default(name: str) -> None:
+    """``block.setting`` (10 min): a following setting without its block is of the same block."""
+    block = ""
+    said = re.findall(
+        r"`((?:[a-z_]+\.)*[a-z_]+)(?:: [^`]*)?`(?: \((\d+(?:\.\d+)?|\d+,\d+)(?: (min|s|h|%))?\))?",
+        text_of(name),
+    )
+    for path, number, unit in said:
+        whole = path.partition(".")[0] in Settings.model_fields
+        if not whole and not number:
+            continue
+        full = path if whole else _within(block, path)
+        value = setting(full)
+        block = full.rpartition(".")[0]
+        if number:
+            assert float(str(value)) == pytest.approx(float(number.replace(",", "")) * UNITS[unit]), full
+
+
+def _within(block: str, path: str) -> str:
+    while block:
+        try:
+            setting(f"{block}.{path}")
+        except KeyError:
+            block = block.rpartition(".")[0]
+        else:
+            return f"{block}.{path}"
+    raise KeyError(f"no setting {path!r} beside those named before it")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_a_runbook_refers_to_is_there(name: str) -> None:
+    text = text_of(name)
+    for path in re.findall(r"`(docs/[^`]+)`", text):
+        assert (ROOT / path).is_file(), path
+    for target in re.findall(r"\]\(([^)]+)\)", text):
+        assert (runbooks_folder() / target).is_file(), target
+    for other in re.findall(r"\bQueenright[A-Z]\w+", text):
+        assert other in NAMES, other
+
+
+@pytest.mark.parametrize("name", SYMPTOMS)
+def test_a_symptom_says_that_it_pages_nobody(name: str) -> None:
+    assert re.search(r"[Nn]obody is paged", section(name, "What you see"))
+
+
+@pytest.mark.parametrize("alert", ALERTS, ids=lambda a: f"{a.name}-{a.severity}")
+def test_a_runbook_says_whether_it_pages(alert: Alert) -> None:
+    if alert.source == names.SOURCE_MONITOR and alert.severity in ("critical", "warning"):
+        word = "page" if alert.severity == "critical" else "message in Slack"
+        assert word in section(alert.name, "What you see")
+
+
+@pytest.fixture(scope="module")
+def port() -> int:
+    return free_port("127.0.0.1", 0, what="Alertmanager", option="")
+
+
+@pytest.fixture
+async def silencing(tmp_path: Path, port: int) -> AsyncIterator[httpx.AsyncClient]:
+    """A real Alertmanager that sends nothing anywhere."""
+    config = tmp_path / "alertmanager.yml"
+    config.write_text("route: {receiver: nobody}\nreceivers: [{name: nobody}]\n")
+    child = await Child.start(
+        "Alertmanager",
+        [
+            program("alertmanager"),
+            f"--config.file={config}",
+            f"--storage.path={tmp_path / 'data'}",
+            f"--web.listen-address=127.0.0.1:{port}",
+            "--cluster.listen-address=",
+        ],
+        tmp_path / "alertmanager.log",
+    )
+    try:
+        await child.ready(f"http://127.0.0.1:{port}/-/ready")
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}/api/v2") as client:
+            yield client
+    finally:
+        await child.stop()
+
+
+async def test_the_silence_of_a_runbook_silences_its_alert_and_no_other(
+    silencing: httpx.AsyncClient, port: int
+) -> None:
+    """amtool itself reads each command; what it makes is held against alerts as they come."""
+    alerts = {name: _labels(name) for name in NAMES}
+    posted = [{"labels": labels} for labels in alerts.values()]
+    (await silencing.post("/alerts", json=posted)).raise_for_status()
+    for name in NAMES:
+        lines = [line for line in shell(section(name, "Silence")) if line.startswith("amtool ")]
+        if name == "QueenrightWatchdog":
+            assert lines == []
+            continue
+        [line] = lines
+        filled = re.sub(r"\b(\w+)=(?:NAME|WINDOW)\b", lambda m: f"{m[1]}={alerts[name][m[1]]}", line)  # noqa: B023
+        words = shlex.split(filled.replace("127.0.0.1:9093", f"127.0.0.1:{port}"))
+        done = run("amtool", *words[1:])
+        assert done.returncode == 0, f"{line}: {done.stderr}"
+        silence = done.stdout.strip()
+        shown = (await silencing.get("/alerts")).json()
+        hit = [a["labels"]["alertname"] for a in shown if a["status"]["silencedBy"] == [silence]]
+        assert hit == [name], line
+        (await silencing.delete(f"/silence/{silence}")).raise_for_status()
+
+
+def _labels(name: str) -> dict[str, str]:
+    """The labels that the alert has, as far as its runbook asks for them."""
+    asked = re.findall(r"\b(\w+)=(?:NAME|WINDOW)\b", section(name, "Silence"))
+    return {"alertname": name} | {label: EXAMPLE.get(label, f"some-{label}") for label in asked}
+
+
+@pytest.mark.parametrize("alert", ALERTS, ids=lambda a: f"{a.name}-{a.severity}")
+def test_the_labels_that_a_silence_asks_for_are_on_the_alert(alert: Alert) -> None:
+    for label in set(_labels(alert.name)) - {"alertname"}:
+        assert label in alert.labels or f"$labels.{label} " in alert.summary + alert.description, label
+
+
+def test_amtool_of_a_runbook_is_told_where_alertmanager_is() -> None:
+    assert alertmanager_folder().is_dir()
+    for name in NAMES:
+        for line in shell(text_of(name)):
+            if line.startswith("amtool "):
+                assert "--alertmanager.url=http://127.0.0.1:9093" in line
