@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 from queenright.alerting.peer import PeerAddress
+from queenright.alerting.silences import AnswerRefused, NewSilence, PeerSilences, read_answers
 from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.names import SOURCE_QUEEN
 from queenright.instrumentation.redaction import redact
 
 if TYPE_CHECKING:
@@ -41,6 +45,10 @@ class PeerUnavailable(AlertmanagerError):
 
 class AlertsRefused(AlertmanagerError):
     """Raised when a peer says that what was sent is wrong: sending it again would change nothing."""
+
+
+class SilenceUnknown(AlertmanagerError):
+    """Raised when a peer knows no silence with an id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +103,42 @@ class AlertmanagerClient:
         found: list[dict[str, Any]] = response.json()
         return [alert for alert in found if labels.items() <= alert["labels"].items()]
 
+    async def silences(self, peer: PeerAddress) -> PeerSilences:
+        """
+        Return the silences of a peer, and which alerts of tickets they are about.
+
+        Raises:
+            AlertmanagerError: it did not answer, refused, or answered something else.
+        """
+        silences = await self._request("GET", peer, "/api/v2/silences")
+        ours = quote(f'source="{SOURCE_QUEEN}"', safe="")
+        alerts = await self._request("GET", peer, f"/api/v2/alerts?filter={ours}")
+        try:
+            return await asyncio.to_thread(read_answers, silences.content, alerts.content)
+        except AnswerRefused as refused:
+            reason = f"answers something that is no list of silences and alerts ({refused})"
+            raise PeerUnavailable(peer.name, reason) from None
+
+    async def silence(self, peer: PeerAddress, silence: NewSilence) -> str:
+        """
+        Make a silence, and return its id; other peers of its cluster hear of it from this one.
+
+        Raises:
+            AlertmanagerError: it did not answer, or refused.
+        """
+        response = await self._request("POST", peer, "/api/v2/silences", silence.to_dict())
+        return str(response.json()["silenceID"])
+
+    async def expire(self, peer: PeerAddress, silence_id: str) -> None:
+        """
+        Let a silence end now.
+
+        Raises:
+            SilenceUnknown: it knows none with this id.
+            AlertmanagerError: it did not answer, or refused.
+        """
+        await self._request("DELETE", peer, f"/api/v2/silence/{quote(silence_id, safe='')}")
+
     async def status(self, peer: PeerAddress) -> dict[str, Any]:
         """
         Return a peer's version, uptime, cluster and configuration.
@@ -142,6 +186,8 @@ class AlertmanagerClient:
         if response.status_code // 100 == 2:
             return response
         reason = f"{response.status_code} {redact(response.text, 300).strip()}".strip()
+        if method == "DELETE" and response.status_code == 404:
+            raise SilenceUnknown(peer.name, reason)
         kind = AlertsRefused if response.status_code in _REFUSALS else PeerUnavailable
         raise kind(peer.name, reason)
 

@@ -25,6 +25,7 @@ from queenright.alerting.alert import (
     outside_severity,
 )
 from queenright.alerting.settings import AlertingSettings
+from queenright.alerting.told_book import ToldTo, told_by_alert
 from queenright.health.tables import OUTBOX, OUTBOX_DELIVERIES
 from queenright.health.tickets import EscalationTicket, TicketStatus
 from queenright.instrumentation.redaction import redact
@@ -115,6 +116,8 @@ class HandedOver:
     """Whether it still holds, or some peer is still to be told of its end."""
     peers: tuple[Handover, ...]
     """By peer, the firing alert before its end; a peer that has not answered yet is not among them."""
+    told: tuple[ToldTo, ...] = ()
+    """Which receivers Alertmanager says it has told."""
 
 
 def alert_key(labels: dict[str, str]) -> str:
@@ -271,10 +274,14 @@ def handed_over(conn: Connection, limit: int = 50, *, before: int | None = None)
                 last_error=redact(row.last_error) if row.last_error else None,
             )
         )
-    return [_handed_over(row, tuple(found[row.id])) for row in rows]
+    told = told_by_alert(conn, {row.alert_key for row in rows})
+    return [
+        _handed_over(row, tuple(found[row.id]), tuple(told.get((row.ticket_id, row.alert_key), ())))
+        for row in rows
+    ]
 
 
-def _handed_over(row: Row[Any], peers: tuple[Handover, ...]) -> HandedOver:
+def _handed_over(row: Row[Any], peers: tuple[Handover, ...], told: tuple[ToldTo, ...]) -> HandedOver:
     return HandedOver(
         id=row.id,
         ticket_id=row.ticket_id,
@@ -288,6 +295,7 @@ def _handed_over(row: Row[Any], peers: tuple[Handover, ...]) -> HandedOver:
         ended_at=row.ends_at,
         active=row.active,
         peers=peers,
+        told=told,
     )
 
 

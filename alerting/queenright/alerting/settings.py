@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from string import Formatter
 from typing import Annotated, Any, Final
 
@@ -30,6 +31,12 @@ class AlertingSettings(BaseModel):
     """A notification that was late, and over when it left, ends so much later; longer than ``group_wait``."""
     timeout_seconds: Seconds = 10
     """How long a peer may take to answer."""
+    silences_seconds: Seconds = 30
+    """How often every peer is asked which alerts are silenced."""
+    slack_signing_secret_file: Path | None = None
+    """Holds the signing secret of the Slack app whose buttons are clicked; None: no clicks are taken."""
+    pagerduty_webhook_secret_files: tuple[Path, ...] = ()
+    """Each holds the secret of a webhook subscription of PagerDuty, say the old and the new one."""
     cluster: Annotated[str, Field(min_length=1, max_length=100)] = "default"
     """Label ``cluster``: the same as Prometheus' external label, or inhibition between the two ends."""
 

@@ -9,6 +9,7 @@ from typing import Final
 
 from pydantic import SecretStr
 
+from queenright.alerting.settings import AlertingSettings
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation.errors import QueenrightError
 from queenright.judge.settings import JudgeSettings
@@ -61,6 +62,19 @@ def stack_tokens(settings: JudgeSettings) -> tuple[SecretStr | None, SecretStr |
         else:
             found.append(read_secret(file, setting=setting))
     return found[0], found[1]
+
+
+def callback_secrets(settings: AlertingSettings) -> tuple[SecretStr | None, tuple[SecretStr, ...]]:
+    """
+    Return what Slack signs clicks with, and what PagerDuty signs webhooks with; none where none is named.
+
+    Raises:
+        SecretRefused: as ``read_secret``.
+    """
+    file = settings.slack_signing_secret_file
+    slack = None if file is None else read_secret(file, setting="alerting.slack_signing_secret_file")
+    named = "alerting.pagerduty_webhook_secret_files"
+    return slack, tuple(read_secret(one, setting=named) for one in settings.pagerduty_webhook_secret_files)
 
 
 def _used(file: Path | None, block: str) -> SecretStr | None:

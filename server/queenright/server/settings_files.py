@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from queenright.judge.models import check_judging
-from queenright.server.secret_files import orchestrators_secret, respawners_secret, stack_tokens
+from queenright.server.secret_files import (
+    callback_secrets,
+    orchestrators_secret,
+    respawners_secret,
+    stack_tokens,
+)
 from queenright.server.settings import Settings
 
 
@@ -19,4 +24,5 @@ def check_files(settings: Settings) -> None:
     orchestrators_secret(settings.health_monitoring)
     respawners_secret(settings.health_monitoring)
     stack_tokens(settings.judging)
+    callback_secrets(settings.alerting)
     check_judging(settings.health_monitoring, settings.judging)

@@ -1,0 +1,110 @@
+"""
+A webhook of PagerDuty, version 3: what became of an incident, and by whom. Pure.
+
+https://github.com/PagerDuty/developer-docs, docs/webhooks/01-Overview.md and 02-Behavior.md
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Any, Final
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+
+from queenright.alerting.callbacks.names import person
+
+OLDEST: Final = 86_400.0
+"""
+Seconds after which an event says nothing any more. PagerDuty gives up after some 20 minutes, and we remember
+which we have had for longer than this: so none is acted on twice.
+"""
+
+
+class EventRefused(ValueError):
+    """Raised when a body is no event of PagerDuty; names the field."""
+
+
+class Happened(StrEnum):
+    """What became of an incident, as far as it is of interest."""
+
+    ACKNOWLEDGED = "incident.acknowledged"
+    UNACKNOWLEDGED = "incident.unacknowledged"
+    RESOLVED = "incident.resolved"
+    REOPENED = "incident.reopened"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IncidentEvent:
+    """One event. ``dedup_key`` is empty if it is about no incident that an alert made."""
+
+    event_id: str
+    event_type: str
+    happened: Happened | None
+    """None: of no interest."""
+    at: float
+    """Seconds since the epoch."""
+    by: str
+    by_person: bool
+    """Whether a person did it, and not Alertmanager, a timeout or a rule."""
+    dedup_key: str
+
+
+class _Read(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+
+class _Agent(_Read):
+    id: Annotated[str, Field(max_length=200)] | None = None
+    summary: Annotated[str, Field(max_length=2000)] | None = None
+    type: Annotated[str, Field(max_length=200)] | None = None
+
+
+class _Data(_Read):
+    incident_key: Annotated[str, Field(max_length=1000)] | None = None
+
+
+class _Event(_Read):
+    id: Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[\x21-\x7e]+$")]
+    event_type: Annotated[str, Field(min_length=1, max_length=200)]
+    occurred_at: AwareDatetime
+    agent: _Agent | None = None
+    data: _Data | None = None
+
+
+class _Webhook(_Read):
+    event: _Event
+
+
+def read_event(body: bytes) -> IncidentEvent:
+    """
+    Read what PagerDuty posts: one event.
+
+    Raises:
+        EventRefused: It is no JSON, or a field is missing or wrong; the first one is named.
+    """
+    try:
+        event = _Webhook.model_validate_json(body).event
+    except ValidationError as error:
+        raise EventRefused(_explain(error.errors(include_url=False, include_input=False)[0])) from None
+    agent, known = event.agent or _Agent(), list(Happened)
+    data = event.data or _Data()
+    return IncidentEvent(
+        event_id=event.id,
+        event_type=event.event_type,
+        happened=Happened(event.event_type) if event.event_type in known else None,
+        at=_epoch(event.occurred_at),
+        by=person(agent.summary or "", agent.id or "", otherwise="PagerDuty"),
+        by_person=agent.type == "user_reference",
+        dedup_key=data.incident_key or "",
+    )
+
+
+def _epoch(at: datetime) -> float:
+    return at.timestamp()
+
+
+def _explain(fault: Any) -> str:
+    where = ".".join(str(part) for part in fault["loc"]) or "body"
+    return f"{where}: {fault['msg'][:200]}"

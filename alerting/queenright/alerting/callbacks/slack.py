@@ -1,0 +1,111 @@
+"""
+A click in Slack: what was clicked by whom, and what is answered. Pure.
+
+Alertmanager's messages have buttons of attachments (``interactive_message``); messages of your own may have
+those of blocks (``block_actions``). https://docs.slack.dev/reference/interaction-payloads/block_actions-payload,
+https://api.slack.com/legacy/interactive-message-field-guide
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal
+from urllib.parse import parse_qs
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from queenright.alerting.callbacks.names import person
+
+ACKNOWLEDGE: Final = "acknowledge"
+MOST_TICKETS: Final = 50
+"""Tickets of one button: Slack keeps 2,000 characters of its value."""
+
+
+class ClickRefused(ValueError):
+    """Raised when a body is no click on a button that we know; says what is wrong with it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Click:
+    """Somebody's click. ``by`` can be shown; ``tickets`` are ids as the button had them."""
+
+    action: str
+    by: str
+    tickets: tuple[str, ...]
+    blocks: bool
+    """A button of a block: Slack shows not what is answered, but what is posted to ``response_url``."""
+    response_url: str
+
+
+class _Read(BaseModel):
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+
+class _User(_Read):
+    id: Annotated[str, Field(max_length=200)] = ""
+    name: Annotated[str, Field(max_length=1000)] = ""
+    username: Annotated[str, Field(max_length=1000)] = ""
+
+
+class _Action(_Read):
+    name: Annotated[str, Field(max_length=300)] = ""
+    action_id: Annotated[str, Field(max_length=300)] = ""
+    value: Annotated[str, Field(max_length=4000)] = ""
+
+
+class _Payload(_Read):
+    type: Literal["interactive_message", "block_actions"]
+    user: _User
+    actions: Annotated[list[_Action], Field(min_length=1, max_length=25)]
+    response_url: Annotated[str, Field(max_length=2000)] = ""
+
+
+def read_click(body: bytes) -> Click:
+    """
+    Read the form that Slack posts: ``payload`` holds JSON.
+
+    Raises:
+        ClickRefused: It is no such form, no JSON, or no click.
+    """
+    try:
+        fields = parse_qs(body.decode("utf-8"), max_num_fields=20)
+    except ValueError:
+        raise ClickRefused("the body is no form in UTF-8") from None
+    payload = fields.get("payload", [])
+    if len(payload) != 1:
+        raise ClickRefused("the form must have one field `payload`")
+    try:
+        read = _Payload.model_validate_json(payload[0])
+    except ValidationError as error:
+        fault = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(["payload", *(str(part) for part in fault["loc"])])
+        raise ClickRefused(f"{where}: {fault['msg'][:200]}") from None
+    action = read.actions[0]
+    ids = dict.fromkeys(part.strip()[:100] for part in action.value.split(","))
+    return Click(
+        action=action.name or action.action_id,
+        by=person(read.user.username or read.user.name, read.user.id, otherwise="somebody in Slack"),
+        tickets=tuple(one for one in ids if one)[:MOST_TICKETS],
+        blocks=read.type == "block_actions",
+        response_url=read.response_url,
+    )
+
+
+def reply(words: str, *, to_all: bool) -> dict[str, Any]:
+    """
+    Return what Slack shows below the message, which stays.
+
+    Args:
+        words: What is said.
+        to_all: Everybody in the channel reads it; else only who clicked.
+    """
+    return {
+        "response_type": "in_channel" if to_all else "ephemeral",
+        "replace_original": False,
+        "text": escaped(words),
+    }
+
+
+def escaped(text: str) -> str:
+    """Return a text in which nothing is a link, a mention or markup to Slack."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
