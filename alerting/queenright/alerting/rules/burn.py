@@ -14,7 +14,7 @@ from typing import Final
 
 from queenright.alerting.rules.promql import in_words, select
 from queenright.alerting.rules.rule import Alert, Record, Selectors, Severity
-from queenright.health.settings import FASTEST_BURN, HealthSettings
+from queenright.health.settings import HealthSettings
 from queenright.instrumentation import names
 from queenright.instrumentation.names import SOURCE_MONITOR
 
@@ -34,9 +34,13 @@ class Speed:
     keep: str
     spends: str
 
+    def limit(self, budget: float) -> float:
+        """Return the share of what goes wrong, from which on a budget is spent so fast."""
+        return 1 - (1 - budget) ** self.factor
+
 
 SPEEDS: Final = (
-    Speed(FASTEST_BURN, "5m", "1h", "critical", "2m", "5m", "2% in an hour"),
+    Speed(14.4, "5m", "1h", "critical", "2m", "5m", "2% in an hour"),
     Speed(6, "30m", "6h", "critical", "5m", "10m", "5% in six hours"),
     Speed(3, "2h", "1d", "warning", "15m", "30m", "10% in a day"),
     Speed(1, "6h", "3d", "warning", "30m", "1h", "10% in three days"),
@@ -142,7 +146,7 @@ def alerts(settings: HealthSettings, selectors: Selectors) -> tuple[Alert, ...]:
 
 
 def _alert(one: Objective, speed: Speed) -> Alert:
-    limit = f"{speed.factor:g} * {one.budget:g}"
+    limit = f"1 - {1 - one.budget:g} ^ {speed.factor:g}"
     traffic = f"{_SECONDS[speed.long]} * avg_over_time({one.all}[{speed.long}]) >= {one.minimum}"
     budget = f"{100 * one.budget:.3g}%"
     return Alert(
@@ -154,11 +158,11 @@ def _alert(one: Objective, speed: Speed) -> Alert:
         source=SOURCE_MONITOR,
         labels={"window": speed.long},
         summary=one.summary,
-        description=f"{{{{ $value | humanizePercentage }}}} {one.description} in the last {speed.long}, and "
-        f"{budget} may. At this rate a month's budget is spent {speed.factor:g} times too fast.",
-        threshold=f"> {speed.factor * one.budget:.0%} over {speed.short} and {speed.long}: {speed.factor:g} "
-        f"times `health_monitoring.rules.{one.setting}.error_budget` ({budget}), of at least {one.minimum} "
-        f"{one.unit} (`.minimum`)",
+        description=f"{{{{ $value | humanizePercentage }}}} {one.description} in the last {speed.long}; the "
+        f"objective allows {budget}, and at this rate it is spent at least {speed.factor:g} times too fast.",
+        threshold=f"> {100 * speed.limit(one.budget):.3g}% over {speed.short} and {speed.long}: {speed.factor:g} "
+        f"times too fast for `health_monitoring.rules.{one.setting}.error_budget` ({budget}), of at least "
+        f"{one.minimum} {one.unit} (`.minimum`)",
         reason=f"{speed.spends} of a month's budget: {one.reason}",
         dashboard=one.dashboard,
     )
