@@ -371,7 +371,7 @@ class BadStepsObjective(_Block):
     """The share of steps that may be judged bad (retry, escalate, error), over all workers."""
 
     error_budget: ErrorBudget = 0.25
-    """Recorded runs that reached their goal had errors in 2 to 38 % of their turns; most of them in 10 to 20."""
+    """Recorded runs that reached their goal had errors in 2 to 38 % of their turns, most in 10 to 20."""
     minimum: Count = 100
     """Of fewer steps in the longer window, a share says nothing."""
 

@@ -36,7 +36,7 @@ class Speed:
 
     def limit(self, budget: float) -> float:
         """Return the share of what goes wrong, from which on a budget is spent so fast."""
-        return 1 - (1 - budget) ** self.factor
+        return float(1 - (1 - budget) ** self.factor)
 
 
 SPEEDS: Final = (
@@ -160,9 +160,9 @@ def _alert(one: Objective, speed: Speed) -> Alert:
         summary=one.summary,
         description=f"{{{{ $value | humanizePercentage }}}} {one.description} in the last {speed.long}; the "
         f"objective allows {budget}, and at this rate it is spent at least {speed.factor:g} times too fast.",
-        threshold=f"> {100 * speed.limit(one.budget):.3g}% over {speed.short} and {speed.long}: {speed.factor:g} "
-        f"times too fast for `health_monitoring.rules.{one.setting}.error_budget` ({budget}), of at least "
-        f"{one.minimum} {one.unit} (`.minimum`)",
+        threshold=f"> {100 * speed.limit(one.budget):.3g}% over {speed.short} and {speed.long}: "
+        f"{speed.factor:g} times too fast for `health_monitoring.rules.{one.setting}.error_budget` "
+        f"({budget}), of at least {one.minimum} {one.unit} (`.minimum`)",
         reason=f"{speed.spends} of a month's budget: {one.reason}",
         dashboard=one.dashboard,
     )
