@@ -1,38 +1,33 @@
-"""Write the dashboards' JSON, or say with ``--check`` whether the committed files are up to date."""
+"""Write the dashboards' JSON, or say with ``--check`` whether the files are up to date."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
-from grafana_foundation_sdk.cog.encoder import JSONEncoder
-from grafana_foundation_sdk.models.dashboard import Dashboard
-
-from queenright.grafana.agent import agent
-from queenright.grafana.fleet import fleet
+from queenright.grafana.boards import dashboards
+from queenright.grafana.config import ConfigRefused, health_settings
+from queenright.grafana.links import CONSOLE
+from queenright.health.settings import HealthSettings
 
 FOLDER = Path(__file__).parents[2] / "dashboards"
 
 
-def render(dashboard: Dashboard) -> str:
-    """Return the dashboard's JSON, the same bytes for the same dashboard."""
-    return json.dumps(dashboard, cls=JSONEncoder, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
-
-
-def rendered() -> dict[str, str]:
-    """Return every dashboard's JSON by file name."""
-    return {"fleet.json": render(fleet()), "agent.json": render(agent())}
-
-
 def main(arguments: list[str] | None = None) -> int:
-    """Write the files, or compare them; return 0, or 1 if ``--check`` found a difference."""
+    """Write the files, or compare them; return 0, 1 if ``--check`` found a difference, 2 if misused."""
     parser = argparse.ArgumentParser(prog="python -m queenright.grafana", description=__doc__)
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the JSON files are")
+    parser.add_argument("--config", type=Path, help="a queenright.yaml, whose thresholds the lines follow")
+    parser.add_argument("--console", default=CONSOLE, help="where Queenright's own pages are (%(default)s)")
     options = parser.parse_args(arguments)
-    files = rendered()
+    try:
+        settings = health_settings(options.config) if options.config else HealthSettings()
+    except ConfigRefused as error:
+        print(error, file=sys.stderr)
+        return 2
+    files = dashboards(settings, console=options.console)
     if options.check:
         return _check(options.folder, files)
     options.folder.mkdir(parents=True, exist_ok=True)

@@ -2,57 +2,95 @@
 
 from __future__ import annotations
 
-from typing import Final
-
-from grafana_foundation_sdk.models.dashboard import Dashboard
-
-from queenright.grafana import panels
-from queenright.grafana.frame import dashboard
-from queenright.grafana.panels import AGENT_UID, AnyPanel, Query
-from queenright.grafana.promql import age_by, buckets_of, highest_by, increase_by, quantile_by, rate_by
-from queenright.grafana.states import (
-    ACTIVITY_AGE,
-    BAD_STEPS,
-    BLUE,
-    CHECKPOINT_AGE,
-    GREEN,
-    GREY,
-    HEARTBEAT_AGE,
-    ORANGE,
-    RED,
-    YELLOW,
-    state_rank,
+from queenright.grafana import panels, recorded
+from queenright.grafana.links import agent_page, breaker_page
+from queenright.grafana.panels import AnyPanel, Query, Row
+from queenright.grafana.promql import (
+    age_by,
+    buckets_of,
+    highest_by,
+    increase_by,
+    quantile_by,
+    rate_by,
 )
+from queenright.grafana.states import (
+    BLUE,
+    VERDICTS,
+    breaker_rank,
+    breaker_words,
+    state_rank,
+    state_words,
+)
+from queenright.grafana.tables import Column, rows_by, series, with_action
+from queenright.grafana.thresholds import Thresholds
 from queenright.instrumentation import names
 
-UID: Final = AGENT_UID
+TITLE = "Agent"
+QUESTION = (
+    "What is this one doing? Choose an agent above: its state, its clocks, its steps, its tools, its tokens."
+)
 
 
-def agent() -> Dashboard:
-    """Return the agent dashboard."""
-    return dashboard(
-        "Queenright / Agent",
-        UID,
-        "What is this one doing? Choose an agent above: its state, its steps, its tools, its tokens.",
-        [*_health(), *_clocks(), *_tools(), *_model()],
-    )
+def rows(at: Thresholds) -> list[Row]:
+    """Return the panels, with lines at these thresholds."""
+    return [
+        Row("How is it?", _health(at)),
+        Row("Does it get further?", _steps(at)),
+        Row("When was it last heard of?", _clocks(at)),
+        Row("Its tools", _tools()),
+        Row("Its model", _model()),
+    ]
 
 
-def _health() -> list[AnyPanel]:
+def _health(at: Thresholds) -> list[AnyPanel]:
     return [
         panels.state_history(
             "Health state",
             "The agent's health state as the monitor saw it. Marks are interventions and firing alerts.",
             Query(state_rank(), "{{agent}}"),
-            words=panels.state_words(),
-            size=(16, 6),
+            words=state_words(),
+            size=(24, 5),
         ),
-        panels.labels_table(
+        rows_by(
+            "agent",
+            "Now",
+            "The state and since when. The last column leads to its page in the console: what it is doing, "
+            "its sessions, what was done about it, and the buttons to nudge, terminate and recover it.",
+            Column("State", state_rank(), words=state_words()),
+            Column("In this state for", age_by("agent", names.AGENT_STATE_SINCE), "s"),
+            Column("Bad steps", highest_by("agent", names.WORKER_STEPS_SINCE_ACCEPT), lines=at.bad_steps),
+            links=[agent_page("Its page in the console")],
+            action=Column(
+                "Interventions and quick actions",
+                with_action(
+                    highest_by("agent", names.AGENT_STATE), "history · nudge · terminate · recover", "agent"
+                ),
+                links=[agent_page("What was done about it, and nudge, terminate or recover it")],
+            ),
+            size=(12, 5),
+        ),
+        series(
             "What it is",
             "The framework the agent is built on and its version. Empty for an agent that sends spans only.",
             highest_by("agent, framework, version", names.WORKER_INFO),
-            labels=names.WORKER_INFO.labels,
+            {"agent": "Agent", "framework": "Framework", "version": "Version"},
+            links={"agent": [agent_page("Its page in the console")]},
+            size=(6, 5),
         ),
+        rows_by(
+            "breaker",
+            "Its circuit breakers",
+            "What of its surroundings is cut off, by the breakers that bear its name. "
+            "Click one to see why, and to reset it.",
+            Column("State", breaker_rank(r'breaker=~"[^:]+:$agent(:.*)?"'), words=breaker_words()),
+            links=[breaker_page("Why, and reset it")],
+            size=(6, 5),
+        ),
+    ]
+
+
+def _steps(at: Thresholds) -> list[AnyPanel]:
+    return [
         panels.time_series(
             "Bad steps since the last accept",
             "Steps judged bad (retry, escalate, error) since the last ACCEPT. "
@@ -60,7 +98,7 @@ def _health() -> list[AnyPanel]:
             "none",
             Query(highest_by("agent", names.WORKER_STEPS_SINCE_ACCEPT), "{{agent}}"),
             size=(12, 8),
-            lines=BAD_STEPS,
+            lines=at.bad_steps,
         ),
         panels.time_series(
             "Steps by verdict",
@@ -69,26 +107,20 @@ def _health() -> list[AnyPanel]:
             Query(rate_by("verdict", names.WORKER_STEPS), "{{verdict}}"),
             size=(12, 8),
             stacked=True,
-            colours=[
-                ("accept", GREEN),
-                ("continue", BLUE),
-                ("retry", YELLOW),
-                ("escalate", ORANGE),
-                ("error", RED),
-            ],
+            colours=VERDICTS,
         ),
     ]
 
 
-def _clocks() -> list[AnyPanel]:
+def _clocks(at: Thresholds) -> list[AnyPanel]:
     return [
         panels.time_series(
             "Since it last did anything",
             "Time since the last activity. The lines are the stall clocks: between steps or in a model call, "
             "and inside a tool. While the agent waits, they do not apply.",
             "s",
-            Query(age_by("agent", names.WORKER_LAST_ACTIVITY), "{{agent}}"),
-            lines=ACTIVITY_AGE,
+            Query(age_by("agent", recorded.LAST_ACTIVITY), "{{agent}}"),
+            lines=at.activity,
         ),
         panels.time_series(
             "Since it got further",
@@ -102,21 +134,21 @@ def _clocks() -> list[AnyPanel]:
             "Time since the process said that it lives. A heartbeat is neither activity nor progress. "
             "The line is where it counts as missing.",
             "s",
-            Query(age_by("agent", names.WORKER_LAST_HEARTBEAT), "{{agent}}"),
-            lines=HEARTBEAT_AGE,
+            Query(age_by("agent", recorded.LAST_HEARTBEAT), "{{agent}}"),
+            lines=at.heartbeat,
         ),
         panels.time_series(
             "Since its last checkpoint",
             "Time since it saved its state; only for agents that do. The lines are degraded and stuck.",
             "s",
             Query(age_by("agent", names.WORKER_LAST_CHECKPOINT), "{{agent}}"),
-            lines=CHECKPOINT_AGE,
+            lines=at.checkpoint,
         ),
         panels.state_history(
             "Waiting",
             "When the agent was rightly idle, and for what. Waiting stops the stall clock.",
-            Query(highest_by("agent, reason", names.WORKER_WAITING), "{{agent}}: {{reason}}"),
-            words=[(0, "no", GREY), (1, "waiting", BLUE)],
+            Query(f"{highest_by('agent, reason', names.WORKER_WAITING)} > 0", "{{agent}}: {{reason}}"),
+            words=[(1, "waiting", BLUE)],
             size=(8, 8),
         ),
         panels.counts(

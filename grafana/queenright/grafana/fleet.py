@@ -2,53 +2,50 @@
 
 from __future__ import annotations
 
-from typing import Final
-
-from grafana_foundation_sdk.models.dashboard import Dashboard
-
-from queenright.grafana import panels
-from queenright.grafana.frame import dashboard
-from queenright.grafana.panels import AnyPanel, Column, Query
+from queenright.grafana import panels, recorded
+from queenright.grafana.firing import firing_alerts
+from queenright.grafana.links import agent_dashboard, agent_page, panel_link
+from queenright.grafana.panels import Query, Row
 from queenright.grafana.promql import (
     age_by,
     highest_by,
     increase_by,
     quantile_by,
     rate_by,
-    share_by,
+    select,
+    share_of,
     total_by,
 )
 from queenright.grafana.states import (
-    BAD_STEPS,
     BLUE,
-    GREEN,
-    JUDGE_AGE,
-    ORANGE,
-    RED,
     SEVERITIES,
-    STATES,
-    YELLOW,
+    VERDICTS,
+    coloured_states,
     state_rank,
+    state_words,
 )
+from queenright.grafana.tables import Column, rows_by, with_action
+from queenright.grafana.thresholds import Thresholds
 from queenright.instrumentation import names
 from queenright.instrumentation.names import WaitingReason
 
-UID: Final = "queenright-fleet"
+TITLE = "Fleet"
+QUESTION = "Who needs me now? The state of every agent, what was found, who was told."
+
+_ASKS = f'reason="{WaitingReason.USER_INPUT}"'
 
 
-def fleet() -> Dashboard:
-    """Return the fleet dashboard."""
-    return dashboard(
-        "Queenright / Fleet",
-        UID,
-        "Who needs me now? The state of every agent, what was found, who was told.",
-        [*_now(), *_detection(), *_decisions(), *_work(), *_cost()],
-    )
+def rows(at: Thresholds) -> list[Row]:
+    """Return the panels, with lines at these thresholds."""
+    return [
+        Row("Who needs me now?", _now(at)),
+        Row("Is it one agent, or something that they share?", _together(at)),
+        Row("What was found", _detection(at)),
+        Row("How the work goes", _work(at)),
+    ]
 
 
-def _now() -> list[AnyPanel]:
-    state_colours = [(state, colour) for state, (_, colour) in STATES.items()]
-    asks = f'reason="{WaitingReason.USER_INPUT}"'
+def _now(at: Thresholds) -> list[panels.AnyPanel]:
     return [
         panels.numbers(
             "Agents by state",
@@ -56,8 +53,8 @@ def _now() -> list[AnyPanel]:
             "terminated ones were stopped.",
             "none",
             Query(total_by("state", names.AGENTS), "{{state}}"),
-            size=(12, 5),
-            colours=state_colours,
+            size=(10, 4),
+            colours=coloured_states(),
         ),
         panels.numbers(
             "Open tickets by severity",
@@ -65,41 +62,80 @@ def _now() -> list[AnyPanel]:
             "medium and low ones go to the channel.",
             "none",
             Query(total_by("severity", names.TICKETS_OPEN), "{{severity}}"),
-            size=(8, 5),
+            size=(8, 4),
             colours=SEVERITIES.items(),
-        ),
+        ).links([panel_link("The tickets", "")]),
         panels.numbers(
             "Waiting for a user",
             "Agents that asked a question and rightly do nothing until it is answered. Never a stall.",
             "none",
-            Query(total_by("", names.WORKER_WAITING, asks), "waiting"),
-            size=(4, 5),
+            Query(total_by("", names.WORKER_WAITING, _ASKS), "waiting"),
+            size=(3, 4),
             colours=[("waiting", BLUE)],
         ),
-        panels.agent_table(
-            "Who needs me now",
-            "One row an agent, worst state first. Click a name to see what that agent is doing.",
-            Column("State", state_rank(), "none", states=True),
-            Column(
-                "Bad steps", highest_by("agent", names.WORKER_STEPS_SINCE_ACCEPT), "none", lines=BAD_STEPS
-            ),
-            Column("Since progress", age_by("agent", names.WORKER_LAST_PROGRESS), "s"),
-            Column("Waits for a user", highest_by("agent", names.WORKER_WAITING, asks), "bool_yes_no"),
+        panels.numbers(
+            "Judge's last look",
+            "Time since the judge finished a check. While this grows, green beside it means nothing.",
+            "s",
+            Query(age_by("", names.JUDGE_LAST_CHECK), "ago"),
+            size=(3, 4),
+            lines=at.judge,
         ),
+        _agents(at),
+    ]
+
+
+def _agents(at: Thresholds) -> panels.AnyPanel:
+    return rows_by(
+        "agent",
+        "Agents",
+        "One row an agent, worst state first. Click a name to see what that agent is doing; click what can "
+        "be done about it to go to its page in the console. In a large fleet only unhealthy agents have a "
+        "state.",
+        Column("State", state_rank(), words=state_words()),
+        Column("In this state for", age_by("agent", names.AGENT_STATE_SINCE), "s"),
+        Column("Bad steps", highest_by("agent", names.WORKER_STEPS_SINCE_ACCEPT), lines=at.bad_steps),
+        Column("Since progress", age_by("agent", names.WORKER_LAST_PROGRESS), "s"),
+        Column("Since heartbeat", age_by("agent", recorded.LAST_HEARTBEAT), "s", lines=at.heartbeat),
+        Column("Waits for a user", highest_by("agent", names.WORKER_WAITING, _ASKS), "bool_yes_no"),
+        links=[agent_dashboard(), agent_page("Its page in the console")],
+        action=Column(
+            "Quick actions",
+            with_action(highest_by("agent", names.AGENT_STATE), "nudge · terminate · recover", "agent"),
+            links=[agent_page("Nudge, terminate or recover it")],
+        ),
+        size=(24, 10),
+    )
+
+
+def _together(at: Thresholds) -> list[panels.AnyPanel]:
+    return [
         panels.time_series(
             "Agents by state over time",
             "How the fleet's health developed. Many agents orange or red at once point at something "
             "shared: a provider, a tool, a network.",
             "none",
             Query(total_by("state", names.AGENTS), "{{state}}"),
-            size=(8, 9),
             stacked=True,
-            colours=state_colours,
+            colours=coloured_states(),
+        ),
+        panels.time_series(
+            "Share of the fleet in trouble",
+            "Degraded, stuck and failing agents, of all that are not terminated. "
+            "From the line on it is one page about the fleet, not one about each agent.",
+            "percentunit",
+            Query(highest_by("", recorded.IN_TROUBLE), "in trouble"),
+            lines=at.in_trouble,
+            most=1,
+        ),
+        firing_alerts(
+            "Firing alerts",
+            "Our alerts that fire, about agents, the fleet and the monitor. Click an agent to see its own.",
         ),
     ]
 
 
-def _detection() -> list[AnyPanel]:
+def _detection(at: Thresholds) -> list[panels.AnyPanel]:
     worst = f"topk(10, {highest_by('agent', names.WORKER_STEPS_SINCE_ACCEPT)})"
     return [
         panels.time_series(
@@ -109,7 +145,7 @@ def _detection() -> list[AnyPanel]:
             "none",
             Query(worst, "{{agent}}"),
             size=(6, 8),
-            lines=BAD_STEPS,
+            lines=at.bad_steps,
         ),
         panels.counts(
             "Stalls by phase",
@@ -120,7 +156,7 @@ def _detection() -> list[AnyPanel]:
         panels.counts(
             "Findings by kind",
             "What the detectors saw: loops, streaks of errors, stalls, provider failures.",
-            Query(increase_by("kind", names.FINDINGS), "{{kind}}"),
+            Query(f"{increase_by('kind', names.FINDINGS)} > 0", "{{kind}}"),
             size=(6, 8),
         ),
         panels.time_series(
@@ -128,37 +164,15 @@ def _detection() -> list[AnyPanel]:
             "From the moment a threshold was crossed to the moment the state changed. "
             "The promise is 5 s; the dots are single detections and lead to their traces.",
             "s",
-            *(
-                Query(quantile_by("", quantile, names.DETECTION_DELAY), label, exemplars=True)
-                for quantile, label in ((0.5, "half within"), (0.99, "99 % within"))
-            ),
+            Query(quantile_by("", 0.5, names.DETECTION_DELAY), "half within", exemplars=True),
+            Query(highest_by("", recorded.DETECTION_P99), "99 % within"),
             size=(6, 8),
-            lines=((5, ORANGE),),
+            lines=at.detection,
         ),
     ]
 
 
-def _decisions() -> list[AnyPanel]:
-    return [
-        panels.counts(
-            "Tickets opened by cause",
-            "New escalations. One condition is one ticket, however often it is seen.",
-            Query(increase_by("cause", names.TICKETS), "{{cause}}"),
-        ),
-        panels.counts(
-            "Triage by decision",
-            "What the queen decided: dismiss, intervene, or bypass when triage did not answer in time.",
-            Query(increase_by("decision", names.TRIAGE), "{{decision}}"),
-        ),
-        panels.counts(
-            "Notifications by outcome",
-            "What was handed to Alertmanager. Retries that go on mean that nobody is being told.",
-            Query(increase_by("outcome", names.NOTIFICATIONS), "{{outcome}}"),
-        ),
-    ]
-
-
-def _work() -> list[AnyPanel]:
+def _work(at: Thresholds) -> list[panels.AnyPanel]:
     return [
         panels.time_series(
             "Steps by verdict",
@@ -166,13 +180,17 @@ def _work() -> list[AnyPanel]:
             "ops",
             Query(rate_by("verdict", names.WORKER_STEPS), "{{verdict}}"),
             stacked=True,
-            colours=[
-                ("accept", GREEN),
-                ("continue", BLUE),
-                ("retry", YELLOW),
-                ("escalate", ORANGE),
-                ("error", RED),
-            ],
+            colours=VERDICTS,
+        ),
+        panels.time_series(
+            "Bad steps against the objective",
+            "Share of all steps judged bad (retry, escalate, error), in the last hour and in five minutes. "
+            "The lines are the share that may be bad, and the share that spends a month's allowance "
+            "so fast that it pages.",
+            "percentunit",
+            Query(highest_by("", recorded.bad_steps("5m")), "five minutes"),
+            Query(highest_by("", recorded.bad_steps("1h")), "an hour"),
+            lines=at.bad_step_share,
         ),
         panels.time_series(
             "Step duration",
@@ -184,44 +202,27 @@ def _work() -> list[AnyPanel]:
             ),
         ),
         panels.time_series(
-            "Tool errors",
-            "Share of the calls of each tool that ended in an error or a time-out.",
+            "Tool errors by tool",
+            "Share of the calls of each tool that ended in an error or a time-out. At the line we warn.",
             "percentunit",
             Query(
-                share_by("tool", names.WORKER_TOOL_CALLS, f'outcome!="{names.ToolOutcome.OK}"'), "{{tool}}"
+                share_of("tool", names.WORKER_TOOL_CALLS, f'outcome!="{names.ToolOutcome.OK}"'), "{{tool}}"
             ),
+            lines=at.tool_errors,
+            most=1,
         ),
-    ]
-
-
-def _cost() -> list[AnyPanel]:
-    return [
         panels.time_series(
-            "Tokens by model",
-            "Tokens per second, input and output together.",
-            "cps",
-            Query(rate_by("model", names.WORKER_TOKENS), "{{model}}"),
-            stacked=True,
+            "Tool errors by agent",
+            "The ten agents of whose tool calls the largest share failed, over five minutes. "
+            "One agent high: its tools; all of them: what the tools need.",
+            "percentunit",
+            Query(f"topk(10, max by (agent) ({select(recorded.TOOL_ERRORS)}))", "{{agent}}"),
+            lines=at.tool_errors,
+            most=1,
         ),
         panels.counts(
             "Errors by class",
             "Errors of all agents by the class of the exception.",
             Query(increase_by("error_type", names.WORKER_ERRORS), "{{error_type}}"),
-        ),
-        panels.numbers(
-            "Is the monitor itself alive?",
-            "Time since the judge finished a check. While this grows, green above means nothing.",
-            "s",
-            Query(age_by("", names.JUDGE_LAST_CHECK), "since the judge's last check"),
-            size=(4, 8),
-            lines=JUDGE_AGE,
-        ),
-        panels.numbers(
-            "Undelivered",
-            "Notifications that are not yet with every Alertmanager.",
-            "none",
-            Query(total_by("", names.OUTBOX_PENDING), "pending"),
-            size=(4, 8),
-            colours=[("pending", RED)],
         ),
     ]

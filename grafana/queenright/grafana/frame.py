@@ -9,7 +9,9 @@ from grafana_foundation_sdk.builders import dashboard as builders
 from grafana_foundation_sdk.cog.builder import Builder
 from grafana_foundation_sdk.models import dashboard as models
 
-from queenright.grafana.panels import DATASOURCE, AnyPanel
+from queenright.grafana.firing import FIRING
+from queenright.grafana.links import UIDS, dashboard_links
+from queenright.grafana.panels import DATASOURCE, Row
 from queenright.grafana.promql import increase_by
 from queenright.instrumentation import names
 
@@ -20,14 +22,30 @@ _IN_JOB = f'{{__name__=~"{names.WORKER_INFO}|{names.AGENTS}", job=~"$job"}}'
 _AGENTS = f'{{__name__=~"{names.WORKER_INFO}|{names.AGENT_STATE}", job=~"$job", instance=~"$instance"}}'
 
 
-def dashboard(title: str, uid: str, description: str, panels: Iterable[AnyPanel]) -> models.Dashboard:
-    """Return a read-only dashboard with the common variables, links and annotations around ``panels``."""
-    board = builders.Dashboard(title).uid(uid).description(description).tags([TAG]).readonly()
+def dashboard(name: str, title: str, question: str, rows: Iterable[Row], *, console: str) -> models.Dashboard:
+    """
+    Return a read-only dashboard with the common variables, links and annotations around ``rows``.
+
+    Args:
+        name: One of ``UIDS``.
+        title: After "Queenright /".
+        question: The one that it answers.
+        rows: The panels, from the general to the specific.
+        console: Where the variable ``console`` leads at first.
+    """
+    board = builders.Dashboard(f"Queenright / {title}").uid(UIDS[name]).description(question)
+    board.tags([TAG]).readonly()
     board.time("now-1h", "now").refresh("30s").timezone("browser")
     board.tooltip(models.DashboardCursorSync.CROSSHAIR)
-    board.variables([_datasource(), *_variables()]).link(_link()).annotations(_annotations())
-    for number, panel in enumerate(panels, start=1):
-        board.with_panel(panel.id(number))
+    board.variables([_datasource(), *_variables(), _console(console)]).links(dashboard_links(TAG))
+    board.annotations(_annotations())
+    number = 0
+    for row in rows:
+        number += 1
+        board.with_row(builders.Row(row.title).id(number))
+        for panel in row.panels:
+            number += 1
+            board.with_panel(panel.id(number))
     return board.build()
 
 
@@ -56,13 +74,12 @@ def _variables() -> list[builders.QueryVariable]:
     ]
 
 
-def _link() -> builders.DashboardLink:
-    link = builders.DashboardLink("Queenright").type(models.DashboardLinkType.DASHBOARDS).tags([TAG])
-    return (
-        link.include_vars(True)
-        .keep_time(True)
-        .tooltip("The other dashboards, with the same variables and time")
+def _console(address: str) -> builders.TextBoxVariable:
+    variable = builders.TextBoxVariable("console").label("Console").default_value(address)
+    variable.description(
+        "Where Queenright's own pages are: links to nudge, terminate, recover and reset begin so"
     )
+    return variable.current(models.VariableOption(selected=True, text=address, value=address))
 
 
 class _PrometheusAnnotation(models.AnnotationQuery):
@@ -94,7 +111,6 @@ class _Annotation(Builder[models.AnnotationQuery]):
 
 def _annotations() -> list[Builder[models.AnnotationQuery]]:
     notified = 'decision=~"intervene|bypass"'
-    firing = f'ALERTS{{alertstate="firing", alertname=~"{names.ALERT_PREFIX}.+", severity!="none"}}'
     found = [
         _PrometheusAnnotation(
             "Operator notified",
@@ -113,7 +129,7 @@ def _annotations() -> list[Builder[models.AnnotationQuery]]:
         _PrometheusAnnotation(
             "Firing alerts",
             "red",
-            f"max by (alertname, severity, agent) ({firing})",
+            f"max by (alertname, severity, agent) ({FIRING})",
             "{{alertname}}",
             "{{severity}} {{agent}}",
         ),

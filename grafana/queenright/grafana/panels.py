@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from grafana_foundation_sdk.builders import (
+    bargauge,
     common,
     heatmap,
     prometheus,
@@ -21,15 +22,30 @@ from grafana_foundation_sdk.models import dashboard as models
 from grafana_foundation_sdk.models import heatmap as heatmap_models
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
-from queenright.grafana.states import GREEN, STATES, Lines
+from queenright.grafana.promql import SHOWN
+from queenright.grafana.states import GREEN
+from queenright.grafana.thresholds import Lines
 
 DATASOURCE: Final = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
 
-AGENT_UID: Final = "queenright-agent"
-"""Where a click on an agent leads."""
+AnyPanel = timeseries.Panel | stat.Panel | statetimeline.Panel | table.Panel | heatmap.Panel | bargauge.Panel
+_P = TypeVar(
+    "_P",
+    timeseries.Panel,
+    stat.Panel,
+    statetimeline.Panel,
+    table.Panel,
+    heatmap.Panel,
+    bargauge.Panel,
+)
 
-AnyPanel = timeseries.Panel | stat.Panel | statetimeline.Panel | table.Panel | heatmap.Panel
-_P = TypeVar("_P", timeseries.Panel, stat.Panel, statetimeline.Panel, table.Panel, heatmap.Panel)
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A heading and the panels below it."""
+
+    title: str
+    panels: Sequence[AnyPanel]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +55,11 @@ class Query:
     expr: str
     legend: str = "__auto"
     exemplars: bool = False
+
+    @property
+    def once(self) -> bool:
+        """Whether it is asked for one moment only: it is about all the time that is shown."""
+        return SHOWN in self.expr
 
 
 def time_series(
@@ -50,12 +71,13 @@ def time_series(
     lines: Lines = (),
     stacked: bool = False,
     colours: Iterable[tuple[str, str]] = (),
+    most: float | None = None,
 ) -> timeseries.Panel:
     """Return values over time; ``lines`` are thresholds, ``colours`` fix the colour of a series."""
-    panel = _dress(timeseries.Panel(), title, description, unit, size)
+    panel = dress(timeseries.Panel(), title, description, unit, size)
     panel.min(0).line_width(1).fill_opacity(80 if stacked else 10).span_nulls(False)
     panel.show_points(common_models.VisibilityMode.AUTO).color_scheme(
-        _coloured(models.FieldColorModeId.PALETTE_CLASSIC_BY_NAME)
+        coloured(models.FieldColorModeId.PALETTE_CLASSIC_BY_NAME)
     )
     panel.tooltip(
         common.VizTooltipOptions()
@@ -72,18 +94,26 @@ def time_series(
     if stacked:
         panel.stacking(common.StackingConfig().mode(common_models.StackingMode.NORMAL).group("A"))
     if lines:
-        panel.thresholds(_thresholds(lines))
+        panel.thresholds(thresholds(lines))
         panel.thresholds_style(
             common.GraphThresholdsStyleConfig().mode(common_models.GraphThresholdsStyleMode.DASHED)
         )
+    if most is not None:
+        panel.max(most)
     for name, colour in colours:
-        panel.override_by_name(name, [_fixed(colour)])
-    return panel.targets([_target(query, ref) for query, ref in _named(queries)])
+        panel.override_by_name(name, [models.DynamicConfigValue("color", _fixed(colour))])
+    return panel.targets([target(query, ref) for query, ref in named(queries)])
 
 
-def counts(title: str, description: str, *queries: Query, size: tuple[int, int] = (8, 8)) -> timeseries.Panel:
+def counts(
+    title: str,
+    description: str,
+    *queries: Query,
+    size: tuple[int, int] = (8, 8),
+    colours: Iterable[tuple[str, str]] = (),
+) -> timeseries.Panel:
     """Return how often something rare happened, as stacked bars of at least a minute."""
-    panel = time_series(title, description, "short", *queries, size=size, stacked=True)
+    panel = time_series(title, description, "short", *queries, size=size, stacked=True, colours=colours)
     return panel.interval("1m").draw_style(common_models.GraphDrawStyle.BARS)
 
 
@@ -95,20 +125,51 @@ def numbers(
     size: tuple[int, int] = (8, 5),
     lines: Lines = (),
     colours: Iterable[tuple[str, str]] = (),
+    none: str | None = None,
 ) -> stat.Panel:
-    """Return latest values, large; a series named in ``colours`` takes its colour from 1 on."""
-    panel = _dress(stat.Panel(), title, description, unit, size)
+    """
+    Return latest values, large.
+
+    Args:
+        title: Of the panel.
+        description: What it says and how to read it.
+        unit: One of Grafana's.
+        queries: One value a series.
+        size: Width (of 24) and height.
+        lines: From where on the background is coloured; below it is green.
+        colours: A series named here takes its colour from 1 on, and has none below.
+        none: What stands there where nothing is known; default 0 for a count, else "no data".
+    """
+    panel = dress(stat.Panel(), title, description, unit, size)
     panel.color_mode(common_models.BigValueColorMode.BACKGROUND_SOLID)
     panel.graph_mode(common_models.BigValueGraphMode.NONE)
     panel.text_mode(common_models.BigValueTextMode.VALUE_AND_NAME)
     panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]).values(False).fields(""))
-    panel.thresholds(_thresholds(lines)).no_value("0" if unit == "none" else "no data")
-    panel.color_scheme(_coloured(models.FieldColorModeId.THRESHOLDS))
+    panel.no_value(none if none is not None else "0" if unit == "none" else "no data")
+    panel.thresholds(thresholds(lines) if lines else _steps((None, "transparent")))
+    panel.color_scheme(coloured(models.FieldColorModeId.THRESHOLDS))
     for name, colour in colours:
-        steps = [{"color": "transparent", "value": None}, {"color": colour, "value": 1}]
-        thresholds = {"mode": "absolute", "steps": steps}
-        panel.override_by_name(name, [models.DynamicConfigValue("thresholds", thresholds)])
-    return panel.targets([_target(query, ref) for query, ref in _named(queries)])
+        steps = _steps((None, "transparent"), (1, colour)).build()
+        panel.override_by_name(name, [models.DynamicConfigValue("thresholds", steps)])
+    return panel.targets([target(query, ref) for query, ref in named(queries)])
+
+
+def gauges(
+    title: str,
+    description: str,
+    unit: str,
+    *queries: Query,
+    size: tuple[int, int] = (8, 5),
+    lines: Lines,
+    most: float,
+) -> bargauge.Panel:
+    """Return latest values as bars between 0 and ``most``, coloured from each line on."""
+    panel = dress(bargauge.Panel(), title, description, unit, size).min(0).max(most)
+    panel.orientation(common_models.VizOrientation.HORIZONTAL)
+    panel.display_mode(common_models.BarGaugeDisplayMode.BASIC)
+    panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]).values(False).fields(""))
+    panel.thresholds(thresholds(lines)).color_scheme(coloured(models.FieldColorModeId.THRESHOLDS))
+    return panel.targets([target(query, ref) for query, ref in named(queries)])
 
 
 def state_history(
@@ -120,126 +181,63 @@ def state_history(
     size: tuple[int, int] = (24, 6),
 ) -> statetimeline.Panel:
     """Return which state each series was in; ``words`` gives value, word and colour."""
-    panel = _dress(statetimeline.Panel(), title, description, "none", size)
-    panel.mappings([_words(words)]).show_value(common_models.VisibilityMode.AUTO).row_height(0.85)
+    panel = dress(statetimeline.Panel(), title, description, "none", size)
+    panel.mappings([in_words(words)]).show_value(common_models.VisibilityMode.AUTO).row_height(0.85)
     panel.merge_values(True).fill_opacity(75).line_width(0)
-    panel.color_scheme(_coloured(models.FieldColorModeId.THRESHOLDS))
-    return panel.targets([_target(query, "A")])
+    panel.color_scheme(coloured(models.FieldColorModeId.THRESHOLDS))
+    return panel.targets([target(query, "A")])
 
 
 def heat_map(
     title: str, description: str, unit: str, query: Query, *, size: tuple[int, int] = (8, 8)
 ) -> heatmap.Panel:
     """Return the buckets of a histogram over time, as colour."""
-    panel = _dress(heatmap.Panel(), title, description, "short", size).calculate(False)
+    panel = dress(heatmap.Panel(), title, description, "short", size).calculate(False)
     panel.y_axis(heatmap.YAxisConfig().unit(unit))
     panel.color(heatmap.HeatmapColorOptions().mode(heatmap_models.HeatmapColorMode.SCHEME).scheme("Oranges"))
-    return panel.targets([_target(query, "A").format(PromQueryFormat.HEATMAP)])
+    return panel.targets([target(query, "A").format(PromQueryFormat.HEATMAP)])
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One column of a table: its query gives one value an agent."""
-
-    title: str
-    expr: str
-    unit: str
-    lines: Lines = ()
-    states: bool = False
-
-
-def agent_table(
-    title: str, description: str, *columns: Column, size: tuple[int, int] = (16, 9)
-) -> table.Panel:
-    """Return one row an agent, highest first column first; the name links to the agent's dashboard."""
-    panel = _dress(table.Panel(), title, description, "none", size)
-    panel.color_scheme(_coloured(models.FieldColorModeId.THRESHOLDS))
-    named = [(column, ref) for ref, column in zip("ABCDEFGH", columns, strict=False)]
-    panel.targets(
-        [
-            _target(Query(column.expr, ""), ref).instant().format(PromQueryFormat.TABLE)
-            for column, ref in named
-        ]
-    )
-    panel.with_transformation(
-        models.DataTransformerConfig("joinByField", options={"byField": "agent", "mode": "outer"})
-    )
-    titles = {"agent": "Agent"} | {f"Value #{ref}": column.title for column, ref in named}
-    times = dict.fromkeys(("Time", *(f"Time {number}" for number in range(1, len(named) + 1))), True)
-    organize = {"excludeByName": times, "indexByName": {}, "renameByName": titles}
-    panel.with_transformation(models.DataTransformerConfig("organize", options=organize))
-    panel.override_by_name("Agent", [models.DynamicConfigValue("links", [_agent_link()])])
-    for column in columns:
-        panel.override_by_name(column.title, _cell(column))
-    return panel.sort_by([common.TableSortByFieldState().display_name(columns[0].title).desc(True)])
-
-
-def labels_table(
-    title: str, description: str, expr: str, *, labels: Sequence[str], size: tuple[int, int] = (8, 6)
-) -> table.Panel:
-    """Return the labels of an always-1 series as a table."""
-    panel = _dress(table.Panel(), title, description, "string", size)
-    panel.targets([_target(Query(expr, ""), "A").instant().format(PromQueryFormat.TABLE)])
-    organize = {
-        "excludeByName": {"Time": True, "Value": True},
-        "indexByName": {label: index for index, label in enumerate(labels)},
-        "renameByName": {label: label.capitalize() for label in labels},
-    }
-    return panel.with_transformation(models.DataTransformerConfig("organize", options=organize))
-
-
-def state_words() -> list[tuple[int, str, str]]:
-    """Return value, word and colour of every health state, for mappings."""
-    return [(rank, state, colour) for state, (rank, colour) in STATES.items()]
-
-
-def _dress(panel: _P, title: str, description: str, unit: str, size: tuple[int, int]) -> _P:
+def dress(panel: _P, title: str, description: str, unit: str, size: tuple[int, int]) -> _P:
+    """Give a panel what every panel has."""
     width, height = size
     dressed = panel.title(title).description(description).unit(unit)
     return dressed.datasource(DATASOURCE).span(width).height(height)
 
 
-def _target(query: Query, ref: str) -> prometheus.Dataquery:
-    target = prometheus.Dataquery().expr(query.expr).legend_format(query.legend).ref_id(ref).range()
-    return target.datasource(DATASOURCE).exemplar(query.exemplars)
+def target(query: Query, ref: str) -> prometheus.Dataquery:
+    """Return a query as a panel holds it."""
+    found = prometheus.Dataquery().expr(query.expr).legend_format(query.legend).ref_id(ref)
+    found.datasource(DATASOURCE).exemplar(query.exemplars)
+    return found.instant() if query.once else found.range()
 
 
-def _named(queries: Sequence[Query]) -> Iterable[tuple[Query, str]]:
+def named(queries: Sequence[Query]) -> Iterable[tuple[Query, str]]:
+    """Return each query with the letter it goes by."""
     return zip(queries, "ABCDEFGH", strict=False)
 
 
-def _thresholds(lines: Lines) -> builders.ThresholdsConfig:
-    steps = [models.Threshold(None, GREEN), *(models.Threshold(value, colour) for value, colour in lines)]
-    return builders.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(steps)
+def thresholds(lines: Lines) -> builders.ThresholdsConfig:
+    """Return green, and from each line on its colour."""
+    return _steps((None, GREEN), *lines)
 
 
-def _coloured(mode: models.FieldColorModeId) -> builders.FieldColor:
+def coloured(mode: models.FieldColorModeId) -> builders.FieldColor:
+    """Return how values get their colours."""
     return builders.FieldColor().mode(mode)
 
 
-def _fixed(colour: str) -> models.DynamicConfigValue:
-    return models.DynamicConfigValue("color", {"mode": "fixed", "fixedColor": colour})
-
-
-def _words(words: Iterable[tuple[int, str, str]]) -> models.ValueMap:
+def in_words(words: Iterable[tuple[int, str, str]]) -> models.ValueMap:
+    """Return a mapping from values to words and colours."""
     return models.ValueMap(
         {str(value): models.ValueMappingResult(text=word, color=colour) for value, word, colour in words}
     )
 
 
-def _cell(column: Column) -> list[models.DynamicConfigValue]:
-    properties = [models.DynamicConfigValue("unit", column.unit)]
-    if column.states:
-        properties.append(models.DynamicConfigValue("mappings", [_words(state_words())]))
-    if column.lines:
-        properties.append(models.DynamicConfigValue("thresholds", _thresholds(column.lines).build()))
-    if column.states or column.lines:
-        properties.append(models.DynamicConfigValue("custom.cellOptions", {"type": "color-text"}))
-    return properties
+def _steps(*steps: tuple[float | None, str]) -> builders.ThresholdsConfig:
+    found = [models.Threshold(value, colour) for value, colour in steps]
+    return builders.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(found)
 
 
-def _agent_link() -> dict[str, object]:
-    # Data links do not inherit variables and time, so the link spells them out.
-    kept = "${datasource:queryparam}&${job:queryparam}&${instance:queryparam}&${__url_time_range}"
-    url = f"/d/{AGENT_UID}?var-agent=${{__value.text:percentencode}}&{kept}"
-    return {"title": "What is ${__value.text} doing?", "url": url, "targetBlank": False}
+def _fixed(colour: str) -> dict[str, object]:
+    return {"mode": "fixed", "fixedColor": colour}

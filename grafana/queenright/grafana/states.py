@@ -1,13 +1,15 @@
-"""Health states, severities and thresholds as the dashboards show them: one colour each, everywhere."""
+"""Health states, severities and the like as the dashboards show them: one colour each, everywhere."""
 
 from __future__ import annotations
 
+from typing import Final
+
 from queenright.grafana.promql import select
 from queenright.health.findings import HealthState, Severity
-from queenright.health.settings import HealthSettings
 from queenright.instrumentation import names
 
 GREEN, BLUE, YELLOW, ORANGE, RED, GREY = "green", "blue", "yellow", "orange", "red", "#8e8e8e"
+PURPLE = "purple"
 
 STATES: dict[HealthState, tuple[int, str]] = {
     HealthState.TERMINATED: (0, GREY),
@@ -18,6 +20,13 @@ STATES: dict[HealthState, tuple[int, str]] = {
 }
 """Rank and colour of each health state. Who is terminated needs nobody any more, so it ranks lowest."""
 
+BREAKER_STATES: dict[str, tuple[int, str]] = {
+    "closed": (0, GREEN),
+    "half_open": (1, YELLOW),
+    "open": (2, RED),
+}
+"""Rank and colour of each state of a circuit breaker."""
+
 SEVERITIES: dict[Severity, str] = {
     Severity.LOW: BLUE,
     Severity.MEDIUM: YELLOW,
@@ -26,34 +35,70 @@ SEVERITIES: dict[Severity, str] = {
 }
 """Colour of each ticket severity."""
 
-Lines = tuple[tuple[float, str], ...]
-"""Threshold lines: from which value on, in which colour."""
+Colours = tuple[tuple[str, str], ...]
+"""Label values and their colours."""
 
-_defaults = HealthSettings()
+VERDICTS: Final[Colours] = (
+    ("accept", GREEN),
+    ("continue", BLUE),
+    ("retry", YELLOW),
+    ("escalate", ORANGE),
+    ("error", RED),
+)
+DECISIONS: Final[Colours] = (("intervene", ORANGE), ("bypass", PURPLE), ("dismiss", GREEN))
+CHECKS: Final[Colours] = (("healthy", GREEN), ("ticket", ORANGE), ("unknown", GREY))
+DELIVERIES: Final[Colours] = (("delivered", GREEN), ("retried", YELLOW), ("failed", RED))
+KINDS: Final[Colours] = (("nudge", BLUE), ("escalate", YELLOW), ("terminate", RED), ("recover", GREEN))
+RECOVERIES: Final[Colours] = (
+    ("initiated", BLUE),
+    ("from_start", PURPLE),
+    ("completed", GREEN),
+    ("failed", ORANGE),
+    ("exhausted", RED),
+)
+OUTCOMES: Final[Colours] = (
+    ("done", GREEN),
+    ("unconfirmed", BLUE),
+    ("dry_run", GREY),
+    ("expired", YELLOW),
+    ("refused", PURPLE),
+    ("unreachable", ORANGE),
+    ("failed", RED),
+)
 
-BAD_STEPS: Lines = (
-    (_defaults.bands.warning, BLUE),
-    (_defaults.bands.medium, YELLOW),
-    (_defaults.bands.high, ORANGE),
-    (_defaults.bands.critical, RED),
-)
-ACTIVITY_AGE: Lines = ((_defaults.stall.idle_seconds, ORANGE), (_defaults.stall.tool_seconds, RED))
-HEARTBEAT_AGE: Lines = ((_defaults.heartbeat.timeout_seconds, ORANGE),)
-CHECKPOINT_AGE: Lines = (
-    (_defaults.health_check.checkpoint_degraded_seconds, YELLOW),
-    (_defaults.health_check.checkpoint_stale_threshold_seconds, ORANGE),
-)
-JUDGE_AGE: Lines = (
-    (2 * _defaults.judge.interval_seconds, ORANGE),
-    (3 * _defaults.judge.interval_seconds, RED),
-)
+
+def coloured_states() -> Colours:
+    """Return each health state and its colour."""
+    return tuple((state, colour) for state, (_, colour) in STATES.items())
+
+
+def state_words() -> list[tuple[int, str, str]]:
+    """Return rank, word and colour of every health state."""
+    return [(rank, state, colour) for state, (rank, colour) in STATES.items()]
+
+
+def breaker_words() -> list[tuple[int, str, str]]:
+    """Return rank, word and colour of every state of a breaker."""
+    return [(rank, state.replace("_", "-"), colour) for state, (rank, colour) in BREAKER_STATES.items()]
 
 
 def state_rank() -> str:
     """Return the query for the rank of each agent's worst health state, the way ``STATES`` ranks them."""
-    terms = (f"{rank} * ({_in_state(state)} == 1)" for state, (rank, _) in STATES.items())
+    terms = (
+        f"{rank} * ({select(names.AGENT_STATE, _in_state(state))} == 1)"
+        for state, (rank, _) in STATES.items()
+    )
     return f"max by (agent) ({' or '.join(terms)})"
 
 
+def breaker_rank(*matchers: str) -> str:
+    """Return the query for the rank of each breaker's state, the way ``BREAKER_STATES`` ranks them."""
+    terms = (
+        f"{rank} * ({select(names.CIRCUIT_BREAKER_STATE, _in_state(state), *matchers)} == 1)"
+        for state, (rank, _) in BREAKER_STATES.items()
+    )
+    return f"max by (breaker) ({' or '.join(terms)})"
+
+
 def _in_state(state: str) -> str:
-    return select(names.AGENT_STATE, f'state="{state}"')
+    return f'state="{state}"'

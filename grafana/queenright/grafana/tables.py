@@ -1,0 +1,140 @@
+"""Tables: one row an agent or a breaker with a column a query, or one row a series."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from grafana_foundation_sdk.builders import common, table
+from grafana_foundation_sdk.models import dashboard as models
+from grafana_foundation_sdk.models.prometheus import PromQueryFormat
+
+from queenright.grafana.panels import Query, coloured, dress, in_words, named, target, thresholds
+from queenright.grafana.thresholds import Lines
+
+ACTION: Final = "action"
+"""The label that ``with_action`` makes: the text of a cell that is clicked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """
+    One column of a table: its query gives one value a row.
+
+    ``words`` give value, word and colour; ``links`` are behind each cell.
+    """
+
+    title: str
+    expr: str
+    unit: str = "none"
+    lines: Lines = ()
+    words: Sequence[tuple[int, str, str]] = ()
+    links: Sequence[Mapping[str, object]] = ()
+
+
+def with_action(expr: str, words: str, label: str) -> str:
+    """Return ``expr`` with a label that says in ``words`` what a click does, for a column of its own."""
+    return f'label_replace({expr}, "{ACTION}", "{words}", "{label}", ".+")'
+
+
+def rows_by(
+    label: str,
+    title: str,
+    description: str,
+    *columns: Column,
+    links: Sequence[Mapping[str, object]],
+    action: Column | None = None,
+    size: tuple[int, int] = (24, 9),
+) -> table.Panel:
+    """
+    Return one row a value of ``label``, highest first column first.
+
+    Args:
+        label: What the rows are about; its column is the first and has ``links``.
+        title: Of the panel.
+        description: What it says and how to read it.
+        columns: The other columns; at most seven.
+        links: Behind the name in the first column.
+        action: A last column of words to click, its query made by ``with_action``.
+        size: Width (of 24) and height.
+    """
+    panel = dress(table.Panel(), title, description, "none", size)
+    panel.color_scheme(coloured(models.FieldColorModeId.THRESHOLDS))
+    asked = [*columns, action] if action else list(columns)
+    refs = [ref for _, ref in named([Query(column.expr) for column in asked])]
+    panel.targets(
+        [
+            target(Query(column.expr, ""), ref).instant().format(PromQueryFormat.TABLE)
+            for column, ref in zip(asked, refs, strict=True)
+        ]
+    )
+    panel.with_transformation(
+        models.DataTransformerConfig("joinByField", options={"byField": label, "mode": "outer"})
+    )
+    times = ("Time", *(f"Time {number}" for number in range(1, len(asked) + 1)))
+    hidden = [*times, f"Value #{refs[-1]}"] if action else [*times]
+    values = {f"Value #{ref}": column.title for column, ref in zip(columns, refs, strict=False)}
+    titles = {label: label.capitalize()} | values | ({ACTION: action.title} if action else {})
+    panel.with_transformation(_organize(titles, hidden))
+    panel.override_by_name(label.capitalize(), [models.DynamicConfigValue("links", list(links))])
+    for column in asked:
+        panel.override_by_name(column.title, _cell(column))
+    return panel.sort_by([common.TableSortByFieldState().display_name(columns[0].title).desc(True)])
+
+
+def series(
+    title: str,
+    description: str,
+    expr: str,
+    labels: Mapping[str, str],
+    *,
+    value: Column | None = None,
+    links: Mapping[str, Sequence[Mapping[str, object]]] | None = None,
+    size: tuple[int, int] = (8, 6),
+) -> table.Panel:
+    """
+    Return one row a series: its labels under the headings of ``labels``, then its value, highest first.
+
+    Args:
+        title: Of the panel.
+        description: What it says and how to read it.
+        expr: The query.
+        labels: The labels shown and their headings, in order.
+        value: The heading, unit and colours of the value (its ``expr`` is not used); None leaves it out.
+        links: Behind the cells of a label.
+        size: Width (of 24) and height.
+    """
+    panel = dress(table.Panel(), title, description, "none" if value else "string", size)
+    panel.color_scheme(coloured(models.FieldColorModeId.THRESHOLDS))
+    panel.targets([target(Query(expr, ""), "A").instant().format(PromQueryFormat.TABLE)])
+    titles = dict(labels) | ({"Value": value.title} if value else {})
+    panel.with_transformation(_organize(titles, ["Time"] if value else ["Time", "Value"]))
+    for label, behind in (links or {}).items():
+        panel.override_by_name(labels[label], [models.DynamicConfigValue("links", list(behind))])
+    if value is None:
+        return panel
+    panel.override_by_name(value.title, _cell(value))
+    return panel.sort_by([common.TableSortByFieldState().display_name(value.title).desc(True)])
+
+
+def _organize(titles: Mapping[str, str], hidden: Sequence[str]) -> models.DataTransformerConfig:
+    options = {
+        "excludeByName": dict.fromkeys(hidden, True),
+        "indexByName": {name: index for index, name in enumerate(titles)},
+        "renameByName": dict(titles),
+    }
+    return models.DataTransformerConfig("organize", options=options)
+
+
+def _cell(column: Column) -> list[models.DynamicConfigValue]:
+    properties = [models.DynamicConfigValue("unit", column.unit)]
+    if column.words:
+        properties.append(models.DynamicConfigValue("mappings", [in_words(column.words)]))
+    if column.lines:
+        properties.append(models.DynamicConfigValue("thresholds", thresholds(column.lines).build()))
+    if column.words or column.lines:
+        properties.append(models.DynamicConfigValue("custom.cellOptions", {"type": "color-text"}))
+    if column.links:
+        properties.append(models.DynamicConfigValue("links", list(column.links)))
+    return properties

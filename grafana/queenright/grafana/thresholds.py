@@ -1,0 +1,81 @@
+"""The lines that the dashboards draw, from the same settings as the detectors and the alert rules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from queenright.grafana.states import BLUE, ORANGE, RED, YELLOW
+from queenright.health.settings import HealthSettings
+
+FASTEST_BURN: Final = 14.4
+"""How many times too fast the error budget of a month is spent when the fastest alert of the rules pages."""
+
+Lines = tuple[tuple[float, str], ...]
+"""Threshold lines: from which value on, in which colour; rising."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thresholds:
+    """All lines of one set of settings; times in seconds, shares from 0 to 1."""
+
+    bad_steps: Lines
+    activity: Lines
+    heartbeat: Lines
+    checkpoint: Lines
+    judge: Lines
+    triage: Lines
+    in_trouble: Lines
+    tool_errors: Lines
+    waiting: Lines
+    unknown: Lines
+    budget: Lines
+    outbox: Lines
+    intervention: Lines
+    bad_step_share: Lines
+    slow_share: Lines
+    breaker_failures: Lines
+    detection: Lines
+    clock: Lines
+
+    @classmethod
+    def of(cls, settings: HealthSettings) -> Thresholds:
+        """Return the lines that belong to ``settings``."""
+        bands, check, rules = settings.bands, settings.health_check, settings.rules
+        judge = settings.judge
+        return cls(
+            bad_steps=_rising(
+                (bands.warning, BLUE), (bands.medium, YELLOW), (bands.high, ORANGE), (bands.critical, RED)
+            ),
+            activity=_rising((settings.stall.idle_seconds, ORANGE), (settings.stall.tool_seconds, RED)),
+            heartbeat=_rising((settings.heartbeat.timeout_seconds, ORANGE)),
+            checkpoint=_rising(
+                (check.checkpoint_degraded_seconds, YELLOW),
+                (check.checkpoint_stale_threshold_seconds, ORANGE),
+            ),
+            judge=_rising((2 * judge.interval_seconds, ORANGE), (3 * judge.interval_seconds, RED)),
+            triage=_rising((judge.bypass_seconds, YELLOW), (judge.triage_timeout_seconds, RED)),
+            in_trouble=_rising((rules.degraded_share, RED)),
+            tool_errors=_rising((rules.tool_error_share, ORANGE)),
+            waiting=_rising((rules.waiting_for_user_seconds, YELLOW)),
+            unknown=_rising((rules.judge_unknown_share, ORANGE)),
+            budget=_rising((rules.budget_low_share, ORANGE), (1.0, RED)),
+            outbox=_rising((rules.outbox_stuck_seconds, RED)),
+            intervention=_rising((rules.slow_interventions.seconds, ORANGE)),
+            bad_step_share=_burning(rules.bad_steps.error_budget),
+            slow_share=_burning(rules.slow_interventions.error_budget),
+            breaker_failures=_rising((settings.circuit_breaker.default.failure_threshold, ORANGE)),
+            detection=((5, ORANGE),),
+            clock=_rising((settings.clock_tolerance_seconds, ORANGE)),
+        )
+
+
+def _rising(*lines: tuple[float, str]) -> Lines:
+    # Grafana wants steps in order, and settings need not be in the order of the defaults.
+    return tuple(sorted(lines, key=lambda line: line[0]))
+
+
+def _burning(budget: float) -> Lines:
+    """Return where an error budget is being spent, and where it is spent as fast as the fastest alert."""
+    # A multiple of a large budget is no share any more; what n times as many tries spoil always is.
+    return (budget, ORANGE), (1 - (1 - budget) ** FASTEST_BURN, RED)
