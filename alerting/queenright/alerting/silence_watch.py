@@ -114,9 +114,9 @@ class SilenceWatch:
                 if now < one.ends_at:
                     found.setdefault(one.id, (one, [], []))[1].append(view.peer)
         for ticket_id, labels in self._labels.items():
-            for one in {by for view in self._views for by in _ids(view, labels)}:
-                if one in found:
-                    found[one][2].append(ticket_id)
+            for by in {by for view in self._views for by in _ids(view, labels)}:
+                if by in found:
+                    found[by][2].append(ticket_id)
         return sorted(found.values(), key=lambda one: (one[0].ends_at, one[0].id))
 
     async def read_peers(self) -> None:

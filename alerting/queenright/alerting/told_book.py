@@ -85,10 +85,15 @@ def told_by_alert(conn: Connection, keys: Collection[str]) -> dict[tuple[str, st
     return found
 
 
-def tickets_of(conn: Connection, dedup_key: str) -> list[str]:
-    """Return the tickets that a group was about, the latest told first."""
-    query = select(TOLD.c.ticket_id).where(TOLD.c.dedup_key == dedup_key)
-    return list(dict.fromkeys(conn.execute(query.order_by(TOLD.c.told_at.desc(), TOLD.c.id)).scalars()))
+def tickets_of(conn: Connection, dedup_key: str) -> dict[str, bool]:
+    """Return the tickets that a group was about, and whether each is live; the latest told first."""
+    query = (
+        select(TOLD.c.ticket_id, TICKETS.c.closed_at)
+        .join(TICKETS, TICKETS.c.ticket_id == TOLD.c.ticket_id)
+        .where(TOLD.c.dedup_key == dedup_key)
+        .order_by(TOLD.c.told_at.desc(), TOLD.c.id)
+    )
+    return {row.ticket_id: row.closed_at is None for row in conn.execute(query)}
 
 
 def _known(conn: Connection, tickets: Collection[str]) -> set[str]:

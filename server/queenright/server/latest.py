@@ -42,6 +42,10 @@ class Latest(Generic[T]):
 
     def changed(self, event: AgentEvent) -> None:
         """Take note of an event after which there may be something new."""
+        self.look()
+
+    def look(self) -> None:
+        """Read them soon: there may be something new, of which no event says so."""
         self._changed.set()
 
     async def load(self) -> None:

@@ -26,6 +26,7 @@ from queenright.alerting.alertmanager import AlertmanagerClient
 from queenright.alerting.model_text import plain
 from queenright.alerting.outbox import Outbox, enqueue
 from queenright.alerting.recorder import Recorder
+from queenright.alerting.silence_watch import SilenceWatch
 from queenright.health.findings import Finding, WorkerKey
 from queenright.health.interventions.approvals_record import Approval, call_to_action, latest_about
 from queenright.health.monitor import HealthMonitor, WorkerHealth
@@ -43,15 +44,18 @@ from queenright.runtime.bus import EventBus
 from queenright.runtime.events import ALERT_CLASS, AgentEvent, Clock, EventType
 from queenright.server.acting import Acting
 from queenright.server.arrivals import Arrivals, At, Gap
+from queenright.server.callbacks import Callbacks
 from queenright.server.folders import unusable
 from queenright.server.guards import health_guard
 from queenright.server.latest import Latest
 from queenright.server.latest_notifications import CHANGING, LatestNotifications
 from queenright.server.metrics import ServiceMetrics
 from queenright.server.rebuild import Rebuilt, rebuild
+from queenright.server.secret_files import callback_secrets
 from queenright.server.settings import Settings
 from queenright.server.settings_files import check_files
 from queenright.server.step_logs import StepLogs
+from queenright.server.told_lately import ToldLately
 from queenright.server.tracing import TRACED, EventTracer
 from queenright.server.user_stack import UserStack
 
@@ -210,6 +214,7 @@ class Service:
             publish=self.bus.publish,
             registry=self.registry,
         )
+        self.silences = SilenceWatch(self.store, settings.alerting, AlertmanagerClient(), clock=self.clock)
         self.acting = Acting(
             self.store,
             settings,
@@ -228,8 +233,14 @@ class Service:
             clock=self.clock,
             publish=self.bus.fan_out,
             on_change=self._hand_to_outbox,
+            silenced_until=lambda ticket_id: self.silences.silenced_until(ticket_id),
             storm=lambda: self.acting.storm.storm(self.clock()),
         )
+        slack, pagerduty = callback_secrets(settings.alerting)
+        self.callbacks = Callbacks(
+            self.store, self.tickets, slack=slack, pagerduty=pagerduty, clock=self.clock
+        )
+        self.told = ToldLately(self.store, lambda: [t.ticket_id for t in self.tickets.open_tickets()])
         self._stack = UserStack(settings.judging, self.store, self.clock)
         self.judging = JudgeAndQueen(
             bus=self.bus,
@@ -255,12 +266,15 @@ class Service:
         self.notifications = LatestNotifications(self.store)
         self.bus.subscribe(self._remember, name="status", types=ALERT_CLASS)
         self.bus.subscribe(self.notifications.changed, name="notifications", types=CHANGING)
+        self.bus.subscribe(self.silences.changed, name="silences", types=CHANGING)
         self.bus.subscribe(EventTracer(self._tracer, self.tickets).trace, name="traces", types=TRACED)
         self.bus.subscribe(self._worker_changed, name="tickets", types=_WORKER_CHANGES)
         self.bus.subscribe(self.acting.ticket_decided, name="approvals", types=_TICKET_ENDS)
         self.bus.subscribe(self.recoveries.changed, name="recoveries", types=_RECOVERY_CHANGES)
         await self._know_workers_again()
         await self.notifications.load()
+        await self.silences.read_notifications()
+        await self.told.load()
         await self.recoveries.load()
         await self.acting.load(self._away)
         await self.judging.start()
@@ -274,6 +288,8 @@ class Service:
             asyncio.create_task(self.outbox.run(), name="outbox"),
             asyncio.create_task(self.notifications.run(), name="notifications"),
             asyncio.create_task(self.recoveries.run(), name="recoveries"),
+            asyncio.create_task(self.silences.run(), name="silences"),
+            asyncio.create_task(self.told.run(), name="told"),
             asyncio.create_task(
                 Retention(self.store, health.retention, clock=self.clock).run(), name="retention"
             ),

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, FastAPI, HTTPException, Request, Response
 from fastapi.responses import JSONResponse
+from pydantic import Field
 
-from queenright.health.tickets import TicketClosed, TicketError, TicketRefused, TicketUnknown, WrongStatus
+from queenright.alerting.told_book import told_of
+from queenright.health.tickets import (
+    EscalationTicket,
+    TicketClosed,
+    TicketError,
+    TicketRefused,
+    TicketUnknown,
+    Way,
+    WrongStatus,
+)
 from queenright.server.health_api import Body, By, Reason
 from queenright.server.paging import Cursor, Limit, page, place_of
 from queenright.server.problems import problem
@@ -28,6 +39,19 @@ class Acknowledged(Body):
     by: By = "operator"
 
 
+class Said(Acknowledged):
+    """Who has it in hand, or not any more, and by which command."""
+
+    # That somebody said it in Slack or PagerDuty, only a signature shows.
+    via: Literal["api", "cli"] = "api"
+
+
+class InHand(Said):
+    """Who has it in hand."""
+
+    note: Annotated[str, Field(max_length=1000)] = ""
+
+
 class Resolved(Acknowledged):
     """Who has settled it, and how."""
 
@@ -46,7 +70,24 @@ async def found_ticket(service: Service, ticket_id: str) -> dict[str, Any]:
     ticket = await service.tickets.find(ticket_id)
     if ticket is None:
         raise HTTPException(404, f"there is no ticket {ticket_id!r}")
-    return ticket_row(ticket, service.clock())
+    [row] = await _rows(service, [ticket])
+    return row
+
+
+async def _rows(service: Service, tickets: Sequence[EscalationTicket]) -> list[dict[str, Any]]:
+    """Return tickets as they are shown, with what came of telling people."""
+    ids = [ticket.ticket_id for ticket in tickets]
+    told = await service.store.read(lambda conn: told_of(conn, ids))
+    now = service.clock()
+    return [
+        ticket_row(
+            ticket,
+            now,
+            silenced=service.silences.of_ticket(ticket.ticket_id),
+            told=told.get(ticket.ticket_id, ()),
+        )
+        for ticket in tickets
+    ]
 
 
 async def _refused(request: Request, error: Exception) -> JSONResponse:
@@ -60,15 +101,14 @@ def _routes(service: Service) -> APIRouter:
     @router.get("/api/tickets")
     async def tickets(limit: Limit = 100, cursor: Cursor = None) -> Response:
         """Tickets, newest first, open or not."""
-        now = service.clock()
         before = place_of(cursor, "tickets", float, str)
-        found = await service.tickets.history(limit + 1, before=before)
+        found = await _rows(service, await service.tickets.history(limit + 1, before=before))
         return await page(
             "tickets",
             found,
             limit,
-            row=lambda one: ticket_row(one, now),
-            place=lambda one: (one.first_seen, one.ticket_id),
+            row=dict,
+            place=lambda one: (one["first_seen"], one["ticket_id"]),
         )
 
     @router.get("/api/tickets/{ticket_id}")
@@ -77,9 +117,17 @@ def _routes(service: Service) -> APIRouter:
         return await found_ticket(service, ticket_id)
 
     @router.post("/api/tickets/{ticket_id}/acknowledge")
-    async def acknowledge(ticket_id: str, body: Acknowledged | None = None) -> dict[str, Any]:
-        """Say that a person has it in hand."""
-        await service.tickets.acknowledge(ticket_id, by=(body or Acknowledged()).by)
+    async def acknowledge(ticket_id: str, body: InHand | None = None) -> dict[str, Any]:
+        """Say that a person has it in hand: nobody is reminded of it any more."""
+        said = body or InHand()
+        await service.tickets.acknowledge(ticket_id, by=said.by, via=Way(said.via), note=said.note)
+        return await found_ticket(service, ticket_id)
+
+    @router.post("/api/tickets/{ticket_id}/unacknowledge")
+    async def unacknowledge(ticket_id: str, body: Said | None = None) -> dict[str, Any]:
+        """Say that nobody has it in hand any more: reminders count anew."""
+        said = body or Said()
+        await service.tickets.unacknowledge(ticket_id, by=said.by, via=Way(said.via))
         return await found_ticket(service, ticket_id)
 
     @router.post("/api/tickets/{ticket_id}/resolve")

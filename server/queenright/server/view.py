@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from textwrap import shorten
 from typing import Any, Final
 
 from queenright.alerting.notification import HandedOver
+from queenright.alerting.silences import Silenced
+from queenright.alerting.told_book import ToldTo
 from queenright.health.findings import HealthState, worst
 from queenright.health.interventions.ladder import Ladder, Standing, Step, next_step
 from queenright.health.monitor import WorkerHealth
@@ -16,6 +18,7 @@ from queenright.health.tickets import EscalationTicket
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.acting_view import ACTED, acted, acting, worth_a_line
 from queenright.server.service import Service
+from queenright.server.told_lately import told_rows
 from queenright.server.words import ago, clock_time
 
 _BRIEF: Final = 220
@@ -67,9 +70,23 @@ def agent_row(health: WorkerHealth, now: float) -> dict[str, Any]:
     }
 
 
-def ticket_row(ticket: EscalationTicket, now: float) -> dict[str, Any]:
-    """Return one ticket with all its fields, and its age in words."""
-    return ticket.model_dump(mode="json") | {"age": ago(now - ticket.first_seen)}
+def ticket_row(
+    ticket: EscalationTicket, now: float, *, silenced: Silenced | None = None, told: Iterable[ToldTo] = ()
+) -> dict[str, Any]:
+    """
+    Return one ticket with all its fields, its age in words, and what came of telling people.
+
+    Args:
+        ticket: The ticket.
+        now: Seconds since the epoch.
+        silenced: Because of which silence nobody hears of it.
+        told: Who was told of it, by Alertmanager's word.
+    """
+    return ticket.model_dump(mode="json") | {
+        "age": ago(now - ticket.first_seen),
+        "silenced": None if silenced is None else asdict(silenced),
+        "told": told_rows(told),
+    }
 
 
 def notification_row(handed: HandedOver, outbox: Mapping[str, Any], now: float) -> dict[str, Any]:
@@ -94,6 +111,7 @@ def notification_row(handed: HandedOver, outbox: Mapping[str, Any], now: float) 
     peers.sort(key=lambda answer: (answer["peer"], answer["status"]))
     return asdict(handed) | {
         "peers": [answer | {"outcome": _outcome(answer)} for answer in peers],
+        "told": told_rows(handed.told),
         "time": clock_time(handed.written_at),
         "age": ago(now - handed.written_at),
     }
@@ -199,7 +217,16 @@ def status(service: Service) -> dict[str, Any]:
         "counts": {state.value: sum(row["state"] == state.value for row in live) for state in _WORST_FIRST},
         "agents": live,
         "ended": [row for row in rows if row["ended"]][:10],
-        "tickets": [ticket_row(ticket, now) for ticket in tickets],
+        "tickets": [
+            ticket_row(
+                ticket,
+                now,
+                silenced=service.silences.of_ticket(ticket.ticket_id),
+                told=service.told.of(ticket.ticket_id),
+            )
+            for ticket in tickets
+        ],
+        "silences_unknown": service.silences.unknown,
         "outbox": outbox,
         "handed_over": [notification_row(handed, outbox, now) for handed in service.notifications.latest],
         "feed": [event_line(event, brief=True) for event in reversed(service.recent) if worth_a_line(event)],

@@ -46,7 +46,7 @@ def check_slack(body: bytes, *, timestamp: str, signature: str, secret: SecretSt
         raise SignatureRefused("X-Slack-Request-Timestamp is no time in seconds since 1970")
     if not _equal(f"v0={_digest(f'v0:{timestamp}:'.encode() + body, secret)}", signature):
         raise SignatureRefused(
-            "X-Slack-Signature is wrong; does alerting.slack_signing_secret_file hold this app's signing secret?"
+            "X-Slack-Signature is wrong; is alerting.slack_signing_secret_file this app's?"
         )
     # After the signature: only Slack is told how our clock goes.
     away = int(timestamp) - now

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
+from queenright.alerting.callbacks.names import person
 from queenright.alerting.notification import alert_key
 from queenright.alerting.webhook import MAX_ALERTS, WebhookRefused
 
@@ -82,7 +83,7 @@ def parse_told(body: bytes) -> Message:
         where = ".".join(str(part) for part in fault["loc"]) or "body"
         raise WebhookRefused(f"{where}: {fault['msg'][:200]}") from None
     return Message(
-        receiver=webhook.receiver,
+        receiver=person(webhook.receiver, otherwise="somebody"),
         dedup_key=dedup_key(webhook.group_key),
         alerts=tuple(
             ToldAlert(ticket_id=one.annotations.ticket_id, alert_key=alert_key(one.labels), status=one.status)

@@ -1,0 +1,254 @@
+"""
+The way back: what people say in Slack and PagerDuty, and what Alertmanager says it told them.
+
+Every way ends in the same function of the ticket service. What is said a second time does nothing; what
+cannot be done is said in words, to whoever reads them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from pydantic import SecretStr
+
+from queenright.alerting import told_book
+from queenright.alerting.callbacks.pagerduty import OLDEST, Happened, IncidentEvent, read_event
+from queenright.alerting.callbacks.seen import answered, remember
+from queenright.alerting.callbacks.signatures import check_pagerduty, check_slack
+from queenright.alerting.callbacks.slack import ACKNOWLEDGE, Click, read_click, reply
+from queenright.alerting.callbacks.told import parse_told
+from queenright.health.store import Store, StoreError
+from queenright.health.ticket_service import TicketService
+from queenright.health.tickets import (
+    EscalationTicket,
+    TicketClosed,
+    TicketError,
+    TicketStatus,
+    TicketUnknown,
+    Way,
+    WrongStatus,
+)
+from queenright.instrumentation.errors import QueenrightError
+from queenright.runtime.events import Clock
+
+_log = logging.getLogger(__name__)
+
+_PATIENCE: Final = 2.5
+"""Seconds until Slack is answered in any case: it waits three."""
+_ID: Final = re.compile(r"[\x21-\x7e]{1,100}")
+_DEDUP_KEY: Final = re.compile(r"[0-9a-f]{64}")
+_UNDONE: Final = "That could not be noted here just now. Try again, or say it on the ticket's page."
+
+
+class NotSetUp(QueenrightError):
+    """Raised when a callback comes that no secret is named for: nobody could say whether it is genuine."""
+
+    def __init__(self, whose: str, secret: str, setting: str) -> None:
+        super().__init__(f"callbacks of {whose} are not set up: name a file with {secret} in {setting}")
+
+
+class Callbacks:
+    """
+    Takes what comes back.
+
+    Args:
+        store: Keeps who was told of what, and which callbacks were acted on.
+        tickets: Are acknowledged.
+        slack: Slack's signing secret; None: no clicks are taken.
+        pagerduty: Secrets of PagerDuty's webhook subscriptions; none: no webhooks are taken.
+        clock: Seconds since the epoch.
+        patience: Seconds until Slack is answered in any case.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        tickets: TicketService,
+        *,
+        slack: SecretStr | None,
+        pagerduty: tuple[SecretStr, ...],
+        clock: Clock,
+        patience: float = _PATIENCE,
+    ) -> None:
+        self._store = store
+        self._tickets = tickets
+        self._slack = slack
+        self._pagerduty = pagerduty
+        self._clock = clock
+        self._patience = patience
+
+    def __repr__(self) -> str:
+        return f"Callbacks(slack={self._slack is not None}, pagerduty={len(self._pagerduty)})"
+
+    # -- Alertmanager -------------------------------------------------------------------------------
+
+    async def told(self, body: bytes) -> int:
+        """
+        Note whom Alertmanager has told; return of how many alerts about tickets of ours.
+
+        Raises:
+            WebhookRefused: It is no webhook of Alertmanager.
+            StoreError: It could not be noted; Alertmanager posts it again.
+        """
+        said, now = parse_told(body), self._clock()
+        alerts = [
+            (one.ticket_id, one.alert_key, one.status) for one in said.alerts if _ID.fullmatch(one.ticket_id)
+        ]
+        if not alerts:
+            return 0
+        return await self._store.transact(
+            lambda conn: told_book.note(conn, said.receiver, said.dedup_key, alerts, now)
+        )
+
+    # -- Slack --------------------------------------------------------------------------------------
+
+    async def slack(self, body: bytes, *, timestamp: str, signature: str) -> dict[str, Any]:
+        """
+        Do what somebody clicked, and return what Slack shows.
+
+        Raises:
+            NotSetUp: There is no signing secret.
+            SignatureRefused: It is not signed with it, or too old.
+            ClickRefused: It is no click.
+        """
+        if self._slack is None:
+            raise NotSetUp("Slack", "the app's signing secret", "alerting.slack_signing_secret_file")
+        check_slack(body, timestamp=timestamp, signature=signature, secret=self._slack, now=self._clock())
+        click = read_click(body)
+        try:
+            async with asyncio.timeout(self._patience):
+                return await self._once(f"slack {signature}", lambda: self._clicked(click))
+        except (TimeoutError, StoreError) as error:
+            _log.warning("a click in Slack could not be noted: %s", error or "the store takes too long")
+        except Exception:
+            _log.exception("a click in Slack could not be noted, for a reason that was not foreseen")
+        return reply(_UNDONE, to_all=False)
+
+    async def _clicked(self, click: Click) -> dict[str, Any]:
+        if click.action != ACKNOWLEDGE:
+            return reply(f"There is no action {click.action[:100]!r} here; use `acknowledge`.", to_all=False)
+        ids = [one for one in click.tickets if _ID.fullmatch(one)]
+        if not ids:
+            return reply("This message is about no ticket; there is nothing to acknowledge.", to_all=False)
+        done, lines = 0, list[str]()
+        for ticket_id in ids:
+            took, words = await self._acknowledge(ticket_id, click.by, Way.SLACK)
+            done += took
+            lines.append(words)
+        if len(ids) > 1:
+            lines = [f"{click.by} has {done} of {len(ids)} tickets in hand.", *_rest(ids, lines, click.by)]
+        return reply("\n".join(lines), to_all=done > 0)
+
+    # -- PagerDuty ----------------------------------------------------------------------------------
+
+    async def pagerduty(self, body: bytes, *, signatures: str) -> dict[str, Any]:
+        """
+        Take in what became of an incident, and return what was done about it, in words.
+
+        Raises:
+            NotSetUp: There is no secret of a webhook subscription.
+            SignatureRefused: It is signed with none of them.
+            EventRefused: It is no event.
+            StoreError: Nothing could be looked up or done; PagerDuty tries again.
+        """
+        if not self._pagerduty:
+            what = "the secret of the webhook subscription"
+            raise NotSetUp("PagerDuty", what, "alerting.pagerduty_webhook_secret_files")
+        check_pagerduty(body, signatures=signatures, secrets=self._pagerduty)
+        event = read_event(body)
+        return await self._once(f"pagerduty {event.event_id}", lambda: self._happened(event))
+
+    async def _happened(self, event: IncidentEvent) -> dict[str, Any]:
+        if event.happened is None:
+            return _did(f"nothing: {event.event_type} changes no ticket")
+        if self._clock() - event.at > OLDEST:
+            return _did("nothing: it happened more than a day ago")
+        if event.happened is Happened.RESOLVED and not event.by_person:
+            return _did("nothing: no person resolved it")
+        known: dict[str, bool] = {}
+        if _DEDUP_KEY.fullmatch(event.dedup_key):
+            known = await self._store.read(lambda conn: told_book.tickets_of(conn, event.dedup_key))
+        if not known:
+            return _did(
+                "nothing: the incident is of no ticket that is known here. Alertmanager must post what it "
+                "tells PagerDuty to /api/alertmanager/told, too"
+            )
+        live = [ticket_id for ticket_id, is_live in known.items() if is_live]
+        outcomes = {ticket_id: await self._answered(ticket_id, event) for ticket_id in live}
+        return _did("see tickets" if live else "nothing: its tickets are closed") | {"tickets": outcomes}
+
+    async def _answered(self, ticket_id: str, event: IncidentEvent) -> str:
+        if event.happened is Happened.ACKNOWLEDGED:
+            return (await self._acknowledge(ticket_id, event.by, Way.PAGERDUTY))[1]
+        if event.happened is Happened.RESOLVED:
+            return await self._resolved(ticket_id, event.by)
+        try:
+            await self._tickets.unacknowledge(
+                ticket_id, by=event.by, via=Way.PAGERDUTY, only_via=Way.PAGERDUTY
+            )
+        except TicketError as refused:
+            return str(refused)
+        return "Nobody has it in hand any more."
+
+    async def _resolved(self, ticket_id: str, by: str) -> str:
+        """A person's word ends a ticket only where nothing else can; else its condition does."""
+        try:
+            await self._tickets.resolve(ticket_id, "resolved in PagerDuty", by=by)
+        except WrongStatus:
+            note = "resolved in PagerDuty; the ticket ends when its condition does"
+            return (await self._acknowledge(ticket_id, by, Way.PAGERDUTY, note))[1]
+        except TicketError as refused:
+            return str(refused)
+        return f"{by} has settled it."
+
+    # -- both ---------------------------------------------------------------------------------------
+
+    async def _acknowledge(self, ticket_id: str, by: str, via: Way, note: str = "") -> tuple[bool, str]:
+        """Acknowledge; return whether it is in this person's hand, and what is to be said."""
+        try:
+            await self._tickets.acknowledge(ticket_id, by=by, via=via, note=note)
+        except TicketUnknown:
+            return False, "There is no such ticket here (any more)."
+        except TicketError as refused:
+            ticket = await self._tickets.find(ticket_id)
+            has = ticket is not None and ticket.live and ticket.acknowledged_by == by
+            return has, f"{by} has it in hand." if has else _why_not(ticket, refused)
+        return True, f"{by} has it in hand."
+
+    async def _once(self, callback_id: str, act: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
+        """
+        Return the answer to a callback; what came before is answered as it was, and not done again.
+
+        It is done first and noted then: done again after a crash between the two, it changes nothing.
+        """
+        key = hashlib.sha256(callback_id.encode("utf-8", "replace")).hexdigest()
+        if (before := await self._store.read(lambda conn: answered(conn, key))) is not None:
+            return before
+        answer = await act()
+        await self._store.transact(lambda conn: remember(conn, key, answer, self._clock()))
+        return answer
+
+
+def _did(what: str) -> dict[str, Any]:
+    return {"did": what, "tickets": {}}
+
+
+def _why_not(ticket: EscalationTicket | None, refused: TicketError) -> str:
+    if isinstance(refused, TicketClosed) and ticket is not None:
+        return f"It is over: the ticket was closed ({ticket.status.value.replace('_', ' ')})."
+    if ticket is not None and ticket.status is TicketStatus.ACKNOWLEDGED:
+        return f"{ticket.acknowledged_by} has it in hand already."
+    if ticket is not None and ticket.status is TicketStatus.DISMISSED:
+        return "There is nothing to do: the ticket was dismissed."
+    return str(refused)
+
+
+def _rest(ids: list[str], lines: list[str], by: str) -> list[str]:
+    """Return a line for each ticket that is in somebody else's hand, or in nobody's."""
+    said = f"{by} has it in hand."
+    return [f"{one}: {words}" for one, words in zip(ids, lines, strict=True) if words != said]
