@@ -8,7 +8,7 @@ from queenright.alerting.settings import AlertingSettings
 from queenright.health.findings import FindingKind, Severity
 from queenright.health.tickets import TicketStatus
 from queenright.instrumentation.names import ALERT_INTERVENTION
-from tests.alerting.parts import ticket
+from tests.alerting.parts import T0, ticket
 
 SETTINGS = AlertingSettings()
 
@@ -51,10 +51,23 @@ def test_empty_annotations_are_left_out() -> None:
         "analysis",
         "suggested_action",
         "ticket_id",
+        "fingerprint",
         "session_id",
         "console_url",
         "runbook_url",
     }
+
+
+def test_the_end_says_how_long_it_lasted_and_why_it_is_over() -> None:
+    over = ticket(
+        status=TicketStatus.RESOLVED,
+        closed_at=T0 + 5400,
+        closed_reason="ada: <!channel> mended it.",
+        acknowledged_by="grace",
+    )
+
+    ended = annotations_for(over, SETTINGS)["ended"]
+    assert ended == "It lasted 1.5 h: ada: [!channel> mended it. grace had acknowledged it."
 
 
 def test_evidence_is_short_and_holds_no_secret() -> None:

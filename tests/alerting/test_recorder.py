@@ -15,6 +15,8 @@ PAGE = {
     "dedup_key": "d",
     "payload": {"summary": "s", "source": "q", "severity": "critical"},
 }
+LINK = {"type": "button", "text": "Ticket", "url": "http://q/tickets/1"}
+BUTTON = {"type": "button", "text": "Acknowledge", "name": "acknowledge", "value": "ticket-1"}
 ENQUEUE = "/pagerduty/v2/enqueue"
 
 
@@ -53,6 +55,14 @@ async def test_pagerduty_is_answered_as_pagerduty_answers(
         ("/slack/x", {}),
         ("/slack/x", {"attachments": ["text"]}),
         ("/slack/x", []),
+        ("/slack/x", {"attachments": [{"title": "a", "actions": [LINK] * 6}]}),
+        ("/slack/x", {"attachments": [{"title": "a", "actions": [LINK | {"url": ""}]}]}),
+        ("/slack/x", {"attachments": [{"title": "a", "actions": [BUTTON]}]}),
+        ("/slack/x", {"attachments": [{"callback_id": "q", "actions": [BUTTON | {"value": "x" * 2001}]}]}),
+        ("/slack/x", {"attachments": [{"title": "a", "footer": "x" * 301}]}),
+        (ENQUEUE, PAGE | {"dedup_key": "x" * 256}),
+        (ENQUEUE, PAGE | {"links": [{"href": "", "text": "Ticket"}]}),
+        (ENQUEUE, PAGE | {"client": "x" * 512_001}),
         (ENQUEUE, {}),
         (ENQUEUE, PAGE | {"routing_key": "short"}),
         (ENQUEUE, PAGE | {"event_action": "shout"}),

