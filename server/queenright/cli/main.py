@@ -15,7 +15,9 @@ import typer
 from queenright.cli import acting
 from queenright.cli.approvals import approvals
 from queenright.cli.chat import chat
+from queenright.cli.dashboards import dashboards
 from queenright.cli.judge import judge
+from queenright.cli.rules import rules
 from queenright.cli.tickets import tickets
 
 app = typer.Typer(
@@ -32,6 +34,8 @@ app.add_typer(audit, name="audit")
 app.add_typer(config, name="config")
 app.add_typer(tickets, name="tickets")
 app.add_typer(judge, name="judge")
+app.add_typer(rules, name="rules")
+app.add_typer(dashboards, name="dashboards")
 acting.register(app)
 app.command(epilog='Example: queenright chat 01J... --say "what was tried?"')(chat)
 

@@ -1,0 +1,23 @@
+"""The rules as other stacks take them: files, one archive, Kubernetes; and whether what is loaded is ours."""
+
+from __future__ import annotations
+
+from queenright.alerting.export.check import check_rules
+from queenright.alerting.export.compare import Change, Difference, compare
+from queenright.alerting.export.links import links_of
+from queenright.alerting.export.loaded import LoadedRule, RulesUnreadable, in_answer, in_files, in_groups
+from queenright.alerting.export.taken import Extras
+
+__all__ = [
+    "Change",
+    "Difference",
+    "Extras",
+    "LoadedRule",
+    "RulesUnreadable",
+    "check_rules",
+    "compare",
+    "in_answer",
+    "in_files",
+    "in_groups",
+    "links_of",
+]

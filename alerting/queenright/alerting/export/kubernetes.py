@@ -1,0 +1,219 @@
+"""
+For the Prometheus operator: a folder for Kustomize, and values for Helm's kube-prometheus-stack.
+
+The objects are those of ``monitoring.coreos.com/v1``. Alertmanager's part is values and a snippet, no
+AlertmanagerConfig: the operator narrows what such an object routes and inhibits to alerts with its own
+label ``namespace``, which neither the queen's alerts nor those over the whole fleet have.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+from queenright.alerting.export.alertmanager import our_part, whole_config
+from queenright.alerting.export.taken import Extras
+from queenright.alerting.export.yaml_text import yaml_text
+from queenright.alerting.rules import Group, Selectors
+
+_MONITORING: Final = "monitoring.coreos.com/v1"
+_JOB: Final = re.compile(r'(?:^|,)\s*job\s*=\s*"([^"]*)"')
+_WRITTEN: Final = "Written by `queenright rules export --format kubernetes`."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where the objects live: their namespace, empty for kubectl's own, and labels that all of them get."""
+
+    namespace: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    def metadata(self, name: str, **labels: str) -> dict[str, Any]:
+        """Return the metadata of an object of ours."""
+        found: dict[str, Any] = {"name": name}
+        if self.namespace:
+            found["namespace"] = self.namespace
+        found["labels"] = {"app.kubernetes.io/part-of": "queenright", **self.labels, **labels}
+        return found
+
+
+def prometheus_rule(groups: Sequence[Group], place: Place) -> dict[str, Any]:
+    """Return the object that gives the rules to every Prometheus that selects it."""
+    return {
+        "apiVersion": _MONITORING,
+        "kind": "PrometheusRule",
+        "metadata": place.metadata("queenright"),
+        "spec": {"groups": [group.to_dict() for group in groups]},
+    }
+
+
+def kubernetes_files(
+    groups: Sequence[Group], extras: Extras, place: Place, *, selectors: Selectors, service_url: str
+) -> dict[str, str]:
+    """
+    Return every file of the folder by its path.
+
+    Args:
+        groups: The rules.
+        extras: Dashboards and templates.
+        place: Where the objects live.
+        selectors: What the rules are narrowed to: the jobs get the names that it asks for.
+        service_url: Where Alertmanager reaches Queenright within the cluster.
+    """
+    objects = {
+        "prometheusrule.yaml": prometheus_rule(groups, place),
+        "servicemonitor.yaml": _service_monitor(place, _job(selectors.service, "queenright")),
+        "podmonitor.yaml": _pod_monitor(place, _job(selectors.worker, "queenright-workers")),
+    }
+    for name, text in extras.dashboards.items():
+        stem = PurePosixPath(name).stem
+        objects[f"dashboards/{stem}.yaml"] = _dashboard(stem, text, place)
+    config = whole_config(service_url)
+    part = our_part(config)
+    return {
+        "kustomization.yaml": yaml_text(_kustomization(sorted(objects)), comments=[_WRITTEN]),
+        **{path: yaml_text(one, comments=[_WRITTEN]) for path, one in objects.items()},
+        "alertmanager-snippet.yaml": yaml_text(
+            {
+                "route": {"routes": [part["route"]]},
+                "inhibit_rules": part["inhibit_rules"],
+                "receivers": part["receivers"],
+                "templates": ["/etc/alertmanager/config/*.tmpl"],
+            },
+            comments=[_WRITTEN, *_SNIPPET],
+        ),
+        "helm-values.yaml": yaml_text(_helm_values(groups, extras, selectors), comments=[_WRITTEN, *_VALUES]),
+        "helm-values-alertmanager.yaml": yaml_text(
+            _helm_alertmanager(part, extras), comments=[_WRITTEN, *_ALERTMANAGER_VALUES]
+        ),
+        **{f"templates/{name}": text for name, text in extras.templates.items()},
+    }
+
+
+_SNIPPET: Final = (
+    "For an Alertmanager of your own: put the route above yours, and add the rest to your lists.",
+    "Secrets: a folder with the files slack_api_url and pagerduty_routing_key. Templates: templates/.",
+)
+_VALUES: Final = (
+    "For Helm's kube-prometheus-stack: rules, scraping and dashboards.",
+    "helm upgrade RELEASE prometheus-community/kube-prometheus-stack --reuse-values -f helm-values.yaml",
+)
+_ALERTMANAGER_VALUES: Final = (
+    "For Helm's kube-prometheus-stack: Alertmanager. Helm replaces lists: add your own routes and receivers.",
+    "The secret queenright-alerting has the files slack_api_url and pagerduty_routing_key.",
+)
+
+
+def _service_monitor(place: Place, job: str) -> dict[str, Any]:
+    return {
+        "apiVersion": _MONITORING,
+        "kind": "ServiceMonitor",
+        "metadata": place.metadata("queenright"),
+        "spec": {
+            "selector": {"matchLabels": {"app.kubernetes.io/name": "queenright"}},
+            "endpoints": [{"port": "http", "path": "/metrics", "interval": "15s", **_called(job)}],
+        },
+    }
+
+
+def _pod_monitor(place: Place, job: str) -> dict[str, Any]:
+    return {
+        "apiVersion": _MONITORING,
+        "kind": "PodMonitor",
+        "metadata": place.metadata("queenright-workers"),
+        "spec": {
+            # Agents live in the namespaces of their owners.
+            "namespaceSelector": {"any": True},
+            "selector": {"matchLabels": {"queenright.worker": "true"}},
+            "podMetricsEndpoints": [
+                {"port": "metrics", "path": "/metrics", "interval": "15s", **_called(job)}
+            ],
+        },
+    }
+
+
+def _called(job: str) -> dict[str, Any]:
+    # The operator names a job after its object; rules and dashboards ask for these names.
+    return {"relabelings": [{"targetLabel": "job", "replacement": job}]}
+
+
+def _job(matchers: str, otherwise: str) -> str:
+    found = _JOB.search(matchers)
+    return found[1] if found else otherwise
+
+
+def _dashboard(stem: str, text: str, place: Place) -> dict[str, Any]:
+    metadata = place.metadata(f"queenright-dashboard-{stem}", grafana_dashboard="1")
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {**metadata, "annotations": {"grafana_folder": "Queenright"}},
+        "data": {f"queenright-{stem}.json": text},
+    }
+
+
+def _kustomization(resources: Sequence[str]) -> dict[str, Any]:
+    return {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": list(resources),
+    }
+
+
+def _helm_values(groups: Sequence[Group], extras: Extras, selectors: Selectors) -> dict[str, Any]:
+    def monitor(whole: Mapping[str, Any]) -> dict[str, Any]:
+        return {"name": whole["metadata"]["name"], **whole["spec"]}
+
+    nowhere = Place()
+    service = monitor(_service_monitor(nowhere, _job(selectors.service, "queenright")))
+    workers = monitor(_pod_monitor(nowhere, _job(selectors.worker, "queenright-workers")))
+    service["namespaceSelector"] = {"any": True}
+    return {
+        "additionalPrometheusRulesMap": {"queenright": {"groups": [group.to_dict() for group in groups]}},
+        "prometheus": {
+            # The same as alerting.cluster of the service, or a page does not inhibit its symptoms.
+            "prometheusSpec": {"externalLabels": {"cluster": "default"}},
+            "additionalServiceMonitors": [service],
+            "additionalPodMonitors": [workers],
+        },
+        "grafana": {
+            "dashboardProviders": {
+                "dashboardproviders.yaml": {
+                    "apiVersion": 1,
+                    "providers": [
+                        {
+                            "name": "queenright",
+                            "folder": "Queenright",
+                            "type": "file",
+                            "disableDeletion": True,
+                            "options": {"path": "/var/lib/grafana/dashboards/queenright"},
+                        }
+                    ],
+                }
+            },
+            "dashboards": {
+                "queenright": {
+                    f"queenright-{PurePosixPath(name).stem}": {"json": text}
+                    for name, text in extras.dashboards.items()
+                }
+            },
+        },
+    }
+
+
+def _helm_alertmanager(part: Mapping[str, Any], extras: Extras) -> dict[str, Any]:
+    return {
+        "alertmanager": {
+            "config": {
+                "route": {"receiver": "null", "routes": [part["route"]]},
+                "inhibit_rules": part["inhibit_rules"],
+                "receivers": [{"name": "null"}, *part["receivers"]],
+                "templates": ["/etc/alertmanager/config/*.tmpl"],
+            },
+            "templateFiles": dict(extras.templates),
+            "alertmanagerSpec": {"secrets": ["queenright-alerting"]},
+        }
+    }

@@ -1,0 +1,151 @@
+"""Rules as something else has them: a rule file, a PrometheusRule, or what Prometheus has loaded."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from queenright.alerting.rules import Group
+from queenright.instrumentation.errors import QueenrightError
+
+_GROUP: Final = "queenright-"
+_ALERT: Final = "Queenright"
+_DURATION: Final = re.compile(r"(\d+)(ms|y|w|d|h|m|s)")
+_SECONDS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800, "y": 31_536_000}
+
+
+class RulesUnreadable(QueenrightError):
+    """Raised when a file or an answer holds no rules; says which, and what is wrong with it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedRule:
+    """A rule, whoever has it. Times are in seconds; ``group`` is the group's name."""
+
+    group: str
+    name: str
+    alert: bool
+    expr: str
+    for_: float = 0
+    keep_firing_for: float = 0
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def ours(self) -> bool:
+        """Whether it goes by a name of ours; rules of others are nobody's business here."""
+        return self.group.startswith(_GROUP) or (self.alert and self.name.startswith(_ALERT))
+
+
+def seconds(duration: str) -> float:
+    """Return how long a duration of Prometheus is, ``1m30s`` for one; 0 for none."""
+    return float(sum(int(count) * _SECONDS[unit] for count, unit in _DURATION.findall(duration)))
+
+
+def in_groups(groups: Iterable[Group]) -> list[LoadedRule]:
+    """Return the rules that we made."""
+    return list(_rules_in({"groups": [group.to_dict() for group in groups]}))
+
+
+def in_files(paths: Sequence[Path]) -> list[LoadedRule]:
+    """
+    Return the rules in files; of a folder those in every ``*.yml`` and ``*.yaml``.
+
+    A file is Prometheus' own or holds objects of the kind PrometheusRule; other objects are passed over.
+
+    Raises:
+        RulesUnreadable: A file cannot be read, or is neither.
+    """
+    return [rule for path in paths for rule in (_in_folder(path) if path.is_dir() else _in_file(path))]
+
+
+def in_answer(answer: Any) -> list[LoadedRule]:
+    """
+    Return the rules that Prometheus has loaded.
+
+    Args:
+        answer: What ``/api/v1/rules`` says, parsed.
+
+    Raises:
+        RulesUnreadable: It is no such answer.
+    """
+    try:
+        return [
+            LoadedRule(
+                group=group["name"],
+                name=rule["name"],
+                alert=rule["type"] == "alerting",
+                expr=rule["query"],
+                for_=float(rule.get("duration", 0)),
+                keep_firing_for=float(rule.get("keepFiringFor", 0)),
+                labels=rule.get("labels") or {},
+                annotations=rule.get("annotations") or {},
+            )
+            for group in answer["data"]["groups"]
+            for rule in group["rules"]
+        ]
+    except (KeyError, TypeError, ValueError):
+        raise RulesUnreadable(
+            "what answers has no groups of rules at /api/v1/rules; name Prometheus' base URL"
+        ) from None
+
+
+def _in_folder(folder: Path) -> list[LoadedRule]:
+    """Return the rules of those files that have any: beside them may lie what else a stack is made of."""
+    files = sorted(file for file in folder.iterdir() if file.suffix in (".yml", ".yaml"))
+    found = [rule for file in files for document in _documents(file) for rule in _rules_of(document) or ()]
+    if not found:
+        raise RulesUnreadable(f"no file in {folder} holds rules; name a rule file or a folder of them")
+    return found
+
+
+def _in_file(path: Path) -> list[LoadedRule]:
+    found: list[LoadedRule] = []
+    for document in _documents(path):
+        rules = _rules_of(document)
+        if rules is None:
+            raise RulesUnreadable(f"{path} is no rule file: it needs `groups`, each with `name` and `rules`")
+        found += rules
+    return found
+
+
+def _documents(path: Path) -> list[Any]:
+    try:
+        return list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        why = error.strerror
+    except (yaml.YAMLError, UnicodeDecodeError):
+        why = "it is no YAML"
+    raise RulesUnreadable(f"cannot read {path}: {why}; name a rule file or a folder of them")
+
+
+def _rules_of(document: Any) -> list[LoadedRule] | None:
+    """Return a document's rules; none of another object of Kubernetes, None if it is no rule file."""
+    if isinstance(document, Mapping) and "kind" in document:
+        if document["kind"] != "PrometheusRule":
+            return []
+        document = document.get("spec")
+    try:
+        return list(_rules_in(document))
+    except (KeyError, TypeError, AttributeError):
+        return None
+
+
+def _rules_in(document: Any) -> Iterator[LoadedRule]:
+    for group in document["groups"]:
+        for rule in group["rules"]:
+            yield LoadedRule(
+                group=group["name"],
+                name=rule["alert"] if "alert" in rule else rule["record"],
+                alert="alert" in rule,
+                expr=str(rule["expr"]),
+                for_=seconds(str(rule.get("for", ""))),
+                keep_firing_for=seconds(str(rule.get("keep_firing_for", ""))),
+                labels=rule.get("labels") or {},
+                annotations=rule.get("annotations") or {},
+            )

@@ -1,0 +1,129 @@
+"""What `queenright dashboards` does."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import typer
+
+from queenright.alerting.export import in_groups
+from queenright.alerting.export.taken import texts_in
+from queenright.alerting.rules import rule_groups
+from queenright.grafana.files import dashboards_folder
+from queenright.grafana.queries import annotation_queries, queries
+from queenright.health.settings import HealthSettings
+from queenright.instrumentation import names
+from queenright.instrumentation.errors import QueenrightError
+from queenright.server.settings import Settings, load_settings
+
+_CONSOLE: Final = json.dumps("http://127.0.0.1:8420")
+_METRIC: Final = re.compile(r"(?<![\w:.])((?:[a-z_]+:)?queenright_[a-z0-9_]+(?::\w+)?)(?![\w*.])")
+_TEXT: Final = re.compile(r'"(?:\\.|[^"\\])*"')
+_LINK: Final = re.compile(r"/d/(queenright-[a-z]+)")
+
+
+class ThresholdsNeedGrafana(QueenrightError):
+    """Raised when dashboards with other thresholds than the defaults are asked for, and cannot be made."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "these settings have thresholds of their own, and dashboards with those need the extra grafana: "
+            "pip install 'queenright[grafana]'. Those with the default thresholds need nothing: --defaults."
+        )
+
+
+def dashboards_of(settings: Settings, *, defaults: bool = False) -> dict[str, str]:
+    """
+    Return every dashboard's JSON by file name.
+
+    Args:
+        settings: Their threshold lines are ``health_monitoring``'s; links lead to ``alerting.console_url``.
+        defaults: Take the default thresholds, whatever the settings say.
+
+    Raises:
+        ThresholdsNeedGrafana: The thresholds are not the defaults, and what draws them is not installed.
+    """
+    console = settings.alerting.console_url.rstrip("/")
+    if defaults or settings.health_monitoring == HealthSettings():
+        files = texts_in(dashboards_folder(), "*.json")
+        return {name: text.replace(_CONSOLE, json.dumps(console)) for name, text in files.items()}
+    try:
+        from queenright.grafana.boards import dashboards
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("grafana_foundation_sdk"):
+            raise
+        raise ThresholdsNeedGrafana from None
+    return dashboards(settings.health_monitoring, console=console)
+
+
+def check(config: Path | None, folder: Path | None, *, defaults: bool, as_json: bool) -> int:
+    """Check the dashboards, and those in ``folder`` against them; 1 if anything is wrong."""
+    settings = load_settings(config)
+    files = dashboards_of(settings, defaults=defaults)
+    faults = _faults(files, settings.health_monitoring)
+    if folder is not None:
+        faults += _differences(files, folder)
+    if as_json:
+        typer.echo(json.dumps({"dashboards": sorted(files), "faults": faults}, indent=2))
+        return 1 if faults else 0
+    for fault in faults:
+        typer.echo(fault, err=True)
+    where = f", as in {folder}" if folder is not None and not faults else ""
+    typer.echo(f"{len(files)} dashboards: {f'{len(faults)} faults' if faults else f'right{where}'}.")
+    return 1 if faults else 0
+
+
+def export(config: Path | None, output: Path, *, defaults: bool) -> int:
+    """Write the dashboards' JSON."""
+    files = dashboards_of(load_settings(config), defaults=defaults)
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (output / name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise QueenrightError(f"cannot write to {output}: {error.strerror}; name another folder.") from error
+    typer.echo(f"{len(files)} dashboards in {output}")
+    return 0
+
+
+def _differences(files: Mapping[str, str], folder: Path) -> list[str]:
+    if not folder.is_dir():
+        return [f"{folder} is no folder"]
+    there = {name: text for name, text in texts_in(folder, "*.json").items() if name in files}
+    return [
+        f"{folder / name} is {'not what the settings give' if name in there else 'missing'}; "
+        "`queenright dashboards export` writes it"
+        for name in sorted(files)
+        if there.get(name) != files[name]
+    ]
+
+
+def _faults(files: Mapping[str, str], settings: HealthSettings) -> list[str]:
+    """Return what Grafana would not show: metrics that nothing has, links that lead nowhere, double uids."""
+    recorded = {rule.name for rule in in_groups(rule_groups(settings)) if not rule.alert}
+    boards: dict[str, dict[str, Any]] = {name: json.loads(text) for name, text in files.items()}
+    uids = [board["uid"] for board in boards.values()]
+    found = [f"the uid {uid} is there twice" for uid in sorted(set(uids)) if uids.count(uid) > 1]
+    for name, board in boards.items():
+        asked = [*queries(board, variables={}), *annotation_queries(board, variables={})]
+        metrics = {metric for one in asked for metric in _METRIC.findall(_TEXT.sub('""', one.expr))}
+        found += [
+            f"{name}: nothing exposes or records {metric}"
+            for metric in sorted(metrics)
+            if not _known(metric, recorded)
+        ]
+        found += [
+            f"{name}: it links to {uid}, and there is no such dashboard"
+            for uid in sorted(set(_LINK.findall(files[name])) - set(uids))
+        ]
+    return found
+
+
+def _known(metric: str, recorded: set[str]) -> bool:
+    base = re.sub(r"_(bucket|sum|count)$", "", metric)
+    histogram = base in names.METRICS and names.METRICS[base].kind == "histogram"
+    return metric in names.METRICS or metric in recorded or histogram
