@@ -1,16 +1,15 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-GRAFANA = Path(__file__).parents[2] / "grafana"
+from tests.grafana.shown import FOLDER, NAMES
 
 
-@pytest.fixture(params=["fleet", "agent"])
+@pytest.fixture(params=NAMES)
 def dashboard(request: pytest.FixtureRequest) -> dict[str, Any]:
     """Each committed dashboard in turn."""
-    loaded: dict[str, Any] = json.loads((GRAFANA / "dashboards" / f"{request.param}.json").read_text())
+    loaded: dict[str, Any] = json.loads((FOLDER / f"{request.param}.json").read_text(encoding="utf-8"))
     return loaded

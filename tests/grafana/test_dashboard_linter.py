@@ -11,13 +11,21 @@ from typing import Any
 import promql_parser as promql
 import pytest
 
-from queenright.grafana import annotation_queries, queries
+from queenright.grafana import PanelQuery, annotation_queries, queries
+from tests.grafana.shown import panels
 
 Dashboard = dict[str, Any]
 
-WINDOW = timedelta(seconds=61)
-VARIABLES = {"job": "JOB", "instance": "INSTANCE", "agent": "AGENT", "__rate_interval": "61s"}
-UNITS = {"none", "short", "s", "ops", "cps", "percentunit", "string"}  # of those that Grafana knows
+WINDOW, SHOWN = timedelta(seconds=61), timedelta(seconds=3601)
+VARIABLES = {
+    "job": "JOB",
+    "instance": "INSTANCE",
+    "agent": "AGENT",
+    "__rate_interval": "61s",
+    "__range": "3601s",
+}
+# Of those that Grafana knows.
+UNITS = {"none", "short", "s", "ops", "cps", "percentunit", "string", "currencyUSD"}
 TEMPLATED = "${datasource}"
 
 
@@ -43,10 +51,10 @@ def chains(expr: promql.Expr) -> Iterator[list[Any]]:
     return iter(found)
 
 
-def selectors(board: Dashboard) -> Iterator[tuple[str, list[Any], promql.VectorSelector]]:
+def selectors(board: Dashboard) -> Iterator[tuple[PanelQuery, list[Any], promql.VectorSelector]]:
     for query in queries(board, variables=VARIABLES):
         for chain in chains(promql.parse(query.expr)):
-            yield query.panel, chain[:-1], chain[-1]
+            yield query, chain[:-1], chain[-1]
 
 
 def template_datasource(board: Dashboard) -> Iterator[str]:
@@ -90,26 +98,24 @@ def template_on_time_change_reload(board: Dashboard) -> Iterator[str]:
 
 
 def panel_datasource(board: Dashboard) -> Iterator[str]:
-    for panel in board["panels"]:
+    for panel in panels(board):
         sources = [panel["datasource"], *(target["datasource"] for target in panel["targets"])]
         if any(source != {"type": "prometheus", "uid": TEMPLATED} for source in sources):
             yield f"{panel['title']}: {sources}"
 
 
 def panel_title_description(board: Dashboard) -> Iterator[str]:
-    yield from (
-        str(panel["id"]) for panel in board["panels"] if not panel["title"] or not panel["description"]
-    )
+    yield from (str(panel["id"]) for panel in panels(board) if not panel["title"] or not panel["description"])
 
 
 def panel_units(board: Dashboard) -> Iterator[str]:
-    for panel in board["panels"]:
+    for panel in panels(board):
         if panel["fieldConfig"]["defaults"].get("unit") not in UNITS:
             yield panel["title"]
 
 
 def panel_no_targets(board: Dashboard) -> Iterator[str]:
-    yield from (panel["title"] for panel in board["panels"] if not panel["targets"])
+    yield from (panel["title"] for panel in panels(board) if not panel["targets"])
 
 
 def target_promql(board: Dashboard) -> Iterator[str]:
@@ -121,24 +127,33 @@ def target_promql(board: Dashboard) -> Iterator[str]:
 
 
 def target_rate_interval(board: Dashboard) -> Iterator[str]:
-    for panel, chain, _ in selectors(board):
-        if isinstance(chain[-1], promql.MatrixSelector) and chain[-1].range != WINDOW:
-            yield panel
+    for query, chain, _ in selectors(board):
+        # A number that is asked for once is about all the time that is shown.
+        allowed = {WINDOW, SHOWN} if query.instant else {WINDOW}
+        if isinstance(chain[-1], promql.MatrixSelector) and chain[-1].range not in allowed:
+            yield query.panel
+
+
+def without_target(name: str) -> bool:
+    """Whether a series has no job and instance of its own: alerts, and what is recorded over all targets."""
+    return name == "ALERTS" or name.startswith("cluster:")
 
 
 def target_scope(label: str) -> Callable[[Dashboard], Iterator[str]]:
     def rule(board: Dashboard) -> Iterator[str]:
         wanted = (promql.MatchOp.Re, label, VARIABLES[label])
-        for panel, _, selector in selectors(board):
+        for query, _, selector in selectors(board):
+            if without_target(selector.name or ""):
+                continue
             if wanted not in [(m.op, m.name, m.value) for m in selector.matchers.matchers]:
-                yield f"{panel}: {selector}"
+                yield f"{query.panel}: {selector}"
 
     return rule
 
 
 def target_counter_agg(board: Dashboard) -> Iterator[str]:
-    for panel, chain, selector in selectors(board):
-        if not (selector.name or "").endswith(("_total", "_bucket")):
+    for query, chain, selector in selectors(board):
+        if not (selector.name or "").endswith(("_total", "_bucket", "_count")):
             continue
         match chain:
             case [*_, promql.Call() as call, promql.MatrixSelector()] if call.func.name in {
@@ -147,14 +162,14 @@ def target_counter_agg(board: Dashboard) -> Iterator[str]:
             }:
                 pass
             case _:
-                yield f"{panel}: {selector}"
+                yield f"{query.panel}: {selector}"
 
 
 def target_sum_by(board: Dashboard) -> Iterator[str]:
-    for panel, chain, selector in selectors(board):
+    for query, chain, selector in selectors(board):
         grouped = [node for node in chain if isinstance(node, promql.AggregateExpr) and node.param is None]
         if not grouped or any(node.modifier is None for node in grouped):
-            yield f"{panel}: {selector}"
+            yield f"{query.panel}: {selector}"
 
 
 def uneditable_dashboard(board: Dashboard) -> Iterator[str]:
@@ -199,7 +214,7 @@ def put(*path: Any, value: Any) -> Callable[[Dashboard], None]:
 
 
 def expr(value: str) -> Callable[[Dashboard], None]:
-    return put("panels", 0, "targets", 0, "expr", value=value)
+    return put("panels", 1, "targets", 0, "expr", value=value)
 
 
 BREAKAGES: dict[str, Callable[[Dashboard], None]] = {
@@ -209,10 +224,10 @@ BREAKAGES: dict[str, Callable[[Dashboard], None]] = {
     "template-agent": put("templating", "list", 3, "name", value="worker"),
     "template-label-promql": put("templating", "list", 1, "query", value="label_names(job)"),
     "template-on-time-change-reload": put("templating", "list", 1, "refresh", value=1),
-    "panel-datasource": put("panels", 0, "datasource", "uid", value="abc123"),
-    "panel-title-description": put("panels", 0, "description", value=""),
-    "panel-units": put("panels", 0, "fieldConfig", "defaults", "unit", value="parsecs"),
-    "panel-no-targets": put("panels", 0, "targets", value=[]),
+    "panel-datasource": put("panels", 1, "datasource", "uid", value="abc123"),
+    "panel-title-description": put("panels", 1, "description", value=""),
+    "panel-units": put("panels", 1, "fieldConfig", "defaults", "unit", value="parsecs"),
+    "panel-no-targets": put("panels", 1, "targets", value=[]),
     "target-promql": expr("sum by (state) (queenright_agents{)"),
     "target-rate-interval": expr(f"sum by (decision) (rate({COUNTER}[5m]))"),
     "target-job": expr('sum by (state) (queenright_agents{job="a", instance=~"$instance"})'),

@@ -2,43 +2,71 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
 
 import promql_parser as promql
 import pytest
+import yaml
 
 from queenright.grafana import annotation_queries, queries
-from queenright.grafana.__main__ import main, rendered
-from queenright.grafana.states import SEVERITIES, STATES
+from queenright.grafana.__main__ import main
+from queenright.grafana.boards import dashboards
+from queenright.grafana.links import UIDS
+from queenright.grafana.states import (
+    BREAKER_STATES,
+    CHECKS,
+    DECISIONS,
+    DELIVERIES,
+    KINDS,
+    OUTCOMES,
+    RECOVERIES,
+    SEVERITIES,
+    STATES,
+    VERDICTS,
+)
+from queenright.health.breakers.breaker import BreakerState
 from queenright.health.findings import HealthState, Severity
+from queenright.health.interventions.record import Outcome
+from queenright.health.interventions.target import ActionKind
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation import names
+from tests.grafana.shown import FOLDER, NAMES, Dashboard, data_links, links, load, panel, panels
 
-Dashboard = dict[str, Any]
-
-FOLDER = Path(__file__).parents[2] / "grafana" / "dashboards"
+RULES = Path(__file__).parents[2] / "alerting" / "prometheus" / "rules" / "recording.yml"
 SCRAPED = {"job", "instance"}
+ALERT_LABELS = {"alertname", "alertstate", "severity", "source", "agent"}
 
 
-def panel(board: Dashboard, title: str) -> dict[str, Any]:
-    found: dict[str, Any] = next(p for p in board["panels"] if p["title"] == title)
-    return found
+def recorded() -> dict[str, str]:
+    """What the committed recording rules make: name and expression."""
+    groups = yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"]
+    return {rule["record"]: rule["expr"] for group in groups for rule in group["rules"]}
 
 
-def load(name: str) -> Dashboard:
-    loaded: Dashboard = json.loads((FOLDER / f"{name}.json").read_text())
-    return loaded
+RECORDED = recorded()
 
 
-def lines(shown: dict[str, Any]) -> list[float]:
-    return [step["value"] for step in shown["fieldConfig"]["defaults"]["thresholds"]["steps"][1:]]
+def labels_of(name: str) -> set[str]:
+    """The labels that a series can have; fails for a name that nobody emits."""
+    if name == "ALERTS":
+        return ALERT_LABELS
+    if name == "up":
+        return SCRAPED
+    if name in RECORDED:
+        by = re.search(r"by \(([^)]*)\)", RECORDED[name]) if not name.startswith("cluster:") else None
+        return set(by[1].split(", ")) if by else set()
+    metric = names.METRICS[re.sub(r"_(bucket|count)$", "", name)]
+    assert (metric.kind == "histogram") == name.endswith(("_bucket", "_count")), name
+    return {*metric.labels, *SCRAPED}
 
 
 def test_the_committed_files_are_what_the_code_makes() -> None:
-    assert {path.name: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.json")} == rendered()
+    committed = {path.name: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.json")}
+
+    assert committed == dashboards(HealthSettings())
+    assert set(committed) == {f"{name}.json" for name in NAMES}
 
 
 def test_check_tells_a_stale_and_a_missing_and_a_leftover_file(
@@ -56,14 +84,34 @@ def test_check_tells_a_stale_and_a_missing_and_a_leftover_file(
 
 
 def test_links_to_a_dashboard_stay_valid() -> None:
-    assert (load("fleet")["uid"], load("agent")["uid"]) == ("queenright-fleet", "queenright-agent")
+    assert {name: load(name)["uid"] for name in NAMES} == {
+        "fleet": "queenright-fleet",
+        "agent": "queenright-agent",
+        "judge": "queenright-judge",
+        "interventions": "queenright-interventions",
+        "breakers": "queenright-breakers",
+        "monitor": "queenright-monitor",
+        "cost": "queenright-cost",
+    }
+    assert set(UIDS) == set(NAMES)
 
 
-def test_a_dashboard_has_at_most_twenty_panels_with_ids_that_do_not_repeat(dashboard: Dashboard) -> None:
+def test_each_dashboard_asks_one_question_of_its_own() -> None:
+    said = [load(name)["description"] for name in NAMES]
+
+    assert all("?" in each for each in said)
+    assert len(set(said)) == len(said)
+
+
+def test_a_dashboard_has_at_most_twenty_panels_with_ids_and_titles_that_do_not_repeat(
+    dashboard: Dashboard,
+) -> None:
     ids = [shown["id"] for shown in dashboard["panels"]]
+    titles = [shown["title"] for shown in panels(dashboard)]
 
-    assert len(ids) <= 20
+    assert len(titles) <= 20
     assert len(set(ids)) == len(ids)
+    assert len(set(titles)) == len(titles)
 
 
 def test_panels_fill_the_grid_without_overlapping(dashboard: Dashboard) -> None:
@@ -79,29 +127,51 @@ def test_panels_fill_the_grid_without_overlapping(dashboard: Dashboard) -> None:
     assert len(taken) == 24 * height
 
 
+def test_a_dashboard_begins_with_numbers_and_ends_with_what_led_to_them(dashboard: Dashboard) -> None:
+    shown = panels(dashboard)
+
+    assert shown[0]["type"] in {"stat", "state-timeline"}
+    assert shown[-1]["type"] in {"timeseries", "table"}
+
+
 def test_links_and_tags_lead_from_one_dashboard_to_the_next_with_variables_and_time(
     dashboard: Dashboard,
 ) -> None:
-    [link] = dashboard["links"]
+    others, console = dashboard["links"]
 
-    assert (link["type"], link["includeVars"], link["keepTime"]) == ("dashboards", True, True)
-    assert set(link["tags"]) <= set(dashboard["tags"])
+    assert (others["type"], others["includeVars"], others["keepTime"]) == ("dashboards", True, True)
+    assert set(others["tags"]) <= set(dashboard["tags"])
+    assert console["url"] == "${console:raw}/"
 
 
-def test_the_link_from_a_fleet_row_keeps_variables_and_time_and_names_the_agent() -> None:
-    overrides = panel(load("fleet"), "Who needs me now")["fieldConfig"]["overrides"]
-    [link] = [
-        link
-        for override in overrides
-        for p in override["properties"]
-        if p["id"] == "links"
-        for link in p["value"]
-    ]
+def test_a_link_to_another_dashboard_keeps_variables_and_time(dashboard: Dashboard) -> None:
+    for shown in panels(dashboard):
+        for link in links(shown):
+            if not link["url"].startswith("${console:raw}/"):
+                uid = re.fullmatch(r"/d/([\w-]+)\?(.+)", link["url"])
+                assert uid is not None
+                assert uid[1] in UIDS.values()
+                for kept in ("datasource", "job", "instance", "console"):
+                    assert f"${{{kept}:queryparam}}" in uid[2]
+                assert "${__url_time_range}" in uid[2]
 
-    assert link["url"].startswith("/d/queenright-agent?")
-    for kept in ("var-agent=", "${datasource:queryparam}", "${job:queryparam}", "${instance:queryparam}"):
-        assert kept in link["url"]
-    assert "${__url_time_range}" in link["url"]
+
+def test_a_value_in_a_link_is_escaped_and_is_one_that_its_row_has(dashboard: Dashboard) -> None:
+    for shown in panels(dashboard):
+        for link in data_links(shown):
+            for label, how in re.findall(r'\$\{__data\.fields\["(\w+)"\](:\w+)?\}', link["url"]):
+                assert how == ":percentencode"
+                assert any(f"by ({label}" in t["expr"] or f", {label}" in t["expr"] for t in shown["targets"])
+            assert "__value" not in link["url"]
+
+
+def test_the_console_is_a_variable_with_an_address_of_its_own(tmp_path: Path) -> None:
+    main(["--folder", str(tmp_path), "--console", "https://queenright.example.org/"])
+    variable = yaml.safe_load((tmp_path / "fleet.json").read_text())["templating"]["list"][-1]
+
+    assert (variable["type"], variable["name"]) == ("textbox", "console")
+    assert variable["query"] == variable["current"]["value"] == "https://queenright.example.org"
+    assert load("fleet")["templating"]["list"][-1]["query"] == "http://127.0.0.1:8420"
 
 
 def test_every_metric_and_every_label_is_one_that_is_emitted(dashboard: Dashboard) -> None:
@@ -111,11 +181,10 @@ def test_every_metric_and_every_label_is_one_that_is_emitted(dashboard: Dashboar
         def look(node: promql.Expr, labels: set[str] = labels, text: str = query.expr) -> None:
             match node:
                 case promql.VectorSelector(name=str(name), matchers=matchers):
-                    metric = names.METRICS[name.removesuffix("_bucket")]
-                    assert (metric.kind == "histogram") == name.endswith("_bucket"), text
-                    labels |= {*metric.labels, *SCRAPED}
+                    known = labels_of(name)
+                    labels |= known
                     used = {matcher.name for matcher in matchers.matchers}
-                    assert used <= labels, text
+                    assert used <= known, text
                 case _:
                     pass
 
@@ -126,17 +195,42 @@ def test_every_metric_and_every_label_is_one_that_is_emitted(dashboard: Dashboar
         assert grouped - {""} <= labels | {"le"}, query.expr
 
 
+def test_what_is_recorded_over_all_targets_has_none_of_their_labels() -> None:
+    used = {
+        name
+        for board in map(load, NAMES)
+        for query in queries(board, variables={})
+        for name in re.findall(r"cluster:[\w:]+", query.expr)
+    }
+
+    assert used
+    assert all("by (" not in RECORDED[name].replace("by (le)", "") for name in used)
+
+
 def test_legends_use_labels_that_the_query_keeps(dashboard: Dashboard) -> None:
-    for shown in dashboard["panels"]:
+    for shown in panels(dashboard):
         for target in shown["targets"]:
-            kept = set(re.findall(r"\w+", re.findall(r"by \(([^)]*)\)", target["expr"])[0]))
+            kept = {
+                label
+                for found in re.findall(r"by \(([^)]*)\)", target["expr"])
+                for label in re.findall(r"\w+", found)
+            }
             assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) <= kept, shown["title"]
 
 
-def test_every_histogram_asks_for_exemplars_and_nothing_else_does(dashboard: Dashboard) -> None:
-    for shown in dashboard["panels"]:
+def test_every_histogram_over_time_asks_for_exemplars_and_nothing_else_does(dashboard: Dashboard) -> None:
+    for shown in panels(dashboard):
         for target in shown["targets"]:
-            assert target["exemplar"] == ("_bucket" in target["expr"]), shown["title"]
+            over_time = "_bucket" in target["expr"] and target.get("range", False)
+            assert target["exemplar"] == over_time, shown["title"]
+
+
+def test_a_number_about_the_time_shown_is_asked_for_once(dashboard: Dashboard) -> None:
+    for shown in panels(dashboard):
+        for target in shown["targets"]:
+            if "$__range" in target["expr"]:
+                assert target["instant"], shown["title"]
+                assert not target.get("range"), shown["title"]
 
 
 def test_marks_show_who_was_told_what_was_done_and_what_fires(dashboard: Dashboard) -> None:
@@ -147,37 +241,32 @@ def test_marks_show_who_was_told_what_was_done_and_what_fires(dashboard: Dashboa
     assert 'ALERTS{alertstate="firing"' in exprs["Firing alerts"]
 
 
-@pytest.mark.parametrize("name", ["fleet", "agent"])
-def test_the_lines_for_bad_steps_are_the_detectors_bands(name: str) -> None:
-    bands = HealthSettings().bands
-
-    drawn = panel(load(name), "Bad steps since the last accept")
-
-    assert lines(drawn) == [bands.warning, bands.medium, bands.high, bands.critical]
-    assert drawn["fieldConfig"]["defaults"]["custom"]["thresholdsStyle"]["mode"] != "off"
-
-
-def test_the_lines_of_the_clocks_are_the_detectors_thresholds() -> None:
-    settings, board = HealthSettings(), load("agent")
-    check = settings.health_check
-
-    assert lines(panel(board, "Since it last did anything")) == [
-        settings.stall.idle_seconds,
-        settings.stall.tool_seconds,
-    ]
-    assert lines(panel(board, "Since its last heartbeat")) == [settings.heartbeat.timeout_seconds]
-    assert lines(panel(board, "Since its last checkpoint")) == [
-        check.checkpoint_degraded_seconds,
-        check.checkpoint_stale_threshold_seconds,
-    ]
-
-
-def test_every_state_and_severity_of_the_health_layer_has_its_colour() -> None:
-    assert set(STATES) == set(HealthState)
-    assert list(SEVERITIES) == list(Severity)
+@pytest.mark.parametrize(
+    ("colours", "values"),
+    [
+        (dict(VERDICTS), {"accept", "continue", "retry", "escalate", "error"}),
+        (dict(DECISIONS), {"dismiss", "intervene", "bypass"}),
+        (dict(CHECKS), {"healthy", "ticket", "unknown"}),
+        (dict(DELIVERIES), {"delivered", "retried", "failed"}),
+        (dict(KINDS), {kind.value for kind in ActionKind}),
+        (
+            dict(OUTCOMES),
+            {each.value for each in Outcome} - {Outcome.STARTED.value, Outcome.QUEUED.value},
+        ),
+        (dict(RECOVERIES), {"initiated", "from_start", "completed", "failed", "exhausted"}),
+        (SEVERITIES, set(Severity)),
+        (STATES, set(HealthState)),
+        (BREAKER_STATES, {state.value for state in BreakerState}),
+    ],
+)
+def test_every_value_that_has_a_meaning_has_its_colour(colours: dict[str, Any], values: set[str]) -> None:
+    assert set(colours) == values
 
 
 def test_a_state_that_needs_somebody_sorts_above_one_that_does_not() -> None:
     order = sorted(STATES, key=lambda state: STATES[state][0], reverse=True)
+    breakers = sorted(BREAKER_STATES, key=lambda state: BREAKER_STATES[state][0], reverse=True)
 
     assert order == ["failing", "stuck", "degraded", "healthy", "terminated"]
+    assert breakers == ["open", "half_open", "closed"]
+    assert panel(load("fleet"), "Agents")["options"]["sortBy"] == [{"displayName": "State", "desc": True}]

@@ -1,0 +1,137 @@
+"""
+What a health dashboard must show (IMPL-REQ-003 §8): five components, and a panel or a link for each line.
+
+Actions are links into Queenright's console, where a person is asked before anything is done.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import pytest
+
+from queenright.instrumentation import names
+from queenright.instrumentation.names import MetricName
+from tests.grafana.shown import column, links, load, panel, panels
+
+
+class Shown(NamedTuple):
+    """Where a line is: a panel that reads these metrics, and what its links lead to."""
+
+    board: str
+    title: str
+    metrics: tuple[MetricName | str, ...] = ()
+    leads_to: tuple[str, ...] = ()
+    column: str = ""
+
+
+AGENT_PAGE = 'agents/${__data.fields["agent"]:percentencode}'
+BREAKER_PAGE = 'breakers?name=${__data.fields["breaker"]:percentencode}'
+
+COMPONENTS: dict[str, dict[str, Shown]] = {
+    "Agent Grid View": {
+        "All active agents": Shown("fleet", "Agents", (names.AGENT_STATE,), column="Agent"),
+        "Health state indicator": Shown("fleet", "Agents", (names.AGENT_STATE,), column="State"),
+        "Time in current state": Shown(
+            "fleet", "Agents", (names.AGENT_STATE_SINCE,), column="In this state for"
+        ),
+        "Last heartbeat": Shown(
+            "fleet",
+            "Agents",
+            ("agent_instance:queenright_worker_last_heartbeat_timestamp_seconds:last",),
+            column="Since heartbeat",
+        ),
+        "Quick actions": Shown("fleet", "Agents", leads_to=(AGENT_PAGE,), column="Quick actions"),
+    },
+    "Agent Detail View": {
+        "Full health metrics": Shown("agent", "Now", (names.AGENT_STATE, names.WORKER_STEPS_SINCE_ACCEPT)),
+        "Heartbeat history": Shown(
+            "agent",
+            "Since its last heartbeat",
+            ("agent_instance:queenright_worker_last_heartbeat_timestamp_seconds:last",),
+        ),
+        "State transition timeline": Shown("agent", "Health state", (names.AGENT_STATE,)),
+        "Intervention history": Shown(
+            "agent", "Now", leads_to=(AGENT_PAGE,), column="Interventions and quick actions"
+        ),
+        "Circuit breaker status": Shown(
+            "agent", "Its circuit breakers", (names.CIRCUIT_BREAKER_STATE,), (BREAKER_PAGE,)
+        ),
+    },
+    "Circuit Breaker Panel": {
+        "All breakers with state": Shown(
+            "breakers", "Breakers", (names.CIRCUIT_BREAKER_STATE,), column="State"
+        ),
+        "Failure counts": Shown(
+            "breakers", "Breakers", (names.CIRCUIT_BREAKER_FAILURES,), column="Failures in a row"
+        ),
+        "Time until HALF_OPEN": Shown(
+            "breakers", "Breakers", (names.CIRCUIT_BREAKER_HALF_OPEN,), column="Tries again in"
+        ),
+        "Manual reset buttons": Shown(
+            "breakers", "Breakers", leads_to=(BREAKER_PAGE,), column="Quick action"
+        ),
+    },
+    "Recovery Status": {
+        "Active recovery attempts": Shown(
+            "interventions", "Recoveries that go on", (names.RECOVERIES_ACTIVE,), ("recoveries",)
+        ),
+        "Recent recovery history": Shown(
+            "interventions", "Recoveries by outcome", (names.RECOVERIES,), ("recoveries",)
+        ),
+        "Success/failure rates": Shown("interventions", "Recoveries that went well", (names.RECOVERIES,)),
+        "Manual recovery trigger": Shown("interventions", "Recoveries, counted", leads_to=("recoveries",)),
+    },
+    "Alerts Feed": {
+        "Recent health events": Shown("interventions", "Health events", (names.STATE_TRANSITIONS,), ("",)),
+        "Intervention notifications": Shown("interventions", "Interventions by kind", (names.INTERVENTIONS,)),
+        "Circuit breaker trips": Shown("breakers", "Changes of state", (names.CIRCUIT_BREAKER_TRANSITIONS,)),
+        "Recovery outcomes": Shown("interventions", "Recoveries, counted", (names.RECOVERIES,)),
+    },
+}
+
+LINES = [(component, line) for component, lines in COMPONENTS.items() for line in lines]
+
+
+@pytest.mark.parametrize(("component", "line"), LINES, ids=lambda value: value.replace(" ", "_"))
+def test_each_line_of_each_component_is_shown(component: str, line: str) -> None:
+    where = COMPONENTS[component][line]
+    shown = panel(load(where.board), where.title)
+
+    asked = " ".join(target["expr"] for target in shown["targets"])
+    assert all(re.search(rf"{metric}\b", asked) for metric in where.metrics)
+    for path in where.leads_to:
+        assert f"${{console:raw}}/{path}" in [link["url"] for link in links(shown)]
+    if where.column:
+        organize = shown["transformations"][-1]["options"]
+        assert where.column in organize["renameByName"].values()
+        if where.leads_to:
+            behind = column(shown, where.column)["links"]
+            assert [link["url"] for link in behind] == [f"${{console:raw}}/{where.leads_to[0]}"]
+
+
+def test_the_feed_counts_every_kind_of_event_that_it_is_about() -> None:
+    [target] = panel(load("interventions"), "Events, counted")["targets"]
+    kinds = re.search(r'type=~"([^"]+)"', target["expr"])
+    assert kinds is not None
+
+    for event in (
+        "health_state_changed",
+        "nudge_sent",
+        "escalation_triggered",
+        "agent_terminated",
+        "circuit_breaker_state_changed",
+        "recovery_completed",
+        "recovery_failed",
+        "notification_failed",
+    ):
+        assert re.fullmatch(kinds[1], event)
+
+
+def test_a_link_into_the_console_opens_beside_the_dashboard() -> None:
+    for board in map(load, ("fleet", "agent", "breakers", "interventions")):
+        for shown in panels(board):
+            for link in links(shown):
+                if link["url"].startswith("${console:raw}"):
+                    assert link["targetBlank"]

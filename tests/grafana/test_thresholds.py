@@ -1,0 +1,160 @@
+"""The lines that the dashboards draw are the thresholds of the settings, whatever these are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from queenright.alerting.rules.burn import SPEEDS
+from queenright.grafana.__main__ import main
+from queenright.grafana.boards import dashboards
+from queenright.grafana.thresholds import FASTEST_BURN
+from queenright.health.settings import HealthSettings
+from tests.grafana.shown import Dashboard, column, lines, panel
+
+OWN = HealthSettings.model_validate(
+    {
+        "bands": {"warning": 2, "medium": 4, "high": 6, "critical": 9},
+        "stall": {"idle_seconds": 700, "tool_seconds": 70},
+        "heartbeat": {"interval_seconds": 11, "timeout_seconds": 33},
+        "health_check": {"checkpoint_degraded_seconds": 61, "checkpoint_stale_threshold_seconds": 171},
+        "judge": {"interval_seconds": 9, "bypass_seconds": 5, "triage_timeout_seconds": 17},
+        "circuit_breaker": {"default": {"failure_threshold": 8}},
+        "clock_tolerance_seconds": 21,
+        "rules": {
+            "degraded_share": 0.3,
+            "tool_error_share": 0.2,
+            "judge_unknown_share": 0.4,
+            "budget_low_share": 0.6,
+            "outbox_stuck_seconds": 77,
+            "slow_interventions": {"seconds": 60, "error_budget": 0.1},
+            "bad_steps": {"error_budget": 0.2},
+        },
+    }
+)
+
+
+@pytest.fixture(scope="module", params=["defaults", "own"])
+def made(request: pytest.FixtureRequest) -> tuple[HealthSettings, dict[str, Dashboard]]:
+    """Settings and the dashboards made from them, by name."""
+    settings = HealthSettings() if request.param == "defaults" else OWN
+    return settings, {file[:-5]: json.loads(text) for file, text in dashboards(settings).items()}
+
+
+Made = tuple[HealthSettings, dict[str, Dashboard]]
+
+
+@pytest.mark.parametrize("name", ["fleet", "agent"])
+def test_the_lines_for_bad_steps_are_the_detectors_bands(made: Made, name: str) -> None:
+    settings, boards = made
+    bands = settings.bands
+
+    drawn = panel(boards[name], "Bad steps since the last accept")
+
+    assert lines(drawn) == [bands.warning, bands.medium, bands.high, bands.critical]
+    assert drawn["fieldConfig"]["defaults"]["custom"]["thresholdsStyle"]["mode"] != "off"
+
+
+def test_the_lines_of_the_clocks_are_the_detectors_thresholds(made: Made) -> None:
+    settings, boards = made
+    check, agent = settings.health_check, boards["agent"]
+
+    assert lines(panel(agent, "Since it last did anything")) == sorted(
+        [settings.stall.idle_seconds, settings.stall.tool_seconds]
+    )
+    assert lines(panel(agent, "Since its last heartbeat")) == [settings.heartbeat.timeout_seconds]
+    assert lines(panel(agent, "Since its last checkpoint")) == [
+        check.checkpoint_degraded_seconds,
+        check.checkpoint_stale_threshold_seconds,
+    ]
+    since = column(panel(boards["fleet"], "Agents"), "Since heartbeat")["thresholds"]["steps"]
+    assert since[-1]["value"] == settings.heartbeat.timeout_seconds
+
+
+def test_the_lines_of_judge_and_queen_are_their_settings(made: Made) -> None:
+    settings, boards = made
+    judge, rules = settings.judge, settings.rules
+
+    for name in ("fleet", "judge", "monitor"):
+        looks = lines(panel(boards[name], "Judge's last look"))
+        assert looks == [2 * judge.interval_seconds, 3 * judge.interval_seconds]
+    assert lines(panel(boards["judge"], "From ticket to decision")) == [
+        judge.bypass_seconds,
+        judge.triage_timeout_seconds,
+    ]
+    assert lines(panel(boards["judge"], "Checks that say nothing")) == [rules.judge_unknown_share]
+
+
+def test_the_lines_of_the_rules_are_those_of_the_alerts(made: Made) -> None:
+    settings, boards = made
+    rules = settings.rules
+
+    assert lines(panel(boards["fleet"], "Share of the fleet in trouble")) == [rules.degraded_share]
+    assert lines(panel(boards["fleet"], "Tool errors by tool")) == [rules.tool_error_share]
+    assert lines(panel(boards["monitor"], "Oldest undelivered")) == [rules.outbox_stuck_seconds]
+    assert lines(panel(boards["monitor"], "Clocks ahead of Prometheus")) == [settings.clock_tolerance_seconds]
+    assert lines(panel(boards["cost"], "Of the budget")) == [rules.budget_low_share, 1.0]
+    assert lines(panel(boards["interventions"], "First help within")) == [rules.slow_interventions.seconds]
+    assert lines(panel(boards["breakers"], "Failures in a row")) == [
+        settings.circuit_breaker.default.failure_threshold
+    ]
+
+
+def test_the_lines_of_the_objectives_are_the_budget_and_where_the_fastest_burn_pages(made: Made) -> None:
+    settings, boards = made
+    fastest = SPEEDS[0]
+
+    assert fastest.factor == FASTEST_BURN
+    for board, title, budget in (
+        ("fleet", "Bad steps against the objective", settings.rules.bad_steps.error_budget),
+        (
+            "interventions",
+            "Slow help against the objective",
+            settings.rules.slow_interventions.error_budget,
+        ),
+    ):
+        assert lines(panel(boards[board], title)) == pytest.approx([budget, fastest.limit(budget)])
+
+
+def test_lines_rise_whatever_the_settings(made: Made) -> None:
+    for board in made[1].values():
+        for shown in board["panels"]:
+            if shown["type"] != "row" and "thresholds" in shown["fieldConfig"]["defaults"]:
+                assert lines(shown) == sorted(lines(shown)), shown["title"]
+
+
+def test_the_dashboards_follow_a_file_of_settings(tmp_path: Path) -> None:
+    config = tmp_path / "queenright.yaml"
+    config.write_text("health_monitoring:\n  bands: {warning: 3}\nport: 8421\n")
+
+    assert main(["--config", str(config), "--folder", str(tmp_path)]) == 0
+
+    drawn = panel(json.loads((tmp_path / "agent.json").read_text()), "Bad steps since the last accept")
+    assert lines(drawn) == [3, 10, 15, 20]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("health_monitoring: {bands: {warning: 30}}", "bands must rise"),
+        ("health_monitoring: {bandz: {}}", "bandz"),
+        ("- a list", "should be a mapping"),
+        ("a: [", "not valid YAML"),
+        (None, "cannot be read"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_refused_in_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str | None, said: str
+) -> None:
+    config = tmp_path / "queenright.yaml"
+    if content is not None:
+        config.write_text(content)
+
+    assert main(["--config", str(config), "--folder", str(tmp_path)]) == 2
+
+    told = capsys.readouterr().err
+    assert said in told
+    assert str(config) in told
+    assert not list(tmp_path.glob("*.json"))
