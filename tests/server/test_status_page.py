@@ -51,7 +51,7 @@ async def test_a_ticket_leads_to_its_page_and_its_runbook(running: Running, page
     await running.service.ingest(list(looping(running.service.clock())))
     await page.goto(running.url)
 
-    await page.get_by_role("link", name="looper").first.click()
+    await page.locator("article").get_by_role("link", name="looper").first.click()
     await expect(page.get_by_role("heading", level=1)).to_contain_text("looper")
     await page.get_by_role("link", name="QueenrightIntervention").click()
 

@@ -176,10 +176,10 @@ def acting(
         "escalations_more": max(0, len(asked) - _SHOWN),
         "approvals": [_approval_row(one, now) for one in to_approve[:_SHOWN]],
         "approvals_more": max(0, len(to_approve) - _SHOWN),
-        "breakers": [_breaker_row(one, now) for one in tripped[:_SHOWN]],
+        "breakers": [breaker_row(one, now) for one in tripped[:_SHOWN]],
         "breakers_known": len(known),
         "breakers_more": max(0, len(tripped) - _SHOWN),
-        "recoveries": [_recovery_row(one, now) for one in recoveries][:_SHOWN],
+        "recoveries": [recovery_row(one, now) for one in recoveries][:_SHOWN],
     }
 
 
@@ -259,7 +259,8 @@ def _approval_row(one: Approval, now: float) -> dict[str, Any]:
     }
 
 
-def _breaker_row(one: BreakerStatus, now: float) -> dict[str, Any]:
+def breaker_row(one: BreakerStatus, now: float) -> dict[str, Any]:
+    """Return one circuit breaker as it is shown."""
     half_open_in = one.half_open_at - now if one.half_open_at is not None else None
     return {
         "name": one.name,
@@ -273,7 +274,8 @@ def _breaker_row(one: BreakerStatus, now: float) -> dict[str, Any]:
     }
 
 
-def _recovery_row(one: Recovery, now: float) -> dict[str, Any]:
+def recovery_row(one: Recovery, now: float) -> dict[str, Any]:
+    """Return one try to bring a task back as it is shown."""
     due = one.state is RecoveryState.WAITING and one.not_before > now
     return {
         "recovery_id": one.recovery_id,

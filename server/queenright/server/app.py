@@ -1,27 +1,19 @@
-"""The HTTP API and the status page. Thin: every route asks the service."""
+"""The HTTP API, with the console's pages beside it. Thin: every route asks the service."""
 
 from __future__ import annotations
 
-import asyncio
-import json
-import re
-from collections.abc import AsyncIterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.encoders import jsonable_encoder
-from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
-from jinja2 import Environment, FileSystemLoader, select_autoescape
-from markdown_it import MarkdownIt
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
-from queenright.alerting.files import runbook
 from queenright.alerting.notification import handed_over
 from queenright.alerting.webhook import WebhookRefused, parse_webhook
-from queenright.health import event_log
-from queenright.runtime.events import ALERT_CLASS
 from queenright.server.approvals_api import add_approvals_api
+from queenright.server.callbacks_api import add_callbacks_api
 from queenright.server.chat_api import add_chat_api
+from queenright.server.console import add_console
 from queenright.server.gate import Gate, names_of
 from queenright.server.health_api import add_health_api
 from queenright.server.judge_api import add_judge_api
@@ -29,23 +21,16 @@ from queenright.server.paging import Cursor, Limit, place_of
 from queenright.server.paging import page as page_of
 from queenright.server.problems import add_problems
 from queenright.server.service import Service
-from queenright.server.ticket_api import add_ticket_api, found_ticket
-from queenright.server.view import event_line, notification_row, status
+from queenright.server.silences_api import add_silences_api
+from queenright.server.ticket_api import add_ticket_api
+from queenright.server.view import notification_row, status
 
-_PAGES = Path(__file__).parent / "pages"
 _PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
-_PAGE_REFRESH = 0.5
 
 
 def create_app(service: Service, *, bound: str) -> FastAPI:
     """Return the ASGI app over one service; ``bound`` is the address that it listens on."""
     app = FastAPI(title="Queenright", docs_url="/docs", redoc_url=None)
-    pages = Environment(loader=FileSystemLoader(_PAGES), autoescape=select_autoescape(default=True))
-    markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
-
-    def page(template: str, **values: Any) -> HTMLResponse:
-        return HTMLResponse(pages.get_template(template).render(**values))
-
     settings = service.settings
     names = names_of(settings.http.host, settings.alerting.console_url, bound=bound)
     app.add_middleware(Gate, names=names)
@@ -55,58 +40,9 @@ def create_app(service: Service, *, bound: str) -> FastAPI:
     add_ticket_api(app, service)
     add_chat_api(app, service)
     add_judge_api(app, service)
-
-    # -- pages ----------------------------------------------------------------------------------
-
-    @app.get("/", include_in_schema=False)
-    async def home() -> HTMLResponse:
-        return page("status.html", status=status(service))
-
-    @app.get("/live", include_in_schema=False)
-    async def live(request: Request) -> StreamingResponse:
-        """The status page's content, again whenever it changes, as server-sent events."""
-
-        async def fragments() -> AsyncIterator[str]:
-            before = ""
-            while not service.stopping.is_set():
-                html = pages.get_template("live.html").render(status=status(service))
-                if html != before:
-                    before = html
-                    yield f"data: {json.dumps(html)}\n\n"
-                try:
-                    await asyncio.wait_for(service.stopping.wait(), _PAGE_REFRESH)
-                except TimeoutError:
-                    continue
-
-        return StreamingResponse(
-            fragments(), media_type="text/event-stream", headers={"Cache-Control": "no-store"}
-        )
-
-    @app.get("/tickets/{ticket_id}", include_in_schema=False)
-    async def ticket_page(ticket_id: str) -> HTMLResponse:
-        ticket = await found_ticket(service, ticket_id)
-        events = await service.store.read(
-            lambda connection: event_log.read_events(
-                connection, types=ALERT_CLASS, agent_id=ticket["worker_agent_id"], limit=10_000
-            )
-        )
-        about = [event_line(event) for _, event in events if _concerns(event.data, ticket_id)]
-        asked = [one for one in service.approvals.pending() if one.ticket_id == ticket_id]
-        return page("ticket.html", ticket=ticket, asked=asked, events=about)
-
-    @app.get("/runbooks/{name}", include_in_schema=False)
-    async def runbook_page(name: str) -> HTMLResponse:
-        text = runbook(name) if re.fullmatch(r"[A-Za-z]{1,80}", name) else None
-        if text is None:
-            raise HTTPException(404, f"there is no runbook {name!r}")
-        return page("runbook.html", name=name, body=markdown.render(text))
-
-    @app.get("/static/{name}", include_in_schema=False)
-    async def static(name: str) -> Response:
-        types = {"queenright.css": "text/css", "live.js": "text/javascript"}
-        if name not in types:
-            raise HTTPException(404, f"there is no file {name!r}")
-        return Response((_PAGES / name).read_text("utf-8"), media_type=types[name])
+    add_callbacks_api(app, service)
+    add_silences_api(app, service)
+    add_console(app, service)
 
     # -- API ------------------------------------------------------------------------------------
 
@@ -164,7 +100,3 @@ def create_app(service: Service, *, bound: str) -> FastAPI:
         return Response(service.metrics.render(), headers={"Content-Type": _PROMETHEUS_TEXT})
 
     return app
-
-
-def _concerns(data: Mapping[str, Any], ticket_id: str) -> bool:
-    return ticket_id in (data.get("ticket_id"), data.get("ticket", {}).get("ticket_id"))

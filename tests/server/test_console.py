@@ -1,0 +1,479 @@
+"""The console's pages over HTTP: what they show, what their forms do, what they refuse."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from html import unescape
+from pathlib import Path
+
+import httpx
+import pytest
+
+from queenright.server.settings import Settings
+from queenright.server.up import Running
+from tests.server.conftest import demo_settings, looping
+from tests.server.test_app import lost_ticket_on, ticket_on
+from tests.server.test_approvals import asked, stop_when_told
+from tests.server.test_cli_acting import WORKER
+from tests.waiting import until
+
+NAMES = [
+    "\"><script>alert(1)</script>'../..",
+    "bee/1",
+    "bee/1/nudge",
+    "..",
+    ".",
+    "a?b#c&d=e",
+    "%2F",
+    "☃ \u05d0\u05d1",
+    "a\\b",
+]
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """Nobody decides but the test."""
+    found = demo_settings(tmp_path / "storage", orchestrator="none")
+    alerting = found.alerting.model_copy(update={"dashboard_url": "http://grafana.example/d/a?agent={agent}"})
+    return found.model_copy(update={"alerting": alerting})
+
+
+@pytest.fixture
+async def browser(running: Running) -> AsyncIterator[httpx.AsyncClient]:
+    """What a browser is to the service: it reads pages, keeps cookies, says where its forms are from."""
+    headers = {"Accept": "text/html", "Origin": running.url}
+    async with httpx.AsyncClient(
+        base_url=running.url, trust_env=False, headers=headers, follow_redirects=True, timeout=60
+    ) as client:
+        yield client
+
+
+def heading(response: httpx.Response) -> str:
+    """The page's heading, as it is read."""
+    [found] = re.findall(r"<h1[^>]*>(.*?)</h1>", response.text, re.DOTALL)
+    return " ".join(unescape(re.sub("<[^>]*>", "", found)).split())
+
+
+def said(response: httpx.Response) -> str:
+    """What the page says of the form before."""
+    return unescape("".join(re.findall(r'<p class="said[^>]*>(.*?)</p>', response.text, re.DOTALL)))
+
+
+def refusal(response: httpx.Response) -> str:
+    """What the page says is wrong."""
+    return unescape("".join(re.findall(r'<p class="refusal"[^>]*>(.*?)</p>', response.text, re.DOTALL)))
+
+
+# -- what pages show ------------------------------------------------------------------------------
+
+
+async def test_a_workers_page_tells_what_it_is_and_offers_what_can_be_done(
+    running: Running, browser: httpx.AsyncClient
+) -> None:
+    ticket_id = await ticket_on(running)
+
+    page = await browser.get("/agents/looper")
+
+    assert (page.status_code, heading(page)) == (200, "looper stuck")
+    for act in ("nudge", "escalate", "terminate"):
+        assert f"/act/{act}?agent=looper&amp;session=looper-session" in page.text
+    assert "/act/recover" not in page.text
+    assert f"/tickets/{ticket_id}" in page.text
+    assert "looper-session" in page.text
+    assert "http://grafana.example/d/a?agent=looper" in page.text
+
+
+async def test_a_worker_that_has_ended_is_offered_to_be_brought_back_only_if_it_failed(
+    running: Running, browser: httpx.AsyncClient
+) -> None:
+    await running.service.ingest(list(looping(running.service.clock(), times=1, ended=True)))
+    well = await browser.get("/agents/looper")
+    await lost_ticket_on(running)
+    failed = await browser.get("/agents/looper")
+
+    assert "/act/recover" not in well.text
+    assert "It cannot be brought back: it is completed" in well.text
+    assert "/act/recover?agent=looper" in failed.text
+    assert "/act/nudge" not in failed.text
+
+
+async def test_a_worker_may_be_called_anything(running: Running, browser: httpx.AsyncClient) -> None:
+    for name in NAMES:
+        await running.service.ingest(list(looping(running.service.clock(), agent=name, times=2)))
+
+    fleet = await browser.get("/")
+    links = set(re.findall(r'href="(/agents/[^"]*)"', fleet.text))
+    found = []
+    for link in links:
+        page = await browser.get(unescape(link))
+        [nudge] = re.findall(r'href="(/act/nudge[^"]*)"', page.text)
+        question = await browser.get(unescape(nudge))
+        found.append(heading(page).rsplit(" ", 1)[0])
+        for one in (fleet, page, question):
+            assert one.status_code == 200
+            assert "<script>alert" not in one.text
+        assert heading(question) == f"Nudge {found[-1]}"
+
+    assert sorted(found) == sorted(NAMES)
+
+
+async def test_breakers_are_listed_found_by_name_and_reset(
+    running: Running, browser: httpx.AsyncClient
+) -> None:
+    none = await browser.get("/breakers")
+    breaker = running.service.breakers.get("external_api", "bee/1", "<b>x</b>")
+    for _ in range(breaker.status.threshold):
+        breaker.admit().failed("it is down")
+
+    every = await browser.get("/breakers")
+    one = await browser.get("/breakers", params={"name": breaker.name})
+    part = await browser.get("/breakers", params={"name": "BEE"})
+    other = await browser.get("/breakers", params={"name": "<i>wasp"})
+    question = await browser.get("/breakers/reset", params={"name": breaker.name})
+    assert breaker.state.value == "open"
+    done = await browser.post("/breakers/reset", data={"name": breaker.name, "by": "ada"})
+
+    assert "None is known yet" in none.text
+    for page in (every, one, part, question):
+        assert "&lt;b&gt;x&lt;/b&gt;" in page.text
+    assert "No circuit breaker has <b>&lt;i&gt;wasp</b>" in other.text
+    assert said(done) == f"{breaker.name} is closed."
+    assert breaker.status.reason == "reset by ada"
+
+
+async def test_recoveries_are_listed_with_their_tasks(running: Running, browser: httpx.AsyncClient) -> None:
+    none = await browser.get("/recoveries")
+    await lost_ticket_on(running)
+    await running.service.health.initiate_recovery("looper-session", by="ada")
+    page = await browser.get("/recoveries")
+
+    assert "Nothing had to be brought back yet" in none.text
+    assert "looper-session" in page.text
+    assert 'href="/agents/looper"' in page.text
+
+
+async def test_what_is_not_there_is_said_on_a_page_and_to_programs_as_json(http: httpx.AsyncClient) -> None:
+    for path in (
+        "/agents/nobody",
+        "/tickets/none",
+        "/tickets/none/acknowledge",
+        "/breakers/reset?name=none",
+        "/act/nudge?agent=nobody",
+        "/act/recover?task=none",
+        "/approvals/none",
+        "/escalations/none",
+        "/runbooks/None",
+        "/recoveries?cursor=none",
+    ):
+        page = await http.get(path, headers={"Accept": "text/html,*/*;q=0.8"})
+        program = await http.get(path)
+
+        assert page.status_code == program.status_code
+        assert page.status_code in (400, 404)
+        assert page.headers["content-type"].startswith("text/html")
+        assert refusal(page).lower() == program.json()["title"].lower()
+
+
+async def test_looking_changes_nothing(running: Running, browser: httpx.AsyncClient) -> None:
+    """A chat that previews a link acknowledges, stops and resets nothing."""
+    approval = await asked(running)
+    ticket_id = approval.ticket_id
+
+    for path in (
+        f"/tickets/{ticket_id}",
+        f"/tickets/{ticket_id}/acknowledge?by=ada",
+        f"/tickets/{ticket_id}/resolve?by=ada&reason=x",
+        "/act/terminate?agent=looper&by=ada&reason=x",
+        "/act/nudge?agent=looper&by=ada&message=x",
+        f"/approvals/{approval.approval_id}?answer=approve&by=ada",
+        "/you?by=ada",
+    ):
+        page = await browser.get(path)
+        head = await browser.head(path)
+        assert (page.status_code, head.status_code) == (200, 405)
+
+    [ticket] = running.service.tickets.open_tickets()
+    assert (ticket.status.value, ticket.acknowledged_by) == ("intervening", "")
+    assert running.service.approvals.pending() == [approval]
+    assert await running.service.health.interventions(10, "looper") == []
+    assert dict(browser.cookies) == {}
+
+
+# -- who it is ------------------------------------------------------------------------------------
+
+
+async def test_a_name_is_asked_for_once_and_kept(running: Running, browser: httpx.AsyncClient) -> None:
+    path = f"/tickets/{await ticket_on(running)}"
+    nameless = await browser.post(f"{path}/acknowledge", data={"by": " "})
+    done = await browser.post(f"{path}/acknowledge", data={"by": " Zoë; <b>&,= "})
+    next_question = await browser.get("/act/nudge?agent=looper")
+
+    assert nameless.status_code == 422
+    assert "say who you are" in refusal(nameless)
+    assert said(done).startswith("You have it in hand")
+    assert 'value="Zoë; &lt;b&gt;&amp;,="' in next_question.text
+    [ticket] = running.service.tickets.open_tickets()
+    assert ticket.acknowledged_by == "Zoë; <b>&,="
+
+
+async def test_the_kept_name_counts_where_a_link_from_elsewhere_left_the_field_empty(
+    running: Running, browser: httpx.AsyncClient
+) -> None:
+    path = f"/tickets/{await ticket_on(running)}/acknowledge"
+    await browser.post("/you", data={"by": "ada"})
+    cookies = httpx.Cookies(browser.cookies)
+    browser.cookies.clear()
+    # A browser sends no strict cookie along with a link of another site's.
+    question = await browser.get(path, headers={"Sec-Fetch-Site": "cross-site"})
+    browser.cookies = cookies
+    await browser.post(path, data={"by": ""})
+
+    assert not re.search(r'name="by"[^>]* required', question.text)
+    [ticket] = running.service.tickets.open_tickets()
+    assert (ticket.acknowledged_by, ticket.acknowledged_via) == ("ada", "link")
+
+
+async def test_cookies_go_to_our_own_pages_and_to_no_script(browser: httpx.AsyncClient) -> None:
+    done = await browser.post("/you", data={"by": "ada"}, follow_redirects=False)
+
+    assert done.status_code == 303
+    for cookie in done.headers.get_list("set-cookie"):
+        assert "HttpOnly" in cookie
+        assert "SameSite=strict" in cookie
+
+
+async def test_a_message_is_said_once_and_no_link_puts_words_into_our_pages(
+    browser: httpx.AsyncClient,
+) -> None:
+    first = await browser.post("/you", data={"by": "ada"})
+    second = await browser.get("/")
+    browser.cookies.set("queenright_said", "no message of ours")
+    third = await browser.get("/?said=hello")
+
+    assert [said(page) for page in (first, second, third)] == ["You are ada.", "", ""]
+
+
+async def test_a_name_that_the_api_refuses_is_refused(browser: httpx.AsyncClient) -> None:
+    for by in ("x" * 101, "\u202e", "a\0b"):
+        page = await browser.post("/you", data={"by": by})
+
+        assert page.status_code == 422
+        assert refusal(page).startswith("By: ")
+
+
+# -- what forms do --------------------------------------------------------------------------------
+
+
+async def test_a_nudge_waits_for_the_worker(running: Running, browser: httpx.AsyncClient) -> None:
+    await running.service.ingest(list(looping(running.service.clock(), times=2)))
+    await browser.get("/api/agents/looper/instructions", params=WORKER)
+
+    done = await browser.post(
+        "/act/nudge", data={"agent": "looper", "message": "What blocks you?\r\nSay.", "by": "ada"}
+    )
+
+    assert said(done) == "The nudge waits for it to be fetched."
+    assert heading(done).startswith("looper")
+    [nudge] = await running.service.health.interventions(10, "looper")
+    assert (nudge.by, nudge.message) == ("ada", "What blocks you?\nSay.")
+
+
+async def test_what_could_not_be_done_says_why(running: Running, browser: httpx.AsyncClient) -> None:
+    await running.service.ingest(list(looping(running.service.clock(), times=2)))
+
+    done = await browser.post("/act/nudge", data={"agent": "looper", "by": "ada"})
+
+    assert said(done).startswith("Not done (unreachable): ")
+    assert 'role="alert"' in done.text
+
+
+async def test_a_worker_is_stopped_with_a_reason_and_only_in_the_life_that_was_looked_at(
+    running: Running, browser: httpx.AsyncClient
+) -> None:
+    await running.service.ingest(list(looping(running.service.clock(), times=2)))
+    await browser.get("/api/agents/looper/instructions", params=WORKER)
+    form = {"agent": "looper", "session": "looper-session", "incarnation": "one", "by": "ada"}
+
+    silent = await browser.post("/act/terminate", data=form | {"reason": " "})
+    other = await browser.post("/act/terminate", data=form | {"reason": "It <loops>.", "incarnation": "two"})
+    stopping = asyncio.create_task(stop_when_told(running))
+    done = await browser.post("/act/terminate", data=form | {"reason": "It loops."})
+    await stopping
+
+    assert (silent.status_code, refusal(silent)) == (422, "Why: please fill this in.")
+    assert other.status_code == 409
+    assert "it was restarted meanwhile" in refusal(other)
+    assert "It &lt;loops&gt;.</textarea>" in other.text
+    assert said(done) == "It has stopped. Its state is in cp-7."
+
+
+async def test_nothing_is_offered_while_acting_is_frozen(
+    running: Running, browser: httpx.AsyncClient
+) -> None:
+    await running.service.ingest(list(looping(running.service.clock(), times=2)))
+    await running.service.health.emergency_stop(True, by="ada", reason="provider is down")
+
+    page = await browser.get("/agents/looper")
+    question = await browser.get("/act/terminate?agent=looper")
+    done = await browser.post("/act/terminate", data={"agent": "looper", "reason": "x", "by": "ada"})
+
+    assert "/act/" not in page.text
+    for one in (page, question, done):
+        assert "provider is down" in one.text
+    assert "<button" not in question.text
+    assert done.status_code == 409
+
+
+async def test_a_request_to_stop_is_answered_once(running: Running, browser: httpx.AsyncClient) -> None:
+    approval = await asked(running)
+    path = f"/approvals/{approval.approval_id}"
+    question = await browser.get(path)
+    neither = await browser.post(path, data={"by": "ada"})
+    denied = await browser.post(path, data={"by": "ada", "answer": "deny", "reason": "it nearly has it"})
+    late = await browser.post(path, data={"by": "bob", "answer": "approve"})
+
+    assert heading(question) == "May looper be stopped?"
+    assert "It loops." in question.text
+    assert refusal(neither) == "Your answer: approve or deny."
+    assert said(denied) == "Denied. looper is left alone."
+    assert late.status_code == 409
+    assert "denied by ada: it nearly has it" in (await browser.get(path)).text
+
+
+async def test_a_question_to_the_orchestrator_is_decided(
+    running: Running, browser: httpx.AsyncClient
+) -> None:
+    await running.service.ingest(list(looping(running.service.clock(), times=2)))
+    asked_for = {"agent": "looper", "by": "ada", "reason": "it gets nowhere"}
+    await browser.post("/act/escalate", data=asked_for)
+    [pending] = running.service.interventions.ledger.pending.values()
+    path = f"/escalations/{pending.escalation_id}"
+    fleet = await browser.get("/")
+    question = await browser.get(path)
+    wrong = await browser.post(path, data={"answer": "more_time", "minutes": "many"})
+    endless = await browser.post(path, data={"answer": "more_time", "minutes": "1e999"})
+    done = await browser.post(path, data={"answer": "more_time", "minutes": "30"})
+    over = await browser.post(path, data={"answer": "terminate"})
+
+    assert path in fleet.text
+    assert heading(question) == "What is to become of looper?"
+    assert [page.status_code for page in (wrong, endless, over)] == [422, 422, 404]
+    assert "give a number" in refusal(wrong)
+    assert said(done) == "Decided: more time."
+    [decided] = await running.service.health.escalations()
+    assert (decided.decided_by, decided.more_time_seconds) == ("ada", 1800.0)
+
+
+async def test_what_a_person_has_settled_is_resolved(running: Running, browser: httpx.AsyncClient) -> None:
+    path = f"/tickets/{await lost_ticket_on(running)}"
+    page = await browser.get(path)
+    done = await browser.post(f"{path}/resolve", data={"by": "ada", "reason": "written by hand"})
+    after = await browser.get(f"{path}/resolve")
+
+    assert f"{path}/resolve" in page.text
+    assert said(done) == "The ticket is resolved."
+    assert "ada: written by hand" in done.text
+    assert f"{path}/acknowledge" not in done.text
+    assert "It is closed: resolved." in after.text
+
+
+async def test_an_acknowledged_ticket_says_who_has_it(running: Running, browser: httpx.AsyncClient) -> None:
+    path = f"/tickets/{await ticket_on(running)}"
+    await browser.post(f"{path}/acknowledge", data={"by": "ada", "via": "page"})
+    page, question = await browser.get(path), await browser.get(f"{path}/acknowledge")
+    again = await browser.post(f"{path}/acknowledge", data={"by": "bob"})
+
+    assert "<bdi>ada</bdi></b> has it in hand" in page.text
+    assert f"{path}/acknowledge" not in page.text
+    assert "ada has it in hand already." in question.text
+    assert again.status_code == 409
+    [ticket] = running.service.tickets.open_tickets()
+    assert (ticket.acknowledged_by, ticket.acknowledged_via) == ("ada", "page")
+
+
+async def test_a_lost_task_is_asked_to_be_brought_back(running: Running, browser: httpx.AsyncClient) -> None:
+    await lost_ticket_on(running)
+    question = await browser.get("/act/recover?agent=looper")
+    done = await browser.post("/act/recover", data={"task": "looper-session", "by": "ada", "reviewed": "yes"})
+
+    assert heading(question) == "Bring looper-session back?"
+    assert heading(done) == "Recoveries"
+    assert said(done)
+    assert "by <bdi>ada</bdi>" in done.text
+
+
+# -- what is refused ------------------------------------------------------------------------------
+
+
+async def test_another_sites_form_does_nothing(running: Running, browser: httpx.AsyncClient) -> None:
+    ticket_id = await ticket_on(running)
+    form = {"by": "eve", "agent": "looper", "reason": "x"}
+
+    for origin in ("https://evil.example", "null"):
+        for path in (f"/tickets/{ticket_id}/acknowledge", "/act/nudge", "/act/terminate", "/breakers/reset"):
+            refused = await browser.post(path, data=form, headers={"Origin": origin})
+            assert refused.status_code == 403
+
+    [ticket] = running.service.tickets.open_tickets()
+    assert ticket.acknowledged_by == ""
+    assert await running.service.health.interventions(10, "looper") == []
+
+
+async def test_what_no_form_of_ours_sends_is_refused(browser: httpx.AsyncClient) -> None:
+    form = "application/x-www-form-urlencoded"
+    for content, kind, status in (
+        (b'{"by": "ada"}', "application/json", 415),
+        (b"by=ada", "text/plain", 415),
+        (b"by=%ff", form, 400),
+        (b"\xff=ada", form, 400),
+        (b"&".join(b"by=a" for _ in range(31)), form, 400),
+        (b"by=" + b"a" * (1 << 20), form, 413),
+    ):
+        refused = await browser.post("/you", content=content, headers={"Content-Type": kind})
+
+        assert refused.status_code == status
+
+
+async def test_pages_run_no_script_but_ours_and_are_in_nobodys_frame(browser: httpx.AsyncClient) -> None:
+    for path in ("/", "/breakers", "/you", "/agents/nobody"):
+        policy = (await browser.get(path)).headers["content-security-policy"]
+        assert "script-src 'self'" in policy
+        assert "frame-ancestors 'none'" in policy
+
+
+# -- colours --------------------------------------------------------------------------------------
+
+
+def luminance(colour: str) -> float:
+    """How bright a colour is, as WCAG reckons it."""
+    digits = colour[1:] if len(colour) == 7 else "".join(digit * 2 for digit in colour[1:])
+    parts = [int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+async def test_text_stands_out_from_what_is_behind_it(browser: httpx.AsyncClient) -> None:
+    css = (await browser.get("/static/queenright.css")).text
+    themes = [
+        dict(re.findall(r"--([a-z]+): (#[0-9a-f]+)", root)) for root in re.findall(r":root \{([^}]*)", css)
+    ]
+    assert len(themes) == 2
+
+    for theme, on_pill in zip(themes, ("#ffffff", "#191714"), strict=True):
+        text = [(theme[ink], theme[paper]) for ink in ("ink", "muted") for paper in ("paper", "card")]
+        states = ("healthy", "degraded", "stuck", "failing", "quiet")
+        pills = [(on_pill, theme[state]) for state in states]
+        for front, back in text + pills:
+            light, dark = sorted((luminance(front), luminance(back)), reverse=True)
+            assert (light + 0.05) / (dark + 0.05) >= 4.5, (front, back)
+
+
+async def test_the_ended_are_found_again(running: Running, browser: httpx.AsyncClient) -> None:
+    await running.service.ingest(list(looping(running.service.clock(), times=1, ended=True)))
+    await until(lambda: running.service.monitor.get("looper"), "it is known")
+
+    fleet = await browser.get("/")
+
+    assert 'href="/agents/looper?session=looper-session"' in fleet.text
