@@ -274,10 +274,10 @@ class Service:
         await self._know_workers_again()
         await self.notifications.load()
         await self.silences.read_notifications()
-        await self.told.load()
         await self.recoveries.load()
         await self.acting.load(self._away)
         await self.judging.start()
+        await self.told.load()
         self.judging.take_up(self.interventions.ledger.pending.values())
         self._say_what_was_not_said()
         self._tasks = [

@@ -57,7 +57,7 @@ class _Read(BaseModel):
 
 class _Agent(_Read):
     id: Annotated[str, Field(max_length=200)] | None = None
-    summary: Annotated[str, Field(max_length=2000)] | None = None
+    summary: Annotated[str, Field(max_length=20_000)] | None = None
     type: Annotated[str, Field(max_length=200)] | None = None
 
 

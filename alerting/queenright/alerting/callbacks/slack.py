@@ -43,8 +43,8 @@ class _Read(BaseModel):
 
 class _User(_Read):
     id: Annotated[str, Field(max_length=200)] = ""
-    name: Annotated[str, Field(max_length=1000)] = ""
-    username: Annotated[str, Field(max_length=1000)] = ""
+    name: Annotated[str, Field(max_length=20_000)] = ""
+    username: Annotated[str, Field(max_length=20_000)] = ""
 
 
 class _Action(_Read):

@@ -1,0 +1,583 @@
+"""The way back: what people say in Slack and PagerDuty, and what Alertmanager says it told them."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import SecretStr
+
+from queenright.alerting.callbacks.pagerduty import EventRefused, read_event
+from queenright.alerting.callbacks.signatures import SignatureRefused, check_pagerduty, check_slack
+from queenright.alerting.callbacks.slack import ClickRefused, read_click
+from queenright.alerting.callbacks.told import dedup_key, parse_told
+from queenright.alerting.webhook import WebhookRefused
+from queenright.health.tickets import EscalationTicket
+from queenright.runtime.events import EventType
+from queenright.server.callbacks import Callbacks
+from queenright.server.settings import Settings
+from queenright.server.settings_files import check_files
+from queenright.server.up import Running, serving
+from tests.server.conftest import demo_settings, looping
+from tests.server.test_app import lost_ticket_on, ticket_on
+from tests.waiting import until
+
+SLACK, OLD, NEW = "slack-signing-secret", "pagerduty-old-secret", "pagerduty-new-secret"
+GROUP = '{}/{source="queen"}/{severity="critical"}:{agent="looper", alertname="QueenrightIntervention"}'
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    files = {}
+    for name, secret in (("slack", SLACK), ("old", OLD), ("new", NEW)):
+        files[name] = tmp_path / name
+        files[name].write_text(f"{secret}\n")
+        files[name].chmod(0o600)
+    ours = demo_settings(tmp_path / "storage")
+    named = {
+        "slack_signing_secret_file": files["slack"],
+        "pagerduty_webhook_secret_files": (files["old"], files["new"]),
+    }
+    return ours.model_copy(update={"alerting": ours.alerting.model_copy(update=named)})
+
+
+def signed(body: bytes, at: float, secret: str = SLACK) -> dict[str, str]:
+    """Return Slack's headers."""
+    timestamp = str(int(at))
+    digest = hmac.new(secret.encode(), f"v0:{timestamp}:".encode() + body, hashlib.sha256).hexdigest()
+    return {
+        "X-Slack-Request-Timestamp": timestamp,
+        "X-Slack-Signature": f"v0={digest}",
+        "Content-Type": "application/x-www-form-urlencoded",
+    }
+
+
+def click(*tickets: str, by: str = "ada", **more: Any) -> bytes:
+    """Return what Slack posts when a button of Alertmanager's message is clicked."""
+    action = {"name": "acknowledge", "type": "button", "value": ",".join(tickets)}
+    payload = {
+        "type": "interactive_message",
+        "callback_id": "queenright",
+        "actions": [action],
+        "user": {"id": "U1", "name": by},
+        "channel": {"id": "C1", "name": "alerts"},
+        "action_ts": "1",
+        "original_message": {"attachments": [{"text": "long"}]},
+        "response_url": "https://hooks.slack.com/actions/1",
+    }
+    return urlencode({"payload": json.dumps(payload | more)}).encode()
+
+
+async def clicks(http: httpx.AsyncClient, running: Running, body: bytes) -> httpx.Response:
+    headers = signed(body, running.service.clock())
+    return await http.post("/api/slack/actions", content=body, headers=headers)
+
+
+def event(kind: str, running: Running, *, key: str = GROUP, number: int = 1, **more: Any) -> bytes:
+    """Return what PagerDuty posts."""
+    said = {
+        "id": f"01EVENT{number:03}",
+        "event_type": f"incident.{kind}",
+        "resource_type": "incident",
+        "occurred_at": datetime.fromtimestamp(running.service.clock(), UTC).isoformat(),
+        "agent": {"id": "PLH1HKV", "summary": "Ada Lovelace", "type": "user_reference"},
+        "client": None,
+        "data": {"id": "PGR0VU2", "type": "incident", "incident_key": dedup_key(key)},
+    }
+    return json.dumps({"event": said | more}).encode()
+
+
+def by_secrets(body: bytes, *secrets: str) -> dict[str, str]:
+    """Return PagerDuty's header."""
+    digests = (hmac.new(one.encode(), body, hashlib.sha256).hexdigest() for one in secrets)
+    return {"X-PagerDuty-Signature": ",".join(f"v1={digest}" for digest in digests)}
+
+
+async def pagerduty(http: httpx.AsyncClient, body: bytes, *secrets: str) -> httpx.Response:
+    headers = by_secrets(body, *(secrets or (NEW,)))
+    return await http.post("/api/pagerduty/webhook", content=body, headers=headers)
+
+
+async def tell(http: httpx.AsyncClient, *tickets: str, status: str = "firing", **more: Any) -> httpx.Response:
+    """Post what Alertmanager posts when it has told a receiver."""
+    alerts = [
+        {"status": status, "labels": {"agent": "looper"}, "annotations": {"ticket_id": one}, "startsAt": "x"}
+        for one in tickets
+    ]
+    body = {"version": "4", "groupKey": GROUP, "receiver": "slack-and-pagerduty", "status": status}
+    return await http.post("/api/alertmanager/told", json=body | {"alerts": alerts} | more)
+
+
+async def ticket_of(running: Running, ticket_id: str) -> EscalationTicket:
+    found = await running.service.tickets.find(ticket_id)
+    assert found is not None
+    return found
+
+
+# -- Slack ------------------------------------------------------------------------------------------
+
+
+async def test_a_click_in_slack_acknowledges_and_says_by_whom(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    """B41: acknowledged in Slack: no reminder is due any more."""
+    ticket_id = await ticket_on(running)
+
+    answer = await clicks(http, running, click(ticket_id))
+
+    said = {"response_type": "in_channel", "replace_original": False, "text": "ada has it in hand."}
+    assert (answer.status_code, answer.json()) == (200, said)
+    ticket = await ticket_of(running, ticket_id)
+    assert (ticket.status, ticket.acknowledged_by, ticket.acknowledged_via) == (
+        "acknowledged",
+        "ada",
+        "slack",
+    )
+    assert running.service.tickets.next_deadline() is None
+
+
+async def test_buttons_of_blocks_do_the_same(running: Running, http: httpx.AsyncClient) -> None:
+    ticket_id = await ticket_on(running)
+    user = {"id": "U1", "username": "ada", "name": "other", "team_id": "T1"}
+    action = {"action_id": "acknowledge", "block_id": "b", "type": "button", "value": ticket_id}
+
+    answer = await clicks(http, running, click(type="block_actions", user=user, actions=[action]))
+
+    assert answer.json()["text"] == "ada has it in hand."
+    assert (await ticket_of(running, ticket_id)).acknowledged_by == "ada"
+
+
+async def test_what_cannot_be_done_is_said_in_words_to_who_clicked(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    ticket_id = await ticket_on(running)
+
+    async def words(body: bytes) -> str:
+        answer = await clicks(http, running, body)
+        assert (answer.status_code, answer.json()["response_type"]) == (200, "ephemeral")
+        return str(answer.json()["text"])
+
+    assert await words(click("nobody")) == "There is no such ticket here (any more)."
+    assert "about no ticket" in await words(click())
+    assert "about no ticket" in await words(click("\0"))
+    assert "no action 'delete'" in await words(click(actions=[{"name": "delete", "value": ticket_id}]))
+    await running.service.tickets.acknowledge(ticket_id, by="bob")
+    assert await words(click(ticket_id)) == "bob has it in hand already."
+    await running.service.ingest(list(looping(running.service.clock(), times=0, ended=True)))
+    await until(lambda: not running.service.tickets.open_tickets(), "the ticket of an ended run closes")
+    assert await words(click(ticket_id, by="eve")) == "It is over: the ticket was closed (worker gone)."
+
+
+async def test_one_button_may_be_for_many_tickets(running: Running, http: httpx.AsyncClient) -> None:
+    ticket_id = await ticket_on(running)
+
+    answer = await clicks(http, running, click(ticket_id, "nobody", ticket_id))
+
+    lines = answer.json()["text"].splitlines()
+    assert lines == ["ada has 1 of 2 tickets in hand.", "nobody: There is no such ticket here (any more)."]
+
+
+async def test_a_click_that_is_replayed_is_answered_as_before_and_does_nothing(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    ticket_id = await ticket_on(running)
+    body = click(ticket_id)
+    headers = signed(body, running.service.clock())
+    first = await http.post("/api/slack/actions", content=body, headers=headers)
+    await running.service.tickets.unacknowledge(ticket_id, by="bob")
+
+    again = await http.post("/api/slack/actions", content=body, headers=headers)
+
+    assert again.json() == first.json()
+    assert (await ticket_of(running, ticket_id)).status == "intervening"
+
+
+HOSTILE = ("<!channel>", "a\x1b[2Jb", "x" * 5000, "\u202ead\u0430", "<https://evil.example|ada>", " \n ")
+
+
+async def test_a_name_from_slack_neither_mentions_nor_moves_anything(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    ticket_id = await ticket_on(running)
+    for name in HOSTILE:
+        text = (await clicks(http, running, click(ticket_id, by=name))).json()["text"]
+
+        by = (await ticket_of(running, ticket_id)).acknowledged_by
+        assert by.isprintable()
+        assert 0 < len(by) <= 110
+        assert not set(text) & {"<", ">", "\x1b", "\u202e"}
+        await running.service.tickets.unacknowledge(ticket_id, by="bob")
+
+
+async def test_what_is_not_signed_by_slack_is_refused_and_does_nothing(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    ticket_id, now = await ticket_on(running), running.service.clock()
+    body = click(ticket_id)
+    right = signed(body, now)
+
+    async def refused(headers: Mapping[str, str | bytes], content: bytes = body) -> str:
+        answer = await http.post("/api/slack/actions", content=content, headers=dict(headers))  # type: ignore[arg-type]
+        assert (answer.status_code, SLACK in answer.text) == (403, False)
+        return str(answer.json()["title"])
+
+    assert "is missing" in await refused({})
+    assert "is missing" in await refused({k: v for k, v in right.items() if k != "X-Slack-Signature"})
+    assert "is wrong" in await refused(signed(body, now, "another-secret"))
+    assert "is wrong" in await refused(right, body + b"&x=1")
+    assert "is wrong" in await refused(right | {"X-Slack-Signature": b"v0=\xff"})
+    assert "is wrong" in await refused(right | {"X-Slack-Request-Timestamp": str(int(now) + 1)})
+    assert "behind" in await refused(signed(body, now - 302))
+    assert "ahead of" in await refused(signed(body, now + 303))
+    assert "no time" in await refused(right | {"X-Slack-Request-Timestamp": "-1"})
+    assert (await ticket_of(running, ticket_id)).acknowledged_by == ""
+
+
+async def test_a_signed_body_that_is_no_click_is_a_fault_in_words(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    bodies = {
+        b"": "one field `payload`",
+        b"payload=1&payload=2": "one field `payload`",
+        b"payload={": "payload: ",
+        b"payload=[]": "payload: ",
+        b"payload=%ff": "payload: ",
+        b"\xff": "no form in UTF-8",
+        click(type="view_submission"): "payload.type: ",
+        click(actions=[]): "payload.actions: ",
+        click(user=None): "payload.user: ",
+    }
+    for body, why in bodies.items():
+        answer = await clicks(http, running, body)
+        assert (answer.status_code, why in answer.json()["title"]) == (400, True), body
+    assert (await clicks(http, running, b"payload=" + b"x" * (1 << 20))).status_code == 413
+
+
+async def test_two_signatures_are_one_too_many(running: Running, http: httpx.AsyncClient) -> None:
+    body = click("t")
+    headers = [*signed(body, running.service.clock()).items(), ("X-Slack-Signature", "v0=0")]
+
+    assert (await http.post("/api/slack/actions", content=body, headers=headers)).status_code == 400
+
+
+async def test_a_store_that_takes_too_long_is_said_within_slacks_three_seconds(running: Running) -> None:
+    service = running.service
+    hasty = Callbacks(
+        service.store,
+        service.tickets,
+        slack=SecretStr(SLACK),
+        pagerduty=(),
+        clock=service.clock,
+        patience=0.0,
+    )
+    body = click("t")
+    headers = signed(body, service.clock())
+
+    said = await hasty.slack(
+        body,
+        timestamp=headers["X-Slack-Request-Timestamp"],
+        signature=headers["X-Slack-Signature"],
+    )
+
+    assert "could not be noted" in said["text"]
+
+
+# -- PagerDuty --------------------------------------------------------------------------------------
+
+
+async def test_an_incident_acknowledged_in_pagerduty_is_a_ticket_in_hand(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    """B41: acknowledged in PagerDuty: no reminder is due; unacknowledged there: they count anew."""
+    ticket_id = await ticket_on(running)
+    assert (await tell(http, ticket_id)).json() == {"noted": 1}
+
+    answer = await pagerduty(http, event("acknowledged", running))
+
+    assert answer.status_code == 202
+    assert answer.json() == {"did": "see tickets", "tickets": {ticket_id: "Ada Lovelace has it in hand."}}
+    ticket = await ticket_of(running, ticket_id)
+    assert (ticket.acknowledged_by, ticket.acknowledged_via) == ("Ada Lovelace", "pagerduty")
+    assert running.service.tickets.next_deadline() is None
+
+    undone = await pagerduty(http, event("unacknowledged", running, number=2, agent=None))
+
+    assert undone.json()["tickets"] == {ticket_id: "Nobody has it in hand any more."}
+    ticket = await ticket_of(running, ticket_id)
+    assert (ticket.status, ticket.reminders, ticket.acknowledged_by) == ("intervening", 0, "")
+    assert running.service.tickets.next_deadline() == (ticket.bumped_at or 0) + 3600
+
+
+async def test_an_event_that_comes_twice_is_done_once(running: Running, http: httpx.AsyncClient) -> None:
+    ticket_id = await ticket_on(running)
+    await tell(http, ticket_id)
+    body = event("acknowledged", running)
+    first = await pagerduty(http, body)
+    await running.service.tickets.unacknowledge(ticket_id, by="bob")
+
+    again = await pagerduty(http, body)
+
+    assert again.json() == first.json()
+    assert (await ticket_of(running, ticket_id)).status == "intervening"
+
+
+async def test_a_timeout_in_pagerduty_does_not_undo_what_was_said_elsewhere(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    ticket_id = await ticket_on(running)
+    await tell(http, ticket_id)
+    await running.service.tickets.acknowledge(ticket_id, by="bob")
+
+    answer = await pagerduty(http, event("unacknowledged", running))
+
+    assert "bob has it" in answer.json()["tickets"][ticket_id]
+    assert (await ticket_of(running, ticket_id)).acknowledged_by == "bob"
+
+
+async def test_resolved_by_a_person_is_in_hand_and_the_condition_decides_when_it_ends(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    ticket_id = await ticket_on(running)
+    await tell(http, ticket_id)
+
+    by_alertmanager = await pagerduty(
+        http, event("resolved", running, agent={"id": "P1", "type": "inbound_integration_reference"})
+    )
+    by_ada = await pagerduty(http, event("resolved", running, number=2))
+
+    assert by_alertmanager.json()["did"] == "nothing: no person resolved it"
+    assert by_ada.json()["tickets"] == {ticket_id: "Ada Lovelace has it in hand."}
+    ticket = await ticket_of(running, ticket_id)
+    assert (ticket.status, ticket.closed_at) == ("acknowledged", None)
+    assert ticket.acknowledged_note.startswith("resolved in PagerDuty")
+
+
+async def test_resolved_by_a_person_ends_what_nothing_else_can_end(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    ticket_id = await lost_ticket_on(running)
+    await tell(http, ticket_id)
+
+    answer = await pagerduty(http, event("resolved", running))
+
+    assert answer.json()["tickets"] == {ticket_id: "Ada Lovelace has settled it."}
+    ticket = await ticket_of(running, ticket_id)
+    assert (ticket.status, ticket.closed_reason) == ("resolved", "Ada Lovelace: resolved in PagerDuty")
+    late = await pagerduty(http, event("reopened", running, number=2))
+    assert late.json() == {"did": "nothing: its tickets are closed", "tickets": {}}
+
+
+async def test_an_incident_that_is_not_ours_changes_nothing_and_is_said(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    ticket_id = await ticket_on(running)
+    await tell(http, ticket_id)
+    old = datetime.fromtimestamp(running.service.clock() - 90_000, UTC).isoformat()
+    for number, (kind, why, more) in enumerate(
+        [
+            ("acknowledged", "of no ticket that is known", {"key": "another"}),
+            ("acknowledged", "of no ticket that is known", {"data": {"incident_key": "\0"}}),
+            ("acknowledged", "of no ticket that is known", {"data": {"incident_key": None}}),
+            ("acknowledged", "of no ticket that is known", {"data": None}),
+            ("acknowledged", "more than a day ago", {"occurred_at": old}),
+            ("escalated", "incident.escalated changes no ticket", {}),
+            ("x", "pagey.ping changes no ticket", {"event_type": "pagey.ping"}),
+        ]
+    ):
+        answer = await pagerduty(http, event(kind, running, number=number, **more))
+        assert (answer.status_code, why in answer.json()["did"]) == (202, True), (kind, more)
+    assert (await ticket_of(running, ticket_id)).acknowledged_by == ""
+
+
+async def test_while_a_secret_is_changed_either_signature_will_do(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    for number, secrets in enumerate([(OLD,), (NEW,), ("foreign", OLD), (NEW, "foreign")]):
+        answer = await pagerduty(http, event("triggered", running, number=number), *secrets)
+        assert answer.status_code == 202
+
+
+async def test_what_is_not_signed_by_pagerduty_is_refused(running: Running, http: httpx.AsyncClient) -> None:
+    ticket_id = await ticket_on(running)
+    await tell(http, ticket_id)
+    body = event("acknowledged", running)
+    digest = by_secrets(body, NEW)["X-PagerDuty-Signature"].removeprefix("v1=")
+    for signatures in ("", "v1=", digest, f"v2={digest}", f"v1={digest[:-1]}", "v1=\xff", "," * 1000):
+        headers = {"X-PagerDuty-Signature": signatures.encode("latin-1")}
+        answer = await http.post("/api/pagerduty/webhook", content=body, headers=headers)
+        assert (answer.status_code, NEW in answer.text) == (403, False), signatures
+    other = await http.post("/api/pagerduty/webhook", content=body + b" ", headers=by_secrets(body, NEW))
+    assert other.status_code == 403
+    assert (await ticket_of(running, ticket_id)).acknowledged_by == ""
+
+
+async def test_a_signed_body_that_is_no_event_names_the_field(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    for body, where in (
+        (b"", "body: "),
+        (b"{}", "event: "),
+        (b'{"event": 1}', "event: "),
+        (event("acknowledged", running, id="a b"), "event.id: "),
+        (event("acknowledged", running, occurred_at="2026-01-01T00:00:00"), "event.occurred_at: "),
+        (event("acknowledged", running, agent="ada"), "event.agent: "),
+    ):
+        answer = await pagerduty(http, body)
+        assert (answer.status_code, answer.json()["title"].startswith(where)) == (400, True), body
+    huge = await pagerduty(http, event("acknowledged", running, client="x" * (1 << 20)))
+    assert huge.status_code == 413
+
+
+async def test_an_incident_finds_its_ticket_after_a_restart(settings: Settings) -> None:
+    async with serving(settings) as running, httpx.AsyncClient(base_url=running.url, trust_env=False) as http:
+        ticket_id = await ticket_on(running)
+        await tell(http, ticket_id)
+
+    async with serving(settings) as running, httpx.AsyncClient(base_url=running.url, trust_env=False) as http:
+        answer = await pagerduty(http, event("acknowledged", running))
+        [row] = (await http.get("/api/status")).json()["tickets"]
+
+    assert answer.json()["tickets"] == {ticket_id: "Ada Lovelace has it in hand."}
+    assert [one["receiver"] for one in row["told"]] == ["slack-and-pagerduty"]
+
+
+# -- every other way --------------------------------------------------------------------------------
+
+
+async def test_by_the_api_and_the_command_line_it_is_acknowledged_and_taken_back(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    """B41: acknowledged by API or CLI: no reminder is due; unacknowledged: they count anew."""
+    ticket_id = await ticket_on(running)
+    path = f"/api/tickets/{ticket_id}"
+
+    for via in ("api", "cli"):
+        done = await http.post(f"{path}/acknowledge", json={"by": "ada", "via": via, "note": "on it"})
+        assert (done.json()["acknowledged_via"], done.json()["acknowledged_note"]) == (via, "on it")
+        assert running.service.tickets.next_deadline() is None
+        undone = await http.post(f"{path}/unacknowledge", json={"by": "ada", "via": via})
+        assert (undone.json()["status"], undone.json()["acknowledged_via"]) == ("intervening", None)
+        assert running.service.tickets.next_deadline() is not None
+    again = await http.post(f"{path}/unacknowledge")
+    forged = await http.post(f"{path}/acknowledge", json={"via": "slack"})
+
+    assert (again.status_code, forged.status_code) == (409, 422)
+    said = [e for e in running.service.recent if e.type is EventType.TICKET_UNACKNOWLEDGED]
+    assert [(e.data["by"], e.data["was"]) for e in said] == [("ada", "ada"), ("ada", "ada")]
+
+
+# -- who was told -----------------------------------------------------------------------------------
+
+
+async def test_who_was_told_is_on_the_ticket(running: Running, http: httpx.AsyncClient) -> None:
+    ticket_id = await ticket_on(running)
+
+    await tell(http, ticket_id)
+    await tell(http, ticket_id, "unknown", "\0", receiver="slack")
+    await tell(http, ticket_id, status="resolved")
+
+    told = (await http.get(f"/api/tickets/{ticket_id}")).json()["told"]
+    assert {(one["receiver"], one["status"]) for one in told} == {
+        ("slack-and-pagerduty", "firing"),
+        ("slack", "firing"),
+        ("slack-and-pagerduty", "resolved"),
+    }
+    assert all(one["first_at"] <= one["at"] <= running.service.clock() for one in told)
+    [listed] = (await http.get("/api/tickets")).json()["tickets"]
+    assert listed["told"] == told
+
+
+async def test_what_alertmanager_repeats_is_told_first_and_last(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    ticket_id = await ticket_on(running)
+    await tell(http, ticket_id)
+    await tell(http, ticket_id)
+
+    [told] = (await http.get(f"/api/tickets/{ticket_id}")).json()["told"]
+
+    assert told["first_at"] < told["at"]
+
+
+async def test_what_is_about_no_ticket_is_not_noted_and_what_is_no_webhook_is_refused(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    assert (await tell(http)).json() == {"noted": 0}
+    assert (await tell(http, "unknown")).json() == {"noted": 0}
+    for more in ({"version": "5"}, {"groupKey": 1}, {"receiver": ""}, {"alerts": [{"status": "x"}]}):
+        assert (await tell(http, "t", **more)).status_code == 400
+    origin = {"Origin": "https://evil.example"}
+    assert (await http.post("/api/alertmanager/told", json={}, headers=origin)).status_code == 403
+
+
+# -- settings ---------------------------------------------------------------------------------------
+
+
+async def test_what_is_not_set_up_says_how(tmp_path: Path) -> None:
+    bare = demo_settings(tmp_path / "bare")
+    async with serving(bare) as running, httpx.AsyncClient(base_url=running.url, trust_env=False) as http:
+        slack = await http.post("/api/slack/actions")
+        incident = await http.post("/api/pagerduty/webhook")
+
+    assert (slack.status_code, incident.status_code) == (404, 404)
+    assert "alerting.slack_signing_secret_file" in slack.json()["title"]
+    assert "alerting.pagerduty_webhook_secret_files" in incident.json()["title"]
+
+
+def test_a_secret_that_others_can_read_is_refused_at_start(settings: Settings) -> None:
+    for file in (
+        settings.alerting.slack_signing_secret_file,
+        settings.alerting.pagerduty_webhook_secret_files[1],
+    ):
+        assert file is not None
+        file.chmod(0o604)
+        with pytest.raises(Exception, match=r"alerting\.\w+: the secret file .* chmod 600 it"):
+            check_files(settings)
+        file.chmod(0o600)
+    check_files(settings)
+
+
+@given(st.binary(max_size=300), st.text(max_size=80), st.text(max_size=80))
+def test_no_bytes_make_a_reader_fail_in_any_other_way(body: bytes, one: str, other: str) -> None:
+    for read, refusal in (
+        (read_click, ClickRefused),
+        (read_event, EventRefused),
+        (parse_told, WebhookRefused),
+    ):
+        with pytest.raises(refusal):
+            read(body)
+    secret = SecretStr(SLACK)
+    with pytest.raises(SignatureRefused):
+        check_slack(body, timestamp=one, signature=other, secret=secret, now=0.0)
+    with pytest.raises(SignatureRefused):
+        check_pagerduty(body, signatures=one, secrets=(secret,))
+
+
+@given(st.binary(max_size=300), st.integers(0, 10**9), st.floats(-301, 301))
+def test_what_is_signed_now_is_taken(body: bytes, at: int, away: float) -> None:
+    headers = signed(body, at)
+
+    def check() -> None:
+        check_slack(
+            body,
+            timestamp=headers["X-Slack-Request-Timestamp"],
+            signature=headers["X-Slack-Signature"],
+            secret=SecretStr(SLACK),
+            now=at + away,
+        )
+
+    if abs(away) <= 300:
+        check()
+    else:
+        with pytest.raises(SignatureRefused, match="clock"):
+            check()
