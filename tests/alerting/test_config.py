@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,13 +9,7 @@ from queenright.alerting.__main__ import generated, main
 from queenright.alerting.config import render_alertmanager, render_prometheus, render_rules
 from queenright.alerting.files import alertmanager_folder, rules_folder, runbook, templates_folder
 from queenright.health.settings import HealthSettings
-from queenright.server.programs import find_program
-
-
-def tool(name: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    program = find_program(name)
-    assert program is not None, f"this test needs the {name} program: `make test` fetches it"
-    return subprocess.run([program, *map(str, arguments)], text=True, capture_output=True, timeout=60)
+from tests.programs import VERSIONS, run
 
 
 def test_the_committed_files_are_what_the_templates_say() -> None:
@@ -36,13 +29,14 @@ def test_a_stale_file_is_named(
     assert stale.read_text() == "new"
 
 
-def test_alertmanager_takes_the_committed_configuration() -> None:
-    done = tool("amtool", "check-config", alertmanager_folder() / "alertmanager.yml")
+@pytest.mark.parametrize("version", VERSIONS)
+def test_alertmanager_takes_the_committed_configuration(version: str) -> None:
+    done = run("amtool", "check-config", alertmanager_folder() / "alertmanager.yml", version=version)
     assert done.returncode == 0, done.stderr
 
 
-@pytest.fixture
-def rendered(tmp_path: Path) -> Path:
+@pytest.fixture(params=[False, True], ids=["links", "interactive"])
+def rendered(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     path = tmp_path / "alertmanager.yml"
     path.write_text(
         render_alertmanager(
@@ -52,40 +46,19 @@ def rendered(tmp_path: Path) -> Path:
             pagerduty_routing_key_file=tmp_path / "key",
             deadman_url="http://127.0.0.1:8421/deadman",
             templates=templates_folder(),
+            slack_interactive=request.param,
         )
     )
     return path
 
 
-@pytest.mark.parametrize(
-    ("labels", "receiver"),
-    [
-        ("source=queen severity=critical", "slack-and-pagerduty"),
-        ("source=queen severity=warning", "slack"),
-        ("source=queen severity=info", "slack"),
-        ("source=queen", "slack"),
-        ("source=queen severity=critical storm=s1", "pagerduty,slack"),
-        ("source=queen severity=warning storm=s1", "slack"),
-        ("source=queen severity=info storm=s1", "slack"),
-        ("source=queen severity=critical storm=", "slack-and-pagerduty"),
-        ("source=rules severity=critical", "judge"),
-        ("source=rules severity=info", "judge"),
-        ("source=monitor severity=critical", "slack-and-pagerduty"),
-        ("source=monitor severity=warning", "slack"),
-        ("source=monitor severity=none alertname=QueenrightWatchdog", "deadman"),
-        ("alertname=SomebodyElses", "slack"),
-    ],
-)
-def test_every_class_of_alert_has_its_receiver(rendered: Path, labels: str, receiver: str) -> None:
-    done = tool("amtool", "config", "routes", "test", f"--config.file={rendered}", *labels.split())
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == receiver
-
-
-def test_a_path_stays_inside_its_quotes(rendered: Path) -> None:
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_path_stays_inside_its_quotes(rendered: Path, version: str) -> None:
     config = yaml.safe_load(rendered.read_text())
     assert config["global"]["slack_api_url_file"].endswith('it\'s a "secret": #1')
-    assert tool("amtool", "check-config", rendered).returncode == 0
+    done = run("amtool", "check-config", rendered, version=version)
+    assert done.returncode == 0, done.stderr
+    assert "1 templates" in done.stdout
 
 
 def test_no_secret_is_in_the_text_and_no_group_is_unbounded(rendered: Path) -> None:
@@ -103,6 +76,29 @@ def test_no_secret_is_in_the_text_and_no_group_is_unbounded(rendered: Path) -> N
         for pagerduty in receiver.get("pagerduty_configs", ()):
             assert pagerduty["send_resolved"]
             assert "routing_key" not in pagerduty
+            assert pagerduty["routing_key_file"]
+
+
+def test_who_tells_people_tells_queenright_that_it_did(rendered: Path) -> None:
+    """Its beginning and its end; and the dead man's receiver is told no end, which would be a life sign."""
+    receivers = {r["name"]: r for r in yaml.safe_load(rendered.read_text())["receivers"]}
+    told = {"url": "http://127.0.0.1:8420/api/alertmanager/told", "send_resolved": True}
+    for name, receiver in receivers.items():
+        tells_people = {"slack_configs", "pagerduty_configs"} & receiver.keys()
+        assert (told in receiver["webhook_configs"]) == bool(tells_people), name
+    [deadman] = receivers["deadman"]["webhook_configs"]
+    assert deadman["send_resolved"] is False
+
+
+def test_a_receiver_without_tickets_has_no_button_that_acknowledges_one(rendered: Path) -> None:
+    receivers = {r["name"]: r for r in yaml.safe_load(rendered.read_text())["receivers"]}
+    for name in ("on-call", "on-call-slack"):
+        [slack] = receivers[name]["slack_configs"]
+        assert len(slack["actions"]) == 5
+        assert all("url" in action and "name" not in action for action in slack["actions"])
+    [ours] = receivers["slack"]["slack_configs"]
+    interactive = "callback_id" in ours
+    assert [("name" in action) for action in ours["actions"]] == [False, interactive, False, False, False]
 
 
 def test_a_storm_is_gathered_for_longer_than_it_takes_to_see_one(rendered: Path) -> None:
@@ -133,7 +129,7 @@ def test_prometheus_takes_its_configuration(tmp_path: Path, alertmanager: str | 
         )
     )
 
-    done = tool("promtool", "check", "config", path)
+    done = run("promtool", "check", "config", path)
     assert done.returncode == 0, done.stdout + done.stderr
     config = yaml.safe_load(path.read_text())
     assert config["global"]["external_labels"] == {"cluster": "it's"}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import time
 from dataclasses import replace
 from urllib.parse import quote
@@ -300,48 +298,6 @@ async def test_a_symptom_wakes_the_judge_and_nobody_else(alertmanager: RealAlert
     [woken] = parse_webhook(alertmanager.woken[0])
     assert (woken.alertname, woken.agent, woken.status) == ("QueenrightLoop", "researcher", "firing")
     assert not any("Loop" in m.title for m in alertmanager.recorder.received)
-
-
-@pytest.mark.parametrize(
-    ("source", "target", "other"),
-    [
-        (queen("critical"), queen("warning"), queen("warning", agent="other")),
-        (queen("critical"), queen("info"), queen("info", agent="other")),
-        (
-            queen("critical"),
-            alert(alertname="QueenrightLoop", agent="researcher", severity="critical", source="rules"),
-            alert(alertname="QueenrightLoop", agent="other", severity="critical", source="rules"),
-        ),
-        (
-            alert(alertname="QueenrightFleetDegraded", severity="critical", source="monitor"),
-            queen("warning"),
-            queen("critical", agent="other"),
-        ),
-        (
-            alert(alertname="QueenrightMonitorDown", severity="critical", source="monitor", job="queenright"),
-            alert(alertname="QueenrightJudgeSilent", severity="critical", source="monitor"),
-            alert(alertname="QueenrightWatchdog", severity="none", source="monitor"),
-        ),
-    ],
-    ids=["critical-warning", "critical-info", "intervention-symptom", "fleet-agent", "down-silent"],
-)
-async def test_an_inhibition_inhibits_what_it_should_and_nothing_else(
-    alertmanager: RealAlertmanager, source: PostedAlert, target: PostedAlert, other: PostedAlert | None
-) -> None:
-    client = AlertmanagerClient()
-    await client.post_alerts(alertmanager.address, [a for a in (source, target, other) if a])
-    inhibited: set[str] = set()
-    # Alertmanager takes an alert in first, and looks at what it inhibits a moment later.
-    for _ in range(1200):
-        found = await client.alerts(alertmanager.address)
-        inhibited = {json.dumps(a["labels"], sort_keys=True) for a in found if a["status"]["inhibitedBy"]}
-        if inhibited:
-            break
-        await asyncio.sleep(0.05)
-    await client.aclose()
-
-    assert len(found) == (3 if other else 2)
-    assert inhibited == {json.dumps(target.labels, sort_keys=True)}
 
 
 async def test_the_client_knows_a_refusal_and_that_the_others_were_kept(

@@ -109,27 +109,33 @@ async def test_a_looping_agent_is_one_page_and_one_all_clear(
         slack = message(recorder, "slack", status)
         [attachment] = slack.body["attachments"]
         # The rules judged: their sentence is there once, and nothing is said to be a model's.
-        assert slack.text.startswith(f"{agent} ")
+        said = slack.text if status == "firing" else slack.text.partition("\n")[2]
+        assert said.startswith(f"{agent} ")
         assert slack.text.count(wording.matters(ticket.kind)) == 1
         assert slack.text.count(wording.advice(ticket.kind)) == 1
         assert "says:" not in slack.text
         assert attachment["title_link"] == expected["Ticket"]
-        assert links_in_slack(slack) == expected
+        # What is not known makes room for the console and for Alertmanager; a silence can always be begun.
+        assert expected.items() <= links_in_slack(slack).items()
+        assert len(attachment["actions"]) == 5
         pagerduty = message(recorder, "pagerduty", status)
         payload = pagerduty.body["payload"]
         assert payload["severity"] == "critical"
         assert agent in payload["summary"]
-        assert payload["custom_details"]["analysis"] in slack.text
-        assert payload["custom_details"]["suggested_action"] == wording.advice(ticket.kind)
-        assert payload["custom_details"]["ticket"] == ticket.ticket_id
+        details = {name: str(text).strip() for name, text in payload["custom_details"].items()}
+        assert details["analysis"] in slack.text
+        assert details["suggested_action"] == wording.advice(ticket.kind)
+        assert details["ticket"] == ticket.ticket_id
         assert pagerduty.body["client_url"] == expected["Ticket"]
-        assert links_in_pagerduty(pagerduty) == expected
+        assert links_in_pagerduty(pagerduty).keys() == expected.keys() | {"Silence"}
+        assert expected.items() <= links_in_pagerduty(pagerduty).items()
 
     firing, resolved = (message(recorder, "pagerduty", status) for status in ("firing", "resolved"))
     assert (firing.body["event_action"], resolved.body["event_action"]) == ("trigger", "resolve")
     assert firing.body["dedup_key"]
     assert resolved.body["dedup_key"] == firing.body["dedup_key"]
     assert message(recorder, "slack", "resolved").title.startswith("Resolved: ")
+    assert re.match(r"It lasted \d+ min: the worker recovered", message(recorder, "slack", "resolved").text)
 
 
 async def test_prometheus_sees_the_fleet_and_its_rules(running: Running, start_agent: StartAgent) -> None:

@@ -1,0 +1,44 @@
+"""The labels of every alert that we can emit, as Alertmanager sees them: the rules' and the outbox's."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from queenright.alerting.alert import labels_again, labels_for
+from queenright.alerting.rules import Alert, rule_groups
+from queenright.alerting.settings import AlertingSettings
+from queenright.health.findings import FindingKind, Severity
+from queenright.health.settings import HealthSettings
+from tests.alerting.parts import ticket
+
+OPTIONAL: Final = frozenset({"storm", "reminder"})
+"""Labels that some alerts of the outbox have; where both lack one, Alertmanager calls that equal."""
+
+_MENTIONED: Final = re.compile(r"\$labels\.(\w+)")
+
+
+def of_rules() -> list[dict[str, str]]:
+    """Return the alerts of Prometheus; what the expression gives is there with a value of its own."""
+    found = []
+    for group in rule_groups(HealthSettings()):
+        for rule in group.rules:
+            if isinstance(rule, Alert):
+                given = _MENTIONED.findall(f"{rule.summary} {rule.description} {rule.dashboard}")
+                own = {"alertname": rule.name, "severity": rule.severity, "source": rule.source}
+                values = {name: "researcher" if name == "agent" else name for name in given}
+                found.append({**values, **rule.labels, **own, "cluster": "default"})
+    return found
+
+
+def of_queen() -> list[dict[str, str]]:
+    """Return the alerts of the outbox: every cause and severity, in a storm or not, reminded of or not."""
+    settings, found = AlertingSettings(), []
+    for kind in FindingKind:
+        for severity in Severity:
+            for storm in ("", "storm-1"):
+                one = ticket(kind=kind, severity=severity, storm_id=storm)
+                found.append(labels_for(one, settings))
+                for _ in range(3):
+                    found.append(labels_again(found[-1], one))
+    return found

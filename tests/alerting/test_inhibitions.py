@@ -1,0 +1,226 @@
+"""Inhibitions inhibit: each by itself, what it is for and nothing beside, in the real Alertmanager."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from queenright.alerting.alertmanager import AlertmanagerClient
+from queenright.alerting.files import alertmanager_folder
+from tests.alerting.emitted import OPTIONAL, of_queen, of_rules
+from tests.alerting.real import alert, people, queen, real_alertmanager
+from tests.programs import VERSIONS
+
+Labels = Mapping[str, str]
+
+_MATCHER: Final = re.compile(r'(\w+)(=~|!~|!=|=)"(.*)"')
+_RULES: Final[list[dict[str, list[str]]]] = yaml.safe_load(
+    (alertmanager_folder() / "alertmanager.yml").read_text()
+)["inhibit_rules"]
+
+
+def matches(matchers: list[str], labels: Labels) -> bool:
+    """Alertmanager's matching: a label that is not there is empty, patterns are of the whole value."""
+    for matcher in matchers:
+        found = _MATCHER.fullmatch(matcher)
+        assert found is not None, matcher
+        name, operator, wanted = found.groups()
+        value = labels.get(name, "")
+        same = re.fullmatch(wanted, value) is not None if "~" in operator else value == wanted
+        if same == operator.startswith("!"):
+            return False
+    return True
+
+
+def inhibits(rule: dict[str, list[str]], source: Labels, target: Labels) -> bool:
+    return (
+        matches(rule["source_matchers"], source)
+        and matches(rule["target_matchers"], target)
+        and all(source.get(name, "") == target.get(name, "") for name in rule["equal"])
+    )
+
+
+@dataclass(frozen=True)
+class Pair:
+    """An alert, one that it inhibits, and others that only look like that one."""
+
+    name: str
+    source: Labels
+    target: Labels
+    near: tuple[Labels, ...]
+
+
+def told(severity: str, agent: str = "researcher", **labels: str) -> dict[str, str]:
+    return queen(severity, agent, **labels).labels
+
+
+def ours(name: str, severity: str, source: str = "monitor", **labels: str) -> dict[str, str]:
+    return alert(alertname=f"Queenright{name}", severity=severity, source=source, **labels).labels
+
+
+def _reminder(before: str, after: str) -> Pair:
+    """The reminder ``after`` takes the place of ``before``, which is empty for the first message."""
+    turn = {"reminder": before} if before else {}
+    return Pair(
+        f"reminder-{before or 'none'}-{after}",
+        told("critical", reminder=after),
+        told("critical", **turn),
+        (
+            told("critical", "other", **turn),
+            told("critical", cause="stall", **turn),
+            told("critical", storm="storm-1", **turn),
+        ),
+    )
+
+
+PAIRS: Final = [
+    Pair(
+        "critical-ticket",
+        told("critical"),
+        told("warning"),
+        (told("warning", "other"), told("warning", cause="stall")),
+    ),
+    Pair("warning-ticket", told("warning"), told("info"), (told("info", "other"), told("critical", "third"))),
+    *(_reminder(*turn) for turn in (("", "1"), ("3", "1"), ("1", "2"), ("", "2"), ("2", "3"), ("", "3"))),
+    Pair(
+        "ticket-symptom",
+        told("info"),
+        ours("Loop", "critical", "rules", agent="researcher"),
+        (ours("Loop", "critical", "rules", agent="other"), ours("JudgeSilent", "critical")),
+    ),
+    Pair(
+        "critical-symptom",
+        ours("RetryStorm", "critical", "rules", agent="researcher"),
+        ours("RetryStorm", "warning", "rules", agent="researcher"),
+        (
+            ours("RetryStorm", "warning", "rules", agent="other"),
+            ours("ErrorRate", "warning", "rules", agent="researcher"),
+        ),
+    ),
+    Pair("fleet-ticket", ours("FleetDegraded", "critical"), told("warning"), (told("critical", "other"),)),
+    Pair(
+        "fleet-symptom",
+        ours("FleetDegraded", "critical"),
+        ours("WorkerStalled", "critical", "rules", agent="researcher"),
+        (ours("JudgeSilent", "critical"), told("critical", "other")),
+    ),
+    Pair(
+        "provider-ticket",
+        ours("ProviderFailing", "critical"),
+        told("warning", cause="provider_failure"),
+        (told("critical", "other", cause="provider_failure"), told("warning", cause="stall")),
+    ),
+    *(
+        Pair(
+            f"{name}-burn",
+            ours(f"{name}Burn", "critical", window="1h"),
+            ours(f"{name}Burn", "warning", window="3d"),
+            (ours(f"{other}Burn", "warning", window="3d"), ours("JudgeFailing", "warning")),
+        )
+        for name, other in (("BadSteps", "SlowInterventions"), ("SlowInterventions", "BadSteps"))
+    ),
+    Pair(
+        "down-monitor",
+        ours("MonitorDown", "critical", job="queenright"),
+        ours("JudgeSilent", "critical"),
+        (ours("Watchdog", "none"), told("critical")),
+    ),
+]
+
+
+def in_cluster(pair: Pair) -> tuple[Labels, Labels, list[Labels]]:
+    """Return the pair in a cluster of its own, and its near misses with one more: the other cluster's."""
+    own, elsewhere = {"cluster": pair.name}, {"cluster": f"{pair.name}-elsewhere"}
+    near = [{**one, **own} for one in pair.near]
+    return {**pair.source, **own}, {**pair.target, **own}, [*near, {**pair.target, **elsewhere}]
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)
+def test_one_rule_alone_makes_each_pair_and_none_the_near_misses(pair: Pair) -> None:
+    source, target, near = in_cluster(pair)
+    assert [inhibits(rule, source, target) for rule in _RULES].count(True) == 1
+    assert not any(inhibits(rule, source, other) for rule in _RULES for other in near)
+
+
+def test_every_rule_has_its_pair() -> None:
+    shown = [any(inhibits(rule, pair.source, pair.target) for pair in PAIRS) for rule in _RULES]
+    assert shown == [True] * len(_RULES)
+
+
+@pytest.mark.parametrize(
+    "rule", _RULES, ids=lambda rule: str(rule["source_matchers"] + rule["target_matchers"])
+)
+def test_source_and_target_are_alerts_that_we_emit_with_every_label_that_must_be_equal(
+    rule: dict[str, Any],
+) -> None:
+    """A rule about a label that nobody sends either never inhibits, or everything."""
+    emitted = [*of_rules(), *of_queen()]
+    sources = [labels for labels in emitted if matches(rule["source_matchers"], labels)]
+    targets = [labels for labels in emitted if matches(rule["target_matchers"], labels)]
+    needed = set(rule["equal"]) - OPTIONAL
+
+    assert sources
+    assert targets
+    assert all(needed <= labels.keys() for labels in [*sources, *targets])
+    assert any(inhibits(rule, source, target) for source in sources for target in targets)
+
+
+def test_nothing_that_we_emit_inhibits_itself_for_good() -> None:
+    """Two alerts that inhibit each other would both be silent."""
+    emitted = [
+        dict(pairs) for pairs in {tuple(sorted(labels.items())) for labels in [*of_rules(), *of_queen()]}
+    ]
+    ours_alone = [
+        labels for labels in emitted if labels.get("cause", "stall") in ("stall", "provider_failure")
+    ]
+    edges = [
+        (one, other)
+        for one in ours_alone
+        for other in ours_alone
+        if one != other and any(inhibits(rule, one, other) for rule in _RULES)
+    ]
+    assert edges
+    # The three reminders take turns: of one ticket, two at most are there at once.
+    both = [(a, b) for a, b in edges if (b, a) in edges and "reminder" not in a and "reminder" not in b]
+    assert not both
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_the_real_alertmanager_inhibits_each_target_and_no_near_miss(
+    tmp_path: Path, version: str
+) -> None:
+    client = AlertmanagerClient()
+    sets = [in_cluster(pair) for pair in PAIRS]
+    async with people() as everybody, real_alertmanager(tmp_path, everybody, version) as alertmanager:
+        posted = [alert(**labels) for source, target, near in sets for labels in (source, target, *near)]
+        await client.post_alerts(alertmanager.address, posted)
+        # Alertmanager takes an alert in first, and looks at what it inhibits a moment later.
+        found: list[dict[str, Any]] = []
+
+        async def inhibited() -> dict[frozenset[tuple[str, str]], list[str]]:
+            found[:] = await client.alerts(alertmanager.address)
+            return {
+                frozenset(one["labels"].items()): one["status"]["inhibitedBy"]
+                for one in found
+                if one["status"]["inhibitedBy"]
+            }
+
+        by = await inhibited()
+        for _ in range(600):
+            if len(by) >= len(sets):
+                break
+            await asyncio.sleep(0.05)
+            by = await inhibited()
+        await client.aclose()
+    names = {frozenset(one["labels"].items()): one["fingerprint"] for one in found}
+
+    expected = {frozenset(target.items()): [names[frozenset(source.items())]] for source, target, _ in sets}
+    assert by == expected
+    assert len(names) == len({tuple(sorted(one.labels.items())) for one in posted})
