@@ -1,0 +1,527 @@
+"""The rules as other stacks take them, and what is seen to differ in what those have."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import re
+import tarfile
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queenright.alerting.export import (
+    Extras,
+    LoadedRule,
+    RulesUnreadable,
+    check_rules,
+    compare,
+    in_answer,
+    in_files,
+    in_groups,
+    links_of,
+)
+from queenright.alerting.export.alertmanager import our_part, whole_config
+from queenright.alerting.export.compare import normal
+from queenright.alerting.export.kubernetes import Place, kubernetes_files
+from queenright.alerting.export.mixin import archive, mixin_files
+from queenright.alerting.export.taken import texts_in
+from queenright.alerting.rules import Alert, Selectors, rule_files, rule_groups
+from queenright.alerting.settings import AlertingSettings
+from queenright.grafana.files import dashboards_folder, provisioning_folder
+from queenright.health.settings import HealthSettings, Stall
+from queenright.server.children import Child
+from queenright.server.sockets import free_port
+from tests.programs import VERSIONS, program, run
+
+HEALTH = HealthSettings()
+SLOWER = HealthSettings(stall=Stall(unknown_seconds=900))
+GROUPS = rule_groups(HEALTH)
+OURS = in_groups(GROUPS)
+EXTRAS = Extras(
+    dashboards=texts_in(dashboards_folder(), "*.json"),
+    provisioning=texts_in(provisioning_folder(), "*.yml"),
+)
+FOLDER = kubernetes_files(
+    GROUPS,
+    EXTRAS,
+    Place(namespace="monitoring", labels={"release": "prometheus"}),
+    selectors=Selectors(),
+    service_url="http://queenright.agents:8420",
+)
+DURATION = re.compile(r"(0|(\d+y)?(\d+w)?(\d+d)?(\d+h)?(\d+m)?(\d+s)?(\d+ms)?)")
+
+
+def rule(name: str = "QueenrightLoop", **parts: Any) -> LoadedRule:
+    said = {"group": "queenright-agents", "alert": True, "expr": "up == 0", **parts}
+    return LoadedRule(name=name, **said)
+
+
+# What differs
+
+
+def test_the_rules_do_not_differ_from_themselves() -> None:
+    assert compare(OURS, OURS) == []
+
+
+@given(st.sampled_from(OURS), st.data())
+def test_blanks_are_no_difference(one: LoadedRule, data: st.DataObject) -> None:
+    blanks = st.sampled_from([" ", "\n", "  \n\t", "\n    "])
+    outside = re.split(r'("[^"]*")', one.expr)
+    spread = "".join(
+        part if at % 2 else re.sub(r"\s+", lambda _: data.draw(blanks), part)
+        for at, part in enumerate(outside)
+    )
+    assert compare([one], [replace(one, expr=spread)]) == []
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("sum by(agent)(x{a='b'})", 'sum by (agent) (x{a="b"})'),
+        ("x > 0.50", "x > .5e0".replace(".5e0", "0.5")),
+        ("rate(x[60s])", "rate(x[1m])"),
+        ("x offset 1h30m", "x offset 90m"),
+        ("x > 0.00001", "x > 1e-05"),
+    ],
+)
+def test_how_promql_is_printed_is_no_difference(one: str, other: str) -> None:
+    assert normal(one) == normal(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("x >= 600", "x >= 900"),
+        ("x > 600", "x >= 600"),
+        ('x{a="b c"}', 'x{a="bc"}'),
+        ("rate(x[5m])", "rate(x[6m])"),
+        ("x and y", "x or y"),
+        ("sum by (a) (x)", "sum by (b) (x)"),
+    ],
+)
+def test_what_is_asked_is_a_difference(one: str, other: str) -> None:
+    assert normal(one) != normal(other)
+
+
+def test_a_threshold_that_follows_its_setting_is_seen_as_a_change() -> None:
+    found = compare(in_groups(rule_groups(SLOWER)), OURS)
+
+    changed = {one.rule.name for one in found}
+    assert {one.kind for one in found} == {"changed"}
+    assert changed == {"QueenrightWorkerStalled", "QueenrightLoop"}
+    [stalled] = [one for one in found if one.rule.name == "QueenrightWorkerStalled"]
+    assert [(c.part, "600" in c.there, "900" in c.wanted) for c in stalled.changes] == [("expr", True, True)]
+
+
+def test_a_rule_that_is_not_there_is_added_and_one_too_many_is_removed() -> None:
+    there = [*(one for one in OURS if one.name != "QueenrightLoop"), rule("QueenrightOld")]
+
+    assert [(one.kind, one.rule.name) for one in compare(OURS, there)] == [
+        ("added", "QueenrightLoop"),
+        ("removed", "QueenrightOld"),
+    ]
+
+
+def test_of_the_bands_of_an_alert_the_one_that_is_missing_is_named() -> None:
+    bands = [one for one in OURS if one.name == "QueenrightRetryStorm"]
+    assert len(bands) == 3
+    for missing in bands:
+        [found] = compare(bands, [one for one in bands if one != missing])
+        assert (found.kind, found.rule) == ("added", missing)
+
+
+def test_a_label_that_somebody_changed_is_a_change_where_it_is_clear_whose() -> None:
+    there = [replace(one, labels={**one.labels, "severity": "critical"}) for one in OURS]
+
+    [found] = [one for one in compare(OURS, there) if one.rule.name == "QueenrightRecoveryFailed"]
+    assert [(c.part, c.there, c.wanted) for c in found.changes] == [("label severity", "critical", "warning")]
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        ({"for_": 60}, ("for", "60 s", "0 s")),
+        ({"keep_firing_for": 300}, ("keep_firing_for", "300 s", "0 s")),
+        ({"group": "queenright-other"}, ("group", "queenright-other", "queenright-agents")),
+        ({"annotations": {"summary": "x"}}, ("annotation summary", "x", "")),
+    ],
+)
+def test_every_part_of_a_rule_is_compared(parts: dict[str, Any], said: tuple[str, str, str]) -> None:
+    [found] = compare([rule()], [rule(**parts)])
+    assert [(c.part, c.there, c.wanted) for c in found.changes] == [said]
+
+
+def test_a_rule_that_is_there_twice_is_one_too_many() -> None:
+    assert [one.kind for one in compare([rule()], [rule(), rule()])] == ["removed"]
+
+
+def test_rules_of_others_are_passed_over() -> None:
+    assert compare([], [rule("NodeDown", group="nodes"), rule("x", alert=False, group="mine")]) == []
+
+
+# Where they are read from
+
+
+def test_files_as_they_are_exported_hold_the_rules(tmp_path: Path) -> None:
+    for name, text in rule_files(HEALTH).items():
+        (tmp_path / name).write_text(text)
+    assert compare(OURS, in_files([tmp_path])) == []
+    assert compare(OURS, in_files(sorted(tmp_path.iterdir()))) == []
+
+
+def test_a_folder_for_kubernetes_holds_the_rules(tmp_path: Path) -> None:
+    for name, text in FOLDER.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / name).write_text(text)
+    assert compare(OURS, in_files([tmp_path])) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("groups: {", "it is no YAML"),
+        ("a: 1", "is no rule file"),
+        ("groups: 5", "is no rule file"),
+        ("[]", "is no rule file"),
+        ("kind: PrometheusRule", "is no rule file"),
+        ("groups: [{name: x, rules: [{alert: y}]}]", "is no rule file"),
+    ],
+)
+def test_a_file_that_holds_no_rules_is_named(tmp_path: Path, text: str, words: str) -> None:
+    file = tmp_path / "rules.yml"
+    file.write_text(text)
+    with pytest.raises(RulesUnreadable, match=words) as raised:
+        in_files([file])
+    assert str(file) in str(raised.value)
+
+
+def test_what_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RulesUnreadable, match="No such file"):
+        in_files([tmp_path / "none.yml"])
+    with pytest.raises(RulesUnreadable, match=r"no file in .* holds rules"):
+        in_files([tmp_path])
+
+
+@pytest.mark.parametrize("answer", [{}, [], "x", {"data": {"groups": [{"name": "x"}]}}, None])
+def test_an_answer_that_is_none_is_refused(answer: Any) -> None:
+    with pytest.raises(RulesUnreadable, match="Prometheus"):
+        in_answer(answer)
+
+
+@pytest.fixture
+async def prometheus(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[httpx.AsyncClient]:
+    """A real Prometheus that has loaded our rules and scrapes nothing."""
+    (tmp_path / "rules").mkdir()
+    for name, text in rule_files(HEALTH).items():
+        (tmp_path / "rules" / name).write_text(text)
+    config = tmp_path / "prometheus.yml"
+    config.write_text(f"rule_files: ['{tmp_path}/rules/*.yml']\n")
+    port = free_port("127.0.0.1", 0, what="Prometheus", option="")
+    child = await Child.start(
+        "Prometheus",
+        [
+            program("prometheus", request.param),
+            f"--config.file={config}",
+            f"--storage.tsdb.path={tmp_path / 'data'}",
+            f"--web.listen-address=127.0.0.1:{port}",
+        ],
+        tmp_path / "prometheus.log",
+    )
+    try:
+        await child.ready(f"http://127.0.0.1:{port}/-/ready")
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}/api/v1") as client:
+            yield client
+    finally:
+        await child.stop()
+
+
+@pytest.mark.parametrize("prometheus", VERSIONS, indirect=True)
+async def test_a_real_prometheus_is_seen_to_have_what_it_was_given(prometheus: httpx.AsyncClient) -> None:
+    """However it prints expressions."""
+    there = in_answer((await prometheus.get("/rules")).json())
+
+    assert len(there) == len(OURS)
+    assert compare(OURS, there) == []
+    assert {one.rule.name for one in compare(in_groups(rule_groups(SLOWER)), there)} == {
+        "QueenrightWorkerStalled",
+        "QueenrightLoop",
+    }
+
+
+# Our own checks
+
+
+def test_our_rules_have_no_fault_whatever_they_are_narrowed_to() -> None:
+    for selectors in (Selectors(), Selectors(service='job="a"', worker='job="b", cluster="c"')):
+        assert check_rules(in_groups(rule_groups(HEALTH, selectors))) == []
+
+
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [
+        ({"expr": "queenright_agnets > 0"}, "nothing exposes or records queenright_agnets"),
+        ({"expr": "queenright_agents_bucket > 0"}, "nothing exposes or records"),
+        ({"expr": "sum(queenright_agents"}, "do not close"),
+        ({"expr": 'queenright_agents{state="x}'}, "do not close"),
+        ({"annotations": {}}, "it has no runbook_url"),
+        ({"labels": {"source": "rules"}}, "it has no label severity"),
+        ({"name": "QueenrightNew"}, "there is no runbook QueenrightNew.md"),
+    ],
+)
+def test_a_fault_is_found_without_promtool(parts: dict[str, Any], words: str) -> None:
+    [sound] = [one for one in OURS if one.name == "QueenrightFleetDegraded"]
+    others = [one for one in OURS if not one.alert]
+    assert check_rules([sound, *others]) == []
+    assert any(words in fault for fault in check_rules([replace(sound, **parts), *others]))
+
+
+def test_two_alerts_that_would_be_one_are_a_fault() -> None:
+    [sound] = [one for one in OURS if one.name == "QueenrightWatchdog"]
+    assert check_rules([sound, sound]) == ["QueenrightWatchdog: there are two with the same labels"]
+
+
+# Links
+
+
+@pytest.mark.parametrize(
+    ("template", "dashboards"),
+    [
+        ("", "http://127.0.0.1:3000/d"),
+        ("https://g.example/d/queenright-agent?var-agent={agent}", "https://g.example/d"),
+        ("https://g.example/sub/d/mine/slug?x={agent}", "https://g.example/sub/d"),
+        ("https://elsewhere.example/{agent}", "http://127.0.0.1:3000/d"),
+    ],
+)
+def test_dashboards_are_where_those_of_notifications_are(template: str, dashboards: str) -> None:
+    assert links_of(AlertingSettings(dashboard_url=template)).dashboards == dashboards
+
+
+def test_what_is_said_goes_before_the_settings() -> None:
+    links = links_of(AlertingSettings(console_url="https://q.example"), dashboards="https://other.example/d")
+    assert (links.runbooks, links.dashboards) == ("https://q.example/runbooks", "https://other.example/d")
+    assert links_of(AlertingSettings(), runbooks="https://w.example/r").runbooks == "https://w.example/r"
+
+
+# One archive
+
+
+def test_the_archive_is_the_same_bytes_for_the_same_settings_and_holds_everything() -> None:
+    files = mixin_files(rule_files(HEALTH), EXTRAS, service_url="http://queenright:8420")
+    data = archive(files)
+
+    assert data == archive(dict(reversed(list(files.items()))))
+    assert gzip.decompress(data)[:14] == b"queenright-mix"
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        members = tar.getmembers()
+        assert all((m.mtime, m.uid, m.gid, m.mode, m.isfile()) == (0, 0, 0, 0o644, True) for m in members)
+        names = {m.name.removeprefix("queenright-mixin/") for m in members}
+    assert names == set(files)
+    assert {"README.md", "alertmanager/alertmanager.yml", "alertmanager/templates/queenright.tmpl"} <= names
+    assert {f"runbooks/{one.name}.md" for one in OURS if one.alert} <= names
+    assert {f"grafana/dashboards/{name}" for name in EXTRAS.dashboards} <= names
+    assert {f"prometheus/rules/{name}" for name in rule_files(HEALTH)} <= names
+    assert any(name.startswith("grafana/provisioning/") for name in names)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_tools_take_what_the_archive_holds(tmp_path: Path, version: str) -> None:
+    with tarfile.open(
+        fileobj=io.BytesIO(archive(mixin_files(rule_files(HEALTH), EXTRAS, service_url="http://q")))
+    ) as tar:
+        tar.extractall(tmp_path, filter="data")
+    mixin = tmp_path / "queenright-mixin"
+    rules = sorted((mixin / "prometheus" / "rules").glob("*.yml"))
+
+    checked = run("promtool", "check", "rules", "--lint=all", "--lint-fatal", *rules, version=version)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    config = mixin / "alertmanager" / "alertmanager.yml"
+    config.write_text(
+        config.read_text().replace("/etc/alertmanager/templates", f"{mixin}/alertmanager/templates")
+    )
+    checked = run("amtool", "check-config", config, version=version)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert "1 templates" in checked.stdout
+
+
+# Kubernetes
+
+
+def objects() -> dict[str, dict[str, Any]]:
+    listed = yaml.safe_load(FOLDER["kustomization.yaml"])["resources"]
+    return {name: yaml.safe_load(FOLDER[name]) for name in listed}
+
+
+def keys(value: dict[str, Any], required: set[str], optional: set[str] = frozenset()) -> None:  # type: ignore[assignment]
+    assert required <= value.keys() <= required | optional, value.keys()
+
+
+def test_kustomize_is_told_of_every_object_and_of_nothing_else() -> None:
+    kustomization = yaml.safe_load(FOLDER["kustomization.yaml"])
+    keys(kustomization, {"apiVersion", "kind", "resources"})
+    assert (kustomization["apiVersion"], kustomization["kind"]) == (
+        "kustomize.config.k8s.io/v1beta1",
+        "Kustomization",
+    )
+    others = {"kustomization.yaml", "alertmanager-snippet.yaml", "helm-values.yaml"}
+    others |= {"helm-values-alertmanager.yaml", *(f"templates/{name}" for name in EXTRAS.templates)}
+    assert set(kustomization["resources"]) == set(FOLDER) - others
+
+
+def test_every_object_is_named_labelled_and_small_enough_for_kubectl() -> None:
+    seen = set()
+    for name, one in objects().items():
+        keys(one, {"apiVersion", "kind", "metadata"}, {"spec", "data"})
+        metadata = one["metadata"]
+        keys(metadata, {"name", "namespace", "labels"}, {"annotations"})
+        assert re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", metadata["name"])
+        assert metadata["namespace"] == "monitoring"
+        assert metadata["labels"]["release"] == "prometheus"
+        assert all(isinstance(value, str) for value in metadata["labels"].values())
+        seen.add((one["kind"], metadata["name"]))
+        # kubectl keeps a copy of what it applied in an annotation, which may have 256 KiB.
+        assert len(json.dumps(one)) < 262_144, name
+    assert len(seen) == len(objects())
+
+
+def test_the_rules_are_as_the_operator_wants_them() -> None:
+    """The schema of PrometheusRule, monitoring.coreos.com/v1: its keys, and the form of durations."""
+    one = objects()["prometheusrule.yaml"]
+    assert (one["apiVersion"], one["kind"]) == ("monitoring.coreos.com/v1", "PrometheusRule")
+    keys(one["spec"], {"groups"})
+    names = [group["name"] for group in one["spec"]["groups"]]
+    assert len(set(names)) == len(names)
+    for group in one["spec"]["groups"]:
+        keys(group, {"name", "rules"}, {"interval", "limit", "labels", "query_offset"})
+        for found in group["rules"]:
+            if "alert" in found:
+                keys(found, {"alert", "expr", "labels", "annotations"}, {"for", "keep_firing_for"})
+            else:
+                keys(found, {"record", "expr"}, {"labels"})
+            texts = {**found.get("labels", {}), **found.get("annotations", {}), "expr": found["expr"]}
+            assert all(isinstance(text, str) for text in texts.values())
+            for part in ("for", "keep_firing_for"):
+                assert DURATION.fullmatch(found.get(part, "0"))
+
+
+def test_the_monitors_give_the_jobs_the_names_that_rules_and_dashboards_ask_for() -> None:
+    service, pods = objects()["servicemonitor.yaml"], objects()["podmonitor.yaml"]
+    assert (service["kind"], pods["kind"]) == ("ServiceMonitor", "PodMonitor")
+    keys(service["spec"], {"selector", "endpoints"}, {"namespaceSelector"})
+    keys(pods["spec"], {"selector", "podMetricsEndpoints", "namespaceSelector"})
+    jobs = []
+    for endpoint in (*service["spec"]["endpoints"], *pods["spec"]["podMetricsEndpoints"]):
+        keys(endpoint, {"port", "path", "interval", "relabelings"})
+        [relabelling] = endpoint["relabelings"]
+        keys(relabelling, {"targetLabel", "replacement"})
+        assert relabelling["targetLabel"] == "job"
+        jobs.append(relabelling["replacement"])
+    assert jobs == ["queenright", "queenright-workers"]
+
+
+def test_a_job_of_another_name_is_in_rules_and_monitors_alike() -> None:
+    selectors = Selectors(service='cluster="a", job="hive"', worker='job="bees"')
+    files = kubernetes_files(
+        rule_groups(HEALTH, selectors), EXTRAS, Place(), selectors=selectors, service_url="http://q"
+    )
+
+    assert "replacement: hive" in files["servicemonitor.yaml"]
+    assert "replacement: bees" in files["podmonitor.yaml"]
+    assert 'up{cluster="a", job="hive"} == 0' in files["prometheusrule.yaml"]
+    assert "namespace" not in yaml.safe_load(files["prometheusrule.yaml"])["metadata"]
+
+
+def test_every_dashboard_is_a_config_map_that_grafanas_sidecar_finds() -> None:
+    found = [one for one in objects().values() if one["kind"] == "ConfigMap"]
+    assert len(found) == len(EXTRAS.dashboards)
+    for one in found:
+        assert one["metadata"]["labels"]["grafana_dashboard"] == "1"
+        [(name, text)] = one["data"].items()
+        assert text == EXTRAS.dashboards[name.removeprefix("queenright-")]
+
+
+def test_helm_gets_the_same_rules_monitors_and_dashboards() -> None:
+    values = yaml.safe_load(FOLDER["helm-values.yaml"])
+    keys(values, {"additionalPrometheusRulesMap", "prometheus", "grafana"})
+    assert values["additionalPrometheusRulesMap"]["queenright"] == objects()["prometheusrule.yaml"]["spec"]
+    prometheus = values["prometheus"]
+    keys(prometheus, {"prometheusSpec", "additionalServiceMonitors", "additionalPodMonitors"})
+    [service], [pods] = prometheus["additionalServiceMonitors"], prometheus["additionalPodMonitors"]
+    assert service["endpoints"] == objects()["servicemonitor.yaml"]["spec"]["endpoints"]
+    assert pods["podMetricsEndpoints"] == objects()["podmonitor.yaml"]["spec"]["podMetricsEndpoints"]
+    boards = values["grafana"]["dashboards"]["queenright"]
+    assert {json.loads(board["json"])["uid"] for board in boards.values()} == {
+        json.loads(text)["uid"] for text in EXTRAS.dashboards.values()
+    }
+    [provider] = values["grafana"]["dashboardProviders"]["dashboardproviders.yaml"]["providers"]
+    assert provider["options"]["path"].endswith("/dashboards/queenright")
+
+
+def routed(config: Path, version: str, **labels: str) -> str:
+    done = run(
+        "amtool",
+        *("config", "routes", "test", f"--config.file={config}"),
+        *(f"{name}={value}" for name, value in labels.items()),
+        version=version,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_somebodys_own_alertmanager_with_our_part_in_it_leaves_their_alerts_alone(
+    tmp_path: Path, version: str
+) -> None:
+    values = yaml.safe_load(FOLDER["helm-values-alertmanager.yaml"])["alertmanager"]
+    templates = tmp_path / "queenright.tmpl"
+    [(_, text)] = values["templateFiles"].items()
+    templates.write_text(text)
+    theirs = values["config"]
+    theirs["templates"] = [str(templates)]
+    theirs["receivers"].append({"name": "theirs"})
+    theirs["route"]["receiver"] = "theirs"
+    config = tmp_path / "alertmanager.yml"
+    config.write_text(yaml.safe_dump(theirs))
+
+    checked = run("amtool", "check-config", config, version=version)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert routed(config, version, alertname="NodeDown", severity="critical", source="monitor") == "theirs"
+    for alert in (one for group in GROUPS for one in group.rules if isinstance(one, Alert)):
+        if alert.name in ("QueenrightFleetDegraded", "QueenrightWatchdog", "QueenrightLoop"):
+            labels = {"severity": alert.severity, "source": alert.source}
+            receiver = routed(config, version, alertname=alert.name, **labels)
+            assert receiver.startswith("queenright-"), alert.name
+    page = routed(config, version, alertname="QueenrightIntervention", source="queen", severity="critical")
+    assert page == "queenright-slack-and-pagerduty"
+
+
+def test_our_part_brings_its_own_slack_address_and_touches_nothing_global() -> None:
+    part = our_part(whole_config("http://queenright:8420"))
+
+    assert set(part) == {"route", "inhibit_rules", "receivers"}
+    assert all(receiver["name"].startswith("queenright-") for receiver in part["receivers"])
+    slack = [one for receiver in part["receivers"] for one in receiver.get("slack_configs", ())]
+    assert slack
+    assert {one["api_url_file"] for one in slack} == {
+        "/etc/alertmanager/secrets/queenright-alerting/slack_api_url"
+    }
+    names = {receiver["name"] for receiver in part["receivers"]}
+    used = set(re.findall(r"'receiver': '([^']+)'", str(part["route"])))
+    assert used <= names
+
+
+def test_the_snippet_is_the_same_part() -> None:
+    snippet = yaml.safe_load(FOLDER["alertmanager-snippet.yaml"])
+    part = our_part(whole_config("http://queenright.agents:8420"))
+    assert snippet["route"] == {"routes": [part["route"]]}
+    assert snippet["inhibit_rules"] == part["inhibit_rules"]
+    assert snippet["receivers"] == part["receivers"]
+    assert "&id" not in FOLDER["alertmanager-snippet.yaml"]

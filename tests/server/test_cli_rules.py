@@ -1,0 +1,303 @@
+"""`queenright rules` and `queenright dashboards`: in this process, as nothing here needs one of its own."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import shlex
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+from queenright.alerting.rules import rule_files
+from queenright.cli.dashboards_job import ThresholdsNeedGrafana, dashboards_of
+from queenright.cli.main import app
+from queenright.grafana.boards import dashboards
+from queenright.grafana.files import dashboards_folder
+from queenright.health.settings import HealthSettings
+from queenright.instrumentation.errors import QueenrightError
+from queenright.server.settings import Settings
+
+ROOT = Path(__file__).parents[2]
+SLOWER = "health_monitoring: {stall: {unknown_seconds: 900}}\nalerting: {console_url: https://q.example}\n"
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No settings lie about, and what is found is the tools' own."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+
+
+@pytest.fixture
+def slower(tmp_path: Path) -> str:
+    file = tmp_path / "slower.yaml"
+    file.write_text(SLOWER)
+    return str(file)
+
+
+def queenright(*words: str) -> Result:
+    result = CliRunner().invoke(app, list(words))
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+# rules check
+
+
+def test_our_rules_are_right() -> None:
+    result = queenright("rules", "check")
+
+    assert result.exit_code == 0, result.output
+    assert "right, by promtool and our own checks" in result.stdout
+
+
+def test_they_are_right_with_other_thresholds_and_selectors(slower: str) -> None:
+    words = ("--service-selector", 'job="hive"', "--worker-selector", 'namespace=~"a|b", job="x"')
+    result = queenright("rules", "check", "-c", slower, *words, "--json")
+
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout)
+    assert told["faults"] == []
+    assert told["promtool"] is True
+    assert told["alerts"] > 30
+
+
+def test_without_promtool_our_own_checks_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("queenright.cli.rules_job.find_program", lambda name: None)
+    result = queenright("rules", "check")
+
+    assert result.exit_code == 0
+    assert "promtool is not there" in result.stdout
+
+
+def test_what_promtool_says_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "queenright.cli.rules_job.rule_files",
+        lambda *_: {"x.yml": "groups: [{name: x, rules: [{record: y, expr: 'sum('}]}]"},
+    )
+    result = queenright("rules", "check")
+
+    assert result.exit_code == 1
+    assert "promtool: " in result.stderr
+    assert "x.yml" in result.stderr
+
+
+@pytest.mark.parametrize("matchers", ['job="x', "job=x", "x", '{job="x"}', 'job="x"} or vector(1'])
+def test_a_selector_that_is_none_is_refused(matchers: str) -> None:
+    with pytest.raises(QueenrightError, match="write it like"):
+        queenright("rules", "check", "--service-selector", matchers)
+
+
+# rules export
+
+
+def test_rule_files_are_those_of_the_settings(tmp_path: Path, slower: str) -> None:
+    result = queenright("rules", "export", "-c", slower, "-o", str(tmp_path / "out"))
+
+    assert result.exit_code == 0, result.output
+    written = {path.name: path.read_text() for path in (tmp_path / "out").iterdir()}
+    assert written.keys() == rule_files(HealthSettings()).keys()
+    assert ">= 900" in written["agents.yml"]
+    assert "https://q.example/runbooks/QueenrightLoop" in written["agents.yml"]
+
+
+def test_links_and_selectors_are_as_they_are_asked_for(tmp_path: Path) -> None:
+    links = ("--runbooks", "https://w.example/rb", "--dashboards", "https://g.example/d")
+    selectors = ("--service-selector", 'job="hive"', "--worker-selector", 'tier="gold"')
+    result = queenright("rules", "export", "-o", "-", *links, *selectors)
+
+    text = result.stdout
+    document = yaml.safe_load(text)
+    annotations = [r["annotations"] for g in document["groups"] for r in g["rules"] if "alert" in r]
+    assert all(one["runbook_url"].startswith("https://w.example/rb/Queenright") for one in annotations)
+    assert all(one["dashboard_url"].startswith("https://g.example/d/queenright-") for one in annotations)
+    assert 'up{job="hive"} == 0' in text
+    assert 'queenright_worker_steps_total{tier="gold"}' in text
+
+
+def test_an_object_for_the_operator_is_one_document_on_standard_output() -> None:
+    words = ("--format", "prometheusrule", "--namespace", "monitoring", "--labels", "release=prometheus,a=b")
+    result = queenright("rules", "export", *words, "-o", "-")
+
+    document = yaml.safe_load(result.stdout)
+    assert document["kind"] == "PrometheusRule"
+    assert document["metadata"]["namespace"] == "monitoring"
+    assert {"release": "prometheus", "a": "b"}.items() <= document["metadata"]["labels"].items()
+
+
+def test_an_archive_is_the_same_twice(tmp_path: Path) -> None:
+    for name in ("one.tar.gz", "two.tar.gz"):
+        result = queenright("rules", "export", "--format", "mixin", "-o", str(tmp_path / name))
+        assert result.exit_code == 0, result.output
+    data = (tmp_path / "one.tar.gz").read_bytes()
+    assert data == (tmp_path / "two.tar.gz").read_bytes()
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        assert "queenright-mixin/README.md" in tar.getnames()
+
+
+def test_a_folder_for_kubernetes_holds_what_its_kustomization_lists(tmp_path: Path) -> None:
+    result = queenright("rules", "export", "--format", "kubernetes", "-o", str(tmp_path / "k"))
+
+    assert result.exit_code == 0, result.output
+    listed = yaml.safe_load((tmp_path / "k" / "kustomization.yaml").read_text())["resources"]
+    assert all((tmp_path / "k" / name).is_file() for name in listed)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--format", "kubernetes", "-o", "-"), "does not fit standard output"),
+        (("--format", "prometheusrule", "--labels", "a b=c", "-o", "-"), "no label of Kubernetes"),
+        (("--format", "prometheusrule", "--labels", "ab", "-o", "-"), "write it like release=prometheus"),
+        (("-o", "/proc/none/x"), "cannot write /proc/none/x"),
+    ],
+)
+def test_an_export_that_cannot_be_made_says_why(words: tuple[str, ...], said: str) -> None:
+    with pytest.raises(QueenrightError, match=said):
+        queenright("rules", "export", *words)
+
+
+# rules diff
+
+
+def test_what_was_exported_does_not_differ_until_the_settings_do(tmp_path: Path, slower: str) -> None:
+    folder = str(tmp_path / "out")
+    queenright("rules", "export", "-o", folder)
+
+    same = queenright("rules", "diff", folder)
+    assert (same.exit_code, same.stdout[:14]) == (0, "No difference:")
+    other = queenright("rules", "diff", folder, "-c", slower, "--runbooks", "http://127.0.0.1:8420/runbooks")
+    assert other.exit_code == 1
+    assert "~ QueenrightWorkerStalled {severity=critical} in queenright-agents" in other.stdout
+    assert other.stdout.splitlines()[-1].startswith("2 changed; ")
+
+
+def test_differences_can_be_had_as_json(tmp_path: Path) -> None:
+    file = tmp_path / "rules.yml"
+    file.write_text("groups: [{name: queenright-x, rules: [{alert: QueenrightOld, expr: vector(1)}]}]")
+    result = queenright("rules", "diff", str(file), "--json")
+
+    assert result.exit_code == 1
+    rows = json.loads(result.stdout)
+    assert {row["kind"] for row in rows} == {"added", "removed"}
+    assert [row["rule"] for row in rows if row["kind"] == "removed"] == ["QueenrightOld"]
+
+
+def test_with_nothing_to_compare_with_it_says_what_to_name() -> None:
+    with pytest.raises(QueenrightError, match="name rule files, or a Prometheus with --prometheus"):
+        queenright("rules", "diff")
+
+
+def test_a_prometheus_that_is_not_there_is_named_without_its_login() -> None:
+    with pytest.raises(QueenrightError, match="cannot be reached") as raised:
+        queenright("rules", "diff", "--prometheus", "http://me:hunter2@127.0.0.1:1")
+    assert "hunter2" not in str(raised.value)
+
+
+@pytest.mark.parametrize("url", ["ftp://x", "nowhere", "http://"])
+def test_an_address_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(QueenrightError, match="--prometheus"):
+        queenright("rules", "diff", "--prometheus", url)
+
+
+def test_files_and_a_prometheus_at_once_is_misuse(tmp_path: Path) -> None:
+    assert queenright("rules", "diff", str(tmp_path), "--prometheus", "http://x").exit_code == 2
+
+
+# dashboards
+
+
+def test_the_dashboards_are_right() -> None:
+    result = queenright("dashboards", "check", "--json")
+
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["faults"] == []
+
+
+def test_those_with_default_thresholds_are_the_committed_ones_and_those_that_the_code_makes() -> None:
+    settings = Settings()
+
+    assert dashboards_of(settings) == dashboards(HealthSettings())
+    assert dashboards_of(settings) == {p.name: p.read_text() for p in dashboards_folder().glob("*.json")}
+
+
+def test_the_console_that_they_link_to_is_the_one_of_the_settings() -> None:
+    settings = Settings.model_validate({"alerting": {"console_url": "https://q.example/"}})
+    assert dashboards_of(settings) == dashboards(HealthSettings(), console="https://q.example")
+
+
+def test_other_thresholds_are_drawn(tmp_path: Path, slower: str) -> None:
+    result = queenright("dashboards", "export", "-c", slower, "-o", str(tmp_path / "d"))
+
+    assert result.exit_code == 0, result.output
+    written = {path.name: path.read_text() for path in (tmp_path / "d").iterdir()}
+    assert written == dashboards(
+        HealthSettings.model_validate({"stall": {"unknown_seconds": 900}}), console="https://q.example"
+    )
+    assert queenright("dashboards", "check", str(tmp_path / "d"), "-c", slower).exit_code == 0
+    other = queenright("dashboards", "check", str(tmp_path / "d"))
+    assert other.exit_code == 1
+    assert "agent.json is not what the settings give" in other.stderr
+
+
+def test_without_the_extra_other_thresholds_say_what_they_need(
+    slower: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("grafana_foundation_sdk")]:
+        monkeypatch.delitem(sys.modules, name)
+    for name in [name for name in sys.modules if name.startswith("queenright.grafana.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "grafana_foundation_sdk", None)
+    with pytest.raises(ThresholdsNeedGrafana, match=r"queenright\[grafana\]"):
+        queenright("dashboards", "export", "-c", slower, "-o", str(tmp_path / "d"))
+    result = queenright("dashboards", "export", "-c", slower, "--defaults", "-o", str(tmp_path / "d"))
+    assert result.exit_code == 0
+
+
+def test_a_fault_of_a_dashboard_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    board = {
+        "uid": "queenright-fleet",
+        "panels": [{"title": "x", "targets": [{"expr": "sum(queenright_agnets)"}]}],
+        "links": [{"url": "/d/queenright-nowhere"}],
+    }
+    monkeypatch.setattr(
+        "queenright.cli.dashboards_job.dashboards_of",
+        lambda *_, **__: {"a.json": json.dumps(board), "b.json": json.dumps(board)},
+    )
+    result = queenright("dashboards", "check")
+
+    assert result.exit_code == 1
+    for words in ("queenright_agnets", "links to queenright-nowhere", "uid queenright-fleet is there twice"):
+        assert words in result.stderr
+
+
+def test_the_commands_of_the_page_about_adopting_run(tmp_path: Path) -> None:
+    """One after the other, in the order of the page, in one folder."""
+    text = (ROOT / "docs" / "adopting.md").read_text()
+    blocks = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    lines = [
+        line for line in "\n".join(blocks).replace("\\\n", " ").splitlines() if line.startswith("queenright ")
+    ]
+    Path("queenright.yaml").write_text(SLOWER)
+    assert len(lines) >= 8
+    for line in lines:
+        words = shlex.split(line, comments=True)[1:]
+        if "--prometheus" in words:  # it is shown to work on a real one elsewhere
+            continue
+        result = queenright(*words)
+        assert result.exit_code == 0, f"{line}: {result.output}"
+
+
+def test_the_command_line_stays_light() -> None:
+    """What rules and dashboards need is imported when they run."""
+    code = "import sys, queenright.cli.main; print([m for m in ('yaml', 'pydantic') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], text=True, capture_output=True, check=True)
+    assert done.stdout.strip() == "[]"
