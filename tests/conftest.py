@@ -35,6 +35,9 @@ _WHOLE = {
     "simulation/test_week.py",
 }
 
+# One start of everything serves all the files of these.
+_WHOLE_FOLDERS = {"observed"}
+
 
 def _file(nodeid: str) -> str:
     """Return the file of a test, within the folder of the tests."""
@@ -42,8 +45,10 @@ def _file(nodeid: str) -> str:
 
 
 def _unit(nodeid: str) -> str:
-    """Return what a process takes at once: a test, or the file that stays whole."""
+    """Return what a process takes at once: a test, or the file or folder that stays whole."""
     file = _file(nodeid)
+    if PurePath(file).parts[0] in _WHOLE_FOLDERS:
+        return PurePath(file).parts[0]
     return file if file in _WHOLE else nodeid
 
 
@@ -59,8 +64,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Spread the tests that mostly wait for other programs: the others use the processors meanwhile."""
-    whole = [item for item in items if _file(item.nodeid) in _WHOLE]
-    others = [item for item in items if _file(item.nodeid) not in _WHOLE]
+    whole = [item for item in items if _unit(item.nodeid) != item.nodeid]
+    others = [item for item in items if _unit(item.nodeid) == item.nodeid]
     waiting = [item for item in others if PurePath(_file(item.nodeid)).parts[0] == "end_to_end"]
     working = [item for item in others if item not in waiting]
     due = {id(item): place / len(some) for some in (waiting, working) for place, item in enumerate(some)}

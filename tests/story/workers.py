@@ -1,0 +1,217 @@
+"""The agents of the story: each a thread with a real `Worker`, each with one habit."""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from prometheus_client import CollectorRegistry
+
+from queenright.instrumentation import Nudge, Verdict, Worker
+
+PACE: Final = 0.25
+SMALL: Final = "anthropic/claude-haiku-4-5"
+LARGE: Final = "anthropic/claude-sonnet-4-5"
+
+
+class Overloaded(Exception):
+    """What a provider's client raises."""
+
+
+@dataclass
+class Fleet:
+    """
+    What the agents share.
+
+    Args:
+        endpoint: Where their telemetry goes.
+        control: Where they fetch what they are told.
+        registry: Where their metrics are.
+    """
+
+    endpoint: str
+    control: str
+    registry: CollectorRegistry
+    over: threading.Event = field(default_factory=threading.Event)
+    """The story is at its end."""
+    better: threading.Event = field(default_factory=threading.Event)
+    """Those who mend do so now."""
+    threads: list[threading.Thread] = field(default_factory=list)
+
+    def worker(self, agent: str, **more: Any) -> Worker:
+        """Return the worker of an agent."""
+        return Worker(
+            agent,
+            framework="story",
+            version="1.0",
+            endpoint=self.endpoint,
+            registry=self.registry,
+            control_endpoint=self.control,
+            **more,
+        )
+
+    def begin(self, *habits: Callable[[Fleet], None]) -> None:
+        """Set agents to work."""
+        for habit in habits:
+            thread = threading.Thread(target=habit, args=(self,), name=habit.__name__, daemon=True)
+            self.threads.append(thread)
+            thread.start()
+
+    def end(self) -> None:
+        """Let everybody finish."""
+        self.over.set()
+        for thread in self.threads:
+            thread.join(5)
+
+    def rest(self, seconds: float = PACE) -> bool:
+        """Wait; return whether the story goes on."""
+        return not self.over.wait(seconds)
+
+
+def librarian(fleet: Fleet) -> None:
+    """Steps, calls tools, mostly well, uses two models, saves what it has."""
+    with fleet.worker("librarian") as worker:
+        for number in itertools.count():
+            with worker.step("catalogue") as step:
+                model, read, written = (LARGE, 4_000, 400) if number % 3 == 0 else (SMALL, 1_200, 150)
+                with step.llm(model, "anthropic") as llm:
+                    fleet.rest(0.02)
+                    llm.usage(read, written)
+                with step.tool("search", {"page": number}) as tool:
+                    if number % 9 == 4:
+                        tool.error(TimeoutError("the catalogue does not answer"))
+                    elif number % 9 == 7:
+                        tool.error(ValueError("no such page"))
+                    else:
+                        tool.result(f"page {number}")
+                step.verdict(Verdict.ACCEPT if number % 4 else Verdict.CONTINUE)
+            if number % 8 == 0:
+                worker.checkpoint(f"catalogue-{number}")
+            if not fleet.rest():
+                return
+
+
+def researcher(fleet: Fleet) -> None:
+    """Makes the same call with the same result, again and again: a loop, and a storm of retries."""
+    with fleet.worker("researcher") as worker:
+        while fleet.rest():
+            with worker.step("look_up") as step:
+                with step.llm(LARGE, "anthropic") as llm:
+                    llm.usage(2_000, 60)
+                with step.tool("web_search", {"q": "philosopher's stone"}) as tool:
+                    tool.result("nothing found")
+                step.verdict(Verdict.RETRY)
+
+
+def proofreader(fleet: Fleet) -> None:
+    """Retries twenty-four times, then finds the answer once it is told to: its ticket resolves by itself."""
+    with fleet.worker("proofreader") as worker:
+        for number in itertools.count():
+            with worker.step("proofread") as step:
+                with step.llm(SMALL, "anthropic") as llm:
+                    llm.usage(900, 40)
+                if fleet.better.is_set():
+                    step.verdict(Verdict.ACCEPT)
+                else:
+                    step.verdict(Verdict.RETRY if number < 24 else Verdict.CONTINUE)
+            if not fleet.rest():
+                return
+
+
+def clerk(fleet: Fleet) -> None:
+    """Retries eleven times in vain, and goes on as if nothing had been wrong."""
+    with fleet.worker("clerk") as worker:
+        for number in itertools.count():
+            with worker.step("file") as step:
+                with step.tool("file_away", {"number": number}) as tool:
+                    tool.result("the drawer is full" if number < 11 else f"filed {number}")
+                step.verdict(Verdict.RETRY if number < 11 else Verdict.CONTINUE)
+            if not fleet.rest(0.05 if number < 11 else PACE):
+                return
+
+
+def surveyor(fleet: Fleet) -> None:
+    """Calls a tool that does not come back, until it is nudged; then it goes on as it should."""
+    nudges: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def on_nudge(nudge: Nudge) -> None:
+        nudges.put(nudge.message)
+
+    with fleet.worker("surveyor", on_nudge=on_nudge) as worker:
+        with worker.step("survey") as step:
+            with step.tool("index_everything", {"depth": "all"}, timeout=2.0) as tool:
+                while nudges.empty() and fleet.rest(0.1):
+                    pass
+                tool.error(TimeoutError("given up: somebody asks"))
+            step.verdict(Verdict.CONTINUE)
+        for number in itertools.count():
+            with worker.step("survey") as step:
+                with step.tool("measure", {"number": number}) as tool:
+                    tool.result(f"measured {number}")
+                step.verdict(Verdict.ACCEPT)
+            if not fleet.rest():
+                return
+
+
+def concierge(fleet: Fleet) -> None:
+    """Waits for a user, which is no stall."""
+    with fleet.worker("concierge") as worker:
+        with worker.step("ask") as step:
+            step.verdict(Verdict.CONTINUE)
+        with worker.waiting("user_input"):
+            fleet.over.wait()
+
+
+def archivist(fleet: Fleet) -> None:
+    """Saves its state once and never again, although it works."""
+    with fleet.worker("archivist") as worker:
+        worker.checkpoint("first")
+        for number in itertools.count():
+            with worker.step("archive") as step:
+                with step.tool("read", {"shelf": number}) as tool:
+                    tool.result(f"shelf {number}")
+                step.verdict(Verdict.ACCEPT)
+            if not fleet.rest():
+                return
+
+
+def courier(fleet: Fleet) -> None:
+    """Has lost its provider."""
+    with fleet.worker("courier") as worker:
+        while fleet.rest():
+            with worker.step("deliver") as step:
+                with step.llm(LARGE, "anthropic") as llm:
+                    llm.error(Overloaded("529 overloaded_error: the provider refuses all requests"))
+                step.verdict(Verdict.RETRY)
+
+
+def typesetter(fleet: Fleet) -> None:
+    """Works well, with more kinds of slip than a label can hold."""
+    with fleet.worker("typesetter") as worker:
+        for number in range(104):
+            slip = type(f"Slip{number}", (Exception,), {})
+            with worker.step("set") as step:
+                with step.tool("set_line", {"line": number}) as tool:
+                    tool.error(slip("a letter upside down"))
+                for line in range(4):
+                    with step.tool("set_line", {"line": f"{number}.{line}"}) as tool:
+                        tool.result(f"line {number}.{line}")
+                step.verdict(Verdict.ACCEPT)
+        while fleet.rest():
+            with worker.step("set") as step:
+                step.verdict(Verdict.ACCEPT)
+
+
+TROUBLED: Final = (
+    researcher,
+    proofreader,
+    surveyor,
+    concierge,
+    archivist,
+    courier,
+    typesetter,
+)
