@@ -26,13 +26,20 @@ from queenright.health import event_log
 from queenright.runtime.events import ALERT_CLASS
 from queenright.server import console_forms as forms
 from queenright.server.console_acts import worker_acts
-from queenright.server.console_answers import answers, can_be_acknowledged, can_be_resolved
+from queenright.server.console_answers import answers
 from queenright.server.console_forms import Act, Given, Incomplete, Question
+from queenright.server.console_tickets import (
+    can_be_acknowledged,
+    can_be_resolved,
+    can_be_silenced,
+    ticket_acts,
+)
 from queenright.server.console_view import agent_values, breakers_values, recoveries_values
 from queenright.server.paging import cursor_at, place_of
 from queenright.server.service import Service
 from queenright.server.ticket_api import found_ticket
 from queenright.server.view import event_line, status
+from queenright.server.words import moment
 
 _PAGES: Final = Path(__file__).parent / "pages"
 _STATIC: Final = {
@@ -55,7 +62,7 @@ def add_console(app: FastAPI, service: Service) -> None:
     console = _Console(service)
     router = APIRouter(route_class=console.route_class, include_in_schema=False)
     console.add_pages(router)
-    for act in (*worker_acts(service), *answers(service), console.you):
+    for act in (*worker_acts(service), *ticket_acts(service), *answers(service), console.you):
         console.add_act(router, act)
     # Last, as a worker may be called anything.
     router.add_api_route("/agents/{agent_id:agent}", console.agent)
@@ -69,7 +76,7 @@ class _Console:
             loader=FileSystemLoader(_PAGES), autoescape=select_autoescape(default=True)
         )
         self._templates.globals |= {"agent_page": forms.agent_page}
-        self._templates.filters |= {"part": forms.part}
+        self._templates.filters |= {"part": forms.part, "moment": moment}
         self._markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
         self.you = Act(path="/you", ask=self._ask_you, do=self._keep_you)
 
@@ -144,6 +151,8 @@ class _Console:
             ticket=row,
             may_acknowledge=can_be_acknowledged(ticket),
             may_resolve=can_be_resolved(ticket),
+            silences_unknown=service.silences.unknown,
+            may_silence=can_be_silenced(ticket),
             known_agent=service.monitor.get(ticket.worker_agent_id) is not None,
             links=annotations_for(ticket, service.settings.alerting),
             asked=[one for one in service.approvals.pending() if one.ticket_id == ticket_id],
@@ -154,7 +163,9 @@ class _Console:
         text = runbook(name) if re.fullmatch(r"[A-Za-z]{1,80}", name) else None
         if text is None:
             raise HTTPException(404, f"there is no runbook {name!r}")
-        return self._page(request, "runbook.html", name=name, body=self._markdown.render(text))
+        # A runbook names another one as the file beside it; here it is the page beside this one.
+        body = self._markdown.render(re.sub(r"\]\((\w+)\.md\)", r"](\1)", text))
+        return self._page(request, "runbook.html", name=name, body=body)
 
     async def static(self, name: str) -> Response:
         if name not in _STATIC:

@@ -1,0 +1,24 @@
+"""The runbooks as the console shows them."""
+
+from __future__ import annotations
+
+import re
+
+import httpx
+
+from queenright.alerting.files import runbooks_folder
+
+
+async def test_every_runbook_is_a_page_whose_links_lead_somewhere(http: httpx.AsyncClient) -> None:
+    pages = {path.stem: await http.get(f"/runbooks/{path.stem}") for path in runbooks_folder().glob("*.md")}
+
+    assert {page.status_code for page in pages.values()} == {200}
+    linked = 0
+    for name, page in pages.items():
+        body = page.text.partition("<main")[2]
+        assert f"<h1>{name}</h1>" in body
+        assert "| ---" not in body, f"{name} has a table that is not shown as one"
+        for target in re.findall(r'href="([^"]+)"', body):
+            assert target in pages, f"{name} links to {target}"
+            linked += 1
+    assert linked
