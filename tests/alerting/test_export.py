@@ -415,7 +415,7 @@ def test_the_rules_are_as_the_operator_wants_them() -> None:
 def test_the_monitors_give_the_jobs_the_names_that_rules_and_dashboards_ask_for() -> None:
     service, pods = objects()["servicemonitor.yaml"], objects()["podmonitor.yaml"]
     assert (service["kind"], pods["kind"]) == ("ServiceMonitor", "PodMonitor")
-    keys(service["spec"], {"selector", "endpoints"}, {"namespaceSelector"})
+    keys(service["spec"], {"selector", "endpoints", "namespaceSelector"})
     keys(pods["spec"], {"selector", "podMetricsEndpoints", "namespaceSelector"})
     jobs = []
     for endpoint in (*service["spec"]["endpoints"], *pods["spec"]["podMetricsEndpoints"]):

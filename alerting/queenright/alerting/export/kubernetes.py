@@ -113,6 +113,7 @@ def _service_monitor(place: Place, job: str) -> dict[str, Any]:
         "kind": "ServiceMonitor",
         "metadata": place.metadata("queenright"),
         "spec": {
+            "namespaceSelector": {"any": True},
             "selector": {"matchLabels": {"app.kubernetes.io/name": "queenright"}},
             "endpoints": [{"port": "http", "path": "/metrics", "interval": "15s", **_called(job)}],
         },
@@ -170,7 +171,6 @@ def _helm_values(groups: Sequence[Group], extras: Extras, selectors: Selectors) 
     nowhere = Place()
     service = monitor(_service_monitor(nowhere, _job(selectors.service, "queenright")))
     workers = monitor(_pod_monitor(nowhere, _job(selectors.worker, "queenright-workers")))
-    service["namespaceSelector"] = {"any": True}
     return {
         "additionalPrometheusRulesMap": {"queenright": {"groups": [group.to_dict() for group in groups]}},
         "prometheus": {

@@ -1,0 +1,75 @@
+"""The service in Kubernetes: its file fits the command line, the settings and what is exported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+
+from queenright.alerting.export import Extras
+from queenright.alerting.export.kubernetes import Place, kubernetes_files
+from queenright.alerting.rules import Selectors, rule_groups
+from queenright.cli.main import app
+from queenright.health.settings import HealthSettings
+from queenright.server.settings import load_settings
+
+FILE = Path(__file__).parents[2] / "compose" / "kubernetes.yaml"
+OBJECTS: dict[str, Any] = {one["kind"]: one for one in yaml.safe_load_all(FILE.read_text())}
+POD = OBJECTS["Deployment"]["spec"]["template"]
+[CONTAINER] = POD["spec"]["containers"]
+
+
+@pytest.fixture(scope="module")
+def exported() -> dict[str, Any]:
+    files = kubernetes_files(
+        rule_groups(HealthSettings()),
+        Extras(dashboards={}),
+        Place(),
+        selectors=Selectors(),
+        service_url="http://queenright:8420",
+    )
+    return {name: yaml.safe_load(text) for name, text in files.items() if name.endswith("monitor.yaml")}
+
+
+def test_the_command_is_known_and_its_settings_are_valid(tmp_path: Path) -> None:
+    command: Any = typer.main.get_command(app)
+    _, called, *words = CONTAINER["command"]
+    config = command.commands[called].make_context(called, words).params["config"]
+    [(name, text)] = OBJECTS["ConfigMap"]["data"].items()
+    [mount] = [one["mountPath"] for one in CONTAINER["volumeMounts"] if one["name"] == "settings"]
+    (tmp_path / name).write_text(text)
+
+    settings = load_settings(tmp_path / name)
+
+    assert str(config) == f"{mount}/{name}"
+    ports = {port["name"]: port["containerPort"] for port in CONTAINER["ports"]}
+    assert ports == {"http": settings.http.port, "otlp": settings.otlp.port}
+    assert str(settings.storage) in [one["mountPath"] for one in CONTAINER["volumeMounts"]]
+
+
+def test_the_monitor_that_is_exported_finds_the_service(exported: dict[str, Any]) -> None:
+    monitor = exported["servicemonitor.yaml"]["spec"]
+    service = OBJECTS["Service"]
+
+    assert monitor["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    assert monitor["endpoints"][0]["port"] in [port["name"] for port in service["spec"]["ports"]]
+    assert service["spec"]["selector"].items() <= POD["metadata"]["labels"].items()
+
+
+def test_workers_that_are_scraped_may_reach_the_service(exported: dict[str, Any]) -> None:
+    scraped = exported["podmonitor.yaml"]["spec"]["selector"]
+    [workers] = [rule for rule in OBJECTS["NetworkPolicy"]["spec"]["ingress"] if len(rule["ports"]) == 2]
+
+    assert workers["from"][0]["podSelector"] == scraped
+
+
+def test_two_services_never_run_at_once_and_nothing_runs_as_root() -> None:
+    spec = OBJECTS["Deployment"]["spec"]
+    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+    assert POD["spec"]["securityContext"]["runAsNonRoot"] is True
+    assert CONTAINER["securityContext"]["readOnlyRootFilesystem"] is True
+    volumes = {volume["name"] for volume in POD["spec"]["volumes"]}
+    assert volumes == {mount["name"] for mount in CONTAINER["volumeMounts"]}
