@@ -91,9 +91,9 @@ def _past(at: Thresholds) -> list[AnyPanel]:
         ),
         panels.time_series(
             "Failures in a row",
-            "What each breaker counts. The line is where one with the default settings opens.",
+            "What each breaker counts, if any. The line is where one with the default settings opens.",
             "none",
-            Query(highest_by("breaker", names.CIRCUIT_BREAKER_FAILURES), "{{breaker}}"),
+            Query(f"{highest_by('breaker', names.CIRCUIT_BREAKER_FAILURES)} > 0", "{{breaker}}"),
             lines=at.breaker_failures,
         ),
         panels.counts(

@@ -94,14 +94,14 @@ def _judging(at: Thresholds) -> list[AnyPanel]:
             "Dollars an hour",
             "At the rate of the moment, by role and model.",
             _DOLLARS,
-            Query(per_hour_by("role, model", names.LLM_COST), "{{role}} {{model}}"),
+            Query(f"{per_hour_by('role, model', names.LLM_COST)} > 0", "{{role}} {{model}}"),
             stacked=True,
         ),
         panels.time_series(
             "Tokens of judge and queen",
             "Tokens per second, by role and model.",
             "cps",
-            Query(rate_by("role, model", names.LLM_TOKENS), "{{role}} {{model}}"),
+            Query(f"{rate_by('role, model', names.LLM_TOKENS)} > 0", "{{role}} {{model}}"),
             stacked=True,
         ),
         panels.time_series(

@@ -222,7 +222,7 @@ def _work(at: Thresholds) -> list[panels.AnyPanel]:
         ),
         panels.counts(
             "Errors by class",
-            "Errors of all agents by the class of the exception.",
-            Query(increase_by("error_type", names.WORKER_ERRORS), "{{error_type}}"),
+            "Errors of all agents by the class of the exception; the ten most frequent.",
+            Query(f"topk(10, {increase_by('error_type', names.WORKER_ERRORS)} > 0)", "{{error_type}}"),
         ),
     ]

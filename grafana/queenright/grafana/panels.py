@@ -148,6 +148,8 @@ def numbers(
     panel.no_value(none if none is not None else "0" if unit == "none" else "no data")
     panel.thresholds(thresholds(lines) if lines else _steps((None, "transparent")))
     panel.color_scheme(coloured(models.FieldColorModeId.THRESHOLDS))
+    if unit == "short":  # a counter's increase is estimated between scrapes: 7.16 of what is whole
+        panel.decimals(0)
     for name, colour in colours:
         steps = _steps((None, "transparent"), (1, colour)).build()
         panel.override_by_name(name, [models.DynamicConfigValue("thresholds", steps)])

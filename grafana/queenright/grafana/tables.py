@@ -129,6 +129,8 @@ def _organize(titles: Mapping[str, str], hidden: Sequence[str]) -> models.DataTr
 
 def _cell(column: Column) -> list[models.DynamicConfigValue]:
     properties = [models.DynamicConfigValue("unit", column.unit)]
+    if column.unit == "short":  # a counter's increase is estimated between scrapes: 7.16 of what is whole
+        properties.append(models.DynamicConfigValue("decimals", 0))
     if column.words:
         properties.append(models.DynamicConfigValue("mappings", [in_words(column.words)]))
     if column.lines:
