@@ -26,6 +26,7 @@ from queenright.health.tickets import (
     TicketRefused,
     TicketStatus,
     TicketUnknown,
+    Way,
     WrongStatus,
 )
 from queenright.health.vitals import VitalSigns
@@ -71,6 +72,7 @@ class Hive:
         self.now = 1000.0
         self.published: list[AgentEvent] = []
         self.told: list[tuple[TicketStatus, Severity]] = []
+        self.silenced: dict[str, float] = {}
         self._open()
 
     def _open(self) -> None:
@@ -84,6 +86,7 @@ class Hive:
             clock=lambda: self.now,
             publish=lambda *events: self.published.extend(events),
             on_change=self._tell,
+            silenced_until=lambda ticket_id: self.silenced.get(ticket_id),
         )
 
     def _tell(self, conn: Connection, ticket: EscalationTicket) -> None:
@@ -655,6 +658,112 @@ async def test_a_ticket_of_an_earlier_version_is_brought_up_from_its_decision_on
     hive.now += HOUR
     await hive.tickets.settle(hive.now)
     assert hive.published[-1].data["unacknowledged_seconds"] == HOUR
+
+
+async def test_a_silenced_ticket_is_brought_up_when_its_silence_ends(hive: Hive) -> None:
+    """B41: while it is silenced nobody would hear; a silence that ends early makes it due at once."""
+    ticket = await told(hive)
+    began = hive.now
+    hive.silenced[ticket.ticket_id] = began + 5 * HOUR
+    assert hive.tickets.next_deadline() == began + 5 * HOUR
+    await pass_hours(hive, 4)
+    assert hive.told == []
+
+    await pass_hours(hive, 1)
+    assert hive.told == [(TicketStatus.INTERVENING, HIGH)]
+    assert hive.tickets.next_deadline() == hive.now + HOUR
+
+    hive.silenced[ticket.ticket_id] = hive.now + 5 * HOUR
+    await pass_hours(hive, 2)
+    hive.silenced.clear()
+    await hive.tickets.settle(hive.now)
+    assert len(hive.told) == 2
+
+
+async def test_a_silence_does_not_keep_a_ticket_from_closing(hive: Hive) -> None:
+    ticket = await told(hive)
+    hive.silenced[ticket.ticket_id] = hive.now + HOUR
+    await hive.tickets.observe(worker())
+    hive.now += HOLD
+
+    [closed] = await hive.tickets.settle(hive.now)
+
+    assert closed.status is TicketStatus.RESOLVED
+
+
+@pytest.mark.parametrize("via", list(Way))
+async def test_by_whatever_way_it_is_acknowledged_nobody_is_reminded(hive: Hive, via: Way) -> None:
+    """B41: who has it and by what way is kept, in the log, too; over a restart."""
+    ticket = await told(hive)
+    await hive.tickets.acknowledge(ticket.ticket_id, by="ann", via=via, note=" my key is sk-" + "a1B2" * 12)
+    await hive.restart()
+    await pass_hours(hive, 6)
+
+    [kept] = hive.tickets.open_tickets()
+    assert (kept.acknowledged_by, kept.acknowledged_via, kept.reminders) == ("ann", via, 0)
+    assert "a1B2" not in kept.acknowledged_note
+    [said] = [e for e in await hive.logged() if e.type is EventType.TICKET_ACKNOWLEDGED]
+    assert (said.data["by"], said.data["via"], "a1B2" in said.data["note"]) == ("ann", via.value, False)
+    assert EventType.TICKET_REESCALATED not in hive.types()
+
+
+async def test_of_what_nobody_has_any_more_reminders_count_anew(hive: Hive) -> None:
+    """B41: they were used up; after it is given back there are as many again, counted from then."""
+    ticket = await told(hive)
+    await pass_hours(hive, 4)
+    await hive.tickets.acknowledge(ticket.ticket_id, by="ann")
+    await pass_hours(hive, 4)
+    hive.told.clear()
+
+    given = await hive.tickets.unacknowledge(ticket.ticket_id, by="bob")
+
+    assert (given.status, given.acknowledged_by, given.reminders) == (TicketStatus.INTERVENING, "", 0)
+    assert given.notified_at == ticket.notified_at
+    # People read that it is nobody's; it is no new alert.
+    assert hive.told == [(TicketStatus.INTERVENING, HIGH)]
+    assert hive.tickets.next_deadline() == hive.now + HOUR
+    await pass_hours(hive, 6)
+    assert len(hive.told) == 4
+    said = [e for e in await hive.logged() if e.type is EventType.TICKET_UNACKNOWLEDGED]
+    assert [(e.data["by"], e.data["was"]) for e in said] == [("bob", "ann")]
+    with pytest.raises(WrongStatus, match="nobody has it in hand"):
+        await hive.tickets.unacknowledge(ticket.ticket_id, by="bob")
+
+
+async def test_what_was_acknowledged_before_triage_goes_there_when_it_is_given_back(hive: Hive) -> None:
+    ticket = (await hive.raise_()).ticket
+    await hive.tickets.acknowledge(ticket.ticket_id, by="ann")
+    hive.published.clear()
+
+    given = await hive.tickets.unacknowledge(ticket.ticket_id, by="ann")
+
+    assert (given.status, given.notified_at, hive.told) == (TicketStatus.OPEN, None, [])
+    assert [e.type for e in hive.published] == [
+        EventType.TICKET_UNACKNOWLEDGED,
+        EventType.WORKER_ESCALATION_TICKET,
+    ]
+    assert [t.ticket_id for t in await hive.restart()] == [ticket.ticket_id]
+
+
+async def test_what_was_triaged_while_somebody_had_it_is_told_when_it_is_given_back(hive: Hive) -> None:
+    ticket = (await hive.raise_()).ticket
+    await hive.tickets.acknowledge(ticket.ticket_id, by="ann")
+    await hive.tickets.intervene(ticket.ticket_id, "a", "high")
+    assert hive.told == []
+
+    given = await hive.tickets.unacknowledge(ticket.ticket_id, by="ann")
+
+    assert (given.notified_severity, given.notified_at) == (HIGH, hive.now)
+    assert hive.told == [(TicketStatus.INTERVENING, HIGH)]
+
+
+async def test_only_the_way_that_said_it_takes_it_back_where_that_is_asked(hive: Hive) -> None:
+    ticket = await told(hive)
+    await hive.tickets.acknowledge(ticket.ticket_id, by="ann", via=Way.SLACK)
+
+    with pytest.raises(WrongStatus, match="ann has it, and did not say so by pagerduty"):
+        await hive.tickets.unacknowledge(ticket.ticket_id, by="x", only_via=Way.PAGERDUTY)
+    await hive.tickets.unacknowledge(ticket.ticket_id, by="x", only_via=Way.SLACK)
 
 
 async def test_what_the_rules_saw_is_kept_beside_what_a_model_says(hive: Hive) -> None:

@@ -383,17 +383,16 @@ async def test_an_incident_that_is_not_ours_changes_nothing_and_is_said(
     ticket_id = await ticket_on(running)
     await tell(http, ticket_id)
     old = datetime.fromtimestamp(running.service.clock() - 90_000, UTC).isoformat()
-    for number, (kind, why, more) in enumerate(
-        [
-            ("acknowledged", "of no ticket that is known", {"key": "another"}),
-            ("acknowledged", "of no ticket that is known", {"data": {"incident_key": "\0"}}),
-            ("acknowledged", "of no ticket that is known", {"data": {"incident_key": None}}),
-            ("acknowledged", "of no ticket that is known", {"data": None}),
-            ("acknowledged", "more than a day ago", {"occurred_at": old}),
-            ("escalated", "incident.escalated changes no ticket", {}),
-            ("x", "pagey.ping changes no ticket", {"event_type": "pagey.ping"}),
-        ]
-    ):
+    cases: list[tuple[str, str, dict[str, Any]]] = [
+        ("acknowledged", "of no ticket that is known", {"key": "another"}),
+        ("acknowledged", "of no ticket that is known", {"data": {"incident_key": "\0"}}),
+        ("acknowledged", "of no ticket that is known", {"data": {"incident_key": None}}),
+        ("acknowledged", "of no ticket that is known", {"data": None}),
+        ("acknowledged", "more than a day ago", {"occurred_at": old}),
+        ("escalated", "incident.escalated changes no ticket", {}),
+        ("x", "pagey.ping changes no ticket", {"event_type": "pagey.ping"}),
+    ]
+    for number, (kind, why, more) in enumerate(cases):
         answer = await pagerduty(http, event(kind, running, number=number, **more))
         assert (answer.status_code, why in answer.json()["did"]) == (202, True), (kind, more)
     assert (await ticket_of(running, ticket_id)).acknowledged_by == ""
@@ -413,7 +412,7 @@ async def test_what_is_not_signed_by_pagerduty_is_refused(running: Running, http
     body = event("acknowledged", running)
     digest = by_secrets(body, NEW)["X-PagerDuty-Signature"].removeprefix("v1=")
     for signatures in ("", "v1=", digest, f"v2={digest}", f"v1={digest[:-1]}", "v1=\xff", "," * 1000):
-        headers = {"X-PagerDuty-Signature": signatures.encode("latin-1")}
+        headers = {b"X-PagerDuty-Signature": signatures.encode("latin-1")}
         answer = await http.post("/api/pagerduty/webhook", content=body, headers=headers)
         assert (answer.status_code, NEW in answer.text) == (403, False), signatures
     other = await http.post("/api/pagerduty/webhook", content=body + b" ", headers=by_secrets(body, NEW))

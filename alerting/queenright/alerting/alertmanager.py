@@ -186,7 +186,8 @@ class AlertmanagerClient:
         if response.status_code // 100 == 2:
             return response
         reason = f"{response.status_code} {redact(response.text, 300).strip()}".strip()
-        if method == "DELETE" and response.status_code == 404:
+        # Alertmanager 0.25 says 500 of what it does not know.
+        if method == "DELETE" and (response.status_code == 404 or "not found" in response.text):
             raise SilenceUnknown(peer.name, reason)
         kind = AlertsRefused if response.status_code in _REFUSALS else PeerUnavailable
         raise kind(peer.name, reason)

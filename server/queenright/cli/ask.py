@@ -48,7 +48,7 @@ def ask(url: str, path: str, *, method: str = "GET", body: Mapping[str, Any] | N
         )
         if response.is_error:
             raise Refused(response.status_code, _reason(response) or _no_words(url, path, response))
-        answer: dict[str, Any] = response.json()
+        answer: dict[str, Any] = response.json() if response.content else {}
     except (httpx.UnsupportedProtocol, httpx.InvalidURL):
         raise QueenrightError(
             f"{url!r} is no URL; name the service as in --url http://127.0.0.1:8420."

@@ -18,6 +18,7 @@ from queenright.cli.chat import chat
 from queenright.cli.dashboards import dashboards
 from queenright.cli.judge import judge
 from queenright.cli.rules import rules
+from queenright.cli.silences import silences
 from queenright.cli.tickets import tickets
 
 app = typer.Typer(
@@ -32,6 +33,7 @@ config = typer.Typer(help="The settings.", no_args_is_help=True)
 app.add_typer(approvals, name="approvals")
 app.add_typer(audit, name="audit")
 app.add_typer(config, name="config")
+app.add_typer(silences, name="silences")
 app.add_typer(tickets, name="tickets")
 app.add_typer(judge, name="judge")
 app.add_typer(rules, name="rules")

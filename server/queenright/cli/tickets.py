@@ -49,8 +49,16 @@ def list_tickets(as_json: Json = False, all_: All = False, url: Url = LOCAL) -> 
 @tickets.command("acknowledge", epilog="Example: queenright tickets acknowledge 01J... --by ada")
 def acknowledge(ticket: Ticket, by: By = WHO, as_json: Json = False, url: Url = LOCAL) -> None:
     """Say that a person has it in hand. Exit code 1 if it is closed, or somebody has it."""
-    done = _say(url, ticket, "acknowledge", {"by": by})
+    done = _say(url, ticket, "acknowledge", {"by": by, "via": "cli"})
     typer.echo(json.dumps(done, indent=2) if as_json else f"{done['acknowledged_by']} has it in hand.")
+
+
+@tickets.command("unacknowledge", epilog="Example: queenright tickets unacknowledge 01J... --by ada")
+def unacknowledge(ticket: Ticket, by: By = WHO, as_json: Json = False, url: Url = LOCAL) -> None:
+    """Say that nobody has it in hand any more: it is brought up again. Exit code 1 if nobody had it."""
+    done = _say(url, ticket, "unacknowledge", {"by": by, "via": "cli"})
+    words = "Nobody has it in hand any more; it is brought up again as if it had been told just now."
+    typer.echo(json.dumps(done, indent=2) if as_json else words)
 
 
 @tickets.command("resolve", epilog='Example: queenright tickets resolve 01J... --reason "written by hand"')

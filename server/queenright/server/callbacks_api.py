@@ -9,7 +9,7 @@ from fastapi import APIRouter, FastAPI, HTTPException, Request
 from queenright.alerting.callbacks.pagerduty import EventRefused
 from queenright.alerting.callbacks.signatures import SignatureRefused
 from queenright.alerting.callbacks.slack import ClickRefused
-from queenright.alerting.callbacks.told import TOLD_PATH
+from queenright.alerting.config import TOLD_PATH
 from queenright.alerting.webhook import WebhookRefused
 from queenright.server.callbacks import NotSetUp
 from queenright.server.health_api import answering

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
@@ -17,8 +17,6 @@ from pydantic.alias_generators import to_camel
 from queenright.alerting.callbacks.names import person
 from queenright.alerting.notification import alert_key
 from queenright.alerting.webhook import MAX_ALERTS, WebhookRefused
-
-TOLD_PATH: Final = "/api/alertmanager/told"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

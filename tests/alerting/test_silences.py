@@ -1,0 +1,242 @@
+"""Silences as real Alertmanagers have them, and which of our alerts nobody hears because of them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable
+from time import time as now
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queenright.alerting.alertmanager import AlertmanagerClient, PeerUnavailable, PostedAlert, SilenceUnknown
+from queenright.alerting.callbacks.told import dedup_key, parse_told
+from queenright.alerting.notification import alert_key, enqueue
+from queenright.alerting.settings import AlertingSettings
+from queenright.alerting.silence_watch import NoPeer, NothingToSilence, SilenceWatch
+from queenright.alerting.silences import (
+    AnswerRefused,
+    NewSilence,
+    PeerSilences,
+    PeerView,
+    Silence,
+    read_answers,
+    silenced,
+    unknown,
+)
+from queenright.health.store import Store
+from tests.alerting.conftest import ServedPeer
+from tests.alerting.parts import ticket
+from tests.alerting.real import RealAlertmanager
+from tests.waiting import until
+
+MATCHERS: list[tuple[str, str, bool, bool, bool]] = [
+    # name, value, isRegex, isEqual, whether agent="researcher", cause="doom_loop" is silenced
+    ("agent", "researcher", False, True, True),
+    ("agent", "research", False, True, False),
+    ("agent", "writer", False, False, True),
+    ("agent", "researcher", False, False, False),
+    ("agent", "resea.*|nobody", True, True, True),
+    ("agent", "search", True, True, False),  # anchored at both ends
+    ("agent", "(?i)RESEARCHER", True, True, True),
+    ("agent", "writer|w.*", True, False, True),
+    ("agent", "r[a-z]+", True, False, False),
+    ("no_such_label", "", False, True, True),
+    ("no_such_label", ".+", True, False, True),
+]
+
+
+@contextlib.asynccontextmanager
+async def watching(
+    store: Store, clock: Callable[[], float], *urls: str
+) -> AsyncIterator[tuple[SilenceWatch, AlertmanagerClient]]:
+    client = AlertmanagerClient()
+    settings = AlertingSettings(alertmanager_urls=urls)
+    yield SilenceWatch(store, settings, client, clock=clock), client
+    await client.aclose()
+
+
+def labels(**more: str) -> dict[str, str]:
+    ours = {"alertname": "QueenrightIntervention", "agent": "researcher", "cause": "doom_loop"}
+    return ours | {"severity": "critical", "source": "queen", "cluster": "default"} | more
+
+
+def posted(of: dict[str, str], **annotations: str) -> PostedAlert:
+    return PostedAlert(labels=of, annotations=annotations, starts_at=now() - 1, ends_at=now() + 600)
+
+
+async def test_a_silence_is_about_what_alertmanager_says_it_is_about(alertmanager: RealAlertmanager) -> None:
+    client, peer = AlertmanagerClient(), alertmanager.address
+    ours, other = labels(), labels(agent="other", cause="stall")
+    await client.post_alerts(peer, [posted(ours), posted(other), posted(labels(source="monitor"))])
+    for name, value, is_regex, is_equal, expected in MATCHERS:
+        matcher = {"name": name, "value": value, "isRegex": is_regex, "isEqual": is_equal}
+        body = NewSilence(by="ada", comment="c", starts_at=now(), ends_at=now() + 600).to_dict()
+        # Alertmanager wants one matcher that does not match the empty text.
+        body["matchers"] = [matcher, {"name": "cause", "value": "doom_loop", "isRegex": False}]
+        made = (await client._request("POST", peer, "/api/v2/silences", body)).json()["silenceID"]
+
+        said = await client.silences(peer)
+        views = [PeerView(peer=peer.name, said=said, read_at=now())]
+
+        assert (silenced(ours, views, now()) is not None) is expected, matcher
+        assert silenced(other, views, now()) is None
+        [known] = [one for one in said.silences if one.id == made]
+        assert (known.by, known.comment, known.state) == ("ada", "c", "active")
+        await client.expire(peer, made)
+        assert made not in {one.id for one in (await client.silences(peer)).silences}
+    with pytest.raises(SilenceUnknown):
+        await client.expire(peer, "00000000-0000-4000-8000-000000000000")
+    await client.aclose()
+
+
+async def test_a_ticket_is_silenced_for_a_while_and_heard_again(
+    alertmanager: RealAlertmanager, store: Store
+) -> None:
+    """B41: however bad it gets, and each reminder; what Alertmanager cannot say is unknown, never none."""
+    settings = AlertingSettings(alertmanager_urls=(alertmanager.url,))
+    async with watching(store, now, alertmanager.url) as (watch, client):
+        assert watch.unknown == f"{alertmanager.url} has not been asked yet"
+        with pytest.raises(NothingToSilence):
+            await watch.add("ticket-1", by="ada", comment="c", seconds=60)
+        await store.transact(lambda conn: enqueue(conn, ticket(), settings, now()))
+        await watch.read_notifications()
+        ours = watch._labels["ticket-1"]
+        worse = ours | {"ticket_severity": "critical", "reminder": "1"}
+        await client.post_alerts(alertmanager.address, [posted(ours), posted(worse)])
+
+        made, peer = await watch.add("ticket-1", by="ada", comment="known, see chat", seconds=7200)
+
+        found = watch.of_ticket("ticket-1")
+        assert found is not None
+        assert (found.silence_id, found.by, found.comment) == (made, "ada", "known, see chat")
+        assert found.until - now() == pytest.approx(7200, abs=60)
+        assert silenced(worse, watch.views(), now()) is not None
+        assert (peer, watch.unknown) == (alertmanager.url, "")
+        [(silence, peers, tickets)] = watch.silences()
+        assert (silence.id, peers, tickets) == (made, [alertmanager.url], ["ticket-1"])
+        assert 'agent="researcher"' in silence.matchers
+
+        await watch.expire(made)
+        assert (watch.of_ticket("ticket-1"), watch.silences()) == (None, [])
+
+        await watch.add("ticket-1", by="ada", comment="c", seconds=7200)
+        await alertmanager.child.stop()
+        await watch.read_peers()
+        assert watch.of_ticket("ticket-1") is not None
+        assert watch.unknown == f"{alertmanager.url} cannot be reached"
+        with pytest.raises(PeerUnavailable):
+            await watch.add("ticket-1", by="ada", comment="c", seconds=60)
+
+
+async def test_what_pagerduty_knows_a_group_by_is_the_hash_of_its_key(
+    alertmanager: RealAlertmanager,
+) -> None:
+    """An incident finds its ticket by this, in both versions."""
+    ours = labels()
+    client = AlertmanagerClient()
+    told = posted(ours, summary="s.", ticket_id="ticket-1", description="d")
+    await client.post_alerts(alertmanager.address, [told])
+    incidents = [one for one in alertmanager.recorder.received if one.channel == "pagerduty"]
+
+    def arrived() -> bool:
+        incidents[:] = [one for one in alertmanager.recorder.received if one.channel == "pagerduty"]
+        return bool(incidents and alertmanager.people.told)
+
+    await until(arrived, "PagerDuty and we are told")
+    await client.aclose()
+
+    said = alertmanager.people.told[0]
+    assert incidents[0].body["dedup_key"] == dedup_key(said["groupKey"])
+    message = parse_told(json.dumps(said).encode())
+    assert (message.receiver, message.dedup_key) == ("slack-and-pagerduty", dedup_key(said["groupKey"]))
+    [alert] = message.alerts
+    assert (alert.ticket_id, alert.alert_key, alert.status) == ("ticket-1", alert_key(ours), "firing")
+
+
+# -- several peers, and what they may answer --------------------------------------------------------
+
+
+def silence(name: str, *, ends: float = 100.0, starts: float = 0.0) -> Silence:
+    return Silence(id=name, by=name, comment="", state="active", starts_at=starts, ends_at=ends, matchers=())
+
+
+def view(peer: str, *silences: Silence, error: str = "", of: dict[str, str] | None = None) -> PeerView:
+    said = PeerSilences(
+        silences=silences, silenced=((of or labels(), tuple(one.id for one in silences)),) if silences else ()
+    )
+    return PeerView(peer=peer, said=said, read_at=0.0, error=error)
+
+
+def until_when(*views: PeerView, at: float = 50.0) -> float | None:
+    found = silenced(labels(), views, at)
+    return None if found is None else found.until
+
+
+def test_nobody_hears_of_it_only_if_every_peer_keeps_it() -> None:
+    a, b = silence("a", ends=100), silence("b", ends=70)
+
+    assert until_when(view("one", a), view("two", a)) == 100
+    assert until_when(view("one", a), view("two", b)) == 70
+    assert until_when(view("one", a, b)) == 100
+    assert until_when(view("one", a), view("two")) is None
+    assert until_when(view("one")) is None
+    assert until_when() is None
+
+
+def test_one_that_never_answered_is_not_counted_and_what_one_said_last_holds() -> None:
+    a = silence("a")
+    never = PeerView(peer="two", error="cannot be reached")
+
+    assert until_when(view("one", a), never) == 100
+    assert until_when(never) is None
+    assert until_when(view("one", a, error="cannot be reached")) == 100
+    assert unknown([view("one", a), never]) == "two cannot be reached"
+
+
+def test_a_silence_that_is_over_or_has_not_begun_keeps_nothing() -> None:
+    assert until_when(view("one", silence("a", ends=50))) is None
+    assert until_when(view("one", silence("a", starts=51))) is None
+    assert until_when(view("one", silence("a"), of=labels(reminder="1"))) is None
+
+
+def test_texts_from_alertmanager_are_masked_and_on_one_line() -> None:
+    said: dict[str, Any] = {
+        "id": "1",
+        "status": {"state": "active"},
+        "matchers": [{"name": "agent", "value": 'a"b', "isRegex": True, "isEqual": False}],
+        "startsAt": "2026-01-01T00:00:00.000Z",
+        "endsAt": "2026-01-01T01:00:00.000Z",
+        "createdBy": "a\x1b[2Jda",
+        "comment": "key sk-" + "a1B2" * 12 + "\nsecond line",
+    }
+    ended = said | {"id": "2", "status": {"state": "expired"}}
+
+    [one] = read_answers(json.dumps([said, ended]).encode(), b"[]").silences
+
+    assert "a1B2" not in one.comment
+    assert "\n" not in one.comment
+    assert one.by.isprintable()
+    assert one.matchers == ('agent!~"a\\"b"',)
+    assert one.ends_at - one.starts_at == 3600
+
+
+@given(st.one_of(st.binary(max_size=50), st.sampled_from([b"{}", b"[1]", b'[{"id": 1}]', b"null"])))
+def test_whatever_else_answers_is_refused(body: bytes) -> None:
+    with pytest.raises(AnswerRefused):
+        read_answers(body, b"[")
+
+
+async def test_something_that_is_no_alertmanager_is_unknown(peer: ServedPeer, store: Store) -> None:
+    async with watching(store, now, peer.url) as (watch, _):
+        await watch.read_peers()
+        assert "is no list of silences and alerts" in watch.unknown
+        assert watch.silences() == []
+    async with watching(store, now) as (watch, _):
+        await watch.read_peers()
+        assert watch.unknown == ""
+        with pytest.raises(NoPeer):
+            await watch.expire("x")

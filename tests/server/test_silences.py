@@ -1,0 +1,120 @@
+"""Silences through the service: over HTTP, on the command line, and on the tickets that they are about."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from typer.testing import CliRunner, Result
+
+from queenright.alerting.alertmanager import AlertmanagerClient
+from queenright.cli.main import app
+from queenright.server.up import Running, serving
+from tests.alerting.real import RealAlertmanager, people, real_alertmanager
+from tests.server.conftest import demo_settings
+from tests.server.test_app import ticket_on
+
+
+@dataclass(frozen=True)
+class Stack:
+    running: Running
+    http: httpx.AsyncClient
+    alertmanager: RealAlertmanager
+
+    async def queenright(self, *arguments: str) -> Result:
+        """Run a command in a thread, as the service has this one."""
+        return await asyncio.to_thread(CliRunner().invoke, app, [*arguments, "--url", self.running.url])
+
+    async def get(self, path: str) -> Any:
+        return (await self.http.get(path)).json()
+
+
+@pytest.fixture
+async def stack(tmp_path: Path) -> AsyncIterator[Stack]:
+    """The service, and a real Alertmanager that it tells."""
+    ours = demo_settings(tmp_path / "storage")
+    async with people() as told, real_alertmanager(tmp_path / "am", told) as alertmanager:
+        more = {"alertmanager_urls": (alertmanager.url,), "silences_seconds": 1}
+        settings = ours.model_copy(update={"alerting": ours.alerting.model_copy(update=more)})
+        async with serving(settings) as running:
+            async with httpx.AsyncClient(base_url=running.url, trust_env=False) as http:
+                yield Stack(running, http, alertmanager)
+
+
+async def test_a_ticket_is_silenced_and_heard_again_from_the_command_line(stack: Stack) -> None:
+    """B41: a silenced ticket says so wherever it is shown, and nobody is reminded of it meanwhile."""
+    ticket_id = await ticket_on(stack.running)
+    client = AlertmanagerClient()
+    while not await client.alerts(stack.alertmanager.address, agent="looper"):
+        await asyncio.sleep(0.05)
+    due = stack.running.service.tickets.next_deadline()
+    assert due is not None
+
+    nothing = await stack.queenright("silences", "list")
+    made = await stack.queenright("silences", "add", ticket_id, "--for", "2h", "--comment", "known")
+    again = await stack.queenright("silences", "list", "--json")
+    shown = await stack.queenright("silences")
+
+    assert (nothing.exit_code, nothing.output) == (0, "No silences.\n")
+    assert (made.exit_code, shown.exit_code) == (0, 0), made.output
+    [silence] = json.loads(again.output)["silences"]
+    assert silence["silence_id"] in made.output
+    assert (silence["tickets"], silence["comment"]) == ([ticket_id], f"known (ticket {ticket_id})")
+    for said in ("2.0 h left", 'agent="looper"', ticket_id):
+        assert said in shown.output
+    for row in (
+        await stack.get(f"/api/tickets/{ticket_id}"),
+        (await stack.get("/api/tickets"))["tickets"][0],
+        (await stack.get("/api/status"))["tickets"][0],
+    ):
+        assert row["silenced"]["until"] == silence["ends_at"]
+        assert row["silenced"]["comment"] == silence["comment"]
+    assert stack.running.service.tickets.next_deadline() == silence["ends_at"]
+
+    ended = await stack.queenright("silences", "expire", silence["silence_id"])
+    assert (ended.exit_code, ended.output) == (0, "It has ended.\n")
+    assert (await stack.get(f"/api/tickets/{ticket_id}"))["silenced"] is None
+    assert stack.running.service.tickets.next_deadline() == due
+
+    # Alertmanager goes: unknown is said, and is not "none".
+    await stack.alertmanager.child.stop()
+    await stack.running.service.silences.read_peers()
+    unknown = await stack.queenright("silences")
+    assert (unknown.exit_code, "cannot be reached" in unknown.output) == (1, True)
+    assert "No silences" not in unknown.output
+    assert "cannot be reached" in (await stack.get("/api/status"))["silences_unknown"]
+    body = {"ticket_id": ticket_id, "seconds": 3600, "comment": "c"}
+    assert (await stack.http.post("/api/silences", json=body)).status_code == 502
+    await client.aclose()
+
+
+async def test_what_cannot_be_silenced_is_refused_in_words(tmp_path: Path) -> None:
+    async with serving(demo_settings(tmp_path)) as running:
+        async with httpx.AsyncClient(base_url=running.url, trust_env=False) as http:
+            body = {"ticket_id": "nobody", "seconds": 3600, "comment": "c"}
+            unknown = await http.post("/api/silences", json=body)
+            nowhere = await http.delete("/api/silences/x")
+            bad = [
+                await http.post("/api/silences", json=body | more)
+                for more in ({"seconds": 1}, {"seconds": 1e9}, {"comment": " "}, {"by": "\0"})
+            ]
+            listed = (await http.get("/api/silences")).json()
+
+    assert (unknown.status_code, "nothing to silence" in unknown.json()["title"]) == (409, True)
+    assert (nowhere.status_code, "alerting.alertmanager_urls" in nowhere.json()["title"]) == (409, True)
+    assert [one.status_code for one in bad] == [422] * 4
+    assert listed == {"silences": [], "unknown": "", "peers": []}
+
+
+@pytest.mark.parametrize("span", ["2", "2x", "", "0.5m", "31d", "-1h"])
+def test_a_time_that_is_none_is_refused(span: str) -> None:
+    done = CliRunner().invoke(app, ["silences", "add", "T", "--comment", "c", f"--for={span}"])
+
+    assert done.exit_code == 2
+    assert "30m" in done.output or "30d" in done.output
