@@ -114,8 +114,8 @@ async def real_alertmanager(
     people: People,
     version: str = "bundled",
     *,
+    port: int = 0,
     cluster: Sequence[str] = (),
-    external_url: str = "",
     config: Path | None = None,
 ) -> AsyncIterator[RealAlertmanager]:
     """
@@ -125,21 +125,21 @@ async def real_alertmanager(
         folder: Of its own, for its state and its log.
         people: Who is told.
         version: One of ``tests.programs.VERSIONS``.
+        port: Where it listens; a free one if 0.
         cluster: Its options as one peer of a cluster; alone without any.
-        external_url: Where its links lead; its own address if empty.
         config: Its configuration; ours with short waits if there is none.
     """
     binary = program("alertmanager", version)
     config = config or configure(folder, people)
-    port = free_port("127.0.0.1", 0, what="Alertmanager", option="")
+    port = port or free_port("127.0.0.1", 0, what="Alertmanager", option="")
     command: list[str | Path] = [
         binary,
         f"--config.file={config}",
         f"--storage.path={folder / 'data'}",
         f"--web.listen-address=127.0.0.1:{port}",
         *(cluster or ["--cluster.listen-address="]),
-        f"--web.external-url={external_url or f'http://127.0.0.1:{port}'}",
-        "--web.route-prefix=/",
+        # By itself it takes the machine's name.
+        f"--web.external-url=http://127.0.0.1:{port}",
     ]
     child = await Child.start("Alertmanager", command, folder / "alertmanager.log")
     try:

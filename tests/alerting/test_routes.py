@@ -55,7 +55,7 @@ def test_every_alert_goes_where_it_should_and_nowhere_else(version: str) -> None
     program("amtool", version)
 
     def ask(labels: Mapping[str, str]) -> str:
-        words = [f"{name}={value}" for name, value in labels.items()]
+        words = [f'{name}="{value}"' for name, value in labels.items()]
         done = run("amtool", "config", "routes", "test", f"--config.file={CONFIG}", *words, version=version)
         return done.stdout.strip() or done.stderr
 

@@ -353,6 +353,7 @@ async def alertmanager_beside(
             templates=templates_folder(),
             group_wait="1s" if options.fast else "10s",
             group_interval="5s" if options.fast else "1m",
+            slack_interactive=settings.alerting.slack_signing_secret_file is not None,
         ),
         encoding="utf-8",
     )

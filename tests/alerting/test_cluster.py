@@ -1,0 +1,181 @@
+"""A cluster of two real Alertmanagers: each has every alert, people are told once, and one is enough."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from queenright.alerting.alertmanager import AlertmanagerClient
+from queenright.alerting.outbox import Outbox, enqueue
+from queenright.alerting.settings import AlertingSettings
+from queenright.health.store import Store
+from queenright.health.tickets import EscalationTicket, TicketStatus
+from queenright.runtime.events import AgentEvent
+from queenright.server.sockets import free_port
+from tests.alerting.parts import ticket
+from tests.alerting.real import People, RealAlertmanager, configure, people, queen, real_alertmanager
+from tests.programs import VERSIONS
+from tests.waiting import until
+
+ONCE = {("slack", "firing"): 1, ("pagerduty", "firing"): 1}
+AND_OVER = ONCE | {("slack", "resolved"): 1, ("pagerduty", "resolved"): 1}
+
+
+class Cluster:
+    """Two peers, ``a`` and ``b``, on ports that stay theirs, and an outbox that tells both."""
+
+    def __init__(
+        self, stack: contextlib.AsyncExitStack, folder: Path, everybody: People, version: str, store: Store
+    ) -> None:
+        self._stack, self._folder, self._version, self._store = stack, folder, version, store
+        self.people = everybody
+        self.web = {name: free_port("127.0.0.1", 0, what="Alertmanager", option="") for name in "ab"}
+        self.gossip = {name: free_port("127.0.0.1", 0, what="its gossip", option="") for name in "ab"}
+        self.running: dict[str, RealAlertmanager] = {}
+        self.settings = AlertingSettings(
+            alertmanager_urls=tuple(f"http://127.0.0.1:{port}" for port in self.web.values())
+        )
+        self.client = AlertmanagerClient()
+        stack.push_async_callback(self.client.aclose)
+
+        async def publish(*events: AgentEvent) -> None: ...
+
+        self.outbox = Outbox(
+            store, self.settings, self.client, clock=time.time, publish=publish, registry=CollectorRegistry()
+        )
+
+    async def start(self, name: str) -> None:
+        """Start a peer, the first time or again."""
+        [other] = set("ab") - {name}
+        self.running[name] = await self._stack.enter_async_context(
+            real_alertmanager(
+                self._folder / name,
+                self.people,
+                self._version,
+                port=self.web[name],
+                # As in earnest, longer than the second waits for the first: a look that begins before an end
+                # and is over after it would tell the beginning once more.
+                config=configure(self._folder / name, self.people, group_interval="4s"),
+                cluster=[
+                    f"--cluster.listen-address=127.0.0.1:{self.gossip[name]}",
+                    f"--cluster.peer=127.0.0.1:{self.gossip[other]}",
+                    # How long the second waits for the first to tell people.
+                    "--cluster.peer-timeout=1s",
+                    "--cluster.gossip-interval=50ms",
+                    "--cluster.pushpull-interval=1s",
+                    "--cluster.reconnect-interval=1s",
+                    "--cluster.settle-timeout=5s",
+                ],
+            )
+        )
+
+    async def kill(self, name: str) -> None:
+        """Kill a peer outright."""
+        process = self.running.pop(name).child.process
+        process.kill()
+        await process.wait()
+
+    async def members(self, count: int) -> None:
+        """Wait until every peer that runs knows of ``count``."""
+        for one in self.running.values():
+            for _ in range(1200):
+                status = await self.client.status(one.address)
+                if len(status["cluster"].get("peers", [])) == count:
+                    break
+                await _moment()
+            assert len(status["cluster"]["peers"]) == count
+
+    async def say(self, one: EscalationTicket) -> None:
+        """Decide something about a ticket, and tell every peer that can be reached."""
+        await self._store.transact(lambda conn: enqueue(conn, one, self.settings, time.time()))
+        await self.outbox.deliver_due(time.time())
+
+    async def knows(self, name: str, agent: str) -> bool:
+        """Tell whether a peer has an agent's alert."""
+        return bool(await self.client.alerts(self.running[name].address, agent=agent))
+
+    async def eventually_knows(self, name: str, agent: str) -> None:
+        """Tell the peers again, as the outbox does, until one has an agent's alert."""
+        for _ in range(1200):
+            await self.outbox.deliver_due(time.time() + 120)
+            if await self.knows(name, agent):
+                return
+            await _moment()
+        pytest.fail(f"{name} never heard of {agent}")
+
+    async def all_had_their_turn(self, marker: str) -> None:
+        """
+        Wait until each peer has told, or has left to the other, what it knew when this was called.
+
+        Of a marker only one peer knows, so it tells that itself, and in its turn: after what came before.
+        """
+        for name, one in self.running.items():
+            agent = f"{marker}-{name}"
+            await self.client.post_alerts(one.address, [queen("warning", agent)])
+            await until(lambda agent=agent: self.received(agent), f"the marker {agent}")  # type: ignore[misc]  # mypy cannot infer a lambda's default
+
+    def received(self, agent: str) -> Counter[tuple[str, str]]:
+        """Count what people were told of an agent, by channel and status."""
+        received = self.people.recorder.received
+        return Counter((m.channel, m.status) for m in received if agent in m.title)
+
+
+async def _moment() -> None:
+    await asyncio.sleep(0.05)
+
+
+@pytest.fixture(params=VERSIONS)
+async def cluster(request: pytest.FixtureRequest, tmp_path: Path, store: Store) -> AsyncIterator[Cluster]:
+    async with contextlib.AsyncExitStack() as stack:
+        everybody = await stack.enter_async_context(people())
+        made = Cluster(stack, tmp_path, everybody, request.param, store)
+        await made.start("a")
+        await made.start("b")
+        await made.members(2)
+        yield made
+
+
+def of(agent: str, **changes: object) -> EscalationTicket:
+    return ticket(worker_agent_id=agent, ticket_id=f"ticket-{agent}", **changes)
+
+
+async def test_both_have_every_alert_and_one_page_goes_out_whoever_dies(cluster: Cluster) -> None:
+    """B43, B77: told once, resolved once; a peer that is down loses nothing and repeats nothing."""
+    await cluster.say(of("first"))
+    assert await cluster.knows("a", "first")
+    assert await cluster.knows("b", "first")
+    await until(lambda: cluster.received("first") == ONCE, "one page on each channel")
+    await cluster.all_had_their_turn("early")
+    await cluster.say(of("first", status=TicketStatus.RESOLVED))
+    await until(lambda: cluster.received("first") == AND_OVER, "its end")
+
+    # One is down when it is decided, and hears of it when it is back.
+    await cluster.kill("b")
+    await cluster.say(of("second"))
+    await until(lambda: cluster.received("second") == ONCE, "a page by the other alone")
+    await cluster.start("b")
+    await cluster.members(2)
+    await cluster.eventually_knows("b", "second")
+    await cluster.all_had_their_turn("back")
+    assert cluster.received("first") == AND_OVER
+    assert cluster.received("second") == ONCE
+
+    # One is killed when both have taken it, before it could tell anybody.
+    await cluster.say(of("third"))
+    await cluster.kill("a")
+    await until(lambda: cluster.received("third") == ONCE, "a page by the one that is left")
+    for agent in ("second", "third"):
+        await cluster.say(of(agent, status=TicketStatus.RESOLVED))
+    for agent in ("second", "third"):
+        await until(lambda agent=agent: cluster.received(agent) == AND_OVER, f"the end of {agent}")  # type: ignore[misc]  # mypy cannot infer a lambda's default
+    await cluster.all_had_their_turn("late")
+
+    assert [cluster.received(agent) for agent in ("first", "second", "third")] == [AND_OVER] * 3
+    assert not list(cluster.people.recorder.refused)
