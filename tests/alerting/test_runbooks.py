@@ -16,6 +16,7 @@ from pydantic import BaseModel
 
 from queenright.alerting.files import alertmanager_folder, runbook, runbooks_folder
 from queenright.alerting.rules import Alert, rule_groups
+from queenright.alerting.rules.burn import SPEEDS
 from queenright.cli.main import app
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation import names
@@ -179,6 +180,20 @@ def test_a_setting_in_a_runbook_exists_and_its_value_is_the_default(name: str) -
         block = full.rpartition(".")[0]
         if number:
             assert float(str(value)) == pytest.approx(float(number.replace(",", "")) * UNITS[unit]), full
+
+
+@pytest.mark.parametrize(
+    ("name", "budget"),
+    [
+        ("QueenrightBadStepsBurn", HealthSettings().rules.bad_steps.error_budget),
+        ("QueenrightSlowInterventionsBurn", HealthSettings().rules.slow_interventions.error_budget),
+    ],
+)
+def test_a_burn_rate_is_told_as_the_share_from_which_on_it_fires(name: str, budget: float) -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (\w+) \| ([\d.]+) % \w+ \| (\w+) \|$", section(name, "Meaning"), re.M)
+    assert rows == [
+        (speed.long, speed.short, f"{100 * speed.limit(budget):.3g}", speed.severity) for speed in SPEEDS
+    ]
 
 
 def _within(block: str, path: str) -> str:
