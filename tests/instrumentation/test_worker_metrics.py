@@ -11,7 +11,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.parser import text_string_to_metric_families
 
 from queenright.instrumentation import Telemetry, Worker, names, serve_metrics
-from queenright.instrumentation.metrics import VALUES
+from queenright.instrumentation.metrics import VALUES, VERDICTS
 from tests.instrumentation.parts import Clock
 
 WORKER_METRICS = [
@@ -216,7 +216,9 @@ def test_label_values_are_bounded_and_what_is_folded_is_counted(bee: Bee) -> Non
 
     assert bee.value(names.WORKER_STEPS, node="other", verdict="accept") == 7
     assert folded() - before == 7
-    assert generate_latest(bee.registry).count(b"queenright_worker_steps_total{") == VALUES + 1
+    assert generate_latest(bee.registry).count(b"queenright_worker_steps_total{") == len(VERDICTS) * (
+        VALUES + 1
+    )
 
 
 def test_an_application_with_a_metric_of_the_same_name_keeps_it(telemetry: Telemetry) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from time import monotonic
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -22,6 +23,9 @@ VALUES: Final = 100
 
 AGENTS: Final = 500
 """Past this many agents alive in one process, further ones are `other`, counted."""
+
+VERDICTS: Final = (*(verdict.value.lower() for verdict in names.Verdict), "error")
+"""Values of the label ``verdict``."""
 
 Family = Counter | Gauge | Histogram
 
@@ -157,7 +161,7 @@ class AgentSeries:
         self.activity = _Timestamp(self._child(families.last_activity)).set
         self.progress = _Timestamp(self._child(families.last_progress)).set
         self._steps_since_accept = self._child(families.steps_since_accept)
-        for phase in (names.Phase.IDLE, names.Phase.LLM, names.Phase.TOOL):
+        for phase in names.Phase:
             # Born at 0, or the first stall of an agent would be no increase to Prometheus.
             self._child(families.stalls, phase.value)
 
@@ -171,6 +175,7 @@ class AgentSeries:
         bound = self._bound.get(key)
         if bound is None:
             name = self._bounded("node", node)
+            self._born(self._families.steps, name, VERDICTS)
             count = self._child(self._families.steps, name, verdict)
             bound = _Ended(count, self._child(self._families.step_duration, name))
             self._keep(key, bound, name)
@@ -182,6 +187,7 @@ class AgentSeries:
         bound = self._bound.get(key)
         if bound is None:
             name = self._bounded("tool", tool)
+            self._born(self._families.tool_calls, name, names.ToolOutcome)
             count = self._child(self._families.tool_calls, name, outcome)
             bound = _Ended(count, self._child(self._families.tool_duration, name))
             self._keep(key, bound, name)
@@ -238,6 +244,11 @@ class AgentSeries:
         if child is None:
             child = self._series[key] = family.labels(self.agent, *labels)
         return child
+
+    def _born(self, family: Family, name: str, values: Iterable[str]) -> None:
+        """Let all that can happen in ``name`` begin at 0: the first error of a node is an increase, too."""
+        for value in values:
+            self._child(family, name, value)
 
     def _bounded(self, label: str, value: str) -> str:
         """Return ``value``, or ``other`` once the label has as many values as it may have."""

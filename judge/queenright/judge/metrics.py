@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, Literal, get_args
 
+from opentelemetry.trace import get_current_span
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -13,6 +14,7 @@ from queenright.health.findings import FindingKind, Severity
 from queenright.health.tickets import TicketStatus
 from queenright.instrumentation import names
 from queenright.judge.budget import Budget
+from queenright.judge.tracing import ids_of
 from queenright.runtime.llm.model import ModelReply
 
 CheckOutcome = Literal["healthy", "ticket", "unknown"]
@@ -51,6 +53,10 @@ class JudgeMetrics:
             self._checks.labels(outcome)
         for decision in ("dismiss", "intervene", "bypass"):
             self._triage.labels(decision)
+            self._triage_duration.labels(decision)
+        for severity in Severity:
+            for cause in FindingKind:
+                self._tickets.labels(severity.value, cause.value)
         for role in get_args(ModelRole):
             for reason in get_args(FallbackReason):
                 self._fallbacks.labels(role, reason)
@@ -62,9 +68,14 @@ class JudgeMetrics:
         self._checks.labels(outcome).inc()
         self._last_check.set(at)
 
+    def knows(self, role: ModelRole, model: str) -> None:
+        """Let what a model costs begin at 0."""
+        for family in (self._tokens, self._cached, self._cost, self._duration):
+            family.labels(role, model)
+
     def answered(self, role: ModelRole, model: str, reply: ModelReply | None, seconds: float) -> None:
         """Count one answer of a model, or that there was none."""
-        self._duration.labels(role, model).observe(seconds)
+        self._duration.labels(role, model).observe(seconds, _exemplar())
         if reply is not None:
             self._tokens.labels(role, model).inc(reply.input_tokens + reply.output_tokens)
             self._cached.labels(role, model).inc(reply.cached_tokens)
@@ -85,7 +96,13 @@ class JudgeMetrics:
     def triaged(self, decision: TriageDecision, seconds: float) -> None:
         """Count a decision, ``seconds`` after its ticket."""
         self._triage.labels(decision).inc()
-        self._triage_duration.labels(decision).observe(max(seconds, 0.0))
+        self._triage_duration.labels(decision).observe(max(seconds, 0.0), _exemplar())
+
+
+def _exemplar() -> dict[str, str] | None:
+    """Return the trace in which it happens, so that a number leads there; None outside of one."""
+    trace_id, _ = ids_of(get_current_span())
+    return {"trace_id": trace_id} if trace_id else None
 
 
 class _OpenTickets(Collector):

@@ -106,7 +106,8 @@ class ActingMetrics:
         """Count what events on the bus say of interventions, recoveries and breakers."""
         for event in events:
             if event.type is EventType.INTERVENTION_RECORDED:
-                self._intervened(Intervention.model_validate(event.data))
+                exemplar = {"trace_id": event.trace_id} if event.trace_id else None
+                self._intervened(Intervention.model_validate(event.data), exemplar)
             elif event.type is EventType.CIRCUIT_BREAKER_STATE_CHANGED:
                 self._transitions.labels(self._label(str(event.data["name"])), str(event.data["to"])).inc()
             elif event.type in RECOVERY_OUTCOMES:
@@ -119,7 +120,7 @@ class ActingMetrics:
             for state in BREAKER_STATES:
                 self._transitions.labels(breaker, state)
 
-    def _intervened(self, done: Intervention) -> None:
+    def _intervened(self, done: Intervention, exemplar: dict[str, str] | None) -> None:
         # The time from the trouble's beginning is observed for what was first done about it, and once: the
         # rungs after that have times of their own, which are settings.
         if done.outcome is Outcome.STARTED:
@@ -134,7 +135,7 @@ class ActingMetrics:
         self._troubles[trouble] = None
         if len(self._troubles) > _TROUBLES:
             self._troubles.popitem(last=False)
-        self._delay.labels(done.kind.value).observe(max(done.created_at - done.trouble_since, 0.0))
+        self._delay.labels(done.kind.value).observe(max(done.created_at - done.trouble_since, 0.0), exemplar)
 
     def _label(self, breaker: str) -> str:
         self.know(breaker)

@@ -17,6 +17,7 @@ from queenright.server.console import add_console
 from queenright.server.gate import Gate, names_of
 from queenright.server.health_api import add_health_api
 from queenright.server.judge_api import add_judge_api
+from queenright.server.metrics import content_type_for
 from queenright.server.paging import Cursor, Limit, place_of
 from queenright.server.paging import page as page_of
 from queenright.server.problems import add_problems
@@ -24,8 +25,6 @@ from queenright.server.service import Service
 from queenright.server.silences_api import add_silences_api
 from queenright.server.ticket_api import add_ticket_api
 from queenright.server.view import notification_row, status
-
-_PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def create_app(service: Service, *, bound: str) -> FastAPI:
@@ -96,7 +95,9 @@ def create_app(service: Service, *, bound: str) -> FastAPI:
         return JSONResponse({"ready": not missing, "missing": missing}, status_code=503 if missing else 200)
 
     @app.get("/metrics", include_in_schema=False)
-    async def metrics() -> Response:
-        return Response(service.metrics.render(), headers={"Content-Type": _PROMETHEUS_TEXT})
+    async def metrics(request: Request) -> Response:
+        """Everything the service says of itself, in the format that the scraper asks for."""
+        content_type = content_type_for(request.headers.get("accept", ""))
+        return Response(service.metrics.render(content_type), headers={"Content-Type": content_type})
 
     return app

@@ -1,8 +1,8 @@
 """
 The service's own metrics: counters bound once, gauges read from the live state when scraped.
 
-The rendered page is kept for a second, so that a second scraper, or an
-impatient one, costs nothing.
+The rendered page is kept for a second in each format, so that a second
+scraper, or an impatient one, costs nothing.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from prometheus_client import (
     generate_latest,
 )
 from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.registry import Collector
 
 from queenright.health.findings import Finding, FindingKind, HealthState, Severity
@@ -30,6 +31,8 @@ from queenright.server.acting_metrics import ActingMetrics, BreakerLine
 # `_created` series double the page, and no rule or dashboard reads them.
 disable_created_metrics()  # type: ignore[no-untyped-call]  # the library leaves it untyped
 
+PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 _DELAY_BUCKETS = (0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
 
 
@@ -71,7 +74,12 @@ class ServiceMetrics:
         self._dropped = _counter(names.EVENT_BUS_DROPPED, registry)
         self._checks = _counter(names.HEALTH_CHECKS, registry)
         self._check_duration = _histogram(names.HEALTH_CHECK_DURATION, registry)
+        for outcome in ("ok", "error"):
+            self._checks.labels(outcome)
+            self._check_duration.labels(outcome)
         self._delay = _histogram(names.DETECTION_DELAY, registry, buckets=_DELAY_BUCKETS)
+        for kind in FindingKind:
+            self._delay.labels(kind.value)
         self._series_limited = _counter(names.SERIES_LIMITED, registry)
         self._series_limited.labels(names.AGENT_STATE.name)
         self.acting = ActingMetrics(registry, breakers, self._series_limited, recovering=recovering)
@@ -82,7 +90,7 @@ class ServiceMetrics:
         self.evaluated = 0
         """How many workers the last sweep really looked at."""
         registry.register(_Fleet(self, workers, agent_limit, self._series_limited))
-        self._page: tuple[float, bytes] = (0.0, b"")
+        self._pages: dict[str, tuple[float, bytes]] = {}
 
     def published(self, events: Sequence[AgentEvent]) -> None:
         """Count events on the bus, and what the monitor's own events say."""
@@ -94,6 +102,11 @@ class ServiceMetrics:
             elif event.type is EventType.HEALTH_STATE_CHANGED:
                 self._transitions.labels(event.data["from"], event.data["to"]).inc()
         self.acting.published(events)
+
+    def subscribed(self, names_of_subscribers: Iterable[str]) -> None:
+        """Let what subscribers of these names miss begin at 0."""
+        for name in names_of_subscribers:
+            self._dropped.labels(name)
 
     def dropped(self, subscriber: str, count: int) -> None:
         """Count what a slow subscriber missed."""
@@ -114,14 +127,25 @@ class ServiceMetrics:
         self._checks.labels(outcome).inc()
         self._check_duration.labels(outcome).observe(duration)
 
-    def render(self, *, now: float | None = None) -> bytes:
-        """Return the exposition in Prometheus' text format; at most a second old."""
+    def render(self, content_type: str = PROMETHEUS_TEXT, *, now: float | None = None) -> bytes:
+        """Return the exposition in Prometheus' text format, or in OpenMetrics; at most a second old."""
         moment = time.monotonic() if now is None else now
-        made, page = self._page
+        made, page = self._pages.get(content_type, (0.0, b""))
         if not page or moment - made >= 1.0:
-            page = generate_latest(self.registry)
-            self._page = (moment, page)
+            generate = generate_openmetrics if content_type == OPENMETRICS else generate_latest
+            page = generate(self.registry)
+            self._pages[content_type] = (moment, page)
         return page
+
+
+def content_type_for(accept: str) -> str:
+    """Return the format for a scraper that accepts this: OpenMetrics if it may be, for its exemplars."""
+    for said in accept.split(","):
+        media_type, *parameters = (part.strip().lower() for part in said.split(";"))
+        refused = any(part.replace(" ", "") in ("q=0", "q=0.0") for part in parameters)
+        if media_type == "application/openmetrics-text" and not refused:
+            return OPENMETRICS
+    return PROMETHEUS_TEXT
 
 
 class _Fleet(Collector):

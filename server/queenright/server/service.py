@@ -271,6 +271,7 @@ class Service:
         self.bus.subscribe(self._worker_changed, name="tickets", types=_WORKER_CHANGES)
         self.bus.subscribe(self.acting.ticket_decided, name="approvals", types=_TICKET_ENDS)
         self.bus.subscribe(self.recoveries.changed, name="recoveries", types=_RECOVERY_CHANGES)
+        self.metrics.subscribed(one.name for one in self.bus.subscriptions)
         await self._know_workers_again()
         await self.notifications.load()
         await self.silences.read_notifications()
