@@ -15,7 +15,7 @@ from queenright.server.settings import Settings
 from queenright.server.up import Running
 from tests.server.conftest import demo_settings, looping
 from tests.server.test_app import lost_ticket_on, ticket_on
-from tests.server.test_approvals import asked, stop_when_told
+from tests.server.test_approvals import asked
 from tests.server.test_cli_acting import WORKER
 from tests.waiting import until
 
@@ -64,6 +64,21 @@ def said(response: httpx.Response) -> str:
 def refusal(response: httpx.Response) -> str:
     """What the page says is wrong."""
     return unescape("".join(re.findall(r'<p class="refusal"[^>]*>(.*?)</p>', response.text, re.DOTALL)))
+
+
+async def obey_until_stopped(running: Running) -> None:
+    """Be the worker that does what it is told, until it is told to stop."""
+    path = "/api/agents/looper/instructions"
+    async with httpx.AsyncClient(base_url=running.url, trust_env=False, timeout=60) as http:
+        kind = ""
+        while kind != "terminate":
+            told = await http.get(path, params=WORKER | {"wait": 30})
+            for one in told.json()["instructions"]:
+                kind = one["kind"]
+                answer = WORKER | {"outcome": "done"}
+                if kind == "terminate":
+                    answer |= {"checkpoint_id": "cp-7"}
+                await http.post(f"{path}/{one['instruction_id']}/answer", json=answer)
 
 
 # -- what pages show ------------------------------------------------------------------------------
@@ -298,7 +313,7 @@ async def test_a_worker_is_stopped_with_a_reason_and_only_in_the_life_that_was_l
 
     silent = await browser.post("/act/terminate", data=form | {"reason": " "})
     other = await browser.post("/act/terminate", data=form | {"reason": "It <loops>.", "incarnation": "two"})
-    stopping = asyncio.create_task(stop_when_told(running))
+    stopping = asyncio.create_task(obey_until_stopped(running))
     done = await browser.post("/act/terminate", data=form | {"reason": "It loops."})
     await stopping
 
@@ -379,6 +394,40 @@ async def test_what_a_person_has_settled_is_resolved(running: Running, browser: 
     assert "It is closed: resolved." in after.text
 
 
+async def test_what_is_in_hand_is_given_back(running: Running, browser: httpx.AsyncClient) -> None:
+    path = f"/tickets/{await ticket_on(running)}"
+    nobodys = await browser.get(f"{path}/unacknowledge")
+    await browser.post(f"{path}/acknowledge", data={"by": "ada"})
+    page = await browser.get(path)
+    back = await browser.post(f"{path}/unacknowledge", data={"by": "ada"})
+
+    assert "Nobody has it in hand." in nobodys.text
+    assert f"{path}/unacknowledge" in page.text
+    assert said(back).startswith("Nobody has it in hand any more")
+    [ticket] = running.service.tickets.open_tickets()
+    assert ticket.acknowledged_by == ""
+
+
+async def test_without_an_alertmanager_nothing_is_silenced_and_the_page_says_so(
+    running: Running, browser: httpx.AsyncClient
+) -> None:
+    path = f"/tickets/{await ticket_on(running)}"
+    question = await browser.get(f"{path}/silence")
+    wrong = await browser.post(f"{path}/silence", data={"by": "ada", "hours": "long", "comment": "x"})
+    short = await browser.post(f"{path}/silence", data={"by": "ada", "hours": "0", "comment": "x"})
+    nobody = await browser.post(
+        f"{path}/silence", data={"by": "ada", "hours": "2", "comment": "I look at it"}
+    )
+    none = await browser.get(f"{path}/unsilence")
+
+    assert "acknowledge it instead" in question.text
+    assert "give a number" in refusal(wrong)
+    assert (short.status_code, nobody.status_code) == (422, 409)
+    assert "alertmanager_urls" in refusal(nobody)
+    assert "I look at it</textarea>" in nobody.text
+    assert "No silence holds for it." in none.text
+
+
 async def test_an_acknowledged_ticket_says_who_has_it(running: Running, browser: httpx.AsyncClient) -> None:
     path = f"/tickets/{await ticket_on(running)}"
     await browser.post(f"{path}/acknowledge", data={"by": "ada", "via": "page"})
@@ -398,7 +447,7 @@ async def test_a_lost_task_is_asked_to_be_brought_back(running: Running, browser
     question = await browser.get("/act/recover?agent=looper")
     done = await browser.post("/act/recover", data={"task": "looper-session", "by": "ada", "reviewed": "yes"})
 
-    assert heading(question) == "Bring looper-session back?"
+    assert heading(question) == "Bring looper's task back?"
     assert heading(done) == "Recoveries"
     assert said(done)
     assert "by <bdi>ada</bdi>" in done.text

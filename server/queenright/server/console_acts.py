@@ -7,6 +7,7 @@ from queenright.health.interventions.record import Outcome
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.monitor import WorkerHealth
 from queenright.health.recovery.attempt import RecoveryStatus
+from queenright.health.recovery.plan import is_lost
 from queenright.health.service import AgentUnknown
 from queenright.server.console_forms import (
     Act,
@@ -48,6 +49,8 @@ def worker_acts(service: Service) -> list[Act]:
 def objection(service: Service, kind: ActionKind, worker: WorkerHealth) -> str:
     """Return why something may not be done to a worker now, in words; empty if it may."""
     stopped = service.acting.stop_switch.reason
+    if kind is ActionKind.RECOVER and is_lost(worker):
+        return stopped or ""
     try:
         permit(kind, Target.of(worker.vitals), worker, stopped=stopped)
     except ActionRefused as refused:
@@ -204,25 +207,31 @@ class _Workers:
 
     async def ask_recover(self, given: Given) -> Question:
         status = await self._service.health.get_recovery_status(self._task(given))
-        stopped = self._service.acting.stop_switch.reason
+        worker = self._service.monitor.get(agent_of(given), given.get("session") or None)
+        if worker is None and status.history:
+            last = status.history[0].successor
+            worker = self._service.monitor.get(last.agent_id, last.session_id)
+        refused = self._service.acting.stop_switch.reason or ""
+        if worker is not None:
+            refused = objection(self._service, ActionKind.RECOVER, worker)
+        whose = f"{worker.vitals.agent_id}'s task" if worker is not None else "this task"
+        limit = Field(
+            name="reviewed",
+            label="I have looked at why it fails",
+            kind="check",
+            hint="Allows one attempt beyond the task's limit. Kept in the audit trail.",
+        )
         return Question(
-            title=f"Bring {status.task_id} back?",
-            lead=f"It cannot be done now: {stopped}."
-            if stopped
+            title=f"Bring {whose} back?",
+            lead=f"It cannot be done now: {refused}."
+            if refused
             else "A worker is started that goes on from the task's last valid checkpoint; if there is none, "
             "from its beginning.",
             back="/recoveries",
             facts=_stands(status, self._service.clock()),
-            fields=(
-                Field(
-                    name="reviewed",
-                    label="I have looked at why it fails",
-                    kind="check",
-                    hint="Allows one attempt beyond the task's limit. Kept in the audit trail.",
-                ),
-            ),
+            fields=() if status.attempts_left else (limit,),
             hidden={"task": status.task_id},
-            buttons=() if stopped else (Button(label="Bring it back"),),
+            buttons=() if refused else (Button(label="Bring it back"),),
         )
 
     def _task(self, given: Given) -> str:

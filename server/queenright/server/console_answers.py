@@ -1,4 +1,4 @@
-"""What a person answers on the console: tickets, requests to stop a worker, questions to the orchestrator."""
+"""What a person answers on the console: requests to stop a worker, questions to the orchestrator."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ from typing import Final
 
 from fastapi import HTTPException
 
-from queenright.health.findings import FindingKind
 from queenright.health.interventions.approvals import ApprovalUnknown
 from queenright.health.interventions.approvals_record import by_whom
-from queenright.health.tickets import EscalationTicket, TicketStatus, TicketUnknown, Way
 from queenright.server.approvals_api import Word
 from queenright.server.console_forms import (
     Act,
@@ -24,13 +22,9 @@ from queenright.server.console_forms import (
 )
 from queenright.server.health_api import Decided
 from queenright.server.service import Service
-from queenright.server.ticket_api import Acknowledged, Resolved
 from queenright.server.words import ago, clock_time
 
 _WHY: Final = Field(name="reason", label="Why", kind="area", hint="Kept in the audit trail, under your name.")
-_HOW: Final = Field(
-    name="reason", label="How it was settled", kind="area", hint="Kept with the ticket.", required=True
-)
 _DECISIONS: Final = {
     "more_time": Button(label="Give it more time", value="more_time"),
     "hand_off": Button(label="Hand its work to another", value="hand_off"),
@@ -40,96 +34,11 @@ _DECISIONS: Final = {
 
 def answers(service: Service) -> list[Act]:
     """Return what can be answered, each with its page."""
-    tickets, asked = _Tickets(service), _Asked(service)
+    asked = _Asked(service)
     return [
-        Act(path="/tickets/{id}/acknowledge", ask=tickets.ask_acknowledge, do=tickets.acknowledge),
-        Act(path="/tickets/{id}/resolve", ask=tickets.ask_resolve, do=tickets.resolve),
         Act(path="/approvals/{id}", ask=asked.ask_approval, do=asked.approval),
         Act(path="/escalations/{id}", ask=asked.ask_escalation, do=asked.escalation),
     ]
-
-
-def can_be_acknowledged(ticket: EscalationTicket) -> bool:
-    """Return whether a ticket still waits for somebody to say that it is in hand."""
-    return ticket.live and ticket.status in (TicketStatus.OPEN, TicketStatus.INTERVENING)
-
-
-def can_be_resolved(ticket: EscalationTicket) -> bool:
-    """Return whether a ticket ends by a person's word alone."""
-    kinds = (ticket.kind, *ticket.active_kinds)
-    return (
-        ticket.live and ticket.status is not TicketStatus.DISMISSED and FindingKind.RECOVERY_FAILED in kinds
-    )
-
-
-def _way(given: Given) -> Way:
-    """Return by what way a ticket is acknowledged here: on its page, or by the link in a message."""
-    return Way.PAGE if given.get("via") == Way.PAGE else Way.LINK
-
-
-class _Tickets:
-    def __init__(self, service: Service) -> None:
-        self._service = service
-
-    async def _find(self, given: Given) -> EscalationTicket:
-        ticket = await self._service.tickets.find(given["id"])
-        if ticket is None:
-            raise TicketUnknown(given["id"])
-        return ticket
-
-    def _facts(self, ticket: EscalationTicket) -> tuple[tuple[str, str], ...]:
-        now = self._service.clock()
-        return (
-            ("Worker", ticket.worker_agent_id),
-            ("Ticket", f"{ticket.severity.value}, {ticket.kind.value.replace('_', ' ')}"),
-            ("What", ticket.analysis or ticket.cause),
-            ("Since", f"{clock_time(ticket.first_seen)} UTC, {ago(now - ticket.first_seen)} ago"),
-        )
-
-    async def ask_acknowledge(self, given: Given) -> Question:
-        ticket = await self._find(given)
-        lead = "You say that you have it in hand: nobody is reminded of it any more."
-        if ticket.status is TicketStatus.ACKNOWLEDGED:
-            lead = f"{ticket.acknowledged_by} has it in hand already."
-        elif not can_be_acknowledged(ticket):
-            lead = f"There is nothing to acknowledge: the ticket is {ticket.status.value.replace('_', ' ')}."
-        return Question(
-            title="Acknowledge this ticket?",
-            lead=lead,
-            back=f"/tickets/{ticket.ticket_id}",
-            facts=self._facts(ticket),
-            hidden={"via": _way(given).value},
-            buttons=(Button(label="Acknowledge"),) if can_be_acknowledged(ticket) else (),
-        )
-
-    async def acknowledge(self, form: Given, by: str) -> Done:
-        said = checked(Acknowledged, by=by)
-        ticket = await self._service.tickets.acknowledge(form["id"], by=said.by, via=_way(form))
-        return Done(
-            place=f"/tickets/{ticket.ticket_id}",
-            words="You have it in hand. Nobody is reminded of it any more.",
-        )
-
-    async def ask_resolve(self, given: Given) -> Question:
-        ticket = await self._find(given)
-        may = can_be_resolved(ticket)
-        return Question(
-            title="Resolve this ticket?",
-            lead="Nobody could bring this work back. You say that it is settled, and how."
-            if may
-            else "It closes by itself, when its worker recovers or ends."
-            if ticket.live
-            else f"It is closed: {ticket.status.value.replace('_', ' ')}.",
-            back=f"/tickets/{ticket.ticket_id}",
-            facts=self._facts(ticket),
-            fields=(_HOW,),
-            buttons=(Button(label="Resolve"),) if may else (),
-        )
-
-    async def resolve(self, form: Given, by: str) -> Done:
-        said = checked(Resolved, by=by, reason=form.get("reason", ""))
-        ticket = await self._service.tickets.resolve(form["id"], said.reason, by=said.by)
-        return Done(place=f"/tickets/{ticket.ticket_id}", words="The ticket is resolved.")
 
 
 class _Asked:

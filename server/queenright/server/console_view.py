@@ -78,14 +78,19 @@ def breakers_values(service: Service, name: str) -> dict[str, Any]:
     wanted = [one for one in known if one.name == name] or [
         one for one in known if name.casefold() in one.name.casefold()
     ]
-    now = service.clock()
+    shown, now = wanted[:BREAKERS], service.clock()
     return {
         "name": name,
-        "rows": [breaker_row(one, now) for one in wanted[:BREAKERS]],
+        "troubled": [breaker_row(one, now) for one in shown if _troubled(one) or one.name == name],
+        "well": [breaker_row(one, now) for one in shown if not _troubled(one) and one.name != name],
         "more": max(0, len(wanted) - BREAKERS),
         "known": len(known),
         "not_closed": sum(one.state.value != "closed" for one in known),
     }
+
+
+def _troubled(one: BreakerStatus) -> bool:
+    return one.state.value != "closed" or one.failures > 0
 
 
 def recoveries_values(service: Service, found: Sequence[Recovery]) -> dict[str, Any]:
@@ -109,6 +114,7 @@ def _acts(service: Service, worker: WorkerHealth) -> list[Mapping[str, Any]]:
             "label": _ACTS[kind][0],
             "href": f"/act/{kind.value}?{who}",
             "danger": kind is ActionKind.TERMINATE,
+            "quiet": kind is ActionKind.ESCALATE,
             "passive": _ACTS[kind][1],
             "refused": objection(service, kind, worker),
         }

@@ -21,3 +21,8 @@ def ago(seconds: float | None) -> str:
 def clock_time(moment: float) -> str:
     """Return the time of day, UTC."""
     return datetime.fromtimestamp(moment, UTC).strftime("%H:%M:%S")
+
+
+def moment(at: float) -> str:
+    """Return day and time, UTC, for what may be on another day."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M UTC")

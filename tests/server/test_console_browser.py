@@ -1,0 +1,159 @@
+"""The console in a real browser: without JavaScript, with the keyboard, on a phone, from other sites."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Browser, Page, async_playwright, expect
+
+from queenright.server.programs import find_program
+from queenright.server.settings import Settings
+from queenright.server.up import Running
+from tests.server.conftest import demo_settings, looping
+from tests.server.test_app import ticket_on
+from tests.server.test_approvals import asked
+from tests.server.test_cli_acting import WORKER
+from tests.server.test_console import obey_until_stopped
+from tests.server.test_status_page import FLAGS
+
+LONG = "<img src=x onerror=alert(1)>" + "long-name-" * 12
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """Nobody decides but the test."""
+    return demo_settings(tmp_path / "storage", orchestrator="none")
+
+
+@pytest.fixture
+async def chromium() -> AsyncIterator[Browser]:
+    program = find_program("chromium")
+    assert program, "this test needs chromium: `make test` fetches it, or set CHROMIUM_BIN"
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=program, args=FLAGS)
+        yield browser
+        await browser.close()
+
+
+async def overflow(page: Page) -> int:
+    """By how many pixels a page is wider than its window."""
+    found = await page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    return int(found)
+
+
+async def test_everything_is_done_without_javascript_and_with_the_keyboard(
+    running: Running, chromium: Browser
+) -> None:
+    approval = await asked(running)
+    page = await (await chromium.new_context(java_script_enabled=False)).new_page()
+
+    # From the fleet to the ticket, and take it on.
+    await page.goto(running.url)
+    await page.keyboard.press("Tab")
+    await expect(page.get_by_role("link", name="To the content")).to_be_focused()
+    await page.locator(f'a[href="/tickets/{approval.ticket_id}"]').first.press("Enter")
+    await page.get_by_role("link", name="Acknowledge").press("Enter")
+    name = page.get_by_label("Your name")
+    await name.focus()
+    await page.keyboard.type("Ada")
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("status")).to_contain_text("You have it in hand")
+    await expect(page.get_by_text("Ada has it in hand")).to_be_visible()
+
+    # Answer what the queen asks: the name is known by now.
+    await page.get_by_role("link", name="Answer").press("Enter")
+    await expect(page.get_by_label("Your name")).to_have_value("Ada")
+    await page.get_by_role("button", name="Deny").press("Enter")
+    await expect(page.get_by_role("status")).to_contain_text("Denied")
+
+    # Stop it: it asks why, does nothing without, and does it with.
+    await page.goto(f"{running.url}/agents/looper")
+    await page.get_by_role("link", name="Stop").press("Enter")
+    await expect(page.get_by_role("heading", level=1)).to_have_text("Stop looper?")
+    await page.get_by_role("button", name="Stop it").press("Enter")
+    await expect(page.get_by_label("Why")).to_be_focused()
+    await page.keyboard.type("it loops")
+    stopping = asyncio.create_task(obey_until_stopped(running))
+    await page.get_by_role("button", name="Stop it").press("Enter")
+    await expect(page.get_by_role("status")).to_contain_text("It has stopped", timeout=30_000)
+    await stopping
+
+
+async def test_other_sites_lead_here_and_change_nothing(running: Running, chromium: Browser) -> None:
+    ticket_id = await ticket_on(running)
+    path = f"{running.url}/tickets/{ticket_id}/acknowledge"
+    elsewhere = running.url.replace("127.0.0.1", "localhost") + "/healthz"  # another site, to a browser
+    page = await (await chromium.new_context()).new_page()
+    await page.goto(f"{running.url}/you")
+    await page.get_by_label("Your name").fill("Ada")
+    await page.get_by_role("button", name="Keep it").click()
+    await expect(page.get_by_role("link", name="Ada")).to_be_visible()
+
+    await page.goto(elsewhere)
+    await page.set_content(
+        f'<form method="post" action="{path}"><input name="by" value="eve"><button>x</button>'
+    )
+    async with page.expect_navigation():
+        await page.get_by_role("button").click()
+    await expect(page.locator("body")).to_contain_text("may not change anything here")
+    await page.goto(elsewhere)
+    await page.set_content(f'<a href="{path}">a chat</a>')
+    await page.get_by_role("link").click()
+    await expect(page.get_by_label("Your name")).to_have_value("")
+    await page.get_by_role("button", name="Acknowledge").click()
+    await expect(page.get_by_text("Ada has it in hand")).to_be_visible()
+
+
+async def test_pages_fit_a_phone_and_run_nothing_that_a_worker_is_called(
+    running: Running, chromium: Browser
+) -> None:
+    service = running.service
+    ticket_id = await ticket_on(running, agent=LONG)
+    breaker = service.breakers.get("external_api", LONG, LONG)
+    for _ in range(breaker.status.threshold):
+        breaker.admit().failed(LONG * 3)
+    context = await chromium.new_context(viewport={"width": 360, "height": 740}, color_scheme="dark")
+    page = await context.new_page()
+    faults: list[str] = []
+    page.on("dialog", lambda dialog: faults.append(dialog.message))
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    page.on("console", lambda message: faults.append(message.text))
+    [name] = {worker.vitals.agent_id for worker in service.monitor.workers()}
+
+    await page.goto(running.url)
+    await page.get_by_role("table").get_by_role("link").first.click()
+    await expect(page.get_by_role("heading", level=1)).to_contain_text("<img src=x")
+    for path in (
+        "",
+        "/breakers",
+        "/recoveries",
+        f"/tickets/{ticket_id}",
+        f"/tickets/{ticket_id}/silence",
+        "/you",
+    ):
+        await page.goto(running.url + path)
+        assert await overflow(page) <= 0, path
+    await page.goto(f"{running.url}/agents/nobody")
+    await expect(page.get_by_role("alert")).to_contain_text("obody")
+
+    assert name.startswith("<img")
+    assert [fault for fault in faults if "404" not in fault] == []
+
+
+async def test_the_fleet_page_leaves_the_keyboard_where_it_is_when_it_changes(
+    running: Running, chromium: Browser
+) -> None:
+    page = await chromium.new_page()
+    await running.service.ingest(list(looping(running.service.clock(), times=1)))
+    await page.goto(running.url)
+    link = page.get_by_role("table").get_by_role("link", name="looper")
+    await link.focus()
+
+    await running.service.ingest(list(looping(running.service.clock(), agent="another", times=1)))
+    await expect(page.get_by_role("link", name="another")).to_be_visible()
+
+    await expect(link).to_be_focused()
+    assert WORKER["session_id"] in (await link.get_attribute("href") or "")
