@@ -22,7 +22,8 @@ from queenright.grafana.boards import dashboards
 from queenright.grafana.files import dashboards_folder
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation.errors import QueenrightError
-from queenright.server.settings import Settings
+from queenright.server.settings import Settings, load_settings
+from queenright.server.up import _rules
 
 ROOT = Path(__file__).parents[2]
 SLOWER = "health_monitoring: {stall: {unknown_seconds: 900}}\nalerting: {console_url: https://q.example}\n"
@@ -301,3 +302,11 @@ def test_the_command_line_stays_light() -> None:
     code = "import sys, queenright.cli.main; print([m for m in ('yaml', 'pydantic') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], text=True, capture_output=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_rules_that_up_runs_with_are_those_that_are_compared(tmp_path: Path, slower: str) -> None:
+    for config in (None, slower):
+        settings = load_settings(Path(config) if config else None)
+        words = ("-c", config) if config else ()
+        written = _rules(tmp_path / "rules", settings)
+        assert queenright("rules", "diff", str(written), *words).exit_code == 0

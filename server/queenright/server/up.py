@@ -21,9 +21,10 @@ from prometheus_client import CollectorRegistry
 from pydantic import SecretStr
 
 from queenright.alerting.config import render_alertmanager, render_prometheus
+from queenright.alerting.export import links_of
 from queenright.alerting.files import templates_folder
 from queenright.alerting.recorder import Recorder
-from queenright.alerting.rules import Links, rule_files
+from queenright.alerting.rules import rule_files
 from queenright.demo import DEMO_FRAMEWORK, Fleet
 from queenright.instrumentation import serve_metrics
 from queenright.instrumentation.errors import QueenrightError
@@ -410,12 +411,9 @@ async def _prometheus(
 
 def _rules(folder: Path, settings: Settings) -> Path:
     """Write the rules with the thresholds that the service itself runs on, and return their folder."""
-    alerting = settings.alerting
-    dashboards = alerting.dashboard_url.partition("/queenright-agent")[0] if alerting.dashboard_url else ""
-    links = Links(runbooks=alerting.runbooks, dashboards=dashboards)
     files = rule_files(
         settings.health_monitoring,
-        links=links,
+        links=links_of(settings.alerting),
         header="Written by `queenright up` at every start; changes here are lost.",
     )
     folder.mkdir(exist_ok=True)
