@@ -330,7 +330,8 @@ def test_the_exit_code_says_what_came_of_it(steady: Stack, tmp_path: Path) -> No
     assert "1 workers, 0 tickets" in well.stdout
     assert "no worker is known here" in nobody.stderr
     assert "--selector must be label matchers" in no_selector.stderr
-    assert "http://127.0.0.1:1: cannot be reached" in away.stderr
+    assert "http://127.0.0.1:1: cannot be reached; is it running, and is its address right?" in away.stderr
+    assert "--prometheus URL" in away.stderr
     assert not any("hunter2" in one.stdout + one.stderr for one in ran)
 
 

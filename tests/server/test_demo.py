@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import random
 import threading
@@ -14,12 +15,15 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from queenright.demo.agent import Stopped, Task, Told, work
-from queenright.demo.fleet import Inbox
+from queenright.demo.fleet import Fleet, Inbox
 from queenright.demo.model import Call, LiteLLMModel, Model, ProviderError, Reply, ScriptedModel
 from queenright.demo.personas import FLEET, Persona
 from queenright.demo.tools import Library, run
 from queenright.instrumentation import Nudge, Worker, names
 from queenright.instrumentation.telemetry import Telemetry
+from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.up import Running
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2] / "docs"
 
@@ -138,6 +142,22 @@ def test_a_wait_ends_when_the_fleet_is_stopped() -> None:
 
     assert Inbox(stop).wait(60.0) is True
     assert Inbox(threading.Event()).wait(0.0) is False
+
+
+async def test_a_fleet_that_is_stopped_leaves_nobody_who_failed(running: Running, tmp_path: Path) -> None:
+    """Or the next start on the same folder would bring them back, and page somebody for it."""
+    fleet = Fleet(ROOT, endpoint=running.otlp_url, registry=CollectorRegistry(), storage=tmp_path / "fleet")
+    fleet.start()
+    await until(lambda: len(running.service.workers()) >= 3, "some are at work")
+    await asyncio.to_thread(fleet.stop)
+    ended = [EventType.EXECUTION_FAILED, EventType.EXECUTION_COMPLETED]
+    told: list[AgentEvent] = []
+    async with asyncio.timeout(60):
+        while len(told) < len(running.service.workers()):
+            told = await running.service.store.history(types=ended)
+            await asyncio.sleep(0.05)
+
+    assert {event.type for event in told} == {EventType.EXECUTION_COMPLETED}
 
 
 def test_any_litellm_model_can_drive_the_agents(library: Library) -> None:

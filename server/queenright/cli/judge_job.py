@@ -27,7 +27,7 @@ from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.redaction import redact
 from queenright.judge.models import ModelUnavailableError
 from queenright.judge.settings import JudgeSettings, ModelSettings
-from queenright.judge.stack.http import SelectorRefused, StackAddress
+from queenright.judge.stack.http import SelectorRefused, StackAddress, StackUnavailable
 from queenright.judge.stack.job import Look, StackJudge, undecided
 from queenright.judge.stack.prometheus import Prometheus
 from queenright.judge.stack.targets import is_selector
@@ -123,6 +123,8 @@ def _run(options: JobOptions, look: Callable[[Settings], Coroutine[Any, Any, int
         return _say(f"--selector {options.selector!r} is refused by Prometheus: {error.reason}", MISUSE)
     except ModelUnavailableError as error:
         return _say(error, MISUSE)
+    except StackUnavailable as error:
+        return _say(f"{error}; {_IS_IT_THERE}", NOT_KNOWN)
     except QueenrightError as error:
         return _say(error, NOT_KNOWN)
     except OSError as error:
@@ -350,6 +352,10 @@ class _News:
                 del self._told[ticket.ticket_id]
 
 
+_IS_IT_THERE: Final = (
+    "is it running, and is its address right? Say with --prometheus URL where it is (--tempo URL for Tempo), "
+    "or set judging.prometheus_url"
+)
 _BLIND: Final = (
     "not known how the workers are: no worker is seen at all, though there are tickets, which stay; "
     "is Prometheus' scrape configuration right?"

@@ -130,16 +130,20 @@ class Fleet:
     def _one_run(self, persona: Persona, rng: random.Random, tools: dict[str, Tool], inbox: Inbox) -> None:
         model: Model = self._model or ScriptedModel(persona.script(self._library, rng))
         try:
-            with Worker(
-                persona.agent,
-                framework=DEMO_FRAMEWORK,
-                endpoint=self._endpoint,
-                registry=self._registry,
-                storage=self._storage,
-                on_nudge=inbox.put if persona.listens else None,
-                control_endpoint=self._control,
-            ) as worker:
+            # Told to stop, it ends well: a worker that is left by an error has failed, and is recovered.
+            with (
+                Worker(
+                    persona.agent,
+                    framework=DEMO_FRAMEWORK,
+                    endpoint=self._endpoint,
+                    registry=self._registry,
+                    storage=self._storage,
+                    on_nudge=inbox.put if persona.listens else None,
+                    control_endpoint=self._control,
+                ) as worker,
+                contextlib.suppress(Stopped),
+            ):
                 work(worker, model, persona.task, tools, self._stop.wait, inbox.take)
-        except (Stopped, ProviderError):
-            # The run is over: told to stop, or its provider is gone. The worker has reported both.
+        except ProviderError:
+            # The run is over, and the worker has reported why.
             return
