@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import io
 import json
@@ -17,6 +18,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 from queenright.alerting.export import (
     Extras,
@@ -36,6 +38,7 @@ from queenright.alerting.export.mixin import archive, mixin_files
 from queenright.alerting.export.taken import texts_in
 from queenright.alerting.rules import Alert, Selectors, rule_files, rule_groups
 from queenright.alerting.settings import AlertingSettings
+from queenright.cli.main import app
 from queenright.grafana.files import dashboards_folder, provisioning_folder
 from queenright.health.settings import HealthSettings, Stall
 from queenright.server.children import Child
@@ -255,6 +258,9 @@ async def test_a_real_prometheus_is_seen_to_have_what_it_was_given(prometheus: h
         "QueenrightWorkerStalled",
         "QueenrightLoop",
     }
+    asked = ["rules", "diff", "--prometheus", str(prometheus.base_url).removesuffix("/api/v1/")]
+    result = await asyncio.to_thread(CliRunner().invoke, app, asked)
+    assert result.exit_code == 0, result.output
 
 
 # Our own checks

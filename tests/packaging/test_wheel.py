@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import sysconfig
+import tarfile
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -91,6 +92,24 @@ def test_the_rules_that_prometheus_mounts_come_from_the_wheel(installed: Path) -
         folder, count = line.rsplit(maxsplit=1)
         assert Path(folder).is_relative_to(installed)
         assert int(count) >= 1
+
+
+def test_what_other_stacks_take_comes_from_the_wheel(installed: Path, tmp_path: Path) -> None:
+    archive = tmp_path / "mixin.tar.gz"
+    words = ("rules", "export", "--format", "mixin", "--output", str(archive))
+
+    done = run(installed, "from queenright.cli import main; main()", *words)
+
+    assert done.returncode == 0, done.stderr
+    with tarfile.open(archive) as tar:
+        names = tar.getnames()
+    for part in (
+        "prometheus/rules/agents.yml",
+        "grafana/dashboards/fleet.json",
+        "runbooks/QueenrightLoop.md",
+    ):
+        assert f"queenright-mixin/{part}" in names
+    assert [name for name in names if name.startswith("queenright-mixin/grafana/provisioning/")]
 
 
 def test_a_store_is_made_with_the_migrations_of_the_wheel(installed: Path, tmp_path: Path) -> None:
