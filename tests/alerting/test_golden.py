@@ -20,7 +20,10 @@ NAMES = [case.name for case in golden.cases()]
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_the_real_alertmanager_sends_what_is_kept(tmp_path: Path, version: str) -> None:
     """What changed is shown; `python -m tests.alerting.golden --write` keeps it, to be read in the diff."""
-    async with people() as told, real_alertmanager(tmp_path, told, version) as alertmanager:
+    async with (
+        people() as told,
+        real_alertmanager(tmp_path, told, version, config=golden.patient(tmp_path, told)) as alertmanager,
+    ):
         sent = await golden.record(alertmanager)
 
         assert sorted(sent) == sorted(NAMES)
@@ -107,9 +110,7 @@ async def test_acknowledge_acts_in_slack_where_that_is_configured(tmp_path: Path
                 "/api/v2/alerts", json=[queen("critical", agent="monitor", source="monitor").to_dict()]
             )
             received = everybody.recorder.received
-            await alertmanager.until(
-                lambda: len([m for m in received if m.channel == "slack"]) == 2, "two messages"
-            )
+            await alertmanager.until(lambda: len(received) == 4, "two messages and two incidents")
             await client.aclose()
     attachments = {
         m.body["attachments"][0]["title"]: m.body["attachments"][0] for m in received if m.channel == "slack"

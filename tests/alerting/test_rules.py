@@ -143,8 +143,8 @@ def test_what_a_runbook_says_to_run_is_there(rule: dict[str, Any]) -> None:
 
 
 RECEIVERS = {
-    ("monitor", "critical"): "slack-and-pagerduty",
-    ("monitor", "warning"): "slack",
+    ("monitor", "critical"): "on-call",
+    ("monitor", "warning"): "on-call-slack",
     ("monitor", "none"): "deadman",
     ("rules", "critical"): "judge",
     ("rules", "warning"): "judge",
