@@ -19,7 +19,7 @@ from pydantic import SecretStr
 
 from queenright.alerting.callbacks.pagerduty import EventRefused, read_event
 from queenright.alerting.callbacks.signatures import SignatureRefused, check_pagerduty, check_slack
-from queenright.alerting.callbacks.slack import ClickRefused, read_click
+from queenright.alerting.callbacks.slack import ClickRefused, post_reply, read_click, reply
 from queenright.alerting.callbacks.told import dedup_key, parse_told
 from queenright.alerting.webhook import WebhookRefused
 from queenright.health.tickets import EscalationTicket
@@ -28,6 +28,7 @@ from queenright.server.callbacks import Callbacks
 from queenright.server.settings import Settings
 from queenright.server.settings_files import check_files
 from queenright.server.up import Running, serving
+from tests.alerting.real import people
 from tests.server.conftest import demo_settings, looping
 from tests.server.test_app import lost_ticket_on, ticket_on
 from tests.waiting import until
@@ -151,10 +152,31 @@ async def test_buttons_of_blocks_do_the_same(running: Running, http: httpx.Async
     user = {"id": "U1", "username": "ada", "name": "other", "team_id": "T1"}
     action = {"action_id": "acknowledge", "block_id": "b", "type": "button", "value": ticket_id}
 
-    answer = await clicks(http, running, click(type="block_actions", user=user, actions=[action]))
+    elsewhere = {"response_url": "http://127.0.0.1:1/x"}
+    answer = await clicks(
+        http, running, click(type="block_actions", user=user, actions=[action], **elsewhere)
+    )
 
     assert answer.json()["text"] == "ada has it in hand."
     assert (await ticket_of(running, ticket_id)).acknowledged_by == "ada"
+
+
+async def test_what_a_block_is_answered_is_posted_to_slack_and_to_nobody_else(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    ours = "https://hooks.slack.com/actions/1"
+    assert read_click(click("t")).also_to == ""
+    assert read_click(click("t", type="block_actions")).also_to == ours
+    for other in ("http://127.0.0.1/", "https://hooks.slack.com.evil.example/", "http://hooks.slack.com/"):
+        assert read_click(click("t", type="block_actions", response_url=other)).also_to == ""
+
+    async with people() as slack:
+        await post_reply(f"{slack.url}/slack/response", reply("a <b> & c", to_all=True))
+        await post_reply(f"{slack.url}/nowhere/sk-secret", reply("x", to_all=True))
+    [(_, body), _] = slack.posted
+    assert json.loads(body)["text"] == "a &lt;b&gt; &amp; c"
+    assert "could not be shown in Slack" in caplog.text
+    assert "sk-secret" not in "".join(one.getMessage() for one in caplog.records if "slack" in one.name)
 
 
 async def test_what_cannot_be_done_is_said_in_words_to_who_clicked(
@@ -283,7 +305,7 @@ async def test_a_store_that_takes_too_long_is_said_within_slacks_three_seconds(r
     body = click("t")
     headers = signed(body, service.clock())
 
-    said = await hasty.slack(
+    said, _ = await hasty.slack(
         body,
         timestamp=headers["X-Slack-Request-Timestamp"],
         signature=headers["X-Slack-Signature"],

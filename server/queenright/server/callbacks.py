@@ -107,9 +107,9 @@ class Callbacks:
 
     # -- Slack --------------------------------------------------------------------------------------
 
-    async def slack(self, body: bytes, *, timestamp: str, signature: str) -> dict[str, Any]:
+    async def slack(self, body: bytes, *, timestamp: str, signature: str) -> tuple[dict[str, Any], str]:
         """
-        Do what somebody clicked, and return what Slack shows.
+        Do what somebody clicked; return what Slack is answered, and where to post that, too, if anywhere.
 
         Raises:
             NotSetUp: There is no signing secret.
@@ -122,12 +122,13 @@ class Callbacks:
         click = read_click(body)
         try:
             async with asyncio.timeout(self._patience):
-                return await self._once(f"slack {signature}", lambda: self._clicked(click))
+                said = await self._once(f"slack {signature}", lambda: self._clicked(click))
+                return said, click.also_to
         except (TimeoutError, StoreError) as error:
             _log.warning("a click in Slack could not be noted: %s", error or "the store takes too long")
         except Exception:
             _log.exception("a click in Slack could not be noted, for a reason that was not foreseen")
-        return reply(_UNDONE, to_all=False)
+        return reply(_UNDONE, to_all=False), click.also_to
 
     async def _clicked(self, click: Click) -> dict[str, Any]:
         if click.action != ACKNOWLEDGE:

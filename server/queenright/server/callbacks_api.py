@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, FastAPI, HTTPException, Request
+from fastapi import APIRouter, BackgroundTasks, FastAPI, HTTPException, Request
 
 from queenright.alerting.callbacks.pagerduty import EventRefused
 from queenright.alerting.callbacks.signatures import SignatureRefused
-from queenright.alerting.callbacks.slack import ClickRefused
+from queenright.alerting.callbacks.slack import ClickRefused, post_reply
 from queenright.alerting.config import TOLD_PATH
 from queenright.alerting.webhook import WebhookRefused
 from queenright.server.callbacks import NotSetUp
@@ -41,13 +41,16 @@ def _routes(service: Service) -> APIRouter:
         return {"noted": noted}
 
     @router.post("/api/slack/actions")
-    async def slack(request: Request) -> dict[str, Any]:
+    async def slack(request: Request, later: BackgroundTasks) -> dict[str, Any]:
         """For Slack: somebody clicked on a button. Signed; answered in words, which Slack shows."""
-        return await callbacks.slack(
+        said, also_to = await callbacks.slack(
             await request.body(),
             timestamp=_one(request, "x-slack-request-timestamp"),
             signature=_one(request, "x-slack-signature"),
         )
+        if also_to:
+            later.add_task(post_reply, also_to, said)
+        return said
 
     @router.post("/api/pagerduty/webhook", status_code=202)
     async def pagerduty(request: Request) -> dict[str, Any]:

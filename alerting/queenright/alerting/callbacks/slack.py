@@ -1,5 +1,5 @@
 """
-A click in Slack: what was clicked by whom, and what is answered. Pure.
+A click in Slack: what was clicked by whom, and what is answered.
 
 Alertmanager's messages have buttons of attachments (``interactive_message``); messages of your own may have
 those of blocks (``block_actions``). https://docs.slack.dev/reference/interaction-payloads/block_actions-payload,
@@ -8,6 +8,7 @@ https://api.slack.com/legacy/interactive-message-field-guide
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import parse_qs
@@ -16,9 +17,17 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from queenright.alerting.callbacks.names import person
 
+_log = logging.getLogger(__name__)
+
 ACKNOWLEDGE: Final = "acknowledge"
 MOST_TICKETS: Final = 50
 """Tickets of one button: Slack keeps 2,000 characters of its value."""
+
+
+RESPONSES: Final = "https://hooks.slack.com/"
+"""Where Slack takes answers."""
+
+_RESPONSE_TIMEOUT: Final = 5.0
 
 
 class ClickRefused(ValueError):
@@ -32,9 +41,8 @@ class Click:
     action: str
     by: str
     tickets: tuple[str, ...]
-    blocks: bool
-    """A button of a block: Slack shows not what is answered, but what is posted to ``response_url``."""
-    response_url: str
+    also_to: str
+    """Where the answer must be posted to be seen, at Slack; empty if Slack shows what is answered."""
 
 
 class _Read(BaseModel):
@@ -86,9 +94,13 @@ def read_click(body: bytes) -> Click:
         action=action.name or action.action_id,
         by=person(read.user.username or read.user.name, read.user.id, otherwise="somebody in Slack"),
         tickets=tuple(one for one in ids if one)[:MOST_TICKETS],
-        blocks=read.type == "block_actions",
-        response_url=read.response_url,
+        also_to=read.response_url if _shown_there(read) else "",
     )
+
+
+def _shown_there(read: _Payload) -> bool:
+    # Slack shows nothing of what a button of a block is answered. We post to nobody else, whoever signed.
+    return read.type == "block_actions" and read.response_url.startswith(RESPONSES)
 
 
 def reply(words: str, *, to_all: bool) -> dict[str, Any]:
@@ -104,6 +116,17 @@ def reply(words: str, *, to_all: bool) -> dict[str, Any]:
         "replace_original": False,
         "text": escaped(words),
     }
+
+
+async def post_reply(url: str, said: dict[str, Any]) -> None:
+    """Post an answer to where Slack shows it; that it cannot be is logged, without the address."""
+    import httpx
+
+    try:
+        async with httpx.AsyncClient(timeout=_RESPONSE_TIMEOUT) as client:
+            (await client.post(url, json=said)).raise_for_status()
+    except httpx.HTTPError as error:
+        _log.warning("an answer to a click could not be shown in Slack (%s)", type(error).__name__)
 
 
 def escaped(text: str) -> str:
