@@ -1,0 +1,179 @@
+"""The world around a service under fire: workers whose luck changes, and one life after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from queenright.runtime.events import EventType
+
+BEES = 6
+HOUR = 3600.0
+_TICK = 0.05
+
+
+@dataclass
+class Bee:
+    """A worker: it is well, or loops; it ends, and begins another session."""
+
+    agent: str
+    number: int = 1
+    loops: bool = False
+    began: bool = False
+
+
+class Bees:
+    """What the workers tell. What a life has not acknowledged is told to the next one again."""
+
+    def __init__(self, chance: Random) -> None:
+        self.all = [Bee(f"bee{n}") for n in range(BEES)]
+        self.ago = HOUR
+        """How far the clock of everybody is behind the real one, in seconds."""
+        self.batch: dict[str, Any] | None = None
+        self._chance = chance
+        self._batches = self._ids = 0
+
+    def next_batch(self) -> bytes:
+        """Return what is to be told next, as a line."""
+        if self.batch is None:
+            self._batches += 1
+            events = [event for bee in self.all for event in self._lives(bee)]
+            self.batch = {"n": self._batches, "events": events}
+        return json.dumps(self.batch | {"ago": self.ago}).encode() + b"\n"
+
+    def turn(self) -> None:
+        """Let somebody's luck change."""
+        bee = self._chance.choice(self.all)
+        if bee.began and self._chance.random() < 0.15:
+            bee.number, bee.began, bee.loops = bee.number + 1, False, False
+        else:
+            bee.loops = not bee.loops
+
+    def calm(self, looping: int) -> None:
+        """Let so many loop from now on, and the others be well."""
+        for place, bee in enumerate(self.all):
+            bee.loops = place < looping
+
+    def _lives(self, bee: Bee) -> list[dict[str, Any]]:
+        told = []
+        if not bee.began:
+            bee.began = True
+            if bee.number > 1:
+                told.append(self._event(bee, EventType.EXECUTION_COMPLETED, bee.number - 1))
+            told.append(self._event(bee, EventType.EXECUTION_STARTED, framework="test", start_records=True))
+        verdict = "RETRY" if bee.loops else "ACCEPT"
+        calls = [self._call(bee) for _ in range(3)]
+        return [*told, *calls, self._event(bee, EventType.STEP_COMPLETED, index=self._ids, verdict=verdict)]
+
+    def _call(self, bee: Bee) -> dict[str, Any]:
+        seen = "b" * 16 if bee.loops else f"{self._ids:016x}"
+        call: dict[str, Any] = {
+            "tool": "search",
+            "turn": str(self._ids),
+            "args_hash": "a" * 16,
+            "result_hash": seen,
+        }
+        return self._event(bee, EventType.TOOL_CALL_COMPLETED, outcome="ok", **call)
+
+    def _event(self, bee: Bee, type_: EventType, number: int = 0, **data: Any) -> dict[str, Any]:
+        self._ids += 1
+        session = f"{bee.agent}-{number or bee.number}"
+        return {
+            "id": f"w{self._ids}",
+            "type": type_.value,
+            "time": time.time() - self.ago,
+            "agent_id": bee.agent,
+            "session_id": session,
+            "incarnation_id": session,
+            "node_id": "search",
+            "data": data,
+        }
+
+
+class Lives:
+    """The service's lives, one after the other."""
+
+    def __init__(self, settings: Path, bees: Bees) -> None:
+        self.deaths: Counter[str] = Counter()
+        self.outbox: dict[str, Any] = {}
+        """What the life of the moment last said of its outbox; empty until it has."""
+        self.heard = 0
+        """How many batches the life of the moment has acknowledged."""
+        self._settings = settings
+        self._bees = bees
+        self._over = False
+
+    @contextlib.asynccontextmanager
+    async def mother(self) -> AsyncIterator[Lives]:
+        """Have the process from which lives are forked."""
+        server = await asyncio.start_server(self._talk, "127.0.0.1", 0, limit=1 << 24)
+        self._port = server.sockets[0].getsockname()[1]
+        self._mother = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "tests.chaos.alert_process"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            cwd=Path(__file__).parents[2],
+        )
+        try:
+            yield self
+        finally:
+            server.close()
+            assert self._mother.stdin is not None
+            self._mother.stdin.close()
+            await self._mother.wait()
+
+    async def killed(self, batches: int, *, point: str = "", nth: int = 0) -> None:
+        """Have a life that is killed at ``point``, or after so many batches if it has not come there."""
+        pid, dead = await self._begin(point, nth)
+        while not dead.done() and self.heard < batches:
+            await asyncio.wait([dead], timeout=_TICK / 3)
+        self.deaths[point if dead.done() else "at any moment"] += 1
+        if not dead.done():
+            os.kill(pid, signal.SIGKILL)
+        assert await dead == signal.SIGKILL, "a life ended by itself"
+
+    async def peaceful(self, work: Coroutine[Any, Any, None]) -> None:
+        """Have a life that ends in peace when ``work`` is done."""
+        _, dead = await self._begin("", 0)
+        try:
+            await work
+        finally:
+            self._over = True
+            status = await dead
+        assert status == 0, f"a life did not end well: {status}"
+
+    async def _begin(self, point: str, nth: int) -> tuple[int, asyncio.Task[int]]:
+        assert self._mother.stdin is not None
+        self.outbox, self.heard, self._over = {}, 0, False
+        order = {"settings": str(self._settings), "port": self._port, "point": point, "nth": nth}
+        self._mother.stdin.write(json.dumps(order | {"ago": self._bees.ago}).encode() + b"\n")
+        return await self._number("born"), asyncio.create_task(self._number("dead"))
+
+    async def _number(self, word: str) -> int:
+        assert self._mother.stdout is not None
+        line = (await self._mother.stdout.readline()).decode().split()
+        assert line[:1] == [word], f"the mother of all lives says {line}"
+        return int(line[1])
+
+    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            while line := await reader.readline():
+                said = json.loads(line) if line.endswith(b"\n") else {}
+                if self._bees.batch is not None and said.get("done") == self._bees.batch["n"]:
+                    self._bees.batch = None
+                    self.heard += 1
+                self.outbox = said.get("outbox") or self.outbox
+                await asyncio.sleep(_TICK)
+                writer.write(b"null\n" if self._over else self._bees.next_batch())
+        writer.close()
