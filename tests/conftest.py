@@ -28,7 +28,6 @@ settings.load_profile("queenright")
 _WHOLE = {
     "detection/test_measured.py",
     "end_to_end/test_judge_job.py",
-    "grafana/test_every_panel_has_data.py",
     "health/test_audit.py",
     "judge/test_scenarios.py",
     "packaging/test_wheel.py",

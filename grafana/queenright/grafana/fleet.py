@@ -161,10 +161,9 @@ def _detection(at: Thresholds) -> list[panels.AnyPanel]:
         ),
         panels.time_series(
             "Detection delay",
-            "From the moment a threshold was crossed to the moment the state changed. "
-            "The promise is 5 s; the dots are single detections and lead to their traces.",
+            "From the moment a threshold was crossed to the moment the state changed. The promise is 5 s.",
             "s",
-            Query(quantile_by("", 0.5, names.DETECTION_DELAY), "half within", exemplars=True),
+            Query(quantile_by("", 0.5, names.DETECTION_DELAY), "half within"),
             Query(highest_by("", recorded.DETECTION_P99), "99 % within"),
             size=(6, 8),
             lines=at.detection,

@@ -98,17 +98,17 @@ def _looks(at: Thresholds) -> list[AnyPanel]:
         ),
         panels.time_series(
             "Duration of a health check",
-            "How long a sweep takes; the dots lead to traces.",
+            "How long a sweep over all workers takes.",
             "s",
-            Query(quantile_by("", 0.5, names.HEALTH_CHECK_DURATION), "half within", exemplars=True),
-            Query(quantile_by("", 0.99, names.HEALTH_CHECK_DURATION), "99 % within", exemplars=True),
+            Query(quantile_by("", 0.5, names.HEALTH_CHECK_DURATION), "half within"),
+            Query(quantile_by("", 0.99, names.HEALTH_CHECK_DURATION), "99 % within"),
             size=(6, 8),
         ),
         panels.heat_map(
             "Detection delay",
             "From the moment a threshold was crossed to the moment the state changed. The promise is 5 s.",
             "s",
-            Query(buckets_of(names.DETECTION_DELAY), "{{le}}", exemplars=True),
+            Query(buckets_of(names.DETECTION_DELAY), "{{le}}"),
             size=(6, 8),
         ),
     ]

@@ -1,0 +1,155 @@
+"""Every query of every panel, mark and variable, asked after the story; and no name is unknown to it."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import pytest
+
+from queenright.grafana import PanelQuery, annotation_queries, queries
+from queenright.grafana.promql import share_of
+from queenright.grafana.states import STATES, state_rank
+from queenright.health.findings import HealthState
+from queenright.instrumentation import names
+from tests.grafana.shown import NAMES, Dashboard, load
+from tests.story.told import Story
+
+WINDOW = "10s"
+"""Longer than four scrapes of a second."""
+
+Asked = list[tuple[str, PanelQuery]]
+
+
+def variables(story: Story) -> dict[str, str]:
+    """What Grafana fills in when the dashboard shows the whole story."""
+    return {"__rate_interval": WINDOW, "__range": f"{math.ceil(story.until - story.since)}s"}
+
+
+def values(story: Story, query: PanelQuery) -> list[float]:
+    """Every number that a panel would draw; NaN is nothing to draw."""
+    if query.instant:
+        found = [float(series["value"][1]) for series in story.query(query.expr)]
+    else:
+        found = [float(value) for series in story.range(query.expr) for _, value in series["values"]]
+    return [value for value in found if not math.isnan(value)]
+
+
+@pytest.fixture(params=NAMES)
+def board(request: pytest.FixtureRequest) -> Dashboard:
+    """Each committed dashboard in turn."""
+    return load(request.param)
+
+
+def test_every_query_of_every_panel_has_data(story: Story, board: Dashboard) -> None:
+    found = queries(board, variables=variables(story))
+
+    empty = [f"{query.panel}: {query.expr}" for query in found if not values(story, query)]
+
+    assert empty == []
+
+
+def test_every_mark_has_data(story: Story, board: Dashboard) -> None:
+    found = annotation_queries(board, variables=variables(story))
+
+    assert [query.panel for query in found if not values(story, query)] == []
+
+
+def test_no_name_of_a_metric_is_unknown(story: Story, board: Dashboard) -> None:
+    known = set(story.prometheus.get("/label/__name__/values").json()["data"])
+    texts = [query.expr for query in queries(board, variables=variables(story))]
+
+    used = {name for text in texts for name in re.findall(r"[\w:]*queenright_[\w:]+|\bALERTS\b|\bup\b", text)}
+
+    assert used
+    assert used - known == set()
+
+
+def test_exemplars_lead_to_traces(story: Story, board: Dashboard) -> None:
+    shown = [panel for panel in board["panels"] if panel["type"] != "row"]
+    wanted = {
+        query.expr
+        for panel, query in _with_panels(shown, queries(board, variables=variables(story)))
+        if panel["exemplar"]
+    }
+
+    without = [expr for expr in wanted if not _traces(story, expr)]
+
+    assert without == []
+
+
+def _with_panels(shown: list[Dashboard], found: list[PanelQuery]) -> list[tuple[dict[str, Any], PanelQuery]]:
+    targets = [target for panel in shown for target in panel["targets"]]
+    return list(zip(targets, found, strict=True))
+
+
+def _traces(story: Story, expr: str) -> list[str]:
+    return [
+        exemplar["labels"]["trace_id"]
+        for series in story.exemplars(expr)
+        for exemplar in series["exemplars"]
+        if exemplar["labels"].get("trace_id")
+    ]
+
+
+def test_choosing_an_agent_shows_that_agent_only(story: Story) -> None:
+    found = queries(load("agent"), variables={**variables(story), "agent": "nobody"})
+
+    assert len(found) >= 15
+    assert [query.panel for query in found if values(story, query)] == []
+
+
+@pytest.mark.parametrize("name", ["job", "instance", "agent"])
+def test_every_variable_offers_its_choices(story: Story, board: Dashboard, name: str) -> None:
+    [variable] = [v for v in board["templating"]["list"] if v["name"] == name]
+    match = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"])
+    assert match is not None
+
+    selector = re.sub(r"\$\w+", ".+", match[1])
+    offered = story.prometheus.get(f"/label/{match[2]}/values", params={"match[]": selector}).json()["data"]
+
+    assert len(offered) >= {"job": 1, "instance": 2, "agent": 3}[name]
+
+
+def test_the_worst_state_of_an_agent_is_its_rank(story: Story) -> None:
+    [shown] = queries(
+        {
+            "panels": [{"title": "state", "targets": [{"expr": state_rank()}]}],
+            "templating": load("fleet")["templating"],
+        },
+        variables={},
+    )
+
+    ranks = {series["metric"]["agent"]: float(series["value"][1]) for series in story.query(shown.expr)}
+    states = {
+        series["metric"]["agent"]: series["metric"]["state"]
+        for series in story.query("queenright_agent_state == 1")
+    }
+
+    assert len(ranks) >= 3
+    assert ranks == {agent: STATES[HealthState(state)][0] for agent, state in states.items()}
+
+
+def test_what_never_happened_has_no_age_rather_than_fifty_years(story: Story, board: Dashboard) -> None:
+    ages = [query for query in queries(board, variables=variables(story)) if "time() -" in query.expr]
+
+    for query in ages:
+        assert all(value < 3600 for value in values(story, query)), query.panel
+
+
+def test_a_table_has_one_row_for_each_agent_or_breaker(story: Story) -> None:
+    for name, title, label in (("fleet", "Agents", "agent"), ("breakers", "Breakers", "breaker")):
+        found = [query for query in queries(load(name), variables=variables(story)) if query.panel == title]
+
+        for query in found:
+            rows = [series["metric"][label] for series in story.query(query.expr)]
+            assert len(set(rows)) == len(rows), query.expr
+
+
+def test_what_never_went_wrong_is_a_share_of_nothing_rather_than_no_share(story: Story) -> None:
+    expr = share_of("tool", names.WORKER_TOOL_CALLS, 'outcome="no such outcome"', window=WINDOW)
+    for variable in ("$job", "$instance", "$agent"):
+        expr = expr.replace(variable, ".+")
+
+    assert set(values(story, PanelQuery("share", expr))) == {0.0}
