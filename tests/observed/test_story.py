@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
+import httpx
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
 from queenright.instrumentation import names
 from tests.story.told import Story
+
+HISTOGRAMS = [
+    names.WORKER_STEP_DURATION,
+    names.WORKER_TOOL_DURATION,
+    names.LLM_REQUEST_DURATION,
+    names.TRIAGE_DURATION,
+    names.TIME_TO_INTERVENTION,
+]
+"""Those whose numbers belong to a trace."""
 
 
 def test_prometheus_has_seen_every_metric_there_is(story: Story) -> None:
@@ -13,3 +26,31 @@ def test_prometheus_has_seen_every_metric_there_is(story: Story) -> None:
     expected = {f"{m.name}{suffixes.get(m.kind, '')}" for m in names.METRICS.values()}
 
     assert sorted(expected - set(known)) == []
+
+
+@pytest.mark.parametrize("metric", HISTOGRAMS, ids=str)
+def test_a_duration_leads_to_a_trace(story: Story, metric: names.MetricName) -> None:
+    found = [one for series in story.exemplars(f"{metric}_bucket") for one in series["exemplars"]]
+
+    assert found
+    assert all(len(one["labels"]["trace_id"]) == 32 for one in found)
+
+
+def test_the_service_speaks_openmetrics_to_who_asks_for_it_and_plain_text_to_others(story: Story) -> None:
+    with httpx.Client(base_url=story.service_url, trust_env=False) as http:
+        plain = http.get("/metrics")
+        open_ = http.get("/metrics", headers={"Accept": "application/openmetrics-text;version=1.0.0"})
+
+    assert plain.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert "# EOF" not in plain.text
+    assert open_.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
+    parsed = text_string_to_metric_families(open_.text)  # type: ignore[no-untyped-call]
+    families = {family.name for family in parsed}
+    assert "queenright_agents" in families
+
+
+def test_what_happened_once_is_an_increase(story: Story) -> None:
+    """A counter that is first seen at 1 would show none: each is there, at 0, before it counts."""
+    once = story.query('increase(queenright_triage_total{decision="dismiss"}[1h])')
+
+    assert [float(series["value"][1]) > 0 for series in once] == [True]

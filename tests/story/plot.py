@@ -18,7 +18,7 @@ from tests.story.stage import Stage
 from tests.story.workers import TROUBLED, Fleet, clerk, librarian
 
 HAPPENED: Final = (
-    'queenright_agent_state{state="stuck"} == 1',
+    'max_over_time(queenright_agent_state{state="stuck"}[5m]) == 1',
     'queenright_tickets_total{cause="doom_loop"} > 0',
     'queenright_tickets_total{cause="provider_failure"} > 0',
     'queenright_tickets_total{cause="checkpoint_stale"} > 0',
@@ -48,7 +48,7 @@ HAPPENED: Final = (
     'queenright_ingest_spans_total{outcome="rejected"} > 0',
     'queenright_tickets_open{status="acknowledged"} > 0',
     "sum(queenright_tickets_open) < sum(queenright_tickets_total)",
-    "queenright_outbox_pending == 0",
+    "min_over_time(queenright_outbox_pending[5s]) == 0",
     'ALERTS{alertstate="firing"}',
     "count_over_time(up[5m]) >= 30",
 )
@@ -70,9 +70,9 @@ async def play(stage: Stage) -> None:
     )
     stage.stack.push_async_callback(mayfly.stop)
     async with httpx.AsyncClient(trust_env=False, timeout=30) as http:
-        breaking = asyncio.create_task(break_and_mend(service))
         fleet.begin(librarian, clerk)
         await _until_query(http, stage, "min(count_over_time(up[1m])) >= 2", "everything is scraped twice")
+        breaking = asyncio.create_task(break_and_mend(service))
         # First of all, while the queen's model may still be asked: nobody else would dismiss it.
         await _until_query(http, stage, 'queenright_triage_total{decision="dismiss"} > 0', "it is dismissed")
         fleet.begin(*TROUBLED)

@@ -28,7 +28,13 @@ HEALTH: Final[dict[str, Any]] = {
         "escalation": {"timeout_seconds": 2, "orchestrator": "none"},
         "storm": {"workers": 50, "max_actions": 500},
     },
-    "circuit_breaker": {"default": {"recovery_timeout_seconds": 2}},
+    "circuit_breaker": {
+        "default": {"recovery_timeout_seconds": 2},
+        # One that is open at the end too.
+        "overrides": {"tool_execution:typesetter": {"recovery_timeout_seconds": 120}},
+    },
+    # One on trial.
+    "detectors": {"error_rate": "shadow"},
     "recovery": {"backoff_seconds": [0.3], "watch_seconds": 2, "max_attempts_per_task": 2},
 }
 
@@ -47,6 +53,6 @@ def story_settings(storage: Path, alertmanager: str, step_logs: Path) -> Setting
             "queen": {"model": f"openai/{QUEEN}", **MODEL},
             "budget": {"dollars_per_hour": 0.055, "tokens_per_hour": 400_000},
         },
-        alerting={"alertmanager_urls": [alertmanager], "timeout_seconds": 1, "resend_seconds": 5},
+        alerting={"alertmanager_urls": [alertmanager], "timeout_seconds": 5, "resend_seconds": 5},
         step_logs=[str(step_logs)],
     )

@@ -96,7 +96,7 @@ def librarian(fleet: Fleet) -> None:
 
 
 def researcher(fleet: Fleet) -> None:
-    """Makes the same call with the same result, again and again: a loop, and a storm of retries."""
+    """Makes the same call with the same result, again and again, and takes it for progress."""
     with fleet.worker("researcher") as worker:
         while fleet.rest():
             with worker.step("look_up") as step:
@@ -104,7 +104,7 @@ def researcher(fleet: Fleet) -> None:
                     llm.usage(2_000, 60)
                 with step.tool("web_search", {"q": "philosopher's stone"}) as tool:
                     tool.result("nothing found")
-                step.verdict(Verdict.RETRY)
+                step.verdict(Verdict.CONTINUE)
 
 
 def proofreader(fleet: Fleet) -> None:
