@@ -141,7 +141,10 @@ def test_audit_verify_of_no_log_says_where_it_looked(tmp_path: Path) -> None:
     assert ".queenright/queenright.db" in done.stderr
 
 
-CLI = ("", ".acting", ".approvals", ".chat", ".judge", ".judge_score", ".main", ".tickets")
+CLI = (
+    *("", ".acting", ".approvals", ".chat", ".dashboards", ".judge", ".judge_score", ".main", ".rules"),
+    *(".silences", ".tickets"),
+)
 """What every command imports: typer and nothing heavier."""
 
 
