@@ -34,10 +34,14 @@ NAMES = [
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """Nobody decides but the test."""
+    """Nobody decides or does anything but the test, however long it takes."""
     found = demo_settings(tmp_path / "storage", orchestrator="none")
+    health = found.health_monitoring
+    calm = health.model_copy(
+        update={"intervention": health.intervention.model_copy(update={"enabled": False})}
+    )
     alerting = found.alerting.model_copy(update={"dashboard_url": "http://grafana.example/d/a?agent={agent}"})
-    return found.model_copy(update={"alerting": alerting})
+    return found.model_copy(update={"alerting": alerting, "health_monitoring": calm})
 
 
 @pytest.fixture

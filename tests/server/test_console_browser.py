@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 from playwright.async_api import Browser, Page, async_playwright, expect
 
 from queenright.server.programs import find_program
-from queenright.server.settings import Settings
 from queenright.server.up import Running
-from tests.server.conftest import demo_settings, looping
+from tests.server.conftest import looping
 from tests.server.test_app import ticket_on
 from tests.server.test_approvals import asked
 from tests.server.test_cli_acting import WORKER
-from tests.server.test_console import obey_until_stopped
+from tests.server.test_console import obey_until_stopped, settings
 from tests.server.test_status_page import FLAGS
 
+__all__ = ["settings"]
+
+expect.set_options(timeout=60_000)  # a busy machine may need it
+
 LONG = "<img src=x onerror=alert(1)>" + "long-name-" * 12
-
-
-@pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    """Nobody decides but the test."""
-    return demo_settings(tmp_path / "storage", orchestrator="none")
 
 
 @pytest.fixture
@@ -78,7 +74,7 @@ async def test_everything_is_done_without_javascript_and_with_the_keyboard(
     await page.keyboard.type("it loops")
     stopping = asyncio.create_task(obey_until_stopped(running))
     await page.get_by_role("button", name="Stop it").press("Enter")
-    await expect(page.get_by_role("status")).to_contain_text("It has stopped", timeout=30_000)
+    await expect(page.get_by_role("status")).to_contain_text("It has stopped")
     await stopping
 
 
