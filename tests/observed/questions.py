@@ -14,7 +14,7 @@ DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "promql.md"
 
 _QUESTION: Final = re.compile(
     r"^### (?P<title>[^\n]+)\n\n```promql\n(?P<query>.+?)\n```\n\n```text\n(?P<answer>.+?)\n```\n\n"
-    r"(?P<reading>[^\n]+)\n\n<!-- expect: (?P<expected>\{.*\}) -->$",
+    r"(?P<reading>[^\n]+)\n\n<!-- expect: (?P<expected>\{[^\n]*\}) -->$",
     re.MULTILINE | re.DOTALL,
 )
 _LABEL: Final = re.compile(r'(\w+)="')

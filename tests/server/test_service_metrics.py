@@ -1,0 +1,57 @@
+"""The service's own metrics: where they begin, and in which format they are told."""
+
+from __future__ import annotations
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from queenright.health.findings import FindingKind
+from queenright.server.metrics import OPENMETRICS, PROMETHEUS_TEXT, ServiceMetrics, content_type_for
+
+PROMETHEUS_2 = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.2,*/*;q=0.1"
+PROMETHEUS_3 = (
+    "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,"
+    "text/plain;version=0.0.4;q=0.3,*/*;q=0.1"
+)
+
+
+@pytest.mark.parametrize(
+    ("accept", "content_type"),
+    [
+        (PROMETHEUS_2, OPENMETRICS),
+        (PROMETHEUS_3, OPENMETRICS),
+        ("", PROMETHEUS_TEXT),
+        ("*/*", PROMETHEUS_TEXT),
+        ("text/html, text/plain;q=0.5", PROMETHEUS_TEXT),
+        ("application/openmetrics-text; q=0, text/plain", PROMETHEUS_TEXT),
+        (";;,=,", PROMETHEUS_TEXT),
+    ],
+)
+def test_a_scraper_gets_the_format_that_it_asks_for(accept: str, content_type: str) -> None:
+    assert content_type_for(accept) == content_type
+
+
+def test_a_page_is_kept_for_a_second_in_each_format() -> None:
+    metrics = ServiceMetrics(CollectorRegistry(), list)
+    plain, open_ = metrics.render(now=10.0), metrics.render(OPENMETRICS, now=10.0)
+
+    metrics.swept(3, 0.1)
+
+    assert metrics.render(now=10.9) is plain
+    assert metrics.render(OPENMETRICS, now=10.9) is open_
+    assert metrics.render(now=11.0) != plain
+    assert metrics.render(OPENMETRICS, now=11.0).endswith(b"# EOF\n")
+
+
+def test_what_has_not_happened_yet_is_there_at_0() -> None:
+    registry = CollectorRegistry()
+    metrics = ServiceMetrics(registry, list)
+    metrics.subscribed(["traces"])
+
+    def value(name: str, **labels: str) -> float | None:
+        return registry.get_sample_value(name, labels)
+
+    assert value("queenright_health_checks_total", outcome="error") == 0
+    assert value("queenright_event_bus_dropped_total", subscriber="traces") == 0
+    for kind in FindingKind:
+        assert value("queenright_detection_delay_seconds_count", kind=kind.value) == 0
