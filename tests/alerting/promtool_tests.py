@@ -1,0 +1,178 @@
+"""
+The tests that promtool runs (``alerting/prometheus/tests``) as values, and a quick way to run them.
+
+A test's name begins with what it shows: ``fires:``, ``boundary:``, ``waiting:`` and so on. promtool evaluates
+every rule of the files that a test names, at every step: so a test is given a copy that holds the alert it is
+about and what that reads, in the same groups and the same order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from queenright.alerting.files import prometheus_folder, rules_folder
+from tests.programs import run
+
+Rule = dict[str, Any]
+TESTS: Final = tuple(sorted((prometheus_folder() / "tests").glob("*.yml")))
+_RECORDED: Final = re.compile(r"\b\w+:\w+:\w+")
+_LABEL: Final = re.compile(r'(\w+)="([^"]*)"')
+_ALERTS: Final = re.compile(r'ALERTS\{alertname="(\w+)"')
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """At some time, one alert that a test expects: its labels, among them ``alertstate``."""
+
+    alert: str
+    labels: dict[str, str]
+    annotations: dict[str, str] | None
+    """None where a test looks at the state only."""
+
+    @property
+    def fires(self) -> bool:
+        """Whether it fires, rather than waits for its ``for``."""
+        return self.labels["alertstate"] == "firing"
+
+
+@dataclass(frozen=True, slots=True)
+class RuleTest:
+    """One test: the file it is in, its tag, its series, and what it expects when."""
+
+    file: str
+    name: str
+    tag: str
+    series: dict[str, str]
+    alerts: frozenset[str]
+    expected: tuple[tuple[float, tuple[Seen, ...]], ...]
+    """By time in seconds, all that is expected then; nothing expected is a claim as well."""
+
+    @property
+    def ever(self) -> tuple[Seen, ...]:
+        """Everything it expects at any time."""
+        return tuple(one for _, found in self.expected for one in found)
+
+
+def groups(folder: Path | None = None) -> list[tuple[str, Rule]]:
+    """Return every group of the rule files, as ``(file, group)``."""
+    files = sorted((folder or rules_folder()).glob("*.yml"))
+    return [(file.name, group) for file in files for group in yaml.safe_load(file.read_text())["groups"]]
+
+
+def rules() -> list[Rule]:
+    """Return every rule."""
+    return [rule for _, group in groups() for rule in group["rules"]]
+
+
+def alerts() -> list[Rule]:
+    """Return every alert; those with several bands as often as they have bands."""
+    return [rule for rule in rules() if "alert" in rule]
+
+
+def told_apart(rule: Rule) -> dict[str, str]:
+    """Return the labels by which an alert's bands differ; empty if it has only one."""
+    same = [other for other in alerts() if other["alert"] == rule["alert"]]
+    names = {name for other in same for name in other["labels"]}
+    differ = {name for name in names if len({other["labels"].get(name) for other in same}) == len(same) > 1}
+    return {name: rule["labels"][name] for name in sorted(differ)[-1:]}
+
+
+def ident(rule: Rule) -> str:
+    """Return the name of an alert with its band, for a test's id."""
+    return "-".join([rule["alert"].removeprefix("Queenright"), *told_apart(rule).values()])
+
+
+@cache
+def rule_tests() -> tuple[RuleTest, ...]:
+    """Return every test of every file."""
+    return tuple(_parsed(file, test) for file in TESTS for test in yaml.safe_load(file.read_text())["tests"])
+
+
+def _parsed(file: Path, test: dict[str, Any]) -> RuleTest:
+    expected: dict[float, list[Seen]] = {}
+    names: set[str] = set()
+    for check in test.get("alert_rule_test", ()):
+        at = expected.setdefault(seconds(check["eval_time"]), [])
+        names.add(check["alertname"])
+        for alert in check.get("exp_alerts") or ():
+            labels = {**alert["exp_labels"], "alertstate": "firing"}
+            at.append(Seen(check["alertname"], labels, alert.get("exp_annotations", {})))
+    for check in test.get("promql_expr_test", ()):
+        at = expected.setdefault(seconds(check["eval_time"]), [])
+        [name] = set(_ALERTS.findall(check["expr"]))
+        names.add(name)
+        for sample in check.get("exp_samples") or ():
+            at.append(Seen(name, dict(_LABEL.findall(sample["labels"])), None))
+    return RuleTest(
+        file=file.stem,
+        name=test["name"],
+        tag=test["name"].partition(":")[0],
+        series={one["series"]: str(one["values"]) for one in test.get("input_series", ())},
+        alerts=frozenset(names),
+        expected=tuple(sorted((at, tuple(found)) for at, found in expected.items())),
+    )
+
+
+def seconds(duration: str) -> float:
+    """Return a duration of Prometheus in seconds."""
+    sizes = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+    return float(sum(int(number) * sizes[unit] for number, unit in re.findall(r"(\d+)([smhd])", duration)))
+
+
+# -- running them ---------------------------------------------------------------------------------
+
+
+def _same(rule: Rule) -> Rule:
+    return rule
+
+
+def failures(folder: Path, version: str, change: Callable[[Rule], Rule] = _same) -> str:
+    """
+    Run every test, and return what promtool says; empty if all pass.
+
+    Args:
+        folder: Where copies are written.
+        version: Of promtool.
+        change: What is done to each rule first.
+    """
+    for file in TESTS:
+        content = yaml.safe_load(file.read_text())
+        names = {name for test in content["tests"] for name in _parsed(file, test).alerts}
+        slim = folder / f"{file.stem}.rules.yml"
+        slim.write_text(yaml.safe_dump({"groups": list(_needed(names, change))}))
+        content["rule_files"] = [slim.name]
+        (folder / file.name).write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
+    done = run("promtool", "test", "rules", *(folder / file.name for file in TESTS), version=version)
+    return done.stdout + done.stderr if done.returncode else ""
+
+
+def _needed(names: set[str], change: Callable[[Rule], Rule]) -> Iterator[Rule]:
+    """Yield the groups, with these alerts only, and what they read, and what that reads."""
+    everything = rules()
+    read = {rule["record"]: set(_RECORDED.findall(rule["expr"])) for rule in everything if "record" in rule}
+    wanted, left = (
+        set(names),
+        {
+            recorded
+            for rule in everything
+            if rule.get("alert") in names
+            for recorded in _RECORDED.findall(rule["expr"])
+        },
+    )
+    while left:
+        wanted |= left
+        left = {other for name in left for other in read.get(name, ())} - wanted
+    # Recordings first, as promtool evaluates groups in the order of their files.
+    for _, group in sorted(groups(), key=lambda one: one[0] != "recording.yml"):
+        kept = [
+            change(dict(rule)) for rule in group["rules"] if (rule.get("alert") or rule["record"]) in wanted
+        ]
+        if kept:
+            yield {"name": group["name"], "rules": kept}

@@ -1,0 +1,120 @@
+"""A fleet of agents as Prometheus sees it: the series of a real worker, many times over, moving."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from prometheus_client import CollectorRegistry
+
+from queenright.instrumentation import names
+from queenright.instrumentation.metrics import WorkerFamilies
+
+JOB: Final = "queenright-workers"
+A_PROCESS: Final = 500
+"""Agents in one process: the bound of the instrumentation."""
+TOOL, MODEL = "search", "gpt"
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One series of every agent; ``kind`` is timestamp, counter or gauge."""
+
+    name: str
+    labels: tuple[tuple[str, str], ...]
+    kind: str
+    value: float
+
+    def at(self, moment: float) -> float:
+        """Return its value of an agent that is well, at some time."""
+        if self.kind == "timestamp":
+            return round(moment - 2, 3)
+        return count_at(moment) if self.kind == "counter" else self.value
+
+
+def series_of_a_worker() -> tuple[Series, ...]:
+    """Return what a real worker exposes, without its name."""
+    registry = CollectorRegistry()
+    agent = WorkerFamilies.of(registry).acquire("agent")
+    agent.info("custom", "1")
+    for verdict in ("accept", "retry"):
+        agent.step_ended("plan", verdict, 1.0, None)
+    agent.tool_ended(TOOL, "ok", 1.0, None)
+    agent.used(MODEL, 1, 1)
+    for stamp in (agent.heartbeat, agent.activity, agent.progress, agent.checkpoint):
+        stamp(1.0)
+    agent.waiting("user_input", waits=False)
+    agent.bad_steps(1, 1)
+    found = []
+    for family in registry.collect():
+        for sample in family.samples:
+            if "agent" not in sample.labels or sample.name.endswith("_created"):
+                continue
+            kind = "gauge"
+            if sample.name == names.WORKER_STALLS.name:
+                kind = "gauge"  # none
+            elif sample.name.endswith("_timestamp_seconds"):
+                kind = "timestamp"
+            elif family.type in ("counter", "histogram"):
+                kind = "counter"
+            labels = tuple((name, value) for name, value in sample.labels.items() if name != "agent")
+            found.append(Series(sample.name, labels, kind, sample.value))
+    return tuple(found)
+
+
+class Fleet:
+    """
+    Agents in processes of ``A_PROCESS``.
+
+    Of a hundred one does nothing any more, one waits for its user, one retries without end: so alerts
+    are held, not only looked for.
+    """
+
+    def __init__(self, agents: int) -> None:
+        self.agents = agents
+        self.began = time.time()
+        self.series = series_of_a_worker()
+
+    @property
+    def processes(self) -> int:
+        """How many targets Prometheus has to scrape."""
+        return -(-self.agents // A_PROCESS)
+
+    def named(self) -> Iterator[tuple[str, str]]:
+        """Yield each agent and the process it is in."""
+        for number in range(self.agents):
+            yield f"agent-{number:05}", f"process-{number // A_PROCESS:02}"
+
+    def page(self, process: int) -> bytes:
+        """Return what a process exposes now."""
+        now = time.time()
+        pages = {state: self._page(state, now) for state in ("well", "stalled", "waiting", "storm")}
+        numbers = range(process * A_PROCESS, min(self.agents, (process + 1) * A_PROCESS))
+        return "".join(pages[_state(n)].replace("@", f"agent-{n:05}") for n in numbers).encode()
+
+    def _page(self, state: str, now: float) -> str:
+        return "".join(
+            f"{one.name}{{{labels}}} {self._value(one, state, now)}\n"
+            for one in self.series
+            for labels in [", ".join(f'{name}="{value}"' for name, value in (("agent", "@"), *one.labels))]
+        )
+
+    def _value(self, one: Series, state: str, now: float) -> float:
+        if state == "stalled" and one.kind == "timestamp" and one.name != names.WORKER_LAST_HEARTBEAT.name:
+            return self.began - 1000
+        if state == "waiting" and one.name == names.WORKER_WAITING.name:
+            return 1.0
+        if state == "storm" and one.name == names.WORKER_STEPS_SINCE_ACCEPT.name:
+            return 12.0
+        return one.at(now)
+
+
+def count_at(moment: float) -> float:
+    """Return where every counter stands: one more every fifteen seconds."""
+    return moment // 15
+
+
+def _state(number: int) -> str:
+    return {1: "stalled", 2: "waiting", 3: "storm"}.get(number % 100, "well")
