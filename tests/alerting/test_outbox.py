@@ -155,6 +155,26 @@ async def test_what_began_and_ended_during_an_outage_is_told_as_both(
     assert post.outbox.status()["pending"] == 0
 
 
+async def test_what_is_told_late_and_ends_at_once_lives_until_people_have_heard_of_it(
+    make_post: MakePost, peer: ServedPeer
+) -> None:
+    """B77: Alertmanager says nothing of an alert that ends while it still gathers the group."""
+    post = make_post(peer.url)
+    peer.peer.status = 503
+    await post.say(ticket())
+    await post.deliver()
+    peer.peer.status = 200
+    await post.deliver(after=600)
+    told_at = post.now
+    post.now += 5
+    await post.say(ticket(**RESOLVED))
+
+    assert await post.deliver() == told_at + 60
+    assert [firing(a, told_at) for a in peer.peer.alerts] == [True]
+    await post.deliver(after=55)
+    assert [firing(a, post.now) for a in peer.peer.alerts] == [True, False]
+
+
 async def test_a_worker_that_ended_during_an_outage_alerts_nobody(
     make_post: MakePost, peer: ServedPeer
 ) -> None:
@@ -293,7 +313,8 @@ async def test_a_relapse_after_the_end_is_told_again(make_post: MakePost, peer: 
     post = make_post(peer.url)
     for changes in ({}, RESOLVED, {}):
         await post.say(ticket(**changes))
-        await post.deliver(after=10)
+        await post.deliver()
+        post.now += 10
 
     assert [a["endsAt"] > a["startsAt"] for a in peer.peer.alerts] == [True, True, True]
     assert [firing(a, post.now) for a in peer.peer.alerts] == [True, False, True]

@@ -14,6 +14,7 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -112,8 +113,20 @@ def _event(given: dict[str, Any]) -> AgentEvent:
     return AgentEvent(**given | {"type": EventType(given["type"])})
 
 
+async def _warm() -> None:
+    """Live once, in a folder of its own: what is only imported when it is needed is there for all lives."""
+    with tempfile.TemporaryDirectory() as folder:
+        service = Service(Settings(storage=Path(folder)))
+        await service.start()
+        await service.stop()
+    import httpx
+
+    await httpx.AsyncClient().aclose()
+
+
 def main() -> None:
     """Be the mother of all lives."""
+    asyncio.run(_warm())
     for line in sys.stdin:
         child = os.fork()
         if child == 0:

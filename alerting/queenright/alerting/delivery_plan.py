@@ -10,10 +10,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from queenright.alerting.alertmanager import PostedAlert
 from queenright.alerting.notification import Notification, Status
 from queenright.alerting.settings import AlertingSettings
+
+_PROMPT: Final = 5.0
+"""Taken within so many seconds of the decision, an alert is not late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +152,15 @@ def _end(
 
 def _due(notification: Notification, peer: str, settings: AlertingSettings) -> float:
     """Return from when on the end may be told: at once, unless the beginning was told late."""
-    if notification.told or peer not in notification.fired:
-        return notification.ends_at or 0.0
-    return notification.fired[peer] + settings.late_resolve_seconds
+    ended = notification.ends_at or 0.0
+    if notification.silent or peer not in notification.fired:
+        return ended
+    if not notification.told:
+        return notification.fired[peer] + settings.late_resolve_seconds
+    # Alertmanager says nothing of an alert that ends while it still gathers the group.
+    first = min(notification.fired.values())
+    late = first > notification.created_at + _PROMPT
+    return max(ended, first + settings.late_resolve_seconds) if late else ended
 
 
 def _fire(

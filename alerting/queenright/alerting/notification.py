@@ -67,6 +67,11 @@ class Notification:
         """Whether an alert that has ended need not be sent firing first: somebody heard of it in time."""
         return self.ends_at is not None and any(at <= self.ends_at for at in self.fired.values())
 
+    @property
+    def silent(self) -> bool:
+        """Whether nobody need hear of its end: another took its place, or its worker is no more."""
+        return _NOBODY in self.fired
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
