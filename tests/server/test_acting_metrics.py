@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, generate_latest
 
 from queenright.health.interventions.record import Intervention, Outcome
 from queenright.health.interventions.target import ActionKind, Target
@@ -238,3 +238,11 @@ def test_recoveries_that_have_not_ended_are_counted_as_they_are_now() -> None:
     active.clear()
 
     assert (before, registry.get_sample_value("queenright_recoveries_active")) == (2.0, 0.0)
+
+
+def test_the_first_page_that_shows_a_breaker_shows_its_changes_at_0(page: Page) -> None:
+    page.breakers = [Breaker("llm:bee")]
+
+    text = generate_latest(page.registry).decode()
+
+    assert 'queenright_circuit_breaker_transitions_total{breaker="llm:bee",to="open"} 0.0' in text

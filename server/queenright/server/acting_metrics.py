@@ -94,13 +94,14 @@ class ActingMetrics:
             self._recoveries.labels(said)
         active = names.RECOVERIES_ACTIVE
         Gauge(active.name, active.help, registry=registry).set_function(recovering)
+        # Read before its changes are: the scrape that first sees a breaker sees them at 0.
+        registry.register(_Breakers(self, breakers, limited))
         self._transitions = _counter(names.CIRCUIT_BREAKER_TRANSITIONS, registry)
         self._known_breakers: set[str] = set()
         self._limited = limited
         for metric in (names.CIRCUIT_BREAKER_STATE, names.CIRCUIT_BREAKER_TRANSITIONS):
             limited.labels(metric.name)
         self._troubles: OrderedDict[tuple[str, str, float], None] = OrderedDict()
-        registry.register(_Breakers(self, breakers, limited))
 
     def published(self, events: Sequence[AgentEvent]) -> None:
         """Count what events on the bus say of interventions, recoveries and breakers."""
