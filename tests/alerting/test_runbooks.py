@@ -18,6 +18,7 @@ from queenright.alerting.files import alertmanager_folder, runbook, runbooks_fol
 from queenright.alerting.rules import Alert, rule_groups
 from queenright.alerting.rules.burn import SPEEDS
 from queenright.cli.main import app
+from queenright.health.objectives import burning_share
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation import names
 from queenright.server.children import Child
@@ -192,7 +193,8 @@ def test_a_setting_in_a_runbook_exists_and_its_value_is_the_default(name: str) -
 def test_a_burn_rate_is_told_as_the_share_from_which_on_it_fires(name: str, budget: float) -> None:
     rows = re.findall(r"^\| `(\w+)` \| (\w+) \| ([\d.]+) % \w+ \| (\w+) \|$", section(name, "Meaning"), re.M)
     assert rows == [
-        (speed.long, speed.short, f"{100 * speed.limit(budget):.3g}", speed.severity) for speed in SPEEDS
+        (speed.long, speed.short, f"{100 * burning_share(budget, speed.factor):.3g}", speed.severity)
+        for speed in SPEEDS
     ]
 
 

@@ -10,7 +10,7 @@ import pytest
 from queenright.alerting.rules.burn import SPEEDS
 from queenright.grafana.__main__ import main
 from queenright.grafana.boards import dashboards
-from queenright.grafana.thresholds import FASTEST_BURN
+from queenright.health.objectives import FASTEST_BURN
 from queenright.health.settings import HealthSettings
 from tests.grafana.shown import Dashboard, column, lines, panel
 

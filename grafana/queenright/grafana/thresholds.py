@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 from queenright.grafana.states import BLUE, ORANGE, RED, YELLOW
+from queenright.health.objectives import FASTEST_BURN, burning_share
 from queenright.health.settings import HealthSettings
-
-FASTEST_BURN: Final = 14.4
-"""How many times too fast the error budget of a month is spent when the fastest alert of the rules pages."""
 
 Lines = tuple[tuple[float, str], ...]
 """Threshold lines: from which value on, in which colour; rising."""
@@ -77,5 +74,4 @@ def _rising(*lines: tuple[float, str]) -> Lines:
 
 def _burning(budget: float) -> Lines:
     """Return where an error budget is being spent, and where it is spent as fast as the fastest alert."""
-    # A multiple of a large budget is no share any more; what n times as many tries spoil always is.
-    return (budget, ORANGE), (1 - (1 - budget) ** FASTEST_BURN, RED)
+    return (budget, ORANGE), (burning_share(budget, FASTEST_BURN), RED)

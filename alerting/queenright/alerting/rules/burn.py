@@ -4,6 +4,7 @@ Burn rates: how many times too fast the error budget of a month is being spent.
 Two windows a rule, a long one that says that it matters and a short one that says that it goes on (Google's
 "Site Reliability Workbook", chapter 5). What happened is recorded as a rate over five minutes, for which each
 sample is read once; longer windows are averages of that, so that three days of a large fleet are cheap.
+Where the limits lie: ``queenright.health.objectives``.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Final
 
 from queenright.alerting.rules.promql import in_words, select
 from queenright.alerting.rules.rule import Alert, Record, Selectors, Severity
+from queenright.health.objectives import FASTEST_BURN, burning_share
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation import names
 from queenright.instrumentation.names import SOURCE_MONITOR
@@ -34,13 +36,9 @@ class Speed:
     keep: str
     spends: str
 
-    def limit(self, budget: float) -> float:
-        """Return the share of what goes wrong, from which on a budget is spent so fast."""
-        return float(1 - (1 - budget) ** self.factor)
-
 
 SPEEDS: Final = (
-    Speed(14.4, "5m", "1h", "critical", "2m", "5m", "2% in an hour"),
+    Speed(FASTEST_BURN, "5m", "1h", "critical", "2m", "5m", "2% in an hour"),
     Speed(6, "30m", "6h", "critical", "5m", "10m", "5% in six hours"),
     Speed(3, "2h", "1d", "warning", "15m", "30m", "10% in a day"),
     Speed(1, "6h", "3d", "warning", "30m", "1h", "10% in three days"),
@@ -149,6 +147,7 @@ def _alert(one: Objective, speed: Speed) -> Alert:
     limit = f"1 - {1 - one.budget:g} ^ {speed.factor:g}"
     traffic = f"{_SECONDS[speed.long]} * avg_over_time({one.all}[{speed.long}]) >= {one.minimum}"
     budget = f"{100 * one.budget:.3g}%"
+    share = f"{100 * burning_share(one.budget, speed.factor):.3g}%"
     return Alert(
         name=one.alert,
         expr=f"{one.ratio(speed.long)} > {limit}\nand\n{one.ratio(speed.short)} > {limit}\nand\n{traffic}",
@@ -160,7 +159,7 @@ def _alert(one: Objective, speed: Speed) -> Alert:
         summary=one.summary,
         description=f"{{{{ $value | humanizePercentage }}}} {one.description} in the last {speed.long}; the "
         f"objective allows {budget}, and at this rate it is spent at least {speed.factor:g} times too fast.",
-        threshold=f"> {100 * speed.limit(one.budget):.3g}% over {speed.short} and {speed.long}: "
+        threshold=f"> {share} over {speed.short} and {speed.long}: "
         f"{speed.factor:g} times too fast for `health_monitoring.rules.{one.setting}.error_budget` "
         f"({budget}), of at least {one.minimum} {one.unit} (`.minimum`)",
         reason=f"{speed.spends} of a month's budget: {one.reason}",
