@@ -10,7 +10,7 @@ import pytest
 from queenright.alerting.rules.burn import SPEEDS
 from queenright.grafana.__main__ import main
 from queenright.grafana.boards import dashboards
-from queenright.health.objectives import FASTEST_BURN
+from queenright.health.objectives import FASTEST_BURN, burning_share
 from queenright.health.settings import HealthSettings
 from tests.grafana.shown import Dashboard, column, lines, panel
 
@@ -115,7 +115,9 @@ def test_the_lines_of_the_objectives_are_the_budget_and_where_the_fastest_burn_p
             settings.rules.slow_interventions.error_budget,
         ),
     ):
-        assert lines(panel(boards[board], title)) == pytest.approx([budget, fastest.limit(budget)])
+        assert lines(panel(boards[board], title)) == pytest.approx(
+            [budget, burning_share(budget, fastest.factor)]
+        )
 
 
 def test_lines_rise_whatever_the_settings(made: Made) -> None:
