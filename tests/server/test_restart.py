@@ -85,6 +85,38 @@ async def test_a_ticket_of_before_a_kill_resolves_after_it(settings: Settings, t
     assert history[0].status.value == "resolved"
 
 
+async def test_a_worker_that_ended_before_a_kill_ends_its_ticket_after_it(
+    settings: Settings, tmp_path: Path
+) -> None:
+    """B40, B77: killed between what the worker said of its end and what follows from it."""
+    now = time.time()
+    killed_after(settings, list(looping(now)), tmp_path)
+    service = Service(settings)
+    await service.start()
+    try:
+        await until_triaged(service)
+    finally:
+        await service.stop()
+    ended = AgentEvent(
+        type=EventType.EXECUTION_COMPLETED,
+        time=time.time(),
+        agent_id="looper",
+        session_id="looper-session",
+        incarnation_id="one",
+    )
+    killed_after(settings, [ended], tmp_path)
+
+    service = Service(settings)
+    await service.start()
+    try:
+        await until_closed(service)
+        [ticket] = await service.tickets.history(10)
+    finally:
+        await service.stop()
+
+    assert ticket.status.value == "worker_gone"
+
+
 async def test_a_silence_found_before_a_restart_is_not_forgotten_by_it(
     settings: Settings, tmp_path: Path
 ) -> None:
