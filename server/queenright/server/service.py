@@ -281,6 +281,7 @@ class Service:
         await self.told.load()
         self.judging.take_up(self.interventions.ledger.pending.values())
         self._say_what_was_not_said()
+        await self._end_tickets_of_the_ended()
         self._tasks = [
             asyncio.create_task(self._watch(), name="deadlines"),
             asyncio.create_task(self._speak(), name="vital-signs"),
@@ -541,6 +542,13 @@ class Service:
         self._told = found.told
         if found.events:
             _log.info("read %d events of the last day again", found.events)
+
+    async def _end_tickets_of_the_ended(self) -> None:
+        """A worker says once that it ended: the service may have been killed before its ticket followed."""
+        for ticket in self.tickets.open_tickets():
+            health = self.monitor.get(ticket.worker_agent_id, ticket.worker_session_id)
+            if health is not None and health.vitals.ended:
+                await self.tickets.observe(health)
 
     def _say_what_was_not_said(self) -> None:
         """Let the log say how workers are where it does not: the service may have been killed before that."""
