@@ -7,8 +7,8 @@ from pathlib import Path
 from tests.chaos.alert_process import POINTS
 from tests.chaos.alerts import under_fire
 
-KILLS = 10
-SECONDS = 22.0
+KILLS = 8
+SECONDS = 14.0
 """No more kills after so long; ``python -m tests.chaos.alerts --kills 200`` does them all."""
 
 

@@ -16,8 +16,8 @@ from queenright.alerting.alertmanager import PostedAlert
 from queenright.alerting.notification import Notification, Status
 from queenright.alerting.settings import AlertingSettings
 
-_PROMPT: Final = 5.0
-"""Taken within so many seconds of the decision, an alert is not late."""
+_PROMPT: Final = 1 / 12
+"""Taken within this share of ``late_resolve_seconds`` after the decision, 5 s by default, it is not late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ def _due(notification: Notification, peer: str, settings: AlertingSettings) -> f
         return notification.fired[peer] + settings.late_resolve_seconds
     # Alertmanager says nothing of an alert that ends while it still gathers the group.
     first = min(notification.fired.values())
-    late = first > notification.created_at + _PROMPT
+    late = first > notification.created_at + _PROMPT * settings.late_resolve_seconds
     return max(ended, first + settings.late_resolve_seconds) if late else ended
 
 
