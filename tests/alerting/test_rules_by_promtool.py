@@ -12,6 +12,7 @@ from tests.alerting.promtool_tests import (
     TESTS,
     Rule,
     RuleTest,
+    Seen,
     alerts,
     failures,
     ident,
@@ -123,15 +124,21 @@ def test_the_boundary_is_looked_at_from_below_and_from_above_and_before_its_time
     if why_not("boundary", rule):
         return
     band = told_apart(rule).items()
+    tests = [test for test in of("boundary") + of("fires") if rule["alert"] in test.alerts]
     looks = [
-        {seen.labels["alertstate"] for seen in found if band <= seen.labels.items()}
-        for test in of("boundary")
-        if rule["alert"] in test.alerts
+        (test, [seen for seen in found if band <= seen.labels.items()])
+        for test in tests
         for _, found in test.expected
     ]
-    assert set() in looks
-    assert any("pending" in look for look in looks)
-    assert any("firing" in look for look in looks)
+    states = {seen.labels["alertstate"] for _, found in looks for seen in found}
+    assert states == {"pending", "firing"}
+    assert any(not found or below(test, found) for test, found in looks if test.tag == "boundary")
+
+
+def below(test: RuleTest, found: list[Seen]) -> set[str]:
+    """Return the agents, or the windows of a budget, that a test has series of and does not see."""
+    there = {value for series in test.series for value in re.findall(r'(?:agent|window)="([\w-]+)"', series)}
+    return there - {value for seen in found for value in seen.labels.values()} if there else set()
 
 
 @named(of("waiting"))
@@ -204,16 +211,16 @@ def without_waiting(rule: Rule) -> Rule:
 
 
 @pytest.mark.parametrize(
-    ("change", "whom"),
+    ("change", "tag", "whom"),
     [
-        (without_wait, lambda rule: "for" in rule),
-        (without_keeping, lambda rule: "keep_firing_for" in rule),
-        (without_waiting, lambda rule: "worker_waiting:last == 1" in rule["expr"]),
+        (without_wait, "boundary", lambda rule: "for" in rule),
+        (without_keeping, "keeps", lambda rule: "keep_firing_for" in rule),
+        (without_waiting, "waiting", lambda rule: "worker_waiting:last == 1" in rule["expr"]),
     ],
     ids=["without for", "without keep_firing_for", "without the excuse of waiting"],
 )
 def test_the_tests_notice_an_alert(
-    change: Callable[[Rule], Rule], whom: Callable[[Rule], bool], tmp_path: Path
+    change: Callable[[Rule], Rule], tag: str, whom: Callable[[Rule], bool], tmp_path: Path
 ) -> None:
-    noticed = failing(failures(tmp_path, "bundled", change))
+    noticed = failing(failures(tmp_path, "bundled", change, tag))
     assert {rule["alert"] for rule in RULES if whom(rule)} <= noticed

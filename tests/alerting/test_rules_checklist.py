@@ -1,0 +1,330 @@
+"""What good rule sets keep to, and known ones fall short of, held against ours: one fact a test."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from itertools import pairwise
+
+import pytest
+import yaml
+from prometheus_client import CollectorRegistry
+
+from queenright.alerting.files import rules_folder
+from queenright.alerting.rules import Alert, Record, rule_groups
+from queenright.alerting.rules.burn import SPEEDS, Objective, objectives
+from queenright.alerting.rules.rule import Selectors
+from queenright.health.settings import HealthSettings
+from queenright.instrumentation import names
+from queenright.instrumentation.metrics import WorkerFamilies
+from queenright.server.metrics import ServiceMetrics
+from tests.alerting.promtool_tests import Rule, alerts, ident, rules, seconds, told_apart
+from tests.programs import VERSIONS, run
+
+RULES, ALERTS = rules(), alerts()
+RECORDED = [rule for rule in RULES if "record" in rule]
+SCRAPE = 15
+
+
+def name_of(rule: Rule) -> str:
+    return str(rule["record"]) if "record" in rule else ident(rule)
+
+
+each_rule = pytest.mark.parametrize("rule", RULES, ids=name_of)
+each_alert = pytest.mark.parametrize("rule", ALERTS, ids=ident)
+each_record = pytest.mark.parametrize("rule", RECORDED, ids=name_of)
+
+
+@each_alert
+def test_whoever_is_paged_is_told_what_where_and_what_to_do(rule: Rule) -> None:
+    said = rule["annotations"]
+    assert set(said) == {"summary", "description", "runbook_url", "dashboard_url"}
+    assert said["description"].endswith((".", "list", "list --open"))
+    assert "$value" not in str(rule["labels"]) + said["summary"]
+
+
+def test_the_alerts_of_one_name_have_one_summary() -> None:
+    for rule in ALERTS:
+        same = {other["annotations"]["summary"] for other in ALERTS if other["alert"] == rule["alert"]}
+        assert len(same) == 1, rule["alert"]
+
+
+@each_alert
+def test_one_bad_scrape_is_no_alert(rule: Rule) -> None:
+    """All but the Watchdog wait for a second evaluation."""
+    assert seconds(rule.get("for", "0s")) >= (0 if rule["alert"] == "QueenrightWatchdog" else SCRAPE)
+
+
+DOES_NOT_FLAP = {
+    "QueenrightWorkerStalled": "an age goes back once, with the next thing done",
+    "QueenrightWorkerStalledInPhase": "its window of ten minutes keeps it",
+    "QueenrightRetryStorm": "a count goes up by steps, and back by an ACCEPT",
+    "QueenrightLoop": "its window of ten minutes keeps it",
+    "QueenrightHeartbeatMissing": "an age goes back once, with the next beat",
+    "QueenrightCheckpointStale": "an age goes back once, with the next checkpoint",
+    "QueenrightWaitingForUser": "an answer is an answer",
+    "QueenrightJudgeOnRules": "its window of a quarter of an hour keeps it",
+    "QueenrightDeliveriesFailing": "its window of a quarter of an hour keeps it",
+    "QueenrightTelemetryDropped": "its window of ten minutes keeps it",
+    "QueenrightEventsDropped": "its window of ten minutes keeps it",
+    "QueenrightSeriesLimited": "its window of an hour keeps it",
+    "QueenrightCircuitBreakerOpen": "its window of five minutes averages over the changes",
+    "QueenrightRecoveryFailed": "its window of an hour keeps it",
+    "QueenrightTaskRestartedFromStart": "its window of an hour keeps it",
+    "QueenrightWatchdog": "it always fires",
+}
+
+
+def test_what_would_flap_is_kept_firing_and_of_the_rest_it_is_said_why_not() -> None:
+    kept = {rule["alert"] for rule in ALERTS if "keep_firing_for" in rule}
+    assert kept | set(DOES_NOT_FLAP) == {rule["alert"] for rule in ALERTS}
+    assert not kept & set(DOES_NOT_FLAP)
+
+
+def test_who_pages_is_the_fleet_or_the_monitor_and_a_worker_only_wakes_the_judge() -> None:
+    for rule in ALERTS:
+        agents = "agent" in re.findall(r"by \(([^)]*)\)", rule["expr"])[:1] or "$labels.agent" in str(rule)
+        assert rule["labels"]["source"] == ("rules" if agents else "monitor"), rule["alert"]
+
+
+@pytest.mark.parametrize("objective", objectives(HealthSettings(), Selectors()), ids=lambda o: o.name)
+def test_a_budget_is_told_to_burn_at_four_speeds_each_over_two_windows_and_with_enough_traffic(
+    objective: Objective,
+) -> None:
+    pairs = [(speed.factor, speed.short, speed.long) for speed in SPEEDS]
+    assert pairs == [(14.4, "5m", "1h"), (6, "30m", "6h"), (3, "2h", "1d"), (1, "6h", "3d")]
+    burning = [rule for rule in ALERTS if rule["alert"] == objective.alert]
+    assert [told_apart(rule)["window"] for rule in burning] == ["1h", "6h", "1d", "3d"]
+    for rule, (factor, short, long) in zip(burning, pairs, strict=True):
+        assert f"ratio_rate{short} " in rule["expr"]
+        assert f"ratio_rate{long} " in rule["expr"]
+        assert re.search(rf"{seconds(long):g} \* avg_over_time\([\w:]+\[{long}\]\) >= \d+", rule["expr"])
+        limits = re.findall(r"> 1 - ([\d.]+) \^ ([\d.]+)", rule["expr"])
+        assert [float(exponent) for _, exponent in limits] == [factor, factor]
+        assert all(0 < 1 - float(base) ** float(exponent) < 1 for base, exponent in limits), (
+            "it could never fire"
+        )
+
+
+def test_a_faster_burn_is_more_urgent_and_needs_more() -> None:
+    for name in {rule["alert"] for rule in ALERTS if rule["alert"].endswith("Burn")}:
+        burning = [rule for rule in ALERTS if rule["alert"] == name]
+        limits = [
+            1 - float(base) ** float(exponent)
+            for rule in burning
+            for base, exponent in re.findall(r"> 1 - ([\d.]+) \^ ([\d.]+)", rule["expr"])[:1]
+        ]
+        assert all(faster > slower for faster, slower in pairwise(limits))
+        assert [rule["labels"]["severity"] for rule in burning] == ["critical"] * 2 + ["warning"] * 2
+
+
+@each_record
+def test_a_recording_is_named_by_level_metric_and_operations(rule: Rule) -> None:
+    level, metric, operations = rule["record"].split(":")
+    assert re.fullmatch(r"cluster|agent|agent_instance|agent_verdict|agent_instance_outcome", level)
+    assert metric.startswith("queenright_")
+    assert not metric.endswith("_total")
+    assert re.fullmatch(r"last|sum|ratio|rate\d+[mhd]|ratio_rate\d+[mhd]|p\d+_\d+m", operations)
+    if level == "cluster":
+        assert not re.findall(r"by \((?!le\))", rule["expr"])
+    else:
+        by = {part for found in re.findall(r"by \(([^)]*)\)", rule["expr"]) for part in found.split(", ")}
+        wanted = {"agent", *(["job", "instance"] if "instance" in level else [])}
+        assert wanted | ({level.rpartition("_")[2]} & {"verdict", "outcome"}) <= by | {
+            "agent",
+            "job",
+            "instance",
+        }
+
+
+@each_rule
+def test_nothing_is_aggregated_without_saying_by_what(rule: Rule) -> None:
+    """`without` lets labels through that a later version adds; a bare aggregate is one number on purpose."""
+    assert "without" not in rule["expr"]
+    for function, clause in re.findall(r"\b(sum|max|min|avg|count)\s*(by \([^)]*\)|\()", rule["expr"]):
+        single = rule.get("record", "cluster:").startswith("cluster:")
+        assert clause != "(" or single, f"{function} over everything in {name_of(rule)}"
+
+
+@each_rule
+def test_a_share_is_of_two_sums_and_never_a_sum_of_shares(rule: Rule) -> None:
+    for found in re.finditer(r"\b(?:sum|avg)\b(?: by \([^)]*\))? ?\(", rule["expr"]):
+        assert "/" not in bracketed(rule["expr"][found.end() :]), name_of(rule)
+
+
+def bracketed(text: str) -> str:
+    """Return the text up to the bracket that closes."""
+    depth = 1
+    for place, letter in enumerate(text):
+        depth += (letter == "(") - (letter == ")")
+        if not depth:
+            return text[:place]
+    raise AssertionError(f"no bracket closes {text}")
+
+
+@each_rule
+def test_a_rate_sees_four_scrapes_and_a_counter_is_read_through_nothing_else(rule: Rule) -> None:
+    for window in re.findall(r"(?:rate|increase)\([^\[]*\[(\w+)\]", rule["expr"]):
+        assert seconds(window) >= 4 * SCRAPE
+    counters = [metric.name for metric in names.METRICS.values() if metric.kind == "counter"]
+    for name in counters:
+        for before in re.findall(rf"(\w*\(?){name}\b(?!\S* (?:unless|offset))", rule["expr"]):
+            born = f"unless {name}" in rule["expr"]
+            assert before in ("rate(", "increase(") or born, (name_of(rule), before)
+
+
+@each_rule
+def test_a_quantile_is_of_one_summed_distribution(rule: Rule) -> None:
+    for argument in re.findall(r"histogram_quantile\(\s*[\d.]+,\s*(.*)", rule["expr"], re.S):
+        assert re.match(r"sum by \((\w+, )?le\) \(rate\(", argument)
+
+
+@each_rule
+def test_no_rule_asks_for_an_id(rule: Rule) -> None:
+    said = rule["expr"] + str(rule.get("labels", ""))
+    assert not re.search(r"session|incarnation|ticket_id|trace_id|task_id|user_id", said)
+
+
+def exposed() -> dict[str, dict[str, set[str]]]:
+    """Return what a service and a worker that has done a little expose: metric, label, values."""
+    registry = CollectorRegistry()
+    ServiceMetrics(registry, list)
+    agent = WorkerFamilies.of(registry).acquire("agent")
+    for verdict in ("accept", "retry", "continue", "escalate", "error"):
+        agent.step_ended("plan", verdict, 1.0, None)
+    found: dict[str, dict[str, set[str]]] = {}
+    for family in registry.collect():
+        for sample in family.samples:
+            labels = found.setdefault(sample.name, {})
+            for label, value in sample.labels.items():
+                labels.setdefault(label, set()).add(value)
+    return found
+
+
+VALUES: dict[str, dict[str, set[str]]] = {
+    "queenright_judge_checks_total": {"outcome": {"unknown"}},
+    "queenright_llm_fallbacks_total": {"reason": {"budget"}},
+    "queenright_notifications_total": {"outcome": {"delivered", "retried", "failed"}},
+    "queenright_worker_waiting": {"reason": {str(one) for one in names.WaitingReason}},
+    "queenright_worker_tool_calls_total": {"outcome": {str(one) for one in names.ToolOutcome}},
+    "queenright_circuit_breaker_state": {"state": {"closed", "open", "half_open"}},
+    "queenright_time_to_intervention_seconds_bucket": {"le": {"300.0"}},
+}
+"""What a registry shows only once it happened, as the code's own tables of values have it."""
+
+
+@each_rule
+def test_every_value_of_a_label_that_is_asked_for_can_be_there(rule: Rule) -> None:
+    there = exposed()
+    for metric, selector in re.findall(r"(queenright_\w+)\{([^}]*)\}", rule["expr"]):
+        for label, operator, value in re.findall(r'(\w+)(=~|!~|!=|=)"([^"]*)"', selector):
+            can = there.get(metric, {}).get(label, set()) | VALUES.get(metric, {}).get(label, set())
+            for one in value.split("|") if "~" in operator else [value]:
+                assert one in can, f"{name_of(rule)}: {metric} never has {label}={one!r}, only {sorted(can)}"
+
+
+TIMES = re.compile(r"time\(\) - .*?(?:>=|>) ([\d.]+)", re.S)
+
+
+def test_what_is_compared_with_an_age_is_in_seconds() -> None:
+    ages = {rule["alert"]: TIMES.findall(rule["expr"]) for rule in ALERTS if "time() -" in rule["expr"]}
+    assert set(ages) >= {"QueenrightWorkerStalled", "QueenrightHeartbeatMissing", "QueenrightJudgeSilent"}
+    for rule in ALERTS:
+        if "time() -" in rule["expr"]:
+            assert "_timestamp_seconds" in rule["expr"], rule["alert"]
+
+
+def test_the_files_are_what_the_default_settings_give() -> None:
+    written = [
+        group
+        for file in sorted(rules_folder().glob("*.yml"))
+        for group in yaml.safe_load(file.read_text())["groups"]
+    ]
+    made = {group.name: group.to_dict() for group in rule_groups(HealthSettings())}
+    assert {group["name"]: group for group in written} == made
+
+
+CHANGES = {
+    "stall": ({"stall": {"unknown_seconds": 777}}, {"QueenrightWorkerStalled", "QueenrightLoop"}),
+    "bands": (
+        {"bands": {"warning": 4, "medium": 11, "high": 16, "critical": 21}},
+        {"QueenrightRetryStorm", "QueenrightLoop"},
+    ),
+    "heartbeat": (
+        {"heartbeat": {"interval_seconds": 100, "timeout_seconds": 333}},
+        {"QueenrightHeartbeatMissing"},
+    ),
+    "tool errors": ({"rules": {"tool_error_share": 0.4}}, {"QueenrightErrorRate"}),
+    "tokens": ({"loops": {"token_spike_factor": 7}}, {"QueenrightTokenRate"}),
+    "user": ({"rules": {"waiting_for_user_seconds": 600}}, {"QueenrightWaitingForUser"}),
+    "degraded": ({"rules": {"degraded_share": 0.4}}, {"QueenrightFleetDegraded"}),
+    "provider": ({"rules": {"provider_failures": 9}}, {"QueenrightProviderFailing"}),
+    "bad steps": ({"rules": {"bad_steps": {"error_budget": 0.02}}}, {"QueenrightBadStepsBurn"}),
+    "interventions": (
+        {"rules": {"slow_interventions": {"minimum": 30}}},
+        {"QueenrightSlowInterventionsBurn"},
+    ),
+    "outbox": ({"rules": {"outbox_stuck_seconds": 99}}, {"QueenrightOutboxStuck"}),
+    "budget": ({"rules": {"budget_low_share": 0.7}}, {"QueenrightJudgingBudgetLow"}),
+    "judge": ({"rules": {"judge_unknown_share": 0.4}}, {"QueenrightJudgeFailing"}),
+    "breaker": (
+        {"circuit_breaker": {"default": {"recovery_timeout_seconds": 30}}},
+        {"QueenrightCircuitBreakerOpen"},
+    ),
+    "clock": ({"clock_tolerance_seconds": 30}, {"QueenrightClockSkew"}),
+}
+
+
+@pytest.mark.parametrize(("changed", "whom"), CHANGES.values(), ids=CHANGES)
+def test_a_setting_that_is_changed_changes_its_rules_and_no_others(
+    changed: dict[str, object], whom: set[str]
+) -> None:
+    def all_of(settings: HealthSettings) -> list[Alert | Record]:
+        return [rule for group in rule_groups(settings) for rule in group.rules]
+
+    before, after = all_of(HealthSettings()), all_of(HealthSettings.model_validate(changed))
+    differ = {
+        old.name
+        for old, new in zip(before, after, strict=True)
+        if (old.expr, timing(old)) != (new.expr, timing(new))
+    }
+    assert {name for name in differ if name.startswith("Queenright")} == whom
+
+
+def timing(rule: Alert | Record) -> list[str]:
+    return [
+        str(getattr(rule, field.name)) for field in fields(rule) if field.name in ("for_", "keep_firing_for")
+    ]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_both_versions_take_the_rules_and_find_nothing_to_warn_of(version: str) -> None:
+    done = run(
+        "promtool",
+        "check",
+        "rules",
+        "--lint=all",
+        "--lint-fatal",
+        *sorted(rules_folder().glob("*.yml")),
+        version=version,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_metric_that_outlives_its_process_is_read_over_an_hour() -> None:
+    """A killed process takes its series along: ages are of the last word, where the target is down."""
+    last = [rule for rule in RECORDED if rule["record"].endswith(":last")]
+    assert len(last) == 4
+    for rule in last:
+        assert re.search(r"last_over_time\(\w+\[1h\]\)\) and on \(job, instance\) up == 0", rule["expr"])
+
+
+def test_there_is_an_alert_for_each_way_in_which_the_monitor_fails() -> None:
+    ways = "MonitorDown MonitorBlind JudgeSilent OutboxStuck DeliveriesFailing TelemetryDropped SeriesLimited"
+    assert {f"Queenright{way}" for way in [*ways.split(), "ClockSkew", "Watchdog"]} <= {
+        rule["alert"] for rule in ALERTS
+    }
+    [down] = [rule for rule in ALERTS if rule["alert"] == "QueenrightMonitorDown"]
+    assert "absent(" in down["expr"]
+    [dog] = [rule for rule in ALERTS if rule["alert"] == "QueenrightWatchdog"]
+    assert (dog["expr"], dog["labels"]["severity"]) == ("vector(1)", "none")
