@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from datetime import datetime
@@ -168,33 +167,44 @@ class _Told:
 def _told(kept: Kept, messages: list[Message]) -> _Told:
     """One message a page: as many as there were notifications at most, one at least, and the end."""
     told = _Told([])
-    unheard = 0
-    rows: dict[str, list[Notification]] = defaultdict(list)
+    groups: dict[tuple[str, str], list[Notification]] = defaultdict(list)
     for row in kept.rows:
-        rows[row.labels["agent"]].append(row)
-    for agent, pages in rows.items():
-        about = [m for m in messages if m.channel == "slack" and agent in json.dumps(m.body)]
-        fired = sum(m.status == "firing" for m in about)
-        behind = sum(_behind(kept, row) for row in pages)
+        groups[row.labels["agent"], row.labels["cause"]].append(row)
+    incidents = _incidents(messages)
+    for group, pages in groups.items():
         # Of a worker that ended while Alertmanager still gathered, nobody need hear.
         gone = all(kept.tickets[row.ticket_id].status is TicketStatus.WORKER_GONE for row in pages)
-        unheard += gone and not fired
+        said = incidents.pop(group, [])
+        if not said:
+            told.wrong += [] if gone else [f"nobody was paged for {group}"]
+        elif (said[-1][1] == "firing") != any(row.ends_at is None for row in pages):
+            told.wrong.append(f"the last that was said of {group} is {said[-1]}")
+        if len({key for key, _ in said}) > 1:
+            told.wrong.append(f"{group} is several incidents: {said}")
+    told.wrong += [f"there is an incident of {group}, which nobody decided" for group in incidents]
+    for agent in {agent for agent, _ in groups}:
+        pages = [row for row in kept.rows if row.labels["agent"] == agent]
+        fired = sum(m.channel == "slack" and m.status == "firing" and agent in m.title for m in messages)
+        behind = sum(_behind(kept, row) for row in pages)
         told.again += max(0, fired - len(pages))
-        if not (0 if gone else 1) <= fired <= len(pages) + behind:
+        if fired > len(pages) + behind:
             told.wrong.append(
                 f"{agent} had {len(pages)} pages, {behind} late at a peer, and {fired} messages"
             )
-        holds = any(row.ends_at is None for row in pages)
-        if about and (about[-1].status == "firing") != holds:
-            told.wrong.append(f"the last message about {agent} is {about[-1].title!r}, and that is wrong")
-    incidents = defaultdict(set)
+    return told
+
+
+def _incidents(messages: list[Message]) -> dict[tuple[str, str], list[tuple[str, str]]]:
+    """Return what PagerDuty was told of each agent and cause: incident and status. All here is critical."""
+    found: dict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
+    groups: dict[str, tuple[str, str]] = {}
     for m in messages:
         if m.channel == "pagerduty":
-            incidents[m.body["dedup_key"]].add(m.status)
-    names = {row.labels["agent"] for row in kept.rows if row.labels["severity"] == "critical"}
-    if len(incidents) != len(names) - unheard:
-        told.wrong.append(f"{len(names)} workers paged, there were {len(incidents)} incidents")
-    return told
+            key = m.body["dedup_key"]
+            if m.status == "firing":
+                groups[key] = m.body["payload"]["component"], m.body["payload"]["class"]
+            found[groups[key]].append((key, m.status))
+    return found
 
 
 def _behind(kept: Kept, row: Notification) -> bool:
