@@ -16,8 +16,8 @@ from queenright.health.settings import HealthSettings
 from queenright.health.store import Store
 from queenright.health.ticket_service import TicketService
 from queenright.health.tickets import EscalationTicket
-from queenright.judge import JudgeAndQueen, JudgeSettings
 from queenright.judge.chat import DoneTo
+from queenright.judge.colony import JudgeAndQueen
 from queenright.judge.hands import Hands
 from queenright.judge.orchestrator import Decide
 from queenright.judge.rules import RulesModel

@@ -7,8 +7,7 @@ import re
 from pathlib import Path
 
 from queenright.health.tickets import TicketStatus
-from queenright.judge import JudgeSettings
-from queenright.judge.settings import ModelSettings
+from queenright.judge.settings import JudgeSettings, ModelSettings
 from queenright.runtime.events import EventType
 from tests.judge.conftest import Hive
 

@@ -24,7 +24,7 @@ from queenright.health.recovery.service import RecoveryService
 from queenright.health.service import HealthMonitoringService
 from queenright.health.store import Store, StoreError
 from queenright.instrumentation.identity import new_id
-from queenright.judge import JudgeAndQueen
+from queenright.judge.colony import JudgeAndQueen
 from queenright.judge.hands import WorkerHands
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import AgentEvent, Clock, EventType

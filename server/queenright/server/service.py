@@ -38,7 +38,7 @@ from queenright.health.tickets import EscalationTicket
 from queenright.health.told import Told, unsaid
 from queenright.health.vitals import WORKER_EVENTS
 from queenright.instrumentation.errors import QueenrightError
-from queenright.judge import JudgeAndQueen
+from queenright.judge.colony import JudgeAndQueen
 from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import ALERT_CLASS, AgentEvent, Clock, EventType
