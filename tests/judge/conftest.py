@@ -21,6 +21,7 @@ from queenright.judge.colony import JudgeAndQueen
 from queenright.judge.hands import Hands
 from queenright.judge.orchestrator import Decide
 from queenright.judge.rules import RulesModel
+from queenright.judge.settings import JudgeSettings
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.llm.model import LLMProvider, Message, ModelReply, OnText, ToolCall, ToolSpec
