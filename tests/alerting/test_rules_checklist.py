@@ -124,7 +124,7 @@ def test_a_recording_is_named_by_level_metric_and_operations(rule: Rule) -> None
     assert re.fullmatch(r"cluster|agent|agent_instance|agent_verdict|agent_instance_outcome", level)
     assert metric.startswith("queenright_")
     assert not metric.endswith("_total")
-    assert re.fullmatch(r"last|sum|ratio|rate\d+[mhd]|ratio_rate\d+[mhd]|p\d+_\d+m", operations)
+    assert re.fullmatch(r"last|sum|ratio|avg\d+[mhd]|rate\d+[mhd]|ratio_rate\d+[mhd]|p\d+_\d+m", operations)
     if level == "cluster":
         assert not re.findall(r"by \((?!le\))", rule["expr"])
     else:
@@ -311,12 +311,14 @@ def test_both_versions_take_the_rules_and_find_nothing_to_warn_of(version: str) 
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_metric_that_outlives_its_process_is_read_over_an_hour() -> None:
-    """A killed process takes its series along: ages are of the last word, where the target is down."""
-    last = [rule for rule in RECORDED if rule["record"].endswith(":last")]
-    assert len(last) == 4
-    for rule in last:
-        assert re.search(r"last_over_time\(\w+\[1h\]\)\) and on \(job, instance\) up == 0", rule["expr"])
+def test_what_a_process_said_last_outlives_it_by_an_hour() -> None:
+    """A killed process takes its series along: what was recorded of it goes on, while its target is down."""
+    beats, *others = [rule for rule in RECORDED if rule["record"].endswith(":last")]
+    assert len(others) == 3
+    assert f"or {beats['record']} > time() - 3600 and on (job, instance) up == 0" in beats["expr"]
+    for rule in others:
+        assert f"or {rule['record']} and on (job, instance) up == 0 and on" in rule["expr"]
+        assert rule["expr"].endswith(beats["record"])
 
 
 def test_there_is_an_alert_for_each_way_in_which_the_monitor_fails() -> None:

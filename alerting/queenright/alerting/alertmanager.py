@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from queenright.alerting.peer import PeerAddress
 from queenright.alerting.silences import AnswerRefused, NewSilence, PeerSilences, read_answers
+from queenright.instrumentation.certificates import certificates
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.names import SOURCE_QUEEN
 from queenright.instrumentation.redaction import redact
@@ -80,7 +81,8 @@ class AlertmanagerClient:
 
     def __init__(self, *, timeout: float = 10.0) -> None:
         self._timeout = timeout
-        self._client: httpx.AsyncClient | None = None
+        self._clients: dict[bool, httpx.AsyncClient] = {}
+        """By whether they are for https peers."""
 
     async def post_alerts(self, peer: PeerAddress, alerts: Sequence[PostedAlert]) -> None:
         """
@@ -159,8 +161,8 @@ class AlertmanagerClient:
 
     async def aclose(self) -> None:
         """Close the connections. The client may be used again, with new ones."""
-        if self._client is not None:
-            client, self._client = self._client, None
+        clients, self._clients = list(self._clients.values()), {}
+        for client in clients:
             await client.aclose()
 
     async def _request(
@@ -168,11 +170,14 @@ class AlertmanagerClient:
     ) -> httpx.Response:
         import httpx
 
-        if self._client is None:
+        secure = peer.name.startswith("https:")
+        if secure not in self._clients:
             # Peers are addressed directly: a proxy from the environment would take loopback away.
-            self._client = httpx.AsyncClient(trust_env=False, follow_redirects=False)
+            self._clients[secure] = httpx.AsyncClient(
+                trust_env=False, follow_redirects=False, verify=certificates(peer.name)
+            )
         try:
-            response = await self._client.request(
+            response = await self._clients[secure].request(
                 method,
                 f"{peer.name}{path}",
                 json=body,

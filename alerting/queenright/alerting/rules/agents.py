@@ -17,7 +17,7 @@ from queenright.alerting.rules.promql import (
     in_words,
     select,
 )
-from queenright.alerting.rules.recording import TOKENS, TOOL_ERRORS
+from queenright.alerting.rules.recording import TOKENS, TOOL_CALLS, TOOL_ERRORS, USUAL_TOKENS
 from queenright.alerting.rules.rule import Alert, Group, Links, Selectors, Severity
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation import names
@@ -36,7 +36,7 @@ def groups(settings: HealthSettings, selectors: Selectors, links: Links) -> tupl
         _loop(settings, selectors),
         _heartbeat(settings),
         *_checkpoints(settings),
-        _errors(settings, selectors),
+        _errors(settings),
         _tokens(settings),
         _waiting(settings, selectors),
     )
@@ -63,13 +63,8 @@ def _stalls(settings: HealthSettings, selectors: Selectors) -> Iterator[Alert]:
     clocks = settings.stall
     yield Alert(
         name="QueenrightWorkerStalledInPhase",
-        why="The worker knows its phase, so its own count applies the right clock. The second half is for a "
-        "counter that was born with its first stall: an increase needs something to increase from.",
-        expr="(\n"
-        f"sum by (agent, job, instance, phase) (increase({stalls}[10m])) > 0\n"
-        "or\n"
-        f"sum by (agent, job, instance, phase) ({stalls} unless {stalls} offset 10m) > 0\n"
-        ")\n"
+        why="The worker knows its phase, so its own count applies the right clock.",
+        expr=f"sum by (agent, job, instance, phase) (increase({stalls}[10m])) > 0\n"
         f"and {ON_WORKER} {ACTIVITY}\n"
         f"{UNLESS_WAITING}",
         for_="15s",
@@ -180,8 +175,7 @@ def _checkpoints(settings: HealthSettings) -> Iterator[Alert]:
         )
 
 
-def _errors(settings: HealthSettings, selectors: Selectors) -> Alert:
-    calls = select(selectors, names.WORKER_TOOL_CALLS)
+def _errors(settings: HealthSettings) -> Alert:
     share, minimum = settings.rules.tool_error_share, settings.loops.error_streak
     return Alert(
         name="QueenrightErrorRate",
@@ -189,7 +183,7 @@ def _errors(settings: HealthSettings, selectors: Selectors) -> Alert:
         "its other series must still be there.",
         expr=f"{TOOL_ERRORS} > {share:g}\n"
         f"and {ON_WORKER}\n"
-        f"sum {BY_WORKER} (increase({calls}[5m])) >= {minimum}\n"
+        f"300 * sum {BY_WORKER} ({TOOL_CALLS}) >= {minimum}\n"
         f"and {ON_WORKER} {ACTIVITY}\n"
         f"{UNLESS_WAITING}",
         for_="2m",
@@ -214,7 +208,7 @@ def _tokens(settings: HealthSettings) -> Alert:
         name="QueenrightTokenRate",
         why="Usual is the average of the last six hours while it used any, and it must have been there an "
         "hour ago: a worker that has just begun has no usual. A multiple of little is little.",
-        expr=f"{TOKENS} >= {factor:g} * avg_over_time({TOKENS}[6h] offset 10m)\n"
+        expr=f"{TOKENS} >= {factor:g} * {USUAL_TOKENS}\n"
         "and\n"
         f"600 * {TOKENS} >= {minimum}\n"
         f"and {TOKENS} offset 1h\n"

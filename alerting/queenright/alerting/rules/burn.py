@@ -20,6 +20,7 @@ from queenright.health.settings import HealthSettings
 from queenright.instrumentation import names
 from queenright.instrumentation.names import SOURCE_MONITOR
 
+STEPS: Final = "agent_verdict:queenright_worker_steps:rate5m"
 _SHORTEST: Final = "5m"
 _SECONDS: Final = {"5m": 300, "30m": 1800, "1h": 3600, "2h": 7200, "6h": 21_600, "1d": 86_400, "3d": 259_200}
 
@@ -89,10 +90,8 @@ def objectives(settings: HealthSettings, selectors: Selectors) -> tuple[Objectiv
             alert="QueenrightBadStepsBurn",
             name="queenright_worker_bad_steps",
             all_name="queenright_worker_steps",
-            all_rate=f"sum(rate({select(selectors, names.WORKER_STEPS)}[5m]))",
-            bad_rate="sum(rate("
-            + select(selectors, names.WORKER_STEPS, 'verdict=~"retry|escalate|error"')
-            + "[5m]))",
+            all_rate=f"sum({STEPS})",
+            bad_rate=f'sum({STEPS}{{verdict=~"retry|escalate|error"}})',
             budget=steps.error_budget,
             minimum=steps.minimum,
             unit="steps",

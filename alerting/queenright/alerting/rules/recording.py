@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import Final
 
 from queenright.alerting.rules import burn
-from queenright.alerting.rules.promql import ACTIVITY, BY_WORKER, CHECKPOINT, HEARTBEAT, WAITING, select
+from queenright.alerting.rules.promql import (
+    ACTIVITY,
+    BY_WORKER,
+    CHECKPOINT,
+    HEARTBEAT,
+    ON_WORKER,
+    WAITING,
+    select,
+)
 from queenright.alerting.rules.rule import Group, Links, Record, Selectors
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation import names
@@ -15,59 +23,52 @@ FILE: Final = "recording.yml"
 TOOL_CALLS: Final = f"agent_instance_outcome:{names.WORKER_TOOL_CALLS.name.removesuffix('_total')}:rate5m"
 TOOL_ERRORS: Final = "agent_instance:queenright_worker_tool_errors:ratio_rate5m"
 TOKENS: Final = "agent_instance:queenright_worker_tokens:rate10m"
+USUAL_TOKENS: Final = "agent_instance:queenright_worker_tokens:avg6h"
 AGENTS: Final = "cluster:queenright_agents:sum"
 UNHEALTHY: Final = "cluster:queenright_agents_unhealthy:ratio"
 
 
 def groups(settings: HealthSettings, selectors: Selectors, links: Links) -> tuple[Group, ...]:
     """Return the recording rules."""
-    return (
-        Group(name="queenright-worker-recording", file=FILE, links=links, rules=_of_workers(selectors)),
-        Group(name="queenright-service-recording", file=FILE, links=links, rules=_of_service(selectors)),
-        Group(
-            name="queenright-slo-recording", file=FILE, links=links, rules=burn.records(settings, selectors)
-        ),
+    parts = (
+        ("queenright-worker-recording", "", _of_workers(selectors)),
+        # Six hours of every agent: read every two minutes, and of a sample every two minutes.
+        ("queenright-usage-recording", "2m", _usage(selectors)),
+        ("queenright-service-recording", "", _of_service(selectors)),
+        ("queenright-slo-recording", "", burn.records(settings, selectors)),
+    )
+    return tuple(
+        Group(name=name, file=FILE, links=links, interval=interval, rules=rules)
+        for name, interval, rules in parts
     )
 
 
 def _of_workers(selectors: Selectors) -> tuple[Record, ...]:
+    beats = f"max {BY_WORKER} ({select(selectors, names.WORKER_LAST_HEARTBEAT)})"
     steps = select(selectors, names.WORKER_STEPS)
     calls = select(selectors, names.WORKER_TOOL_CALLS)
-    tokens = select(selectors, names.WORKER_TOKENS)
-    durations = select(selectors, names.WORKER_STEP_DURATION, suffix="_bucket")
-    last_words = (
-        (HEARTBEAT, names.WORKER_LAST_HEARTBEAT),
-        (ACTIVITY, names.WORKER_LAST_ACTIVITY),
-        (CHECKPOINT, names.WORKER_LAST_CHECKPOINT),
-        (WAITING, names.WORKER_WAITING),
-    )
-    first, *others = (_last_word(name, select(selectors, metric)) for name, metric in last_words)
     return (
         Record(
-            name=first.name,
-            expr=first.expr,
+            name=HEARTBEAT,
+            expr=f"{beats}\nor\n{HEARTBEAT} > time() - 3600\nand on (job, instance) up == 0",
             why="The last word of a worker. A process that was killed takes its series with it, and its "
-            "target is down: then the word of the last hour counts. A worker that ended well removes its "
-            "series while its target is up, and is forgotten.",
+            "target is down: then what was recorded before is recorded again, for an hour after its last "
+            "heartbeat. A worker that ended well removes its series while its target is up, and is forgotten."
+            "",
         ),
-        *others,
-        Record(
-            name="agent_verdict:queenright_worker_steps:rate5m",
-            expr=f"sum by (agent, verdict) (rate({steps}[5m]))",
+        *(
+            _last_word(name, select(selectors, metric))
+            for name, metric in (
+                (ACTIVITY, names.WORKER_LAST_ACTIVITY),
+                (CHECKPOINT, names.WORKER_LAST_CHECKPOINT),
+                (WAITING, names.WORKER_WAITING),
+            )
         ),
+        Record(name=burn.STEPS, expr=f"sum by (agent, verdict) (rate({steps}[5m]))"),
         Record(name=TOOL_CALLS, expr=f"sum by (agent, job, instance, outcome) (rate({calls}[5m]))"),
         Record(
             name=TOOL_ERRORS,
             expr=f'sum {BY_WORKER} ({TOOL_CALLS}{{outcome!="ok"}})\n/\nsum {BY_WORKER} ({TOOL_CALLS})',
-        ),
-        Record(
-            name=TOKENS,
-            expr=f"sum {BY_WORKER} (rate({tokens}[10m])) > 0",
-            why="Only while it uses any: what is usual for a worker is what it uses when it works.",
-        ),
-        Record(
-            name="agent:queenright_worker_step_duration_seconds:p95_5m",
-            expr=f"histogram_quantile(0.95,\nsum by (agent, le) (rate({durations}[5m])))",
         ),
     )
 
@@ -75,8 +76,20 @@ def _of_workers(selectors: Selectors) -> tuple[Record, ...]:
 def _last_word(name: str, metric: str) -> Record:
     return Record(
         name=name,
-        expr=f"max {BY_WORKER} ({metric})\nor\nmax {BY_WORKER} (last_over_time({metric}[1h]))\n"
-        "and on (job, instance) up == 0",
+        expr=f"max {BY_WORKER} ({metric})\nor\n{name}\nand on (job, instance) up == 0\n"
+        f"and {ON_WORKER} {HEARTBEAT}",
+    )
+
+
+def _usage(selectors: Selectors) -> tuple[Record, ...]:
+    tokens = select(selectors, names.WORKER_TOKENS)
+    return (
+        Record(
+            name=TOKENS,
+            expr=f"sum {BY_WORKER} (rate({tokens}[10m])) > 0",
+            why="Only while it uses any: what is usual for a worker is what it uses when it works.",
+        ),
+        Record(name=USUAL_TOKENS, expr=f"avg_over_time({TOKENS}[6h] offset 10m)"),
     )
 
 

@@ -99,16 +99,22 @@ class Alert:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Rules that are evaluated one after the other, and the file that they are in."""
+    """
+    Rules that are evaluated one after the other, and the file that they are in.
+
+    ``interval`` is a duration of Prometheus; empty: as often as everything.
+    """
 
     name: str
     file: str
     rules: tuple[Record | Alert, ...]
     links: Links
+    interval: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the group as in a rule file."""
-        return {"name": self.name, "rules": [rule.to_dict(self.links) for rule in self.rules]}
+        interval = {"interval": self.interval} if self.interval else {}
+        return {"name": self.name, **interval, "rules": [rule.to_dict(self.links) for rule in self.rules]}
 
 
 def one_line(expr: str) -> str:

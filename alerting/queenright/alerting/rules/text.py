@@ -18,7 +18,10 @@ def render(groups: Iterable[Group], introduction: Sequence[str] = ()) -> str:
     for group in groups:
         if lines[-1] != "groups:":
             lines.append("")
-        lines += [f"  - name: {group.name}", "    rules:"]
+        lines.append(f"  - name: {group.name}")
+        if group.interval:
+            lines.append(f"    interval: {group.interval}")
+        lines.append("    rules:")
         for number, rule in enumerate(group.rules):
             if number and (isinstance(rule, Alert) or rule.why):
                 lines.append("")
