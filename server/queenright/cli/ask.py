@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 import httpx
 
+from queenright.instrumentation.certificates import certificates
 from queenright.instrumentation.errors import QueenrightError
 
 _TIMEOUT = 10.0
@@ -45,6 +46,7 @@ def ask(url: str, path: str, *, method: str = "GET", body: Mapping[str, Any] | N
             json=sent,
             timeout=_TIMEOUT if method == "GET" else _ACTING_TIMEOUT,
             trust_env=False,
+            verify=certificates(url),
         )
         if response.is_error:
             raise Refused(response.status_code, _reason(response) or _no_words(url, path, response))

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import httpx
 
+from queenright.instrumentation.certificates import certificates
 from queenright.instrumentation.errors import QueenrightError
 
 _PR_SET_PDEATHSIG = 1
@@ -68,7 +69,7 @@ class Child:
         Raises:
             ChildFailed: the program ended, or ``within`` seconds went by.
         """
-        async with httpx.AsyncClient(trust_env=False) as client:
+        async with httpx.AsyncClient(trust_env=False, verify=certificates(url)) as client:
             for _ in range(int(within / 0.1)):
                 if self.process.returncode is not None:
                     raise ChildFailed(

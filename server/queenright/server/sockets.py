@@ -13,6 +13,7 @@ from typing import Any, Final
 import httpx
 import uvicorn
 
+from queenright.instrumentation.certificates import certificates
 from queenright.instrumentation.errors import QueenrightError
 
 # Below what Linux (from 32768) and macOS (from 49152) hand out by themselves.
@@ -33,7 +34,8 @@ class PortTaken(QueenrightError):
 def _listener(host: str, port: int) -> str:
     """Say who listens there, if it is one of us."""
     with contextlib.suppress(httpx.HTTPError):
-        answer = httpx.get(f"http://{host}:{port}/readyz", timeout=1, trust_env=False)
+        url = f"http://{host}:{port}/readyz"
+        answer = httpx.get(url, timeout=1, trust_env=False, verify=certificates(url))
         if answer.headers.get("content-type", "").startswith("application/json") and "ready" in answer.text:
             return "a Queenright that is running already"
     return "another program"

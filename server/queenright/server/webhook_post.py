@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import stamina
 from pydantic import SecretStr
 
+from queenright.instrumentation.certificates import certificates
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.redaction import redact
 
@@ -106,10 +107,10 @@ class WebhookPost:
     async def _post(self, body: bytes, headers: Mapping[str, str]) -> bytes:
         import httpx
 
+        url = self._url.get_secret_value()
         if self._client is None:
-            self._client = httpx.AsyncClient(timeout=self._timeout, trust_env=False)
+            self._client = httpx.AsyncClient(timeout=self._timeout, trust_env=False, verify=certificates(url))
         try:
-            url = self._url.get_secret_value()
             async with self._client.stream("POST", url, content=body, headers=headers) as response:
                 answer = b""
                 async for chunk in response.aiter_bytes():

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from queenright.instrumentation.api_address import ApiAddress, read_base_url
+from queenright.instrumentation.certificates import certificates
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.redaction import redact
@@ -126,7 +127,9 @@ class StackClient:
 
         if self._client is None:
             # A proxy from the environment would take loopback away; a redirect would take the login along.
-            self._client = httpx.AsyncClient(trust_env=False, follow_redirects=False)
+            self._client = httpx.AsyncClient(
+                trust_env=False, follow_redirects=False, verify=certificates(self.address.name)
+            )
         address = self.address
         headers = {"Accept": "application/json"}
         if address.token:

@@ -21,6 +21,7 @@ from typing import Final
 import httpx
 from prometheus_client import Counter
 
+from queenright.instrumentation.certificates import certificates
 from queenright.instrumentation.identity import new_id
 
 logger = logging.getLogger(__name__)
@@ -145,7 +146,10 @@ class Forwarder:
     async def start(self) -> None:
         """Begin to send."""
         self._client = httpx.AsyncClient(
-            timeout=self._timeout, transport=self._transport, follow_redirects=False
+            timeout=self._timeout,
+            transport=self._transport,
+            follow_redirects=False,
+            verify=certificates(self._base),
         )
         self._tasks = [
             asyncio.create_task(self._send_all(), name=f"forward-{n}") for n in range(self._senders)
