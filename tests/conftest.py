@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
-from tests.databases import database_url, postgres
+from tests.databases import database_url, migrated_once, postgres, real_migrations
 
-__all__ = ["database_url", "postgres"]
+__all__ = ["database_url", "migrated_once", "postgres", "real_migrations"]
 
 # How fast an example runs says how busy the machine is, not whether the code is right. 40 examples a run, and
 # new ones each time; HYPOTHESIS_EXAMPLES=1000 looks longer.

@@ -404,6 +404,7 @@ def test_opening_makes_the_folders_and_a_file_for_its_owner_alone(tmp_path: Path
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
+@pytest.mark.usefixtures("real_migrations")
 def test_the_migrations_make_the_tables_that_the_code_uses(database_url: str) -> None:
     from alembic.autogenerate import compare_metadata
     from alembic.migration import MigrationContext
@@ -571,3 +572,18 @@ def test_a_store_that_could_not_be_opened_leaves_no_lock(tmp_path: Path) -> None
     path.unlink()
 
     Store.open(url(path)).close_now()
+
+
+def test_the_tables_that_other_tests_get_are_those_of_the_migrations(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    def made(name: str) -> list[str]:
+        Store.open(url(tmp_path / name)).close_now()
+        with contextlib.closing(sqlite3.connect(tmp_path / name)) as conn:
+            return list(conn.iterdump())
+
+    made("first, if there was none before")
+    copied = made("copied")
+    request.getfixturevalue("real_migrations")
+
+    assert copied == made("migrated")
