@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 from prometheus_client import CollectorRegistry
 
-from queenright.health.findings import FindingKind
+from queenright.health.findings import Finding, FindingKind, HealthState, Severity
+from queenright.health.monitor import WorkerHealth
+from queenright.health.settings import Loops
+from queenright.health.vitals import VitalSigns
 from queenright.server.metrics import OPENMETRICS, PROMETHEUS_TEXT, ServiceMetrics, content_type_for
 
 PROMETHEUS_2 = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.2,*/*;q=0.1"
@@ -55,3 +58,36 @@ def test_what_has_not_happened_yet_is_there_at_0() -> None:
     assert value("queenright_event_bus_dropped_total", subscriber="traces") == 0
     for kind in FindingKind:
         assert value("queenright_detection_delay_seconds_count", kind=kind.value) == 0
+
+
+def worker(agent: str, *kinds: FindingKind, session: str = "s") -> WorkerHealth:
+    """Return a worker that has findings of these kinds."""
+    findings = tuple(Finding(kind=k, severity=Severity.HIGH, evidence="e", since=1.0) for k in kinds)
+    state = HealthState.STUCK if kinds else HealthState.HEALTHY
+    return WorkerHealth(VitalSigns(agent, session, 1.0, Loops()), findings, state, 1.0, "")
+
+
+def test_agents_with_an_open_finding_are_counted_by_its_kind_from_0_on() -> None:
+    registry = CollectorRegistry()
+    workers: list[WorkerHealth] = []
+    ServiceMetrics(registry, lambda: workers)
+
+    def counted() -> dict[FindingKind, float | None]:
+        name = "queenright_agents_with_finding"
+        return {kind: registry.get_sample_value(name, {"kind": kind.value}) for kind in FindingKind}
+
+    assert set(counted().values()) == {0}
+
+    workers += [
+        worker("a", FindingKind.PROVIDER_FAILURE, FindingKind.STALL),
+        worker("a", FindingKind.PROVIDER_FAILURE, session="t"),  # the same agent again
+        worker("b", FindingKind.PROVIDER_FAILURE),
+        worker("well"),
+        worker("gone", FindingKind.PROVIDER_FAILURE),
+        worker("tried-on"),
+    ]
+    workers[4].vitals.ended_at = 2.0
+    workers[5].shadow = workers[2].findings
+
+    seen = {kind: number for kind, number in counted().items() if number}
+    assert seen == {FindingKind.PROVIDER_FAILURE: 2, FindingKind.STALL: 1}

@@ -99,6 +99,9 @@ AGENT_STATE_SINCE: Final = MetricName(
     ("agent",),
     "When an agent came into its health state; bounded.",
 )
+AGENTS_WITH_FINDING: Final = MetricName(
+    "queenright_agents_with_finding", "gauge", ("kind",), "Agents with an open finding, by its kind."
+)
 STATE_TRANSITIONS: Final = MetricName(
     "queenright_state_transitions_total", "counter", ("from", "to"), "Changes of health state."
 )

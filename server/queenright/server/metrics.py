@@ -162,12 +162,13 @@ class _Fleet(Collector):
 
     def describe(self) -> Iterable[Metric]:
         """Name the families without asking for the workers, which registering would do."""
-        shown = (names.AGENTS, names.AGENT_STATE, names.AGENT_STATE_SINCE, names.WORKERS_EVALUATED)
-        return [_gauge(metric) for metric in shown]
+        shown = (names.AGENTS, names.AGENTS_WITH_FINDING, names.AGENT_STATE, names.AGENT_STATE_SINCE)
+        return [_gauge(metric) for metric in (*shown, names.WORKERS_EVALUATED)]
 
     def collect(self) -> Iterator[Metric]:
-        """Yield agents by state, the state of each agent and since when, and how many were looked at."""
+        """Yield agents by state and finding, each one's state and since when, and how many were looked at."""
         worst: dict[str, tuple[HealthState, float]] = {}
+        troubled: dict[FindingKind, set[str]] = {kind: set() for kind in FindingKind}
         for health in self._workers():
             if health.vitals.ended:
                 continue
@@ -175,12 +176,18 @@ class _Fleet(Collector):
             agent, known = health.vitals.agent_id, worst.get(health.vitals.agent_id)
             if known is None or (health.state.rank, -health.state_since) > (known[0].rank, -known[1]):
                 worst[agent] = health.state, health.state_since
+            for finding in health.findings:
+                troubled[finding.kind].add(agent)  # a set: two sessions of one agent are one agent
 
         agents = _gauge(names.AGENTS)
         tally = Tally(state for state, _ in worst.values())
         for state in HealthState:
             agents.add_metric([state.value], tally[state])
         yield agents
+        with_finding = _gauge(names.AGENTS_WITH_FINDING)
+        for kind, found_in in troubled.items():
+            with_finding.add_metric([kind.value], len(found_in))
+        yield with_finding
 
         shown = list(worst.items())
         if len(worst) > self._limit:
