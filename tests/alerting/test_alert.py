@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import re
+from urllib.parse import parse_qs, unquote, urlsplit
+
 import pytest
 from pydantic import ValidationError
 
@@ -10,6 +13,7 @@ from queenright.health.tickets import TicketStatus
 from queenright.instrumentation.names import ALERT_INTERVENTION
 from tests.alerting.parts import T0, ticket
 
+LINKS = ("console", "dashboard", "trace", "runbook")
 SETTINGS = AlertingSettings()
 
 
@@ -105,6 +109,28 @@ def test_links_are_filled_and_quoted() -> None:
     assert annotations["trace_url"] == "https://t.example/0af7"
     assert annotations["console_url"] == "https://queenright.example/tickets/ticket-1"
     assert annotations["runbook_url"] == "https://wiki.example/rb/QueenrightIntervention"
+
+
+@pytest.mark.parametrize("odd", ['a/b ?&#"<', "%2e%2e/é", "{agent}", "x\n](http://evil.example)"])
+def test_an_odd_name_stays_inside_its_place_in_a_link(odd: str) -> None:
+    settings = AlertingSettings(
+        console_url="https://queenright.example",
+        dashboard_url="https://g.example/d/a?var-agent={agent}&from=now-1h",
+        trace_url="https://t.example/{session_id}/{trace_id}",
+        runbook_url="https://wiki.example/rb",
+    )
+    one = ticket(worker_agent_id=odd, worker_session_id=odd, ticket_id=odd, trace_id=odd)
+
+    links = annotations_for(one, settings)
+
+    assert not [
+        link for link in (links[f"{to}_url"] for to in LINKS) if re.search(r'[\s"<>\\^`{|}()#]', link)
+    ]
+    query = parse_qs(urlsplit(links["dashboard_url"]).query, strict_parsing=True)
+    assert query == {"var-agent": [odd], "from": ["now-1h"]}
+    assert [unquote(part) for part in urlsplit(links["console_url"]).path.split("/")] == ["", "tickets", odd]
+    assert [unquote(part) for part in urlsplit(links["trace_url"]).path.split("/")] == ["", odd, odd]
+    assert links["runbook_url"] == "https://wiki.example/rb/QueenrightIntervention"
 
 
 def test_a_link_that_needs_what_is_not_known_is_left_out() -> None:
