@@ -15,7 +15,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -32,16 +32,22 @@ from tests.chaos.alert_process import POINTS
 from tests.chaos.alerts_compared import Fire, compared
 from tests.chaos.alerts_world import HOUR, Bees, Lives
 from tests.chaos.bad_way import BAD, BadWay
+from tests.waiting import until
 
 GROUP_WAIT = 1.0
 GROUP_INTERVAL = 10.0
+PEER_TIMEOUT = 1.0
 HOLD = 2.5
 """Seconds for which a ticket holds: longer than Alertmanager gathers, as it is by default."""
 _LONGEST_LIFE = 40
 """Batches in which a life should come to the point where it is to end."""
-_CALM = 90.0
-_LOOPING = 2
-"""So many loop at the end: what still holds must be known to hold."""
+_CALM = 300.0
+_HEARD = 120.0
+"""Seconds within which all is well on a busy machine, and people have heard of it: limits, not waits."""
+_LOOPED_THEN = (4, 5)
+"""Who loops in the hour in which nobody can be told."""
+_LOOPING = (0, 1)
+"""Who loops at the end: what still holds must be known to hold."""
 
 
 def _settings(storage: Path, database: str | None, peers: list[str]) -> Settings:
@@ -90,7 +96,7 @@ async def _cluster(program: Path, folder: Path, receiver: str) -> AsyncIterator[
                 f"--cluster.listen-address=127.0.0.1:{ports[2 + number]}",
                 f"--cluster.peer=127.0.0.1:{ports[3 - number]}",
                 "--cluster.gossip-interval=50ms",
-                "--cluster.peer-timeout=1s",
+                f"--cluster.peer-timeout={PEER_TIMEOUT:g}s",
             ],
             folder / f"alertmanager{number}.log",
         )
@@ -108,7 +114,10 @@ async def _hour(lives: Lives, bees: Bees, ways: list[BadWay]) -> None:
     """B76: nobody can be told for an hour, while the service lives, is killed, and lives again."""
     for way in ways:
         await way.be("refuses")
-    for ago in (HOUR, HOUR / 2, 20.0):
+    bees.only(_LOOPED_THEN)
+    # However slow the machine is: something was decided that nobody could be told of.
+    await lives.killed(8, active=1)
+    for ago in (HOUR / 2, 20.0):
         bees.turn()
         bees.turn()
         bees.ago = ago
@@ -127,31 +136,22 @@ async def _weather(ways: list[BadWay], bees: Bees, chance: Random) -> None:
             bees.turn()
 
 
-async def _until(condition: Callable[[], object], what: str) -> None:
-    began = time.monotonic()
-    while not condition():
-        assert time.monotonic() - began < _CALM, f"within {_CALM:.0f} s: {what}"
-        await asyncio.sleep(0.05)
-
-
 async def _calm(lives: Lives, bees: Bees, ways: list[BadWay]) -> None:
     """Let all be well until everybody knows how things are."""
     for way in ways:
         await way.be("well")
-    bees.calm(_LOOPING)
+    bees.only(_LOOPING)
 
     def settled() -> bool:
-        return lives.outbox.get("active") == _LOOPING and not lives.outbox["pending"]
+        return lives.outbox.get("active") == len(_LOOPING) and not lives.outbox["pending"]
 
-    await _until(settled, f"{_LOOPING} hold, all told")
+    await until(settled, f"{len(_LOOPING)} hold, all told", seconds=_CALM)
     # A relapse within the hold, or a last ticket, may still be on its way.
     await asyncio.sleep(HOLD)
-    await _until(settled, f"{_LOOPING} hold, all told")
+    await until(settled, f"{len(_LOOPING)} hold, all told", seconds=_CALM)
 
 
-async def under_fire(
-    folder: Path, *, kills: int, seed: int, seconds: float | None = None, database: str | None = None
-) -> dict[str, Any]:
+async def under_fire(folder: Path, *, kills: int, seed: int, database: str | None = None) -> dict[str, Any]:
     """
     Kill the service so often, let all be calm, and return what was found.
 
@@ -159,7 +159,6 @@ async def under_fire(
         folder: Where everything is.
         kills: How often, after the hour in which nobody can be told.
         seed: Of the weather, the workers' luck, and the moments.
-        seconds: No more kills after so long.
         database: The store's URL; SQLite in ``folder`` by default.
     """
     program = find_program("alertmanager")
@@ -181,19 +180,17 @@ async def under_fire(
         await _hour(lives, bees, ways)
         weather = asyncio.create_task(_weather(ways, bees, chance))
         for number in range(kills):
-            if seconds is not None and time.monotonic() - began > seconds:
-                break
             point = "" if number % 3 == 2 else POINTS[(number - number // 3) % len(POINTS)]
             longest = _LONGEST_LIFE if point else chance.randrange(_LONGEST_LIFE // 2)
             bees.turn()
             await lives.killed(longest, point=point, nth=chance.choice((1, 1, 2)))
         weather.cancel()
         await asyncio.gather(weather, return_exceptions=True)
-        fire = Fire(settings, ways, ports, messages, recorder)
+        fire = Fire(settings, ways, ports, messages, recorder, PEER_TIMEOUT)
         await lives.peaceful(_calm(lives, bees, ways))
         found = await compared(fire)
         # Alertmanager tells of an end when it next looks at the group.
-        deadline = time.monotonic() + GROUP_INTERVAL + 10
+        deadline = time.monotonic() + _HEARD
         while found["wrong"] and time.monotonic() < deadline:
             await asyncio.sleep(0.5)
             found = await compared(fire)

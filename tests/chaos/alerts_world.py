@@ -10,17 +10,20 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Collection, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from queenright.runtime.events import EventType
+from tests.waiting import until
 
 BEES = 6
 HOUR = 3600.0
 _TICK = 0.05
+_LONGEST = 300.0
+"""Seconds within which a life comes to its end on a busy machine: a limit, no wait."""
 
 
 @dataclass
@@ -60,10 +63,10 @@ class Bees:
         else:
             bee.loops = not bee.loops
 
-    def calm(self, looping: int) -> None:
-        """Let so many loop from now on, and the others be well."""
+    def only(self, looping: Collection[int]) -> None:
+        """Let these loop from now on, and the others be well."""
         for place, bee in enumerate(self.all):
-            bee.loops = place < looping
+            bee.loops = place in looping
 
     def _lives(self, bee: Bee) -> list[dict[str, Any]]:
         told = []
@@ -133,11 +136,18 @@ class Lives:
             self._mother.stdin.close()
             await self._mother.wait()
 
-    async def killed(self, batches: int, *, point: str = "", nth: int = 0) -> None:
-        """Have a life that is killed at ``point``, or after so many batches if it has not come there."""
+    async def killed(self, batches: int, *, point: str = "", nth: int = 0, active: int = 0) -> None:
+        """
+        Have a life that is killed at ``point``, or after so many batches if it has not come there.
+
+        It is not killed before so many notifications are ``active``.
+        """
         pid, dead = await self._begin(point, nth)
-        while not dead.done() and self.heard < batches:
-            await asyncio.wait([dead], timeout=_TICK / 3)
+
+        def done() -> bool:
+            return dead.done() or (self.heard >= batches and self.outbox.get("active", 0) >= active)
+
+        await until(done, f"{batches} batches taken, {active} to be told", seconds=_LONGEST)
         self.deaths[point if dead.done() else "at any moment"] += 1
         if not dead.done():
             os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,75 @@
+"""What one of two Alertmanagers may say once more, for all it knows, and what it may not."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from queenright.alerting.notification import alert_key
+from queenright.alerting.recorder import Message, Recorder
+from queenright.server.settings import Settings
+from tests.chaos.alerts_compared import Fire, once_more
+from tests.chaos.bad_way import BadWay, Taken
+
+A, B = 9093, 9193
+LABELS = {"agent": "bee"}
+BEGAN = 1000.0
+
+
+def taken(at: float, *, ended: bool = False, began: float = BEGAN) -> Taken:
+    ends = at - 0.1 if ended else at + 3600
+    stamps = {"startsAt": began, "endsAt": ends}
+    return Taken(
+        at,
+        {"labels": LABELS} | {name: datetime.fromtimestamp(t, UTC).isoformat() for name, t in stamps.items()},
+    )
+
+
+def said(port: int, at: float, status: str) -> Message:
+    body = {"attachments": [{"url": f"http://bee:{port}/#/silences/new"}]}
+    return Message(time=at, channel="slack", status=status, title="bee", text="", path="", body=body)
+
+
+def excused(at_a: list[Taken], at_b: list[Taken], before: Message, message: Message) -> bool:
+    ways = [BadWay(1, A), BadWay(2, B)]
+    for way, posts in zip(ways, (at_a, at_b), strict=True):
+        way.taken = posts
+    fire = Fire(Settings(), ways, [A, B], [], Recorder(), peer_timeout=1.0)
+    return once_more(fire, before, message, {alert_key(LABELS)})
+
+
+BEGINNING, END = taken(1001), taken(1010, ended=True)
+
+
+@pytest.mark.parametrize(
+    ("end_at_b", "is_excused"),
+    [([], True), ([taken(1028, ended=True)], True), ([taken(1011, ended=True)], False)],
+    ids=["it never heard of the end", "it heard while its look waited", "it had long heard"],
+)
+def test_who_missed_an_end_that_the_other_told_may_tell_the_beginning_once_more(
+    end_at_b: list[Taken], is_excused: bool
+) -> None:
+    before, message = said(A, 1020, "resolved"), said(B, 1030, "firing")
+
+    assert excused([BEGINNING, END], [BEGINNING, *end_at_b], before, message) is is_excused
+
+
+def test_what_began_after_the_end_is_a_page_of_its_own() -> None:
+    anew = taken(1025, began=1024)
+
+    assert not excused(
+        [BEGINNING, END, anew],
+        [BEGINNING, END, anew],
+        said(A, 1020, "resolved"),
+        said(B, 1030, "firing"),
+    )
+
+
+def test_nobody_may_repeat_what_it_said_itself_or_what_still_holds() -> None:
+    assert not excused([BEGINNING], [BEGINNING], said(A, 1002, "firing"), said(A, 1003, "firing"))
+    assert not excused([BEGINNING], [BEGINNING], said(A, 1002, "firing"), said(B, 1012, "firing"))
+
+
+def test_both_may_tell_of_a_beginning_at_the_same_time() -> None:
+    assert excused([BEGINNING], [BEGINNING], said(A, 1002, "firing"), said(B, 1002.3, "firing"))
