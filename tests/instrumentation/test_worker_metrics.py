@@ -11,13 +11,14 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.parser import text_string_to_metric_families
 
 from queenright.instrumentation import Telemetry, Worker, names, serve_metrics
-from queenright.instrumentation.metrics import VALUES, VERDICTS
+from queenright.instrumentation.limited import REMEMBERED, Limited
+from queenright.instrumentation.metrics import AGENTS, VALUES, VERDICTS, WorkerFamilies
 from tests.instrumentation.parts import Clock
 
 WORKER_METRICS = [
     metric
     for metric in names.METRICS.values()
-    if metric.name.startswith(("queenright_worker_", "queenright_telemetry_"))
+    if metric.name.startswith(("queenright_worker_", "queenright_telemetry_", "queenright_series_limited_"))
 ]
 
 
@@ -206,19 +207,47 @@ def test_the_series_stay_while_another_run_of_the_agent_lives(
     assert bee.value(names.WORKER_STEPS_SINCE_ACCEPT) == 3
 
 
-def test_label_values_are_bounded_and_what_is_folded_is_counted(bee: Bee) -> None:
-    def folded() -> float:
-        return bee.registry.get_sample_value("queenright_telemetry_dropped_total", {"signal": "series"}) or 0
+def folded(registry: CollectorRegistry) -> dict[str, float]:
+    """Return how many label values were folded, by metric."""
+    [family] = [found for found in registry.collect() if found.name == "queenright_series_limited"]
+    return {one.labels["metric"]: one.value for one in family.samples if one.name.endswith("_total")}
 
-    before = folded()
+
+def test_label_values_are_bounded_and_what_is_folded_is_counted_once(bee: Bee) -> None:
+    bounded = (names.WORKER_STEPS, names.WORKER_TOOL_CALLS, names.WORKER_TOKENS, names.WORKER_ERRORS)
+    nothing = dict.fromkeys((names.WORKER_INFO.name, *map(str, bounded)), 0.0)
+    assert folded(bee.registry) == nothing
+
     for number in range(VALUES + 7):
         bee.step("ACCEPT", f"node-{number}")
+    bee.step("ACCEPT", f"node-{VALUES}")  # folded again: the value is not a new one
 
-    assert bee.value(names.WORKER_STEPS, node="other", verdict="accept") == 7
-    assert folded() - before == 7
+    assert bee.value(names.WORKER_STEPS, node="other", verdict="accept") == 8
+    assert folded(bee.registry) == {**nothing, names.WORKER_STEPS.name: 7}
+    assert bee.registry.get_sample_value("queenright_telemetry_dropped_total", {"signal": "series"}) is None
     assert generate_latest(bee.registry).count(b"queenright_worker_steps_total{") == len(VERDICTS) * (
         VALUES + 1
     )
+
+
+def test_agents_past_the_bound_of_a_process_are_folded_and_counted_once(registry: CollectorRegistry) -> None:
+    families = WorkerFamilies.of(registry)
+    for number in range(AGENTS):
+        families.acquire(f"a{number}")
+
+    assert folded(registry)[names.WORKER_INFO.name] == 0
+    assert [families.acquire(name).agent for name in ("b", "c", "b")] == ["other"] * 3
+    assert folded(registry)[names.WORKER_INFO.name] == 2
+
+
+def test_what_is_remembered_of_folded_values_is_bounded(registry: CollectorRegistry) -> None:
+    limited = Limited(registry, [names.WORKER_STEPS])
+
+    for number in range(REMEMBERED + 5):
+        limited.fold(names.WORKER_STEPS, "bee", f"node-{number}")
+
+    assert folded(registry) == {names.WORKER_STEPS.name: REMEMBERED + 5}
+    assert len(limited._seen) <= REMEMBERED
 
 
 def test_an_application_with_a_metric_of_the_same_name_keeps_it(telemetry: Telemetry) -> None:

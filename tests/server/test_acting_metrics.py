@@ -196,13 +196,14 @@ def test_past_the_limit_only_breakers_that_are_not_closed_have_series(page: Page
     [family] = [f for f in page.registry.collect() if f.name == "queenright_circuit_breaker_state"]
 
     assert {sample.labels["breaker"] for sample in family.samples} == {"external_api:z"}
-    limited = page.value("series_limited_total", metric="queenright_circuit_breaker_state")
-    assert limited is not None
-    assert limited >= BREAKER_LIMIT
+    assert page.value("series_left_out", metric="queenright_circuit_breaker_state") == BREAKER_LIMIT
+    assert page.value("series_limited_total", metric="queenright_circuit_breaker_transitions_total") == 0
+    page.breakers = page.breakers[-1:]
+    assert page.value("series_left_out", metric="queenright_circuit_breaker_state") == 0
 
 
 def test_changes_of_breakers_beyond_the_limit_are_counted_as_other(page: Page) -> None:
-    for n in range(BREAKER_LIMIT + 5):
+    for n in (*range(BREAKER_LIMIT + 5), BREAKER_LIMIT):  # the last one for the second time
         page.say(
             EventType.CIRCUIT_BREAKER_STATE_CHANGED,
             name=f"external_api:a{n}",
@@ -210,7 +211,7 @@ def test_changes_of_breakers_beyond_the_limit_are_counted_as_other(page: Page) -
             **{"from": "closed"},
         )
 
-    assert page.value("circuit_breaker_transitions_total", breaker="other", to="open") == 5
+    assert page.value("circuit_breaker_transitions_total", breaker="other", to="open") == 6
     assert page.value("series_limited_total", metric="queenright_circuit_breaker_transitions_total") == 5
 
 

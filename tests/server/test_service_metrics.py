@@ -91,3 +91,26 @@ def test_agents_with_an_open_finding_are_counted_by_its_kind_from_0_on() -> None
 
     seen = {kind: number for kind, number in counted().items() if number}
     assert seen == {FindingKind.PROVIDER_FAILURE: 2, FindingKind.STALL: 1}
+
+
+def test_what_a_large_fleet_leaves_out_by_design_is_no_label_value_that_was_folded() -> None:
+    registry = CollectorRegistry()
+    workers = [worker("a")]
+    metrics = ServiceMetrics(registry, lambda: workers)
+
+    def left_out() -> float | None:
+        return registry.get_sample_value("queenright_series_left_out", {"metric": "queenright_agent_state"})
+
+    assert left_out() == 0
+
+    workers += [worker(f"b{number}") for number in range(1000)]
+    pages = [metrics.render(now=moment).decode() for moment in (10.0, 20.0)]
+
+    for page in pages:
+        limited = [line for line in page.splitlines() if line.startswith("queenright_series_limited_total{")]
+        assert limited
+        assert all(line.endswith(" 0.0") for line in limited)
+        assert 'queenright_series_left_out{metric="queenright_agent_state"} 1001.0' in page
+        assert 'queenright_series_left_out{metric="queenright_circuit_breaker_state"} 0.0' in page
+    workers.clear()
+    assert left_out() == 0

@@ -13,9 +13,9 @@ from prometheus_client.registry import Collector
 from queenright.instrumentation import names
 from queenright.instrumentation.forks import after_fork_in_child
 
-Signal = Literal["spans", "logs", "steps", "series"]
-SIGNALS: Final[tuple[Signal, ...]] = ("spans", "logs", "steps", "series")
-"""Spans and start records not delivered, step log lines not written, label values folded into `other`."""
+Signal = Literal["spans", "logs", "steps"]
+SIGNALS: Final[tuple[Signal, ...]] = ("spans", "logs", "steps")
+"""Spans and start records not delivered, lines of the step log not written."""
 
 
 class Dropped(Collector):

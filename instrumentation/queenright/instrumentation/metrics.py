@@ -13,6 +13,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histo
 from queenright.instrumentation import names
 from queenright.instrumentation.dropped import DROPPED
 from queenright.instrumentation.forks import after_fork_in_child
+from queenright.instrumentation.limited import Limited
 from queenright.instrumentation.names import OTHER, MetricName
 
 SECONDS: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 240.0, 600.0)
@@ -23,6 +24,14 @@ VALUES: Final = 100
 
 AGENTS: Final = 500
 """Past this many agents alive in one process, further ones are `other`, counted."""
+
+_COUNTED_BY: Final = {
+    "node": names.WORKER_STEPS,
+    "tool": names.WORKER_TOOL_CALLS,
+    "model": names.WORKER_TOKENS,
+    "error_type": names.WORKER_ERRORS,
+}
+"""Of the metrics that have a bounded label, the one by which its folded values are counted."""
 
 VERDICTS: Final = (*(verdict.value.lower() for verdict in names.Verdict), "error")
 """Values of the label ``verdict``."""
@@ -64,6 +73,7 @@ class WorkerFamilies:
         self.waiting = family(names.WORKER_WAITING)
         self.stalls = family(names.WORKER_STALLS)
         registry.register(DROPPED)
+        self.limited = Limited(registry, (names.WORKER_INFO, *_COUNTED_BY.values()))
         self._agents: dict[str, AgentSeries] = {}
         self._forked()
         after_fork_in_child(self._forked)
@@ -84,8 +94,7 @@ class WorkerFamilies:
         """Return the series of ``agent``, shared by its runs in this process; ``release`` them at the end."""
         with self._agents_lock:
             if agent not in self._agents and len(self._agents) >= AGENTS:
-                DROPPED.count("series")
-                agent = OTHER
+                agent = self.limited.fold(names.WORKER_INFO, agent)
             series = self._agents.get(agent)
             if series is None:
                 series = self._agents[agent] = AgentSeries(self, agent)
@@ -256,8 +265,7 @@ class AgentSeries:
         if value in seen:
             return value
         if len(seen) >= VALUES:
-            DROPPED.count("series")
-            return OTHER
+            return self._families.limited.fold(_COUNTED_BY[label], self.agent, value)
         seen.add(value)
         return value
 

@@ -86,6 +86,9 @@ WORKER_STALLS: Final = MetricName(
 TELEMETRY_DROPPED: Final = MetricName(
     "queenright_telemetry_dropped_total", "counter", ("signal",), "Telemetry given up, by signal."
 )
+SERIES_LIMITED: Final = MetricName(
+    "queenright_series_limited_total", "counter", ("metric",), "Label values folded into `other`."
+)
 
 # -- metrics of the service ---------------------------------------------------------------------
 
@@ -206,8 +209,8 @@ EVENT_BUS_DROPPED: Final = MetricName(
 INGEST_SPANS: Final = MetricName(
     "queenright_ingest_spans_total", "counter", ("outcome",), "Spans received over OTLP."
 )
-SERIES_LIMITED: Final = MetricName(
-    "queenright_series_limited_total", "counter", ("metric",), "Label values folded into `other`."
+SERIES_LEFT_OUT: Final = MetricName(
+    "queenright_series_left_out", "gauge", ("metric",), "Agents or breakers without series of their own now."
 )
 
 METRICS: Final[dict[str, MetricName]] = {

@@ -14,6 +14,7 @@ from queenright.health.interventions.record import Intervention, Outcome
 from queenright.health.interventions.target import ActionKind
 from queenright.health.settings import INTERVENTION_SECONDS
 from queenright.instrumentation import names
+from queenright.instrumentation.limited import Limited
 from queenright.runtime.events import AgentEvent, EventType
 
 BREAKER_LIMIT: Final = 200
@@ -64,6 +65,7 @@ class ActingMetrics:
         registry: Where they are registered.
         breakers: Gives the circuit breakers as they are now.
         limited: Counts label values that were folded into `other`, by metric.
+        left_out: Is told how many breakers have no series.
         recovering: Gives how many recoveries have not ended.
     """
 
@@ -71,7 +73,8 @@ class ActingMetrics:
         self,
         registry: CollectorRegistry,
         breakers: Callable[[], Iterable[BreakerLine]],
-        limited: Counter,
+        limited: Limited,
+        left_out: Gauge,
         *,
         recovering: Callable[[], int] = int,
     ) -> None:
@@ -95,12 +98,10 @@ class ActingMetrics:
         active = names.RECOVERIES_ACTIVE
         Gauge(active.name, active.help, registry=registry).set_function(recovering)
         # Read before its changes are: the scrape that first sees a breaker sees them at 0.
-        registry.register(_Breakers(self, breakers, limited))
+        registry.register(_Breakers(self, breakers, left_out.labels(names.CIRCUIT_BREAKER_STATE.name)))
         self._transitions = _counter(names.CIRCUIT_BREAKER_TRANSITIONS, registry)
         self._known_breakers: set[str] = set()
         self._limited = limited
-        for metric in (names.CIRCUIT_BREAKER_STATE, names.CIRCUIT_BREAKER_TRANSITIONS):
-            limited.labels(metric.name)
         self._troubles: OrderedDict[tuple[str, str, float], None] = OrderedDict()
 
     def published(self, events: Sequence[AgentEvent]) -> None:
@@ -142,17 +143,16 @@ class ActingMetrics:
         self.know(breaker)
         if breaker in self._known_breakers:
             return breaker
-        self._limited.labels(names.CIRCUIT_BREAKER_TRANSITIONS.name).inc()
-        return names.OTHER
+        return self._limited.fold(names.CIRCUIT_BREAKER_TRANSITIONS, breaker)
 
 
 class _Breakers(Collector):
     """A gauge that is read, not kept: a breaker that is forgotten has no series."""
 
     def __init__(
-        self, metrics: ActingMetrics, breakers: Callable[[], Iterable[BreakerLine]], limited: Counter
+        self, metrics: ActingMetrics, breakers: Callable[[], Iterable[BreakerLine]], left_out: Gauge
     ) -> None:
-        self._metrics, self._breakers, self._limited = metrics, breakers, limited
+        self._metrics, self._breakers, self._left_out = metrics, breakers, left_out
 
     def describe(self) -> Iterable[Metric]:
         """Name the family without asking for the breakers, which registering would do."""
@@ -164,7 +164,7 @@ class _Breakers(Collector):
         shown = found
         if len(found) > BREAKER_LIMIT:
             shown = [line for line in found if line.state != "closed"][:BREAKER_LIMIT]
-            self._limited.labels(names.CIRCUIT_BREAKER_STATE.name).inc(len(found) - len(shown))
+        self._left_out.set(len(found) - len(shown))
         states, failures, half_open = families = self._families()
         for line in shown:
             self._metrics.know(line.name)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from prometheus_client import (
     CollectorRegistry,
     Counter,
+    Gauge,
     Histogram,
     disable_created_metrics,
     generate_latest,
@@ -25,6 +26,7 @@ from prometheus_client.registry import Collector
 from queenright.health.findings import Finding, FindingKind, HealthState, Severity
 from queenright.health.monitor import WorkerHealth
 from queenright.instrumentation import names
+from queenright.instrumentation.limited import Limited
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.acting_metrics import ActingMetrics, BreakerLine
 
@@ -80,16 +82,18 @@ class ServiceMetrics:
         self._delay = _histogram(names.DETECTION_DELAY, registry, buckets=_DELAY_BUCKETS)
         for kind in FindingKind:
             self._delay.labels(kind.value)
-        self._series_limited = _counter(names.SERIES_LIMITED, registry)
-        self._series_limited.labels(names.AGENT_STATE.name)
-        self.acting = ActingMetrics(registry, breakers, self._series_limited, recovering=recovering)
+        limited = Limited(registry, (names.CIRCUIT_BREAKER_TRANSITIONS,))
+        hidden = names.SERIES_LEFT_OUT
+        left_out = Gauge(hidden.name, hidden.help, hidden.labels, registry=None)
+        self.acting = ActingMetrics(registry, breakers, limited, left_out, recovering=recovering)
         self.telemetry_dropped = _counter(names.TELEMETRY_DROPPED, registry)
         """Requests that could not be passed on, by signal, and lines of step logs that are no steps."""
         for signal in ("traces", "logs", "metrics", "step_log"):
             self.telemetry_dropped.labels(signal)
         self.evaluated = 0
         """How many workers the last sweep really looked at."""
-        registry.register(_Fleet(self, workers, agent_limit, self._series_limited))
+        registry.register(_Fleet(self, workers, agent_limit, left_out.labels(names.AGENT_STATE.name)))
+        registry.register(left_out)  # read after those who say it, so that it is of the same scrape
         self._pages: dict[str, tuple[float, bytes]] = {}
 
     def published(self, events: Sequence[AgentEvent]) -> None:
@@ -156,9 +160,9 @@ class _Fleet(Collector):
         metrics: ServiceMetrics,
         workers: Callable[[], Iterable[WorkerHealth]],
         limit: int,
-        limited: Counter,
+        left_out: Gauge,
     ) -> None:
-        self._metrics, self._workers, self._limit, self._limited = metrics, workers, limit, limited
+        self._metrics, self._workers, self._limit, self._left_out = metrics, workers, limit, left_out
 
     def describe(self) -> Iterable[Metric]:
         """Name the families without asking for the workers, which registering would do."""
@@ -192,7 +196,7 @@ class _Fleet(Collector):
         shown = list(worst.items())
         if len(worst) > self._limit:
             shown = [(agent, found) for agent, found in shown if found[0].rank > 0][: self._limit]
-            self._limited.labels(names.AGENT_STATE.name).inc(len(worst) - len(shown))
+        self._left_out.set(len(worst) - len(shown))
         states, since = _gauge(names.AGENT_STATE), _gauge(names.AGENT_STATE_SINCE)
         for agent, (current, entered) in shown:
             since.add_metric([agent], entered)

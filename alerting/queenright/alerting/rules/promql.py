@@ -37,7 +37,7 @@ def select(selectors: Selectors, metric: MetricName, *matchers: str, suffix: str
         suffix: ``_bucket`` or ``_count`` of a histogram.
     """
     scope = selectors.worker if metric.name.startswith("queenright_worker_") else selectors.service
-    if metric == names.TELEMETRY_DROPPED:
+    if metric in (names.TELEMETRY_DROPPED, names.SERIES_LIMITED):
         scope = ""  # both sides have it
     found = ", ".join(filter(None, (scope, *matchers)))
     return f"{metric}{suffix}{{{found}}}" if found else f"{metric}{suffix}"
