@@ -22,10 +22,11 @@ VARIABLES = {
     "instance": "INSTANCE",
     "agent": "AGENT",
     "__rate_interval": "61s",
+    "__interval_ms": "60000",
     "__range": "3601s",
 }
 # Of those that Grafana knows.
-UNITS = {"none", "short", "s", "ops", "cps", "percentunit", "string", "currencyUSD"}
+UNITS = {"none", "short", "s", "ops", "suffix:tokens/s", "percentunit", "string", "currencyUSD"}
 TEMPLATED = "${datasource}"
 
 

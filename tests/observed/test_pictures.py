@@ -47,7 +47,7 @@ def test_every_dashboard_has_its_picture_in_the_documentation(name: str) -> None
         (90, "s", "1.5 min"),
         (0.5, "percentunit", "50%"),
         (0.0044, "currencyUSD", "$0.0044"),
-        (20_500, "cps", "20.5 K c/s"),
+        (20_500, "suffix:tokens/s", "20.5 K tokens/s"),
         (3, "none", "3"),
         (1, "bool_yes_no", "Yes"),
     ],

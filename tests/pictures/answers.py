@@ -45,6 +45,18 @@ class Window:
     until: float
     step: float = 1.0
     bars: float = 5.0
+    scrape: float = 1.0
+    rate: float = 10.0
+    """Of lines. A bar's is a scrape longer than the bar, as Grafana's is: else what comes between two bars
+    would be in neither."""
+
+    def variables(self, *, bars: bool) -> dict[str, str]:
+        """Return what Grafana fills in itself."""
+        return {
+            "__rate_interval": f"{self.bars + self.scrape if bars else self.rate:g}s",
+            "__interval_ms": f"{1000 * (self.bars if bars else self.step):g}",
+            "__range": f"{math.ceil(self.seconds)}s",
+        }
 
     @property
     def seconds(self) -> float:
@@ -63,7 +75,8 @@ class Answers:
     def lines(self, board: Mapping[str, Any], panel: Mapping[str, Any]) -> list[list[Line]]:
         """Return the series of each query of ``panel``."""
         bars = panel.get("interval") is not None
-        asked = self._queries(board, panel, self.window.bars if bars else 10.0)
+        known = {**self.variables, **self.window.variables(bars=bars)}
+        asked = queries({"panels": [panel], "templating": board["templating"]}, variables=known)
         found = []
         for target, query in zip(panel["targets"], asked, strict=True):
             exemplars = self._exemplars(query.expr) if target.get("exemplar") else ()
@@ -86,15 +99,6 @@ class Answers:
                 begins = [b for a, b in zip([-math.inf, *times], times, strict=False) if b - a > 2]
                 marks += [Mark(at - self.window.since, annotation["iconColor"]) for at in begins]
         return [mark for mark in marks if mark.at > 1]
-
-    def _queries(self, board: Mapping[str, Any], panel: Mapping[str, Any], rate: float) -> list[PanelQuery]:
-        known = {
-            **self.variables,
-            "__rate_interval": f"{rate:g}s",
-            "__range": f"{math.ceil(self.window.seconds)}s",
-        }
-        one = {"panels": [panel], "templating": board["templating"]}
-        return queries(one, variables=known)
 
     def _ask(self, query: PanelQuery, *, bars: bool) -> list[tuple[Labels, tuple[tuple[float, float], ...]]]:
         if query.instant:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 from zlib import crc32
@@ -40,8 +41,11 @@ def colour(name: str) -> str:
 
 
 def of_series(names: list[str], fixed: Mapping[str, str]) -> dict[str, str]:
-    """Return a colour for each series: its own, else one that goes by its name."""
-    found = {name: colour(fixed[name]) for name in names if name in fixed}
+    """Return a colour for each series: its own by name or ``/pattern/``, else one that goes by its name."""
+    found: dict[str, str] = {}
+    for which, its in fixed.items():
+        own = re.compile(which.strip("/")) if which.startswith("/") else re.compile(f"^{re.escape(which)}$")
+        found |= {name: colour(its) for name in names if own.search(name)}
     free = [each for each in _PALETTE if each not in found.values()] or list(_PALETTE)
     for name in names:
         if name not in found:

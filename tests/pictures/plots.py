@@ -33,7 +33,7 @@ def time_series(
     colours = of_series(names, _fixed(panel))
     x, y, w, h = place
     rows = _legend_rows(names, w)
-    left = 62 if unit in ("ops", "cps", "s") else 48
+    left = 62 if unit in ("ops", "s") else 92 if unit.startswith("suffix:") else 48
     axes = canvas.plot(x + left, y + 4, w - left - 6, h - 26 - 18 * len(rows))
     if stacked:
         _stack(axes, lines, colours, bars=bars, step=window.bars)

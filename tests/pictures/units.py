@@ -18,8 +18,8 @@ def written(value: float, unit: str) -> str:
             return f"${_short(value)}"
         case "ops":
             return f"{_short(value)} ops/s"
-        case "cps":
-            return f"{_short(value)} c/s"
+        case _ if unit.startswith("suffix:"):
+            return f"{_short(value)} {unit.removeprefix('suffix:')}"
         case "bool_yes_no":
             return "Yes" if value else "No"
         case _:

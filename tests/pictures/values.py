@@ -31,7 +31,10 @@ def numbers(canvas: Canvas, place: Place, panel: Panel, lines: list[Line]) -> No
         plain = fill == PANEL
         left = x + 6 + number * wide
         canvas.box(left, y + 2, wide - 4, h - 8, PANEL if plain else fill, edge=EDGE if plain else "none")
-        said = written(_whole(line.last, defaults), defaults["unit"])
+        words = [each["options"].get(f"{line.last:g}") for each in defaults.get("mappings", [])]
+        said = next(
+            (word["text"] for word in words if word), written(_whole(line.last, defaults), defaults["unit"])
+        )
         size = min(34.0, h * 0.36, 34.0 * (wide - 20) / max(width_of(said, 34), 1))
         ink = TEXT if plain else "#0d0e12"
         canvas.text(

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from queenright.grafana import panels, recorded
 from queenright.grafana.links import agent_page, breaker_page
-from queenright.grafana.panels import AnyPanel, Query, Row
-from queenright.grafana.promql import (
-    age_by,
-    buckets_of,
-    highest_by,
-    increase_by,
-    quantile_by,
-    rate_by,
-)
+from queenright.grafana.panels import TOKENS_A_SECOND, AnyPanel, Query, Row
+from queenright.grafana.promql import age_by, buckets_of, counts_by, highest_by, quantile_by, rate_by
 from queenright.grafana.states import (
     BLUE,
+    TOOL_OUTCOMES,
     VERDICTS,
     breaker_rank,
     breaker_words,
@@ -154,7 +148,7 @@ def _clocks(at: Thresholds) -> list[AnyPanel]:
         panels.counts(
             "Stalls by phase",
             "How often the agent did nothing for too long, by what it was in the middle of.",
-            Query(increase_by("phase", names.WORKER_STALLS), "{{phase}}"),
+            Query(counts_by("phase", names.WORKER_STALLS), "{{phase}}"),
         ),
     ]
 
@@ -162,23 +156,35 @@ def _clocks(at: Thresholds) -> list[AnyPanel]:
 def _tools() -> list[AnyPanel]:
     return [
         panels.time_series(
-            "Tool calls by outcome",
-            "Tool calls per second. One tool alone, again and again, is what a loop looks like.",
+            "Tool calls by tool",
+            "Tool calls a second. One tool alone, again and again, is what a loop looks like.",
             "ops",
-            Query(rate_by("tool, outcome", names.WORKER_TOOL_CALLS), "{{tool}} {{outcome}}"),
+            Query(rate_by("tool", names.WORKER_TOOL_CALLS), "{{tool}}"),
+            size=(6, 8),
             stacked=True,
+        ),
+        panels.time_series(
+            "Tool calls by outcome",
+            "The same calls by how they ended.",
+            "ops",
+            Query(rate_by("outcome", names.WORKER_TOOL_CALLS), "{{outcome}}"),
+            size=(6, 8),
+            stacked=True,
+            colours=TOOL_OUTCOMES,
         ),
         panels.heat_map(
             "Tool durations",
             "How the durations of tool calls are spread. The dots are single calls and lead to their traces.",
             "s",
             Query(buckets_of(names.WORKER_TOOL_DURATION), "{{le}}", exemplars=True),
+            size=(6, 8),
         ),
         panels.time_series(
             "Slow tools",
             "The duration within which 95 % of each tool's calls ended; the dots lead to traces.",
             "s",
             Query(quantile_by("tool", 0.95, names.WORKER_TOOL_DURATION), "{{tool}}", exemplars=True),
+            size=(6, 8),
         ),
     ]
 
@@ -193,14 +199,14 @@ def _model() -> list[AnyPanel]:
         ),
         panels.time_series(
             "Tokens by model",
-            "Tokens per second, by model and direction.",
-            "cps",
+            "Tokens a second, by model and direction.",
+            TOKENS_A_SECOND,
             Query(rate_by("model, direction", names.WORKER_TOKENS), "{{model}} {{direction}}"),
             stacked=True,
         ),
         panels.counts(
             "Errors by class",
             "The agent's errors by the class of the exception.",
-            Query(increase_by("error_type", names.WORKER_ERRORS), "{{error_type}}"),
+            Query(counts_by("error_type", names.WORKER_ERRORS), "{{error_type}}"),
         ),
     ]

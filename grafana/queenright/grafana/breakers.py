@@ -5,8 +5,17 @@ from __future__ import annotations
 from queenright.grafana import panels
 from queenright.grafana.links import breaker_page, panel_link
 from queenright.grafana.panels import AnyPanel, Query, Row
-from queenright.grafana.promql import SHOWN, age_by, highest_by, increase_by, select, total_by
-from queenright.grafana.states import BREAKER_STATES, breaker_rank, breaker_words
+from queenright.grafana.promql import (
+    SHOWN,
+    age_by,
+    counts_by,
+    highest_by,
+    increase_by,
+    select,
+    total_by,
+    while_known,
+)
+from queenright.grafana.states import BREAKER_STATES, GREEN, breaker_rank, breaker_words
 from queenright.grafana.tables import Column, rows_by, with_action
 from queenright.grafana.thresholds import Thresholds
 from queenright.instrumentation import names
@@ -14,6 +23,8 @@ from queenright.instrumentation import names
 TITLE = "Circuit Breakers"
 QUESTION = "What is cut off from what, and until when?"
 
+_NONE = -1
+"""Stands for no breaker at all, as long as the service answers that would know of one."""
 _COLOURS = tuple((state, colour) for state, (_, colour) in BREAKER_STATES.items())
 
 
@@ -30,7 +41,11 @@ def _now(at: Thresholds) -> list[AnyPanel]:
             "How many breakers are closed (calls pass), half-open (one is tried) and open (none passes). "
             "Past 200, only those that are not closed are known here.",
             "none",
-            Query(total_by("state", names.CIRCUIT_BREAKER_STATE), "{{state}}"),
+            Query(
+                f"{total_by('state', names.CIRCUIT_BREAKER_STATE)}"
+                f" or on () {while_known(0, names.AGENTS, label='state', word='open')}",
+                "{{state}}",
+            ),
             size=(12, 4),
             colours=_COLOURS[1:],
         ).links([panel_link("All breakers; reset one", "breakers")]),
@@ -43,13 +58,15 @@ def _now(at: Thresholds) -> list[AnyPanel]:
         ),
         panels.numbers(
             "Next one tries again in",
-            "Time until the first of the open breakers lets a call through. None: no breaker is open.",
+            "Time until the first of the open breakers lets a call through.",
             "s",
             Query(
-                f"clamp_min(min by () ({select(names.CIRCUIT_BREAKER_HALF_OPEN)}) - time(), 0)", "from now"
+                f"clamp_min(min by () ({select(names.CIRCUIT_BREAKER_HALF_OPEN)}) - time(), 0)"
+                f" or {while_known(_NONE, names.AGENTS)}",
+                "from now",
             ),
             size=(6, 4),
-            none="none is open",
+            words=[(_NONE, "none is open", GREEN)],
         ),
         rows_by(
             "breaker",
@@ -99,7 +116,7 @@ def _past(at: Thresholds) -> list[AnyPanel]:
         panels.counts(
             "Changes of state",
             "Breakers that opened, tried again and closed.",
-            Query(increase_by("to", names.CIRCUIT_BREAKER_TRANSITIONS), "{{to}}"),
+            Query(counts_by("to", names.CIRCUIT_BREAKER_TRANSITIONS), "{{to}}"),
             colours=[("closed", "green"), *_COLOURS[1:]],
         ),
         panels.time_series(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from queenright.grafana import panels
 from queenright.grafana.links import agent_dashboard
-from queenright.grafana.panels import AnyPanel, Query, Row
+from queenright.grafana.panels import TOKENS_A_SECOND, AnyPanel, Query, Row
 from queenright.grafana.promql import (
     SHOWN,
+    counts_by,
     highest_by,
     increase_by,
     per_hour_by,
@@ -45,19 +46,17 @@ def _now(at: Thresholds) -> list[AnyPanel]:
         ),
         panels.numbers(
             "A ticket",
-            "Dollars spent on judging for each ticket that was opened in the time shown.",
+            "Dollars spent on judging for each ticket that was opened in the time shown, if any was.",
             _DOLLARS,
             Query(f"{spent} / ({increase_by('', names.TICKETS, window=SHOWN)} > 0)", "each"),
             size=(4, 5),
-            none="no ticket",
         ),
         panels.numbers(
             "A check",
-            "Dollars spent on judging for each check that the judge made in the time shown.",
+            "Dollars spent on judging for each check that the judge made in the time shown, if any.",
             _DOLLARS,
             Query(f"{spent} / ({increase_by('', names.JUDGE_CHECKS, window=SHOWN)} > 0)", "each"),
             size=(4, 5),
-            none="no check",
         ),
         panels.gauges(
             "Of the budget",
@@ -67,7 +66,7 @@ def _now(at: Thresholds) -> list[AnyPanel]:
             Query(
                 f"{highest_by('window, unit', names.LLM_BUDGET_SPENT)}"
                 f" / {highest_by('window, unit', names.LLM_BUDGET_LIMIT)}",
-                "{{unit}} a {{window}}",
+                "{{unit}}, last {{window}}",
             ),
             size=(8, 5),
             lines=at.budget,
@@ -99,8 +98,8 @@ def _judging(at: Thresholds) -> list[AnyPanel]:
         ),
         panels.time_series(
             "Tokens of judge and queen",
-            "Tokens per second, by role and model.",
-            "cps",
+            "Tokens a second, by role and model.",
+            TOKENS_A_SECOND,
             Query(f"{rate_by('role, model', names.LLM_TOKENS)} > 0", "{{role}} {{model}}"),
             stacked=True,
         ),
@@ -111,14 +110,14 @@ def _judging(at: Thresholds) -> list[AnyPanel]:
             Query(
                 f"{highest_by('window, unit', names.LLM_BUDGET_SPENT)}"
                 f" / {highest_by('window, unit', names.LLM_BUDGET_LIMIT)}",
-                "{{unit}} a {{window}}",
+                "{{unit}}, last {{window}}",
             ),
             lines=at.budget,
         ),
         panels.counts(
             "Answers of the rules",
             "In place of a model, by why. “budget”: it is spent.",
-            Query(f"{increase_by('reason', names.LLM_FALLBACKS)} > 0", "{{reason}}"),
+            Query(f"{counts_by('reason', names.LLM_FALLBACKS)} > 0", "{{reason}}"),
         ),
         panels.time_series(
             "From the cache, by model",
@@ -134,8 +133,8 @@ def _judging(at: Thresholds) -> list[AnyPanel]:
         panels.counts(
             "What it was spent on",
             "The judge's checks and the queen's decisions: what the money bought.",
-            Query(increase_by("", names.JUDGE_CHECKS), "checks"),
-            Query(increase_by("", names.TRIAGE), "decisions"),
+            Query(counts_by("", names.JUDGE_CHECKS), "checks"),
+            Query(counts_by("", names.TRIAGE), "decisions"),
         ),
     ]
 
@@ -144,8 +143,8 @@ def _work() -> list[AnyPanel]:
     return [
         panels.time_series(
             "Tokens of the agents by model",
-            "Tokens per second, input and output together.",
-            "cps",
+            "Tokens a second, input and output together.",
+            TOKENS_A_SECOND,
             Query(rate_by("model", names.WORKER_TOKENS), "{{model}}"),
             stacked=True,
         ),

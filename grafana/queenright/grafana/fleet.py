@@ -8,13 +8,14 @@ from queenright.grafana.links import agent_dashboard, agent_page, panel_link
 from queenright.grafana.panels import Query, Row
 from queenright.grafana.promql import (
     age_by,
+    counts_by,
     highest_by,
-    increase_by,
     quantile_by,
     rate_by,
     select,
     share_of,
     total_by,
+    while_known,
 )
 from queenright.grafana.states import (
     BLUE,
@@ -61,7 +62,11 @@ def _now(at: Thresholds) -> list[panels.AnyPanel]:
             "Escalations that are not closed. Critical and high ones page; "
             "medium and low ones go to the channel.",
             "none",
-            Query(total_by("severity", names.TICKETS_OPEN), "{{severity}}"),
+            Query(
+                f"{total_by('severity', names.TICKETS_OPEN)}"
+                f" or on () {while_known(0, names.AGENTS, label='severity', word='any')}",
+                "{{severity}}",
+            ),
             size=(8, 4),
             colours=SEVERITIES.items(),
         ).links([panel_link("The tickets", "")]),
@@ -69,7 +74,11 @@ def _now(at: Thresholds) -> list[panels.AnyPanel]:
             "Waiting for a user",
             "Agents that asked a question and rightly do nothing until it is answered. Never a stall.",
             "none",
-            Query(total_by("", names.WORKER_WAITING, _ASKS), "waiting"),
+            Query(
+                f"{total_by('', names.WORKER_WAITING, _ASKS)}"
+                f" or {while_known(0, names.WORKER_LAST_HEARTBEAT)}",
+                "waiting",
+            ),
             size=(3, 4),
             colours=[("waiting", BLUE)],
         ),
@@ -116,8 +125,17 @@ def _together(at: Thresholds) -> list[panels.AnyPanel]:
             "shared: a provider, a tool, a network.",
             "none",
             Query(total_by("state", names.AGENTS), "{{state}}"),
+            size=(6, 8),
             stacked=True,
             colours=coloured_states(),
+        ),
+        panels.time_series(
+            "Agents by finding",
+            "How many agents have an open finding of each kind; one agent may have several. Many with the "
+            "same at once: it is not them. Provider failures of several agents page about the fleet.",
+            "none",
+            Query(f"{total_by('kind', names.AGENTS_WITH_FINDING)} > 0", "{{kind}}"),
+            size=(6, 8),
         ),
         panels.time_series(
             "Share of the fleet in trouble",
@@ -125,12 +143,14 @@ def _together(at: Thresholds) -> list[panels.AnyPanel]:
             "From the line on it is one page about the fleet, not one about each agent.",
             "percentunit",
             Query(highest_by("", recorded.IN_TROUBLE), "in trouble"),
+            size=(6, 8),
             lines=at.in_trouble,
             most=1,
         ),
         firing_alerts(
             "Firing alerts",
             "Our alerts that fire, about agents, the fleet and the monitor. Click an agent to see its own.",
+            size=(6, 8),
         ),
     ]
 
@@ -150,13 +170,13 @@ def _detection(at: Thresholds) -> list[panels.AnyPanel]:
         panels.counts(
             "Stalls by phase",
             "Agents that did nothing for too long, by what they were in the middle of.",
-            Query(increase_by("phase", names.WORKER_STALLS), "{{phase}}"),
+            Query(counts_by("phase", names.WORKER_STALLS), "{{phase}}"),
             size=(6, 8),
         ),
         panels.counts(
             "Findings by kind",
             "What the detectors saw: loops, streaks of errors, stalls, provider failures.",
-            Query(f"{increase_by('kind', names.FINDINGS)} > 0", "{{kind}}"),
+            Query(f"{counts_by('kind', names.FINDINGS)} > 0", "{{kind}}"),
             size=(6, 8),
         ),
         panels.time_series(
@@ -222,6 +242,6 @@ def _work(at: Thresholds) -> list[panels.AnyPanel]:
         panels.counts(
             "Errors by class",
             "Errors of all agents by the class of the exception; the ten most frequent.",
-            Query(f"topk(10, {increase_by('error_type', names.WORKER_ERRORS)} > 0)", "{{error_type}}"),
+            Query(f"topk(10, {counts_by('error_type', names.WORKER_ERRORS)} > 0)", "{{error_type}}"),
         ),
     ]

@@ -9,12 +9,13 @@ from queenright.grafana.panels import AnyPanel, Query, Row
 from queenright.grafana.promql import (
     SHOWN,
     buckets_of,
+    counts_by,
     highest_by,
     increase_by,
     quantile_by,
     total_by,
 )
-from queenright.grafana.states import BLUE, DELIVERIES, KINDS, OUTCOMES, RECOVERIES
+from queenright.grafana.states import BLUE, DELIVERIES, KINDS, OUTCOMES, RECOVERIES, coloured_states
 from queenright.grafana.tables import Column, series
 from queenright.grafana.thresholds import Thresholds
 from queenright.instrumentation import names
@@ -81,7 +82,7 @@ def _done(at: Thresholds) -> list[AnyPanel]:
         panels.counts(
             "Interventions by kind",
             "From the gentlest to the hardest: nudge, escalate, terminate; and recover.",
-            Query(increase_by("kind", names.INTERVENTIONS), "{{kind}}"),
+            Query(counts_by("kind", names.INTERVENTIONS), "{{kind}}"),
             size=(6, 8),
             colours=KINDS,
         ),
@@ -89,7 +90,7 @@ def _done(at: Thresholds) -> list[AnyPanel]:
             "Interventions by outcome",
             "What became of them. Expired: a nudge that nobody fetched. "
             "Unreachable, failed: look at the agent.",
-            Query(f"{increase_by('outcome', names.INTERVENTIONS)} > 0", "{{outcome}}"),
+            Query(f"{counts_by('outcome', names.INTERVENTIONS)} > 0", "{{outcome}}"),
             size=(6, 8),
             colours=OUTCOMES,
         ),
@@ -118,7 +119,7 @@ def _recovery() -> list[AnyPanel]:
         panels.counts(
             "Recoveries by outcome",
             "Begun from a checkpoint or from the start; completed, failed, or given up (exhausted).",
-            Query(increase_by("outcome", names.RECOVERIES), "{{outcome}}"),
+            Query(counts_by("outcome", names.RECOVERIES), "{{outcome}}"),
             colours=RECOVERIES,
         ).links([panel_link("Active and past recoveries; start one", "recoveries")]),
         panels.time_series(
@@ -142,18 +143,19 @@ def _recovery() -> list[AnyPanel]:
 
 
 def _feed() -> list[AnyPanel]:
-    changed = increase_by("from, to", names.STATE_TRANSITIONS)
+    changed = counts_by("from, to", names.STATE_TRANSITIONS)
     return [
         panels.counts(
             "Health events",
             "Agents that changed from one health state to another.",
             Query(f"{changed} > 0", "{{from}} → {{to}}"),
             size=(6, 8),
+            patterns=[(f"/→ {state}$/", colour) for state, colour in coloured_states()],
         ).links([panel_link("The feed of events", "")]),
         panels.counts(
             "Notifications",
             "What was handed to Alertmanager. Retries that go on mean that nobody is being told.",
-            Query(increase_by("outcome", names.NOTIFICATIONS), "{{outcome}}"),
+            Query(counts_by("outcome", names.NOTIFICATIONS), "{{outcome}}"),
             size=(6, 8),
             colours=DELIVERIES,
         ),

@@ -9,10 +9,12 @@ from queenright.grafana.promql import (
     SHOWN,
     age_by,
     buckets_of,
+    counts_by,
     increase_by,
     quantile_by,
     share_of,
     total_by,
+    while_known,
 )
 from queenright.grafana.states import (
     BLUE,
@@ -68,7 +70,11 @@ def _now(at: Thresholds) -> list[AnyPanel]:
             "Open tickets",
             "Tickets that are not closed, by what is being done about them.",
             "none",
-            Query(total_by("status", names.TICKETS_OPEN), "{{status}}"),
+            Query(
+                f"{total_by('status', names.TICKETS_OPEN)}"
+                f" or on () {while_known(0, names.AGENTS, label='status', word='open')}",
+                "{{status}}",
+            ),
             size=(6, 4),
             colours=[("open", ORANGE), ("intervening", YELLOW), ("acknowledged", BLUE)],
         ).links([panel_link("The tickets", "")]),
@@ -80,7 +86,7 @@ def _checks(at: Thresholds) -> list[AnyPanel]:
         panels.counts(
             "Checks by outcome",
             "The judge's checks of workers. Unknown: it could not look, or its model gave no usable answer.",
-            Query(increase_by("outcome", names.JUDGE_CHECKS), "{{outcome}}"),
+            Query(counts_by("outcome", names.JUDGE_CHECKS), "{{outcome}}"),
             colours=CHECKS,
         ),
         panels.time_series(
@@ -94,17 +100,17 @@ def _checks(at: Thresholds) -> list[AnyPanel]:
         panels.counts(
             "Findings in shadow",
             "What detectors on trial saw. Nothing followed from it; compare before you switch one on.",
-            Query(f"{increase_by('kind', names.SHADOW_FINDINGS)} > 0", "{{kind}}"),
+            Query(f"{counts_by('kind', names.SHADOW_FINDINGS)} > 0", "{{kind}}"),
         ),
         panels.counts(
             "Tickets opened by cause",
             "New escalations. One condition is one ticket, however often it is seen.",
-            Query(f"{increase_by('cause', names.TICKETS)} > 0", "{{cause}}"),
+            Query(f"{counts_by('cause', names.TICKETS)} > 0", "{{cause}}"),
         ),
         panels.counts(
             "Tickets opened by severity",
             "The same, by how bad it is. Critical and high ones page.",
-            Query(f"{increase_by('severity', names.TICKETS)} > 0", "{{severity}}"),
+            Query(f"{counts_by('severity', names.TICKETS)} > 0", "{{severity}}"),
             colours=SEVERITIES.items(),
         ),
         panels.time_series(
@@ -123,7 +129,7 @@ def _triage(at: Thresholds) -> list[AnyPanel]:
         panels.counts(
             "Triage by decision",
             "What the queen decided: dismiss, intervene, or bypass when triage did not answer in time.",
-            Query(increase_by("decision", names.TRIAGE), "{{decision}}"),
+            Query(counts_by("decision", names.TRIAGE), "{{decision}}"),
             size=(6, 8),
             colours=DECISIONS,
         ),
@@ -172,13 +178,13 @@ def _models() -> list[AnyPanel]:
             "Answers of a model",
             "How often a model was asked, by role and model, whether or not its answer could be used.",
             Query(
-                increase_by("role, model", names.LLM_REQUEST_DURATION, suffix="_count"), "{{role}} {{model}}"
+                counts_by("role, model", names.LLM_REQUEST_DURATION, suffix="_count"), "{{role}} {{model}}"
             ),
         ),
         panels.counts(
             "Answers of the rules in its place",
             "How often the rules answered because the model did not, and why not. "
             "While this goes on, judging is by rule.",
-            Query(f"{increase_by('role, reason', names.LLM_FALLBACKS)} > 0", "{{role}}: {{reason}}"),
+            Query(f"{counts_by('role, reason', names.LLM_FALLBACKS)} > 0", "{{role}}: {{reason}}"),
         ),
     ]

@@ -8,11 +8,12 @@ from queenright.grafana.panels import AnyPanel, Query, Row
 from queenright.grafana.promql import (
     age_by,
     buckets_of,
-    increase_by,
+    counts_by,
     quantile_by,
     rate_by,
     select,
     total_by,
+    while_known,
 )
 from queenright.grafana.states import BLUE, DELIVERIES, GREEN, ORANGE, RED
 from queenright.grafana.thresholds import Thresholds
@@ -72,7 +73,7 @@ def _alive(at: Thresholds) -> list[AnyPanel]:
             "Oldest undelivered",
             "How long the oldest of them has waited. Red: somebody should have been told long ago.",
             "s",
-            Query(f"{age_by('', names.OUTBOX_OLDEST)} or vector(0)", "waits"),
+            Query(f"{age_by('', names.OUTBOX_OLDEST)} or {while_known(0, names.OUTBOX_OLDEST)}", "waits"),
             size=(6, 4),
             lines=at.outbox,
         ),
@@ -92,7 +93,7 @@ def _looks(at: Thresholds) -> list[AnyPanel]:
         panels.counts(
             "Health checks",
             "Sweeps over all workers, by how they ended.",
-            Query(increase_by("outcome", names.HEALTH_CHECKS), "{{outcome}}"),
+            Query(counts_by("outcome", names.HEALTH_CHECKS), "{{outcome}}"),
             size=(6, 8),
             colours=[("ok", GREEN), ("error", RED)],
         ),
@@ -119,7 +120,7 @@ def _tells(at: Thresholds) -> list[AnyPanel]:
         panels.counts(
             "Notifications by outcome",
             "What was handed to Alertmanager. Retries that go on mean that nobody is being told.",
-            Query(increase_by("outcome", names.NOTIFICATIONS), "{{outcome}}"),
+            Query(counts_by("outcome", names.NOTIFICATIONS), "{{outcome}}"),
             colours=DELIVERIES,
         ),
         panels.time_series(
@@ -150,6 +151,7 @@ def _misses(at: Thresholds) -> list[AnyPanel]:
             "ops",
             Query(f"topk(10, {rate_by('type', names.EVENTS)})", "{{type}}"),
             stacked=True,
+            size=(6, 8),
         ),
         panels.time_series(
             "Spans received",
@@ -158,21 +160,31 @@ def _misses(at: Thresholds) -> list[AnyPanel]:
             Query(rate_by("outcome", names.INGEST_SPANS), "{{outcome}}"),
             stacked=True,
             colours=[("accepted", GREEN), ("ignored", BLUE), ("rejected", RED)],
+            size=(6, 8),
         ),
         panels.counts(
             "Telemetry dropped",
             "Spans, records and lines given up, by agents and by the service: what was in them nobody saw.",
-            Query(increase_by("signal", names.TELEMETRY_DROPPED), "{{signal}}"),
+            Query(counts_by("signal", names.TELEMETRY_DROPPED), "{{signal}}"),
+            size=(6, 8),
         ),
         panels.counts(
             "Events missed by slow listeners",
             "Never tickets or interventions. A page that lags shows less than there was.",
-            Query(increase_by("subscriber", names.EVENT_BUS_DROPPED), "{{subscriber}}"),
+            Query(counts_by("subscriber", names.EVENT_BUS_DROPPED), "{{subscriber}}"),
+            size=(6, 8),
         ),
         panels.counts(
             "Names folded into “other”",
-            "Label values, or series, beyond a bound. Their numbers are in the sums, not by name.",
-            Query(increase_by("metric", names.SERIES_LIMITED), "{{metric}}"),
+            "New label values beyond a bound. Their numbers are in the sums, not by name.",
+            Query(counts_by("metric", names.SERIES_LIMITED), "{{metric}}"),
+        ),
+        panels.time_series(
+            "Series left out",
+            "What has no series of its own now, because there are too many of its kind: healthy agents and "
+            "closed breakers first. While this is above 0, tables show fewer rows than there are.",
+            "none",
+            Query(total_by("metric", names.SERIES_LEFT_OUT), "{{metric}}"),
         ),
         panels.time_series(
             "Clocks ahead of Prometheus",

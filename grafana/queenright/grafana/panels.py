@@ -26,6 +26,8 @@ from queenright.grafana.promql import SHOWN
 from queenright.grafana.states import GREEN
 from queenright.grafana.thresholds import Lines
 
+TOKENS_A_SECOND: Final = "suffix:tokens/s"
+"""A unit of our own: Grafana knows none for tokens."""
 DATASOURCE: Final = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
 
 AnyPanel = timeseries.Panel | stat.Panel | statetimeline.Panel | table.Panel | heatmap.Panel | bargauge.Panel
@@ -58,7 +60,7 @@ class Query:
 
     @property
     def once(self) -> bool:
-        """Whether it is asked for one moment only: it is about all the time that is shown."""
+        """Whether it is about all the time that is shown."""
         return SHOWN in self.expr
 
 
@@ -71,9 +73,15 @@ def time_series(
     lines: Lines = (),
     stacked: bool = False,
     colours: Iterable[tuple[str, str]] = (),
+    patterns: Iterable[tuple[str, str]] = (),
     most: float | None = None,
 ) -> timeseries.Panel:
-    """Return values over time; ``lines`` are thresholds, ``colours`` fix the colour of a series."""
+    """
+    Return values over time.
+
+    ``lines`` are thresholds; ``colours`` fix the colour of a series by its name, ``patterns`` by a regular
+    expression such as ``/error$/``.
+    """
     panel = dress(timeseries.Panel(), title, description, unit, size)
     panel.min(0).line_width(1).fill_opacity(80 if stacked else 10).span_nulls(False)
     panel.show_points(common_models.VisibilityMode.AUTO).color_scheme(
@@ -102,6 +110,8 @@ def time_series(
         panel.max(most)
     for name, colour in colours:
         panel.override_by_name(name, [models.DynamicConfigValue("color", _fixed(colour))])
+    for pattern, colour in patterns:
+        panel.override_by_regexp(pattern, [models.DynamicConfigValue("color", _fixed(colour))])
     return panel.targets([target(query, ref) for query, ref in named(queries)])
 
 
@@ -111,9 +121,14 @@ def counts(
     *queries: Query,
     size: tuple[int, int] = (8, 8),
     colours: Iterable[tuple[str, str]] = (),
+    patterns: Iterable[tuple[str, str]] = (),
 ) -> timeseries.Panel:
-    """Return how often something rare happened, as stacked bars of at least a minute."""
-    panel = time_series(title, description, "short", *queries, size=size, stacked=True, colours=colours)
+    """Return how often something rare happened, as stacked bars of at least a minute: see ``counts_by``."""
+    panel = time_series(
+        title, description, "short", *queries, size=size, stacked=True, colours=colours, patterns=patterns
+    )
+    # A rate is estimated between scrapes, so a bar may say 0.9 of what is whole.
+    panel.decimals(0)
     return panel.interval("1m").draw_style(common_models.GraphDrawStyle.BARS)
 
 
@@ -125,10 +140,10 @@ def numbers(
     size: tuple[int, int] = (8, 5),
     lines: Lines = (),
     colours: Iterable[tuple[str, str]] = (),
-    none: str | None = None,
+    words: Sequence[tuple[int, str, str]] = (),
 ) -> stat.Panel:
     """
-    Return latest values, large.
+    Return values of now, or over all the time shown, large. What is gone has none: "no data".
 
     Args:
         title: Of the panel.
@@ -136,24 +151,26 @@ def numbers(
         unit: One of Grafana's.
         queries: One value a series.
         size: Width (of 24) and height.
-        lines: From where on the background is coloured; below it is green.
+        lines: From where on the background is coloured; below it is green, if the value is of now.
         colours: A series named here takes its colour from 1 on, and has none below.
-        none: What stands there where nothing is known; default 0 for a count, else "no data".
+        words: Values that stand for a word: value, word and colour.
     """
     panel = dress(stat.Panel(), title, description, unit, size)
     panel.color_mode(common_models.BigValueColorMode.BACKGROUND_SOLID)
     panel.graph_mode(common_models.BigValueGraphMode.NONE)
     panel.text_mode(common_models.BigValueTextMode.VALUE_AND_NAME)
     panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]).values(False).fields(""))
-    panel.no_value(none if none is not None else "0" if unit == "none" else "no data")
-    panel.thresholds(thresholds(lines) if lines else _steps((None, "transparent")))
+    panel.no_value("no data").mappings([in_words(words)] if words else [])
+    # Green says that all is well now; what was well within the last hour need not be.
+    good = GREEN if lines and not any(query.once for query in queries) else "transparent"
+    panel.thresholds(_steps((None, good), *lines))
     panel.color_scheme(coloured(models.FieldColorModeId.THRESHOLDS))
     if unit == "short":  # a counter's increase is estimated between scrapes: 7.16 of what is whole
         panel.decimals(0)
     for name, colour in colours:
         steps = _steps((None, "transparent"), (1, colour)).build()
         panel.override_by_name(name, [models.DynamicConfigValue("thresholds", steps)])
-    return panel.targets([target(query, ref) for query, ref in named(queries)])
+    return panel.targets([target(query, ref).instant() for query, ref in named(queries)])
 
 
 def gauges(
@@ -165,13 +182,14 @@ def gauges(
     lines: Lines,
     most: float,
 ) -> bargauge.Panel:
-    """Return latest values as bars between 0 and ``most``, coloured from each line on."""
+    """Return values of now as bars between 0 and ``most``, coloured from each line on."""
     panel = dress(bargauge.Panel(), title, description, unit, size).min(0).max(most)
     panel.orientation(common_models.VizOrientation.HORIZONTAL)
     panel.display_mode(common_models.BarGaugeDisplayMode.BASIC)
     panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]).values(False).fields(""))
     panel.thresholds(thresholds(lines)).color_scheme(coloured(models.FieldColorModeId.THRESHOLDS))
-    return panel.targets([target(query, ref) for query, ref in named(queries)])
+    panel.no_value("no data")
+    return panel.targets([target(query, ref).instant() for query, ref in named(queries)])
 
 
 def state_history(
@@ -208,10 +226,10 @@ def dress(panel: _P, title: str, description: str, unit: str, size: tuple[int, i
 
 
 def target(query: Query, ref: str) -> prometheus.Dataquery:
-    """Return a query as a panel holds it."""
+    """Return a query as a panel over time holds it."""
     found = prometheus.Dataquery().expr(query.expr).legend_format(query.legend).ref_id(ref)
     found.datasource(DATASOURCE).exemplar(query.exemplars)
-    return found.instant() if query.once else found.range()
+    return found.range()
 
 
 def named(queries: Sequence[Query]) -> Iterable[tuple[Query, str]]:

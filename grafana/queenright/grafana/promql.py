@@ -12,6 +12,8 @@ from queenright.grafana.recorded import OverAll
 
 WINDOW = "$__rate_interval"
 """At least four scrapes, whatever the zoom: Grafana fills it in."""
+BAR = "$__interval_ms / 1000"
+"""The seconds between two points, and so the width of a bar."""
 SHOWN = "$__range"
 """The time that the dashboard shows; for numbers that are asked for once."""
 
@@ -52,9 +54,19 @@ def highest_by(labels: str, metric: Series, *matchers: str) -> str:
     return f"max by ({labels}) ({select(metric, *matchers)})"
 
 
-def rate_by(labels: str, metric: Series, *matchers: str) -> str:
+def rate_by(labels: str, metric: Series, *matchers: str, suffix: str = "") -> str:
     """Return a counter's rate per second, by ``labels``."""
-    return f"sum by ({labels}) (rate({select(metric, *matchers)}[{WINDOW}]))"
+    return f"sum by ({labels}) (rate({select(metric, *matchers, suffix=suffix)}[{WINDOW}]))"
+
+
+def counts_by(labels: str, metric: Series, *matchers: str, suffix: str = "") -> str:
+    """
+    Return how much a counter grew per bar, by ``labels``: the bars add up to what the whole time had.
+
+    Not the increase within a bar: what comes between its last scrape and the next one's first would be in
+    neither. The window of the rate is longer than a bar by a scrape.
+    """
+    return f"{rate_by(labels, metric, *matchers, suffix=suffix)} * {BAR}"
 
 
 def per_hour_by(labels: str, metric: Series, *matchers: str) -> str:
@@ -62,9 +74,9 @@ def per_hour_by(labels: str, metric: Series, *matchers: str) -> str:
     return f"3600 * {rate_by(labels, metric, *matchers)}"
 
 
-def increase_by(labels: str, metric: Series, *matchers: str, window: str = WINDOW, suffix: str = "") -> str:
+def increase_by(labels: str, metric: Series, *matchers: str, window: str = WINDOW) -> str:
     """Return how much a counter grew within ``window``, by ``labels``."""
-    return f"sum by ({labels}) (increase({select(metric, *matchers, suffix=suffix)}[{window}]))"
+    return f"sum by ({labels}) (increase({select(metric, *matchers)}[{window}]))"
 
 
 def share_of(labels: str, metric: Series, part: str, *, window: str = WINDOW) -> str:
@@ -89,3 +101,19 @@ def age_by(labels: str, metric: Series) -> str:
     """Return the seconds since a timestamp gauge, by ``labels``; the newest instance speaks."""
     # A gauge that was never set is 0, which would be an age of fifty years.
     return f"time() - max by ({labels}) ({select(metric)} > 0)"
+
+
+def while_known(value: float, metric: Series, *, label: str = "", word: str = "") -> str:
+    """
+    Return ``value`` while anything has ``metric``, and nothing once it is gone: 0 is something to be told.
+
+    Args:
+        value: What to say.
+        metric: What is there as long as the process answers that would know better.
+        label: A label for the value, if it needs one ...
+        word: ... and what it says.
+    """
+    said = f"vector({value:g})"
+    if label:
+        said = f'label_replace({said}, "{label}", "{word}", "", "")'
+    return f"{said} and on () max by () ({select(metric)})"

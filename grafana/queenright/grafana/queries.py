@@ -11,7 +11,7 @@ from queenright.instrumentation.errors import QueenrightError
 
 _VARIABLE = re.compile(r"\$\{(\w+)(?::\w+)?\}|\$(\w+)")
 
-_BUILT_IN = {"__rate_interval": "1m", "__interval": "15s", "__range": "1h"}
+_BUILT_IN = {"__rate_interval": "1m", "__interval": "15s", "__interval_ms": "15000", "__range": "1h"}
 
 
 class UnknownVariable(QueenrightError):
@@ -39,7 +39,7 @@ def queries(dashboard_json: Mapping[str, Any], *, variables: Mapping[str, str]) 
     Args:
         dashboard_json: A dashboard as in ``grafana/dashboards/*.json``, parsed.
         variables: Values by name, without ``$``. What is missing is taken from the dashboard (its "All"
-            value) and, for ``__rate_interval``, ``__interval`` and ``__range``, from fixed defaults.
+            value) and, for those that Grafana knows itself, from fixed defaults.
 
     Raises:
         UnknownVariable: If a query uses a variable with no value.

@@ -45,6 +45,7 @@ VERDICTS: Final[Colours] = (
     ("escalate", ORANGE),
     ("error", RED),
 )
+TOOL_OUTCOMES: Final[Colours] = (("ok", GREEN), ("timeout", ORANGE), ("error", RED))
 DECISIONS: Final[Colours] = (("intervene", ORANGE), ("bypass", PURPLE), ("dismiss", GREEN))
 CHECKS: Final[Colours] = (("healthy", GREEN), ("ticket", ORANGE), ("unknown", GREY))
 DELIVERIES: Final[Colours] = (("delivered", GREEN), ("retried", YELLOW), ("failed", RED))
