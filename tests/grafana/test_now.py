@@ -1,0 +1,138 @@
+"""Large numbers and tables are of now: what is gone is not shown, and nothing that is gone is green."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from queenright.grafana import queries
+from queenright.instrumentation import names
+from tests.grafana.shown import NAMES, Dashboard, Panel, load, panels
+from tests.programs import run
+
+OF_NOW = ("stat", "bargauge", "table")
+SCRAPED = {"job": "queenright", "instance": "127.0.0.1:8420"}
+GONE = 12
+"""The minute from which on the service and every worker is gone; before it, all is as it should be."""
+
+
+def of_now(board: Dashboard) -> list[Panel]:
+    return [shown for shown in panels(board) if shown["type"] in OF_NOW]
+
+
+def large(board: Dashboard) -> list[Panel]:
+    return [shown for shown in of_now(board) if shown["type"] != "table"]
+
+
+def green(shown: Panel) -> bool:
+    """Whether a number can be on green ground."""
+    overrides = [each["properties"] for each in shown["fieldConfig"]["overrides"]]
+    own = [each["value"] for properties in overrides for each in properties if each["id"] == "thresholds"]
+    steps = [
+        step for config in (shown["fieldConfig"]["defaults"]["thresholds"], *own) for step in config["steps"]
+    ]
+    return any(step["color"] == "green" for step in steps)
+
+
+def test_what_says_now_is_asked_for_now(dashboard: Dashboard) -> None:
+    assert of_now(dashboard)
+    for shown in panels(dashboard):
+        for target in shown["targets"]:
+            once = (target.get("instant", False), target.get("range", False))
+            assert once == ((True, False) if shown["type"] in OF_NOW else (False, True)), shown["title"]
+
+
+def test_a_number_is_the_last_one_and_none_is_no_data(dashboard: Dashboard) -> None:
+    for shown in large(dashboard):
+        reduced = shown["options"]["reduceOptions"]
+
+        assert (reduced["calcs"], reduced["values"]) == (["lastNotNull"], False), shown["title"]
+        assert shown["fieldConfig"]["defaults"]["noValue"] == "no data", shown["title"]
+
+
+def test_a_number_about_the_time_shown_is_never_green(dashboard: Dashboard) -> None:
+    for shown in large(dashboard):
+        if any("$__range" in target["expr"] for target in shown["targets"]):
+            assert not green(shown), shown["title"]
+
+
+ASKED = [
+    (name, shown["title"], query.expr)
+    for name in NAMES
+    for shown in large(load(name))
+    for query in queries(
+        {"panels": [shown], "templating": load(name)["templating"]}, variables={"__range": "5m"}
+    )
+]
+STAYS = ("Targets that answer",)
+"""What Prometheus itself says of a process: that it is down."""
+
+
+def series() -> list[dict[str, str]]:
+    """Every series that a number reads, 1 until the process is gone, with the labels that are asked for."""
+    wanted = {found for _, _, expr in ASKED for found in re.findall(r"(queenright_\w+)(\{[^}]*\})", expr)}
+    made: dict[str, str] = {}
+    for name, matchers in wanted:
+        metric = names.METRICS[name.removesuffix("_bucket")]
+        labels = dict.fromkeys(metric.labels, "some") | SCRAPED
+        labels |= {
+            label: value.split("|")[0] for label, value in re.findall(r'(\w+)=~?"([^".+]+)"', matchers)
+        }
+        labels |= {"le": "+Inf"} if name.endswith("_bucket") else {}
+        said = ", ".join(f'{label}="{value}"' for label, value in labels.items())
+        made[f"{name}{{{said}}}"] = f"1+1x{4 * GONE - 1} stale"
+    made['up{job="queenright", instance="127.0.0.1:8420"}'] = f"1x{4 * GONE - 1} 0x40"
+    return [{"series": name, "values": values} for name, values in made.items()]
+
+
+def unanswered(folder: Path, minute: int, asked: list[tuple[str, str, str]]) -> int:
+    """How many of the queries have no answer in that minute, by promtool."""
+    tests = [{"expr": expr, "eval_time": f"{minute}m", "exp_samples": []} for _, _, expr in asked]
+    file = folder / f"at_{minute}.json"  # JSON is YAML
+    one: dict[str, Any] = {"interval": "15s", "input_series": series(), "promql_expr_test": tests}
+    file.write_text(json.dumps({"rule_files": [], "tests": [one]}))
+    said = run("promtool", "test", "rules", str(file))
+    answered = re.findall(r"^\s*expr: ", said.stdout + said.stderr, re.MULTILINE)
+    assert (said.returncode != 0) == bool(answered), said.stderr
+    return len(asked) - len(answered)
+
+
+def test_of_a_service_that_is_gone_no_number_of_now_is_shown(tmp_path: Path) -> None:
+    asked = [each for each in ASKED if "5m]" not in each[2] and each[1] not in STAYS]
+
+    assert len(asked) >= 14
+    assert unanswered(tmp_path, GONE - 1, asked) == 0
+    assert unanswered(tmp_path, GONE, asked) == len(asked)
+
+
+def test_nobody_being_told_is_no_zero_once_the_outbox_is_gone(tmp_path: Path) -> None:
+    [oldest] = [each for each in ASKED if each[1] == "Oldest undelivered"]
+
+    assert "vector(0)" in oldest[2]
+    assert unanswered(tmp_path, GONE + 1, [oldest]) == 1
+
+
+@pytest.mark.parametrize("label", ["severity", "status"])
+def test_no_open_ticket_is_a_zero_while_the_service_answers(tmp_path: Path, label: str) -> None:
+    [expr] = {each[2] for each in ASKED if f"sum by ({label}) (queenright_tickets_open" in each[2]}
+    said = "any" if label == "severity" else "open"
+    agents = 'queenright_agents{job="queenright", instance="127.0.0.1:8420", state="healthy"}'
+    test = {
+        "interval": "15s",
+        "input_series": [{"series": agents, "values": "3x20 stale"}],
+        "promql_expr_test": [
+            {
+                "expr": expr,
+                "eval_time": "4m",
+                "exp_samples": [{"labels": f'{{{label}="{said}"}}', "value": 0}],
+            },
+            {"expr": expr, "eval_time": "6m", "exp_samples": []},
+        ],
+    }
+    (tmp_path / "test.json").write_text(json.dumps({"rule_files": [], "tests": [test]}))
+
+    assert run("promtool", "test", "rules", str(tmp_path / "test.json")).returncode == 0

@@ -1,0 +1,65 @@
+"""Each number has the unit of what its query asks for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.grafana.shown import NAMES, Panel, column, load, panels
+
+TOKENS = "suffix:tokens/s"
+
+
+def unit_of(expr: str) -> str:
+    """The unit of a query's answer, by what it does with which metrics."""
+    dollars, shares = "_dollars_total" in expr, re.search(r"\) / \(|:ratio|_spent", expr)
+    match expr:
+        case _ if "time()" in expr or "histogram_quantile" in expr or re.search(r"_seconds:p\d", expr):
+            return "s"
+        case _ if dollars:
+            return "currencyUSD"
+        case _ if shares:
+            return "percentunit"
+        case _ if "$__interval_ms" in expr or "increase(" in expr:
+            return "short"
+        case _ if "rate(" in expr:
+            return TOKENS if "tokens_total" in expr else "ops"
+        case _ if "ALERTS" in expr or "worker_info" in expr:
+            return "string"
+        case _:
+            return "none"
+
+
+def shown_units(shown: Panel) -> Iterator[tuple[str, str]]:
+    """Each query of a panel and the unit that its answer is written in."""
+    unit = shown["fieldConfig"]["defaults"]["unit"]
+    titles = shown["transformations"][-1]["options"]["renameByName"] if shown["type"] == "table" else {}
+    for target in shown["targets"]:
+        title = titles.get(f"Value #{target['refId']}") or titles.get("Value")
+        yield target["expr"], column(shown, title).get("unit", unit) if title else unit
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_unit_is_that_of_the_query(name: str) -> None:
+    for shown in panels(load(name)):
+        for expr, unit in shown_units(shown):
+            yes_or_no = unit == "bool_yes_no" and "queenright_worker_waiting" in expr
+            assert yes_or_no or unit == unit_of(expr), f"{shown['title']}: {expr}"
+
+
+def test_a_heat_map_is_of_durations() -> None:
+    maps = [shown for name in NAMES for shown in panels(load(name)) if shown["type"] == "heatmap"]
+
+    assert len(maps) >= 4
+    for shown in maps:
+        assert shown["options"]["yAxis"]["unit"] == "s"
+        assert "_seconds_bucket" in shown["targets"][0]["expr"]
+
+
+@pytest.mark.parametrize(
+    "unit", ["s", "percentunit", TOKENS, "currencyUSD", "ops", "short", "none", "string"]
+)
+def test_every_unit_is_shown_somewhere(unit: str) -> None:
+    assert unit in {unit for name in NAMES for shown in panels(load(name)) for _, unit in shown_units(shown)}
