@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import stat
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -27,10 +25,10 @@ from queenright.health.store import Store
 from queenright.health.tables import AUDIT_ARCHIVE, EVENT_LOG_HEAD, EVENTS, METADATA
 from queenright.runtime.events import AgentEvent, EventType
 from tests.databases import change, is_postgres
+from tests.warm import queenright
 
 DAY = 86_400.0
 NOW = 1_000 * DAY
-PROGRAM = str(Path(sys.executable).parent / "queenright")
 SETTINGS = Settings(days=30, audit_days=365)
 
 
@@ -520,16 +518,6 @@ def test_a_row_that_was_changed_before_the_export_is_found_in_the_file(
 
 
 # -- the command -----------------------------------------------------------------------------------
-
-
-def queenright(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [PROGRAM, *arguments],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 async def test_verify_and_export_by_command_while_the_service_runs(tmp_path: Path) -> None:

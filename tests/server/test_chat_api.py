@@ -22,27 +22,18 @@ from queenright.runtime.events import EventType
 from queenright.server.service import Service
 from queenright.server.settings import Settings
 from queenright.server.up import Running
+from tests import warm
 from tests.server.conftest import looping
 from tests.server.test_app import ticket_on
-from tests.server.test_cli import PROGRAM
 from tests.waiting import until
 
 DYING = Path(__file__).with_name("dying_chat.py")
 
 
 async def queenright(running: Running, *arguments: str, typed: str = "") -> tuple[int, str, str]:
-    process = await asyncio.create_subprocess_exec(
-        PROGRAM,
-        "chat",
-        *arguments,
-        "--url",
-        running.url,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    out, err = await process.communicate(typed.encode())
-    return process.returncode or 0, out.decode(), err.decode()
+    words = ("chat", *arguments, "--url", running.url)
+    done = await asyncio.to_thread(warm.queenright, *words, typed=typed)
+    return done.returncode, done.stdout, done.stderr
 
 
 async def test_a_question_has_its_answer_and_both_stay(running: Running, http: httpx.AsyncClient) -> None:

@@ -11,15 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.runtime.agents import adder, chatter
-
-PROGRAM = Path(sys.executable).with_name("queenright")
-
-
-def queenright(*arguments: str, cwd: Path, typed: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [PROGRAM, *arguments], cwd=cwd, input=typed, capture_output=True, text=True, check=False
-    )
-
+from tests.warm import PROGRAM, queenright
 
 LOOP = {
     "dataset": "made",
@@ -156,6 +148,39 @@ def test_commands_import_what_they_need_when_they_run(tmp_path: Path) -> None:
 
     imported = done.stdout.split()
     assert sorted(imported) == [f"queenright.cli{part}" for part in CLI]
+
+
+IMPORTED_LATER = """
+import os, pkgutil, sys
+# What is not ours is imported by all of them alike.
+import fastapi, httpx, opentelemetry.sdk.trace, prometheus_client, pydantic_settings, rich, sqlalchemy, typer
+import queenright.cli
+
+for module in pkgutil.iter_modules(queenright.cli.__path__, "queenright.cli."):
+    if os.fork() == 0:
+        __import__(module.name)
+        os._exit(0)
+    assert os.wait()[1] == 0, module.name
+    print(module.name)
+"""
+
+
+def test_each_part_of_the_commands_can_be_the_first_to_be_imported() -> None:
+    done = subprocess.run([sys.executable, "-c", IMPORTED_LATER], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert {f"queenright.cli{part}" for part in CLI if part} < set(done.stdout.split())
+
+
+def test_a_command_that_imports_all_it_needs_says_the_same(tmp_path: Path) -> None:
+    """As people start it; other tests fork it from a process that has imported everything."""
+    for arguments in (["list", "--url", "http://127.0.0.1:9"], ["config", "show"], ["run", "nowhere"]):
+        cold = subprocess.run(
+            [PROGRAM, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        warm = queenright(*arguments, cwd=tmp_path)
+
+        assert (cold.returncode, cold.stdout, cold.stderr) == (warm.returncode, warm.stdout, warm.stderr)
 
 
 def test_run_shows_what_an_agent_does_and_what_came_of_it(tmp_path: Path) -> None:

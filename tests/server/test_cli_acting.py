@@ -19,9 +19,9 @@ from queenright.instrumentation.errors import QueenrightError
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.settings import Settings
 from queenright.server.up import Running
+from tests import warm
 from tests.server.conftest import demo_settings, looping
 from tests.server.test_app import lost_ticket_on, ticket_on
-from tests.server.test_cli import PROGRAM
 
 WORKER = {"session_id": "looper-session", "incarnation_id": "one"}
 
@@ -44,16 +44,8 @@ class Done:
 
 
 async def queenright(running: Running, *arguments: str) -> Done:
-    process = await asyncio.create_subprocess_exec(
-        PROGRAM,
-        *arguments,
-        "--url",
-        running.url,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    out, err = await process.communicate()
-    return Done(process.returncode or 0, out.decode(), err.decode())
+    done = await asyncio.to_thread(warm.queenright, *arguments, "--url", running.url)
+    return Done(done.returncode, done.stdout, done.stderr)
 
 
 async def looper(running: Running, *, asks: bool = True) -> None:

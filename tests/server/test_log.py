@@ -14,8 +14,8 @@ from queenright.health.store import StoreError
 from queenright.server.up import serving
 from tests.databases import locked
 from tests.server.conftest import demo_settings, looping
-from tests.server.test_cli import PROGRAM
 from tests.waiting import until
+from tests.warm import PROGRAM
 
 FULL = StoreError("cannot write to hive.db: database or disk is full")
 

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -19,14 +18,14 @@ from queenright.cli.conversation import Progress
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.storage.files import locked
 from tests.runtime.agents import TALKER, TALKS, adder, chatter, circler, folder_of, talker
+from tests.warm import PROGRAM, queenright
 
-PROGRAM = str(Path(sys.executable).with_name("queenright"))
+RUN = (str(PROGRAM), "run", "agent", "--storage", "here")
 
 
 def test_a_run_that_was_killed_is_taken_up_where_it_was(tmp_path: Path) -> None:
     chatter(tmp_path / "agent")
-    command = [PROGRAM, "run", "agent", "--storage", "here"]
-    with subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
+    with subprocess.Popen(RUN, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
         assert running.stdout is not None
         shown = b""
         while not shown.endswith(b"> "):
@@ -34,14 +33,7 @@ def test_a_run_that_was_killed_is_taken_up_where_it_was(tmp_path: Path) -> None:
         running.send_signal(signal.SIGKILL)
     session = shown.decode().splitlines()[0].removeprefix("session ")
 
-    done = subprocess.run(
-        [*command, "--resume", session],
-        cwd=tmp_path,
-        input="Ada\nAda\n",
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = queenright(*RUN[1:], "--resume", session, cwd=tmp_path, typed="Ada\nAda\n")
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[:2] == [f"session {session}", "taken up where it was"]
@@ -49,8 +41,7 @@ def test_a_run_that_was_killed_is_taken_up_where_it_was(tmp_path: Path) -> None:
 
 
 def run(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [PROGRAM, "run", "agent", "--storage", "here", "--no-telemetry", *arguments]
-    return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    return queenright("run", "agent", "--storage", "here", "--no-telemetry", *arguments, cwd=tmp_path)
 
 
 def test_an_agent_that_goes_in_circles_is_told_so_and_then_stopped(tmp_path: Path) -> None:
@@ -278,7 +269,7 @@ def test_a_second_signal_ends_the_program_at_once_and_says_how_to_go_on(
     tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
     path = adder(tmp_path / "agent", STUBBORN)
-    command = [PROGRAM, "run", "agent", "--storage", "here", "--no-telemetry", "--input", '{"a": 1, "b": 2}']
+    command = [*RUN, "--no-telemetry", "--input", '{"a": 1, "b": 2}']
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE) as running:
         assert running.stderr is not None
         for word in (b"begun\n", b"not yet\n"):
@@ -314,7 +305,7 @@ def test_a_terminal_that_is_closed_pauses_the_run_unless_it_is_to_go_on(tmp_path
     adder(tmp_path / "agent", HELD_UP)
     for name in ("begun", "go"):
         os.mkfifo(tmp_path / name)
-    command = [PROGRAM, "run", "agent", "--storage", "here", "--no-telemetry", "--input", '{"a": 1, "b": 2}']
+    command = [*RUN, "--no-telemetry", "--input", '{"a": 1, "b": 2}']
     with subprocess.Popen(
         [*(["nohup"] if nohup else []), *command],
         cwd=tmp_path,
@@ -356,14 +347,7 @@ def test_what_a_run_did_has_been_delivered_when_it_ends(tmp_path: Path, option: 
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         environment = {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{server.server_port}"}
-        done = subprocess.run(
-            [PROGRAM, "run", "agent", "--storage", "here", option],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = queenright("run", "agent", "--storage", "here", option, cwd=tmp_path, env=environment)
         server.shutdown()
         thread.join()
 
@@ -467,13 +451,7 @@ def test_an_empty_path_is_a_mistake_and_not_this_folder(tmp_path: Path, option: 
     """As a script's unset variable gives it."""
     adder(tmp_path / "agent")
 
-    done = subprocess.run(
-        [PROGRAM, "run", "agent", option, "", "--input", "{}"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = queenright("run", "agent", option, "", "--input", "{}", cwd=tmp_path)
 
     assert done.returncode == 2
     assert "it is empty" in done.stderr

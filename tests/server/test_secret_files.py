@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,9 +13,9 @@ from queenright.server.orchestrator_webhook import SIGNATURE
 from queenright.server.secret_files import SecretRefused, read_secret
 from queenright.server.up import serving
 from tests.server.conftest import demo_settings, looping
-from tests.server.test_cli import PROGRAM
 from tests.server.test_orchestrator_webhook import Orchestrator, orchestrator
 from tests.waiting import until
+from tests.warm import queenright
 
 __all__ = ["orchestrator"]  # a fixture
 
@@ -101,14 +100,7 @@ def test_a_service_does_not_start_without_its_secret_and_a_check_says_so_before(
         ),
     }
 
-    done = subprocess.run(
-        [PROGRAM, *command],
-        cwd=tmp_path,
-        env=dict(os.environ) | said,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = queenright(*command, cwd=tmp_path, env=dict(os.environ) | said)
 
     assert done.returncode == 1
     assert f"queenright: health_monitoring.{block}.webhook_secret_file: the secret file" in done.stderr

@@ -1,0 +1,194 @@
+"""
+`queenright` in processes of its own that have imported everything already: forked from one that did it once.
+
+A command is a real process: its own streams, folder, environment, signals, end and exit code. What it does
+not show is that a command imports what it needs: for that, tests start ``PROGRAM`` itself.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+_IMPORTED = (
+    *("queenright.cli.ask", "queenright.cli.audit", "queenright.cli.evaluate", "queenright.cli.judge_job"),
+    *("queenright.cli.run", "queenright.cli.run_agent", "queenright.cli.rules_job", "queenright.server.up"),
+    *("httpcore", "rich.markdown", "typer.rich_utils"),
+)
+
+PROGRAM = Path(sys.executable).with_name("queenright")
+
+
+class Command:
+    """A command that runs. Its streams are files or pipes of whoever starts it; None is nothing to read."""
+
+    def __init__(
+        self,
+        *arguments: str | Path,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        streams: tuple[int, int, int],
+    ) -> None:
+        asked = json.dumps(
+            {
+                "arguments": [str(argument) for argument in arguments],
+                "cwd": str(cwd or Path.cwd()),
+                "env": dict(os.environ if env is None else env),
+            }
+        ).encode()
+        self._told, answers = socket.socketpair()
+        with answers:
+            _warm().ask(asked, (*streams, answers.fileno()))
+        self.pid = int(self._line() or "0")
+        assert self.pid, "the process that commands are forked from has ended; what it said is above"
+
+    def wait(self) -> int:
+        """Wait for its end, and return what ``subprocess`` would: the exit code, or minus the signal."""
+        with self._told:
+            return int(self._line())
+
+    def _line(self) -> str:
+        line = b""
+        while not line.endswith(b"\n") and (piece := self._told.recv(1)):
+            line += piece
+        return line.decode()
+
+
+def queenright(
+    *arguments: str | Path,
+    cwd: Path | None = None,
+    typed: str = "",
+    env: Mapping[str, str] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end; ``typed`` is its stdin."""
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(3)]
+        files[0].write(typed.encode())
+        for file in files:
+            file.seek(0)
+        given, out, err = (file.fileno() for file in files)
+        code = Command(*arguments, cwd=cwd, env=env, streams=(given, out, err)).wait()
+        for file in files:
+            file.seek(0)
+        return subprocess.CompletedProcess(
+            arguments, code, files[1].read().decode(), files[2].read().decode()
+        )
+
+
+class _Warm:
+    """The process that commands are forked from; it ends with us, however that may be."""
+
+    def __init__(self) -> None:
+        self._asking, serving = socket.socketpair()
+        self._lock = threading.Lock()
+        with serving:
+            self._process = subprocess.Popen(
+                [sys.executable, __file__, str(serving.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[serving.fileno()],
+            )
+        atexit.register(self.close)
+
+    def ask(self, asked: bytes, numbers: tuple[int, ...]) -> None:
+        with self._lock:
+            socket.send_fds(self._asking, [len(asked).to_bytes(4, "big")], numbers)
+            self._asking.sendall(asked)
+
+    def close(self) -> None:
+        self._asking.close()
+        self._process.wait()
+
+
+@functools.cache
+def _warm() -> _Warm:
+    return _Warm()
+
+
+def _serve(asking: socket.socket) -> None:
+    """Fork for whoever asks, and tell them the process and how it ended; return in each process forked."""
+    woken, wake = socket.socketpair()
+    for end in (woken, wake):
+        end.setblocking(False)
+    signal.set_wakeup_fd(wake.fileno())
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    running: dict[int, socket.socket] = {}
+    while True:
+        ready, _, _ = select.select([asking, woken], [], [])
+        if woken in ready:
+            woken.recv(4096)
+            for pid in list(running):
+                ended, status = os.waitpid(pid, os.WNOHANG)
+                if ended:
+                    with running.pop(pid) as told:
+                        told.sendall(b"%d\n" % os.waitstatus_to_exitcode(status))
+        if asking in ready:
+            head, numbers, _, _ = socket.recv_fds(asking, 4, 4)
+            if not head:
+                os._exit(0)
+            asked = _exactly(asking, int.from_bytes(head, "big"))
+            *streams, told_number = numbers
+            told = socket.socket(fileno=told_number)
+            if (pid := os.fork()) == 0:
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                for end in (asking, woken, wake, told, *running.values()):
+                    end.close()
+                return _become(json.loads(asked), streams)
+            told.sendall(b"%d\n" % pid)
+            running[pid] = told
+            for number in streams:
+                os.close(number)
+
+
+def _exactly(asking: socket.socket, size: int) -> bytes:
+    found = b""
+    while len(found) < size and (piece := asking.recv(size - len(found))):
+        found += piece
+    return found
+
+
+def _become(asked: dict[str, Any], streams: list[int]) -> None:
+    """Take on what a process is given by whoever starts it."""
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    os.chdir(asked["cwd"])
+    os.environ.clear()
+    os.environ.update(asked["env"])
+    sys.argv = [str(PROGRAM), *asked["arguments"]]
+
+
+def _main() -> NoReturn:
+    # As the program has it: without the folder of its script.
+    del sys.path[0]
+    for name in _IMPORTED:
+        __import__(name)
+    from queenright.cli import main
+    from queenright.instrumentation.otlp import preload
+
+    preload()
+    # What is there now is never looked at by a fork's collector, which would copy every page of it.
+    gc.collect()
+    gc.freeze()
+    _serve(socket.socket(fileno=int(sys.argv[1])))
+    main()
+    sys.exit(0)
+
+
+if __name__ == "__main__":
+    _main()
