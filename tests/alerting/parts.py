@@ -57,6 +57,12 @@ class MoodyPeer:
         self.arrived = asyncio.Event()
         """Set once it has taken anything."""
         self.authorization: list[str] = []
+        self.says: bytes | None = None
+        """What it answers to anything, with 200; None: what an Alertmanager would."""
+        self.content_type = b"application/json"
+        self.more_headers: list[tuple[bytes, bytes]] = []
+        self.endless = False
+        """It says that again and again, until nobody listens."""
 
     @property
     def alerts(self) -> list[dict[str, Any]]:
@@ -71,9 +77,22 @@ class MoodyPeer:
             if not message.get("more_body"):
                 break
         self.authorization += [v.decode() for k, v in scope["headers"] if k == b"authorization"]
+        if self.says is not None:
+            await self._say(self.says, receive, send)
+            return
         status, answer = self._take(json.loads(body) if body else [])
         await send({"type": "http.response.start", "status": status, "headers": []})
         await send({"type": "http.response.body", "body": answer})
+
+    async def _say(self, body: bytes, receive: Receive, send: Send) -> None:
+        headers = [(b"content-type", self.content_type), *self.more_headers]
+        await send({"type": "http.response.start", "status": self.status, "headers": headers})
+        if self.endless:
+            gone = asyncio.ensure_future(receive())
+            while not gone.done():
+                await send({"type": "http.response.body", "body": body, "more_body": True})
+                await asyncio.sleep(0)
+        await send({"type": "http.response.body", "body": body})
 
     def _take(self, alerts: list[dict[str, Any]]) -> tuple[int, bytes]:
         if self.status != 200:

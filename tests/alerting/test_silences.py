@@ -77,7 +77,7 @@ async def test_a_silence_is_about_what_alertmanager_says_it_is_about(alertmanage
         body = NewSilence(by="ada", comment="c", starts_at=now(), ends_at=now() + 600).to_dict()
         # Alertmanager wants one matcher that does not match the empty text.
         body["matchers"] = [matcher, {"name": "cause", "value": "doom_loop", "isRegex": False}]
-        made = (await client._request("POST", peer, "/api/v2/silences", body)).json()["silenceID"]
+        made = json.loads(await client._request("POST", peer, "/api/v2/silences", body))["silenceID"]
 
         said = await client.silences(peer)
         views = [PeerView(peer=peer.name, said=said, read_at=now())]
@@ -166,7 +166,8 @@ def silence(name: str, *, ends: float = 100.0, starts: float = 0.0) -> Silence:
 
 def view(peer: str, *silences: Silence, error: str = "", of: dict[str, str] | None = None) -> PeerView:
     said = PeerSilences(
-        silences=silences, silenced=((of or labels(), tuple(one.id for one in silences)),) if silences else ()
+        silences=silences,
+        silenced={frozenset((of or labels()).items()): tuple(one.id for one in silences)} if silences else {},
     )
     return PeerView(peer=peer, said=said, read_at=0.0, error=error)
 

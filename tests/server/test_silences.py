@@ -15,10 +15,13 @@ from typer.testing import CliRunner, Result
 
 from queenright.cli.main import app
 from queenright.server.up import Running, serving
+from tests.alerting.conftest import ServedPeer, peer, start_peer
 from tests.alerting.real import RealAlertmanager, people, real_alertmanager
 from tests.server.conftest import demo_settings
 from tests.server.test_app import ticket_on
 from tests.waiting import until
+
+__all__ = ["peer", "start_peer"]
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,31 @@ async def test_a_ticket_is_silenced_and_heard_again_from_the_command_line(stack:
     assert "cannot be reached" in (await stack.get("/api/status"))["silences_unknown"]
     body = {"ticket_id": ticket_id, "seconds": 3600, "comment": "c"}
     assert (await stack.http.post("/api/silences", json=body)).status_code == 502
+
+
+@pytest.mark.parametrize("said", [b"<html>Log in</html>", b"null", b"{}", b"[]"])
+async def test_a_peer_that_answers_something_else_is_said_in_words(
+    tmp_path: Path, peer: ServedPeer, said: bytes
+) -> None:
+    """Where a login stands before an Alertmanager, say."""
+    peer.peer.says = said
+    ours = demo_settings(tmp_path)
+    more = {"alertmanager_urls": (peer.url,)}
+    settings = ours.model_copy(update={"alerting": ours.alerting.model_copy(update=more)})
+    async with (
+        serving(settings) as running,
+        httpx.AsyncClient(base_url=running.url, trust_env=False) as http,
+    ):
+        ticket_id = await ticket_on(running)
+        await until(lambda: ticket_id in running.service.silences._labels, "the notification is seen")
+        body = {"ticket_id": ticket_id, "seconds": 3600, "comment": "c"}
+        answer = await http.post("/api/silences", json=body)
+
+    assert answer.status_code == 502
+    assert answer.json()["title"] == (
+        f"Alertmanager {peer.url}: answers something that is no silence's id: "
+        "whether there is a silence now is not known"
+    )
 
 
 async def test_what_cannot_be_silenced_is_refused_in_words(tmp_path: Path) -> None:

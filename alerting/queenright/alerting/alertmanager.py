@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,6 +20,10 @@ from queenright.instrumentation.redaction import redact
 if TYPE_CHECKING:
     import httpx
 
+MOST_BYTES: Final = 4 << 20
+"""A list of silences or alerts that is longer is not read to its end."""
+_MOST_SAID: Final = 64 << 10
+"""So is any other answer."""
 _REFUSALS: Final = frozenset({400, 413, 422})
 """Answers that blame what was sent. Every other failure is the peer's or the way's, and passes."""
 
@@ -101,9 +106,12 @@ class AlertmanagerClient:
         Raises:
             AlertmanagerError: it did not answer, or refused.
         """
-        response = await self._request("GET", peer, "/api/v2/alerts")
-        found: list[dict[str, Any]] = response.json()
-        return [alert for alert in found if labels.items() <= alert["labels"].items()]
+        body = await self._request("GET", peer, "/api/v2/alerts", most=MOST_BYTES)
+        found = await asyncio.to_thread(_read, body)
+        try:
+            return [alert for alert in found if labels.items() <= alert["labels"].items()]
+        except (TypeError, LookupError, AttributeError):
+            raise _no(peer, "list of alerts") from None
 
     async def silences(self, peer: PeerAddress) -> PeerSilences:
         """
@@ -112,14 +120,15 @@ class AlertmanagerClient:
         Raises:
             AlertmanagerError: it did not answer, refused, or answered something else.
         """
-        silences = await self._request("GET", peer, "/api/v2/silences")
+        silences = await self._request("GET", peer, "/api/v2/silences", most=MOST_BYTES)
         ours = quote(f'source="{SOURCE_QUEEN}"', safe="")
-        alerts = await self._request("GET", peer, f"/api/v2/alerts?filter={ours}")
+        # Those that people are told of need not come along.
+        path = f"/api/v2/alerts?active=false&unprocessed=false&filter={ours}"
+        alerts = await self._request("GET", peer, path, most=MOST_BYTES)
         try:
-            return await asyncio.to_thread(read_answers, silences.content, alerts.content)
+            return await asyncio.to_thread(read_answers, silences, alerts)
         except AnswerRefused as refused:
-            reason = f"answers something that is no list of silences and alerts ({refused})"
-            raise PeerUnavailable(peer.name, reason) from None
+            raise _no(peer, f"list of silences and alerts ({refused})") from None
 
     async def silence(self, peer: PeerAddress, silence: NewSilence) -> str:
         """
@@ -128,8 +137,11 @@ class AlertmanagerClient:
         Raises:
             AlertmanagerError: it did not answer, or refused.
         """
-        response = await self._request("POST", peer, "/api/v2/silences", silence.to_dict())
-        return str(response.json()["silenceID"])
+        found = _read(await self._request("POST", peer, "/api/v2/silences", silence.to_dict()))
+        made = found.get("silenceID") if isinstance(found, dict) else None
+        if not (isinstance(made, str) and made):
+            raise _no(peer, "silence's id: whether there is a silence now is not known")
+        return made
 
     async def expire(self, peer: PeerAddress, silence_id: str) -> None:
         """
@@ -148,7 +160,10 @@ class AlertmanagerClient:
         Raises:
             AlertmanagerError: it did not answer, or refused.
         """
-        answer: dict[str, Any] = (await self._request("GET", peer, "/api/v2/status")).json()
+        body = await self._request("GET", peer, "/api/v2/status", most=MOST_BYTES)
+        answer = await asyncio.to_thread(_read, body)
+        if not isinstance(answer, dict):
+            raise _no(peer, "status")
         return answer
 
     async def ready(self, peer: PeerAddress) -> bool:
@@ -166,8 +181,39 @@ class AlertmanagerClient:
             await client.aclose()
 
     async def _request(
-        self, method: str, peer: PeerAddress, path: str, body: object = None
-    ) -> httpx.Response:
+        self, method: str, peer: PeerAddress, path: str, body: object = None, *, most: int = _MOST_SAID
+    ) -> bytes:
+        """
+        Return what a peer answers, if it took it; ``most`` bytes of it at most.
+
+        Raises:
+            AlertmanagerError: it did not answer, refused, or answered more, or a web page.
+        """
+        import httpx
+
+        try:
+            status, kind, said = await self._exchange(method, peer, path, body, most)
+        except TimeoutError:
+            raise PeerUnavailable(peer.name, f"did not answer in {self._timeout:g} s") from None
+        except httpx.HTTPError as error:
+            # `from None`: the chained exception carries the request, and with it the login.
+            reached = not isinstance(error, httpx.ConnectError)
+            raise PeerUnavailable(peer.name, _reason(error), reached=reached) from None
+        if status // 100 != 2:
+            raise _refused(method, peer, status, said)
+        if len(said) > most:
+            raise PeerUnavailable(
+                peer.name, f"answers with more than {most >> 10} KiB; is it an Alertmanager?"
+            )
+        if kind == "text/html":
+            # A login before it, say: whatever was posted has not arrived.
+            raise PeerUnavailable(peer.name, "answers with a web page; is it an Alertmanager?")
+        return said
+
+    async def _exchange(
+        self, method: str, peer: PeerAddress, path: str, body: object, most: int
+    ) -> tuple[int, str, bytes]:
+        """Return the answer's status, its type, and its body, cut soon after ``most`` bytes."""
         import httpx
 
         secure = peer.name.startswith("https:")
@@ -176,26 +222,45 @@ class AlertmanagerClient:
             self._clients[secure] = httpx.AsyncClient(
                 trust_env=False, follow_redirects=False, verify=certificates(peer.name)
             )
-        try:
-            response = await self._clients[secure].request(
-                method,
-                f"{peer.name}{path}",
-                json=body,
-                auth=peer.auth,
-                timeout=self._timeout,
-            )
-        except httpx.HTTPError as error:
-            # `from None`: the chained exception carries the request, and with it the login.
-            reached = not isinstance(error, httpx.ConnectError)
-            raise PeerUnavailable(peer.name, _reason(error), reached=reached) from None
-        if response.status_code // 100 == 2:
-            return response
-        reason = f"{response.status_code} {redact(response.text, 300).strip()}".strip()
-        # Alertmanager 0.25 says 500 of what it does not know.
-        if method == "DELETE" and (response.status_code == 404 or "not found" in response.text):
-            raise SilenceUnknown(peer.name, reason)
-        kind = AlertsRefused if response.status_code in _REFUSALS else PeerUnavailable
-        raise kind(peer.name, reason)
+        asked = self._clients[secure].stream(
+            method,
+            f"{peer.name}{path}",
+            json=body,
+            auth=peer.auth,
+            timeout=self._timeout,
+            # Packed, a little may be very much: it comes as it is, and is read as it comes.
+            headers={"Accept-Encoding": "identity"},
+        )
+        said = bytearray()
+        async with asked as response:
+            async with asyncio.timeout(self._timeout):
+                async for part in response.aiter_raw():
+                    said += part
+                    if len(said) > most:
+                        break
+        kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        return response.status_code, kind, bytes(said)
+
+
+def _refused(method: str, peer: PeerAddress, status: int, said: bytes) -> AlertmanagerError:
+    text = said[:_MOST_SAID].decode("utf-8", "replace")
+    reason = f"{status} {redact(text, 300).strip()}".strip()
+    # Alertmanager 0.25 says 500 of what it does not know.
+    if method == "DELETE" and (status == 404 or "not found" in text):
+        return SilenceUnknown(peer.name, reason)
+    return (AlertsRefused if status in _REFUSALS else PeerUnavailable)(peer.name, reason)
+
+
+def _read(body: bytes) -> Any:
+    """Return what a peer answers; None if it is no JSON."""
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _no(peer: PeerAddress, what: str) -> PeerUnavailable:
+    return PeerUnavailable(peer.name, f"answers something that is no {what}")
 
 
 def _reason(error: Exception) -> str:

@@ -12,7 +12,7 @@ import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from queenright.alerting.alert import LABEL_REMINDER
 from queenright.alerting.alertmanager import AlertmanagerClient, AlertmanagerError, SilenceUnknown
@@ -114,7 +114,8 @@ class SilenceWatch:
                 if now < one.ends_at:
                     found.setdefault(one.id, (one, [], []))[1].append(view.peer)
         for ticket_id, labels in self._labels.items():
-            for by in {by for view in self._views for by in _ids(view, labels)}:
+            said = [view.said for view in self._views if view.said is not None]
+            for by in {by for one in said for by in one.ids_of(labels)}:
                 if by in found:
                     found[by][2].append(ticket_id)
         return sorted(found.values(), key=lambda one: (one[0].ends_at, one[0].id))
@@ -232,9 +233,3 @@ class SilenceWatch:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._every):
                     await self._changed.wait()
-
-
-def _ids(view: PeerView, labels: Mapping[str, Any]) -> set[str]:
-    if view.said is None:
-        return set()
-    return {one for of, by in view.said.silenced if of == labels for one in by}

@@ -12,13 +12,18 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AwareDatetime, BaseModel, ConfigDict, FailFast, Field, TypeAdapter, ValidationError
 from pydantic.alias_generators import to_camel
 
 from queenright.alerting.callbacks.names import person
 from queenright.instrumentation.redaction import redact
 
+MOST_ITEMS: Final = 10_000
+"""Silences, or alerts that are silenced, in one answer; one with more is not believed."""
+
 _COMMENT: Final = 500
+_PARTS: Final = 1000
+"""Matchers of a silence, labels of an alert, silences on one alert."""
 _OPERATORS: Final = {(True, False): "=", (False, False): "!=", (True, True): "=~", (False, True): "!~"}
 
 
@@ -46,8 +51,12 @@ class PeerSilences:
     """What one peer said."""
 
     silences: tuple[Silence, ...] = ()
-    silenced: tuple[tuple[Mapping[str, str], tuple[str, ...]], ...] = ()
-    """Labels of our alerts that are silenced, and the ids of the silences that do it."""
+    silenced: Mapping[frozenset[tuple[str, str]], tuple[str, ...]] = field(default_factory=dict)
+    """By the labels of each of our alerts that is silenced, the ids of the silences that do it."""
+
+    def ids_of(self, labels: Mapping[str, str]) -> tuple[str, ...]:
+        """Return the ids of the silences that an alert's labels fall under."""
+        return self.silenced.get(frozenset(labels.items()), ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,13 +94,13 @@ class _Matcher(_Read):
 
 class _Status(_Read):
     state: str
-    silenced_by: list[str] = []
+    silenced_by: Annotated[list[str], FailFast(), Field(max_length=_PARTS)] = []
 
 
 class _Silence(_Read):
     id: Annotated[str, Field(max_length=200)]
     status: _Status
-    matchers: list[_Matcher]
+    matchers: Annotated[list[_Matcher], FailFast(), Field(max_length=_PARTS)]
     starts_at: AwareDatetime
     ends_at: AwareDatetime
     created_by: str = ""
@@ -99,12 +108,13 @@ class _Silence(_Read):
 
 
 class _Alert(_Read):
-    labels: dict[str, str]
+    labels: Annotated[dict[str, str], Field(max_length=_PARTS)]
     status: _Status
 
 
-_SILENCES: Final = TypeAdapter(list[_Silence])
-_ALERTS: Final = TypeAdapter(list[_Alert])
+# The first fault is enough: to list all of a large answer's takes minutes.
+_SILENCES: Final = TypeAdapter(Annotated[list[_Silence], FailFast(), Field(max_length=MOST_ITEMS)])
+_ALERTS: Final = TypeAdapter(Annotated[list[_Alert], FailFast(), Field(max_length=MOST_ITEMS)])
 
 
 def read_answers(silences: bytes, alerts: bytes) -> PeerSilences:
@@ -123,9 +133,11 @@ def read_answers(silences: bytes, alerts: bytes) -> PeerSilences:
         raise AnswerRefused(f"{where}: {fault['msg'][:200]}") from None
     return PeerSilences(
         silences=tuple(_silence(one) for one in found if one.status.state in ("active", "pending")),
-        silenced=tuple(
-            (one.labels, tuple(one.status.silenced_by)) for one in known if one.status.silenced_by
-        ),
+        silenced={
+            frozenset(one.labels.items()): tuple(one.status.silenced_by)
+            for one in known
+            if one.status.silenced_by
+        },
     )
 
 
@@ -170,7 +182,8 @@ def silenced(labels: Mapping[str, str], views: Sequence[PeerView], now: float) -
 
 
 def _silenced_at(labels: Mapping[str, str], said: PeerSilences, now: float) -> Silenced | None:
-    ids = {one for of, by in said.silenced if of == labels for one in by}
+    if not (ids := frozenset(said.ids_of(labels))):
+        return None
     holding = [one for one in said.silences if one.id in ids and one.starts_at <= now < one.ends_at]
     if not holding:
         return None

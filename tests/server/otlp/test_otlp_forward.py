@@ -36,6 +36,8 @@ class Collector:
     tries: int = 0
     open: asyncio.Event = field(default_factory=asyncio.Event)
     url: str = ""
+    endless: bool = False
+    """It goes on answering until nobody listens."""
 
     async def __call__(self, scope: Any, receive: Callable[[], Awaitable[Any]], send: Any) -> None:
         if scope["type"] != "http":
@@ -54,6 +56,11 @@ class Collector:
             path = scope["path"] + ("?" + scope["query_string"].decode() if scope["query_string"] else "")
             self.requests.append((path, headers, body))
         await send({"type": "http.response.start", "status": status, "headers": self.headers})
+        if self.endless:
+            gone = asyncio.ensure_future(receive())
+            while not gone.done():
+                await send({"type": "http.response.body", "body": b"x" * 65_536, "more_body": True})
+                await asyncio.sleep(0)
         await send({"type": "http.response.body", "body": b""})
 
 
@@ -130,6 +137,16 @@ async def test_what_cannot_be_read_or_kept_here_still_goes_where_it_went(
 
         await until(lambda: forwarder.sent == 1, "it is passed on")
         assert collector.requests[0][2] == b"{"
+
+
+async def test_an_answer_without_end_is_not_read_to_its_end(otlp: Listening, collector: Collector) -> None:
+    collector.endless = True
+    async with forwarding(collector.url) as forwarder, httpx.AsyncClient() as client:
+        otlp.app._forwarder = forwarder
+
+        for count in (1, 2):
+            await client.post(f"{otlp.url}/v1/traces", content=b"{}", headers={"x": "1"})
+            await until(lambda count=count: forwarder.sent == count, "it is passed on")
 
 
 async def test_an_agent_is_answered_while_the_other_end_hangs(otlp: Listening, collector: Collector) -> None:

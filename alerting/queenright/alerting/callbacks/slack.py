@@ -123,8 +123,11 @@ async def post_reply(url: str, said: dict[str, Any]) -> None:
     import httpx
 
     try:
-        async with httpx.AsyncClient(timeout=_RESPONSE_TIMEOUT) as client:
-            (await client.post(url, json=said)).raise_for_status()
+        async with (
+            httpx.AsyncClient(timeout=_RESPONSE_TIMEOUT) as client,
+            client.stream("POST", url, json=said) as response,  # what it says is not read
+        ):
+            response.raise_for_status()
     except httpx.HTTPError as error:
         _log.warning("an answer to a click could not be shown in Slack (%s)", type(error).__name__)
 

@@ -51,6 +51,8 @@ _NOT_PASSED: Final = frozenset(
     }
 )
 
+_LONGEST_ANSWER: Final = 64 << 10
+
 
 @dataclass(frozen=True, slots=True)
 class _Request:
@@ -248,7 +250,8 @@ class Forwarder:
         outgoing = httpx.Request("POST", url, headers=request.headers, content=request.body)
         auth = self._auth if "authorization" not in outgoing.headers else None
         try:
-            response = await self._client.send(outgoing, auth=auth)
+            response = await self._client.send(outgoing, auth=auth, stream=True)
+            await _read_some(response)
         except httpx.TransportError as error:
             return type(error).__name__, True, 0.0
         if response.is_success:
@@ -268,6 +271,18 @@ def _named_hops(headers: Sequence[tuple[bytes, bytes]]) -> frozenset[bytes]:
     """Return the headers that ``Connection`` names as meant for this hop only."""
     named = b",".join(value for name, value in headers if name.lower() == b"connection")
     return frozenset(part.strip().lower() for part in named.split(b",") if part.strip())
+
+
+async def _read_some(response: httpx.Response) -> None:
+    """Read an answer, so that its connection can be used again; one that is too long costs the connection."""
+    read = 0
+    try:
+        async for part in response.aiter_raw():
+            read += len(part)
+            if read > _LONGEST_ANSWER:
+                break
+    finally:
+        await response.aclose()
 
 
 def _retry_after(response: httpx.Response) -> float:

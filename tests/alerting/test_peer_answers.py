@@ -1,0 +1,131 @@
+"""What answers in an Alertmanager's place costs little, and is never taken for one that silences nothing."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from queenright.alerting.alertmanager import MOST_BYTES, AlertmanagerClient, PeerUnavailable, PostedAlert
+from queenright.alerting.peer import PeerAddress
+from queenright.alerting.settings import AlertingSettings
+from queenright.alerting.silence_watch import SilenceWatch
+from queenright.alerting.silences import MOST_ITEMS, AnswerRefused, NewSilence, PeerSilences, read_answers
+from queenright.health.store import Store
+from tests.alerting.conftest import ServedPeer
+from tests.alerting.parts import T0
+
+Ask = Callable[[AlertmanagerClient, PeerAddress], Coroutine[Any, Any, object]]
+
+ALERT = PostedAlert(labels={"agent": "a"}, annotations={}, starts_at=T0, ends_at=T0 + 60)
+SILENCE = NewSilence(labels={"agent": "a"}, by="ada", comment="c", starts_at=T0, ends_at=T0 + 60)
+ASKED: dict[str, Ask] = {
+    "silences": lambda client, peer: client.silences(peer),
+    "alerts": lambda client, peer: client.alerts(peer),
+    "status": lambda client, peer: client.status(peer),
+    "silence": lambda client, peer: client.silence(peer, SILENCE),
+}
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[AlertmanagerClient]:
+    one = AlertmanagerClient()
+    yield one
+    await one.aclose()
+
+
+@pytest.mark.parametrize("what", ASKED)
+@pytest.mark.parametrize(
+    "said",
+    [b"", b"<html>Log in</html>", b"null", b"[1]", b'{"silenceID": 7}', b'[{"labels": 1}]', b"[" * 50_000],
+    ids=["nothing", "html", "null", "list", "number", "labels", "deep"],
+)
+async def test_what_is_no_answer_of_alertmanagers_is_said_in_words(
+    peer: ServedPeer, client: AlertmanagerClient, what: str, said: bytes
+) -> None:
+    if (what, said) == ("status", b'{"silenceID": 7}'):
+        pytest.skip("an object, as a status is")
+    peer.peer.says = said
+
+    with pytest.raises(PeerUnavailable, match=f"^Alertmanager {peer.url}: answers something that is no "):
+        await ASKED[what](client, PeerAddress.parse(peer.url))
+
+
+@pytest.mark.parametrize("what", [*ASKED, "post"])
+async def test_an_answer_without_end_is_not_read_to_its_end(
+    peer: ServedPeer, client: AlertmanagerClient, what: str
+) -> None:
+    peer.peer.says, peer.peer.endless = b'[{"id":"x"},' * 10_000, True
+
+    async def post(client: AlertmanagerClient, peer: PeerAddress) -> None:
+        await client.post_alerts(peer, [ALERT])
+
+    ask: Ask = ASKED.get(what, post)
+    with pytest.raises(PeerUnavailable, match=r"answers with more than \d+ KiB"):
+        await ask(client, PeerAddress.parse(peer.url))
+
+
+async def test_a_large_answer_is_unknown_and_never_none(peer: ServedPeer, store: Store) -> None:
+    client = AlertmanagerClient()
+    settings = AlertingSettings(alertmanager_urls=(peer.url,))
+    watch = SilenceWatch(store, settings, client, clock=lambda: T0)
+    for said in (b"[" + b'{"id":"x"},' * 2_000_000 + b"{}]", b"[" + b'{"id":"x"},' * 200_000 + b"{}]"):
+        peer.peer.says = said
+        await watch.read_peers()
+        assert watch.unknown.startswith(f"{peer.url} answers ")
+        assert watch.views()[0].said is None
+    peer.peer.says = b"[]"
+    await watch.read_peers()
+    assert (watch.unknown, watch.silences()) == ("", [])
+    await client.aclose()
+
+
+async def test_what_is_small_only_while_packed_is_not_unpacked(
+    peer: ServedPeer, client: AlertmanagerClient
+) -> None:
+    peer.peer.says = gzip.compress(b"[" + b" " * 10 * MOST_BYTES + b"]")
+    peer.peer.more_headers = [(b"content-encoding", b"gzip")]
+
+    with pytest.raises(PeerUnavailable, match="no list of silences"):
+        await client.silences(PeerAddress.parse(peer.url))
+
+
+async def test_a_login_page_has_taken_no_alert(peer: ServedPeer, client: AlertmanagerClient) -> None:
+    """Else nobody would ever be told, and nothing would say so."""
+    peer.peer.says, peer.peer.content_type = b"<html>Log in</html>", b"Text/HTML; charset=utf-8"
+    address = PeerAddress.parse(peer.url)
+
+    with pytest.raises(PeerUnavailable, match="answers with a web page"):
+        await client.post_alerts(address, [ALERT])
+    assert not await client.ready(address)
+
+
+def one_silence(number: int) -> dict[str, Any]:
+    return {
+        "id": str(number),
+        "status": {"state": "active"},
+        "matchers": [],
+        "startsAt": "2026-01-01T00:00:00Z",
+        "endsAt": "2026-01-01T01:00:00Z",
+    }
+
+
+def test_more_items_than_anybody_has_are_refused() -> None:
+    most = json.dumps([one_silence(number) for number in range(MOST_ITEMS)]).encode()
+    more = json.dumps([one_silence(number) for number in range(MOST_ITEMS + 1)]).encode()
+
+    assert len(read_answers(most, b"[]").silences) == MOST_ITEMS
+    with pytest.raises(AnswerRefused, match=f"at most {MOST_ITEMS}"):
+        read_answers(more, b"[]")
+
+
+def test_of_many_faults_the_first_is_named() -> None:
+    with pytest.raises(AnswerRefused, match=r"^0\.status: "):
+        read_answers(b'[{"id":"x"},{"id":1}]', b"[]")
+
+
+def test_an_empty_answer_silences_nothing() -> None:
+    assert read_answers(b"[]", b"[]") == PeerSilences()
