@@ -15,6 +15,8 @@ from promql_parser import parse
 
 from queenright.alerting.alert import outside_severity
 from queenright.alerting.files import alertmanager_folder, prometheus_folder, rules_folder, runbook
+from queenright.alerting.rules import Selectors
+from queenright.alerting.rules.promql import select
 from queenright.cli.main import app
 from queenright.health.detectors import detect_recovery_failed
 from queenright.health.monitor import HealthMonitor
@@ -205,6 +207,14 @@ def test_an_outcome_that_a_rule_asks_for_is_there_from_the_start() -> None:
     asked = re.findall(r'(queenright_recoveries_total)\{outcome="(\w+)"\}', str(RULES))
     assert {outcome for _, outcome in asked} == {"exhausted", "from_start"}
     assert [registry.get_sample_value(name, {"outcome": outcome}) for name, outcome in asked] == [0, 0]
+
+
+@pytest.mark.parametrize("metric", [names.TELEMETRY_DROPPED, names.SERIES_LIMITED], ids=str)
+def test_what_both_sides_have_is_asked_of_both(metric: names.MetricName) -> None:
+    scopes = Selectors(service='job="hive"', worker='job="bees"')
+
+    assert select(scopes, metric) == metric.name
+    assert select(scopes, names.SERIES_LEFT_OUT) == 'queenright_series_left_out{job="hive"}'
 
 
 def test_work_that_began_again_from_its_start_is_told_to_a_human() -> None:

@@ -240,6 +240,18 @@ def test_agents_past_the_bound_of_a_process_are_folded_and_counted_once(registry
     assert folded(registry)[names.WORKER_INFO.name] == 2
 
 
+def test_two_who_fold_in_one_registry_share_the_counter(registry: CollectorRegistry) -> None:
+    """Such as a service, and workers in its process."""
+    service = Limited(registry, [names.CIRCUIT_BREAKER_TRANSITIONS])
+    families = WorkerFamilies.of(registry)
+
+    service.fold(names.CIRCUIT_BREAKER_TRANSITIONS, "a")
+    families.limited.fold(names.WORKER_STEPS, "bee", "a")
+
+    counted = {name: number for name, number in folded(registry).items() if number}
+    assert counted == {names.CIRCUIT_BREAKER_TRANSITIONS.name: 1, names.WORKER_STEPS.name: 1}
+
+
 def test_what_is_remembered_of_folded_values_is_bounded(registry: CollectorRegistry) -> None:
     limited = Limited(registry, [names.WORKER_STEPS])
 

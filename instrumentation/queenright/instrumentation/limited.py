@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Final
+from weakref import WeakKeyDictionary
 
 from prometheus_client import CollectorRegistry, Counter
 
@@ -19,13 +20,18 @@ class Limited:
     The counter ``queenright_series_limited_total``.
 
     Args:
-        registry: Where it is registered.
+        registry: Where it is registered; who asks for it there again shares it.
         metrics: The metrics that have bounded labels; they begin at 0.
     """
 
+    _by_registry: Final[WeakKeyDictionary[CollectorRegistry, Counter]] = WeakKeyDictionary()
+
     def __init__(self, registry: CollectorRegistry, metrics: Iterable[MetricName]) -> None:
         name = names.SERIES_LIMITED
-        counter = Counter(name.name, name.help, name.labels, registry=registry)
+        counter = self._by_registry.get(registry)
+        if counter is None:
+            counter = Counter(name.name, name.help, name.labels, registry=registry)
+            self._by_registry[registry] = counter
         # Born at 0: a counter that is first seen at 1 shows no increase, and the first would be invisible.
         self._counts = {metric: counter.labels(metric.name) for metric in metrics}
         self._seen: set[int] = set()
