@@ -24,6 +24,7 @@ from queenright.grafana.states import (
     RECOVERIES,
     SEVERITIES,
     STATES,
+    TOOL_OUTCOMES,
     VERDICTS,
 )
 from queenright.health.breakers.breaker import BreakerState
@@ -236,6 +237,26 @@ def test_a_number_about_the_time_shown_is_asked_for_once(dashboard: Dashboard) -
                 assert not target.get("range"), shown["title"]
 
 
+def test_bars_miss_nothing_that_comes_between_two_of_them(dashboard: Dashboard) -> None:
+    for shown in panels(dashboard):
+        bars = shown["fieldConfig"]["defaults"].get("custom", {}).get("drawStyle") == "bars"
+        assert (shown.get("interval") == "1m") == bars, shown["title"]
+        for target in shown["targets"]:
+            # Grafana's rate interval is a scrape longer than the step, which is the width of a bar.
+            counted = re.search(
+                r"rate\([^[]+\[\$__rate_interval\]\)\) \* \$__interval_ms / 1000", target["expr"]
+            )
+            assert bool(counted) == bars, shown["title"]
+
+
+def test_a_series_named_after_what_came_of_it_has_the_colour_of_that(dashboard: Dashboard) -> None:
+    for shown in panels(dashboard):
+        for target in shown["targets"]:
+            if target["legendFormat"] == "{{outcome}}" and shown["type"] == "timeseries":
+                fixed = {each["matcher"]["options"] for each in shown["fieldConfig"]["overrides"]}
+                assert len(fixed) >= 2, shown["title"]
+
+
 def test_marks_show_who_was_told_what_was_done_and_what_fires(dashboard: Dashboard) -> None:
     exprs = {query.panel: query.expr for query in annotation_queries(dashboard, variables={})}
 
@@ -249,6 +270,7 @@ def test_marks_show_who_was_told_what_was_done_and_what_fires(dashboard: Dashboa
     [
         (dict(VERDICTS), {"accept", "continue", "retry", "escalate", "error"}),
         (dict(DECISIONS), {"dismiss", "intervene", "bypass"}),
+        (dict(TOOL_OUTCOMES), set(names.ToolOutcome)),
         (dict(CHECKS), {"healthy", "ticket", "unknown"}),
         (dict(DELIVERIES), {"delivered", "retried", "failed"}),
         (dict(KINDS), {kind.value for kind in ActionKind}),
