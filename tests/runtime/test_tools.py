@@ -333,3 +333,12 @@ def test_a_registry_has_what_it_was_given() -> None:
     assert registry.get("three") is None
     with pytest.raises(KeyError, match="three"):
         registry.only(["three"])
+
+
+def test_whoever_changes_a_spec_changes_nobody_elses() -> None:
+    tool = tool_from_function(find)
+
+    changed: dict[str, Any] = tool.spec.parameters  # type: ignore[assignment]
+    changed["properties"].clear()
+
+    assert set(tool.spec.parameters["properties"]) == {"place", "depth", "kind"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
@@ -51,13 +52,18 @@ def effect(name: str, arguments: str) -> dict[str, Any]:
     return {}
 
 
-def _set_output(spec: NodeSpec) -> Tool:
-    """Make the tool that sets outputs: some now, others later, until none is missing."""
+@lru_cache(maxsize=256)
+def _outputs_of(keys: tuple[str, ...]) -> type[BaseModel]:
+    """Return the arguments of the tool that sets these outputs; kept: a node is visited again and again."""
     # Field names of our own, so that an output may be called anything.
     fields: dict[str, Any] = {
-        f"k{number}": (_Value, Field(None, alias=key)) for number, key in enumerate(spec.output_keys)
+        f"k{number}": (_Value, Field(None, alias=key)) for number, key in enumerate(keys)
     }
-    arguments = create_model("SetOutput", __config__=ConfigDict(extra="forbid"), **fields)
+    return create_model("SetOutput", __config__=ConfigDict(extra="forbid"), **fields)
+
+
+def _set_output(spec: NodeSpec) -> Tool:
+    """Make the tool that sets outputs: some now, others later, until none is missing."""
 
     def run(given: BaseModel) -> str:
         outputs = given.model_dump(by_alias=True, exclude_unset=True)
@@ -76,4 +82,4 @@ def _set_output(spec: NodeSpec) -> Tool:
         f"{key} (may be left out)" if key in spec.nullable_output_keys else key for key in spec.output_keys
     )
     about = f"Say your results. Wanted are: {wanted}. You may set some now and the others later."
-    return Tool(SET_OUTPUT, about, arguments, run)
+    return Tool(SET_OUTPUT, about, _outputs_of(tuple(spec.output_keys)), run)

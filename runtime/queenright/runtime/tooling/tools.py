@@ -5,8 +5,10 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from pydantic import BaseModel, ValidationError
 
@@ -55,6 +57,19 @@ class ToolUnknown(ToolError):
     """Raised for a call of a tool that is not there."""
 
 
+_schemas: Final[WeakKeyDictionary[type[BaseModel], dict[str, Any]]] = WeakKeyDictionary()
+
+
+def _schema_of(arguments: type[BaseModel]) -> dict[str, Any]:
+    """Return a model's schema, one's own to change; it is made once, which takes milliseconds."""
+    schema = _schemas.get(arguments)
+    if schema is None:
+        schema = arguments.model_json_schema()
+        schema.pop("title", None)
+        _schemas[arguments] = schema
+    return deepcopy(schema)
+
+
 @dataclass(frozen=True, slots=True)
 class ToolResult:
     """What the model is told: the tool's answer, or what was wrong; then ``error`` is what it was."""
@@ -93,9 +108,7 @@ class Tool:
         """The tool as a model sees it."""
         if isinstance(self.arguments, Mapping):
             return ToolSpec(self.name, self.description, self.arguments)
-        schema = self.arguments.model_json_schema()
-        schema.pop("title", None)
-        return ToolSpec(self.name, self.description, schema)
+        return ToolSpec(self.name, self.description, _schema_of(self.arguments))
 
     async def call(
         self, arguments: str, context: Mapping[str, object] | None = None, threads: ToolThreads | None = None
