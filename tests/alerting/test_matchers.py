@@ -1,0 +1,113 @@
+"""Matchers that a person gives: what Prometheus refuses is refused here, with words, before it is written."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from queenright.alerting.export.matchers import MatchersRefused, Of, read_matchers
+from tests.programs import run
+
+TAKEN = [
+    ("", ""),
+    (" ", ""),
+    ('job="x"', 'job="x"'),
+    ("job='x'", 'job="x"'),
+    ("job=`a\\d`", r'job="a\\d"'),
+    ('job = "x" , cluster!="y",', 'job="x", cluster!="y"'),
+    ('namespace=~"a|b",job!~"x.*"', 'namespace=~"a|b", job!~"x.*"'),
+    (r"""a='say "hi"'""", r'a="say \"hi\""'),
+    (r'a="\x41\u00e9\n"', r'a="Aé\n"'),
+    ('cluster=""', 'cluster=""'),
+    (r'job=~"(?i)\\pL+[[:digit:]]{2,3}\\Qa(\\E|(?s-i:b)|\\x{10FFFF}\\z"', None),
+    ('job=~"(?P<name>x)+?"', None),
+    ('a=""', None),
+    ('job!=""', None),
+]
+SYNTAX = [
+    'job="x',
+    "job=x",
+    "job",
+    "job==x",
+    '{job="x"}',
+    'job="x"} or vector(1',
+    'job="x",,a="b"',
+    ",",
+    'job="x" a="b"',
+    "job='x\"",
+    r'job="\d"',
+    r'job="\x4"',
+    '9a="x"',
+    'a-b="x"',
+    'é="x"',
+    'job=~"("',
+    'job=~"a)"',
+    'job=~"[a"',
+    'job=~"*"',
+    'job=~"a**"',
+    'job=~"a*+"',
+    'job=~"a{2}+"',
+    'job!~"(?=x)"',
+    'job=~"(?<!x)y"',
+    r'job=~"(a)\\1"',
+    r'job=~"a\\Z"',
+    r'job=~"a\\y"',
+    'job=~"a{1001}"',
+    'job=~"(?>a)"',
+]
+
+
+def refused_by_promtool(file: Path, matchers: list[str]) -> set[int]:
+    """Ask the real one; return which of them it does not take, counted from 0."""
+    rules = [{"record": "x", "expr": f"queenright_agents{{{one}}}"} for one in matchers]
+    file.write_text(yaml.safe_dump({"groups": [{"name": "x", "rules": rules}]}))
+    said = run("promtool", "check", "rules", file)
+    return {int(number) - 1 for number in re.findall(r"rule (\d+),", said.stdout + said.stderr)}
+
+
+@pytest.mark.parametrize(("given", "read"), TAKEN)
+def test_what_promql_allows_is_taken(given: str, read: str | None) -> None:
+    found = read_matchers(given, "service")
+    assert read is None or found == read
+    assert read_matchers(found, "service") == found
+
+
+@pytest.mark.parametrize("given", SYNTAX)
+def test_what_prometheus_refuses_is_refused(given: str) -> None:
+    with pytest.raises(MatchersRefused) as raised:
+        read_matchers(given, "service")
+    assert str(raised.value).endswith(".")
+
+
+def test_prometheus_itself_takes_what_is_taken_and_refuses_what_is_refused(tmp_path: Path) -> None:
+    """All of them in one file: promtool names every rule that it does not take."""
+    taken = [given for given, _ in TAKEN]
+    read = [read_matchers(given, "service") for given in taken]
+    refused = refused_by_promtool(tmp_path / "rules.yml", [*taken, *read, *SYNTAX])
+
+    assert refused == set(range(2 * len(TAKEN), 2 * len(TAKEN) + len(SYNTAX)))
+
+
+@pytest.mark.parametrize(
+    ("given", "of", "said"),
+    [
+        ('__name__="x"', "service", "name the metrics themselves"),
+        ('__address__="x"', "worker", "begins with __"),
+        ('agent="x"', "service", "label of our own metrics"),
+        ('kind!="stall"', "service", "namespace or cluster"),
+        ('tool="x"', "worker", "label of our own metrics"),
+        ('le="1"', "worker", "label of our own metrics"),
+        ('job=""', "service", "nothing would match"),
+        ("instance=~''", "worker", "nothing would match"),
+    ],
+)
+def test_what_would_match_nothing_of_ours_is_refused(given: str, of: Of, said: str) -> None:
+    with pytest.raises(MatchersRefused, match=said):
+        read_matchers(given, of)
+
+
+def test_workers_may_be_told_apart_by_their_agents() -> None:
+    assert read_matchers('agent=~"team-a-.+"', "worker") == 'agent=~"team-a-.+"'
