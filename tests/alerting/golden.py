@@ -25,8 +25,10 @@ import httpx
 
 from queenright.alerting.alert import annotations_for, labels_again, labels_for
 from queenright.alerting.alertmanager import PostedAlert
+from queenright.alerting.rules import Alert, Links, rule_groups
 from queenright.alerting.settings import AlertingSettings
 from queenright.health.findings import FindingKind, Severity
+from queenright.health.settings import HealthSettings
 from queenright.health.tickets import EscalationTicket, TicketStatus
 from tests.alerting.parts import T0, ticket
 from tests.alerting.real import People, RealAlertmanager, configure, people, real_alertmanager
@@ -109,43 +111,18 @@ def cases() -> list[Case]:
     )
     breaker = _ours(
         "QueenrightCircuitBreakerOpen",
-        "warning",
-        "monitor",
         "monitor-warning",
         begun,
-        summary="A circuit breaker stays open.",
-        description="Breaker tool_execution:bee:<!channel>&co was closed for 0% of the last 5 minutes.",
+        "4%",
         breaker="tool_execution:bee:<!channel>&co",
     )
-    down = _ours(
-        "QueenrightMonitorDown",
-        "critical",
-        "monitor",
-        "monitor-critical",
-        begun,
-        summary="Queenright is down: nobody watches the agents.",
-        description="Prometheus has not been able to scrape queenright for a minute.",
-        job="queenright",
-    )
-    symptom = _ours(
-        "QueenrightLoop",
-        "critical",
-        "rules",
-        "symptom",
-        begun,
-        summary="Agent researcher is busy and gets nowhere.",
-        description="Agent researcher has made 42 tool calls in 10 minutes without any progress.",
-        agent="researcher",
-    )
-    watchdog = _ours(
-        "QueenrightWatchdog",
-        "none",
-        "monitor",
-        "watchdog",
-        begun,
-        summary="The chain from Prometheus to Alertmanager works.",
-        description="Always firing.",
-    )
+    down = _ours("QueenrightMonitorDown", "monitor-critical", begun, "0", job="queenright")
+    symptom = _ours("QueenrightLoop", "symptom", begun, "42", agent="researcher")
+    watchdog = _ours("QueenrightWatchdog", "watchdog", begun, "1")
+    # Both new, or Alertmanager would not wait for the second; each lasts a second.
+    now = time.time()
+    degraded = _ours("QueenrightFleetDegraded", "fleet", now, "62.5%")
+    provider = _ours("QueenrightProviderFailing", "fleet", now, "5")
     unclaimed = replace(watchdog, labels={"alertname": "SomebodyElses", "cluster": "golden-unclaimed"})
     query = "http://127.0.0.1:9090/graph?g0.expr=up+%3D%3D+0&g0.tab=1"
     return [
@@ -160,6 +137,15 @@ def cases() -> list[Case]:
             [(post("untriaged", ticket(untriaged=True, analysis="", kind=FindingKind.STALL)), 3)],
         ),
         Case("hostile-model", [(post("hostile-model", hostile), 3)]),
+        Case(
+            "fleet",
+            [
+                ([degraded, provider], 3),
+                ([replace(degraded, ends_at=now + 1)], 3),
+                ([replace(provider, ends_at=now + 1)], 3),
+            ],
+            generator=query,
+        ),
         Case("monitor-critical", [([down], 3), ([_end(down)], 3)], generator=query),
         Case("monitor-warning", [([breaker], 2)], generator=query),
         Case("symptom", [([symptom], 1)], generator=query),
@@ -180,25 +166,25 @@ def _of(one: EscalationTicket, name: str, begun: float, *, ended: bool) -> Poste
     )
 
 
-def _ours(
-    alertname: str,
-    severity: str,
-    source: str,
-    name: str,
-    begun: float,
-    *,
-    summary: str,
-    description: str,
-    **labels: str,
-) -> PostedAlert:
-    values = {"alertname": alertname, "severity": severity, "source": source, "cluster": f"golden-{name}"}
-    annotations = {
-        "summary": summary,
-        "description": description,
-        "runbook_url": f"http://127.0.0.1:8420/runbooks/{alertname}",
-        "dashboard_url": "http://127.0.0.1:3000/d/queenright-monitor",
-    }
-    return PostedAlert(labels=values | labels, annotations=annotations, starts_at=begun, ends_at=begun + _DAY)
+def _ours(alertname: str, name: str, begun: float, value: str, **labels: str) -> PostedAlert:
+    """Return an alert of the rules' own, as Prometheus would word it for a value and labels."""
+    rules = [rule for group in rule_groups(HealthSettings()) for rule in group.rules]
+    # Of several bands the gravest; they have the same words.
+    rule = min(
+        (one for one in rules if isinstance(one, Alert) and one.name == alertname), key=lambda r: r.severity
+    ).to_dict(Links())
+
+    def said(text: str) -> str:
+        text = re.sub(r"{{ *\$labels\.(\w+)[^}]*}}", lambda found: labels[found[1]], text)
+        return re.sub(r"{{ *\$value\b[^}]*}}", value, text)
+
+    own = {"alertname": alertname, "cluster": f"golden-{name}"}
+    return PostedAlert(
+        labels={**rule["labels"], **own, **labels},
+        annotations={key: said(text) for key, text in rule["annotations"].items()},
+        starts_at=begun,
+        ends_at=begun + _DAY,
+    )
 
 
 def _end(alert: PostedAlert) -> PostedAlert:
@@ -300,7 +286,7 @@ def write(sent: Mapping[str, Mapping[str, str]]) -> None:
 
 def patient(folder: Path, everybody: People) -> Path:
     """Write a configuration that waits longer where several alerts are to be one message."""
-    return configure(folder, everybody, storm_group_wait="3s", info_group_wait="3s")
+    return configure(folder, everybody, storm_group_wait="3s", info_group_wait="3s", fleet_group_wait="5s")
 
 
 async def _all() -> dict[str, dict[str, str]]:

@@ -36,6 +36,7 @@ from queenright.alerting.export.compare import normal
 from queenright.alerting.export.kubernetes import Place, kubernetes_files
 from queenright.alerting.export.mixin import archive, mixin_files
 from queenright.alerting.export.taken import texts_in
+from queenright.alerting.files import templates_folder
 from queenright.alerting.rules import Alert, Selectors, rule_files, rule_groups
 from queenright.alerting.settings import AlertingSettings
 from queenright.cli.main import app
@@ -356,6 +357,82 @@ def test_the_tools_take_what_the_archive_holds(tmp_path: Path, version: str) -> 
     checked = run("amtool", "check-config", config, version=version)
     assert checked.returncode == 0, checked.stdout + checked.stderr
     assert "1 templates" in checked.stdout
+
+
+# The dead man's receiver
+
+
+def deadman(files: dict[str, str], name: str) -> str:
+    """Return where the receiver of the Watchdog in an exported file leads."""
+    whole = yaml.safe_load(files[name])
+    config = whole.get("alertmanager", {}).get("config", whole)
+    [receiver] = [one for one in config["receivers"] if one["name"].endswith("deadman")]
+    [webhook] = receiver["webhook_configs"]
+    return str(webhook["url"])
+
+
+def exported(tmp_path: Path, *words: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Run both exports that bring a configuration of Alertmanager; return what they wrote and said."""
+    files, said = {}, {}
+    for form, name in (("mixin", "mixin.tar.gz"), ("kubernetes", "kubernetes")):
+        out = tmp_path / name
+        result = CliRunner().invoke(app, ["rules", "export", "--format", form, "-o", str(out), *words])
+        assert result.exit_code == 0, result.output
+        said[form] = result.stderr
+    with tarfile.open(tmp_path / "mixin.tar.gz") as tar:
+        tar.extractall(tmp_path, filter="data")
+    for path in (
+        "queenright-mixin/alertmanager/alertmanager.yml",
+        "kubernetes/alertmanager-snippet.yaml",
+        "kubernetes/helm-values-alertmanager.yaml",
+    ):
+        files[path] = (tmp_path / path).read_text()
+    return files, said
+
+
+def test_the_watchdog_goes_where_somebody_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    url = "https://hc-ping.com/5d2f3c1e"
+    files, said = exported(tmp_path, "--deadman-url", url)
+
+    assert {deadman(files, name) for name in files} == {url}
+    assert "deadman" not in "".join(said.values())
+
+
+def test_without_anybody_who_counts_the_watchdog_goes_nowhere_and_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not to Queenright, where it would look alive, and nobody would raise the alarm."""
+    monkeypatch.chdir(tmp_path)
+    files, said = exported(tmp_path)
+
+    for name, text in files.items():
+        host = httpx.URL(deadman(files, name)).host
+        assert host.endswith(".invalid"), name
+        assert "deadman" in host
+        # The file says it, too: who reads it was not there when it was written.
+        assert any("--deadman-url" in line for line in text.splitlines() if line.startswith("#")), name
+    for text in said.values():
+        assert "nobody would notice" in text
+        assert "--deadman-url" in text
+
+
+@pytest.mark.parametrize("url", ["hc-ping.com/x", "ftp://x", "http://", "https://a b"])
+def test_a_dead_mans_address_that_is_none_is_refused(tmp_path: Path, url: str) -> None:
+    words = ["rules", "export", "--format", "mixin", "-o", str(tmp_path / "m.tar.gz"), "--deadman-url", url]
+    result = CliRunner().invoke(app, words)
+
+    assert result.exit_code != 0
+    assert not (tmp_path / "m.tar.gz").exists()
+    assert "--deadman-url" in (result.output + str(result.exception))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_amtool_takes_the_configuration_without_a_dead_mans_address(tmp_path: Path, version: str) -> None:
+    config = tmp_path / "alertmanager.yml"
+    config.write_text(whole_config("http://queenright:8420", templates=templates_folder()))
+    checked = run("amtool", "check-config", config, version=version)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
 # Kubernetes

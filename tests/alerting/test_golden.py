@@ -6,14 +6,18 @@ import hashlib
 import json
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
+from queenright.alerting.rules import Alert, rule_groups
+from queenright.health.settings import HealthSettings
 from tests.alerting import golden
 from tests.alerting.parts import ticket
 from tests.alerting.real import configure, people, queen, real_alertmanager
 from tests.programs import VERSIONS
 
+RULES = [rule for g in rule_groups(HealthSettings()) for rule in g.rules if isinstance(rule, Alert)]
 NAMES = [case.name for case in golden.cases()]
 
 
@@ -94,6 +98,44 @@ def test_the_end_says_how_long_it_was_and_who_or_what_ended_it(version: str) -> 
     assert monitor_over["text"].startswith("It lasted 1h7m.")
     details = bodies("resolved", version, "/pagerduty/")[-1]["payload"]["custom_details"]
     assert details["ended"].strip().startswith("It lasted 42 min")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_provider_that_lets_the_fleet_down_is_one_message_and_one_incident_to_the_last_end(
+    version: str,
+) -> None:
+    """Both alerts in the first message; the first end is told, and the incident stays open for the other."""
+    fleet, provider = (
+        next(rule.summary for rule in RULES if rule.name == f"Queenright{name}")
+        for name in ("FleetDegraded", "ProviderFailing")
+    )
+    slack = bodies("fleet", version, "/slack/")
+    pages = bodies("fleet", version, "/pagerduty/")
+    titles = [body["attachments"][0]["title"] for body in slack]
+
+    assert titles == [f"{fleet} {provider}", provider, f"Resolved: {provider}"]
+    assert [body["payload"]["summary"] for body in pages[:2]] == titles[:2]
+    assert [body["event_action"] for body in pages] == ["trigger", "trigger", "resolve"]
+    assert len({body["dedup_key"] for body in pages}) == 1
+    assert f"*{fleet}* (resolved)" in slack[1]["attachments"][0]["text"]
+    first = slack[0]["attachments"][0]
+    for name in ("FleetDegraded", "ProviderFailing"):
+        assert f"/runbooks/Queenright{name}|Runbook>" in first["text"]
+    silence = unquote({action["text"]: action["url"] for action in first["actions"]}["Silence"])
+    # Not of every alert that is critical.
+    assert 'alertname=~"QueenrightFleetDegraded|QueenrightProviderFailing"' in silence
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("name", ["storm", "low-group"])
+def test_of_several_agents_the_dashboard_is_the_fleets(name: str, version: str) -> None:
+    fleets = "http://127.0.0.1:3000/d/queenright-fleet"
+    for body in bodies(name, version, "/slack/"):
+        [attachment] = body["attachments"]
+        actions = {action["text"]: action["url"] for action in attachment["actions"]}
+        assert actions["Dashboard"] == fleets
+    for body in bodies(name, version, "/pagerduty/"):
+        assert {link["text"]: link["href"] for link in body["links"]}["Dashboard"] == fleets
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 import yaml
 
-from queenright.alerting.files import alertmanager_folder
+from queenright.alerting.config import render_alertmanager
+from queenright.alerting.export.loaded import seconds
+from queenright.alerting.files import alertmanager_folder, templates_folder
+from queenright.alerting.rules import Alert, rule_groups
+from queenright.health.settings import HealthSettings
 from tests.alerting.emitted import of_queen, of_rules
+from tests.alerting.real import people, real_alertmanager
 from tests.programs import VERSIONS, program, run
 
 CONFIG: Final = alertmanager_folder() / "alertmanager.yml"
 BOUNDED: Final = {"alertname", "agent", "cause", "cluster", "storm"}
 """What groups may go by: names that people gave, and a storm, of which there is one at a time."""
+RETENTION: Final = 120 * 3600
+"""How long Alertmanager keeps what it told whom, in seconds, if nothing else is said."""
+ROOT: Final = Path(__file__).parents[2]
+PAGE: Final = (ROOT / "docs" / "alerting.md").read_text("utf-8")
 
 
 def receivers(labels: Mapping[str, str]) -> str:
@@ -93,3 +104,187 @@ def test_every_receiver_is_somebodys() -> None:
     names = {r["name"] for r in yaml.safe_load(CONFIG.read_text())["receivers"]}
     used = {name for labels in different() for name in receivers(labels).split(",")}
     assert names == used
+
+
+# How often people are told, and what is one message
+
+
+_MATCHER: Final = re.compile(r'(\w+)(=~|!~|!=|=)"(.*)"')
+
+
+def _takes(route: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    for matcher in route.get("matchers", ()):
+        name, operator, wanted = _MATCHER.fullmatch(matcher).groups()  # type: ignore[union-attr]
+        value = labels.get(name, "")
+        same = re.fullmatch(wanted, value) is not None if "~" in operator else value == wanted
+        if same == operator.startswith("!"):
+            return False
+    return True
+
+
+def leaves(labels: Mapping[str, str], route: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+    """Return the routes that an alert ends in, each with what it has from those above it."""
+    route = route if route is not None else yaml.safe_load(CONFIG.read_text())["route"]
+    own = {name: value for name, value in route.items() if name not in ("routes", "matchers", "continue")}
+    found = []
+    for child in route.get("routes", ()):
+        if _takes(child, labels):
+            found += leaves(labels, {**own, **child} | {"routes": child.get("routes", [])})
+            if not child.get("continue"):
+                break
+    return found or [own]
+
+
+def test_the_routes_that_are_read_here_are_those_that_amtool_finds() -> None:
+    for labels in different():
+        assert ",".join(route["receiver"] for route in leaves(labels)) == receivers(labels), labels
+
+
+def test_the_watchdog_is_heard_at_least_once_a_minute() -> None:
+    """It is told again at the first look at its group after `repeat_interval` has passed, not at it."""
+    [route] = leaves({"alertname": "QueenrightWatchdog", "source": "monitor", "severity": "none"})
+    look, repeat = seconds(route["group_interval"]), seconds(route["repeat_interval"])
+
+    assert seconds(route["group_wait"]) == 0
+    assert (repeat // look + 1) * look <= 60
+
+
+def test_the_judge_is_woken_at_once_and_again_every_ten_minutes() -> None:
+    [route] = leaves({"alertname": "QueenrightLoop", "source": "rules", "severity": "critical"})
+
+    assert (route["group_wait"], route["repeat_interval"]) == ("0s", "10m")
+
+
+def test_whoever_acknowledged_a_ticket_is_not_told_again_by_alertmanager() -> None:
+    """B41: reminders are ours alone. Beyond its retention Alertmanager forgets whom it told of what."""
+    for labels in of_queen():
+        for route in leaves(labels):
+            assert 3 * 86_400 <= seconds(route["repeat_interval"]) < RETENTION, labels
+    for name in ("QueenrightMonitorDown", "QueenrightFleetDegraded"):
+        [ours] = leaves({"alertname": name, "source": "monitor", "severity": "critical"})
+        assert ours["repeat_interval"] == "4h"
+
+
+def intervals(folder: Path, **options: Any) -> Path:
+    """Write the configuration with its real waits, and the secrets it names."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config, secret = folder / "alertmanager.yml", folder / "secret"
+    secret.write_text("k" * 32)
+    text = render_alertmanager(
+        service_url="http://127.0.0.1:1",
+        slack_api_url_file=secret,
+        pagerduty_routing_key_file=secret,
+        deadman_url="http://127.0.0.1:1/deadman",
+        templates=templates_folder(),
+        **options,
+    )
+    config.write_text(text)
+    return config
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_the_real_one_warns_of_no_interval(tmp_path: Path, version: str) -> None:
+    """And would, of a repetition that comes after it has forgotten what it told."""
+    warnings = {}
+    async with people() as told:
+        for repeat in ("4d", "6d"):
+            folder = tmp_path / repeat
+            config = intervals(folder)
+            assert "repeat_interval: 4d" in config.read_text()
+            config.write_text(config.read_text().replace("repeat_interval: 4d", f"repeat_interval: {repeat}"))
+            async with real_alertmanager(folder, told, version, config=config):
+                pass
+            log = (folder / "alertmanager.log").read_text()
+            warnings[repeat] = [line for line in log.splitlines() if re.search(r"level=warn|WARN", line)]
+
+    assert warnings["4d"] == []
+    assert "repeat_interval" in "".join(warnings["6d"])
+
+
+FLEET: Final = (
+    "QueenrightFleetDegraded",
+    "QueenrightProviderFailing",
+    "QueenrightBadStepsBurn",
+    "QueenrightSlowInterventionsBurn",
+)
+
+
+def test_what_is_about_the_whole_fleet_is_one_group_a_cluster() -> None:
+    """One cause makes several of these fire; nothing else is in their group, and no warning of them."""
+    urgent = {
+        rule.name
+        for group in rule_groups(HealthSettings())
+        for rule in group.rules
+        if isinstance(rule, Alert) and group.file == "fleet.yml" and rule.severity == "critical"
+    }
+    assert urgent == set(FLEET)
+    for labels in of_rules():
+        [route] = leaves(labels)
+        together = labels["alertname"] in FLEET and labels["severity"] == "critical"
+        assert (route["group_by"] == ["cluster"]) == together, labels
+        if together:
+            assert route["receiver"] == "on-call"
+
+
+def test_what_is_about_the_whole_fleet_is_gathered_until_its_slowest_alert_can_fire() -> None:
+    """The first two differ by 15 s of `for`, and by one evaluation: with less of a wait it is told twice."""
+    waits = {
+        rule.name: seconds(rule.for_ or "0s")
+        for group in rule_groups(HealthSettings())
+        for rule in group.rules
+        if isinstance(rule, Alert) and rule.name in FLEET[:2]
+    }
+    [route] = leaves({"alertname": FLEET[0], "source": "monitor", "severity": "critical"})
+
+    assert seconds(route["group_wait"]) >= max(waits.values()) - min(waits.values()) + 15
+
+
+# What docs/alerting.md says to add
+
+
+def with_snippet(path: Path, heading: str) -> Path:
+    """Write our configuration with the routes in the snippet below a heading of the page before ours."""
+    below = PAGE.split(f"{heading}\n", 1)[1]
+    [snippet] = re.findall(r"```yaml\n(.*?)```", below.split("\n## ", 1)[0], re.DOTALL)[:1]
+    config = yaml.safe_load(CONFIG.read_text())
+    config["route"]["routes"] = yaml.safe_load(snippet)["route"]["routes"] + config["route"]["routes"]
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    ("heading", "changed"),
+    [
+        ("## Agents that wait for people", {"QueenrightWaitingForUser": "on-call-slack,judge"}),
+        ("## What was done to workers", {"QueenrightTaskRestartedFromStart": "on-call"}),
+    ],
+)
+def test_a_snippet_of_the_page_does_what_it_says_and_nothing_else(
+    tmp_path: Path, version: str, heading: str, changed: dict[str, str]
+) -> None:
+    config = with_snippet(tmp_path / "alertmanager.yml", heading)
+    checked = run("amtool", "check-config", config, version=version)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    others = ("QueenrightLoop", "QueenrightMonitorDown", "QueenrightWatchdog", "QueenrightRecoveryFailed")
+    alerts = {labels["alertname"]: labels for labels in of_rules()}
+    for name in (*changed, *others):
+        words = [f'{label}="{value}"' for label, value in alerts[name].items()]
+        done = run("amtool", "config", "routes", "test", f"--config.file={config}", *words, version=version)
+        assert done.stdout.strip() == changed.get(name, receivers(alerts[name])), name
+
+
+def test_the_page_names_the_setting_that_makes_an_open_breaker_a_page() -> None:
+    """And that it does; the files of the rules are written, so nobody is told to edit them."""
+    settings = HealthSettings.model_validate({"alerting": {"circuit_breaker_open": {"severity": "critical"}}})
+    [breaker] = [
+        rule
+        for group in rule_groups(settings)
+        for rule in group.rules
+        if isinstance(rule, Alert) and rule.name == "QueenrightCircuitBreakerOpen"
+    ]
+    labels = {"alertname": breaker.name, "severity": breaker.severity, "source": breaker.source}
+
+    assert receivers(labels) == "on-call"
+    assert "health_monitoring.alerting.circuit_breaker_open.severity" in PAGE
+    assert "to `critical` in `alerting/prometheus/rules" not in PAGE

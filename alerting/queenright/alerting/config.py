@@ -47,6 +47,7 @@ def render_alertmanager(
     info_group_wait: str | None = None,
     storm_group_wait: str | None = None,
     storm_group_interval: str | None = None,
+    fleet_group_wait: str | None = None,
     slack_interactive: bool = False,
     header: str = _RENDERED_HEADER,
 ) -> str:
@@ -57,15 +58,18 @@ def render_alertmanager(
         service_url: Where Alertmanager reaches Queenright, to wake the judge and to say who was told.
         slack_api_url_file: Holds Slack's incoming webhook URL; read for every message.
         pagerduty_routing_key_file: Holds the integration key of PagerDuty's Events API v2.
-        deadman_url: Who is told every minute that the whole chain works.
+        deadman_url: Who is told every minute that the whole chain works, and raises the alarm when it is not.
         templates: The folder of the notification templates.
         pagerduty_url: Another endpoint in place of PagerDuty's own.
         group_wait: How long a new group gathers alerts before its first message.
         group_interval: How long until a change of the group is told.
-        repeat_interval: How long until a group that has not changed is told again.
+        repeat_interval: How long until a group that has not changed is told again; of tickets always four
+            days, as reminders are the queen's.
         info_group_wait: ``group_wait`` of what only informs; five minutes, or ``group_wait`` if that was set.
         storm_group_wait: ``group_wait`` of a storm; 45 seconds, or ``group_wait`` if that was set.
         storm_group_interval: ``group_interval`` of a storm; five minutes, or that if it was set.
+        fleet_group_wait: ``group_wait`` of what is about the whole fleet; 30 seconds, or ``group_wait`` if
+            that was set.
         slack_interactive: Whether Acknowledge acts in Slack, in place of leading to the ticket's page. That
             needs a Slack app whose interactivity points at Queenright.
         header: The first line, a comment.
@@ -77,6 +81,9 @@ def render_alertmanager(
         storm_group_wait = "45s" if group_wait == "10s" else group_wait
     if storm_group_interval is None:
         storm_group_interval = "5m" if group_interval == "1m" else group_interval
+    if fleet_group_wait is None:
+        # As long as one cause takes to make a second alert fire, so that the first message has both.
+        fleet_group_wait = "30s" if group_wait == "10s" else group_wait
     return _render(
         alertmanager_folder() / "alertmanager.yml.in",
         {
@@ -96,6 +103,7 @@ def render_alertmanager(
             "INFO_GROUP_WAIT": info_group_wait,
             "STORM_GROUP_WAIT": storm_group_wait,
             "STORM_GROUP_INTERVAL": storm_group_interval,
+            "FLEET_GROUP_WAIT": fleet_group_wait,
         },
     )
 

@@ -84,6 +84,12 @@ def export(
     service_url: Annotated[
         str, typer.Option(metavar="URL", help="Where Alertmanager reaches Queenright.")
     ] = "http://queenright:8420",
+    deadman_url: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="A check elsewhere that expects the Watchdog's ping every minute, or alarms."
+        ),
+    ] = None,
 ) -> None:
     """
     Write the rules that the settings give.
@@ -95,7 +101,7 @@ def export(
 
     asked = rules_job.Asked(config, service_selector, worker_selector, runbooks, dashboards)
     place = (namespace, tuple(labels or ()))
-    raise typer.Exit(rules_job.export(asked, format_.value, output, place, service_url))
+    raise typer.Exit(rules_job.export(asked, format_.value, output, place, service_url, deadman_url))
 
 
 @rules.command("diff", epilog="Example: queenright rules diff --prometheus http://prometheus:9090")

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import typer
 
@@ -26,6 +27,7 @@ from queenright.alerting.export import (
     in_groups,
     links_of,
 )
+from queenright.alerting.export.alertmanager import NO_DEADMAN, about_deadman
 from queenright.alerting.export.kubernetes import Place, kubernetes_files, prometheus_rule
 from queenright.alerting.export.mixin import archive, mixin_files
 from queenright.alerting.export.taken import texts_in
@@ -120,9 +122,15 @@ def _promtool(program: Path, files: Mapping[str, str]) -> list[str]:
 
 
 def export(
-    asked: Asked, format_: str, output: Path, place: tuple[str, Sequence[str]], service_url: str
+    asked: Asked,
+    format_: str,
+    output: Path,
+    place: tuple[str, Sequence[str]],
+    service_url: str,
+    deadman_url: str | None,
 ) -> int:
     """Write the rules; see `queenright rules export`."""
+    deadman = _deadman(deadman_url)
     settings = asked.settings()
     namespace, labels = place
     where = Place(namespace=namespace, labels=_labels(labels))
@@ -138,13 +146,43 @@ def export(
     if format_ == "kubernetes":
         if str(output) == _STDOUT:
             raise QueenrightError("a folder for Kustomize does not fit standard output; name one with -o.")
-        files = kubernetes_files(groups, extras, where, selectors=asked.selectors(), service_url=service_url)
+        files = kubernetes_files(
+            groups,
+            extras,
+            where,
+            selectors=asked.selectors(),
+            service_url=service_url,
+            deadman_url=deadman,
+        )
+        _warn(deadman)
         return _say(output, _write(output, files))
-    data = archive(mixin_files(asked.files(settings), extras, service_url=service_url))
+    data = archive(mixin_files(asked.files(settings), extras, service_url=service_url, deadman_url=deadman))
+    _warn(deadman)
     if str(output) == _STDOUT:
         sys.stdout.buffer.write(data)
         return 0
     return _say(output, [_write_file(output, data)])
+
+
+def _deadman(url: str | None) -> str:
+    """Return the dead man's address, once it is seen to be one."""
+    if url is None:
+        return NO_DEADMAN
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and not re.search(r"\s", url)
+    except ValueError:
+        good = False
+    if not good:
+        raise QueenrightError(
+            "--deadman-url is no address; write it like https://hc-ping.com/5d2f…, as the check gives it."
+        )
+    return url
+
+
+def _warn(deadman: str) -> None:
+    if said := about_deadman(deadman):
+        typer.echo(f"Warning: {' '.join(said)}", err=True)
 
 
 def diff(asked: Asked, files: Sequence[Path], prometheus: str | None, *, as_json: bool) -> int:

@@ -14,13 +14,29 @@ _PREFIX: Final = "queenright-"
 _SECRETS: Final = Path("/etc/alertmanager/secrets/queenright-alerting")
 _TEMPLATES: Final = Path("/etc/alertmanager/config")
 
+NO_DEADMAN: Final = "http://deadman-url-is-not-set.invalid/"
+"""In place of a dead man's receiver that nobody named: there is no such host, so every post is seen to fail."""
 
-def whole_config(service_url: str, *, secrets: Path = _SECRETS, templates: Path = _TEMPLATES) -> str:
+NO_DEADMAN_SAID: Final = (
+    "The receiver deadman leads nowhere: nobody would notice if Prometheus or Alertmanager died.",
+    "Write this again with --deadman-url and the address of a check that expects a ping every minute.",
+)
+"""What is said of such a configuration, in it and by the command that writes it."""
+
+
+def whole_config(
+    service_url: str,
+    *,
+    deadman_url: str = NO_DEADMAN,
+    secrets: Path = _SECRETS,
+    templates: Path = _TEMPLATES,
+) -> str:
     """
     Return a whole ``alertmanager.yml``.
 
     Args:
         service_url: Where Alertmanager reaches Queenright.
+        deadman_url: Who counts the Watchdog's pings, and raises the alarm when they stop.
         secrets: The folder with the files ``slack_api_url`` and ``pagerduty_routing_key``.
         templates: The folder of the notification templates.
     """
@@ -28,10 +44,21 @@ def whole_config(service_url: str, *, secrets: Path = _SECRETS, templates: Path 
         service_url=service_url,
         slack_api_url_file=secrets / "slack_api_url",
         pagerduty_routing_key_file=secrets / "pagerduty_routing_key",
-        deadman_url=f"{service_url.rstrip('/')}/api/deadman",
+        deadman_url=deadman_url,
         templates=templates,
-        header="# Written by `queenright rules export`: an example to take parts from.",
+        header="\n".join(
+            f"# {line}"
+            for line in (
+                "Written by `queenright rules export`: an example to take parts from.",
+                *about_deadman(deadman_url),
+            )
+        ),
     )
+
+
+def about_deadman(url: str) -> tuple[str, ...]:
+    """Return what has to be said of a dead man's receiver: nothing of one that somebody named."""
+    return NO_DEADMAN_SAID if url == NO_DEADMAN else ()
 
 
 def our_part(config: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, Final
 
-from queenright.alerting.export.alertmanager import our_part, whole_config
+from queenright.alerting.export.alertmanager import NO_DEADMAN, about_deadman, our_part, whole_config
 from queenright.alerting.export.taken import Extras
 from queenright.alerting.export.yaml_text import yaml_text
 from queenright.alerting.rules import Group, Selectors
@@ -51,7 +51,13 @@ def prometheus_rule(groups: Sequence[Group], place: Place) -> dict[str, Any]:
 
 
 def kubernetes_files(
-    groups: Sequence[Group], extras: Extras, place: Place, *, selectors: Selectors, service_url: str
+    groups: Sequence[Group],
+    extras: Extras,
+    place: Place,
+    *,
+    selectors: Selectors,
+    service_url: str,
+    deadman_url: str = NO_DEADMAN,
 ) -> dict[str, str]:
     """
     Return every file of the folder by its path.
@@ -62,6 +68,7 @@ def kubernetes_files(
         place: Where the objects live.
         selectors: What the rules are narrowed to: the jobs get the names that it asks for.
         service_url: Where Alertmanager reaches Queenright within the cluster.
+        deadman_url: Who counts the Watchdog's pings, outside of it.
     """
     objects = {
         "prometheusrule.yaml": prometheus_rule(groups, place),
@@ -71,7 +78,8 @@ def kubernetes_files(
     for name, text in extras.dashboards.items():
         stem = PurePosixPath(name).stem
         objects[f"dashboards/{stem}.yaml"] = _dashboard(stem, text, place)
-    config = whole_config(service_url)
+    config = whole_config(service_url, deadman_url=deadman_url)
+    deadman = about_deadman(deadman_url)
     part = our_part(config)
     return {
         "kustomization.yaml": yaml_text(_kustomization(sorted(objects)), comments=[_WRITTEN]),
@@ -83,11 +91,11 @@ def kubernetes_files(
                 "receivers": part["receivers"],
                 "templates": ["/etc/alertmanager/config/*.tmpl"],
             },
-            comments=[_WRITTEN, *_SNIPPET],
+            comments=[_WRITTEN, *_SNIPPET, *deadman],
         ),
         "helm-values.yaml": yaml_text(_helm_values(groups, extras, selectors), comments=[_WRITTEN, *_VALUES]),
         "helm-values-alertmanager.yaml": yaml_text(
-            _helm_alertmanager(part, extras), comments=[_WRITTEN, *_ALERTMANAGER_VALUES]
+            _helm_alertmanager(part, extras), comments=[_WRITTEN, *_ALERTMANAGER_VALUES, *deadman]
         ),
         **{f"templates/{name}": text for name, text in extras.templates.items()},
     }

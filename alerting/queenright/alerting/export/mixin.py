@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from queenright.alerting.export.alertmanager import whole_config
+from queenright.alerting.export.alertmanager import NO_DEADMAN, whole_config
 from queenright.alerting.export.taken import Extras
 
 NAME: Final = "queenright-mixin"
@@ -31,6 +31,9 @@ Written by `queenright rules export --format mixin`; change the settings and wri
 Prometheus has to scrape the service as the job `queenright` (or what `--service-selector` said), and each
 worker's own `/metrics`. Its external label `cluster` is to be the same as `alerting.cluster` of the service.
 
+The receiver `deadman` gets a ping every minute, from the alert QueenrightWatchdog. It has to be a check that
+runs elsewhere and raises the alarm when the pings stop: `queenright rules export --deadman-url URL`.
+
 ```sh
 promtool check rules prometheus/rules/*.yml
 amtool check-config alertmanager/alertmanager.yml
@@ -39,7 +42,9 @@ queenright rules diff prometheus/rules
 """
 
 
-def mixin_files(rules: Mapping[str, str], extras: Extras, *, service_url: str) -> dict[str, str]:
+def mixin_files(
+    rules: Mapping[str, str], extras: Extras, *, service_url: str, deadman_url: str = NO_DEADMAN
+) -> dict[str, str]:
     """
     Return every file of the archive by its path.
 
@@ -47,9 +52,11 @@ def mixin_files(rules: Mapping[str, str], extras: Extras, *, service_url: str) -
         rules: Rule files by name.
         extras: Dashboards, provisioning, runbooks and templates.
         service_url: Where Alertmanager reaches Queenright.
+        deadman_url: Who counts the Watchdog's pings.
     """
     config = whole_config(
         service_url,
+        deadman_url=deadman_url,
         secrets=Path("/etc/alertmanager/secrets"),
         templates=Path("/etc/alertmanager/templates"),
     )

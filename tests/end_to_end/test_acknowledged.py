@@ -1,0 +1,138 @@
+"""From a ticket to PagerDuty by the real Alertmanager and back: who was told, who has it, and no reminder."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import hmac
+import json
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from queenright.alerting.recorder import Message, Recorder
+from queenright.health.tickets import EscalationTicket
+from queenright.server.programs import find_program
+from queenright.server.settings import Settings, load_settings
+from queenright.server.sockets import free_port, listen, listening, url_of
+from queenright.server.up import DEMO_DEFAULTS, Running, UpOptions, alertmanager_beside, serving
+from tests.server.conftest import looping
+from tests.waiting import until
+
+SECRET = "pagerduty-webhook-secret"
+REMINDED_AFTER = 12.0
+"""Seconds; the first agent's reminder is due before the second's, which shows that it would have come."""
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    secret = tmp_path / "secret"
+    secret.write_text(f"{SECRET}\n")
+    secret.chmod(0o600)
+    port = free_port("127.0.0.1", 0, what="Alertmanager", option="")
+    reminders = {"re_escalation": {"after_minutes": REMINDED_AFTER / 60, "max": 1}}
+    return load_settings(
+        defaults=DEMO_DEFAULTS | {"storage": tmp_path / "storage"},
+        http={"port": 0},
+        otlp={"port": 0},
+        alerting={
+            "alertmanager_urls": [f"http://127.0.0.1:{port}"],
+            "pagerduty_webhook_secret_files": [str(secret)],
+        },
+        health_monitoring={"tickets": reminders},
+    )
+
+
+@pytest.fixture
+async def running(settings: Settings) -> AsyncIterator[Running]:
+    """The service, a real Alertmanager beside it, and the recorder as Slack and PagerDuty."""
+    program = find_program("alertmanager")
+    assert program, "this test needs the alertmanager program: `make test` fetches it"
+    receiver = listen("127.0.0.1", 0, what="the recorder", option="")
+    [url] = settings.alerting.alertmanager_urls
+    async with contextlib.AsyncExitStack() as stack:
+        recorder = Recorder()
+        await stack.enter_async_context(listening(recorder, receiver))
+        found = await stack.enter_async_context(serving(settings))
+        found.service.recorder = recorder
+        child = await alertmanager_beside(program, settings, UpOptions(), url, found.url, url_of(receiver))
+        stack.push_async_callback(child.stop)
+        yield found
+
+
+def messages(running: Running, channel: str, agent: str) -> list[Message]:
+    recorder = running.service.recorder
+    assert recorder is not None
+    return [one for one in recorder.received if one.channel == channel and agent in one.title]
+
+
+async def paged(running: Running, agent: str) -> tuple[EscalationTicket, str]:
+    """Let an agent loop until people are paged; return its ticket and PagerDuty's key of the incident."""
+    await running.service.ingest(list(looping(running.service.clock(), agent=agent)))
+    for channel in ("slack", "pagerduty"):
+        await until(lambda channel=channel: messages(running, channel, agent), f"{agent} in {channel}")  # type: ignore[misc]  # mypy cannot infer a lambda's default
+    [ticket] = [one for one in running.service.tickets.open_tickets() if one.worker_agent_id == agent]
+    [page] = messages(running, "pagerduty", agent)
+    return ticket, page.body["dedup_key"]
+
+
+async def told(http: httpx.AsyncClient, ticket_id: str) -> list[dict[str, Any]]:
+    """Return what people were told of a ticket, once Alertmanager has said so."""
+    found: list[dict[str, Any]] = []
+    for _ in range(600):
+        listed = (await http.get("/api/notifications")).json()["notifications"]
+        found = [row for one in listed if one["ticket_id"] == ticket_id for row in one["told"]]
+        if found:
+            break
+        await asyncio.sleep(0.1)
+    return found
+
+
+async def acknowledged_in_pagerduty(http: httpx.AsyncClient, running: Running, key: str) -> httpx.Response:
+    """Post what PagerDuty posts when a person takes an incident, signed as PagerDuty signs it."""
+    said = {
+        "id": "01EVENT",
+        "event_type": "incident.acknowledged",
+        "resource_type": "incident",
+        "occurred_at": datetime.fromtimestamp(running.service.clock(), UTC).isoformat(),
+        "agent": {"id": "PLH1HKV", "summary": "Ada Lovelace", "type": "user_reference"},
+        "data": {"id": "PGR0VU2", "type": "incident", "incident_key": key},
+    }
+    body = json.dumps({"event": said}).encode()
+    digest = hmac.new(SECRET.encode(), body, hashlib.sha256).hexdigest()
+    headers = {"X-PagerDuty-Signature": f"v1={digest}"}
+    return await http.post("/api/pagerduty/webhook", content=body, headers=headers)
+
+
+async def test_an_incident_taken_in_pagerduty_is_its_tickets_and_nobody_is_reminded_of_it(
+    running: Running,
+) -> None:
+    """B41: found by the key that the real Alertmanager gave it; another ticket's reminder still comes."""
+    async with httpx.AsyncClient(base_url=running.url, trust_env=False) as http:
+        taken, key = await paged(running, "looper")
+        said = await told(http, taken.ticket_id)
+        answer = await acknowledged_in_pagerduty(http, running, key)
+        left, other = await paged(running, "straggler")
+        await until(lambda: len(messages(running, "pagerduty", "straggler")) == 2, "the other's reminder")
+        await until(lambda: len(messages(running, "slack", "straggler")) == 2, "the other's reminder")
+        shown = (await http.get(f"/api/tickets/{taken.ticket_id}")).json()
+
+    assert {(row["receiver"], row["status"]) for row in said} == {("slack-and-pagerduty", "firing")}
+    assert answer.status_code == 202, answer.text
+    assert (shown["status"], shown["acknowledged_by"]) == ("acknowledged", "Ada Lovelace")
+    assert (shown["acknowledged_via"], shown["reminders"]) == ("pagerduty", 0)
+    for channel in ("slack", "pagerduty"):
+        assert len(messages(running, channel, "looper")) == 1
+        first, second = messages(running, channel, "straggler")
+        assert "reminder" not in first.title
+        assert "First reminder" in second.title
+    again = messages(running, "pagerduty", "straggler")[1]
+    assert again.body["dedup_key"] == other != key
+    assert left.ticket_id != taken.ticket_id
+    assert running.service.recorder is not None
+    assert not running.service.recorder.refused
