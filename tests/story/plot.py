@@ -41,8 +41,8 @@ HAPPENED: Final = (
     'queenright_notifications_total{outcome="retried"} > 0',
     'queenright_notifications_total{outcome="delivered"} > 0',
     'queenright_event_bus_dropped_total{subscriber="archive"} > 0',
-    'queenright_telemetry_dropped_total{signal="step_log"} > 0',
-    'queenright_series_limited_total{metric="queenright_worker_errors_total"} > 0',
+    'increase(queenright_telemetry_dropped_total{signal="step_log"}[5m]) > 0',
+    'increase(queenright_series_limited_total{metric="queenright_worker_errors_total"}[5m]) > 0',
     'queenright_worker_stalls_total{phase="tool"} > 0',
     'queenright_worker_errors_total{error_type="other"} > 0',
     'queenright_ingest_spans_total{outcome="rejected"} > 0',
@@ -72,6 +72,7 @@ async def play(stage: Stage) -> None:
     async with httpx.AsyncClient(trust_env=False, timeout=30) as http:
         fleet.begin(librarian, clerk)
         await _until_query(http, stage, "min(count_over_time(up[1m])) >= 2", "everything is scraped twice")
+        stage.step_log.write_text("this is no step\n" * 3)
         breaking = asyncio.create_task(break_and_mend(service))
         # First of all, while the queen's model may still be asked: nobody else would dismiss it.
         await _until_query(http, stage, 'queenright_triage_total{decision="dismiss"} > 0', "it is dismissed")

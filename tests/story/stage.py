@@ -33,6 +33,7 @@ class Stage:
     running: Running
     settings: Settings
     folder: Path
+    step_log: Path
     recorder: Recorder
     receiver_url: str
     registry: CollectorRegistry
@@ -62,7 +63,7 @@ async def stage(folder: Path) -> AsyncIterator[Stage]:
     logs = folder / "steps"
     written = logs / "sessions" / "silent" / "logs" / "tool_logs.jsonl"
     written.parent.mkdir(parents=True)
-    written.write_text("this is no step\n" * 3)
+    written.write_text("")
     settings = story_settings(folder / "storage", alertmanager_url, logs)
     async with contextlib.AsyncExitStack() as stack:
         recorder = Recorder()
@@ -83,6 +84,7 @@ async def stage(folder: Path) -> AsyncIterator[Stage]:
             running=running,
             settings=settings,
             folder=folder,
+            step_log=written,
             recorder=recorder,
             receiver_url=url_of(receiver),
             registry=registry,
