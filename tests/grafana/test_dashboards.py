@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import promql_parser as promql
 import pytest
@@ -19,6 +19,7 @@ from queenright.grafana.states import (
     CHECKS,
     DECISIONS,
     DELIVERIES,
+    FALLBACKS,
     KINDS,
     OUTCOMES,
     RECOVERIES,
@@ -33,6 +34,7 @@ from queenright.health.interventions.record import Outcome
 from queenright.health.interventions.target import ActionKind
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation import names
+from queenright.judge.metrics import FallbackReason
 from tests.grafana.shown import FOLDER, NAMES, Dashboard, data_links, links, load, panel, panels
 
 RULES = Path(__file__).parents[2] / "alerting" / "prometheus" / "rules" / "recording.yml"
@@ -252,7 +254,10 @@ def test_bars_miss_nothing_that_comes_between_two_of_them(dashboard: Dashboard) 
 def test_a_series_named_after_what_came_of_it_has_the_colour_of_that(dashboard: Dashboard) -> None:
     for shown in panels(dashboard):
         for target in shown["targets"]:
-            if target["legendFormat"] == "{{outcome}}" and shown["type"] == "timeseries":
+            if (
+                target["legendFormat"] in ("{{outcome}}", "{{reason}}", "{{verdict}}")
+                and shown["type"] == "timeseries"
+            ):
                 fixed = {each["matcher"]["options"] for each in shown["fieldConfig"]["overrides"]}
                 assert len(fixed) >= 2, shown["title"]
 
@@ -270,6 +275,7 @@ def test_marks_show_who_was_told_what_was_done_and_what_fires(dashboard: Dashboa
     [
         (dict(VERDICTS), {"accept", "continue", "retry", "escalate", "error"}),
         (dict(DECISIONS), {"dismiss", "intervene", "bypass"}),
+        (dict(FALLBACKS), set(get_args(FallbackReason))),
         (dict(TOOL_OUTCOMES), set(names.ToolOutcome)),
         (dict(CHECKS), {"healthy", "ticket", "unknown"}),
         (dict(DELIVERIES), {"delivered", "retried", "failed"}),

@@ -14,7 +14,7 @@ from queenright.grafana.promql import (
     rate_by,
     share_of,
 )
-from queenright.grafana.states import BLUE
+from queenright.grafana.states import BLUE, FALLBACKS
 from queenright.grafana.tables import Column, series
 from queenright.grafana.thresholds import Thresholds
 from queenright.instrumentation import names
@@ -118,6 +118,7 @@ def _judging(at: Thresholds) -> list[AnyPanel]:
             "Answers of the rules",
             "In place of a model, by why. “budget”: it is spent.",
             Query(f"{counts_by('reason', names.LLM_FALLBACKS)} > 0", "{{reason}}"),
+            colours=FALLBACKS,
         ),
         panels.time_series(
             "From the cache, by model",

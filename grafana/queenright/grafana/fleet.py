@@ -20,7 +20,9 @@ from queenright.grafana.promql import (
 from queenright.grafana.states import (
     BLUE,
     SEVERITIES,
+    SPANS,
     VERDICTS,
+    WITHIN,
     coloured_states,
     state_rank,
     state_words,
@@ -185,6 +187,7 @@ def _detection(at: Thresholds) -> list[panels.AnyPanel]:
             "s",
             Query(quantile_by("", 0.5, names.DETECTION_DELAY), "half within"),
             Query(highest_by("", recorded.DETECTION_P99), "99 % within"),
+            colours=WITHIN,
             size=(6, 8),
             lines=at.detection,
         ),
@@ -209,6 +212,7 @@ def _work(at: Thresholds) -> list[panels.AnyPanel]:
             "percentunit",
             Query(highest_by("", recorded.bad_steps("5m")), "five minutes"),
             Query(highest_by("", recorded.bad_steps("1h")), "an hour"),
+            colours=SPANS,
             lines=at.bad_step_share,
         ),
         panels.time_series(
@@ -219,6 +223,7 @@ def _work(at: Thresholds) -> list[panels.AnyPanel]:
                 Query(quantile_by("", quantile, names.WORKER_STEP_DURATION), label, exemplars=True)
                 for quantile, label in ((0.5, "half within"), (0.95, "95 % within"), (0.99, "99 % within"))
             ),
+            colours=WITHIN,
         ),
         panels.time_series(
             "Tool errors by tool",

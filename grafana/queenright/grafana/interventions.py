@@ -15,7 +15,7 @@ from queenright.grafana.promql import (
     quantile_by,
     total_by,
 )
-from queenright.grafana.states import BLUE, DELIVERIES, KINDS, OUTCOMES, RECOVERIES, coloured_states
+from queenright.grafana.states import BLUE, DELIVERIES, KINDS, OUTCOMES, RECOVERIES, SPANS, coloured_states
 from queenright.grafana.tables import Column, series
 from queenright.grafana.thresholds import Thresholds
 from queenright.instrumentation import names
@@ -108,6 +108,7 @@ def _done(at: Thresholds) -> list[AnyPanel]:
             "percentunit",
             Query(highest_by("", recorded.slow_interventions("5m")), "five minutes"),
             Query(highest_by("", recorded.slow_interventions("1h")), "an hour"),
+            colours=SPANS,
             size=(6, 8),
             lines=at.slow_share,
         ),

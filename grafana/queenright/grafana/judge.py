@@ -20,8 +20,10 @@ from queenright.grafana.states import (
     BLUE,
     CHECKS,
     DECISIONS,
+    FALLBACKS,
     ORANGE,
     SEVERITIES,
+    WITHIN,
     YELLOW,
 )
 from queenright.grafana.thresholds import Thresholds
@@ -149,6 +151,7 @@ def _triage(at: Thresholds) -> list[AnyPanel]:
             "s",
             Query(quantile_by("", 0.5, names.TRIAGE_DURATION), "half within", exemplars=True),
             Query(quantile_by("", 0.95, names.TRIAGE_DURATION), "95 % within", exemplars=True),
+            colours=WITHIN,
             size=(6, 8),
             lines=at.triage,
         ),
@@ -186,5 +189,6 @@ def _models() -> list[AnyPanel]:
             "How often the rules answered because the model did not, and why not. "
             "While this goes on, judging is by rule.",
             Query(f"{counts_by('role, reason', names.LLM_FALLBACKS)} > 0", "{{role}}: {{reason}}"),
+            patterns=[(f"/: {reason}$/", colour) for reason, colour in FALLBACKS],
         ),
     ]

@@ -15,7 +15,7 @@ from queenright.grafana.promql import (
     total_by,
     while_known,
 )
-from queenright.grafana.states import BLUE, DELIVERIES, GREEN, ORANGE, RED
+from queenright.grafana.states import BLUE, DELIVERIES, GREEN, ORANGE, RED, WITHIN
 from queenright.grafana.thresholds import Thresholds
 from queenright.instrumentation import names
 
@@ -103,6 +103,7 @@ def _looks(at: Thresholds) -> list[AnyPanel]:
             "s",
             Query(quantile_by("", 0.5, names.HEALTH_CHECK_DURATION), "half within"),
             Query(quantile_by("", 0.99, names.HEALTH_CHECK_DURATION), "99 % within"),
+            colours=WITHIN,
             size=(6, 8),
         ),
         panels.heat_map(

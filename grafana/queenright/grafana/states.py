@@ -46,6 +46,10 @@ VERDICTS: Final[Colours] = (
     ("error", RED),
 )
 TOOL_OUTCOMES: Final[Colours] = (("ok", GREEN), ("timeout", ORANGE), ("error", RED))
+FALLBACKS: Final[Colours] = (("budget", PURPLE), ("timeout", ORANGE), ("error", RED), ("invalid", YELLOW))
+WITHIN: Final[Colours] = (("half within", BLUE), ("95 % within", YELLOW), ("99 % within", PURPLE))
+"""Lines of the same panel, told apart."""
+SPANS: Final[Colours] = (("five minutes", BLUE), ("an hour", PURPLE))
 DECISIONS: Final[Colours] = (("intervene", ORANGE), ("bypass", PURPLE), ("dismiss", GREEN))
 CHECKS: Final[Colours] = (("healthy", GREEN), ("ticket", ORANGE), ("unknown", GREY))
 DELIVERIES: Final[Colours] = (("delivered", GREEN), ("retried", YELLOW), ("failed", RED))
