@@ -14,7 +14,7 @@ from queenright.grafana.states import STATES, state_rank
 from queenright.health.findings import HealthState
 from queenright.instrumentation import names
 from tests.grafana.shown import NAMES, Dashboard, load, panels
-from tests.pictures.answers import Window
+from tests.pictures.answers import Window, in_whole_bars
 from tests.story.told import Story
 
 WINDOW = "10s"
@@ -77,12 +77,13 @@ def test_what_is_left_still_is_a_panel() -> None:
 
 
 def test_bars_add_up_to_what_happened(story: Story, board: Dashboard) -> None:
+    story = in_whole_bars(story)
     window = Window(story.since, story.until)
     filled = window.variables(bars=True)
     bars = {"panels": [shown for shown in panels(board) if shown.get("interval")]}
     asked = queries({**board, **bars}, variables=filled)
     whole = queries({**board, **bars}, variables={**filled, "__rate_interval": filled["__range"]})
-    scale = math.ceil(window.seconds) / window.bars
+    scale = round(window.seconds) / window.bars
 
     for each, all_of_it in zip(asked, whole, strict=True):
         found = {

@@ -16,7 +16,7 @@ from typing import Final
 from queenright.grafana.boards import dashboards
 from queenright.health.settings import HealthSettings
 from tests.grafana.shown import NAMES
-from tests.pictures.answers import Answers, Window
+from tests.pictures.answers import Answers, Window, in_whole_bars
 from tests.pictures.page import draw
 from tests.story.settings import HEALTH
 from tests.story.told import Story, told_story
@@ -40,6 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def write(story: Story, folder: Path, names: tuple[str, ...] | list[str]) -> list[Path]:
     """Draw dashboards from what a story answers; return the files."""
+    story = in_whole_bars(story)
     window = Window(story.since, story.until)
     # The lines belong to the settings of the story, where seconds are what minutes are elsewhere.
     made = dashboards(HealthSettings.model_validate(HEALTH))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from queenright.grafana import PanelQuery, annotation_queries, queries
@@ -55,13 +55,18 @@ class Window:
         return {
             "__rate_interval": f"{self.bars + self.scrape if bars else self.rate:g}s",
             "__interval_ms": f"{1000 * (self.bars if bars else self.step):g}",
-            "__range": f"{math.ceil(self.seconds)}s",
+            "__range": f"{round(self.seconds)}s",
         }
 
     @property
     def seconds(self) -> float:
         """How long it is."""
         return self.until - self.since
+
+
+def in_whole_bars(story: Story, bars: float = Window.bars) -> Story:
+    """Return the story from a little earlier on, so that the last bar ends when the story does."""
+    return replace(story, since=story.until - bars * math.ceil((story.until - story.since) / bars))
 
 
 @dataclass
