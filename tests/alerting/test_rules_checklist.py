@@ -14,6 +14,7 @@ from queenright.alerting.files import rules_folder
 from queenright.alerting.rules import Alert, Record, rule_groups
 from queenright.alerting.rules.burn import SPEEDS, Objective, objectives
 from queenright.alerting.rules.rule import Selectors
+from queenright.health.objectives import burning_share
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation import names
 from queenright.instrumentation.metrics import WorkerFamilies
@@ -99,21 +100,32 @@ def test_a_budget_is_told_to_burn_at_four_speeds_each_over_two_windows_and_with_
         assert f"ratio_rate{short} " in rule["expr"]
         assert f"ratio_rate{long} " in rule["expr"]
         assert re.search(rf"{seconds(long):g} \* avg_over_time\([\w:]+\[{long}\]\) >= \d+", rule["expr"])
-        limits = re.findall(r"> 1 - ([\d.]+) \^ ([\d.]+)", rule["expr"])
-        assert [float(exponent) for _, exponent in limits] == [factor, factor]
-        assert all(0 < 1 - float(base) ** float(exponent) < 1 for base, exponent in limits), (
-            "it could never fire"
-        )
+        limits = limits_of(rule)
+        assert limits == pytest.approx([burning_share(objective.budget, factor)] * 2)
+        assert all(0 < limit < 1 for limit in limits), "it could never fire"
+
+
+def limits_of(rule: Rule) -> list[float]:
+    """Return the shares that a burn rate is compared with: a multiple of the budget, or a power."""
+    powers = re.findall(r"> 1 - ([\d.]+) \^ ([\d.]+)", rule["expr"])
+    multiples = re.findall(r"> ([\d.]+) \* ([\d.]+)", rule["expr"])
+    return [1 - float(base) ** float(factor) for base, factor in powers] + [
+        float(factor) * float(budget) for factor, budget in multiples
+    ]
+
+
+def test_a_budget_burns_at_a_multiple_of_it_wherever_that_is_a_share() -> None:
+    """The factors 14.4, 6, 3 and 1; past everything, where no multiple could fire, nearly everything."""
+    assert [burning_share(0.05, speed.factor) for speed in SPEEDS] == pytest.approx([0.72, 0.3, 0.15, 0.05])
+    assert [burning_share(0.25, speed.factor) for speed in SPEEDS] == pytest.approx(
+        [0.98411, 0.82202, 0.75, 0.25], abs=1e-5
+    )
 
 
 def test_a_faster_burn_is_more_urgent_and_needs_more() -> None:
     for name in {rule["alert"] for rule in ALERTS if rule["alert"].endswith("Burn")}:
         burning = [rule for rule in ALERTS if rule["alert"] == name]
-        limits = [
-            1 - float(base) ** float(exponent)
-            for rule in burning
-            for base, exponent in re.findall(r"> 1 - ([\d.]+) \^ ([\d.]+)", rule["expr"])[:1]
-        ]
+        limits = [limits_of(rule)[0] for rule in burning]
         assert all(faster > slower for faster, slower in pairwise(limits))
         assert [rule["labels"]["severity"] for rule in burning] == ["critical"] * 2 + ["warning"] * 2
 
@@ -142,7 +154,9 @@ def test_nothing_is_aggregated_without_saying_by_what(rule: Rule) -> None:
     """`without` lets labels through that a later version adds; a bare aggregate is one number on purpose."""
     assert "without" not in rule["expr"]
     for function, clause in re.findall(r"\b(sum|max|min|avg|count)\s*(by \([^)]*\)|\()", rule["expr"]):
-        single = rule.get("record", "cluster:").startswith("cluster:")
+        # What is about one agent names it; what is about the fleet, or the monitor, may be one number.
+        about_all = rule.get("labels", {}).get("source") == "monitor"
+        single = rule.get("record", "").startswith("cluster:") or about_all
         assert clause != "(" or single, f"{function} over everything in {name_of(rule)}"
 
 

@@ -85,7 +85,7 @@ def _measure(version: str, fleet: Fleet, port: int) -> list[Row]:
     holds = f"{held}, {written / 1e6:.0f} M samples before, {memory}"
     rows = [Row(f"{title}: {AGENTS:,} agents", holds, "", True)]
     for group, (median, worst) in sorted(groups.items()):
-        measured = f"median {median * 1e3:.0f} ms, worst of {EVALUATIONS} {worst * 1e3:.0f} ms"
+        measured = f"median {median * 1e3:.0f} ms, worst {worst * 1e3:.0f} ms"
         rows.append(Row(f"{title}: {group}", measured, "<= 5 s", worst <= 5))
     for took, rule in slowest[:3]:
         rows.append(Row(f"{title}: slow", f"{rule} {took * 1e3:.0f} ms", "<= 1 s", took <= SLOW_RULE))
@@ -217,6 +217,7 @@ def _history(client: httpx.Client, fleet: Fleet) -> int:
     """Write what the rules' windows reach back to; return the number of samples."""
     now, written = time.time(), 0
     reach = windows()
+    steps = _own_intervals()
     for one in fleet.series:
         if not (seconds := reach.get(one.name, 0)):
             continue
@@ -228,15 +229,30 @@ def _history(client: httpx.Client, fleet: Fleet) -> int:
     for name, seconds in reach.items():
         # Recorded for each worker, and looked back on for hours: the dearest there is.
         if name.startswith("agent_instance:"):
-            past = [(at, 10.0) for at in _moments(now, seconds)]
+            past = [(at, 10.0) for at in _moments(now, seconds, steps.get(name, INTERVAL))]
             _write_all(client, fleet, {"__name__": name}, encoded_samples(past))
             written += len(past) * fleet.agents
     return written
 
 
-def _moments(now: float, seconds: float) -> list[float]:
-    count = int(min(seconds, LONGEST_HISTORY) / INTERVAL)
-    return [now - INTERVAL * back for back in range(count, 0, -1)]
+def _moments(now: float, seconds: float, step: float = INTERVAL) -> list[float]:
+    count = int(min(seconds, LONGEST_HISTORY) / step)
+    return [now - step * back for back in range(count, 0, -1)]
+
+
+def _own_intervals() -> dict[str, float]:
+    """Return for each recording of a group with an interval of its own that interval, in seconds."""
+    groups = [
+        group
+        for path in rules_folder().glob("*.yml")
+        for group in yaml.safe_load(path.read_text())["groups"]
+        if "interval" in group
+    ]
+    return {
+        rule["record"]: int(group["interval"][:-1]) * _UNIT[group["interval"][-1]]
+        for group in groups
+        for rule in group["rules"]
+    }
 
 
 def _write_all(client: httpx.Client, fleet: Fleet, labels: dict[str, str], samples: bytes) -> None:
@@ -273,9 +289,7 @@ def _watch(client: httpx.Client) -> tuple[dict[str, list[float]], list[tuple[flo
     seen: dict[str, str] = {}
     rules: dict[str, float] = defaultdict(float)
     began = time.monotonic()
-    while time.monotonic() - began < INTERVAL * (SETTLE + EVALUATIONS + 2) and (
-        not times or min(map(len, times.values())) < SETTLE + EVALUATIONS
-    ):
+    while time.monotonic() - began < INTERVAL * (SETTLE + EVALUATIONS + 2):
         for group in client.get("/api/v1/rules").json()["data"]["groups"]:
             if group["lastEvaluation"] == seen.get(group["name"]) or not _evaluated(group):
                 continue
@@ -288,7 +302,8 @@ def _watch(client: httpx.Client) -> tuple[dict[str, list[float]], list[tuple[flo
                     if rule.get("lastError"):
                         raise RuntimeError(f"{rule['name']}: {rule['lastError']}")
         time.sleep(1)
-    kept = {group: took[SETTLE:] for group, took in times.items()}
+    # A group with an interval of its own is evaluated once or twice meanwhile.
+    kept = {group: took[SETTLE:] or took[-1:] for group, took in times.items()}
     return kept, sorted(((took, rule) for rule, took in rules.items()), reverse=True)
 
 

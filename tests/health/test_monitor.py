@@ -412,6 +412,15 @@ def test_a_sweep_looks_at_everybody() -> None:
     assert monitor.sweep(START + 241) == (7, [])
 
 
+def test_a_sweep_over_workers_that_have_ended_looks_at_nobody() -> None:
+    """B75: what is left of them must not hide that nobody is watched."""
+    monitor = HealthMonitor(HealthSettings())
+    script = WorkerScript(monitor=monitor, session="s").start()
+    script.event(EventType.EXECUTION_COMPLETED)
+
+    assert monitor.sweep(START + 2)[0] == 0
+
+
 def test_what_the_monitor_says_is_not_taken_for_a_workers_event() -> None:
     script = worker()
     script.silence(240)

@@ -103,7 +103,7 @@ class SweepPart:
     """What one part of a sweep came to."""
 
     looked: int
-    """How many workers it really looked at."""
+    """How many workers that have not ended it really looked at."""
     done: bool
     """Whether that was the last part."""
     said: list[AgentEvent]
@@ -267,7 +267,8 @@ class HealthMonitor:
                 continue
             try:
                 said += self._look(worker, now, now)
-                looked += 1
+                # One that has ended is kept for a while; to look at it is not to watch anybody.
+                looked += not worker.vitals.ended
             except Exception as error:
                 faults.append(f"worker {key[0]!r}, session {key[1]!r} cannot be looked at: {error!r}")
         del left[-limit:]

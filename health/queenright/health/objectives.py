@@ -12,11 +12,17 @@ def burning_share(budget: float, factor: float) -> float:
     """
     Return the share of what goes wrong, from which on a budget is spent ``factor`` times too fast.
 
-    For a small budget that is ``factor * budget``. A multiple of a large one would be more than everything,
-    and an alert on it could never fire; this is always below 1.
+    That is ``factor * budget``, as long as it is a share. A multiple of a large budget would be everything
+    or more, and an alert on it could never fire: then it is ``1 - (1 - budget) ** factor``, which is below
+    1, and no multiple any more but a sign that nearly all goes wrong.
 
     Args:
         budget: The share that may go wrong, above 0 and below 1.
         factor: 1 or more.
     """
-    return float(1 - (1 - budget) ** factor)
+    return factor * budget if can_burn(budget, factor) else float(1 - (1 - budget) ** factor)
+
+
+def can_burn(budget: float, factor: float) -> bool:
+    """Return whether a budget can be spent ``factor`` times too fast at all."""
+    return factor * budget < 1

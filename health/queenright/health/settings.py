@@ -401,7 +401,7 @@ class Rules(_Block):
     degraded_minimum_agents: Count = 5
     """Fewer agents speak for themselves."""
     provider_failures: Count = 3
-    """So many workers let down by their model provider within 10 minutes: it is the provider."""
+    """So many agents let down by their model provider at once: it is the provider."""
     bad_steps: BadStepsObjective = BadStepsObjective()
     slow_interventions: SlowInterventionsObjective = SlowInterventionsObjective()
     tool_error_share: Share = 0.5

@@ -52,6 +52,8 @@ DEMO_DEFAULTS: Final[dict[str, Any]] = {
         "tickets": {"hold_seconds": 5},
         "health_check": {"interval_seconds": 5},
         "intervention": {"quiet_seconds": 20},
+        # Its agents are there to be in trouble.
+        "rules": {"bad_steps": {"error_budget": 0.5}},
     },
 }
 """The demo's clock: a story of minutes is told in seconds. Holds only where nothing else was set."""
@@ -208,7 +210,9 @@ async def up(
             if prometheus and prometheus_url:
                 say("Starting Prometheus ...")
                 port = urlsplit(prometheus_url).port or 0
-                child = await _prometheus(prometheus, settings, options, port, running.url, metrics_port)
+                # The service's own settings: they know by which address people reach it.
+                own = running.service.settings
+                child = await _prometheus(prometheus, own, options, port, running.url, metrics_port)
                 stack.push_async_callback(child.stop)
                 running.prometheus_url = prometheus_url
                 await child.ready(f"{running.prometheus_url}/-/ready")

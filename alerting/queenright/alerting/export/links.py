@@ -16,14 +16,13 @@ def links_of(
 
     Args:
         settings: Runbooks are those of the notifications; dashboards are where ``dashboard_url`` has its own.
+            Without one nobody has said that there is a Grafana, and alerts have no such link.
         runbooks: In place of what the settings say.
         dashboards: In place of what the settings say; the part of a dashboard's address before its uid.
     """
-    found = _before_uid(settings.dashboard_url)
-    links = Links(runbooks=runbooks or settings.runbooks)
-    if dashboards or found:
-        links = Links(runbooks=links.runbooks, dashboards=dashboards or found)
-    return links
+    return Links(
+        runbooks=runbooks or settings.runbooks, dashboards=dashboards or _before_uid(settings.dashboard_url)
+    )
 
 
 def _before_uid(template: str) -> str:

@@ -71,7 +71,7 @@ def _stalls(settings: HealthSettings, selectors: Selectors) -> Iterator[Alert]:
         severity="critical",
         source=SOURCE_RULES,
         summary=f"{_AGENT} has seen a stall in itself.",
-        description=f"{_AGENT} counted {{{{ $value | humanize }}}} stalls while in phase "
+        description=f'{_AGENT} counted {{{{ $value | printf "%.0f" }}}} stalls while in phase '
         "{{ $labels.phase }}.",
         threshold=f"a stall within 10 min: ≥ {clocks.idle_seconds:g} s idle, {clocks.llm_seconds:g} s in a "
         f"model call, {clocks.tool_seconds:g} s in a tool (`health_monitoring.stall`, counted by the worker)",
@@ -123,7 +123,7 @@ def _loop(settings: HealthSettings, selectors: Selectors) -> Alert:
         severity="critical",
         source=SOURCE_RULES,
         summary=f"{_AGENT} is busy and gets nowhere.",
-        description=f"{_AGENT} has made {{{{ $value | humanize }}}} tool calls in {in_words(without)} "
+        description=f'{_AGENT} has made {{{{ $value | printf "%.0f" }}}} tool calls in {in_words(without)} '
         "without any progress.",
         threshold=f"≥ {settings.bands.warning} tool calls (`health_monitoring.bands.warning`) and no "
         f"progress for {without:g} s (`health_monitoring.stall.unknown_seconds`)",

@@ -15,7 +15,7 @@ from typing import Final
 
 from queenright.alerting.rules.promql import in_words, select
 from queenright.alerting.rules.rule import Alert, Record, Selectors, Severity
-from queenright.health.objectives import FASTEST_BURN, burning_share
+from queenright.health.objectives import FASTEST_BURN, burning_share, can_burn
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation import names
 from queenright.instrumentation.names import SOURCE_MONITOR
@@ -143,10 +143,19 @@ def alerts(settings: HealthSettings, selectors: Selectors) -> tuple[Alert, ...]:
 
 
 def _alert(one: Objective, speed: Speed) -> Alert:
-    limit = f"1 - {1 - one.budget:g} ^ {speed.factor:g}"
+    limit = _limit(one.budget, speed.factor)
     traffic = f"{_SECONDS[speed.long]} * avg_over_time({one.all}[{speed.long}]) >= {one.minimum}"
     budget = f"{100 * one.budget:.3g}%"
     share = f"{100 * burning_share(one.budget, speed.factor):.3g}%"
+    setting = f"`health_monitoring.rules.{one.setting}.error_budget` ({budget})"
+    if can_burn(one.budget, speed.factor):
+        times = f"at least {speed.factor:g} times " if speed.factor > 1 else ""
+        how_fast = f"allows {budget}, which is spent {times}too fast"
+        threshold = f"{speed.factor:g} times {setting}" if speed.factor > 1 else setting
+        why = f"{speed.spends} of a month's budget: {one.reason}"
+    else:
+        how_fast = f"allows {budget}"
+        threshold, why = f"far past {setting}", f"{one.reason}, and here nearly everything goes wrong"
     return Alert(
         name=one.alert,
         expr=f"{one.ratio(speed.long)} > {limit}\nand\n{one.ratio(speed.short)} > {limit}\nand\n{traffic}",
@@ -157,10 +166,16 @@ def _alert(one: Objective, speed: Speed) -> Alert:
         labels={"window": speed.long},
         summary=one.summary,
         description=f"{{{{ $value | humanizePercentage }}}} {one.description} in the last {speed.long}; the "
-        f"objective allows {budget}, and at this rate it is spent at least {speed.factor:g} times too fast.",
-        threshold=f"> {share} over {speed.short} and {speed.long}: "
-        f"{speed.factor:g} times too fast for `health_monitoring.rules.{one.setting}.error_budget` "
-        f"({budget}), of at least {one.minimum} {one.unit} (`.minimum`)",
-        reason=f"{speed.spends} of a month's budget: {one.reason}",
+        f"objective {how_fast}.",
+        threshold=f"> {share} over {speed.short} and {speed.long}: {threshold}, of at least {one.minimum} "
+        f"{one.unit} (`.minimum`)",
+        reason=why,
         dashboard=one.dashboard,
     )
+
+
+def _limit(budget: float, factor: float) -> str:
+    """Return ``burning_share`` so that a reader of the rule sees where it comes from."""
+    if can_burn(budget, factor):
+        return f"{factor:g} * {budget:g}"
+    return f"1 - {1 - budget:g} ^ {factor:g}"

@@ -49,22 +49,22 @@ def _degraded(settings: HealthSettings) -> Alert:
 
 
 def _provider(settings: HealthSettings, selectors: Selectors) -> Alert:
-    found = select(selectors, names.FINDINGS, f'kind="{FindingKind.PROVIDER_FAILURE}"')
+    let_down = select(selectors, names.AGENTS_WITH_FINDING, f'kind="{FindingKind.PROVIDER_FAILURE}"')
     many = settings.rules.provider_failures
     return Alert(
         name="QueenrightProviderFailing",
-        expr=f"sum(increase({found}[10m])) >= {many}",
+        expr=f"sum({let_down}) >= {many}",
         for_="15s",
         keep_firing_for="10m",
         severity="critical",
         source=SOURCE_MONITOR,
-        summary="A model provider fails for several workers.",
-        description='{{ $value | printf "%.0f" }} times within 10 minutes a worker was found to be let down '
-        "by its "
-        "model provider. Which workers: queenright list.",
-        threshold=f"≥ {many} findings `provider_failure` in 10 min "
+        summary="A model provider fails for several agents.",
+        description='{{ $value | printf "%.0f" }} agents are let down by their model provider at the same '
+        "time. "
+        "Which: queenright list.",
+        threshold=f"≥ {many} agents with `provider_failure` at once "
         "(`health_monitoring.rules.provider_failures`)",
-        reason="it is the provider's fault or the account's, and no worker's: one page, before each has a "
+        reason="it is the provider's fault or the account's, and no agent's: one page, before each has a "
         "ticket",
         dashboard="queenright-fleet",
     )

@@ -12,6 +12,8 @@ from queenright.instrumentation import names
 from queenright.instrumentation.names import SOURCE_MONITOR
 
 FILE: Final = "monitor.yml"
+_BY_SERVICE: Final = "by (job, instance)"
+"""Where several services are scraped, one that fails is not hidden by the others."""
 
 
 def groups(settings: HealthSettings, selectors: Selectors, links: Links) -> tuple[Group, ...]:
@@ -51,15 +53,15 @@ def _down(selectors: Selectors) -> Alert:
 def _blind(settings: HealthSettings, selectors: Selectors) -> Alert:
     evaluated = select(selectors, names.WORKERS_EVALUATED)
     known = select(selectors, names.AGENTS, 'state!="terminated"')
-    alive = f"sum({known}) > 0"
+    alive = f"sum {_BY_SERVICE} ({known}) > 0"
     sweeps = select(selectors, names.HEALTH_CHECKS)
     interval = settings.health_check.interval_seconds
     window = max(5 * interval, SHORTEST_WINDOW)
     return Alert(
         name="QueenrightMonitorBlind",
         why="The gauge keeps its value when sweeping stops, so the count of sweeps is asked as well.",
-        expr=f"(sum({evaluated}) == 0 and {alive})\nor\n"
-        f"(sum(increase({sweeps}[{duration(window)}])) == 0 and {alive})",
+        expr=f"(sum {_BY_SERVICE} ({evaluated}) == 0 and {alive})\nor\n"
+        f"(sum {_BY_SERVICE} (increase({sweeps}[{duration(window)}])) == 0 and {alive})",
         for_=duration(2 * interval),
         keep_firing_for="1m",
         severity="critical",
@@ -80,7 +82,7 @@ def _judge(settings: HealthSettings, selectors: Selectors) -> Iterator[Alert]:
     yield Alert(
         name="QueenrightJudgeSilent",
         why="The wait lets a service that has just started have its first check.",
-        expr=f"time() - max({select(selectors, names.JUDGE_LAST_CHECK)}) >= {2 * interval:g}",
+        expr=f"time() - max {_BY_SERVICE} ({select(selectors, names.JUDGE_LAST_CHECK)}) >= {2 * interval:g}",
         for_=duration(1.5 * interval),
         keep_firing_for="1m",
         severity="critical",
@@ -178,13 +180,15 @@ def _deliveries(settings: HealthSettings, selectors: Selectors) -> Iterator[Aler
     yield Alert(
         name="QueenrightOutboxStuck",
         why="The time stamp is 0 while nothing is pending.",
-        expr=f"max({pending}) > 0\nand\ntime() - min({oldest} > 0) >= {stuck:g}",
+        expr=f"max {_BY_SERVICE} ({pending}) > 0\nand\ntime() - min {_BY_SERVICE} ({oldest} > 0) >= {stuck:g}"
+        "",
         for_="1m",
         keep_firing_for="1m",
         severity="critical",
         source=SOURCE_MONITOR,
         summary="Notifications do not leave Queenright.",
-        description="{{ $value | humanize }} notifications have not been taken by every Alertmanager for "
+        description='{{ $value | printf "%.0f" }} notifications have not been taken by every Alertmanager '
+        "for "
         f"more than {in_words(stuck)}.",
         threshold=f"≥ {stuck:g} s since the oldest was written "
         "(`health_monitoring.rules.outbox_stuck_seconds`)",
@@ -199,7 +203,8 @@ def _deliveries(settings: HealthSettings, selectors: Selectors) -> Iterator[Aler
         severity="critical",
         source=SOURCE_MONITOR,
         summary="Alertmanager refuses notifications.",
-        description="{{ $value | humanize }} notifications were refused in the last 15 minutes; they are not "
+        description='{{ $value | printf "%.0f" }} notifications were refused in the last 15 minutes; they '
+        "are not "
         "tried again as they are.",
         threshold="1 refusal (400, 413, 422) within 15 min",
         reason="a page that was refused is not sent again as it is: somebody has to look",
@@ -216,7 +221,7 @@ def _losses(selectors: Selectors) -> Iterator[Alert]:
         severity="warning",
         source=SOURCE_MONITOR,
         summary="Telemetry is being dropped.",
-        description="{{ $value | humanize }} items of {{ $labels.signal }} were dropped in the last 10 "
+        description='{{ $value | printf "%.0f" }} items of {{ $labels.signal }} were dropped in the last 10 '
         "minutes.",
         threshold="any within 10 min, for 5 min",
         reason="what is not seen is not judged",
@@ -230,7 +235,8 @@ def _losses(selectors: Selectors) -> Iterator[Alert]:
         severity="warning",
         source=SOURCE_MONITOR,
         summary="A part of Queenright is too slow for the events.",
-        description="Subscriber {{ $labels.subscriber }} missed {{ $value | humanize }} events in the last "
+        description='Subscriber {{ $labels.subscriber }} missed {{ $value | printf "%.0f" }} events in the '
+        "last "
         "10 minutes; alerts are never among them.",
         threshold="any within 10 min, for 5 min",
         reason="that part's picture of the fleet has gaps",
@@ -244,7 +250,8 @@ def _losses(selectors: Selectors) -> Iterator[Alert]:
         severity="warning",
         source=SOURCE_MONITOR,
         summary="Metrics have more label values than are kept.",
-        description="{{ $value | humanize }} label values of {{ $labels.metric }} were folded into other in "
+        description='{{ $value | printf "%.0f" }} label values of {{ $labels.metric }} were folded into '
+        "other in "
         "the last hour.",
         threshold="any within an hour",
         reason="something that should be a name is an id, or the fleet has outgrown its bounds",
@@ -260,7 +267,7 @@ def _clocks(settings: HealthSettings, selectors: Selectors) -> Alert:
         name="QueenrightClockSkew",
         why="Only a clock that is ahead shows: what one that is behind says looks like silence.",
         expr=f"max {BY_WORKER} ({activity}) - time() > {ahead:g}\nor\n"
-        f"max by (job, instance) ({check}) - time() > {ahead:g}",
+        f"max {_BY_SERVICE} ({check}) - time() > {ahead:g}",
         for_="2m",
         keep_firing_for="5m",
         severity="warning",
