@@ -89,6 +89,11 @@ def queenright(
         )
 
 
+def start() -> None:
+    """Begin to import, in the background, what the first command would have to wait for."""
+    _warm()
+
+
 class _Warm:
     """The process that commands are forked from; it ends with us, however that may be."""
 

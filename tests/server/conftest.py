@@ -11,6 +11,13 @@ import pytest
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.settings import Settings, load_settings
 from queenright.server.up import DEMO_DEFAULTS, Running, serving
+from tests import warm
+
+
+@pytest.fixture(scope="session", autouse=True)
+def commands() -> None:
+    """Have what commands are forked from ready by the time that a worker waits for one."""
+    warm.start()
 
 
 def demo_settings(storage: Path, **escalation: str) -> Settings:
@@ -36,7 +43,7 @@ async def running(settings: Settings) -> AsyncIterator[Running]:
 
 @pytest.fixture
 async def http(running: Running) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=running.url, trust_env=False) as client:
+    async with httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False) as client:
         yield client
 
 

@@ -220,7 +220,10 @@ async def test_ready_until_a_part_stops(running: Running, http: httpx.AsyncClien
 async def test_not_ready_while_the_store_cannot_write(tmp_path: Path, database_url: str) -> None:
     settings = demo_settings(tmp_path / "storage").model_copy(update={"database": database_url})
     soon = "SET lock_timeout = 10" if is_postgres(database_url) else "PRAGMA busy_timeout = 10"
-    async with serving(settings) as running, httpx.AsyncClient(base_url=running.url, trust_env=False) as http:
+    async with (
+        serving(settings) as running,
+        httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False) as http,
+    ):
         store = running.service.store
         await store.transact(lambda conn: conn.exec_driver_sql(soon).close())
         with locked(database_url):

@@ -31,7 +31,7 @@ async def asked(running: Running, reason: str = "It loops.") -> Approval:
     """Let the queen ask about a worker that she has told the operator of, and that fetches."""
     service = running.service
     ticket_id = await ticket_on(running)
-    async with httpx.AsyncClient(base_url=running.url, trust_env=False) as http:
+    async with httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False) as http:
         await http.get("/api/agents/looper/instructions", params=WORKER)
     ticket = service.tickets.get(ticket_id)
     assert ticket is not None
@@ -48,7 +48,7 @@ async def suggested(service: Service) -> str:
 
 async def stop_when_told(running: Running) -> None:
     """Be the worker that fetches, stops and says so."""
-    async with httpx.AsyncClient(base_url=running.url, trust_env=False, timeout=60) as http:
+    async with httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False, timeout=60) as http:
         told = await http.get("/api/agents/looper/instructions", params=WORKER | {"wait": 30})
         [instruction] = told.json()["instructions"]
         path = f"/api/agents/looper/instructions/{instruction['instruction_id']}/answer"
@@ -82,7 +82,7 @@ async def test_the_page_shows_what_waits_and_the_feed_what_was_said(running: Run
     approval = await asked(running)
 
     [row] = status(running.service)["acting"]["approvals"]
-    async with httpx.AsyncClient(base_url=running.url, trust_env=False) as http:
+    async with httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False) as http:
         page = (await http.get("/")).text
         ticket = (await http.get(f"/tickets/{approval.ticket_id}")).text
 

@@ -122,7 +122,10 @@ async def proxied(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
         otlp={"port": 0},
         alerting={"console_url": "https://bees.example"},
     )
-    async with serving(settings) as found, httpx.AsyncClient(base_url=found.url, trust_env=False) as client:
+    async with (
+        serving(settings) as found,
+        httpx.AsyncClient(base_url=found.url, verify=False, trust_env=False) as client,
+    ):
         yield client
 
 

@@ -18,7 +18,10 @@ JSON = {"Content-Type": "application/json"}
 @pytest.fixture
 async def api(tmp_path: Path, database_url: str) -> AsyncIterator[httpx.AsyncClient]:
     settings = demo_settings(tmp_path / "storage").model_copy(update={"database": database_url})
-    async with serving(settings) as running, httpx.AsyncClient(base_url=running.url, trust_env=False) as http:
+    async with (
+        serving(settings) as running,
+        httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False) as http,
+    ):
         yield http
 
 

@@ -47,7 +47,7 @@ async def stack(tmp_path: Path) -> AsyncIterator[Stack]:
         settings = ours.model_copy(update={"alerting": ours.alerting.model_copy(update=more)})
         async with (
             serving(settings) as running,
-            httpx.AsyncClient(base_url=running.url, trust_env=False) as http,
+            httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False) as http,
         ):
             yield Stack(running, http, alertmanager)
 
@@ -108,7 +108,7 @@ async def test_a_peer_that_answers_something_else_is_said_in_words(
     settings = ours.model_copy(update={"alerting": ours.alerting.model_copy(update=more)})
     async with (
         serving(settings) as running,
-        httpx.AsyncClient(base_url=running.url, trust_env=False) as http,
+        httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False) as http,
     ):
         ticket_id = await ticket_on(running)
         await until(lambda: ticket_id in running.service.silences._labels, "the notification is seen")
@@ -125,7 +125,7 @@ async def test_a_peer_that_answers_something_else_is_said_in_words(
 async def test_what_cannot_be_silenced_is_refused_in_words(tmp_path: Path) -> None:
     async with (
         serving(demo_settings(tmp_path)) as running,
-        httpx.AsyncClient(base_url=running.url, trust_env=False) as http,
+        httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False) as http,
     ):
         body = {"ticket_id": "nobody", "seconds": 3600, "comment": "c"}
         unknown = await http.post("/api/silences", json=body)

@@ -64,5 +64,5 @@ async def otlp() -> AsyncIterator[Listening]:
 
 @pytest.fixture
 async def http(otlp: Listening) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=otlp.url) as client:
+    async with httpx.AsyncClient(base_url=otlp.url, verify=False) as client:
         yield client
