@@ -24,7 +24,7 @@ from queenright.instrumentation import names
 from queenright.instrumentation.names import SOURCE_RULES, WaitingReason
 
 FILE: Final = "agents.yml"
-_DASHBOARD: Final = "queenright-agent?var-agent={{ $labels.agent }}"
+_DASHBOARD: Final = "queenright-agent?var-agent={{ $labels.agent | urlquery }}"
 _AGENT: Final = "Agent {{ $labels.agent }}"
 
 
