@@ -15,7 +15,7 @@ _SECRETS: Final = Path("/etc/alertmanager/secrets/queenright-alerting")
 _TEMPLATES: Final = Path("/etc/alertmanager/config")
 
 NO_DEADMAN: Final = "http://deadman-url-is-not-set.invalid/"
-"""In place of a dead man's receiver that nobody named: there is no such host, so each post is seen to fail."""
+"""In place of a dead man's receiver that nobody named: there is no such host, so each post fails in sight."""
 
 NO_DEADMAN_SAID: Final = (
     "The receiver deadman leads nowhere: nobody would notice if Prometheus or Alertmanager died.",
