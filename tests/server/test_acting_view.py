@@ -149,6 +149,33 @@ def test_that_a_worker_takes_no_nudges_is_said_once(kind: str, attempt: int, sho
     assert worth_a_line(event) is shown
 
 
+@pytest.mark.parametrize("agent", ["w" * 255, "bee"])
+def test_a_brief_line_has_room_for_what_happened_however_long_a_name_is(agent: str) -> None:
+    data = {"attempt": 1, "delivery": "queued", "by": "ada", "message": "m" * 500}
+
+    line = event_line(AgentEvent(type=EventType.NUDGE_SENT, time=0.0, agent_id=agent, data=data), brief=True)
+
+    assert line["text"].startswith(agent[:50])
+    assert ": nudge 1, to be fetched, by ada. mmm" in line["text"]
+
+
+def test_each_nudge_of_a_person_that_came_to_nothing_has_a_line() -> None:
+    data = {"kind": "nudge", "outcome": "unreachable", "attempt": 2, "by": "ada"}
+
+    assert worth_a_line(AgentEvent(type=EventType.INTERVENTION_RECORDED, time=0.0, data=data))
+
+
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [
+        (EventType.TICKET_ACKNOWLEDGED, {"by": "ada"}),
+        (EventType.TICKET_UNACKNOWLEDGED, {"by": "ada", "was": "bob"}),
+    ],
+)
+def test_a_line_about_a_ticket_names_its_worker(kind: EventType, data: dict[str, Any]) -> None:
+    assert event_line(AgentEvent(type=kind, time=0.0, agent_id="bee", data=data))["text"].startswith("bee: ")
+
+
 @pytest.mark.parametrize("outcome", list(Outcome))
 def test_a_record_has_a_line_unless_an_event_of_its_own_tells_of_it(outcome: Outcome) -> None:
     event = AgentEvent(type=EventType.INTERVENTION_RECORDED, time=0.0, data={"outcome": outcome.value})

@@ -51,7 +51,7 @@ async def queenright(running: Running, *arguments: str) -> Done:
 async def looper(running: Running, *, asks: bool = True) -> None:
     await running.service.ingest(list(looping(running.service.clock(), times=3)))
     if asks:
-        async with httpx.AsyncClient(base_url=running.url, trust_env=False) as http:
+        async with httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False) as http:
             await http.get("/api/agents/looper/instructions", params=WORKER)
 
 
@@ -84,7 +84,7 @@ async def test_json_is_what_the_service_said(running: Running) -> None:
 async def test_a_termination_waits_for_the_worker_and_says_where_its_state_is(running: Running) -> None:
     await looper(running)
     stopping = asyncio.create_task(queenright(running, "terminate", "looper", "--reason", "it loops"))
-    async with httpx.AsyncClient(base_url=running.url, trust_env=False, timeout=60) as http:
+    async with httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False, timeout=60) as http:
         told = await http.get("/api/agents/looper/instructions", params=WORKER | {"wait": 30})
         [instruction] = told.json()["instructions"]
         path = f"/api/agents/looper/instructions/{instruction['instruction_id']}/answer"
@@ -120,7 +120,7 @@ async def test_a_refusal_is_one_line_with_the_way_out(running: Running) -> None:
 async def test_a_termination_that_nobody_confirms_says_how_to_go_on(running: Running) -> None:
     await looper(running)
     stopping = asyncio.create_task(queenright(running, "terminate", "looper", "--reason", "it loops"))
-    async with httpx.AsyncClient(base_url=running.url, trust_env=False, timeout=60) as http:
+    async with httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False, timeout=60) as http:
         told = await http.get("/api/agents/looper/instructions", params=WORKER | {"wait": 30})
         [instruction] = told.json()["instructions"]
         path = f"/api/agents/looper/instructions/{instruction['instruction_id']}/answer"
@@ -200,7 +200,7 @@ def test_who_asks_is_who_is_logged_in(
 async def test_an_escalation_is_listed_and_decided(running: Running) -> None:
     await looper(running)
     none = await queenright(running, "escalations", "list")
-    async with httpx.AsyncClient(base_url=running.url, trust_env=False) as http:
+    async with httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False) as http:
         asked = await http.post("/api/agents/looper/escalate", json={"reason": "odd"})
     escalation = asked.json()["escalation_id"]
 
@@ -263,6 +263,21 @@ async def test_the_emergency_stop_is_set_and_released(running: Running) -> None:
     assert "looper" in listed.out
     assert released.out == "The emergency stop is off.\n"
     assert (off.code, queued.code) == (0, 0)
+
+
+async def test_a_long_name_is_cut_in_a_list_of_tickets_unless_all_of_it_is_asked_for(
+    running: Running,
+) -> None:
+    long = "a-name-" * 30
+    ticket = await ticket_on(running, agent=long)
+
+    cut = await queenright(running, "tickets")
+    whole = await queenright(running, "tickets", "list", "--wide")
+
+    assert f" {long[:23]}… " in cut.out
+    assert long not in cut.out
+    assert f" {long} " in whole.out
+    assert [one.out.split()[-1] for one in (cut, whole)] == [ticket, ticket]
 
 
 async def test_a_ticket_is_listed_acknowledged_and_resolved(running: Running) -> None:

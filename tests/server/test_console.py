@@ -73,7 +73,7 @@ def refusal(response: httpx.Response) -> str:
 async def obey_until_stopped(running: Running) -> None:
     """Be the worker that does what it is told, until it is told to stop."""
     path = "/api/agents/looper/instructions"
-    async with httpx.AsyncClient(base_url=running.url, trust_env=False, timeout=60) as http:
+    async with httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False, timeout=60) as http:
         kind = ""
         while kind != "terminate":
             told = await http.get(path, params=WORKER | {"wait": 30})
@@ -326,6 +326,38 @@ async def test_a_worker_is_stopped_with_a_reason_and_only_in_the_life_that_was_l
     assert "it was restarted meanwhile" in refusal(other)
     assert "It &lt;loops&gt;.</textarea>" in other.text
     assert said(done) == "It has stopped. Its state is in cp-7."
+
+
+async def test_a_workers_page_tells_what_was_tried_and_by_whom(
+    running: Running, browser: httpx.AsyncClient
+) -> None:
+    await running.service.ingest(list(looping(running.service.clock(), times=2)))
+    for _ in range(2):
+        await browser.post("/act/nudge", data={"agent": "looper", "by": "ada"})
+    await browser.get("/api/agents/looper/instructions", params=WORKER)  # from now on it is reached
+    await browser.post("/act/nudge", data={"agent": "looper", "by": "bob"})
+    await running.service.health.emergency_stop(True, by="ada", reason="provider is down")
+    await browser.post("/act/terminate", data={"agent": "looper", "reason": "x", "by": "eve"})
+
+    page = unescape((await browser.get("/agents/looper")).text)
+
+    assert page.count("looper: nudge by ada: not done. ") == 2
+    assert len(re.findall(r"looper: nudge \d, to be fetched, by bob\.", page)) == 1
+    assert "nudge by bob" not in page
+    assert page.count("looper: terminate by eve: refused. ") == 1
+
+
+async def test_a_silence_is_for_two_hours_unless_something_else_is_said(
+    running: Running, browser: httpx.AsyncClient
+) -> None:
+    path = f"/tickets/{await ticket_on(running)}/silence"
+
+    question = await browser.get(path)
+    wrong = await browser.post(path, data={"by": "ada", "hours": "", "comment": "x"})
+
+    [hours] = re.findall(r'<input id="hours"[^>]*>', question.text)
+    assert 'value="2"' in hours
+    assert "please fill this in" in refusal(wrong)
 
 
 async def test_nothing_is_offered_while_acting_is_frozen(

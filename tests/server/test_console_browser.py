@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
+import httpx
 import pytest
 from playwright.async_api import Browser, Page, async_playwright, expect
 
@@ -16,10 +17,20 @@ from tests.server.test_approvals import asked
 from tests.server.test_cli_acting import WORKER
 from tests.server.test_console import obey_until_stopped, settings
 from tests.server.test_status_page import FLAGS
+from tests.waiting import until
 
 __all__ = ["settings"]
 
 expect.set_options(timeout=60_000)  # a busy machine may need it
+
+RUNS_OVER = """
+() => [...document.querySelectorAll("main *")]
+    .filter((e) => !e.closest(".scroll, .unseen, input"))
+    .filter((e) => e.clientWidth > 0 && e.scrollWidth > e.clientWidth + 1)
+    .filter((e) => getComputedStyle(e).display !== "inline")
+    .map((e) => `${e.tagName} ${e.className}: ${e.textContent.trim().slice(0, 40)}`)
+"""
+"""What is wider inside than its own box: it runs over what stands beside it."""
 
 LONG = "<img src=x onerror=alert(1)>" + "long-name-" * 12
 
@@ -101,6 +112,42 @@ async def test_other_sites_lead_here_and_change_nothing(running: Running, chromi
     await expect(page.get_by_label("Your name")).to_have_value("")
     await page.get_by_role("button", name="Acknowledge").click()
     await expect(page.get_by_text("Ada has it in hand")).to_be_visible()
+
+
+WORST = "w" * 255
+"""A name without a place to break it."""
+
+
+async def test_a_long_name_runs_over_nothing(running: Running, chromium: Browser) -> None:
+    service = running.service
+    ticket_id = await ticket_on(running, agent=WORST)
+    breaker = service.breakers.get("external_api", WORST, WORST)
+    for _ in range(breaker.status.threshold):
+        breaker.admit().failed(WORST)
+    async with httpx.AsyncClient(base_url=running.url, trust_env=False) as http:
+        await http.post(f"/api/agents/{WORST}/escalate", json={"reason": WORST, "by": WORST[:100]})
+        await http.post(f"/api/agents/{WORST}/nudge", json={"by": WORST[:100]})
+        await http.post(f"/api/tickets/{ticket_id}/acknowledge", json={"by": WORST[:100]})
+    await until(lambda: service.notifications.latest, "the alert is written down")
+    page = await (await chromium.new_context(viewport={"width": 1300, "height": 900})).new_page()
+
+    for path in (
+        "/",
+        f"/agents/{WORST}",
+        f"/act/nudge?agent={WORST}",
+        f"/act/terminate?agent={WORST}",
+        "/breakers",
+        f"/breakers?name={WORST}",
+        "/recoveries",
+        f"/tickets/{ticket_id}",
+        f"/tickets/{ticket_id}/silence",
+        f"/agents/{WORST}-unknown",
+    ):
+        await page.goto(running.url + path)
+        for width in (1300, 360):
+            await page.set_viewport_size({"width": width, "height": 900})
+            assert await overflow(page) <= 0, (path, width)
+            assert await page.evaluate(RUNS_OVER) == [], (path, width)
 
 
 async def test_pages_fit_a_phone_and_run_nothing_that_a_worker_is_called(

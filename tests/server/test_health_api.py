@@ -89,6 +89,24 @@ async def test_history_tells_changes_of_state_and_interventions(
     assert "nudge_sent" in kinds
 
 
+async def test_history_tells_interventions_that_came_to_nothing(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    await looper(running)
+    unreached = await http.post("/api/agents/looper/nudge", json={"by": "ada"})
+    await http.put("/api/emergency-stop", json={"on": True, "reason": "drill", "by": "bob"})
+    refused = await http.post("/api/agents/looper/terminate", json={"reason": "it loops", "by": "bob"})
+
+    found = (await http.get("/api/agents/looper/history", params={"seconds": 60})).json()["history"]
+
+    assert (unreached.json()["outcome"], refused.status_code) == ("unreachable", 409)
+    told = [one["data"] for one in found if one["type"] == "intervention_recorded"]
+    assert [(one["kind"], one["outcome"], one["by"]) for one in told][-2:] == [
+        ("nudge", "unreachable", "ada"),
+        ("terminate", "refused", "bob"),
+    ]
+
+
 @pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf", "1e12", "x"])
 async def test_a_history_of_no_time_is_refused(http: httpx.AsyncClient, seconds: str) -> None:
     response = await http.get("/api/agents/looper/history", params={"seconds": seconds})

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from queenright.alerting.settings import AlertingSettings
 from queenright.server.orchestrator_webhook import SIGNATURE
-from queenright.server.secret_files import SecretRefused, read_secret
+from queenright.server.secret_files import SecretRefused, callback_secrets, read_secret
 from queenright.server.up import serving
 from tests.server.conftest import demo_settings, looping
 from tests.server.test_orchestrator_webhook import Orchestrator, orchestrator
@@ -54,6 +55,17 @@ def test_a_file_that_holds_no_secret_is_refused_in_words(
 
     assert str(refused.value).startswith(f"{SETTING}: the secret file {file} ")
     assert "honey" not in str(refused.value)
+
+
+def test_an_empty_name_is_said_to_be_none() -> None:
+    settings = AlertingSettings.model_validate({"slack_signing_secret_file": ""})
+
+    with pytest.raises(SecretRefused) as refused:
+        callback_secrets(settings)
+
+    assert str(refused.value) == (
+        "alerting.slack_signing_secret_file is empty: name the file with the secret, or leave the setting out"
+    )
 
 
 def test_a_file_that_is_not_there_is_refused_in_words(tmp_path: Path) -> None:

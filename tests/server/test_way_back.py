@@ -405,12 +405,16 @@ async def test_an_incident_that_is_not_ours_changes_nothing_and_is_said(
     ticket_id = await ticket_on(running)
     await tell(http, ticket_id)
     old = datetime.fromtimestamp(running.service.clock() - 90_000, UTC).isoformat()
+    soon = datetime.fromtimestamp(running.service.clock() + 600, UTC).isoformat()
     cases: list[tuple[str, str, dict[str, Any]]] = [
         ("acknowledged", "of no ticket that is known", {"key": "another"}),
         ("acknowledged", "of no ticket that is known", {"data": {"incident_key": "\0"}}),
         ("acknowledged", "of no ticket that is known", {"data": {"incident_key": None}}),
         ("acknowledged", "of no ticket that is known", {"data": None}),
         ("acknowledged", "more than a day ago", {"occurred_at": old}),
+        ("acknowledged", "s ahead of this machine's clock; 300 are allowed", {"occurred_at": soon}),
+        ("acknowledged", "ahead of this machine's clock", {"occurred_at": "2099-01-01T00:00:00Z"}),
+        ("acknowledged", "ahead of this machine's clock", {"occurred_at": "9999-12-31T23:59:59Z"}),
         ("escalated", "incident.escalated changes no ticket", {}),
         ("x", "pagey.ping changes no ticket", {"event_type": "pagey.ping"}),
     ]
@@ -460,11 +464,17 @@ async def test_a_signed_body_that_is_no_event_names_the_field(
 
 
 async def test_an_incident_finds_its_ticket_after_a_restart(settings: Settings) -> None:
-    async with serving(settings) as running, httpx.AsyncClient(base_url=running.url, trust_env=False) as http:
+    async with (
+        serving(settings) as running,
+        httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False) as http,
+    ):
         ticket_id = await ticket_on(running)
         await tell(http, ticket_id)
 
-    async with serving(settings) as running, httpx.AsyncClient(base_url=running.url, trust_env=False) as http:
+    async with (
+        serving(settings) as running,
+        httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False) as http,
+    ):
         answer = await pagerduty(http, event("acknowledged", running))
         [row] = (await http.get("/api/status")).json()["tickets"]
 
@@ -546,7 +556,10 @@ async def test_what_is_about_no_ticket_is_not_noted_and_what_is_no_webhook_is_re
 
 async def test_what_is_not_set_up_says_how(tmp_path: Path) -> None:
     bare = demo_settings(tmp_path / "bare")
-    async with serving(bare) as running, httpx.AsyncClient(base_url=running.url, trust_env=False) as http:
+    async with (
+        serving(bare) as running,
+        httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False) as http,
+    ):
         slack = await http.post("/api/slack/actions")
         incident = await http.post("/api/pagerduty/webhook")
 

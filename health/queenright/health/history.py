@@ -26,6 +26,7 @@ TOLD: Final[frozenset[EventType]] = frozenset(
         EventType.RECOVERY_COMPLETED,
         EventType.RECOVERY_FAILED,
         EventType.CIRCUIT_BREAKER_STATE_CHANGED,
+        EventType.INTERVENTION_RECORDED,
     }
 )
 """What a history tells of."""

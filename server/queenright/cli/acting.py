@@ -42,6 +42,11 @@ escalations = typer.Typer(help="Questions to the orchestrator, and their answers
 breakers = typer.Typer(help="Circuit breakers of workers' calls.")
 
 
+def cut(text: str, width: int) -> str:
+    """Return a text as a column of a list: filled up, or cut with an ellipsis, to ``width`` characters."""
+    return (text if len(text) <= width else f"{text[: width - 1]}…").ljust(width)
+
+
 class Decision(StrEnum):
     """What can be decided about a worker."""
 
@@ -140,7 +145,7 @@ def recoveries(as_json: Json = False, limit: Many = 20, url: Url = LOCAL) -> Non
     """List recoveries, newest first."""
     found = _ask(url, f"/api/recoveries?limit={limit}")["recoveries"]
     lines = [
-        f"{_clock(r['created_at'])}  {r['state']:<10} {r['agent_id']:<24} {_attempt(r)}  "
+        f"{_clock(r['created_at'])}  {r['state']:<10} {cut(r['agent_id'], 24)} {_attempt(r)}  "
         f"{r['task_id']}  {_short(r['outcome'] or r['reason'])}"
         for r in found
     ]
@@ -163,8 +168,8 @@ def interventions(
     of = f"&agent_id={_segment(agent)}" if agent else ""
     found = _ask(url, f"/api/interventions?limit={limit}{of}")["interventions"]
     lines = [
-        f"{_clock(i['created_at'])}  {i['kind']:<9} {i['outcome']:<12} {i['agent_id']:<24} by {i['by']}: "
-        f"{_short(i['detail'] or i['reason'])}"
+        f"{_clock(i['created_at'])}  {i['kind']:<9} {i['outcome']:<12} {cut(i['agent_id'], 24)} "
+        f"by {i['by']}: {_short(i['detail'] or i['reason'])}"
         for i in found
     ]
     _list(found, as_json, lines, "No interventions.")
@@ -224,7 +229,7 @@ def list_escalations(all_: All = False, as_json: Json = False, limit: Many = 20,
     for e in found:
         pending = _left(e["deadline"] - time.time(), frozen=frozen)
         state = pending if e["status"] == "pending" else e["decision"] or e["status"]
-        lines.append(f"{e['escalation_id']}  {state:<14} {e['agent_id']:<24} {_short(e['reason'])}")
+        lines.append(f"{e['escalation_id']}  {state:<14} {cut(e['agent_id'], 24)} {_short(e['reason'])}")
     _list(found, as_json, lines, "No escalations." if all_ else "Nothing waits for a decision.")
 
 

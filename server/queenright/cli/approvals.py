@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from queenright.cli.acting import LOCAL, WHO, By, Json, Many, Url, refuse_options
+from queenright.cli.acting import LOCAL, WHO, By, Json, Many, Url, cut, refuse_options
 
 All = Annotated[bool, typer.Option("--all", help="Those that are over too.")]
 Which = Annotated[str, typer.Argument(help="Its id, as `queenright approvals` shows it.")]
@@ -46,7 +46,7 @@ def list_approvals(all_: All = False, as_json: Json = False, limit: Many = 20, u
     for one in found:
         why = " ".join(one["reason"].split())
         why = why if len(why) <= 100 else f"{why[:99]}…"
-        typer.echo(f"{one['approval_id']}  {_state(one):<14} {one['agent_id']:<24} {why}")
+        typer.echo(f"{one['approval_id']}  {_state(one):<14} {cut(one['agent_id'], 24)} {why}")
     if not found:
         typer.echo("No approvals." if all_ else "Nothing waits for your approval.")
 

@@ -285,10 +285,9 @@ def _print_agents(agents: list[dict[str, Any]], *, wide: bool) -> None:
 
 
 def _cut(texts: list[str], widths: list[int]) -> list[str]:
-    return [
-        (text if len(text) <= width else f"{text[: width - 1]}…").ljust(width)
-        for text, width in zip(texts, widths, strict=True)
-    ]
+    from queenright.cli.acting import cut
+
+    return [cut(text, width) for text, width in zip(texts, widths, strict=True)]
 
 
 PublicKey = Annotated[

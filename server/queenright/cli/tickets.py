@@ -7,9 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from queenright.cli.acting import LOCAL, WHO, By, Json, Reason, Url, refuse_options
+from queenright.cli.acting import LOCAL, WHO, By, Json, Reason, Url, cut, refuse_options
 
 All = Annotated[bool, typer.Option("--all", help="Closed tickets too.")]
+Wide = Annotated[bool, typer.Option("--wide", help="No name is cut.")]
 Ticket = Annotated[str, typer.Argument(help="Its id, as `queenright tickets` shows it.")]
 
 _WORST_FIRST = ["critical", "high", "medium", "low"]
@@ -19,16 +20,18 @@ tickets = typer.Typer(help="Tickets about workers, worst first, and what is said
 
 
 @tickets.callback(invoke_without_command=True, epilog="Example: queenright tickets --json")
-def tickets_(context: typer.Context, as_json: Json = False, all_: All = False, url: Url = LOCAL) -> None:
+def tickets_(
+    context: typer.Context, as_json: Json = False, all_: All = False, wide: Wide = False, url: Url = LOCAL
+) -> None:
     """List tickets of a running service, worst first: those of the newest 1,000."""
     if context.invoked_subcommand is None:
-        list_tickets(as_json, all_, url)
+        list_tickets(as_json, all_, wide, url)
     else:
-        refuse_options(context.invoked_subcommand, as_json or all_ or url != LOCAL)
+        refuse_options(context.invoked_subcommand, as_json or all_ or wide or url != LOCAL)
 
 
 @tickets.command("list", epilog="Example: queenright tickets list --all")
-def list_tickets(as_json: Json = False, all_: All = False, url: Url = LOCAL) -> None:
+def list_tickets(as_json: Json = False, all_: All = False, wide: Wide = False, url: Url = LOCAL) -> None:
     """List tickets, worst first: those of the newest 1,000."""
     from queenright.cli.ask import ask
 
@@ -39,8 +42,9 @@ def list_tickets(as_json: Json = False, all_: All = False, url: Url = LOCAL) -> 
     if as_json:
         typer.echo(json.dumps(found, indent=2))
         return
+    widest = max((len(t["worker_agent_id"]) for t in found), default=0) if wide else 0
     for t in found:
-        what = f"{t['worker_agent_id']:<24} {t['kind']:<18}"
+        what = f"{cut(t['worker_agent_id'], max(24, widest))} {t['kind']:<18}"
         typer.echo(f"{t['severity']:<8} {t['status']:<12} {what} {t['age']:>7}  {t['ticket_id']}")
     if not found:
         typer.echo("No tickets." if all_ else "No open tickets.")

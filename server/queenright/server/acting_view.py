@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from textwrap import shorten
 from typing import Any, Final
 
 from queenright.health.breakers.breaker import BreakerState
 from queenright.health.breakers.circuit import BreakerStatus
 from queenright.health.interventions.approvals_record import Approval, by_whom
+from queenright.health.interventions.climber import LADDER
 from queenright.health.interventions.ladder import Ladder, Level, Step
 from queenright.health.interventions.record import Escalation, Outcome
 from queenright.health.interventions.storm import ActionBudget, StormWatch
@@ -16,7 +16,7 @@ from queenright.health.interventions.switch import Switch
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.recovery.attempt import Recovery, RecoveryState
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.server.words import ago, clock_time
+from queenright.server.words import ago, clipped, clock_time
 
 ACTED: Final = frozenset(
     {
@@ -63,7 +63,8 @@ def worth_a_line(event: AgentEvent) -> bool:
     data = event.data
     if event.type is not EventType.INTERVENTION_RECORDED:
         return True
-    if data["outcome"] == Outcome.UNREACHABLE and data.get("kind") == ActionKind.NUDGE:
+    of_ladder = data.get("by", LADDER) == LADDER
+    if of_ladder and data["outcome"] == Outcome.UNREACHABLE and data.get("kind") == ActionKind.NUDGE:
         return bool(data.get("attempt", 1) == 1)
     return data["outcome"] not in _OWN_LINE
 
@@ -74,7 +75,7 @@ def acted(event: AgentEvent) -> tuple[str, str]:
     match event.type:
         case EventType.NUDGE_SENT:
             how = "into its context" if data["delivery"] == "injected" else "to be fetched"
-            said = shorten(str(data.get("message") or ""), _QUOTED, placeholder=" …")
+            said = clipped(str(data.get("message") or ""), _QUOTED)
             return "act", f"{agent}: nudge {data['attempt']}, {how}, by {data['by']}. {said}".rstrip()
         case EventType.ESCALATION_TRIGGERED:
             return "act", f"{agent}: the orchestrator is asked. {data['reason']}"
@@ -118,7 +119,7 @@ def acted(event: AgentEvent) -> tuple[str, str]:
             # Who it is about is said already.
             target = Target(agent_id=agent, session_id=event.session_id, incarnation_id=event.incarnation_id)
             why = str(data.get("detail") or "").replace(f"worker {target}", "it")
-            why = shorten(why, _QUOTED, placeholder=" …")
+            why = clipped(why, _QUOTED)
             return "info", f"{agent}: {data['kind']} by {data['by']}: {became}. {why}"
 
 

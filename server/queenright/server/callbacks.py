@@ -17,7 +17,7 @@ from typing import Any, Final
 from pydantic import SecretStr
 
 from queenright.alerting import told_book
-from queenright.alerting.callbacks.pagerduty import OLDEST, Happened, IncidentEvent, read_event
+from queenright.alerting.callbacks.pagerduty import OLDEST, SOONEST, Happened, IncidentEvent, read_event
 from queenright.alerting.callbacks.seen import answered, remember
 from queenright.alerting.callbacks.signatures import check_pagerduty, check_slack
 from queenright.alerting.callbacks.slack import ACKNOWLEDGE, Click, read_click, reply
@@ -169,6 +169,11 @@ class Callbacks:
             return _did(f"nothing: {event.event_type} changes no ticket")
         if self._clock() - event.at > OLDEST:
             return _did("nothing: it happened more than a day ago")
+        if (ahead := event.at - self._clock()) > SOONEST:
+            return _did(
+                f"nothing: it is dated {ahead:.0f} s ahead of this machine's clock; {SOONEST:.0f} are "
+                "allowed. Set the clock, if the event is new"
+            )
         if event.happened is Happened.RESOLVED and not event.by_person:
             return _did("nothing: no person resolved it")
         known: dict[str, bool] = {}

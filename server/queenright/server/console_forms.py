@@ -47,6 +47,8 @@ class Field:
     hint: str = ""
     required: bool = False
     longest: int = 2000
+    preset: str = ""
+    """What stands there to begin with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

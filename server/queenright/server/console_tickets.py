@@ -26,7 +26,7 @@ from queenright.server.words import ago, clock_time
 _HOW: Final = Field(
     name="reason", label="How it was settled", kind="area", hint="Kept with the ticket.", required=True
 )
-_HOURS: Final = Field(name="hours", label="For how many hours", kind="number", required=True)
+_HOURS: Final = Field(name="hours", label="For how many hours", kind="number", required=True, preset="2")
 _COMMENT: Final = Field(
     name="comment", label="Why", kind="area", hint="Alertmanager shows it beside the silence.", required=True
 )

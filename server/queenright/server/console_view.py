@@ -12,7 +12,7 @@ from queenright.health.interventions.target import ActionKind
 from queenright.health.monitor import WorkerHealth
 from queenright.health.recovery.attempt import Recovery
 from queenright.runtime.events import AgentEvent
-from queenright.server.acting_view import breaker_row, recovery_row
+from queenright.server.acting_view import breaker_row, recovery_row, worth_a_line
 from queenright.server.console_acts import objection
 from queenright.server.console_forms import part
 from queenright.server.service import Service
@@ -21,6 +21,8 @@ from queenright.server.words import ago, clock_time
 
 _A_DAY: Final = 86_400.0
 _HISTORY: Final = 40
+_LOOKED_AT: Final = 3 * _HISTORY
+"""Entries of a history; of what was done there are two, one of which is shown."""
 _SESSIONS: Final = 20
 BREAKERS: Final = 300
 """Circuit breakers on a page; a fleet has thousands, and nearly all are closed."""
@@ -51,7 +53,8 @@ async def agent_values(service: Service, agent_id: str, session_id: str | None) 
     breakers = sorted(health.circuit_breakers, key=lambda b: (b.state.value == "closed", b.name))
     recoveries = [one for one in service.recoveries.latest if one.agent_id == agent_id]
     acts = _acts(service, worker)
-    history = await service.health.get_health_history(agent_id, _A_DAY, limit=_HISTORY)
+    history = await service.health.get_health_history(agent_id, _A_DAY, limit=_LOOKED_AT)
+    events = [_event(one, agent_id) for one in reversed(history)]
     return {
         "agent": row,
         "now": clock_time(now),
@@ -67,7 +70,7 @@ async def agent_values(service: Service, agent_id: str, session_id: str | None) 
         "breakers": [breaker_row(one, now) for one in breakers[:_SESSIONS]],
         "breakers_more": max(0, len(breakers) - _SESSIONS),
         "recoveries": [recovery_row(one, now) for one in recoveries[:5]],
-        "history": [_line(one, agent_id) for one in reversed(history)],
+        "history": [event_line(one, brief=True) for one in events if worth_a_line(one)][:_HISTORY],
         "dashboard": _dashboard(service.settings.alerting.dashboard_url, agent_id, health.session_id),
     }
 
@@ -135,17 +138,14 @@ def _session(worker: WorkerHealth, now: float) -> dict[str, Any]:
     }
 
 
-def _line(entry: HealthSnapshot, agent_id: str) -> dict[str, str]:
-    return event_line(
-        AgentEvent(
-            type=entry.type,
-            time=entry.time,
-            agent_id=agent_id,
-            session_id=entry.session_id,
-            incarnation_id=entry.incarnation_id,
-            data=entry.data,
-        ),
-        brief=True,
+def _event(entry: HealthSnapshot, agent_id: str) -> AgentEvent:
+    return AgentEvent(
+        type=entry.type,
+        time=entry.time,
+        agent_id=agent_id,
+        session_id=entry.session_id,
+        incarnation_id=entry.incarnation_id,
+        data=entry.data,
     )
 
 

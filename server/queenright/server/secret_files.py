@@ -93,6 +93,8 @@ def read_secret(file: Path, *, setting: str) -> SecretStr:
     Raises:
         SecretRefused: It cannot be read, others can reach it, or there is nothing in it.
     """
+    if file == Path():  # what an empty text is read as
+        raise SecretRefused(f"{setting} is empty: name the file with the secret, or leave the setting out")
     named = f"{setting}: the secret file {file}"
     try:
         with file.open("rb") as opened:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from textwrap import shorten
 from typing import Any, Final
 
 from queenright.alerting.notification import HandedOver
@@ -19,10 +18,12 @@ from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.acting_view import ACTED, acted, acting, worth_a_line
 from queenright.server.service import Service
 from queenright.server.told_lately import told_rows
-from queenright.server.words import ago, clock_time
+from queenright.server.words import ago, clipped, clock_time
 
 _BRIEF: Final = 220
 """Characters of a line of the feed."""
+_NAME: Final = 60
+"""Characters of a name in such a line."""
 _WORST_FIRST = [
     HealthState.FAILING,
     HealthState.STUCK,
@@ -168,9 +169,10 @@ def event_line(event: AgentEvent, *, brief: bool = False) -> dict[str, str]:
             kind = "page"
             text = f"{event.agent_id}: nobody has acknowledged the ticket; reminder {data['reminder']}"
         case EventType.TICKET_ACKNOWLEDGED:
-            text = f"ticket acknowledged by {data['by']}"
+            text = f"{event.agent_id}: ticket acknowledged by {data['by']}"
         case EventType.TICKET_UNACKNOWLEDGED:
-            kind, text = "ticket", f"ticket unacknowledged by {data['by']}; {data['was']} had it"
+            kind = "ticket"
+            text = f"{event.agent_id}: ticket unacknowledged by {data['by']}; {data['was']} had it"
         case EventType.OPERATOR_ASKED:
             text = f"{data['by']} → queen, about {data['agent_id']}: {say(data['text'])}"
         case EventType.QUEEN_ANSWERED:
@@ -179,7 +181,9 @@ def event_line(event: AgentEvent, *, brief: bool = False) -> dict[str, str]:
         case _ if event.type in ACTED:
             kind, text = acted(event)
     if brief:
-        text = shorten(text, _BRIEF, placeholder=" …")
+        # Of a very long name its beginning will do: there would be no room for what happened.
+        agent = event.agent_id
+        text = clipped(text.replace(agent, clipped(agent, _NAME)) if len(agent) > _NAME else text, _BRIEF)
     return {
         "time": clock_time(event.time),
         "kind": kind,

@@ -21,6 +21,9 @@ Seconds after which an event says nothing any more. PagerDuty gives up after som
 which we have had for longer than this: so none is acted on twice.
 """
 
+SOONEST: Final = 300.0
+"""Seconds that an event may be ahead of our clock."""
+
 
 class EventRefused(ValueError):
     """Raised when a body is no event of PagerDuty; names the field."""
