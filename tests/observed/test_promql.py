@@ -6,7 +6,10 @@ import re
 
 import pytest
 
+from queenright.alerting.rules.burn import SPEEDS
+from queenright.health.objectives import burning_share
 from queenright.instrumentation import names
+from queenright.server.settings import Settings
 from tests.observed.questions import DOCUMENT, Question, questions
 from tests.story.told import Story
 
@@ -56,3 +59,50 @@ def test_a_question_asks_for_every_metric_that_is_about_people_or_money() -> Non
         "queenright_worker_stalls_total",
         "queenright_recoveries_active",
     }
+
+
+def setting(path: str) -> object:
+    """Return the default of a setting by its path; a missing one raises."""
+    found: object = Settings()
+    for part in path.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def test_the_numbers_of_settings_are_those_of_the_settings() -> None:
+    """A setting is named after its numbers, in the same sentence: ``0.25, `health_monitoring…` ``."""
+    said: dict[str, set[float]] = {}
+    for line in DOCUMENT.read_text("utf-8").splitlines():
+        for path in re.findall(r"`((?:health_monitoring|judging)\.[a-z_.]+)`", line):
+            default = setting(path)  # every setting that is named is there
+            before = line.split(f"`{path}`")[0]
+            if before.endswith(", ") and isinstance(default, (int, float)):
+                [*_, number] = re.findall(r"\d+(?:\.\d+)?", before)
+                said.setdefault(path, set()).add(float(number))
+    assert said == {path: {setting(path)} for path in said}
+    assert {path.removeprefix("health_monitoring.") for path in said} >= {
+        "rules.bad_steps.error_budget",
+        "rules.slow_interventions.error_budget",
+        "rules.slow_interventions.seconds",
+        "rules.provider_failures",
+        "judge.interval_seconds",
+    }
+
+
+def test_what_is_said_of_objectives_is_what_the_alerts_do() -> None:
+    health = Settings().health_monitoring
+    text = {one.title: one for one in questions()}
+    readings = DOCUMENT.read_text("utf-8")
+    budget, slow = health.rules.bad_steps.error_budget, health.rules.slow_interventions
+
+    burn = text["How fast is the budget for bad steps used up?"]
+    assert burn.query.endswith(f"/ {budget:g}")
+    assert burn.expected["values"] == [0, 1 / budget]
+    reading = readings.split(f"### {burn.title}")[1].split("###")[0]
+    for speed in SPEEDS:
+        assert f"{100 * burning_share(budget, speed.factor):.3g} %" in reading
+    in_time = text["Is something done within five minutes?"]
+    assert f'le="{slow.seconds:.1f}"' in in_time.query
+    assert f"The objective is {1 - slow.error_budget:g}: " in readings
+    bands = health.bands
+    assert f"{bands.warning}, {bands.medium}, {bands.high} and {bands.critical} unless" in readings

@@ -37,6 +37,14 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def redrawn(tmp_path: Path) -> str:
+    """Settings that move a line of the dashboards, too."""
+    file = tmp_path / "redrawn.yaml"
+    file.write_text(SLOWER.replace("900}", "900}, rules: {bad_steps: {error_budget: 0.3}}"))
+    return str(file)
+
+
+@pytest.fixture
 def slower(tmp_path: Path) -> str:
     file = tmp_path / "slower.yaml"
     file.write_text(SLOWER)
@@ -68,7 +76,16 @@ def test_they_are_right_with_other_thresholds_and_selectors(slower: str) -> None
     told = json.loads(result.stdout)
     assert told["faults"] == []
     assert told["promtool"] is True
-    assert told["alerts"] > 30
+    table = (ROOT / "docs" / "alerts.md").read_text()
+    named = re.findall(r"^\| `(Queenright\w+)`", table, re.MULTILINE)
+    assert (told["alerts"], told["alert_rules"]) == (len(set(named)), len(named))
+
+
+def test_alerts_are_counted_by_name_and_by_rule() -> None:
+    said = queenright("rules", "check").stdout
+    read = re.match(r"(\d+) alerts in (\d+) rules, and (\d+) recording rules: right", said)
+    assert read is not None, said
+    assert int(read[1]) < int(read[2])
 
 
 def test_without_promtool_our_own_checks_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,8 +110,43 @@ def test_what_promtool_says_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("matchers", ['job="x', "job=x", "x", '{job="x"}', 'job="x"} or vector(1'])
 def test_a_selector_that_is_none_is_refused(matchers: str) -> None:
-    with pytest.raises(QueenrightError, match="write it like"):
+    with pytest.raises(QueenrightError, match=r"--service-selector: .* write it like"):
         queenright("rules", "check", "--service-selector", matchers)
+
+
+@pytest.mark.parametrize(
+    ("option", "matchers", "said"),
+    [
+        ("--service-selector", 'job=~"("', "no regular expression"),
+        ("--service-selector", '__name__="x"', "name the metrics themselves"),
+        ("--service-selector", 'agent="x"', "a label of our own metrics"),
+        ("--worker-selector", 'job=""', "nothing would match"),
+    ],
+)
+def test_a_selector_that_prometheus_would_not_take_writes_nothing(
+    tmp_path: Path, option: str, matchers: str, said: str
+) -> None:
+    with pytest.raises(QueenrightError, match=said):
+        queenright("rules", "export", "-o", str(tmp_path / "out"), option, matchers)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_selector_in_single_quotes_is_one() -> None:
+    text = queenright("rules", "export", "-o", "-", "--service-selector", "job='hive'").stdout
+    assert 'up{job="hive"} == 0' in text
+
+
+@pytest.mark.parametrize("format_", ["prometheus", "prometheusrule", "kubernetes", "mixin"])
+def test_promtool_is_asked_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_: str
+) -> None:
+    monkeypatch.setattr(
+        "queenright.cli.rules_job.rule_files",
+        lambda *_: {"x.yml": "groups: [{name: x, rules: [{record: y, expr: 'sum('}]}]"},
+    )
+    with pytest.raises(QueenrightError, match=r"(?s)nothing was written.*x\.yml"):
+        queenright("rules", "export", "--format", format_, "-o", str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
 
 
 # rules export
@@ -193,20 +245,52 @@ def test_differences_can_be_had_as_json(tmp_path: Path) -> None:
 
 
 def test_with_nothing_to_compare_with_it_says_what_to_name() -> None:
-    with pytest.raises(QueenrightError, match="name rule files, or a Prometheus with --prometheus"):
-        queenright("rules", "diff")
+    result = queenright("rules", "diff")
+    assert result.exit_code == 2
+    assert "name rule files, or a Prometheus with --prometheus" in result.stderr
 
 
 def test_a_prometheus_that_is_not_there_is_named_without_its_login() -> None:
-    with pytest.raises(QueenrightError, match="cannot be reached") as raised:
-        queenright("rules", "diff", "--prometheus", "http://me:hunter2@127.0.0.1:1")
-    assert "hunter2" not in str(raised.value)
+    result = queenright("rules", "diff", "--prometheus", "http://me:hunter2@127.0.0.1:1")
+    assert result.exit_code == 2
+    assert "cannot be reached; name a Prometheus that runs with --prometheus" in result.stderr
+    assert "hunter2" not in result.output
 
 
 @pytest.mark.parametrize("url", ["ftp://x", "nowhere", "http://"])
 def test_an_address_that_is_none_is_refused(url: str) -> None:
-    with pytest.raises(QueenrightError, match="--prometheus"):
-        queenright("rules", "diff", "--prometheus", url)
+    result = queenright("rules", "diff", "--prometheus", url)
+    assert result.exit_code == 2
+    assert "queenright: --prometheus needs http:// or https:// and a host" in result.stderr
+
+
+@pytest.mark.parametrize("words", [("none.yml",), ("none",), (".",), (".", "--service-selector", "x")])
+def test_what_cannot_be_compared_is_no_difference(words: tuple[str, ...]) -> None:
+    result = queenright("rules", "diff", *words)
+    assert result.exit_code == 2
+    assert re.match(r"queenright: .+(name a rule file|write it like)", result.stderr)
+
+
+def test_rules_that_are_there_twice_are_said_to_be_in_one_line(tmp_path: Path) -> None:
+    for folder in ("one", "two"):
+        queenright("rules", "export", "-o", str(tmp_path / folder))
+    result = queenright("rules", "diff", str(tmp_path / "one"), str(tmp_path / "two"))
+
+    assert result.exit_code == 1
+    assert "the settings do not give it" not in result.stdout
+    copies, total = result.stdout.splitlines()
+    assert re.match(r"= \d\d+ rules, .+ there twice \(again in .*two/agents.yml", copies)
+    assert re.fullmatch(r"\d+ there twice; nothing else differs.", total)
+
+
+def test_a_copy_with_other_thresholds_says_which(tmp_path: Path, slower: str) -> None:
+    runbooks = ("--runbooks", "https://w.example")
+    queenright("rules", "export", "-o", str(tmp_path / "one"), *runbooks)
+    queenright("rules", "export", "-o", str(tmp_path / "two"), "-c", slower, *runbooks)
+    said = queenright("rules", "diff", str(tmp_path / "one"), str(tmp_path / "two"), *runbooks).stdout
+
+    assert "= QueenrightWorkerStalled {severity=critical} in queenright-agents: it is there twice" in said
+    assert ">= 900" in said
 
 
 def test_files_and_a_prometheus_at_once_is_misuse(tmp_path: Path) -> None:
@@ -235,31 +319,69 @@ def test_the_console_that_they_link_to_is_the_one_of_the_settings() -> None:
     assert dashboards_of(settings) == dashboards(HealthSettings(), console="https://q.example")
 
 
-def test_other_thresholds_are_drawn(tmp_path: Path, slower: str) -> None:
-    result = queenright("dashboards", "export", "-c", slower, "-o", str(tmp_path / "d"))
+def test_other_thresholds_are_drawn(tmp_path: Path, redrawn: str) -> None:
+    result = queenright("dashboards", "export", "-c", redrawn, "-o", str(tmp_path / "d"))
 
     assert result.exit_code == 0, result.output
     written = {path.name: path.read_text() for path in (tmp_path / "d").iterdir()}
     assert written == dashboards(
-        HealthSettings.model_validate({"stall": {"unknown_seconds": 900}}), console="https://q.example"
+        HealthSettings.model_validate(
+            {"stall": {"unknown_seconds": 900}, "rules": {"bad_steps": {"error_budget": 0.3}}}
+        ),
+        console="https://q.example",
     )
-    assert queenright("dashboards", "check", str(tmp_path / "d"), "-c", slower).exit_code == 0
+    assert queenright("dashboards", "check", str(tmp_path / "d"), "-c", redrawn).exit_code == 0
     other = queenright("dashboards", "check", str(tmp_path / "d"))
     assert other.exit_code == 1
     assert "agent.json is not what the settings give" in other.stderr
 
 
-def test_without_the_extra_other_thresholds_say_what_they_need(
-    slower: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.startswith("grafana_foundation_sdk")]:
         monkeypatch.delitem(sys.modules, name)
     for name in [name for name in sys.modules if name.startswith("queenright.grafana.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "grafana_foundation_sdk", None)
+
+
+def test_settings_that_move_no_line_need_no_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_the_extra(monkeypatch)
+    settings = Settings.model_validate({"health_monitoring": {"stall": {"unknown_seconds": 900}}})
+    assert dashboards_of(settings) == dashboards_of(Settings())
+
+
+@pytest.mark.parametrize("format_", ["kubernetes", "mixin"])
+def test_without_the_extra_an_export_goes_on_with_the_lines_of_the_defaults_and_says_so(
+    redrawn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_: str
+) -> None:
+    without_the_extra(monkeypatch)
+    out = tmp_path / "out"
+    result = queenright("rules", "export", "--format", format_, "-c", redrawn, "-o", str(out))
+
+    assert result.exit_code == 0, result.output
+    assert "dashboards are at the default thresholds, not at yours" in result.stderr
+    assert ".venv/bin/pip install -e '.[grafana]'" in result.stderr
+    assert "--defaults" not in result.stderr
+    if format_ == "kubernetes":
+        assert ">= 900" in (out / "prometheusrule.yaml").read_text()
+        assert (out / "dashboards" / "agent.yaml").is_file()
+        return
+    with tarfile.open(out) as tar:
+        tar.extractall(tmp_path, filter="data")
+    mixin = tmp_path / "queenright-mixin"
+    assert ">= 900" in (mixin / "prometheus" / "rules" / "agents.yml").read_text()
+    assert "at the default thresholds" in (mixin / "README.md").read_text()
+    boards = {path.name: path.read_text() for path in (mixin / "grafana" / "dashboards").iterdir()}
+    assert boards == dashboards_of(load_settings(Path(redrawn)), defaults=True)
+
+
+def test_without_the_extra_other_thresholds_say_what_they_need(
+    redrawn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_the_extra(monkeypatch)
     with pytest.raises(ThresholdsNeedGrafana, match=r"queenright\[grafana\]"):
-        queenright("dashboards", "export", "-c", slower, "-o", str(tmp_path / "d"))
-    result = queenright("dashboards", "export", "-c", slower, "--defaults", "-o", str(tmp_path / "d"))
+        queenright("dashboards", "export", "-c", redrawn, "-o", str(tmp_path / "d"))
+    result = queenright("dashboards", "export", "-c", redrawn, "--defaults", "-o", str(tmp_path / "d"))
     assert result.exit_code == 0
 
 

@@ -15,11 +15,19 @@ from queenright.alerting.export.taken import texts_in
 from queenright.alerting.rules import rule_groups
 from queenright.grafana.files import dashboards_folder
 from queenright.grafana.queries import annotation_queries, queries
+from queenright.grafana.thresholds import Thresholds
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation import names
 from queenright.instrumentation.errors import QueenrightError
 from queenright.server.settings import Settings, load_settings
 
+INSTALL_GRAFANA: Final = (
+    "`.venv/bin/pip install -e '.[grafana]'` in a checkout, `pip install 'queenright[grafana]'` elsewhere"
+)
+_DEFAULTS: Final = (
+    "The lines in the dashboards are at the default thresholds, not at yours; the rules have yours. "
+    f"Lines of your own need the extra grafana: {INSTALL_GRAFANA}. Then export again."
+)
 _CONSOLE: Final = json.dumps("http://127.0.0.1:8420")
 _METRIC: Final = re.compile(r"(?<![\w:.])((?:[a-z_]+:)?queenright_[a-z0-9_]+(?::\w+)?)(?![\w*.])")
 _TEXT: Final = re.compile(r'"(?:\\.|[^"\\])*"')
@@ -32,7 +40,7 @@ class ThresholdsNeedGrafana(QueenrightError):
     def __init__(self) -> None:
         super().__init__(
             "these settings have thresholds of their own, and dashboards with those need the extra grafana: "
-            "pip install 'queenright[grafana]'. Those with the default thresholds need nothing: --defaults."
+            f"{INSTALL_GRAFANA}. Those with the default thresholds need nothing: --defaults."
         )
 
 
@@ -48,7 +56,7 @@ def dashboards_of(settings: Settings, *, defaults: bool = False) -> dict[str, st
         ThresholdsNeedGrafana: The thresholds are not the defaults, and what draws them is not installed.
     """
     console = settings.alerting.console_url.rstrip("/")
-    if defaults or settings.health_monitoring == HealthSettings():
+    if defaults or Thresholds.of(settings.health_monitoring) == Thresholds.of(HealthSettings()):
         files = texts_in(dashboards_folder(), "*.json")
         return {name: text.replace(_CONSOLE, json.dumps(console)) for name, text in files.items()}
     try:
@@ -58,6 +66,14 @@ def dashboards_of(settings: Settings, *, defaults: bool = False) -> dict[str, st
             raise
         raise ThresholdsNeedGrafana from None
     return dashboards(settings.health_monitoring, console=console)
+
+
+def taken_along(settings: Settings) -> tuple[dict[str, str], str]:
+    """Return the dashboards, with default thresholds if there is no other way, and a note that says so."""
+    try:
+        return dashboards_of(settings), ""
+    except ThresholdsNeedGrafana:
+        return dashboards_of(settings, defaults=True), _DEFAULTS
 
 
 def check(config: Path | None, folder: Path | None, *, defaults: bool, as_json: bool) -> int:

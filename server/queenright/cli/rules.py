@@ -45,6 +45,16 @@ Dashboards = Annotated[
 ]
 
 
+ServiceUrl = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        help="Where Queenright is reached: by Alertmanager (http://queenright:8420 without), and by people "
+        "unless alerting.console_url says where.",
+    ),
+]
+
+
 @rules.command("check", epilog="Example: queenright rules check --config queenright.yaml")
 def check(
     config: Config = None,
@@ -81,9 +91,7 @@ def export(
     labels: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="A label for Kubernetes' objects; several.")
     ] = None,
-    service_url: Annotated[
-        str, typer.Option(metavar="URL", help="Where Alertmanager reaches Queenright.")
-    ] = "http://queenright:8420",
+    service_url: ServiceUrl = None,
     deadman_url: Annotated[
         str | None,
         typer.Option(
@@ -97,11 +105,11 @@ def export(
     prometheus: rule files. prometheusrule: one object for the Prometheus operator. kubernetes: a folder for
     Kustomize, with dashboards, monitors and Helm values. mixin: one archive with rules, dashboards, runbooks.
     """
-    from queenright.cli import rules_job
+    from queenright.cli import rules_export, rules_job
 
-    asked = rules_job.Asked(config, service_selector, worker_selector, runbooks, dashboards)
-    place = (namespace, tuple(labels or ()))
-    raise typer.Exit(rules_job.export(asked, format_.value, output, place, service_url, deadman_url))
+    asked = rules_job.Asked(config, service_selector, worker_selector, runbooks, dashboards, service_url)
+    stack = rules_export.Stack(namespace, tuple(labels or ()), deadman_url)
+    raise typer.Exit(rules_export.export(asked, format_.value, output, stack))
 
 
 @rules.command("diff", epilog="Example: queenright rules diff --prometheus http://prometheus:9090")
@@ -117,17 +125,24 @@ def diff(
     worker_selector: Worker = "",
     runbooks: Runbooks = None,
     dashboards: Dashboards = None,
+    service_url: ServiceUrl = None,
     as_json: Json = False,
 ) -> None:
     """
     Say what differs between the rules that the settings give and those of files or of a Prometheus.
 
-    Without either it asks the Prometheus of judging.prometheus_url. Exit code 0: nothing; 1: something.
-    Rules that go by no name of Queenright's are passed over.
+    Without either it asks the Prometheus of judging.prometheus_url. Exit code 0: nothing; 1: something;
+    2: they could not be compared. Rules that go by no name of Queenright's are passed over.
     """
     from queenright.cli import rules_job
+    from queenright.instrumentation.errors import QueenrightError
 
     if files and prometheus is not None:
         raise typer.BadParameter("compare with files or with a Prometheus, not with both")
-    asked = rules_job.Asked(config, service_selector, worker_selector, runbooks, dashboards)
-    raise typer.Exit(rules_job.diff(asked, files or [], prometheus, as_json=as_json))
+    asked = rules_job.Asked(config, service_selector, worker_selector, runbooks, dashboards, service_url)
+    try:
+        code = rules_job.diff(asked, files or [], prometheus, as_json=as_json)
+    except QueenrightError as error:
+        typer.echo(f"queenright: {error}", err=True)
+        code = 2
+    raise typer.Exit(code)

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import typer
 
 from queenright.alerting.export import (
     Difference,
-    Extras,
     LoadedRule,
     check_rules,
     compare,
@@ -27,27 +23,23 @@ from queenright.alerting.export import (
     in_groups,
     links_of,
 )
-from queenright.alerting.export.alertmanager import NO_DEADMAN, about_deadman
-from queenright.alerting.export.kubernetes import Place, kubernetes_files, prometheus_rule
-from queenright.alerting.export.mixin import archive, mixin_files
-from queenright.alerting.export.taken import texts_in
-from queenright.alerting.export.yaml_text import yaml_text
-from queenright.alerting.rules import Alert, Group, Selectors, render, rule_files, rule_groups
-from queenright.cli.dashboards_job import dashboards_of
-from queenright.grafana.files import provisioning_folder
+from queenright.alerting.export.addresses import reached_at
+from queenright.alerting.export.matchers import MatchersRefused, Of, read_matchers
+from queenright.alerting.rules import Alert, Group, Links, Selectors, rule_files, rule_groups
 from queenright.instrumentation.errors import QueenrightError
 from queenright.server.programs import find_program
 from queenright.server.settings import Settings, load_settings
 
-_STDOUT: Final = "-"
-_LABEL: Final = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_./]{0,250})=([A-Za-z0-9]?[-A-Za-z0-9_.]{0,62})")
-_MATCHERS: Final = re.compile(r'\s*[A-Za-z_]\w*\s*(?:=~|!~|!=|=)\s*"(?:\\.|[^"\\])*"\s*(?:,|$)')
-_SIGNS: Final = {"added": "+", "removed": "-", "changed": "~"}
+_SIGNS: Final = {"added": "+", "removed": "-", "changed": "~", "twice": "="}
 _SAID: Final = {
     "added": "the settings give it, and it is not there",
     "removed": "it is there, and the settings do not give it",
     "changed": "",
+    "twice": "it is there twice, here not as the settings give it",
 }
+
+
+_COUNTED: Final = {"twice": "there twice"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,29 +51,39 @@ class Asked:
     worker: str = ""
     runbooks: str | None = None
     dashboards: str | None = None
+    service_url: str | None = None
 
     def settings(self) -> Settings:
-        """Return the settings."""
-        return load_settings(self.config)
+        """Return the settings, with the console where the service is unless they say where."""
+        settings = load_settings(self.config)
+        try:
+            alerting = reached_at(settings.alerting, self.service_url)
+        except ValueError as error:
+            raise QueenrightError(f"--service-url {error}") from None
+        return settings.model_copy(update={"alerting": alerting})
+
+    def links(self, settings: Settings) -> Links:
+        """Return where the alerts link to."""
+        return links_of(settings.alerting, runbooks=self.runbooks, dashboards=self.dashboards)
 
     def groups(self, settings: Settings) -> tuple[Group, ...]:
         """Return the rules."""
-        links = links_of(settings.alerting, runbooks=self.runbooks, dashboards=self.dashboards)
-        return rule_groups(settings.health_monitoring, self.selectors(), links)
+        return rule_groups(settings.health_monitoring, self.selectors(), self.links(settings))
 
     def files(self, settings: Settings) -> dict[str, str]:
         """Return the rule files by name."""
-        links = links_of(settings.alerting, runbooks=self.runbooks, dashboards=self.dashboards)
-        return rule_files(settings.health_monitoring, self.selectors(), links)
+        return rule_files(settings.health_monitoring, self.selectors(), self.links(settings))
 
     def selectors(self) -> Selectors:
-        """Return what the rules are narrowed to, once it is seen to be matchers of labels."""
-        for option, matchers in (("--service-selector", self.service), ("--worker-selector", self.worker)):
-            if _MATCHERS.sub("", matchers):
-                raise QueenrightError(
-                    f"""{option} {matchers!r} is no list of matchers; write it like 'job="x", cluster="y"'."""
-                )
-        return Selectors(service=self.service.strip().rstrip(","), worker=self.worker.strip().rstrip(","))
+        """Return what the rules are narrowed to, once it is seen that Prometheus would take it."""
+        found: dict[Of, str] = {}
+        given: dict[Of, str] = {"service": self.service, "worker": self.worker}
+        for of, text in given.items():
+            try:
+                found[of] = read_matchers(text, of)
+            except MatchersRefused as error:
+                raise QueenrightError(f"--{of}-selector: {error}") from None
+        return Selectors(**found)
 
 
 def check(asked: Asked, *, as_json: bool) -> int:
@@ -91,24 +93,29 @@ def check(asked: Asked, *, as_json: bool) -> int:
     faults = check_rules(in_groups(groups))
     promtool = find_program("promtool")
     if promtool is not None:
-        faults += _promtool(promtool, asked.files(settings))
+        faults += promtool_faults(promtool, asked.files(settings))
     rules = [rule for group in groups for rule in group.rules]
-    alerts = sum(isinstance(rule, Alert) for rule in rules)
+    alerts = [rule.name for rule in rules if isinstance(rule, Alert)]
+    named, recorded = len(set(alerts)), len(rules) - len(alerts)
     if as_json:
-        told = {"alerts": alerts, "recorded": len(rules) - alerts, "promtool": promtool is not None}
+        told = {"alerts": named, "alert_rules": len(alerts), "recorded": recorded}
+        told["promtool"] = promtool is not None
         typer.echo(json.dumps({**told, "faults": faults}, indent=2))
         return 1 if faults else 0
     for fault in faults:
         typer.echo(fault, err=True)
     by = "promtool and our own checks" if promtool is not None else "our own checks (promtool is not there)"
     verdict = f"{len(faults)} faults found by" if faults else "right, by"
-    typer.echo(f"{alerts} alerts and {len(rules) - alerts} recording rules: {verdict} {by}.")
+    typer.echo(f"{named} alerts in {len(alerts)} rules, and {recorded} recording rules: {verdict} {by}.")
     return 1 if faults else 0
 
 
-def _promtool(program: Path, files: Mapping[str, str]) -> list[str]:
+def promtool_faults(program: Path, files: Mapping[str, str]) -> list[str]:
+    """Return what promtool says against rule files, by name; nothing if it takes them."""
     with tempfile.TemporaryDirectory() as folder:
-        paths = _write(Path(folder), files)
+        paths = [Path(folder, name) for name in files]
+        for path in paths:
+            path.write_text(files[path.name], encoding="utf-8")
         done = subprocess.run(
             [program, "check", "rules", "--lint=all", "--lint-fatal", *paths],
             text=True,
@@ -121,70 +128,6 @@ def _promtool(program: Path, files: Mapping[str, str]) -> list[str]:
     return [f"promtool: {line.strip()}" for line in lines if line.strip()]
 
 
-def export(
-    asked: Asked,
-    format_: str,
-    output: Path,
-    place: tuple[str, Sequence[str]],
-    service_url: str,
-    deadman_url: str | None,
-) -> int:
-    """Write the rules; see `queenright rules export`."""
-    deadman = _deadman(deadman_url)
-    settings = asked.settings()
-    namespace, labels = place
-    where = Place(namespace=namespace, labels=_labels(labels))
-    groups = asked.groups(settings)
-    if format_ == "prometheus":
-        if str(output) == _STDOUT:
-            return _print(render(groups, ("Written by `queenright rules export`.",)))
-        return _say(output, _write(output, asked.files(settings)))
-    if format_ == "prometheusrule":
-        text = yaml_text(prometheus_rule(groups, where), comments=["Written by `queenright rules export`."])
-        return _print(text) if str(output) == _STDOUT else _say(output, [_write_file(output, text)])
-    extras = Extras(dashboards=dashboards_of(settings), provisioning=texts_in(provisioning_folder(), "*.yml"))
-    if format_ == "kubernetes":
-        if str(output) == _STDOUT:
-            raise QueenrightError("a folder for Kustomize does not fit standard output; name one with -o.")
-        files = kubernetes_files(
-            groups,
-            extras,
-            where,
-            selectors=asked.selectors(),
-            service_url=service_url,
-            deadman_url=deadman,
-        )
-        _warn(deadman)
-        return _say(output, _write(output, files))
-    data = archive(mixin_files(asked.files(settings), extras, service_url=service_url, deadman_url=deadman))
-    _warn(deadman)
-    if str(output) == _STDOUT:
-        sys.stdout.buffer.write(data)
-        return 0
-    return _say(output, [_write_file(output, data)])
-
-
-def _deadman(url: str | None) -> str:
-    """Return the dead man's address, once it is seen to be one."""
-    if url is None:
-        return NO_DEADMAN
-    try:
-        parts = urlsplit(url)
-        good = parts.scheme in ("http", "https") and bool(parts.hostname) and not re.search(r"\s", url)
-    except ValueError:
-        good = False
-    if not good:
-        raise QueenrightError(
-            "--deadman-url is no address; write it like https://hc-ping.com/5d2f…, as the check gives it."
-        )
-    return url
-
-
-def _warn(deadman: str) -> None:
-    if said := about_deadman(deadman):
-        typer.echo(f"Warning: {' '.join(said)}", err=True)
-
-
 def diff(asked: Asked, files: Sequence[Path], prometheus: str | None, *, as_json: bool) -> int:
     """Say what differs; 1 if anything does."""
     settings = asked.settings()
@@ -194,8 +137,12 @@ def diff(asked: Asked, files: Sequence[Path], prometheus: str | None, *, as_json
     if as_json:
         typer.echo(json.dumps([_row(one) for one in found], indent=2))
     else:
+        copies = [one for one in found if one.kind == "twice" and not one.changes]
         for one in found:
-            typer.echo(_words(one))
+            if one not in copies:
+                typer.echo(_words(one))
+        if copies:
+            typer.echo(_twice([one.rule for one in copies]))
         typer.echo(_sum(found, len(wanted)))
     return 1 if found else 0
 
@@ -243,11 +190,21 @@ def _words(one: Difference) -> str:
     return "\n".join([head, *lines])
 
 
+def _twice(rules: Sequence[LoadedRule]) -> str:
+    """Return one sentence for all copies: whoever has a file twice knows its rules."""
+    first = rules[0].name if len(rules) == 1 else f"{len(rules)} rules, {rules[0].name} first,"
+    where = ", ".join(dict.fromkeys(rule.file for rule in rules if rule.file))
+    said = f" (again in {where})" if where else ""
+    return f"= {first} {'is' if len(rules) == 1 else 'are'} there twice{said}: leave one of the sources out"
+
+
 def _sum(found: Sequence[Difference], wanted: int) -> str:
     if not found:
         return f"No difference: all {wanted} rules are there as the settings give them."
     counts = {kind: sum(one.kind == kind for one in found) for kind in _SIGNS}
-    told = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
+    told = ", ".join(f"{count} {_COUNTED.get(kind, kind)}" for kind, count in counts.items() if count)
+    if counts["twice"] == len(found):
+        return f"{told}; nothing else differs."
     return f"{told}; `queenright rules export` writes the rules as the settings give them."
 
 
@@ -262,41 +219,4 @@ def _row(one: Difference) -> dict[str, Any]:
     }
 
 
-def _labels(said: Sequence[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for label in (part for one in said for part in one.split(",")):
-        read = _LABEL.fullmatch(label.strip())
-        if read is None:
-            raise QueenrightError(
-                f"--labels {label!r} is no label of Kubernetes; write it like release=prometheus."
-            )
-        found[read[1]] = read[2]
-    return found
-
-
-def _write(folder: Path, files: Mapping[str, str]) -> list[Path]:
-    return [_write_file(folder / name, text) for name, text in files.items()]
-
-
-def _write_file(path: Path, content: str | bytes) -> Path:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content.encode() if isinstance(content, str) else content)
-    except OSError as error:
-        raise QueenrightError(
-            f"cannot write {path}: {error.strerror}; name another place with -o."
-        ) from error
-    return path
-
-
-def _print(text: str) -> int:
-    typer.echo(text, nl=False)
-    return 0
-
-
-def _say(output: Path, written: Sequence[Path]) -> int:
-    typer.echo(f"{len(written)} files in {output}" if written != [output] else f"{output}")
-    return 0
-
-
-__all__ = ["Asked", "LoadedRule", "check", "diff", "export"]
+__all__ = ["Asked", "LoadedRule", "check", "diff", "promtool_faults"]

@@ -43,7 +43,7 @@ def _faults(rule: LoadedRule, recorded: set[str]) -> Iterator[str]:
             yield f"nothing exposes or records {metric}"
     if not rule.alert:
         return
-    for annotation in ("summary", "description", "runbook_url", "dashboard_url"):
+    for annotation in ("summary", "description", "runbook_url"):
         if not rule.annotations.get(annotation):
             yield f"it has no {annotation}"
     for label in ("severity", "source"):

@@ -36,10 +36,11 @@ class Difference:
     One rule that differs.
 
     ``added``: the settings give it and it is not there; ``removed``: it is there and the settings do not
-    give it; ``changed``: in ``changes``.
+    give it; ``changed``: in ``changes``; ``twice``: it is there once more, with the same name and labels, and
+    ``changes`` says in what it is not what the settings give.
     """
 
-    kind: Literal["added", "removed", "changed"]
+    kind: Literal["added", "removed", "changed", "twice"]
     rule: LoadedRule
     changes: tuple[Change, ...] = ()
 
@@ -91,7 +92,19 @@ def compare(wanted: Iterable[LoadedRule], there: Iterable[LoadedRule]) -> list[D
             found.append(Difference("added", rule))
         elif changes := tuple(_changes(twin, rule)):
             found.append(Difference("changed", rule, changes))
-    return [*found, *(Difference("removed", rule) for rest in left.values() for rule in rest)]
+    given = {_key(rule): rule for rule in rules}
+    return [*found, *(_left(rule, given.get(_key(rule))) for rest in left.values() for rule in rest)]
+
+
+def _left(there: LoadedRule, wanted: LoadedRule | None) -> Difference:
+    if wanted is None:
+        return Difference("removed", there)
+    return Difference("twice", there, tuple(_changes(there, wanted)))
+
+
+def _key(rule: LoadedRule) -> tuple[bool, str, tuple[tuple[str, str], ...]]:
+    """Return by what Prometheus tells a rule's series apart."""
+    return rule.alert, rule.name, tuple(sorted(rule.labels.items()))
 
 
 def _take(candidates: list[LoadedRule], rule: LoadedRule) -> LoadedRule | None:

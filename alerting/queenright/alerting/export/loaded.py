@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,6 +35,8 @@ class LoadedRule:
     keep_firing_for: float = 0
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
+    file: str = field(default="", compare=False)
+    """Where it was read; empty if nobody said."""
 
     @property
     def ours(self) -> bool:
@@ -85,6 +87,7 @@ def in_answer(answer: Any) -> list[LoadedRule]:
                 keep_firing_for=float(rule.get("keepFiringFor", 0)),
                 labels=rule.get("labels") or {},
                 annotations=rule.get("annotations") or {},
+                file=str(group.get("file") or ""),
             )
             for group in answer["data"]["groups"]
             for rule in group["rules"]
@@ -97,8 +100,18 @@ def in_answer(answer: Any) -> list[LoadedRule]:
 
 def _in_folder(folder: Path) -> list[LoadedRule]:
     """Return the rules of those files that have any: beside them may lie what else a stack is made of."""
-    files = sorted(file for file in folder.iterdir() if file.suffix in (".yml", ".yaml"))
-    found = [rule for file in files for document in _documents(file) for rule in _rules_of(document) or ()]
+    try:
+        files = sorted(file for file in folder.iterdir() if file.suffix in (".yml", ".yaml"))
+    except OSError as error:
+        raise RulesUnreadable(
+            f"cannot read {folder}: {error.strerror}; name a rule file or a folder of them"
+        ) from None
+    found = [
+        replace(rule, file=str(file))
+        for file in files
+        for document in _documents(file)
+        for rule in _rules_of(document) or ()
+    ]
     if not found:
         raise RulesUnreadable(f"no file in {folder} holds rules; name a rule file or a folder of them")
     return found
@@ -110,7 +123,7 @@ def _in_file(path: Path) -> list[LoadedRule]:
         rules = _rules_of(document)
         if rules is None:
             raise RulesUnreadable(f"{path} is no rule file: it needs `groups`, each with `name` and `rules`")
-        found += rules
+        found += [replace(rule, file=str(path)) for rule in rules]
     return found
 
 

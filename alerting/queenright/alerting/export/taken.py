@@ -14,6 +14,8 @@ class Extras:
     """Texts by file name: dashboards' JSON, Grafana's provisioning, runbooks, Alertmanager's templates."""
 
     dashboards: Mapping[str, str]
+    dashboards_note: str = ""
+    """What has to be said of the dashboards; one paragraph, empty for nothing."""
     provisioning: Mapping[str, str] = field(default_factory=dict)
     runbooks: Mapping[str, str] = field(default_factory=lambda: texts_in(runbooks_folder(), "*.md"))
     templates: Mapping[str, str] = field(default_factory=lambda: texts_in(templates_folder(), "*.tmpl"))

@@ -1,0 +1,119 @@
+"""Where the links of an export lead, and that none leads to the reader's own machine without a word."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from queenright.alerting.export.addresses import is_here
+from queenright.cli.main import app
+from queenright.instrumentation.errors import QueenrightError
+
+HERE = re.compile(r"https?://(?:127\.|localhost|\[::1\])[^\s\"']*")
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+
+
+def exported(*words: str, format_: str = "kubernetes") -> tuple[Result, str]:
+    """Return what an export said, and the whole text that it wrote."""
+    result = CliRunner().invoke(app, ["rules", "export", "--format", format_, "-o", "out", *words])
+    if isinstance(result.exception, QueenrightError):
+        raise result.exception
+    out = Path("out")
+    files = [out] if out.is_file() else sorted(path for path in out.rglob("*") if path.is_file())
+    return result, "".join(path.read_text("utf-8", "replace") for path in files)
+
+
+GRAFANA = ("--dashboards", "https://grafana.example/d")
+
+
+def test_with_the_services_address_nothing_leads_to_this_machine() -> None:
+    result, text = exported("--service-url", "http://queenright.agents:8420/", *GRAFANA)
+
+    assert HERE.findall(text) == []
+    assert "http://queenright.agents:8420/runbooks/QueenrightLoop" in text
+    assert '"query": "http://queenright.agents:8420"' in text
+    assert "linked at" not in result.stderr
+    assert "127.0.0.1" not in result.stderr
+
+
+def test_what_the_settings_and_options_say_goes_before_the_services_address() -> None:
+    Path("queenright.yaml").write_text("alerting: {console_url: https://q.example}\n")
+    _, text = exported("--service-url", "http://queenright.agents:8420", *GRAFANA)
+    assert "https://q.example/runbooks/QueenrightLoop" in text
+    assert '"query": "https://q.example"' in text
+    assert "http://queenright.agents:8420/api/" in text
+
+    _, text = exported("--service-url", "http://queenright.agents:8420", "--runbooks", "https://w.example/r")
+    assert "https://w.example/r/QueenrightLoop" in text
+
+
+def test_a_login_for_alertmanager_is_in_no_link() -> None:
+    _, text = exported("--service-url", "http://me:hunter2@queenright.agents:8420", *GRAFANA)
+    assert "http://queenright.agents:8420/runbooks/" in text
+    assert "hunter2" not in "".join(re.findall(r".*(?:runbooks/|\"query\").*", text))
+
+
+@pytest.mark.parametrize(
+    ("format_", "named"),
+    [
+        ("kubernetes", ("--runbooks", "--service-url", "--dashboards", "alerting.console_url")),
+        ("mixin", ("--runbooks", "--service-url", "--dashboards", "alerting.console_url")),
+        ("prometheusrule", ("--runbooks",)),
+        ("prometheus", ("--runbooks",)),
+    ],
+)
+def test_every_link_to_this_machine_is_told_with_the_option_that_moves_it(
+    format_: str, named: tuple[str, ...]
+) -> None:
+    result, _ = exported(format_=format_)
+
+    assert result.exit_code == 0
+    assert all(option in result.stderr for option in named)
+    assert "http://127.0.0.1:8420/runbooks" in result.stderr
+    assert all(line.startswith("Warning: ") for line in result.stderr.splitlines())
+
+
+def test_a_service_and_a_grafana_on_this_machine_are_told() -> None:
+    words = ("--service-url", "http://localhost:8420", "--dashboards", "http://127.0.0.1:3000/d")
+    said = exported(*words)[0].stderr
+    assert "Alertmanager is to reach Queenright on its own machine" in said
+    assert "Dashboards of the alerts are linked at http://127.0.0.1:3000/d" in said
+
+
+def test_rules_exported_with_the_services_address_are_compared_with_it() -> None:
+    words = ("--service-url", "http://queenright.agents:8420")
+    exported(*words)
+    assert CliRunner().invoke(app, ["rules", "diff", "out", *words]).exit_code == 0
+    assert CliRunner().invoke(app, ["rules", "diff", "out"]).exit_code == 1
+
+
+@pytest.mark.parametrize("url", ["queenright:8420", "ftp://q", "http://"])
+def test_an_address_of_the_service_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(QueenrightError, match="--service-url needs"):
+        exported("--service-url", url)
+
+
+@pytest.mark.parametrize(
+    ("url", "here"),
+    [
+        ("http://127.0.0.1:8420", True),
+        ("http://127.8.8.8", True),
+        ("http://LOCALHOST./x", True),
+        ("http://grafana.localhost:3000", True),
+        ("http://[::1]:3000/d", True),
+        ("http://0.0.0.0:3000", True),
+        ("https://q.example", False),
+        ("http://10.0.0.1", False),
+        ("", False),
+    ],
+)
+def test_addresses_of_each_machine_itself_are_known(url: str, here: bool) -> None:
+    assert is_here(url) is here
