@@ -37,7 +37,7 @@ from queenright.alerting.export.kubernetes import Place, kubernetes_files
 from queenright.alerting.export.mixin import archive, mixin_files
 from queenright.alerting.export.taken import texts_in
 from queenright.alerting.files import templates_folder
-from queenright.alerting.rules import Alert, Selectors, rule_files, rule_groups
+from queenright.alerting.rules import Alert, Links, Selectors, rule_files, rule_groups
 from queenright.alerting.settings import AlertingSettings
 from queenright.cli.main import app
 from queenright.grafana.files import dashboards_folder, provisioning_folder
@@ -225,7 +225,7 @@ def test_an_answer_that_is_none_is_refused(answer: Any) -> None:
 async def prometheus(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[httpx.AsyncClient]:
     """A real Prometheus that has loaded our rules and scrapes nothing."""
     (tmp_path / "rules").mkdir()
-    for name, text in rule_files(HEALTH, Selectors(), links_of(AlertingSettings())).items():
+    for name, text in rule_files(HEALTH).items():
         (tmp_path / "rules" / name).write_text(text)
     config = tmp_path / "prometheus.yml"
     config.write_text(f"rule_files: ['{tmp_path}/rules/*.yml']\n")
@@ -260,6 +260,7 @@ async def test_a_real_prometheus_is_seen_to_have_what_it_was_given(prometheus: h
         "QueenrightLoop",
     }
     asked = ["rules", "diff", "--prometheus", str(prometheus.base_url).removesuffix("/api/v1/")]
+    asked += ["--dashboards", Links().dashboards]
     result = await asyncio.to_thread(CliRunner().invoke, app, asked)
     assert result.exit_code == 0, result.output
 
