@@ -45,6 +45,7 @@ from queenright.health.settings import HealthSettings, Stall
 from queenright.server.children import Child
 from queenright.server.sockets import free_port
 from tests.programs import VERSIONS, program, run
+from tests.unpacked import unpack
 
 HEALTH = HealthSettings()
 SLOWER = HealthSettings(stall=Stall(unknown_seconds=900))
@@ -342,10 +343,9 @@ def test_the_archive_is_the_same_bytes_for_the_same_settings_and_holds_everythin
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_tools_take_what_the_archive_holds(tmp_path: Path, version: str) -> None:
-    with tarfile.open(
-        fileobj=io.BytesIO(archive(mixin_files(rule_files(HEALTH), EXTRAS, service_url="http://q")))
-    ) as tar:
-        tar.extractall(tmp_path, filter="data")
+    packed = tmp_path / "mixin.tar.gz"
+    packed.write_bytes(archive(mixin_files(rule_files(HEALTH), EXTRAS, service_url="http://q")))
+    unpack(packed, tmp_path)
     mixin = tmp_path / "queenright-mixin"
     rules = sorted((mixin / "prometheus" / "rules").glob("*.yml"))
 
@@ -380,8 +380,7 @@ def exported(tmp_path: Path, *words: str) -> tuple[dict[str, str], dict[str, str
         result = CliRunner().invoke(app, ["rules", "export", "--format", form, "-o", str(out), *words])
         assert result.exit_code == 0, result.output
         said[form] = result.stderr
-    with tarfile.open(tmp_path / "mixin.tar.gz") as tar:
-        tar.extractall(tmp_path, filter="data")
+    unpack(tmp_path / "mixin.tar.gz", tmp_path)
     for path in (
         "queenright-mixin/alertmanager/alertmanager.yml",
         "kubernetes/alertmanager-snippet.yaml",

@@ -24,6 +24,7 @@ from queenright.health.settings import HealthSettings
 from queenright.instrumentation.errors import QueenrightError
 from queenright.server.settings import Settings, load_settings
 from queenright.server.up import _rules
+from tests.unpacked import unpack
 
 ROOT = Path(__file__).parents[2]
 SLOWER = "health_monitoring: {stall: {unknown_seconds: 900}}\nalerting: {console_url: https://q.example}\n"
@@ -366,8 +367,7 @@ def test_without_the_extra_an_export_goes_on_with_the_lines_of_the_defaults_and_
         assert ">= 900" in (out / "prometheusrule.yaml").read_text()
         assert (out / "dashboards" / "agent.yaml").is_file()
         return
-    with tarfile.open(out) as tar:
-        tar.extractall(tmp_path, filter="data")
+    unpack(out, tmp_path)
     mixin = tmp_path / "queenright-mixin"
     assert ">= 900" in (mixin / "prometheus" / "rules" / "agents.yml").read_text()
     assert "at the default thresholds" in (mixin / "README.md").read_text()
