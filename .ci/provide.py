@@ -170,8 +170,18 @@ def provide_newest() -> None:
     say("Fetching the newest prometheus, promtool, alertmanager, amtool ...")
     sources = TOOLS / "apt" / "sid.list"
     sources.parent.mkdir(parents=True, exist_ok=True)
-    sources.write_text(f"deb [signed-by={DEBIAN_KEYS}] http://deb.debian.org/debian sid main\n")
+    sources.write_text(f"deb [signed-by={DEBIAN_KEYS}] {debian_mirror()} sid main\n")
     unpack_programs(NEWEST / "prometheus", NEWEST / "bin", Apt("newest", sources))
+
+
+def debian_mirror() -> str:
+    """Return where this machine has its Debian packages from; that place has the newest, too."""
+    HERE.get("update")
+    asked = ["indextargets", "--format", "$(SITE)", "Created-By: Packages", "Origin: Debian"]
+    for site in run([*HERE.command, *asked]).splitlines():
+        if site.rstrip("/").endswith("/debian"):
+            return site
+    raise Unavailable("The newest prometheus and alertmanager need a Debian mirror, and apt knows none here.")
 
 
 def unpack_programs(root: Path, bin_: Path, apt: Apt) -> None:
