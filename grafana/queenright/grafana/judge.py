@@ -43,16 +43,21 @@ def rows(at: Thresholds) -> list[Row]:
     ]
 
 
+def last_look(at: Thresholds) -> AnyPanel:
+    """Return how long ago the judge finished a check."""
+    return panels.numbers(
+        "Judge's last look",
+        "Time since the judge finished a check. The colours are two and three of its intervals.",
+        "s",
+        Query(age_by("", names.JUDGE_LAST_CHECK), "ago"),
+        size=(4, 4),
+        lines=at.judge,
+    )
+
+
 def _now(at: Thresholds) -> list[AnyPanel]:
     return [
-        panels.numbers(
-            "Judge's last look",
-            "Time since the judge finished a check. The colours are two and three of its intervals.",
-            "s",
-            Query(age_by("", names.JUDGE_LAST_CHECK), "ago"),
-            size=(4, 4),
-            lines=at.judge,
-        ),
+        last_look(at),
         panels.numbers(
             "Checks",
             "What the judge said in the time shown: healthy, a ticket, or that it could not tell.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from queenright.grafana import panels, recorded
 from queenright.grafana.firing import firing_alerts
+from queenright.grafana.judge import last_look
 from queenright.grafana.panels import AnyPanel, Query, Row
 from queenright.grafana.promql import (
     age_by,
@@ -46,14 +47,7 @@ def _alive(at: Thresholds) -> list[AnyPanel]:
             size=(6, 4),
             colours=[("up", GREEN), ("down", RED)],
         ),
-        panels.numbers(
-            "Judge's last look",
-            "Time since the judge finished a check. The colours are two and three of its intervals.",
-            "s",
-            Query(age_by("", names.JUDGE_LAST_CHECK), "ago"),
-            size=(4, 4),
-            lines=at.judge,
-        ),
+        last_look(at),
         panels.numbers(
             "Looked at",
             "How many workers the last sweep really looked at. 0 with agents known: nothing is watched.",
