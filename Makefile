@@ -58,9 +58,9 @@ bench: .venv/.dev programs ## Measure, and print a table with the budgets
 	@$(BIN)/python -m tests.benchmarks
 
 requirements: .venv/.dev ## Resolve requirements/*.txt anew from pyproject.toml; UPGRADE=1 takes newer versions
-	$(COMPILE) --extra server --extra llm --extra mcp --extra postgres --group dev -o requirements/dev.txt
-	$(COMPILE) --extra server --extra llm --extra mcp --extra postgres --group build -c requirements/dev.txt -o requirements/llm.txt
-	$(COMPILE) --extra server --extra mcp --extra postgres --group build -c requirements/dev.txt -o requirements/run.txt
+	$(COMPILE) --extra server --extra llm --extra mcp --extra postgres --extra tui --group dev -o requirements/dev.txt
+	$(COMPILE) --extra server --extra llm --extra mcp --extra postgres --extra tui --group build -c requirements/dev.txt -o requirements/llm.txt
+	$(COMPILE) --extra server --extra mcp --extra postgres --extra tui --group build -c requirements/dev.txt -o requirements/run.txt
 
 clean: ## Remove everything that was made here
 	rm -rf .venv .tools .queenright build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -34,8 +34,14 @@ from queenright.judge.settings import JudgeSettings
 
 ENV_PREFIX = "QUEENRIGHT_"
 DEFAULT_FILE = Path("queenright.yaml")
-_OTHER_VARIABLES = {"QUEENRIGHT_ENDPOINT", "QUEENRIGHT_TRACES"}
-"""Variables of ours that are no settings: where agents find a service, and the tests the recorded runs."""
+_OTHER_VARIABLES = {
+    "QUEENRIGHT_ENDPOINT",
+    "QUEENRIGHT_TOKEN",
+    "QUEENRIGHT_TOKEN_FILE",
+    "QUEENRIGHT_TRACES",
+    "QUEENRIGHT_URL",
+}
+"""Variables of ours that are no settings: where a service is found, how it is asked, and recorded runs."""
 
 _SECRET = frozenset({"database", "webhook_url", "prometheus_url", "tempo_url"})
 """Settings whose values no message repeats: they may hold a password or a token."""
@@ -47,11 +53,44 @@ class _Block(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+class LimitSettings(_Block):
+    """How much one caller may ask of the API, so that the others are answered too."""
+
+    requests_per_second: Annotated[float, Field(gt=0, le=1e6)] = 2000.0
+    burst: Annotated[int, Field(ge=1, le=10_000_000)] = 4000
+    """Requests that may come at once after a pause."""
+    failed_logins_per_minute: Annotated[float, Field(gt=0, le=1e6)] = 20.0
+    """Wrong tokens from one address."""
+    streams: Annotated[int, Field(ge=1, le=100_000)] = 1000
+    """Event streams at once, of all callers."""
+
+
 class HttpSettings(_Block):
-    """Where the API and the status page listen."""
+    """Where the API and the status page listen, and how much is answered."""
 
     host: str = "127.0.0.1"
     port: Port = 8420
+    limits: LimitSettings = LimitSettings()
+
+
+class AuthSettings(_Block):
+    """Who may ask. `queenright token create` makes tokens."""
+
+    tokens_file: Path | None = None
+    """Where the hashes of tokens are; None is ``tokens.json`` in ``storage``."""
+    required: bool | None = None
+    """Whether nobody is answered without a token; None: wherever we listen on more than loopback."""
+
+
+class AgentsSettings(_Block):
+    """Agents that run inside the service."""
+
+    roots: tuple[Path, ...] = (Path("agents"), Path("exports"))
+    """Agents are found, and loaded from, below these folders only: loading runs their code."""
+    storage: Path | None = None
+    """Where each has a folder for its sessions; None is ``~/.queenright/agents``, as for `queenright run`."""
+    load: tuple[Path, ...] = ()
+    """Folders of agents that are loaded at start."""
 
 
 class OtlpSettings(_Block):
@@ -91,6 +130,8 @@ class Settings(BaseSettings):
     database: Annotated[str | None, Field(repr=False)] = None
     """``postgresql://user:password@host/name``; None is a SQLite file in ``storage``."""
     http: HttpSettings = HttpSettings()
+    auth: AuthSettings = AuthSettings()
+    agents: AgentsSettings = AgentsSettings()
     otlp: OtlpSettings = OtlpSettings()
     health_monitoring: HealthSettings = HealthSettings()
     judging: JudgeSettings = JudgeSettings()
