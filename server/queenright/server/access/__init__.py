@@ -1,0 +1,1 @@
+"""Who may do what: tokens, roles, the guard before the API, and by whom something is done."""
