@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 _IMPORTED = (
     *("queenright.cli.ask", "queenright.cli.audit", "queenright.cli.evaluate", "queenright.cli.judge_job"),
     *("queenright.cli.run", "queenright.cli.run_agent", "queenright.cli.rules_job", "queenright.server.up"),
-    *("httpcore", "rich.markdown", "typer.rich_utils"),
+    *("httpcore", "rich.markdown"),
 )
 
 PROGRAM = Path(sys.executable).with_name("queenright")
@@ -184,7 +184,11 @@ def _main() -> NoReturn:
     for name in _IMPORTED:
         __import__(name)
     from queenright.cli import main
+    from queenright.cli.table import COMMANDS
     from queenright.instrumentation.otlp import preload
+
+    for entry in COMMANDS.values():
+        __import__(entry.module)
 
     preload()
     # What is there now is never looked at by a fork's collector, which would copy every page of it.

@@ -63,18 +63,6 @@ class Switch(StrEnum):
     STATUS = "status"
 
 
-def register(app: typer.Typer) -> None:
-    """Give the command line these commands."""
-    app.command(epilog='Example: queenright nudge researcher --message "Write down what blocks you."')(nudge)
-    app.command(epilog='Example: queenright terminate researcher --reason "it deletes files"')(terminate)
-    app.command(epilog="Example: queenright recover session_20260124_researcher")(recover)
-    app.command(epilog="Example: queenright recoveries --json")(recoveries)
-    app.command(epilog="Example: queenright interventions --agent researcher")(interventions)
-    app.command(epilog='Example: queenright stop-acting on --reason "provider is down"')(stop_acting)
-    app.add_typer(escalations, name="escalations")
-    app.add_typer(breakers, name="breakers")
-
-
 def nudge(
     agent: Agent,
     message: Annotated[str | None, typer.Option(help="What it is told; the usual reminder, without.")] = None,

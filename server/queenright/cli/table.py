@@ -1,0 +1,183 @@
+"""
+Every command of `queenright` in one table: where it is, one line of help, one example.
+
+The table is all that `queenright --help` reads: a command's module is imported when it is called, or asked
+for help itself. So a command costs nobody else anything, whatever it needs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_CLI = "queenright.cli"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """
+    One command, or a group of them.
+
+    Args:
+        name: What is typed.
+        target: ``module:attribute`` below ``queenright.cli``: a function, or a ``typer.Typer``.
+        help: The first sentence of the command's own help.
+        example: A line that works, without ``queenright``; its help ends with it.
+        section: Under which heading ``queenright --help`` lists it.
+    """
+
+    name: str
+    target: str
+    help: str
+    example: str
+    section: str
+
+    @property
+    def module(self) -> str:
+        """The module's full name."""
+        return f"{_CLI}.{self.target.partition(':')[0]}"
+
+    @property
+    def attribute(self) -> str:
+        """What the command is called in its module."""
+        return self.target.partition(":")[2]
+
+
+_SECTIONS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
+    "Run": (
+        (
+            "up",
+            "start:up",
+            "Run everything on this machine: service, Prometheus, Alertmanager and a demo fleet.",
+            "up --otlp-forward http://collector:4318",
+        ),
+        (
+            "serve",
+            "start:serve",
+            "Run the service alone, with Prometheus and Alertmanager somewhere else.",
+            "serve --config /etc/queenright.yaml",
+        ),
+        (
+            "run",
+            "run_command:run",
+            "Run one agent in the terminal.",
+            'run examples/docs_checker --input \'{"folder": "docs"}\'',
+        ),
+    ),
+    "Look": (
+        (
+            "list",
+            "fleet:list_",
+            "List the agents of a running service: state, session, task, steps, bad steps since a good one.",
+            "list --json",
+        ),
+        (
+            "tickets",
+            "tickets:tickets",
+            "Tickets about workers, worst first, and what is said about them.",
+            "tickets --json",
+        ),
+        (
+            "chat",
+            "chat:chat",
+            "Talk with the queen about a ticket: what is wrong, what was tried, what to do next.",
+            'chat 01J... --say "what was tried?"',
+        ),
+        (
+            "interventions",
+            "acting:interventions",
+            "List what was done to workers, refused, or would have been done; newest first.",
+            "interventions --agent researcher",
+        ),
+        ("recoveries", "acting:recoveries", "List recoveries, newest first.", "recoveries --json"),
+    ),
+    "Act": (
+        (
+            "nudge",
+            "acting:nudge",
+            "Put a message into a worker's context.",
+            'nudge researcher --message "Write down what blocks you."',
+        ),
+        (
+            "terminate",
+            "acting:terminate",
+            "Stop a worker: its state is saved, and it is not brought back by itself.",
+            'terminate researcher --reason "it deletes files"',
+        ),
+        (
+            "recover",
+            "acting:recover",
+            "Bring a task back from its last valid checkpoint, within the limits.",
+            "recover session_20260124_researcher",
+        ),
+        (
+            "approvals",
+            "approvals:approvals",
+            "Requests of the queen to stop a worker, and your word on them.",
+            'approvals approve 01J... --reason "it loops"',
+        ),
+        (
+            "escalations",
+            "acting:escalations",
+            "Questions to the orchestrator, and their answers.",
+            "escalations decide 01J... more_time --minutes 30",
+        ),
+        (
+            "breakers",
+            "acting:breakers",
+            "Circuit breakers of workers' calls.",
+            "breakers reset tool_execution:researcher:search",
+        ),
+        (
+            "silences",
+            "silences:silences",
+            "Silences at Alertmanager: of which tickets nobody hears, and until when.",
+            'silences add 01J... --for 2h --comment "known, ada is on it"',
+        ),
+        (
+            "stop-acting",
+            "acting:stop_acting",
+            "The emergency stop: nothing is done to any worker.",
+            'stop-acting on --reason "provider is down"',
+        ),
+    ),
+    "Check, and take along": (
+        ("config", "config:config", "The settings.", "config check --config queenright.yaml"),
+        (
+            "audit",
+            "audit_trail:audit",
+            "The event log, and whether anyone has changed it.",
+            "audit verify --storage .queenright",
+        ),
+        (
+            "rules",
+            "rules:rules",
+            "The rules for Prometheus, made from the settings: check them, take them along, compare them.",
+            "rules check --config queenright.yaml",
+        ),
+        (
+            "dashboards",
+            "dashboards:dashboards",
+            "The dashboards for Grafana: check them, take them along.",
+            "dashboards export -o /var/lib/grafana/dashboards",
+        ),
+        (
+            "judge",
+            "judge:judge",
+            "The judge by itself, beside or without the service.",
+            "judge once --prometheus http://prometheus:9090 --state s",
+        ),
+        (
+            "evaluate",
+            "recorded:evaluate",
+            "Run the deterministic detectors over recorded runs.",
+            "evaluate runs.jsonl.gz --json",
+        ),
+    ),
+}
+
+COMMANDS: dict[str, Entry] = {
+    name: Entry(name, target, help_, example, section)
+    for section, rows in _SECTIONS.items()
+    for name, target, help_, example in rows
+}
+"""By name, in the order in which they are listed."""
