@@ -1,0 +1,755 @@
+"""Agents that run inside the service, over HTTP: what is loaded, what it does, and what it said."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import ConfigDict
+
+from queenright.api.wire import NOW, Wire, shown
+
+NodeType = Literal["event_loop", "function", "router"]
+EdgeWhen = Literal["success", "failure", "always", "expression", "route"]
+TriggerType = Literal["manual", "timer", "event"]
+IsolationLevel = Literal["isolated", "shared", "per_run"]
+ConversationMode = Literal["continuous", "fresh"]
+RunStatus = Literal["active", "paused", "completed", "failed", "cancelled", "terminated", "unknown"]
+CriterionState = Literal["met", "unmet", "unknown"]
+LogLevel = Literal["executions", "visits", "steps"]
+EntryKind = Literal["input", "user", "feedback", "assistant", "tool", "summary"]
+CheckpointReason = Literal["node", "pause", "terminate"]
+
+_SESSION = "session_20260101_000000_a30df858"
+_RUN = "01jh2q3v7d4m9x5c8k6w0t1e2f"
+_CHECKPOINT = "0000000003-5f2c9a"
+
+
+def _example(**fields: Any) -> ConfigDict:
+    return shown(fields)
+
+
+# -- what is loaded ---------------------------------------------------------------------------------
+
+
+_SLOT: dict[str, Any] = {
+    "agent_id": "docs_checker",
+    "path": "/srv/agents/docs_checker",
+    "version": "0",
+    "description": "Finds broken links in a folder of Markdown.",
+    "goal": "Every link leads somewhere.",
+    "graph_id": "docs_checker",
+    "active_graph_id": "docs_checker",
+    "graphs": ["docs_checker"],
+    "nodes": ["list_pages", "write_report"],
+    "client_facing": [],
+    "entry_points": ["check"],
+    "default_entry_point": "check",
+    "tools": ["read_lines", "write_report"],
+    "mcp_servers": [],
+    "models": ["scripted:replies.json"],
+    "credentials": [],
+    "warnings": [],
+    "loaded_at": NOW,
+}
+
+
+class AgentSlot(Wire):
+    """An agent that is loaded. Times are in seconds since the epoch, UTC."""
+
+    agent_id: str
+    """Its name: it is the worker of this name."""
+    path: str
+    """Its folder."""
+    version: str
+    description: str
+    goal: str
+    graph_id: str
+    """Its own graph, the primary one."""
+    active_graph_id: str
+    """The graph that receives what a user says."""
+    graphs: list[str]
+    """Its own, and those that were loaded beside it."""
+    nodes: list[str]
+    client_facing: list[str]
+    """Those of the nodes that talk with a user."""
+    entry_points: list[str]
+    default_entry_point: str
+    tools: list[str]
+    mcp_servers: list[str]
+    models: list[str]
+    credentials: list[str]
+    """Names of environment variables; no values."""
+    warnings: list[str]
+    """What may keep it from working."""
+    loaded_at: float
+
+    model_config = _example(**_SLOT)
+
+
+class Discovered(Wire):
+    """A folder below the roots that holds an agent. None of its code was run to find it."""
+
+    path: str
+    """What `POST /api/agents` takes."""
+    name: str
+    """What it says that it is called; its folder's name where only its code would say."""
+    version: str
+    description: str
+    loaded: bool
+    problem: str | None
+    """Why it could not be loaded, as far as can be seen without its code."""
+
+    model_config = _example(
+        path="/srv/agents/docs_checker",
+        name="docs_checker",
+        version="0",
+        description="Finds broken links in a folder of Markdown.",
+        loaded=False,
+        problem=None,
+    )
+
+
+class DiscoveredPage(Wire):
+    """The agents that can be loaded, by path, and where they are looked for."""
+
+    roots: list[str]
+    agents: list[Discovered]
+    next: str | None
+
+    model_config = _example(
+        roots=["/srv/agents"],
+        agents=[
+            {
+                "path": "/srv/agents/docs_checker",
+                "name": "docs_checker",
+                "version": "0",
+                "description": "Finds broken links in a folder of Markdown.",
+                "loaded": False,
+                "problem": None,
+            }
+        ],
+        next=None,
+    )
+
+
+class RunTotals(Wire):
+    """What runs took, all in all; cost in dollars."""
+
+    executions: int
+    statuses: dict[str, int]
+    """How many ended in each status."""
+    steps: int
+    input_tokens: int
+    output_tokens: int
+    cost: float
+
+    model_config = _example(
+        executions=3, statuses={"completed": 3}, steps=21, input_tokens=9000, output_tokens=800, cost=0.04
+    )
+
+
+class AgentStats(Wire):
+    """How a loaded agent is getting on."""
+
+    agent_id: str
+    loaded_at: float
+    uptime_seconds: float
+    running: int
+    """Runs that go on now."""
+    queued: int
+    """Runs that wait for their turn."""
+    waiting_for_user: int
+    """Nodes that wait for a user."""
+    ticks_skipped: int
+    """Ticks of timers that came while a run went on."""
+    sessions: int
+    """On the disk, of its own graph."""
+    totals: RunTotals
+    """Of the runs of its own graph that ended, the newest 10,000 of them."""
+
+    model_config = _example(
+        agent_id="docs_checker",
+        loaded_at=NOW,
+        uptime_seconds=60.0,
+        running=1,
+        queued=0,
+        waiting_for_user=0,
+        ticks_skipped=0,
+        sessions=3,
+        totals={
+            "executions": 2,
+            "statuses": {"completed": 2},
+            "steps": 14,
+            "input_tokens": 6000,
+            "output_tokens": 500,
+            "cost": 0.03,
+        },
+    )
+
+
+# -- graphs -----------------------------------------------------------------------------------------
+
+
+class EntryPoint(Wire):
+    """What starts a graph: a call, a timer, or events; and what it is doing."""
+
+    graph_id: str
+    entry_point_id: str
+    node_id: str
+    trigger_type: TriggerType
+    interval_seconds: float | None
+    cron: str
+    timezone: str
+    event_types: list[str]
+    isolation_level: IsolationLevel
+    conversation_mode: ConversationMode
+    max_concurrent: int
+    running: int
+    queued: int
+    ticks_skipped: int
+
+    model_config = _example(
+        graph_id="docs_checker",
+        entry_point_id="check",
+        node_id="list_pages",
+        trigger_type="manual",
+        interval_seconds=None,
+        cron="",
+        timezone="UTC",
+        event_types=[],
+        isolation_level="per_run",
+        conversation_mode="continuous",
+        max_concurrent=1,
+        running=0,
+        queued=0,
+        ticks_skipped=0,
+    )
+
+
+class EntryPointPage(Wire):
+    """Entry points, by graph, in the order that their graph gives."""
+
+    entry_points: list[EntryPoint]
+    next: str | None
+
+    model_config = _example(entry_points=[], next=None)
+
+
+class GraphRow(Wire):
+    """A graph of a loaded agent."""
+
+    graph_id: str
+    primary: bool
+    """It is the agent's own, which the others are there for."""
+    active: bool
+    """It receives what a user says."""
+    agent_id: str
+    """The worker that it is: an agent that is loaded beside another one has its own name."""
+    description: str
+    path: str
+    """The folder that it was loaded from."""
+    nodes: list[str]
+    entry_points: list[str]
+
+    model_config = _example(
+        graph_id="docs_checker",
+        primary=True,
+        active=True,
+        agent_id="docs_checker",
+        description="",
+        path="/srv/agents/docs_checker",
+        nodes=["list_pages", "write_report"],
+        entry_points=["check"],
+    )
+
+
+class GraphPage(Wire):
+    """The graphs of a loaded agent, by id."""
+
+    active_graph_id: str
+    graphs: list[GraphRow]
+    next: str | None
+
+    model_config = _example(active_graph_id="docs_checker", graphs=[], next=None)
+
+
+class ActiveGraph(Wire):
+    """The graph that receives what a user says."""
+
+    graph_id: str
+
+    model_config = _example(graph_id="docs_checker")
+
+
+class Edge(Wire):
+    """Where it goes on after a node, and when."""
+
+    edge_id: str
+    source: str
+    target: str
+    when: EdgeWhen
+    expression: str
+    route: str
+    priority: int
+
+    model_config = _example(
+        edge_id="list_pages-write_report",
+        source="list_pages",
+        target="write_report",
+        when="success",
+        expression="",
+        route="",
+        priority=0,
+    )
+
+
+_NODE: dict[str, Any] = {
+    "node_id": "write_report",
+    "description": "",
+    "node_type": "event_loop",
+    "client_facing": False,
+    "tools": ["read_lines", "write_report"],
+    "input_keys": ["broken_links"],
+    "output_keys": ["report"],
+    "running": 1,
+    "waiting_for_user": 0,
+}
+
+
+class NodeRow(Wire):
+    """A node of a graph."""
+
+    node_id: str
+    description: str
+    node_type: NodeType
+    client_facing: bool
+    tools: list[str]
+    input_keys: list[str]
+    output_keys: list[str]
+    running: int
+    """Runs in which it talks with its model now."""
+    waiting_for_user: int
+    """Those of them that wait for a user."""
+
+    model_config = _example(**_NODE)
+
+
+class NodePage(Wire):
+    """The nodes of a graph, in its order."""
+
+    nodes: list[NodeRow]
+    next: str | None
+
+    model_config = _example(nodes=[_NODE], next=None)
+
+
+class NodeDetail(NodeRow):
+    """All that is known of a node."""
+
+    graph_id: str
+    system_prompt: str
+    function: str
+    routes: dict[str, str]
+    final_tools: list[str]
+    nullable_output_keys: list[str]
+    model: str
+    """A model of its own; empty is the graph's."""
+    conversation_judge: str
+    success_criteria: str
+    max_turns: int
+    max_retries: int
+    max_node_visits: int
+    edges_in: list[Edge]
+    edges_out: list[Edge]
+    entry_points: list[str]
+    """Those that begin here."""
+
+    model_config = _example(
+        **_NODE,
+        graph_id="docs_checker",
+        system_prompt="You report on faults in documentation.",
+        function="",
+        routes={},
+        final_tools=[],
+        nullable_output_keys=[],
+        model="",
+        conversation_judge="",
+        success_criteria="",
+        max_turns=12,
+        max_retries=3,
+        max_node_visits=1000,
+        edges_in=[],
+        edges_out=[],
+        entry_points=[],
+    )
+
+
+class GoalCriterion(Wire):
+    """One thing that must be so for the goal to be reached."""
+
+    id: str
+    description: str
+    expression: str
+    weight: float
+    state: CriterionState
+    """``unknown`` before a run."""
+
+    model_config = _example(
+        id="reported", description="There is a report.", expression="report != ''", weight=1.0, state="met"
+    )
+
+
+class NodeCriteria(Wire):
+    """What a node must do to end, who judges that, and what was judged lately."""
+
+    graph_id: str
+    node_id: str
+    judge: str
+    """``outputs``: they are set, or it answered in words; ``llm``; or the name of the agent's own judge."""
+    success_criteria: str
+    output_keys: list[str]
+    nullable_output_keys: list[str]
+    max_retries: int
+    goal_criteria: list[GoalCriterion]
+    """Of the graph's goal, those that speak of what this node puts out."""
+    visits: int
+    """Visits that were looked at: those of the newest 20 sessions, at most 1000."""
+    outcomes: dict[str, int]
+    """How they ended."""
+    verdicts: dict[str, int]
+    """How often each verdict was given in them."""
+
+    model_config = _example(
+        graph_id="docs_checker",
+        node_id="write_report",
+        judge="outputs",
+        success_criteria="",
+        output_keys=["report"],
+        nullable_output_keys=[],
+        max_retries=3,
+        goal_criteria=[],
+        visits=2,
+        outcomes={"done": 2},
+        verdicts={"ACCEPT": 2, "CONTINUE": 2},
+    )
+
+
+class Progress(Wire):
+    """How far a run has come."""
+
+    goal_id: str
+    fraction: float
+    """The weight of the criteria that are met, of all weight: 0 to 1."""
+    criteria: dict[str, CriterionState]
+    violated: list[str]
+    """Constraints that are violated, the hard ones first."""
+    achieved: bool
+
+    model_config = _example(
+        goal_id="docs_that_hold", fraction=0.5, criteria={"reported": "met"}, violated=[], achieved=False
+    )
+
+
+class GoalState(Wire):
+    """A graph's goal, and how far its newest run has come."""
+
+    agent_id: str
+    graph_id: str
+    goal_id: str | None
+    """None: it has no goal."""
+    name: str
+    description: str
+    criteria: list[GoalCriterion]
+    progress: Progress | None
+    """None: nothing has run since the agent was loaded, or it has no goal."""
+
+    model_config = _example(
+        agent_id="docs_checker",
+        graph_id="docs_checker",
+        goal_id="docs_that_hold",
+        name="",
+        description="Every link leads somewhere.",
+        criteria=[],
+        progress=None,
+    )
+
+
+# -- execution control ------------------------------------------------------------------------------
+
+
+class Started(Wire):
+    """A run that was started, or goes on."""
+
+    status: Literal["started", "resumed", "restored", "replayed"]
+    execution_id: str
+    graph_id: str
+    entry_point_id: str
+    session_id: str | None
+    """None: it gets its session when its turn comes; ask for the execution."""
+
+    model_config = _example(
+        status="started",
+        execution_id=_RUN,
+        graph_id="docs_checker",
+        entry_point_id="check",
+        session_id=None,
+    )
+
+
+class Injected(Wire):
+    """A node was given what a user said; it is durable."""
+
+    status: Literal["injected"]
+    node_id: str
+    graph_id: str
+    session_id: str
+
+    model_config = _example(status="injected", node_id="talk", graph_id="helper", session_id=_SESSION)
+
+
+class Stopped(Wire):
+    """Runs that were paused; they can be resumed."""
+
+    status: Literal["stopped"]
+    executions: list[str]
+
+    model_config = _example(status="stopped", executions=[_RUN])
+
+
+class ExecutionRow(Wire):
+    """A run: as it stands, or how it ended."""
+
+    execution_id: str
+    graph_id: str
+    session_id: str | None
+    status: Literal["queued", "active", "paused", "completed", "failed", "cancelled", "terminated", "unknown"]
+    outputs: dict[str, Any]
+    error: str
+    error_type: str
+    path: list[str]
+    """The nodes that ended, in that order."""
+    checkpoint_id: str | None
+    """Where its state was saved when it was stopped."""
+
+    model_config = _example(
+        execution_id=_RUN,
+        graph_id="docs_checker",
+        session_id=_SESSION,
+        status="completed",
+        outputs={"report": "report.md"},
+        error="",
+        error_type="",
+        path=["list_pages", "write_report"],
+        checkpoint_id=None,
+    )
+
+
+# -- sessions ---------------------------------------------------------------------------------------
+
+
+_SESSION_ROW: dict[str, Any] = {
+    "session_id": _SESSION,
+    "graph_id": "docs_checker",
+    "entry_point_id": "check",
+    "status": "completed",
+    "created_at": NOW,
+    "updated_at": NOW + 9,
+    "executions": 1,
+    "error": "",
+}
+
+
+class SessionRow(Wire):
+    """A session on the disk. Times are in seconds since the epoch, UTC."""
+
+    session_id: str
+    graph_id: str
+    entry_point_id: str
+    status: RunStatus
+    created_at: float
+    updated_at: float
+    executions: int
+    """Entry points that ran in it."""
+    error: str
+    """What its newest run failed of; empty if it did not."""
+
+    model_config = _example(**_SESSION_ROW)
+
+
+class SessionPage(Wire):
+    """Sessions, newest first."""
+
+    sessions: list[SessionRow]
+    unreadable: int
+    """Sessions that are there and cannot be read: the service's log says why."""
+    next: str | None
+
+    model_config = _example(sessions=[_SESSION_ROW], unreadable=0, next=None)
+
+
+class SessionRun(Wire):
+    """The newest run of an entry point in a session; cost in dollars."""
+
+    execution_id: str
+    graph_id: str
+    entry_point_id: str
+    status: RunStatus
+    started_at: float
+    updated_at: float
+    ended_at: float | None
+    path: list[str]
+    """The nodes that were completed, in that order, the newest 200."""
+    pending: list[str]
+    """The nodes that are running, or are to run next."""
+    visits: dict[str, int]
+    outputs: dict[str, Any]
+    error: str
+    error_type: str
+    steps: int
+    input_tokens: int
+    output_tokens: int
+    cost: float
+    goal_progress: float | None
+
+    model_config = _example(
+        execution_id=_RUN,
+        graph_id="docs_checker",
+        entry_point_id="check",
+        status="completed",
+        started_at=NOW,
+        updated_at=NOW + 9,
+        ended_at=NOW + 9,
+        path=["list_pages", "write_report"],
+        pending=[],
+        visits={"list_pages": 1, "write_report": 1},
+        outputs={"report": "report.md"},
+        error="",
+        error_type="",
+        steps=2,
+        input_tokens=900,
+        output_tokens=80,
+        cost=0.01,
+        goal_progress=1.0,
+    )
+
+
+class SessionDetail(SessionRow):
+    """A session with its memory; secrets in it are masked."""
+
+    memory: dict[str, Any]
+    runs: list[SessionRun]
+
+    model_config = _example(**_SESSION_ROW, memory={"report": "report.md"}, runs=[])
+
+
+_CHECKPOINT_ROW: dict[str, Any] = {
+    "checkpoint_id": _CHECKPOINT,
+    "valid": True,
+    "problem": "",
+    "created_at": NOW + 5,
+    "execution_id": _RUN,
+    "graph_id": "docs_checker",
+    "node_id": "list_pages",
+    "reason": "node",
+    "pending": ["write_report"],
+}
+
+
+class CheckpointRow(Wire):
+    """Where a run could go on from."""
+
+    checkpoint_id: str
+    valid: bool
+    """Whether it can be believed."""
+    problem: str
+    """Why not."""
+    created_at: float | None
+    execution_id: str | None
+    graph_id: str | None
+    node_id: str | None
+    """The node that was just completed; empty if there is none."""
+    reason: CheckpointReason | None
+    pending: list[str]
+    """The nodes that would run next."""
+
+    model_config = _example(**_CHECKPOINT_ROW)
+
+
+class CheckpointPage(Wire):
+    """Checkpoints of a session, newest first."""
+
+    checkpoints: list[CheckpointRow]
+    next: str | None
+
+    model_config = _example(checkpoints=[_CHECKPOINT_ROW], next=None)
+
+
+class ToolUse(Wire):
+    """A call of a tool, as its model made it."""
+
+    id: str
+    name: str
+    arguments: str
+
+    model_config = _example(id="call_1", name="read_lines", arguments='{"page": 1}')
+
+
+_MESSAGE: dict[str, Any] = {
+    "conversation": "talk",
+    "seq": 2,
+    "at": NOW,
+    "kind": "user",
+    "role": "user",
+    "text": "Hello!",
+    "tool_calls": [],
+    "tool_call_id": "",
+}
+
+
+class MessageRow(Wire):
+    """One thing that was said in a session; secrets in it are masked."""
+
+    conversation: str
+    """The node whose conversation it is; nodes that follow each other may talk in one."""
+    seq: int
+    at: float
+    kind: EntryKind
+    role: Literal["user", "assistant", "tool"]
+    text: str
+    """The last 20,000 characters."""
+    tool_calls: list[ToolUse]
+    tool_call_id: str
+    """On a tool's answer: the call that it answers."""
+
+    model_config = _example(**_MESSAGE)
+
+
+class MessagePage(Wire):
+    """What was said, oldest first: the newest of it; ``next`` leads to what was said before."""
+
+    messages: list[MessageRow]
+    next: str | None
+
+    model_config = _example(messages=[_MESSAGE], next=None)
+
+
+class LogPage(Wire):
+    """
+    Rows of a log, newest first.
+
+    ``executions``: a row each run that ended. ``visits``: a row each stay in a node. ``steps``: a row each
+    turn of a model, as in the step log.
+    """
+
+    level: LogLevel
+    session_id: str | None
+    """Whose they are; None: of all sessions."""
+    rows: list[dict[str, Any]]
+    next: str | None
+
+    model_config = _example(
+        level="visits",
+        session_id=_SESSION,
+        rows=[{"execution_id": _RUN, "node_id": "write_report", "visit": 1, "outcome": "done"}],
+        next=None,
+    )
