@@ -1,0 +1,47 @@
+"""Circuit breakers over HTTP."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from queenright.api.terms import BreakerState
+from queenright.api.wire import NOW, Wire, example_of, shown
+
+
+class Breaker(Wire):
+    """A circuit breaker as it is."""
+
+    model_config = shown(
+        {
+            "name": "tool:researcher:search",
+            "kind": "tool",
+            "agent_id": "researcher",
+            "target": "search",
+            "state": "open",
+            "failures": 5,
+            "threshold": 5,
+            "reason": "5 failures in a row: TimeoutError",
+            "opened_at": NOW - 30,
+            "half_open_at": NOW + 30,
+        }
+    )
+
+    name: str
+    kind: str = Field(description="What it stands before.")
+    agent_id: str = Field(description="The worker whose calls these are; empty: anybody's.")
+    target: str = Field(description="Where they go.")
+    state: BreakerState
+    failures: int = Field(description="In a row.")
+    threshold: int = Field(description="So many open it.")
+    reason: str = Field(description="Why it is in this state; empty for one that is as new.")
+    opened_at: float | None = Field(description="Seconds since the epoch; null while it is closed.")
+    half_open_at: float | None = Field(description="When it lets a probe pass, or did; null while closed.")
+
+
+class BreakersPage(Wire):
+    """Circuit breakers by name."""
+
+    model_config = shown({"breakers": [example_of(Breaker)], "next": None})
+
+    breakers: list[Breaker]
+    next: str | None = Field(description="The cursor of the next page; null on the last one.")

@@ -1,0 +1,132 @@
+"""The service itself over HTTP: its version, its settings, its event log; and the story of a ticket."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from queenright.api.wire import NOW, Wire, example_of, shown
+
+
+class Version(Wire):
+    """Which service this is."""
+
+    model_config = shown(
+        {"version": "0.4.0", "schema_revision": "0005", "python": "3.11.9", "started_at": NOW - 3600}
+    )
+
+    version: str
+    schema_revision: str = Field(description="The newest migration of the database.")
+    python: str
+    started_at: float = Field(description="Seconds since the epoch.")
+
+
+class SettingsInForce(Wire):
+    """All settings, nested as in `queenright.yaml`; secrets are masked."""
+
+    model_config = shown(
+        {
+            "settings": {"storage": ".queenright", "health_monitoring": {"stall": {"idle_seconds": 240}}},
+            "reloadable": ["health_monitoring.stall"],
+        }
+    )
+
+    settings: dict[str, Any]
+    reloadable: list[str] = Field(description="What `POST /-/reload` exchanges; the rest takes a restart.")
+
+
+class Reloaded(Wire):
+    """What became of the settings that were read again."""
+
+    model_config = shown(
+        {
+            "applied": ["health_monitoring.stall.idle_seconds"],
+            "needs_restart": ["http.port"],
+            "unchanged": False,
+        }
+    )
+
+    applied: list[str] = Field(description="What has changed and is in force now.")
+    needs_restart: list[str] = Field(description="What has changed and is in force after a restart.")
+    unchanged: bool = Field(description="The settings are as they were.")
+
+
+class AuditedEvent(Wire):
+    """One event of the log. Times in seconds since the epoch."""
+
+    model_config = shown(
+        {
+            "seq": 4711,
+            "hash": "5d" * 32,
+            "archived": False,
+            "id": "018f6f7e-0000-7000-8000-0000000000e1",
+            "type": "emergency_stop_changed",
+            "time": NOW,
+            "agent_id": "queenright",
+            "session_id": "",
+            "incarnation_id": "",
+            "graph_id": "",
+            "stream_id": "",
+            "node_id": "",
+            "execution_id": "",
+            "trace_id": "",
+            "span_id": "",
+            "data": {"on": True, "by": "ada", "reason": "the provider is down"},
+        }
+    )
+
+    seq: int = Field(description="Its number in the log, from 1.")
+    hash: str = Field(description="SHA-256 over this row and, in the log, all before it, in hex.")
+    archived: bool = Field(description="It was let go of by age, and is in the audit archive.")
+    id: str
+    type: str
+    time: float
+    agent_id: str
+    session_id: str
+    incarnation_id: str
+    graph_id: str
+    stream_id: str
+    node_id: str
+    execution_id: str
+    trace_id: str
+    span_id: str
+    data: dict[str, Any]
+
+
+class AuditPage(Wire):
+    """Events of the log, newest first."""
+
+    model_config = shown({"events": [example_of(AuditedEvent)], "next": None})
+
+    events: list[AuditedEvent]
+    next: str | None = Field(description="The cursor of the next page; null on the last one.")
+
+
+class TimelineEntry(Wire):
+    """One thing that happened to a ticket, or to its worker because of it."""
+
+    model_config = shown(
+        {
+            "at": NOW,
+            "what": "ticket_acknowledged",
+            "text": "researcher: ticket acknowledged by ada",
+            "by": "ada",
+            "event_id": "018f6f7e-0000-7000-8000-0000000000e2",
+        }
+    )
+
+    at: float = Field(description="Seconds since the epoch.")
+    what: str = Field(description="The type of the event; `told`: Alertmanager told people.")
+    text: str
+    by: str = Field(description="Who did it; empty where nobody in particular did.")
+    event_id: str = Field(description="The event in the log; empty if there is none.")
+
+
+class Timeline(Wire):
+    """The story of a ticket, oldest first."""
+
+    model_config = shown({"timeline": [example_of(TimelineEntry)], "more": False})
+
+    timeline: list[TimelineEntry]
+    more: bool = Field(description="There is more than is shown: these are the newest.")

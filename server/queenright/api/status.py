@@ -1,0 +1,301 @@
+"""Everything that the status page shows, over HTTP; and whether the service does its work."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from queenright.api.agents import AgentRow
+from queenright.api.alerts import Notification, Outbox
+from queenright.api.terms import BreakerState, Decision, LadderLevel, RecoveryState
+from queenright.api.tickets import Ticket
+from queenright.api.wire import NOW, Wire, example_of, shown
+
+
+class Ready(Wire):
+    """Whether the service does its work; if not, what is missing."""
+
+    model_config = shown({"ready": False, "missing": ["the store cannot be written to: disk full"]})
+
+    ready: bool
+    missing: list[str]
+
+
+class StopShown(Wire):
+    """How the emergency stop stands."""
+
+    model_config = shown({"on": False, "by": "", "reason": "", "since": ""})
+
+    on: bool
+    by: str
+    reason: str
+    since: str = Field(description="A time of day, UTC; empty: it was never set.")
+
+
+class Storm(Wire):
+    """Whether many workers get worse at once."""
+
+    model_config = shown({"id": "", "workers": 0, "since": None})
+
+    id: str = Field(description="Empty if there is no storm.")
+    workers: int
+    since: float | None = Field(description="Seconds since the epoch.")
+
+
+class Budget(Wire):
+    """How many interventions may be done."""
+
+    model_config = shown({"most": 10, "used": 1, "free_at": NOW})
+
+    most: int = Field(description="In a minute.")
+    used: int
+    free_at: float = Field(description="When the next may be done, in seconds since the epoch.")
+
+
+class LadderShown(Wire):
+    """How far the interventions have got for a worker."""
+
+    model_config = shown(
+        {
+            "agent_id": "researcher",
+            "session_id": "session-1",
+            "level": "nudged",
+            "what": "nudge 1 sent",
+            "trouble_for": "2 min",
+            "acted_ago": "60 s",
+            "until": NOW + 240,
+            "next": "nudge",
+            "next_at": NOW + 240,
+            "when": "next in 4 min",
+        }
+    )
+
+    agent_id: str
+    session_id: str
+    level: LadderLevel
+    what: str
+    trouble_for: str
+    acted_ago: str
+    until: float | None
+    next: str = Field(description="What is done next; empty: nothing.")
+    next_at: float | None
+    when: str
+
+
+class EscalationShown(Wire):
+    """A question that the orchestrator has not answered."""
+
+    model_config = shown(
+        {
+            "escalation_id": "018f6f7e-0000-7000-8000-0000000000e1",
+            "agent_id": "researcher",
+            "reason": "3 nudges brought nothing",
+            "options": ["more_time", "hand_off", "terminate"],
+            "deadline": NOW + 840,
+            "when": "14 min left",
+        }
+    )
+
+    escalation_id: str
+    agent_id: str
+    reason: str
+    options: list[Decision]
+    deadline: float
+    when: str
+
+
+class ApprovalShown(Wire):
+    """A request to stop a worker that nobody has answered."""
+
+    model_config = shown(
+        {
+            "approval_id": "018f6f7e-0000-7000-8000-0000000000a1",
+            "agent_id": "researcher",
+            "ticket_id": "018f6f7e-0000-7000-8000-0000000000c1",
+            "reason": "it repeats one search and spends tokens",
+            "by": "queen",
+            "expires_at": NOW + 1740,
+            "when": "29 min left",
+        }
+    )
+
+    approval_id: str
+    agent_id: str
+    ticket_id: str
+    reason: str
+    by: str
+    expires_at: float
+    when: str
+
+
+class BreakerShown(Wire):
+    """A circuit breaker that is not closed."""
+
+    model_config = shown(
+        {
+            "name": "tool:researcher:search",
+            "state": "open",
+            "colour": "failing",
+            "failures": 5,
+            "threshold": 5,
+            "reason": "5 failures in a row: TimeoutError",
+            "half_open_at": NOW + 30,
+            "half_open_in": "30 s",
+        }
+    )
+
+    name: str
+    state: BreakerState
+    colour: str
+    failures: int
+    threshold: int
+    reason: str
+    half_open_at: float | None
+    half_open_in: str
+
+
+class RecoveryShown(Wire):
+    """One try to bring a task back."""
+
+    model_config = shown(
+        {
+            "recovery_id": "018f6f7e-0000-7000-8000-0000000000f1",
+            "task_id": "report-7",
+            "agent_id": "researcher",
+            "state": "watching",
+            "colour": "degraded",
+            "exhausted": False,
+            "attempt": 1,
+            "from_start": False,
+            "reason": "it was terminated",
+            "when": "60 s ago",
+        }
+    )
+
+    recovery_id: str
+    task_id: str
+    agent_id: str
+    state: RecoveryState
+    colour: str
+    exhausted: bool
+    attempt: int
+    from_start: bool
+    reason: str
+    when: str
+
+
+class Acting(Wire):
+    """What is being done about workers, and why less than is due."""
+
+    model_config = shown(
+        {
+            "emergency_stop": example_of(StopShown),
+            "storm": example_of(Storm),
+            "budget": example_of(Budget),
+            "brakes": [],
+            "dry_run": False,
+            "ladders": [example_of(LadderShown)],
+            "ladders_more": 0,
+            "escalations": [example_of(EscalationShown)],
+            "escalations_more": 0,
+            "approvals": [example_of(ApprovalShown)],
+            "approvals_more": 0,
+            "breakers": [example_of(BreakerShown)],
+            "breakers_known": 4,
+            "breakers_more": 0,
+            "recoveries": [example_of(RecoveryShown)],
+        }
+    )
+
+    emergency_stop: StopShown
+    storm: Storm
+    budget: Budget
+    brakes: list[str] = Field(description="Why less is done than is due, a sentence each.")
+    dry_run: bool = Field(description="Nothing is really done.")
+    ladders: list[LadderShown]
+    ladders_more: int = Field(description="So many are not shown.")
+    escalations: list[EscalationShown]
+    escalations_more: int
+    approvals: list[ApprovalShown]
+    approvals_more: int
+    breakers: list[BreakerShown]
+    breakers_known: int = Field(description="So many there are, closed or not.")
+    breakers_more: int
+    recoveries: list[RecoveryShown]
+
+
+class FeedLine(Wire):
+    """What happened, in a sentence."""
+
+    model_config = shown(
+        {
+            "time": "09:58:00",
+            "kind": "stuck",
+            "text": "researcher: healthy → stuck. search was called 12 times",
+            "id": "018f6f7e-0000-7000-8000-0000000000aa",
+            "ticket": "",
+        }
+    )
+
+    time: str = Field(description="Time of day, UTC.")
+    kind: str = Field(description="What colour it is shown in.")
+    text: str
+    id: str = Field(description="The event's id.")
+    ticket: str = Field(description="The id of the ticket that it is about; empty if about none.")
+
+
+class Paged(Wire):
+    """What the stand-in for Slack and PagerDuty received."""
+
+    model_config = shown(
+        {
+            "time": "09:58:12",
+            "channel": "pagerduty",
+            "status": "firing",
+            "title": "researcher repeats one search",
+            "text": "The worker searches for the same words again and again.",
+        }
+    )
+
+    time: str
+    channel: str
+    status: str
+    title: str
+    text: str
+
+
+class Status(Wire):
+    """Everything that the status page shows."""
+
+    model_config = shown(
+        {
+            "now": "10:00:00",
+            "up_for": "3 h",
+            "counts": {"failing": 0, "stuck": 1, "degraded": 0, "healthy": 11, "terminated": 0},
+            "agents": [example_of(AgentRow)],
+            "ended": [],
+            "tickets": [example_of(Ticket)],
+            "silences_unknown": "",
+            "outbox": example_of(Outbox),
+            "handed_over": [example_of(Notification)],
+            "feed": [example_of(FeedLine)],
+            "not_ready": [],
+            "acting": example_of(Acting),
+            "stand_in": False,
+            "paged": [],
+        }
+    )
+
+    now: str = Field(description="Time of day, UTC.")
+    up_for: str
+    counts: dict[str, int] = Field(description="Workers that have not ended, by state, the worst first.")
+    agents: list[AgentRow] = Field(description="Those that have not ended, the worst first.")
+    ended: list[AgentRow] = Field(description="The last ten that have.")
+    tickets: list[Ticket] = Field(description="Open ones, newest first.")
+    silences_unknown: str
+    outbox: Outbox
+    handed_over: list[Notification]
+    feed: list[FeedLine] = Field(description="Newest first.")
+    not_ready: list[str] = Field(description="Why the service does not do its work; empty: it does.")
+    acting: Acting
+    stand_in: bool = Field(description="Whether Slack and PagerDuty are stood in for.")
+    paged: list[Paged] = Field(description="What the stand-in received, newest first.")

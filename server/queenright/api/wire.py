@@ -1,0 +1,45 @@
+"""What every model of the API is: read leniently, documented exactly."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+
+NOW: Final = 1_769_248_800.0
+"""The time of the examples, in seconds since the epoch."""
+
+
+class Wire(BaseModel):
+    """
+    Base of what goes over HTTP.
+
+    Whoever reads lets pass what a newer service says besides; but what a service says and its schema does
+    not is a fault of that service, so that the schema allows nothing else. A field without a default is in
+    every answer.
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Return the schema of the model: no other keys than these."""
+        schema = handler(core)
+        handler.resolve_ref_schema(schema)["additionalProperties"] = False
+        return schema
+
+
+def shown(*examples: dict[str, Any]) -> ConfigDict:
+    """Return the configuration of a model that shows these examples in the schema."""
+    return ConfigDict(json_schema_extra={"examples": list(examples)})
+
+
+def example_of(model: type[Wire]) -> dict[str, Any]:
+    """Return the first example of a model, as JSON values; raises ``LookupError`` if it has none."""
+    extra = model.model_config.get("json_schema_extra")
+    found = extra.get("examples") if isinstance(extra, dict) else None
+    if not isinstance(found, list) or not found or not isinstance(found[0], dict):
+        raise LookupError(f"{model.__name__} shows no example")
+    return dict(found[0])
