@@ -1,0 +1,100 @@
+"""What a service answered, read: values, or an error in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import httpx
+from pydantic import BaseModel, ValidationError
+
+from queenright.client.errors import Refused, Unreachable
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def values(response: httpx.Response) -> dict[str, Any]:
+    """
+    Return the JSON object of an answer; an empty one of an answer without a body.
+
+    Raises:
+        Refused: It is an error.
+        Unreachable: It is no JSON object: whoever answered is no Queenright.
+    """
+    if not response.is_success:
+        raise refused(response)
+    if not response.content:
+        return {}
+    try:
+        found = response.json()
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise no_queenright(response, "it is no JSON object")
+    return found
+
+
+def refused(response: httpx.Response) -> Refused:
+    """Return what says no, in the service's own words if it has some."""
+    problem: dict[str, Any] = {}
+    if response.headers.get("content-type", "").partition(";")[0] == "application/problem+json":
+        try:
+            found = response.json()
+        except ValueError:
+            found = None
+        problem = found if isinstance(found, dict) else {}
+    url = response.request.url
+    words = str(problem.get("title") or f"{_origin(url)} answered {response.status_code} for {url.path}.")
+    return Refused(words, status=response.status_code, problem=problem)
+
+
+def parsed(model: type[M], found: Mapping[str, Any]) -> M:
+    """
+    Return an answer as its model; what the model does not know is left out.
+
+    Raises:
+        Unreachable: It does not fit: the service is of another version, or none.
+    """
+    try:
+        return model.model_validate(found)
+    except ValidationError as error:
+        fault = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in fault["loc"]) or "it"
+        raise Unreachable(
+            f"The answer is no {model.__name__}: {where}: {fault['msg']}. "
+            "Are the service and this client of one version?"
+        ) from None
+
+
+def no_queenright(response: httpx.Response, why: str) -> Unreachable:
+    """Return that whoever answered is no Queenright."""
+    return Unreachable(
+        f"No Queenright answers at {_origin(response.request.url)}: {why}. "
+        "Start one with `queenright up`, or name another with --url."
+    )
+
+
+def unanswered(url: str, error: Exception) -> Unreachable:
+    """Return that nobody answered, or nobody to the end."""
+    return Unreachable(
+        f"No Queenright answers at {url} ({type(error).__name__}). "
+        "Start one with `queenright up`, or name another with --url."
+    )
+
+
+def query(**given: Any) -> dict[str, str]:
+    """Return what is asked for; what is None is left out, and a yes or no is ``true`` or ``false``."""
+    return {name: _word(value) for name, value in given.items() if value is not None}
+
+
+def body(**given: Any) -> dict[str, Any]:
+    """Return what is sent; what is None is left out."""
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _word(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _origin(url: httpx.URL) -> str:
+    return f"{url.scheme}://{url.netloc.decode('ascii')}"

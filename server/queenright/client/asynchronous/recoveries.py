@@ -1,0 +1,29 @@
+"""Tasks that are brought back from their last valid checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from queenright.api.recoveries import Recovery, RecoveryResult, RecoveryStatus
+from queenright.client.address import path
+from queenright.client.answers import body
+from queenright.client.asynchronous.group import AsyncGroup
+
+
+class AsyncRecoveries(AsyncGroup):
+    """The recoveries of a service."""
+
+    def list(self, *, state: str | None = None, limit: int | None = None) -> AsyncIterator[Recovery]:
+        """Yield recoveries, newest first."""
+        return self._ask.every(Recovery, "/api/recoveries", "recoveries", limit, state=state)
+
+    async def get(self, task_id: str) -> RecoveryStatus:
+        """Return how bringing a task back stands: attempts, limits, what is under way."""
+        return await self._ask.one(RecoveryStatus, path("api", "recoveries", task_id))
+
+    async def recover(
+        self, task_id: str, *, by: str | None = None, reviewed: bool | None = None
+    ) -> RecoveryResult:
+        """Bring a task back; ``reviewed``: a person looked at it, and it is tried once beyond its limit."""
+        sent = body(task_id=task_id, by=by, reviewed=reviewed)
+        return await self._ask.acted(RecoveryResult, "/api/recoveries", sent)

@@ -1,0 +1,170 @@
+"""Following a service's events, over every break of the connection."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from types import TracebackType
+from typing import Any, Final, Self
+
+import httpx
+
+from queenright.client.answers import parsed, unanswered
+from queenright.client.asynchronous.transport import AsyncTransport
+from queenright.client.errors import Refused, Unreachable
+from queenright.client.event import Event
+from queenright.client.notices import Notice
+from queenright.client.sse import Message, Reader
+from queenright.instrumentation.errors import QueenrightError
+
+_IDLE: Final = 45.0
+"""Seconds without a byte after which a connection is taken for broken: a comment comes every 15."""
+_RETRY: Final = 2.0
+_LONGEST: Final = 30.0
+_LATER: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
+"""Refusals that may end by themselves."""
+
+
+class AsyncEventStream:
+    """
+    Events, as they happen; to be iterated over, once.
+
+    When the connection breaks it is made again, and the events go on behind the last one that came: none is
+    missing and none comes twice. Deltas are the exception: they are in no log, so those of the time between
+    are gone.
+
+    The first connection is made when the first event is asked for. If that fails it is an error, unless
+    ``wait`` is set; later ones are tried again until one is made.
+
+    Args:
+        ask: What asks the service.
+        path: Which stream.
+        asked: What is asked of it.
+        last_event_id: Begin behind this event; with what comes from now on, without.
+        wait: Whether a service that is not there yet is waited for, too.
+        told: Is called with what the stream tells of itself.
+        sleep: Waits, seconds.
+        spread: Returns a number of 0 to 1: by how much a wait is shorter, so that not all come back at once.
+
+    Attributes:
+        last_event_id: The last event that was handed out and is in the log: another stream can go on there.
+        connected: Whether events come.
+    """
+
+    def __init__(
+        self,
+        ask: AsyncTransport,
+        path: str,
+        asked: dict[str, Any],
+        *,
+        last_event_id: str | None,
+        wait: bool,
+        told: Callable[[Notice], None],
+        sleep: Callable[[float], Awaitable[object]],
+        spread: Callable[[], float],
+    ) -> None:
+        self.last_event_id = last_event_id
+        self.connected = False
+        self._ask = ask
+        self._path = path
+        self._asked = asked
+        self._wait = wait
+        self._told = told
+        self._sleep = sleep
+        self._spread = spread
+        self._retry = _RETRY
+        self._failed = 0
+        self._closed = False
+        self._seen = last_event_id
+        self._ready: deque[tuple[Event, str | None]] = deque()
+        self._reader = Reader()
+        self._response: httpx.Response | None = None
+        self._pieces: AsyncIterator[bytes] | None = None
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Event:
+        while not self._ready:
+            if self._closed:
+                raise StopAsyncIteration
+            await self._read(self._pieces or await self._connect())
+        event, place = self._ready.popleft()
+        self.last_event_id = place or self.last_event_id
+        return event
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """End it: no more events come."""
+        self._closed = True
+        await self._disconnect()
+
+    async def _connect(self) -> AsyncIterator[bytes]:
+        """Return what comes in; waits until somebody answers."""
+        while True:
+            headers = {} if self._seen is None else {"Last-Event-ID": self._seen}
+            try:
+                response = await self._ask.open(self._path, headers=headers, idle=_IDLE, **self._asked)
+            except (Refused, Unreachable) as error:
+                if isinstance(error, Refused) and error.status not in _LATER:
+                    raise
+                if not self._wait:
+                    raise
+                self._told(Notice("lost", error=error))
+                await self._pause()
+                continue
+            self._response, self._reader, self._wait = response, Reader(), True
+            self._pieces = response.aiter_bytes()
+            self.connected = True
+            self._told(Notice("connected"))
+            return self._pieces
+
+    async def _read(self, pieces: AsyncIterator[bytes]) -> None:
+        """Take what comes in next; when nothing comes any more, wait, and connect at the next call."""
+        lost: QueenrightError
+        try:
+            async for piece in pieces:
+                for message in self._reader.read(piece):
+                    self._take(message)
+                self._failed = 0
+                self._retry = self._reader.retry or self._retry
+                return
+            lost = Unreachable(f"The stream of events from {self._ask.url} has ended.")
+        except (httpx.HTTPError, httpx.StreamError) as error:
+            lost = unanswered(self._ask.url, error)
+        except (ValueError, Unreachable) as error:
+            await self.aclose()
+            raise Unreachable(f"What {self._ask.url} sends is no stream of our events: {error}") from error
+        await self._disconnect()
+        if not self._closed:
+            self._told(Notice("lost", error=lost))
+            await self._pause()
+
+    def _take(self, message: Message) -> None:
+        if message.event in ("dropped", "reset"):
+            kind: Any = message.event
+            said = json.loads(message.data)
+            self._told(Notice(kind, data=said if isinstance(said, dict) else {}))
+        else:
+            self._ready.append((parsed(Event, json.loads(message.data)), message.id))
+        self._seen = message.id or self._seen
+
+    async def _pause(self) -> None:
+        """Wait before the next try: longer after each that failed."""
+        wait = min(_LONGEST, self._retry * 2**self._failed)
+        self._failed = min(self._failed + 1, 10)
+        await self._sleep(wait * (1 - self._spread() / 2))
+
+    async def _disconnect(self) -> None:
+        response, self._response, self._pieces = self._response, None, None
+        self.connected = False
+        if response is not None:
+            await response.aclose()
