@@ -13,15 +13,19 @@ from queenright.client.errors import Refused, Unreachable
 M = TypeVar("M", bound=BaseModel)
 
 
-def values(response: httpx.Response) -> dict[str, Any]:
+def values(response: httpx.Response, *, also: int | None = None) -> dict[str, Any]:
     """
     Return the JSON object of an answer; an empty one of an answer without a body.
+
+    Args:
+        response: The answer, read.
+        also: A status that is no error, either.
 
     Raises:
         Refused: It is an error.
         Unreachable: It is no JSON object: whoever answered is no Queenright.
     """
-    if not response.is_success:
+    if not response.is_success and response.status_code != also:
         raise refused(response)
     if not response.content:
         return {}

@@ -13,6 +13,7 @@ import httpx
 
 from queenright.client.address import token_of, url_of
 from queenright.client.asynchronous.agents import AsyncAgents
+from queenright.client.asynchronous.audit import AsyncAudit
 from queenright.client.asynchronous.breakers import AsyncBreakers
 from queenright.client.asynchronous.decisions import AsyncApprovals, AsyncEscalations, AsyncInterventions
 from queenright.client.asynchronous.events import AsyncEvents
@@ -72,6 +73,7 @@ class AsyncQueenright:
         self.approvals = AsyncApprovals(ask)
         self.silences = AsyncSilences(ask)
         self.events = AsyncEvents(ask, sleep)
+        self.audit = AsyncAudit(ask)
         self.service = AsyncService(ask)
 
     @property

@@ -3,20 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any
 
 from queenright.api.acting import EmergencyStop
 from queenright.api.alerts import Notification
-from queenright.client.answers import body
+from queenright.api.judge import JudgeCheck
+from queenright.api.operations import Reloaded, SettingsInForce, Version
+from queenright.api.status import Ready, Status
+from queenright.client.answers import body, parsed
 from queenright.client.asynchronous.group import AsyncGroup
 
 
 class AsyncService(AsyncGroup):
     """How the service is, and what holds for all workers."""
 
-    async def status(self) -> dict[str, Any]:
+    async def status(self) -> Status:
         """Return everything that the status page shows."""
-        return await self._ask.get("/api/status")
+        return await self._ask.one(Status, "/api/status")
+
+    async def version(self) -> Version:
+        """Return which service this is."""
+        return await self._ask.one(Version, "/api/version")
+
+    async def ready(self) -> Ready:
+        """Return whether it does its work; if not, what is missing."""
+        return parsed(Ready, await self._ask.get("/readyz", also=503))
+
+    async def settings(self) -> SettingsInForce:
+        """Return all settings in force, secrets masked."""
+        return await self._ask.one(SettingsInForce, "/api/settings")
+
+    async def reload(self) -> Reloaded:
+        """Let it read its settings again; what can be changed while it runs is, the rest is named."""
+        return await self._ask.acted(Reloaded, "/-/reload")
 
     async def emergency_stop(self) -> EmergencyStop:
         """Return whether acting is frozen, since when, by whom and why."""
@@ -30,3 +48,7 @@ class AsyncService(AsyncGroup):
     def notifications(self, *, limit: int | None = None) -> AsyncIterator[Notification]:
         """Yield what was handed to Alertmanager, newest first."""
         return self._ask.every(Notification, "/api/notifications", "notifications", limit)
+
+    def judge_checks(self, *, limit: int | None = None) -> AsyncIterator[JudgeCheck]:
+        """Yield the judge's checks, newest first: what woke it, what came of it, what it cost."""
+        return self._ask.every(JudgeCheck, "/api/judge/checks", "checks", limit)

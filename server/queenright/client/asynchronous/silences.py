@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from queenright.api.alerts import Silence, SilenceMade, Silences
+from queenright.api.alerts import Silence, SilenceMade
+from queenright.api.alerts import Silences as Known
 from queenright.client.address import path
 from queenright.client.answers import body
 from queenright.client.asynchronous.group import AsyncGroup
@@ -13,14 +14,13 @@ from queenright.client.asynchronous.group import AsyncGroup
 class AsyncSilences(AsyncGroup):
     """The silences of a service's Alertmanagers."""
 
-    async def list(self) -> AsyncIterator[Silence]:
+    def list(self) -> AsyncIterator[Silence]:
         """Yield silences that hold or will, the first to end first."""
-        for one in (await self.known()).silences:
-            yield one
+        return self._ask.every(Silence, "/api/silences", "silences")
 
-    async def known(self) -> Silences:
+    async def known(self) -> Known:
         """Return the silences, and which Alertmanager could not be asked for its own."""
-        return await self._ask.one(Silences, "/api/silences")
+        return await self._ask.one(Known, "/api/silences")
 
     async def add(
         self, ticket_id: str, *, seconds: float, comment: str, by: str | None = None

@@ -10,10 +10,10 @@ from typing import Any, Final, Self
 
 import httpx
 
+from queenright.api.events import Event
 from queenright.client.answers import parsed, unanswered
 from queenright.client.asynchronous.transport import AsyncTransport
 from queenright.client.errors import Refused, Unreachable
-from queenright.client.event import Event
 from queenright.client.notices import Notice
 from queenright.client.sse import Message, Reader
 from queenright.instrumentation.errors import QueenrightError

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 
+from queenright.api.operations import Timeline
 from queenright.api.tickets import ChatMessage, ChatMessages, Ticket
 from queenright.client.address import path
 from queenright.client.answers import body
@@ -55,6 +56,10 @@ class AsyncTickets(AsyncGroup):
     async def resolve(self, ticket_id: str, reason: str, *, by: str | None = None) -> Ticket:
         """Close a ticket about a failed recovery: a person has settled it some other way."""
         return await self._ask.acted(Ticket, _of(ticket_id, "resolve"), body(reason=reason, by=by))
+
+    async def timeline(self, ticket_id: str) -> Timeline:
+        """Return what happened to a ticket, oldest first."""
+        return await self._ask.one(Timeline, _of(ticket_id, "timeline"))
 
     async def chat(
         self, ticket_id: str, message: str, *, by: str | None = None, act: bool | None = None

@@ -57,9 +57,16 @@ class AsyncTransport:
         """Give up its connections."""
         await self._http.aclose()
 
-    async def get(self, path: str, **asked: Any) -> dict[str, Any]:
-        """Return what is at a path, as JSON; see ``values`` for what it raises, and ``Unreachable``."""
-        return values(await self._send("GET", path, params=query(**asked)))
+    async def get(self, path: str, *, also: int | None = None, **asked: Any) -> dict[str, Any]:
+        """
+        Return what is at a path, as JSON; see ``values`` for what it raises, and ``Unreachable``.
+
+        Args:
+            path: What is asked for.
+            also: A status that is an answer, too, and no error.
+            asked: What else is asked of it.
+        """
+        return values(await self._send("GET", path, params=query(**asked)), also=also)
 
     async def one(self, model: type[M], path: str, **asked: Any) -> M:
         """Return what is at a path, as its model."""

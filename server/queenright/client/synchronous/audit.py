@@ -1,0 +1,33 @@
+"""The event log: everything that happened, with the hashes that say that nobody changed it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from queenright.api.operations import AuditedEvent
+from queenright.client.synchronous.group import Group
+
+
+class Audit(Group):
+    """The event log of a service."""
+
+    def list(
+        self,
+        *,
+        kind: str | None = None,
+        agent_id: str | None = None,
+        since: float | None = None,
+        until: float | None = None,
+        limit: int | None = None,
+    ) -> Iterator[AuditedEvent]:
+        """Yield events of the log, newest first; ``since`` and ``until``: seconds since the epoch."""
+        return self._ask.every(
+            AuditedEvent,
+            "/api/audit",
+            "events",
+            limit,
+            type=kind,
+            agent_id=agent_id,
+            since=since,
+            until=until,
+        )

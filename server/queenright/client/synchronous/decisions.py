@@ -1,0 +1,74 @@
+"""What was done to workers, and what waits for a word: interventions, escalations, approvals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from queenright.api.acting import Approval, Escalation, Intervention
+from queenright.client.address import path
+from queenright.client.answers import body
+from queenright.client.synchronous.group import Group
+
+
+class Interventions(Group):
+    """What was done to workers, refused, or would have been done."""
+
+    def list(
+        self,
+        *,
+        agent_id: str | None = None,
+        kind: str | None = None,
+        outcome: str | None = None,
+        limit: int | None = None,
+    ) -> Iterator[Intervention]:
+        """Yield interventions, newest first."""
+        return self._ask.every(
+            Intervention,
+            "/api/interventions",
+            "interventions",
+            limit,
+            agent_id=agent_id,
+            kind=kind,
+            outcome=outcome,
+        )
+
+
+class Escalations(Group):
+    """Questions to the orchestrator, and their answers."""
+
+    def list(self, *, only_open: bool | None = None, limit: int | None = None) -> Iterator[Escalation]:
+        """Yield escalations, newest first; with ``only_open`` those without an answer."""
+        asked = {"open": only_open}
+        return self._ask.every(Escalation, "/api/escalations", "escalations", limit, **asked)
+
+    def decide(
+        self,
+        escalation_id: str,
+        decision: str,
+        *,
+        reason: str | None = None,
+        more_time_seconds: float | None = None,
+        by: str | None = None,
+    ) -> Escalation:
+        """Answer one: ``more_time``, ``hand_off`` or ``terminate``."""
+        sent = body(decision=decision, reason=reason, more_time_seconds=more_time_seconds, by=by)
+        return self._ask.acted(Escalation, path("api", "escalations", escalation_id, "decision"), sent)
+
+
+class Approvals(Group):
+    """The queen's requests to stop a worker."""
+
+    def list(self, *, only_open: bool | None = None, limit: int | None = None) -> Iterator[Approval]:
+        """Yield requests, newest first; with ``only_open`` those that are not over."""
+        asked = {"open": only_open}
+        return self._ask.every(Approval, "/api/approvals", "approvals", limit, **asked)
+
+    def approve(self, approval_id: str, *, by: str | None = None, reason: str | None = None) -> Approval:
+        """Stop the worker, if everything still holds."""
+        sent = body(by=by, reason=reason)
+        return self._ask.acted(Approval, path("api", "approvals", approval_id, "approve"), sent)
+
+    def deny(self, approval_id: str, *, by: str | None = None, reason: str | None = None) -> Approval:
+        """Leave the worker alone."""
+        sent = body(by=by, reason=reason)
+        return self._ask.acted(Approval, path("api", "approvals", approval_id, "deny"), sent)

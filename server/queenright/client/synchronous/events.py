@@ -1,0 +1,55 @@
+"""What happens, as it happens."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+
+from queenright.client.address import path
+from queenright.client.notices import Notice
+from queenright.client.synchronous.group import Group
+from queenright.client.synchronous.stream import EventStream
+from queenright.client.synchronous.transport import Transport
+
+
+def _nobody(notice: Notice) -> None:
+    """Let a notice pass."""
+
+
+class Events(Group):
+    """The events of a service; ``sleep`` waits between two tries to connect, seconds."""
+
+    def __init__(self, ask: Transport, sleep: Callable[[float], object]) -> None:
+        super().__init__(ask)
+        self._sleep = sleep
+
+    def stream(
+        self,
+        *,
+        types: Iterable[str] | str | None = None,
+        agent: str | None = None,
+        last_event_id: str | None = None,
+        wait: bool = False,
+        told: Callable[[Notice], None] = _nobody,
+    ) -> EventStream:
+        """
+        Return the events from now on, or behind one; to be iterated over. It comes back after every break.
+
+        Args:
+            types: Of these types; ``"all"`` for every type, the service's own choice without.
+            agent: Of this worker only.
+            last_event_id: Begin behind this event.
+            wait: Whether a service that is not there yet is waited for, too.
+            told: Is called with what the stream tells of itself.
+        """
+        asked = types if types is None or isinstance(types, str) else ",".join(types)
+        return EventStream(
+            self._ask,
+            "/api/events" if agent is None else path("api", "agents", agent, "events"),
+            {"types": asked},
+            last_event_id=last_event_id,
+            wait=wait,
+            told=told,
+            sleep=self._sleep,
+            spread=random.random,
+        )

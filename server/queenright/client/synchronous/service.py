@@ -1,0 +1,54 @@
+"""The service itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from queenright.api.acting import EmergencyStop
+from queenright.api.alerts import Notification
+from queenright.api.judge import JudgeCheck
+from queenright.api.operations import Reloaded, SettingsInForce, Version
+from queenright.api.status import Ready, Status
+from queenright.client.answers import body, parsed
+from queenright.client.synchronous.group import Group
+
+
+class Service(Group):
+    """How the service is, and what holds for all workers."""
+
+    def status(self) -> Status:
+        """Return everything that the status page shows."""
+        return self._ask.one(Status, "/api/status")
+
+    def version(self) -> Version:
+        """Return which service this is."""
+        return self._ask.one(Version, "/api/version")
+
+    def ready(self) -> Ready:
+        """Return whether it does its work; if not, what is missing."""
+        return parsed(Ready, self._ask.get("/readyz", also=503))
+
+    def settings(self) -> SettingsInForce:
+        """Return all settings in force, secrets masked."""
+        return self._ask.one(SettingsInForce, "/api/settings")
+
+    def reload(self) -> Reloaded:
+        """Let it read its settings again; what can be changed while it runs is, the rest is named."""
+        return self._ask.acted(Reloaded, "/-/reload")
+
+    def emergency_stop(self) -> EmergencyStop:
+        """Return whether acting is frozen, since when, by whom and why."""
+        return self._ask.one(EmergencyStop, "/api/emergency-stop")
+
+    def set_emergency_stop(self, on: bool, reason: str, *, by: str | None = None) -> EmergencyStop:
+        """Freeze acting, or let it go on."""
+        sent = body(on=on, reason=reason, by=by)
+        return self._ask.acted(EmergencyStop, "/api/emergency-stop", sent, method="PUT")
+
+    def notifications(self, *, limit: int | None = None) -> Iterator[Notification]:
+        """Yield what was handed to Alertmanager, newest first."""
+        return self._ask.every(Notification, "/api/notifications", "notifications", limit)
+
+    def judge_checks(self, *, limit: int | None = None) -> Iterator[JudgeCheck]:
+        """Yield the judge's checks, newest first: what woke it, what came of it, what it cost."""
+        return self._ask.every(JudgeCheck, "/api/judge/checks", "checks", limit)

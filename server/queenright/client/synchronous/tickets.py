@@ -1,0 +1,79 @@
+"""Tickets about workers, and what is said about them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from queenright.api.operations import Timeline
+from queenright.api.tickets import ChatMessage, ChatMessages, Ticket
+from queenright.client.address import path
+from queenright.client.answers import body
+from queenright.client.synchronous.group import Group
+
+
+class Tickets(Group):
+    """The tickets of a service."""
+
+    def list(
+        self,
+        *,
+        status: str | None = None,
+        severity: str | None = None,
+        agent_id: str | None = None,
+        since: float | None = None,
+        limit: int | None = None,
+    ) -> Iterator[Ticket]:
+        """Yield tickets, newest first, open or not; ``since``: seconds since the epoch."""
+        return self._ask.every(
+            Ticket,
+            "/api/tickets",
+            "tickets",
+            limit,
+            status=status,
+            severity=severity,
+            agent_id=agent_id,
+            since=since,
+        )
+
+    def get(self, ticket_id: str) -> Ticket:
+        """Return one ticket."""
+        return self._ask.one(Ticket, _of(ticket_id))
+
+    def acknowledge(
+        self, ticket_id: str, *, by: str | None = None, via: str | None = None, note: str | None = None
+    ) -> Ticket:
+        """Say that a person has it in hand: nobody is reminded of it any more."""
+        return self._ask.acted(Ticket, _of(ticket_id, "acknowledge"), body(by=by, via=via, note=note))
+
+    def unacknowledge(self, ticket_id: str, *, by: str | None = None, via: str | None = None) -> Ticket:
+        """Say that nobody has it in hand any more: reminders count anew."""
+        return self._ask.acted(Ticket, _of(ticket_id, "unacknowledge"), body(by=by, via=via))
+
+    def dismiss(self, ticket_id: str, reason: str, *, by: str | None = None) -> Ticket:
+        """Say that it is nothing."""
+        return self._ask.acted(Ticket, _of(ticket_id, "dismiss"), body(reason=reason, by=by))
+
+    def resolve(self, ticket_id: str, reason: str, *, by: str | None = None) -> Ticket:
+        """Close a ticket about a failed recovery: a person has settled it some other way."""
+        return self._ask.acted(Ticket, _of(ticket_id, "resolve"), body(reason=reason, by=by))
+
+    def timeline(self, ticket_id: str) -> Timeline:
+        """Return what happened to a ticket, oldest first."""
+        return self._ask.one(Timeline, _of(ticket_id, "timeline"))
+
+    def chat(
+        self, ticket_id: str, message: str, *, by: str | None = None, act: bool | None = None
+    ) -> ChatMessage:
+        """Ask the queen about a ticket, and return what she answers; ``act``: it is an order."""
+        return self._ask.acted(ChatMessage, _of(ticket_id, "chat"), body(message=message, by=by, act=act))
+
+    def messages(
+        self, ticket_id: str, *, after: str | None = None, limit: int | None = None
+    ) -> Sequence[ChatMessage]:
+        """Return what was said about a ticket, oldest first: the newest, or what came after a message."""
+        found = self._ask.one(ChatMessages, _of(ticket_id, "chat"), after=after, limit=limit)
+        return found.messages
+
+
+def _of(ticket_id: str, *parts: str) -> str:
+    return path("api", "tickets", ticket_id, *parts)
