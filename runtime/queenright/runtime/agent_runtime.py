@@ -34,6 +34,7 @@ from queenright.runtime.parts import Lives, LoadedGraph, Surroundings
 from queenright.runtime.sessions import Sessions
 from queenright.runtime.storage.checkpoint_store import Checkpoint, CheckpointStore
 from queenright.runtime.storage.files import Disk
+from queenright.runtime.storage.replay import branch
 from queenright.runtime.storage.session_state import ExecutionState, SessionState
 from queenright.runtime.storage.session_store import SessionStatus, SessionStore
 from queenright.runtime.stream import Entry, ExecutionStream
@@ -400,6 +401,39 @@ class AgentRuntime:
             raise GraphError(f"session {session_id!r} has nothing to resume in graph {name!r}: {ended}")
         return max(unfinished, key=lambda run: run.updated_at), None
 
+    async def replay(self, session_id: str, checkpoint_id: str, graph_id: str | None = None) -> Execution:
+        """
+        Begin a new run, in a new session, where another one was at a checkpoint; that one is left as it is.
+
+        What its nodes made is copied along; what they did outside of the session is not undone.
+
+        Args:
+            session_id: The session of the checkpoint.
+            checkpoint_id: Where the new run begins.
+            graph_id: Whose session; without, the active graph's.
+
+        Raises:
+            SessionNotFound: There is no such session.
+            CheckpointNotFound: There is no such checkpoint.
+            CheckpointBroken: The checkpoint cannot be believed.
+            GraphError: There is no such graph, nothing is left to do at the checkpoint, all runs of its
+                entry point are in one session, or the runtime is not started.
+        """
+        graph = self._find(graph_id).graph
+        last, checkpoint = await self.disk.run(lambda: self._resumable(graph, session_id, checkpoint_id))
+        assert checkpoint is not None  # one was named
+        stream = self.get_stream(last.entry_point, graph_id=graph.spec.id)
+        self._check_started(stream)
+        _check_replayable(graph, stream, checkpoint)
+        ids = self._around.ids()
+
+        def branched() -> str:
+            session, _ = self._sessions.known(graph, session_id)
+            made = branch(graph.store, session, checkpoint, execution_id=ids, agent_id=graph.agent_id)
+            return made.id
+
+        return stream.take_up(ids, await self.disk.run(branched), checkpoint)
+
     async def wait(self, execution_id: str) -> ExecutionResult:
         """
         Wait until a run is over, and return how it ended.
@@ -420,6 +454,15 @@ class AgentRuntime:
         if graph_id is not None and execution.graph_id != graph_id:
             raise GraphError(f"run {execution_id!r} is of graph {execution.graph_id!r}, not {graph_id!r}")
         return execution.result
+
+    def get_execution(self, execution_id: str) -> Execution:
+        """
+        Return a run: waiting for its turn, going on, or over.
+
+        Raises:
+            GraphError: No run of that id is known.
+        """
+        return self._execution(execution_id)
 
     async def cancel_execution(self, execution_id: str, graph_id: str | None = None) -> bool:
         """
@@ -594,6 +637,29 @@ class AgentRuntime:
 def _start(registered: _Registered) -> None:
     for stream in registered.streams.values():
         stream.start()
+
+
+def _check_replayable(graph: LoadedGraph, stream: ExecutionStream, checkpoint: Checkpoint) -> None:
+    """
+    Check that a new run can begin at a checkpoint.
+
+    Raises:
+        GraphError: It cannot.
+    """
+    named = f"checkpoint {checkpoint.checkpoint_id!r}"
+    if stream.spec.isolation_level == "isolated":
+        raise GraphError(
+            f"{named} cannot be replayed: all runs of entry point {stream.spec.id!r} are in one session; "
+            "restore it there instead"
+        )
+    if not checkpoint.execution.pending:
+        raise GraphError(f"{named} cannot be replayed: the run was at its end there; name an earlier one")
+    gone = {one.node_id for one in checkpoint.execution.pending} - {node.id for node in graph.spec.nodes}
+    if gone:
+        raise GraphError(
+            f"{named} cannot be replayed: it was in node {min(gone)!r}, which graph {graph.spec.id!r} has "
+            "no more; name a checkpoint from before it"
+        )
 
 
 def _complete(graph: LoadedGraph, entries: Mapping[str, Entry]) -> None:

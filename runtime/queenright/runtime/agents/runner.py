@@ -48,6 +48,7 @@ class AgentRunner:
             none. On another's runtime that one's guards watch them.
         breakers: Gives its circuit breakers on a runtime of its own; without, there are none.
         environment: Where its credentials are.
+        bus: Where its events go on a runtime of its own; without, it has a bus of its own.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class AgentRunner:
         guards: GuardFactory | None,
         breakers: Breakers | None,
         environment: Mapping[str, str],
+        bus: EventBus | None = None,
     ) -> None:
         self.storage = storage
         self._parts = parts
@@ -72,6 +74,7 @@ class AgentRunner:
         self._guards = guards
         self._breakers = breakers
         self._environment = environment
+        self._bus = bus
         self._known: dict[str, LLMProvider] = {}
         self._runtime: AgentRuntime | None = None
         self._servers: list[McpServer] = []
@@ -90,6 +93,7 @@ class AgentRunner:
         guards: GuardFactory | None = None,
         breakers: Breakers | None = None,
         environment: Mapping[str, str] = os.environ,
+        bus: EventBus | None = None,
     ) -> AgentRunner:
         """
         Load an agent; its modules are loaded anew each time. This blocks, for as long as they take.
@@ -106,6 +110,7 @@ class AgentRunner:
                 are none. On another's runtime that one's guards watch them.
             breakers: Gives its circuit breakers on a runtime of its own; without, there are none.
             environment: Where its credentials are.
+            bus: Where its events go on a runtime of its own; without, it has a bus of its own.
 
         Raises:
             AgentLoadError: There is no agent there, or a file of it is faulty.
@@ -121,6 +126,7 @@ class AgentRunner:
             guards=guards,
             breakers=breakers,
             environment=environment,
+            bus=bus,
         )
 
     @property
@@ -197,7 +203,7 @@ class AgentRunner:
         async with self._starting:
             if self._runtime is None:
                 runtime = AgentRuntime(
-                    bus=EventBus(),
+                    bus=self._bus if self._bus is not None else EventBus(),
                     storage=self.storage,
                     telemetry=self._telemetry,
                     guards=self._guards,

@@ -218,9 +218,28 @@ def newest_lines(path: Path) -> Iterator[dict[str, Any]]:
     Raises:
         FileUnusable: The file is there and cannot be read.
     """
+    for _, row in lines_before(path):
+        yield row
+
+
+def lines_before(path: Path, before: int | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
+    """
+    Yield the JSON objects of a file of lines with the byte that each begins at, newest first.
+
+    As ``newest_lines``; such a file only grows, so that the byte says later, too, where one was.
+
+    Args:
+        path: The file.
+        before: Only lines that begin before this byte.
+
+    Raises:
+        FileUnusable: The file is there and cannot be read.
+    """
     try:
         with path.open("rb") as file:
             end = file.seek(0, os.SEEK_END)
+            if before is not None:
+                end = max(0, min(end, before))
             rest = b""
             while end > 0:
                 start = max(end - _CHUNK, 0)
@@ -228,10 +247,14 @@ def newest_lines(path: Path) -> Iterator[dict[str, Any]]:
                 lines = (file.read(end - start) + rest).split(b"\n")
                 # The first may begin in the chunk before.
                 rest = lines.pop(0)
+                at = start + len(rest) + 1 + sum(len(line) + 1 for line in lines)
                 end = start
                 for line in reversed(lines):
-                    yield from _row(line)
-            yield from _row(rest)
+                    at -= len(line) + 1
+                    for row in _row(line):
+                        yield at, row
+            for row in _row(rest):
+                yield 0, row
     except FileNotFoundError:
         return
     except OSError as error:
