@@ -35,9 +35,10 @@ from queenright.health.interventions.service import (
     InterventionService,
 )
 from queenright.health.interventions.switch import EmergencyStop, Switch
+from queenright.health.interventions.target import ActionKind
 from queenright.health.keyset import Place
 from queenright.health.monitor import HealthMonitor, WorkerHealth
-from queenright.health.recovery.attempt import Recovery
+from queenright.health.recovery.attempt import Recovery, RecoveryState
 from queenright.health.recovery.service import (
     RecoveryResult,
     RecoveryService,
@@ -252,11 +253,28 @@ class HealthMonitoringService:
                 await asyncio.sleep(0)
         return found
 
-    def workers(self, *, limit: int | None = None, after: WorkerKey | None = None) -> list[WorkerHealth]:
-        """Return workers as the monitor has them, by agent and session; see ``get_all_agent_health``."""
+    def workers(
+        self,
+        *,
+        limit: int | None = None,
+        after: WorkerKey | None = None,
+        agent_id: str | None = None,
+        state: HealthState | None = None,
+    ) -> list[WorkerHealth]:
+        """
+        Return workers as the monitor has them, by agent and session; see ``get_all_agent_health``.
+
+        ``agent_id`` and ``state`` leave out all others.
+        """
         keys = self._monitor.keys()
         if after is not None:
             keys = (key for key in keys if key > after)
+        if agent_id is not None:
+            keys = (key for key in keys if key[0] == agent_id)
+        if state is not None:
+            keys = (
+                key for key in keys if (one := self._monitor.get(*key)) is not None and one.state is state
+            )
         wanted = sorted(keys) if limit is None else heapq.nsmallest(limit, keys)
         return [worker for key in wanted if (worker := self._monitor.get(*key)) is not None]
 
@@ -494,11 +512,19 @@ class HealthMonitoringService:
         )
 
     async def interventions(
-        self, limit: int = 100, agent_id: str | None = None, *, before: Place | None = None
+        self,
+        limit: int = 100,
+        agent_id: str | None = None,
+        *,
+        kind: ActionKind | None = None,
+        outcome: Outcome | None = None,
+        before: Place | None = None,
     ) -> list[Intervention]:
         """Return what was done to workers, or would have been, newest first; see ``escalations``."""
         return await self._store.read(
-            lambda conn: read_interventions(conn, limit=limit, agent_id=agent_id, before=before)
+            lambda conn: read_interventions(
+                conn, limit=limit, agent_id=agent_id, kind=kind, outcome=outcome, before=before
+            )
         )
 
     async def escalations(
@@ -584,6 +610,8 @@ class HealthMonitoringService:
         """
         return await self._recovery.status(task_id)
 
-    async def recoveries(self, limit: int = 100, *, before: Place | None = None) -> list[Recovery]:
+    async def recoveries(
+        self, limit: int = 100, *, state: RecoveryState | None = None, before: Place | None = None
+    ) -> list[Recovery]:
         """Return recoveries, newest first; with ``before`` the page that follows there."""
-        return await self._store.read(lambda conn: newest(conn, limit, before=before))
+        return await self._store.read(lambda conn: newest(conn, limit, state=state, before=before))

@@ -97,9 +97,7 @@ class TicketService:
         silenced_until: Callable[[str], float | None] | None = None,
     ) -> None:
         self._store = store
-        self._hold = settings.tickets.hold_seconds
-        self._remind_after = settings.tickets.re_escalation.after_minutes * 60
-        self._remind_most = settings.tickets.re_escalation.max
+        self.exchange(settings)
         self._clock = clock
         self._ids = ids
         self._publish = publish
@@ -110,6 +108,12 @@ class TicketService:
         self._by_worker: dict[WorkerKey, set[str]] = {}
         self._closed: OrderedDict[str, EscalationTicket] = OrderedDict()
         self._running: set[asyncio.Task[Any]] = set()
+
+    def exchange(self, settings: HealthSettings) -> None:
+        """Use these deadlines from now on, for the tickets that are open, too."""
+        self._hold = settings.tickets.hold_seconds
+        self._remind_after = settings.tickets.re_escalation.after_minutes * 60
+        self._remind_most = settings.tickets.re_escalation.max
 
     # -- reading ------------------------------------------------------------------------------------
 
@@ -154,12 +158,20 @@ class TicketService:
         *,
         agent_id: str | None = None,
         statuses: Collection[TicketStatus] | None = None,
+        severity: Severity | None = None,
+        since: float | None = None,
         before: Place | None = None,
     ) -> list[EscalationTicket]:
         """Return tickets, newest first, closed and dismissed ones too; with ``before`` the next page."""
         return await self._store.read(
             lambda conn: table.ticket_history(
-                conn, limit=limit, agent_id=agent_id, statuses=statuses, before=before
+                conn,
+                limit=limit,
+                agent_id=agent_id,
+                statuses=statuses,
+                severity=severity,
+                since=since,
+                before=before,
             )
         )
 
@@ -327,7 +339,7 @@ class TicketService:
 
         def change(ticket: EscalationTicket) -> tuple[EscalationTicket, list[AgentEvent]]:
             changed = lifecycle.dismiss(ticket, reason=reason, by=by, now=now, recovered=recovered)
-            data = {"ticket_id": ticket_id, "decision": "dismiss", "reason": reason}
+            data = {"ticket_id": ticket_id, "decision": "dismiss", "reason": reason, "by": by}
             return changed, [self._event(changed, EventType.TICKET_TRIAGED, data)]
 
         return await self._decide(ticket_id, change, tell=False)

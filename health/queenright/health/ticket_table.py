@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, insert, select, update
 
+from queenright.health.findings import Severity
 from queenright.health.keyset import Place, newest_first
 from queenright.health.tables import TICKETS
 from queenright.health.tickets import EscalationTicket, TicketStatus
@@ -51,14 +52,24 @@ def ticket_history(
     limit: int,
     agent_id: str | None = None,
     statuses: Collection[TicketStatus] | None = None,
+    severity: Severity | None = None,
+    since: float | None = None,
     before: Place | None = None,
 ) -> list[EscalationTicket]:
-    """Return tickets, newest first, closed ones too; with ``before`` the next page."""
+    """
+    Return tickets, newest first, closed ones too; with ``before`` the next page.
+
+    ``since``: only those that were opened then, in seconds since the epoch, or later.
+    """
     query = select(TICKETS.c.body)
     if agent_id is not None:
         query = query.where(TICKETS.c.agent_id == agent_id)
     if statuses is not None:
         query = query.where(TICKETS.c.status.in_([status.value for status in statuses]))
+    if severity is not None:
+        query = query.where(TICKETS.c.severity == severity.value)
+    if since is not None:
+        query = query.where(TICKETS.c.first_seen >= since)
     query = newest_first(query, TICKETS.c.first_seen, TICKETS.c.ticket_id, limit=limit, before=before)
     return _tickets(conn.execute(query).scalars())
 

@@ -171,6 +171,7 @@ def read_interventions(
     *,
     limit: int,
     agent_id: str | None = None,
+    kind: ActionKind | None = None,
     outcome: Outcome | None = None,
     before: Place | None = None,
 ) -> list[Intervention]:
@@ -178,6 +179,8 @@ def read_interventions(
     query = select(INTERVENTIONS.c.body)
     if agent_id is not None:
         query = query.where(INTERVENTIONS.c.agent_id == agent_id)
+    if kind is not None:
+        query = query.where(INTERVENTIONS.c.kind == kind.value)
     if outcome is not None:
         query = query.where(INTERVENTIONS.c.outcome == outcome.value)
     table = INTERVENTIONS.c

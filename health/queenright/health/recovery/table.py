@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import Connection, insert, select, update
 
 from queenright.health.keyset import Place, newest_first
-from queenright.health.recovery.attempt import UNDER_WAY, Recovery
+from queenright.health.recovery.attempt import UNDER_WAY, Recovery, RecoveryState
 from queenright.health.tables import RECOVERIES
 
 _STATES = [state.value for state in sorted(UNDER_WAY)]
@@ -36,10 +36,15 @@ def of_task(conn: Connection, task_id: str) -> list[Recovery]:
     return [Recovery.model_validate_json(body) for body in conn.execute(query).scalars()]
 
 
-def newest(conn: Connection, limit: int, *, before: Place | None = None) -> list[Recovery]:
+def newest(
+    conn: Connection, limit: int, *, state: RecoveryState | None = None, before: Place | None = None
+) -> list[Recovery]:
     """Return the newest tries of all tasks, newest first; with ``before`` the next page."""
     table = RECOVERIES.c
-    query = newest_first(select(table.body), table.created_at, table.recovery_id, limit=limit, before=before)
+    query = select(table.body)
+    if state is not None:
+        query = query.where(table.status == state.value)
+    query = newest_first(query, table.created_at, table.recovery_id, limit=limit, before=before)
     return [Recovery.model_validate_json(body) for body in conn.execute(query).scalars()]
 
 
