@@ -21,12 +21,18 @@ from queenright.runtime.bus import EventUnknown
 from queenright.runtime.events import AgentEvent, EventType
 
 __all__ = [
+    "Appended",
+    "Place",
     "Verification",
     "append_events",
     "event_of",
+    "find_place",
+    "log_begins",
+    "note_appends",
     "read_events",
     "read_history",
     "read_latest",
+    "read_span",
     "replay",
     "touch_head",
     "verify",
@@ -35,6 +41,28 @@ __all__ = [
 _HASHED: Final = tuple(column for column in EVENTS.columns if column.name != "hash")
 _NAMES: Final = tuple(EVENTS.columns.keys())
 _PAGE: Final = 1000
+_NOTED: Final = "queenright.appended"
+
+Appended = tuple[int, Sequence[AgentEvent]]
+"""The sequence number of the first of some events that follow one another in the log, and the events."""
+
+
+class Place(NamedTuple):
+    """Where one is in the log: a sequence number, and the id of the event that has it (``""``: none has)."""
+
+    seq: int
+    event_id: str
+
+
+def note_appends(conn: Connection) -> list[Appended]:
+    """
+    Return a list to which every ``append_events`` on ``conn`` adds what it appended, from now on.
+
+    What is noted counts once the transaction is committed; until the next call, which begins a new list.
+    """
+    noted: list[Appended] = []
+    conn.info[_NOTED] = noted
+    return noted
 
 
 def append_events(conn: Connection, events: Sequence[AgentEvent], *, fresh: bool = False) -> int:
@@ -53,7 +81,9 @@ def append_events(conn: Connection, events: Sequence[AgentEvent], *, fresh: bool
     """
     sql = _sql(conn.dialect)
     length, digest = conn.exec_driver_sql(sql.head).one()
-    rows = _chain(events if fresh else _without_known(conn, events), length, digest)
+    if not fresh:
+        events = _without_known(conn, events)
+    rows = _chain(events, length, digest)
     if not rows:
         return 0
     # By the driver's own executemany: through Core's parameter handling it is 39,000 rows a second in
@@ -63,6 +93,9 @@ def append_events(conn: Connection, events: Sequence[AgentEvent], *, fresh: bool
     )
     head = (rows[-1][0], rows[-1][-1])
     conn.exec_driver_sql(sql.move, head if conn.dialect.positional else _named(("length", "hash"), head))
+    noted: list[Appended] | None = conn.info.get(_NOTED)
+    if noted is not None:
+        noted.append((length + 1, events))
     return len(rows)
 
 
@@ -162,6 +195,56 @@ def read_latest(
     if before is not None:
         query = query.where(EVENTS.c.seq < before)
     return [(row.seq, event) for row in conn.execute(query) if (event := event_of(row)) is not None]
+
+
+def read_span(
+    conn: Connection,
+    *,
+    after: int,
+    through: int,
+    types: Collection[EventType] | None = None,
+    agent_id: str | None = None,
+    limit: int = 1000,
+) -> list[tuple[int, AgentEvent | None]]:
+    """
+    Return the events of a part of the log with their sequence numbers, oldest first.
+
+    It costs what the part costs, however few of its events are wanted and however long the log is.
+
+    Args:
+        conn: A connection in a transaction.
+        after: The part begins after this sequence number.
+        through: The last sequence number of the part.
+        types: Only these types; None is all.
+        agent_id: Only this worker's.
+        limit: At most so many.
+
+    Returns:
+        In place of an event whose type this version does not know: None.
+    """
+    query = select(*_HASHED).where(EVENTS.c.seq > after, EVENTS.c.seq <= through)
+    # With the text added, the planner reads by sequence number and sorts nothing.
+    if types is not None:
+        query = query.where((EVENTS.c.type + "").in_([kind.value for kind in types]))
+    if agent_id is not None:
+        query = query.where((EVENTS.c.agent_id + "") == agent_id)
+    return [(row.seq, event_of(row)) for row in conn.execute(query.order_by(EVENTS.c.seq).limit(limit))]
+
+
+def find_place(conn: Connection, event_id: str | None = None) -> Place | None:
+    """Return where an event is in the log, None if it is not there; without an id: the log's end."""
+    if event_id is not None:
+        seq = conn.execute(select(EVENTS.c.seq).where(EVENTS.c.id == event_id)).scalar()
+        return None if seq is None else Place(seq, event_id)
+    length: int = conn.execute(select(EVENT_LOG_HEAD.c.length)).scalar_one()
+    last: str | None = conn.execute(select(EVENTS.c.id).where(EVENTS.c.seq == length)).scalar()
+    return Place(length, last or "")
+
+
+def log_begins(conn: Connection) -> int:
+    """Return how many events at the log's beginning were let go of by age: the first one left comes after."""
+    begins: int = conn.execute(select(EVENT_LOG_HEAD.c.base_length)).scalar_one()
+    return begins
 
 
 def replay(conn: Connection, since: float) -> Iterator[AgentEvent]:

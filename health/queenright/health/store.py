@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import queue
 import threading
 from collections import deque
@@ -24,13 +25,23 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from queenright.health.database import READERS, Database, StoreError
 from queenright.health.engines import open_database
-from queenright.health.event_log import Verification, append_events, read_history, touch_head, verify
+from queenright.health.event_log import (
+    Appended,
+    Verification,
+    append_events,
+    note_appends,
+    read_history,
+    touch_head,
+    verify,
+)
 from queenright.runtime.event_filter import EventFilter
 from queenright.runtime.events import ALERT_CLASS, AgentEvent, EventType
 
 __all__ = ["Store", "StoreError"]
 
 T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 
 _GROUP_ROWS: Final = 2_000
 """Rows in one transaction, at most: bounds how long whoever came first waits."""
@@ -73,6 +84,8 @@ class Store:
         self._shut_down_lock = threading.Lock()
         self._failure: StoreError | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._on_commit: Callable[[Sequence[Appended]], None] | None = None
+        self._committed: list[Appended] = []
         self._readers = ThreadPoolExecutor(READERS, "queenright-read")
         self._writer: threading.Thread | None = None
         if not read_only:
@@ -130,6 +143,15 @@ class Store:
     def failure(self) -> StoreError | None:
         """Why nothing can be written since; None from the next write on that succeeds."""
         return self._failure
+
+    def on_commit(self, listener: Callable[[Sequence[Appended]], None]) -> None:
+        """
+        Let ``listener`` be shown everything that goes into the event log, in the log's order.
+
+        It is called on the event loop, after the commit and before whoever wrote is told of it: also for
+        what ``transact`` appends. It must be quick. There is one: another takes its place.
+        """
+        self._on_commit = listener
 
     async def try_writing(self) -> None:
         """
@@ -279,7 +301,12 @@ class Store:
                 self._depth += rows
                 room.set_result(None)
 
-    def _settle(self, outcomes: list[_Outcome]) -> None:
+    def _settle(self, outcomes: list[_Outcome], committed: Sequence[Appended]) -> None:
+        if committed and self._on_commit is not None:
+            try:
+                self._on_commit(committed)
+            except Exception:
+                _log.exception("what was committed could not be shown to its listener")
         for job, result, error in outcomes:
             if not job.future.done():
                 if error is None:
@@ -321,9 +348,10 @@ class Store:
             else:
                 group, held = self._gather(job)
                 outcomes = self._append_group(group)
+            committed, self._committed = self._committed, []
             # The loop may be gone: then nobody awaits.
             with contextlib.suppress(RuntimeError):
-                job.future.get_loop().call_soon_threadsafe(self._settle, outcomes)
+                job.future.get_loop().call_soon_threadsafe(self._settle, outcomes, committed)
 
     def _gather(self, first: _Append) -> tuple[list[_Append], Any]:
         """Take what else is queued, up to a bound or to what is no append; return that too."""
@@ -383,9 +411,11 @@ class Store:
 
     def _commit(self, fn: Callable[[Connection], T]) -> T:
         with self._database.writer.begin():
+            noted = note_appends(self._database.writer) if self._on_commit is not None else []
             result = fn(self._database.writer)
             # What wrote nothing does not show that there is room again.
             works = self._failure is not None and self._database.changed()
+        self._committed += noted
         if works:
             self._failure = None
         return result

@@ -10,37 +10,63 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
 from queenright.alerting.notification import handed_over
 from queenright.alerting.webhook import WebhookRefused, parse_webhook
+from queenright.server.access.access import Access
+from queenright.server.access.caller import may_look
+from queenright.server.access.guard import Guard
+from queenright.server.access.login import add_login, refusal_page
+from queenright.server.access.openapi import describe_access
+from queenright.server.api_page import add_api_page
 from queenright.server.approvals_api import add_approvals_api
 from queenright.server.callbacks_api import add_callbacks_api
 from queenright.server.chat_api import add_chat_api
 from queenright.server.console import add_console
+from queenright.server.etags import Etags
+from queenright.server.events_api import add_events_api
 from queenright.server.gate import Gate, names_of
 from queenright.server.health_api import add_health_api
+from queenright.server.idempotency import Idempotency
 from queenright.server.judge_api import add_judge_api
 from queenright.server.metrics import content_type_for
 from queenright.server.paging import Cursor, Limit, place_of
 from queenright.server.paging import page as page_of
 from queenright.server.problems import add_problems
 from queenright.server.service import Service
+from queenright.server.service_api import add_service_api
 from queenright.server.silences_api import add_silences_api
 from queenright.server.ticket_api import add_ticket_api
 from queenright.server.view import notification_row, status
 
 
-def create_app(service: Service, *, bound: str) -> FastAPI:
-    """Return the ASGI app over one service; ``bound`` is the address that it listens on."""
-    app = FastAPI(title="Queenright", docs_url="/docs", redoc_url=None)
+def create_app(service: Service, *, bound: str, access: Access | None = None) -> FastAPI:
+    """
+    Return the ASGI app over one service.
+
+    Args:
+        service: What is asked.
+        bound: The address that it listens on.
+        access: Who is let in; by the service's settings without.
+    """
+    app = FastAPI(title="Queenright", docs_url=None, redoc_url=None)
     settings = service.settings
     names = names_of(settings.http.host, settings.alerting.console_url, bound=bound)
+    # The last one that is added is the outermost.
+    app.add_middleware(Etags)
+    app.add_middleware(Idempotency, store=service.store, clock=service.clock)
+    access = access or Access(settings, clock=service.clock)
+    app.add_middleware(Guard, access=access, bound=bound, page=refusal_page)
     app.add_middleware(Gate, names=names)
     add_problems(app)
     add_health_api(app, service)
+    add_events_api(app, service)
     add_approvals_api(app, service)
     add_ticket_api(app, service)
     add_chat_api(app, service)
     add_judge_api(app, service)
     add_callbacks_api(app, service)
     add_silences_api(app, service)
+    add_service_api(app, service)
+    add_login(app, access)
+    add_api_page(app)
     add_console(app, service)
 
     # -- API ------------------------------------------------------------------------------------
@@ -89,10 +115,11 @@ def create_app(service: Service, *, bound: str) -> FastAPI:
         return "ok\n"
 
     @app.get("/readyz")
-    async def readyz() -> JSONResponse:
-        """Whether it does its work; if not, what is missing."""
+    async def readyz(request: Request) -> JSONResponse:
+        """Whether it does its work; if not, what is missing: the words of that for callers who may look."""
         missing = service.ready()
-        return JSONResponse({"ready": not missing, "missing": missing}, status_code=503 if missing else 200)
+        said = missing if may_look(request) else []
+        return JSONResponse({"ready": not missing, "missing": said}, status_code=503 if missing else 200)
 
     @app.get("/metrics", include_in_schema=False)
     async def metrics(request: Request) -> Response:
@@ -100,4 +127,5 @@ def create_app(service: Service, *, bound: str) -> FastAPI:
         content_type = content_type_for(request.headers.get("accept", ""))
         return Response(service.metrics.render(content_type), headers={"Content-Type": content_type})
 
+    describe_access(app)
     return app

@@ -38,13 +38,16 @@ from queenright.health.tickets import EscalationTicket
 from queenright.health.told import Told, unsaid
 from queenright.health.vitals import WORKER_EVENTS
 from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.redaction import redact
 from queenright.judge.colony import JudgeAndQueen
 from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import ALERT_CLASS, AgentEvent, Clock, EventType
 from queenright.server.acting import Acting
+from queenright.server.agents.manager import AgentManager
 from queenright.server.arrivals import Arrivals, At, Gap
 from queenright.server.callbacks import Callbacks
+from queenright.server.feed import SUBSCRIBER, Feed
 from queenright.server.folders import unusable
 from queenright.server.guards import health_guard
 from queenright.server.latest import Latest
@@ -149,6 +152,8 @@ class Service:
     ) -> None:
         self._tracer = tracer or trace.get_tracer("queenright")
         self.settings = settings
+        self.settings_read = settings.as_read
+        """The settings as they were read last, which a program may have added to; None if they were not."""
         self.clock = clock
         self.registry = registry or CollectorRegistry()
         self.started_at = clock()
@@ -200,6 +205,8 @@ class Service:
             breakers=lambda: self.breakers.all(),
             recovering=lambda: len(self.acting.recovery.active()),
         )
+        self.feed = Feed(self.store, on_drop=self.metrics.dropped)
+        await self.feed.begin()
         self.bus = EventBus(
             log=self.store,
             on_drop=self.metrics.dropped,
@@ -259,7 +266,15 @@ class Service:
             looks=self._stack.tools,
             done_to=lambda agent: self.health.interventions(50, agent),
         )
-        self.acting.join(self.judging)
+        self.agents = AgentManager(
+            settings.agents.roots,
+            bus=self._agents_bus,
+            storage=settings.agents.storage,
+            clock=self.clock,
+            guards=health_guard(health),
+            breakers=self.breakers,
+        )
+        self.acting.join(self.judging, self.agents.runtimes)
         self.health = self.acting.health
         self.interventions = self.acting.interventions
         self.recoveries = Latest(lambda: self.acting.recovery.recent(20), what="recoveries")
@@ -271,7 +286,7 @@ class Service:
         self.bus.subscribe(self._worker_changed, name="tickets", types=_WORKER_CHANGES)
         self.bus.subscribe(self.acting.ticket_decided, name="approvals", types=_TICKET_ENDS)
         self.bus.subscribe(self.recoveries.changed, name="recoveries", types=_RECOVERY_CHANGES)
-        self.metrics.subscribed(one.name for one in self.bus.subscriptions)
+        self.metrics.subscribed([*(one.name for one in self.bus.subscriptions), SUBSCRIBER])
         await self._know_workers_again()
         await self.notifications.load()
         await self.silences.read_notifications()
@@ -280,6 +295,7 @@ class Service:
         await self.judging.start()
         await self.told.load()
         self.judging.take_up(self.interventions.ledger.pending.values())
+        self._retention = Retention(self.store, health.retention, clock=self.clock)
         self._say_what_was_not_said()
         await self._end_tickets_of_the_ended()
         self._tasks = [
@@ -292,9 +308,8 @@ class Service:
             asyncio.create_task(self.recoveries.run(), name="recoveries"),
             asyncio.create_task(self.silences.run(), name="silences"),
             asyncio.create_task(self.told.run(), name="told"),
-            asyncio.create_task(
-                Retention(self.store, health.retention, clock=self.clock).run(), name="retention"
-            ),
+            asyncio.create_task(self.feed.run(self.stopping), name="event-streams"),
+            asyncio.create_task(self._retention.run(), name="retention"),
         ]
         self._tasks += [asyncio.create_task(work, name=name) for name, work in self.acting.tasks().items()]
         if settings.step_logs:
@@ -304,6 +319,7 @@ class Service:
                 on_skipped=lambda lines: self.metrics.telemetry_dropped.labels("step_log").inc(lines),
             )
             self._tasks.append(asyncio.create_task(logs.run(), name="step-logs"))
+        await self._load_agents()
 
     async def stop(self) -> None:
         """Stop everything; what was decided is durable already."""
@@ -312,12 +328,44 @@ class Service:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.acting.close()
         await self.judging.stop()
+        await self.agents.shutdown_all()
         await self._stack.aclose()
         await self._publish_said()
         await self.bus.close()
         self._arrivals.tick(self.clock(), at_once=True)
         self._arrivals.close()
         await self.store.close()
+
+    async def exchange(self, settings: Settings) -> None:
+        """
+        Go on with other settings, of which only ``reload.RELOADABLE`` may differ.
+
+        Everybody is looked at anew: a worker that is in trouble by them is so at once.
+        """
+        self.settings = settings
+        health = settings.health_monitoring
+        self.monitor.exchange(health)
+        self.tickets.exchange(health)
+        self._retention.exchange(health.retention)
+        await self._sweep_everybody()
+
+    def _agents_bus(self) -> EventBus:
+        """Return a bus for an agent that is loaded: what it tells is durable, and seen here as well."""
+        return EventBus(
+            log=self.store,
+            on_drop=self.metrics.dropped,
+            on_error=lambda name, error: _log.error("subscriber %s failed: %r", name, error),
+            on_publish=lambda events: self.bus.fan_out(*events),
+        )
+
+    async def _load_agents(self) -> None:
+        """Load the agents that the settings name; one that cannot be is a fault, and no reason not to start."""
+        for path in self.settings.agents.load:
+            try:
+                await self.agents.load(path)
+            except (QueenrightError, OSError) as error:
+                self.faults.append(f"the agent {path} is not loaded: {redact(str(error), 1000)}")
+                _log.error("%s", self.faults[-1])
 
     async def ingest(self, events: Sequence[AgentEvent]) -> None:
         """
@@ -343,6 +391,7 @@ class Service:
         the runtime publish themselves.
         """
         self.metrics.published(events)
+        self.feed.saw(events)
         if self.settings.step_logs and not self._reading_step_log:
             self._live.update(
                 (event.agent_id, event.session_id) for event in events if event.type in WORKER_EVENTS

@@ -15,6 +15,7 @@ import uvicorn
 
 from queenright.instrumentation.certificates import certificates
 from queenright.instrumentation.errors import QueenrightError
+from queenright.server.abortable import AbortableProtocol
 
 # Below what Linux (from 32768) and macOS (from 49152) hand out by themselves.
 _NOT_EPHEMERAL: Final = range(20000, 32000)
@@ -112,6 +113,7 @@ async def listening(app: Any, sock: socket.socket) -> AsyncIterator[None]:
             lifespan="off",
             timeout_graceful_shutdown=2,
             server_header=False,
+            http=AbortableProtocol,
         )
     )
     task = asyncio.create_task(http.serve(sockets=[sock]))

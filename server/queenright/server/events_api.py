@@ -1,0 +1,249 @@
+"""The event stream over HTTP: server-sent events that go on where they were (``Last-Event-ID``)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Annotated, Any, Final
+
+from fastapi import FastAPI, Header, HTTPException, Query, Response
+from starlette.types import Receive, Scope, Send
+
+from queenright.health.event_log import Place
+from queenright.health.store import StoreError
+from queenright.instrumentation.identity import clean_name
+from queenright.instrumentation.redaction import redact
+from queenright.runtime.events import EventType
+from queenright.server.abortable import ABORT
+from queenright.server.feed import Feed
+from queenright.server.feed_lines import Wanted
+from queenright.server.feed_reader import Reader, at, reset
+from queenright.server.service import Service
+
+DEFAULT_TYPES: Final = frozenset(
+    {
+        EventType.CLIENT_OUTPUT_DELTA,
+        EventType.CLIENT_INPUT_REQUESTED,
+        EventType.LLM_TEXT_DELTA,
+        EventType.TOOL_CALL_STARTED,
+        EventType.TOOL_CALL_COMPLETED,
+        EventType.EXECUTION_STARTED,
+        EventType.EXECUTION_COMPLETED,
+        EventType.EXECUTION_FAILED,
+        EventType.EXECUTION_PAUSED,
+        EventType.NODE_LOOP_STARTED,
+        EventType.NODE_LOOP_COMPLETED,
+        EventType.EDGE_TRAVERSED,
+        EventType.GOAL_PROGRESS,
+        EventType.WORKER_ESCALATION_TICKET,
+        EventType.QUEEN_INTERVENTION_REQUESTED,
+    }
+)
+"""What is streamed where nothing is said: what an agent does, and what becomes of it."""
+
+_ALL: Final = frozenset({"all", "*"})
+_RETRY: Final = 2000
+"""Milliseconds after which a browser comes back."""
+
+_EXAMPLE: Final = (
+    "retry: 2000\n"
+    "id: 0198c5a2f3b87e11\n"
+    "\n"
+    "event: execution_started\n"
+    "id: 0198c5a2f3b97d02\n"
+    'data: {"id":"0198c5a2f3b97d02","type":"execution_started","time":"2026-03-01T09:30:00.000+00:00",'
+    '"agent_id":"researcher","session_id":"s1","incarnation_id":"i1","graph_id":"","stream_id":"",'
+    '"node_id":"","execution_id":"","trace_id":"","span_id":"","data":{}}\n'
+    "\n"
+)
+_STREAM: Final[dict[int | str, dict[str, Any]]] = {
+    200: {
+        "description": "Events as they happen, until either side ends it.",
+        "content": {"text/event-stream": {"schema": {"type": "string"}, "example": _EXAMPLE}},
+    },
+}
+
+Types = Annotated[
+    list[str] | None,
+    Query(
+        description="Which types, with commas between them; `all` for every type there is.",
+        examples=["worker_escalation_ticket,queen_intervention_requested"],
+    ),
+]
+After = Annotated[
+    str | None,
+    Query(max_length=256, description="As the header `Last-Event-ID`, for whoever cannot send that."),
+]
+LastEventId = Annotated[
+    str | None, Header(max_length=256, description="The id of the last event that was received.")
+]
+
+
+def add_events_api(app: FastAPI, service: Service) -> None:
+    """Add the streams to ``app``."""
+
+    async def stream(
+        types: Sequence[str] | None, agent: str | None, last: str | None, after: str | None
+    ) -> Response:
+        wanted = Wanted(wanted_types(types), None if agent is None else clean_name(agent))
+        most = service.settings.http.limits.streams
+        if service.feed.readers >= most:
+            raise HTTPException(
+                503,
+                f"there are {most} event streams already; end one, or raise http.limits.streams",
+                headers={"Retry-After": "5"},
+            )
+        # The header is the newer one: a browser that comes back repeats the address as it was.
+        last = last or after
+        place = await service.feed.find(last) if last else None
+        unknown = last if last and place is None else None
+        return EventStream(service.feed, wanted, after=place, unknown=unknown)
+
+    @app.get(
+        "/api/events",
+        operation_id="stream_events",
+        tags=["events"],
+        summary="Follow what happens",
+        response_class=EventStream,
+        responses=_STREAM,
+    )
+    async def events(
+        types: Types = None,
+        agent: Annotated[str | None, Query(max_length=1000, description="Only this worker's.")] = None,
+        last_event_id: LastEventId = None,
+        after: After = None,
+    ) -> Response:
+        """
+        Events of all workers as server-sent events, in the order of the event log.
+
+        With `Last-Event-ID` the stream goes on after that event, and misses nothing that is in the log.
+        """
+        return await stream(types, agent, last_event_id, after)
+
+    @app.get(
+        "/api/agents/{agent_id:agent}/events",
+        operation_id="stream_agent_events",
+        tags=["events"],
+        summary="Follow one worker",
+        response_class=EventStream,
+        responses=_STREAM,
+    )
+    async def agent_events(
+        agent_id: str, types: Types = None, last_event_id: LastEventId = None, after: After = None
+    ) -> Response:
+        """
+        Events of one worker as server-sent events, also of one that has not been heard of yet.
+
+        With `Last-Event-ID` the stream goes on after that event, and misses nothing that is in the log.
+        """
+        return await stream(types, agent_id, last_event_id, after)
+
+
+def wanted_types(said: Sequence[str] | None) -> frozenset[EventType] | None:
+    """
+    Return the types that somebody asks for; None is all.
+
+    Args:
+        said: Names with commas between them, any number of times; None is the default.
+
+    Raises:
+        HTTPException: 400 for a name that is no type; says which, what is near, and what there is.
+    """
+    if said is None:
+        return DEFAULT_TYPES
+    names = [name.strip() for part in said for name in part.split(",")]
+    known = sorted(EventType)
+    for name in names:
+        if name not in known and name not in _ALL:
+            near = get_close_matches(name.lower(), known, 3)
+            hint = f"Did you mean {' or '.join(near)}? " if near else ""
+            raise HTTPException(
+                400,
+                f"types: {redact(name, 80)!r} is no type of event. {hint}"
+                f"There are: {', '.join(known)}; or `all`. Leave it out for the usual ones.",
+            )
+    return None if _ALL.intersection(names) else frozenset(EventType(name) for name in names)
+
+
+class EventStream(Response):
+    """
+    Passes on what a reader of the feed reads, no faster than it is taken.
+
+    Args:
+        feed: What to read.
+        wanted: Which events.
+        after: The place to go on after; None: from now on.
+        unknown: The id of an event to go on after that is not in the log.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self, feed: Feed, wanted: Wanted, *, after: Place | None = None, unknown: str | None = None
+    ) -> None:
+        super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self._feed = feed
+        self._wanted = wanted
+        self._after = after
+        self._unknown = unknown
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Stream until the client goes, takes nothing for too long, or the service stops."""
+        after = self._after or self._feed.head
+        reader = self._feed.open(self._wanted, after=after)
+        gone = asyncio.create_task(_until_gone(receive, reader))
+        try:
+            async with asyncio.timeout(None) as limit:
+                reader.on_cut = lambda: limit.reschedule(asyncio.get_running_loop().time())
+                head = {
+                    "type": "http.response.start",
+                    "status": self.status_code,
+                    "headers": self.raw_headers,
+                }
+                await send(head)
+                await _send(reader, send, self._first(after))
+                await _pass_on(reader, send)
+        except TimeoutError:
+            abort = scope.get("extensions", {}).get(ABORT)
+            if abort is not None:
+                # Else what it does not take would be kept for it for as long as it likes.
+                abort()
+                await gone
+        finally:
+            gone.cancel()
+            reader.close()
+
+    def _first(self, after: Place) -> bytes:
+        """Say when to come back, and from where on: also for who is gone before the first event."""
+        first = f"retry: {_RETRY}\n".encode()
+        if self._unknown is None:
+            return first + at(after.event_id) + b"\n"
+        reason = (
+            f"event {redact(self._unknown, 100)!r} is not in the log, so what came after it cannot be said; "
+            "read the lists anew, this stream goes on from now"
+        )
+        return first + b"\n" + at(after.event_id) + reset(reason)
+
+
+async def _until_gone(receive: Receive, reader: Reader) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    reader.end()
+
+
+async def _pass_on(reader: Reader, send: Send) -> None:
+    end = b": the service stops\n\n"
+    try:
+        while (piece := await reader.read()) is not None:
+            await _send(reader, send, piece)
+    except StoreError:
+        end = b": the event log cannot be read just now\n\n"
+    await send({"type": "http.response.body", "body": end, "more_body": False})
+
+
+async def _send(reader: Reader, send: Send, piece: bytes) -> None:
+    reader.sending()
+    await send({"type": "http.response.body", "body": piece, "more_body": True})
+    reader.sent()

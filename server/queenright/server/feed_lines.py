@@ -1,0 +1,111 @@
+"""What goes over an event stream: events as text, and the part of the log that a reader takes at once."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import orjson
+from sqlalchemy import Connection
+
+from queenright.health.event_log import log_begins, read_span
+from queenright.runtime.events import AgentEvent, EventType
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which events a reader wants; None is all."""
+
+    types: frozenset[EventType] | None = None
+    agent: str | None = None
+
+    def matches(self, event: AgentEvent) -> bool:
+        """Return whether it wants this one."""
+        if self.types is not None and event.type not in self.types:
+            return False
+        return self.agent is None or event.agent_id == self.agent
+
+
+@dataclass(slots=True)
+class Line:
+    """An event of the log, and its text once somebody has read it."""
+
+    seq: int
+    event: AgentEvent
+    _text: bytes = b""
+
+    @property
+    def text(self) -> bytes:
+        """The event as it goes over the wire, written once."""
+        if not self._text:
+            self._text = written(self.event, event_id=self.event.id)
+        return self._text
+
+
+@dataclass
+class Taken:
+    """What a reader takes at once: a part of the log, and what of it is wanted."""
+
+    through: int
+    """The last sequence number that was looked at."""
+    parts: list[tuple[int, bytes]] = field(default_factory=list)
+    """Sequence numbers, and the events as text."""
+    size: int = 0
+    lost: bool = False
+    """Events before the part were let go of by age: they cannot be told any more."""
+
+    def add(self, seq: int, text: bytes) -> None:
+        """Add one event that is wanted."""
+        self.parts.append((seq, text))
+        self.size += len(text)
+
+    @functools.cached_property
+    def joined(self) -> bytes:
+        """All of it as one piece."""
+        return b"".join(text for _, text in self.parts)
+
+
+def take_lines(lines: Iterable[Line], wanted: Wanted, after: int, limit: int) -> Taken:
+    """Return what is wanted of ``lines``, which follow ``after``; no more than some ``limit`` bytes."""
+    taken = Taken(after)
+    for line in lines:
+        taken.through = line.seq
+        if wanted.matches(line.event):
+            taken.add(line.seq, line.text)
+            if taken.size >= limit:
+                break
+    return taken
+
+
+def take_span(
+    conn: Connection, wanted: Wanted, after: int, through: int, limit: int, rows: int = 500
+) -> Taken:
+    """Return what is wanted of a part of the log: no more than some ``limit`` bytes, and ``rows`` events."""
+    begins = log_begins(conn)
+    taken = Taken(max(after, begins), lost=after < begins)
+    after = taken.through
+    found = read_span(
+        conn, after=after, through=through, types=wanted.types, agent_id=wanted.agent, limit=rows
+    )
+    for seq, event in found:
+        taken.through = seq
+        if event is not None:
+            taken.add(seq, written(event, event_id=event.id))
+            if taken.size >= limit:
+                return taken
+    if len(found) < rows:
+        taken.through = max(through, after)
+    return taken
+
+
+def written(event: AgentEvent, *, event_id: str | None) -> bytes:
+    """Return an event as a block of a stream; with an id, so that one can go on after it."""
+    head = f"event: {event.type.value}\n"
+    if event_id and event_id.isprintable():
+        head += f"id: {event_id}\n"
+    return b"%bdata: %b\n\n" % (head.encode(), orjson.dumps(event.to_dict(), _plain))
+
+
+def _plain(value: object) -> object:
+    return dict(value) if isinstance(value, Mapping) else str(value)
