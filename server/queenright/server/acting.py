@@ -28,6 +28,7 @@ from queenright.judge.colony import JudgeAndQueen
 from queenright.judge.hands import WorkerHands
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import AgentEvent, Clock, EventType
+from queenright.server.agents.reaching import LoadedControl, LoadedRespawner, Runtimes
 from queenright.server.orchestrator_webhook import OrchestratorWebhook
 from queenright.server.respawn_webhook import RespawnWebhook
 from queenright.server.secret_files import orchestrators_secret, respawners_secret
@@ -107,8 +108,8 @@ class Acting:
         self._respawn_webhook: RespawnWebhook | None = None
         self._quiet_until = 0.0
 
-    def join(self, judging: JudgeAndQueen) -> None:
-        """Wire what needs the runtime that judge and queen are on."""
+    def join(self, judging: JudgeAndQueen, loaded: Runtimes = tuple) -> None:
+        """Wire what needs the runtime that judge and queen are on, and those of agents that are loaded."""
         publish = self._bus.fan_out
         ours = RuntimeRespawner(judging.runtime)
         if (url := self._settings.recovery.webhook_url) is not None:
@@ -119,7 +120,7 @@ class Acting:
             self._store,
             settings=self._settings,
             monitor=self._monitor,
-            respawners=[ours, *elsewhere],
+            respawners=[ours, LoadedRespawner(loaded), *elsewhere],
             breakers=self.breakers,
             clock=self._clock,
             publish=publish,
@@ -130,7 +131,7 @@ class Acting:
             self._store,
             settings=self._settings,
             monitor=self._monitor,
-            controls=[RuntimeControl(judging.runtime), self.instructions],
+            controls=[RuntimeControl(judging.runtime), LoadedControl(loaded), self.instructions],
             recovery=self.recovery,
             stop=self.stop_switch,
             storm=self.storm,

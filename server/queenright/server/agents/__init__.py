@@ -1,0 +1,1 @@
+"""Agents that run inside the service."""

@@ -1,0 +1,311 @@
+"""The agents that run inside the service: loaded, unloaded, and found again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.redaction import redact
+from queenright.runtime.agent_runtime import AgentRuntime
+from queenright.runtime.agents.agent_check import AgentInfo
+from queenright.runtime.agents.agent_spec import AgentLoadError
+from queenright.runtime.agents.runner import AgentRunner
+from queenright.runtime.breakers import Breakers
+from queenright.runtime.bus import EventBus
+from queenright.runtime.deadline import Sleep, within
+from queenright.runtime.events import Clock
+from queenright.runtime.nodes.guard import GuardFactory
+from queenright.runtime.tooling.tool_threads import ToolThreads
+from queenright.server.agents.roots import Roots
+
+_log = logging.getLogger(__name__)
+
+LOAD_SECONDS: Final = 60.0
+"""How long the code of an agent may take to be loaded."""
+
+
+class AgentNotLoaded(QueenrightError):
+    """Raised when something is asked of an agent that does not run here."""
+
+    def __init__(self, agent_id: str) -> None:
+        super().__init__(
+            f"agent {redact(agent_id, 200)!r} is not loaded here; load it with POST /api/agents, and "
+            "GET /api/discover says which can be"
+        )
+
+
+class AlreadyLoaded(QueenrightError):
+    """Raised when an agent is loaded whose name is taken."""
+
+
+class LoadTimedOut(QueenrightError):
+    """Raised when an agent's code does not come to an end, or another one's keeps it from beginning."""
+
+
+class Closing(QueenrightError):
+    """Raised when an agent is loaded into a service that stops."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSlot:
+    """One agent that is loaded: what runs it, and what it is."""
+
+    id: str
+    path: Path
+    runner: AgentRunner
+    runtime: AgentRuntime
+    info: AgentInfo
+    warnings: tuple[str, ...]
+    loaded_at: float
+    beside: dict[str, AgentRunner] = field(default_factory=dict)
+    """Agents that were loaded as further graphs of it, by graph."""
+
+    @property
+    def graph_id(self) -> str:
+        """Its own graph."""
+        return self.runner.spec.graph.id
+
+
+class AgentManager:
+    """
+    The agents that are loaded. Each has a runtime of its own, and a bus that leads into the service's.
+
+    Args:
+        roots: Agents are loaded from below these folders only.
+        bus: Makes the bus of an agent.
+        storage: Holds a folder for each agent's sessions; None is where `queenright run` has them.
+        clock: Seconds since the epoch.
+        guards: Makes the guards that watch nodes from inside.
+        breakers: Gives the circuit breakers.
+        sleep: The clock of time limits.
+        load_seconds: How long an agent's code may take to be loaded.
+    """
+
+    def __init__(
+        self,
+        roots: Iterable[Path],
+        *,
+        bus: Callable[[], EventBus],
+        storage: Path | None,
+        clock: Clock,
+        guards: GuardFactory | None = None,
+        breakers: Breakers | None = None,
+        sleep: Sleep = asyncio.sleep,
+        load_seconds: float = LOAD_SECONDS,
+    ) -> None:
+        self.roots = Roots(roots)
+        self._bus = bus
+        self._storage = storage
+        self._clock = clock
+        self._guards = guards
+        self._breakers = breakers
+        self._sleep = sleep
+        self._load_seconds = load_seconds
+        self._slots: dict[str, AgentSlot] = {}
+        self._changing = asyncio.Lock()
+        self._threads = ToolThreads()
+        self._hanging: list[Path] = []
+        """Agents whose code is still being loaded, though nobody waits for them any more."""
+        self._closing = False
+
+    @property
+    def slots(self) -> Mapping[str, AgentSlot]:
+        """The agents that are loaded, by name, in the order they were."""
+        return MappingProxyType(self._slots)
+
+    def get(self, agent_id: str) -> AgentSlot:
+        """
+        Return one that is loaded.
+
+        Raises:
+            AgentNotLoaded: It is not.
+        """
+        slot = self._slots.get(agent_id)
+        if slot is None:
+            raise AgentNotLoaded(agent_id)
+        return slot
+
+    def runtimes(self) -> Iterator[AgentRuntime]:
+        """Give what they run on, for who watches over them."""
+        return iter([slot.runtime for slot in self._slots.values()])
+
+    async def load(self, path: str | Path, *, model: str | None = None) -> AgentSlot:
+        """
+        Load an agent and start it. Its code runs in this process.
+
+        Args:
+            path: Its folder, below a root.
+            model: The model to use in place of its own.
+
+        Raises:
+            PathRefused: There is no such folder below the roots.
+            AgentLoadError, AgentInvalid, McpUnavailable, GraphError: What is wrong with it.
+            AlreadyLoaded: Its name is taken.
+            LoadTimedOut: Its code does not come to an end.
+            Closing: The service stops.
+        """
+        bus = self._bus()
+        runner = await self._read(path, model, bus)
+        try:
+            async with self._changing:
+                if self._closing:
+                    raise Closing("the service stops, and loads no agents")
+                name = runner.spec.name
+                if (taken := self._slots.get(name)) is not None:
+                    raise AlreadyLoaded(
+                        f"agent {name!r} is loaded already, from {taken.path}; unload it first, with "
+                        f"DELETE /api/agents/{name}"
+                    )
+                runtime = await runner.start()
+                checked = await asyncio.to_thread(runner.validate)
+                slot = AgentSlot(
+                    id=name,
+                    path=runner.path,
+                    runner=runner,
+                    runtime=runtime,
+                    info=runner.info(),
+                    warnings=checked.warnings,
+                    loaded_at=self._clock(),
+                )
+                self._slots[name] = slot
+        except BaseException:
+            await _end(runner)
+            await bus.close()
+            raise
+        return slot
+
+    async def unload(self, agent_id: str) -> None:
+        """
+        Pause what an agent does, and let it go; its sessions stay on disk.
+
+        Raises:
+            AgentNotLoaded: It is not there.
+        """
+        async with self._changing:
+            slot = self.get(agent_id)
+            await self._close(slot)
+
+    async def add_graph(
+        self, agent_id: str, path: str | Path, *, graph_id: str | None = None, model: str | None = None
+    ) -> str:
+        """
+        Load an agent as one more graph of another one; return the graph's id.
+
+        Args:
+            agent_id: Whose graph it becomes.
+            path: Its folder, below a root.
+            graph_id: What it is called there; its own name without.
+            model: The model to use in place of its own.
+
+        Raises:
+            AgentNotLoaded: The other one is not there.
+            GraphError: The id is taken. And what ``load`` raises.
+        """
+        self.get(agent_id)
+        runner = await self._read(path, model, None)
+        name = graph_id or runner.spec.name
+        try:
+            async with self._changing:
+                slot = self.get(agent_id)
+                if name in slot.runtime.list_graphs():
+                    raise AlreadyLoaded(f"agent {agent_id!r} has a graph {name!r} already; remove it first")
+                await runner.setup_as_secondary(slot.runtime, name)
+                slot.beside[name] = runner
+        except BaseException:
+            await _end(runner)
+            raise
+        return name
+
+    async def remove_graph(self, agent_id: str, graph_id: str) -> None:
+        """
+        Pause what a graph does, and let it go; its sessions stay on disk.
+
+        Raises:
+            AgentNotLoaded: There is no such agent.
+            GraphError: There is no such graph, or it is the agent's own.
+        """
+        async with self._changing:
+            slot = self.get(agent_id)
+            await slot.runtime.remove_graph(graph_id)
+            runner = slot.beside.pop(graph_id, None)
+            if runner is not None:
+                await runner.cleanup_async()
+
+    async def shutdown_all(self) -> None:
+        """Pause and let go of all agents; none is loaded any more."""
+        self._closing = True
+        async with self._changing:
+            ended = await asyncio.gather(
+                *(self._close(slot) for slot in list(self._slots.values())), return_exceptions=True
+            )
+        for error in ended:
+            if isinstance(error, Exception):
+                _log.error("an agent could not be stopped: %s", redact(str(error)))
+
+    # -- inside ---------------------------------------------------------------------------------
+
+    async def _close(self, slot: AgentSlot) -> None:
+        del self._slots[slot.id]
+        try:
+            await slot.runner.cleanup_async()
+        finally:
+            await asyncio.gather(*(_end(runner) for runner in slot.beside.values()))
+            await slot.runtime.bus.close()
+
+    async def _read(self, path: str | Path, model: str | None, bus: EventBus | None) -> AgentRunner:
+        """Run an agent's code, in a thread that may hang: it cannot be stopped."""
+        folder = await asyncio.to_thread(self.roots.agent, str(path))
+        if model is not None:
+            model = await asyncio.to_thread(self.roots.model, model, folder)
+        self._hanging = [path for path in self._hanging if self._threads.running(str(path))]
+        if self._hanging:
+            raise LoadTimedOut(
+                f"{folder} cannot be loaded: the code of {self._hanging[0]} is still at work, and no other "
+                "is loaded meanwhile; if it never ends, mend it and restart the service"
+            )
+
+        def work() -> AgentRunner:
+            try:
+                return self._load(folder, model, bus)
+            except Exception:
+                raise
+            except BaseException as error:
+                # What would end a program must not end this one.
+                raise AgentLoadError(folder, f"its code raised {type(error).__name__}") from error
+
+        try:
+            return await within(self._load_seconds, self._threads.run(str(folder), work), self._sleep)
+        except TimeoutError as error:
+            self._hanging.append(folder)
+            raise LoadTimedOut(
+                f"{folder} has not been loaded within {self._load_seconds:g} s: its code does too much when "
+                "it is imported; do that where a tool is called, or when a run begins"
+            ) from error
+
+    def _load(self, folder: Path, model: str | None, bus: EventBus | None) -> AgentRunner:
+        """Blocks."""
+        runner = AgentRunner.load(
+            folder,
+            model=model,
+            interactive=False,
+            guards=self._guards,
+            breakers=self._breakers,
+            bus=bus,
+        )
+        if self._storage is not None:
+            runner.storage = self._storage / runner.spec.name
+        return runner
+
+
+async def _end(runner: AgentRunner) -> None:
+    """Let go of an agent, whatever it says to that."""
+    try:
+        await runner.cleanup_async()
+    except Exception as error:
+        _log.error("agent %r could not be ended: %s", runner.spec.name, redact(str(error)))

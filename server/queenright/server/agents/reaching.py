@@ -1,0 +1,95 @@
+"""Control and recovery of the workers that are agents loaded here: each is asked of its own runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from queenright.health.interventions.control import Delivery, Stopped, Unreachable
+from queenright.health.interventions.runtime_control import RuntimeControl
+from queenright.health.interventions.target import Target
+from queenright.health.recovery.respawner import CheckpointRef, Respawned, RespawnRefused
+from queenright.health.recovery.runtime_respawner import RuntimeRespawner
+from queenright.runtime.agent_runtime import AgentRuntime
+
+Runtimes = Callable[[], Iterable[AgentRuntime]]
+"""Returns the runtimes of the agents that are loaded now."""
+
+
+class LoadedControl:
+    """
+    The ``WorkerControl`` of all agents that are loaded.
+
+    Args:
+        runtimes: What they run on.
+    """
+
+    def __init__(self, runtimes: Runtimes) -> None:
+        self._runtimes = runtimes
+
+    def reaches(self, target: Target) -> bool:
+        """Return whether one of them is this worker, or was in this session."""
+        return self._of(target) is not None
+
+    async def nudge(
+        self, target: Target, message: str, *, instruction_id: str, expires_at: float
+    ) -> Delivery:
+        """Leave the nodes that are talking with a model a note; raises ``Unreachable``."""
+        return await self._control(target).nudge(
+            target, message, instruction_id=instruction_id, expires_at=expires_at
+        )
+
+    async def terminate(self, target: Target, reason: str, *, instruction_id: str, within: float) -> Stopped:
+        """Stop the run and save its state; raises ``Unreachable``."""
+        return await self._control(target).terminate(
+            target, reason, instruction_id=instruction_id, within=within
+        )
+
+    def _of(self, target: Target) -> RuntimeControl | None:
+        controls = (RuntimeControl(runtime) for runtime in self._runtimes())
+        return next((one for one in controls if one.reaches(target)), None)
+
+    def _control(self, target: Target) -> RuntimeControl:
+        found = self._of(target)
+        if found is None:
+            raise Unreachable(f"worker {target} is not loaded here any more; load it with POST /api/agents")
+        return found
+
+
+class LoadedRespawner:
+    """
+    The ``Respawner`` of all agents that are loaded.
+
+    Args:
+        runtimes: What they run on.
+    """
+
+    def __init__(self, runtimes: Runtimes) -> None:
+        self._runtimes = runtimes
+
+    def reaches(self, target: Target) -> bool:
+        """Return whether one of them is this worker and has its session on the disk."""
+        return self._of(target) is not None
+
+    async def chain(self, target: Target) -> Sequence[CheckpointRef]:
+        """Return the checkpoints of the run that was interrupted; raises ``RespawnRefused``."""
+        return await self._respawner(target).chain(target)
+
+    async def respawn(
+        self, target: Target, checkpoint: CheckpointRef | None, *, task_id: str, attempt: int, note: str
+    ) -> Respawned:
+        """Take up the run in its session; raises ``RespawnRefused``."""
+        return await self._respawner(target).respawn(
+            target, checkpoint, task_id=task_id, attempt=attempt, note=note
+        )
+
+    def _of(self, target: Target) -> RuntimeRespawner | None:
+        respawners = (RuntimeRespawner(runtime) for runtime in self._runtimes())
+        return next((one for one in respawners if one.reaches(target)), None)
+
+    def _respawner(self, target: Target) -> RuntimeRespawner:
+        found = self._of(target)
+        if found is None:
+            raise RespawnRefused(
+                f"worker {target} is not loaded here any more; load it with POST /api/agents"
+            )
+        return found

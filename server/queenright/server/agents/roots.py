@@ -1,0 +1,102 @@
+"""The folders below which agents may be loaded: what lies elsewhere is not read, and not said to be there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.redaction import redact
+from queenright.runtime.llm.litellm_provider import SCRIPTED
+
+FILES: Final = (
+    "agent.json",
+    "agent.py",
+    "tools.py",
+    "functions.py",
+    "judges.py",
+    "mcp_servers.json",
+)
+"""What is read of an agent's folder."""
+
+
+class PathRefused(QueenrightError):
+    """Raised for an agent that is not below the roots, or not there: which of them is not said."""
+
+
+class Roots:
+    """
+    Folders below which agents may be loaded. Every method blocks.
+
+    Args:
+        folders: The folders; one that is not there has no agents.
+    """
+
+    def __init__(self, folders: Iterable[Path]) -> None:
+        self.folders = tuple(dict.fromkeys(folder.resolve() for folder in folders))
+
+    def agent(self, said: str) -> Path:
+        """
+        Return the folder of an agent, with its links resolved.
+
+        Args:
+            said: Its path, or that of its ``agent.json`` or ``agent.py``: absolute, or below a root or the
+                current folder.
+
+        Raises:
+            PathRefused: There is none below the roots.
+        """
+        path = Path(said)
+        choices = (
+            [path] if path.is_absolute() else [*(root / path for root in self.folders), Path.cwd() / path]
+        )
+        for choice in choices:
+            try:
+                folder = choice.resolve()
+                if folder.name in FILES[:2]:
+                    folder = folder.parent
+                if self.holds(folder) and folder.is_dir():
+                    self._check_files(folder)
+                    return folder
+            except (OSError, ValueError, RuntimeError):
+                continue  # a name that no file can have, or links in a circle
+        raise PathRefused(
+            f"there is no agent {redact(said, 200)!r} to be loaded; agents are loaded from below "
+            f"{self.said} (agents.roots), and GET /api/discover says which there are"
+        )
+
+    def holds(self, path: Path) -> bool:
+        """Return whether a resolved path is a root, or below one."""
+        return any(path.is_relative_to(root) for root in self.folders)
+
+    def model(self, name: str, folder: Path) -> str:
+        """
+        Return the name of a model that was asked for; a script is looked for below the roots only.
+
+        Raises:
+            PathRefused: It is a script somewhere else.
+        """
+        if not name.startswith(SCRIPTED):
+            return name
+        script = name.removeprefix(SCRIPTED)
+        try:
+            path = (folder / script).resolve()
+            if self.holds(path) and path.is_file():
+                return f"{SCRIPTED}{path}"
+        except (OSError, ValueError, RuntimeError):
+            pass
+        raise PathRefused(f"there is no script {redact(script, 200)!r} in the agent's folder {folder}")
+
+    @property
+    def said(self) -> str:
+        """The roots, in words."""
+        return ", ".join(map(str, self.folders)) or "nowhere"
+
+    def _check_files(self, folder: Path) -> None:
+        for name in FILES:
+            path = folder / name
+            if path.is_symlink() and not self.holds(path.resolve()):
+                raise PathRefused(
+                    f"{path} is a link that leads out of {self.said}; agents are loaded from below these only"
+                )
