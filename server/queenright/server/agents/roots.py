@@ -48,9 +48,8 @@ class Roots:
             PathRefused: There is none below the roots.
         """
         path = Path(said)
-        choices = (
-            [path] if path.is_absolute() else [*(root / path for root in self.folders), Path.cwd() / path]
-        )
+        above = [] if path.is_absolute() else [*self.folders, Path.cwd()]
+        choices = [root / path for root in above] or [path]
         for choice in choices:
             try:
                 folder = choice.resolve()
