@@ -1,0 +1,108 @@
+"""Small screens on top of others: a question to be answered, a list of what can be done."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+from textual.widgets import Input, Static
+
+from queenright.tui.commands import help_lines
+
+
+class Ask(ModalScreen[str | None]):
+    """
+    A question whose answer is typed; None if it is left with Esc.
+
+    Args:
+        title: What it is about.
+        text: What follows from an answer.
+        hint: What an answer is like.
+        needed: Whether an empty answer is none.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [("escape", "leave", "Cancel")]
+
+    def __init__(self, title: str, text: str, hint: str, *, needed: bool) -> None:
+        super().__init__()
+        self._title, self._text, self._hint, self._needed = title, text, hint, needed
+
+    def compose(self) -> ComposeResult:
+        """Lay it out."""
+        with Vertical(classes="box"):
+            yield Static(Text(self._title, style="bold"))
+            yield Static(Text(self._text))
+            yield Input(placeholder=self._hint)
+            yield Static(Text("Enter answers · Esc cancels", style="bright_black"))
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Take the answer."""
+        event.stop()
+        if event.value.strip() or not self._needed:
+            self.dismiss(event.value.strip())
+
+    def action_leave(self) -> None:
+        """Leave it without an answer."""
+        self.dismiss(None)
+
+
+class Confirm(ModalScreen[bool]):
+    """A question that is answered with y; any other way out is a no."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        ("y", "answer(True)", "Yes"),
+        ("n", "answer(False)", "No"),
+        ("escape", "answer(False)", "No"),
+    ]
+
+    def __init__(self, title: str, text: str) -> None:
+        super().__init__()
+        self._title, self._text = title, text
+
+    def compose(self) -> ComposeResult:
+        """Lay it out."""
+        with Vertical(classes="box danger"):
+            yield Static(Text(self._title, style="bold bright_red"))
+            yield Static(Text(self._text))
+            yield Static(Text("y yes · n or Esc no", style="bright_black"))
+
+    def action_answer(self, yes: bool) -> None:
+        """Take the answer."""
+        self.dismiss(yes)
+
+
+_KEYS = (
+    ("1 2 3 4", "fleet, tickets, circuit breakers, feed"),
+    ("↑ ↓ j k", "move; Enter opens what the cursor is on"),
+    ("Ctrl+Q", "talk with the queen about the ticket; again: back"),
+    ("n  t", "nudge, or terminate, the worker"),
+    ("a", "acknowledge the ticket"),
+    ("r", "reset the circuit breaker"),
+    ("/", "a command"),
+    ("Esc", "dismiss a notice; stop typing; back"),
+    ("q Ctrl+C", "leave"),
+)
+
+
+class Help(ModalScreen[None]):
+    """All keys and commands."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [("escape", "leave", "Back"), ("enter", "leave", "Back")]
+
+    def compose(self) -> ComposeResult:
+        """Lay it out."""
+        keys = "\n".join(f"{keys:<16}{what}" for keys, what in _KEYS)
+        with Vertical(classes="box wide"):
+            yield Static(Text("Keys", style="bold"))
+            yield Static(Text(keys))
+            yield Static(Text("Commands, and // for words that begin with a slash", style="bold"))
+            yield Static(Text("\n".join(help_lines())))
+            yield Static(Text("Esc goes back", style="bright_black"))
+
+    def action_leave(self) -> None:
+        """Leave it."""
+        self.dismiss()

@@ -1,0 +1,165 @@
+"""A talk with an agent that is loaded: what is typed goes to its active graph, what that says comes in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.message import Message
+from textual.widgets import Input, Static
+
+from queenright.instrumentation.errors import QueenrightError
+from queenright.tui import looks
+from queenright.tui.commands import Command
+from queenright.tui.conversation import Beside, Conversation
+from queenright.tui.screens.base import Base
+from queenright.tui.shared import Shared
+from queenright.tui.values import Graph, Ticket
+from queenright.tui.widgets.chat import Chat
+from queenright.tui.words import clipped
+
+
+class TellBeside(Message):
+    """A graph in the background has something to say."""
+
+    def __init__(self, agent_id: str, beside: Beside) -> None:
+        super().__init__()
+        self.agent_id = agent_id
+        self.beside = beside
+
+
+class TalkScreen(Base):
+    """
+    A talk with one agent.
+
+    Args:
+        shared: What all screens share.
+        agent_id: The agent.
+    """
+
+    ALWAYS_TYPING: ClassVar[bool] = True
+    COMMAND_HINT: ClassVar[str] = "say something · /graphs /graph <id> /load <path> /unload <id> /help"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        ("pageup", "scroll(-1)", "Scroll"),
+        ("pagedown", "scroll(1)", "Scroll"),
+    ]
+
+    def __init__(self, shared: Shared, agent_id: str) -> None:
+        super().__init__(shared)
+        self.agent_id = agent_id
+        self.conversation = Conversation(agent_id)
+        self._graphs: list[Graph] = []
+
+    def body(self) -> ComposeResult:
+        """Lay out its graphs above, the talk below."""
+        yield Static(id="graphs")
+        yield Chat(name="chat")
+
+    def on_mount(self) -> None:
+        """Begin to listen."""
+        self.act(self._read_graphs)
+        self.run_worker(self._events(), group="stream")
+        self.query_one("#typed", Input).focus()
+
+    def ticket(self) -> Ticket | None:
+        """Return the agent's ticket."""
+        return self.shared.fleet.ticket_of(self.agent_id)
+
+    async def paint(self) -> None:
+        """Show everything as it is known now."""
+        await super().paint()
+        self.query_one("#graphs", Static).update(self._header())
+        shown = self.conversation.said
+        waiting = "" if shown else "Nothing has been said yet: what you type starts a run, or answers one."
+        await self.query_one(Chat).show(shown, waiting)
+
+    def _header(self) -> Text:
+        line = Text(f" {clipped(self.agent_id, 30)} ", style="bold", no_wrap=True, overflow="ellipsis")
+        worker = self.shared.fleet.worker(self.agent_id)
+        if worker is not None:
+            line.append_text(looks.word("terminated" if worker.ended else worker.state)).append("  ")
+        for one in self._graphs:
+            chosen = one.graph_id == self.conversation.active
+            said = f"[{one.graph_id}]" if chosen else f" {one.graph_id} "
+            line.append(said, style="bold" if chosen else "bright_black")
+        return line
+
+    # -- what is typed --------------------------------------------------------------------------
+
+    def words(self, text: str) -> None:
+        """Say something to the agent."""
+        self.conversation.typed(text, self.shared.link.by, self.shared.clock())
+        self.act(lambda: self._say(text))
+
+    async def _say(self, text: str) -> None:
+        self.shared.say("act", await self.shared.link.say(self.agent_id, text))
+
+    def command(self, command: Command) -> None:
+        """Carry out a command; those on graphs are about this agent's."""
+        name, given = command.name, command.argument
+        does: dict[str, Callable[[], None]] = {
+            "graphs": lambda: self.act(self._list_graphs),
+            "graph": lambda: self.act(lambda: self._switch(given)),
+            "load": lambda: self.act(lambda: self._load(given)),
+        }
+        if name == "unload" and given != self.agent_id:
+            self.act(lambda: self._remove(given))
+        elif name in does:
+            does[name]()
+        else:
+            super().command(command)
+
+    async def _list_graphs(self) -> None:
+        await self._read_graphs()
+        lines = [
+            f"{'▸' if one.active else ' '} {one.graph_id}"
+            f"{', its own' if one.primary else ''}"
+            f"{f', {one.running} run' + ('s' if one.running > 1 else '') if one.running else ', idle'}"
+            for one in self._graphs
+        ]
+        self.conversation.note("\n".join(lines), self.shared.clock())
+
+    async def _switch(self, graph_id: str) -> None:
+        await self.shared.link.switch(self.agent_id, graph_id)
+        await self._read_graphs()
+
+    async def _load(self, path: str) -> None:
+        graph_id = await self.shared.link.add_graph(self.agent_id, path)
+        await self._read_graphs()
+        self.shared.say("healthy", f"graph {graph_id} is loaded; /graph {graph_id} talks with it")
+
+    async def _remove(self, graph_id: str) -> None:
+        await self.shared.link.remove_graph(self.agent_id, graph_id)
+        await self._read_graphs()
+        self.shared.say("healthy", f"graph {graph_id} is unloaded")
+
+    async def _unload(self, agent_id: str) -> None:
+        await super()._unload(agent_id)
+        self.leave()
+
+    async def _read_graphs(self) -> None:
+        self._graphs = await self.shared.link.graphs(self.agent_id)
+        self.conversation.agents |= {one.agent_id for one in self._graphs if one.agent_id}
+        active = next((one.graph_id for one in self._graphs if one.active), "")
+        if not self.conversation.active:
+            self.conversation.active = active
+        self.conversation.switch(active, self.shared.clock())
+
+    # -- what it says ---------------------------------------------------------------------------
+
+    async def _events(self) -> None:
+        try:
+            async for event in self.shared.link.talk_events():
+                beside = self.conversation.see(event)
+                if beside is not None:
+                    self.post_message(TellBeside(self.agent_id, beside))
+        except QueenrightError as error:
+            self.shared.say("failing", f"what {self.agent_id} says does not come: {error}")
+
+    def action_scroll(self, pages: int) -> None:
+        """Move through what was said."""
+        chat = self.query_one(Chat)
+        chat.scroll_relative(y=pages * max(chat.size.height - 1, 1), animate=False)

@@ -1,0 +1,217 @@
+"""
+What the terminal shows, as values: workers, tickets, breakers, agents that are loaded, and what happens.
+
+Each is made of a row of the HTTP API (``docs/api.md``). Times are in seconds since the epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final, Self
+
+WORST_FIRST: Final = ("failing", "stuck", "degraded", "healthy", "terminated")
+"""States of health."""
+
+SEVERITIES: Final = ("low", "medium", "high", "critical")
+
+LIVE: Final = frozenset({"open", "intervening", "acknowledged"})
+"""Where a ticket stands that is not over."""
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worker:
+    """One session of a worker, and how it is getting on."""
+
+    agent_id: str
+    session_id: str
+    incarnation_id: str
+    state: str
+    state_since: float
+    reason: str
+    ended: bool
+    node_id: str
+    phase: str
+    tool: str
+    waiting: str
+    steps: int
+    bad_steps: int
+    errors: int
+    tokens: int
+    verdicts: tuple[str, ...]
+    last_activity: float | None
+    last_progress: float | None
+    findings: tuple[str, ...]
+
+    @classmethod
+    def of(cls, row: Row) -> Self:
+        """Return the worker of a row of ``GET /api/agents``."""
+        return cls(
+            agent_id=row["agent_id"],
+            session_id=row["session_id"],
+            incarnation_id=row["incarnation_id"] or "",
+            state=row["state"],
+            state_since=row["state_since"],
+            reason=row["reason"] or "",
+            ended=row["ended"],
+            node_id=row["node_id"] or "",
+            phase=row["phase"],
+            tool=row["tool"] or "",
+            waiting=row["waiting"] or "",
+            steps=row["steps"],
+            bad_steps=row["bad_steps"],
+            errors=row["errors"],
+            tokens=row["tokens"] or 0,
+            verdicts=tuple(row["verdicts"]),
+            last_activity=row["last_activity"],
+            last_progress=row["last_progress"],
+            findings=tuple(f"{one['kind']} ({one['severity']})" for one in row["findings"]),
+        )
+
+    @property
+    def key(self) -> str:
+        """Which line it is: name and session."""
+        return f"{self.agent_id}\n{self.session_id}"
+
+    @property
+    def doing(self) -> str:
+        """What it does now, in a few words."""
+        if self.ended:
+            return "ended"
+        return f"waits: {self.waiting}" if self.waiting else self.tool or self.phase
+
+    @property
+    def rank(self) -> tuple[bool, int, str, float]:
+        """Where it stands in the list: who is alive and worst off comes first."""
+        worse = WORST_FIRST.index(self.state) if self.state in WORST_FIRST else len(WORST_FIRST)
+        return (self.ended, worse, self.agent_id, -self.state_since)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ticket:
+    """An escalation about one worker."""
+
+    ticket_id: str
+    agent_id: str
+    session_id: str
+    severity: str
+    status: str
+    kind: str
+    cause: str
+    suggested: str
+    evidence: str
+    occurrences: int
+    first_seen: float
+    acknowledged_by: str
+
+    @classmethod
+    def of(cls, row: Row) -> Self:
+        """Return the ticket of a row of ``GET /api/tickets``."""
+        return cls(
+            ticket_id=row["ticket_id"],
+            agent_id=row["worker_agent_id"],
+            session_id=row["worker_session_id"],
+            severity=row["severity"],
+            status=row["status"],
+            kind=row["kind"],
+            cause=row["cause"],
+            suggested=row["suggested_action"],
+            evidence=row["evidence_snippet"],
+            occurrences=row["occurrences"],
+            first_seen=row["first_seen"],
+            acknowledged_by=row["acknowledged_by"] or "",
+        )
+
+    @property
+    def live(self) -> bool:
+        """Whether it is not over yet."""
+        return self.status in LIVE
+
+    @property
+    def rank(self) -> tuple[bool, int, float]:
+        """Where it stands in the list: what is not over and most severe comes first, then the newest."""
+        severity = SEVERITIES.index(self.severity) if self.severity in SEVERITIES else 0
+        return (not self.live, -severity if self.live else 0, -self.first_seen)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breaker:
+    """A circuit breaker."""
+
+    name: str
+    state: str
+    failures: int
+    threshold: int
+    reason: str
+    half_open_at: float | None
+
+    @classmethod
+    def of(cls, row: Row) -> Self:
+        """Return the breaker of a row of ``GET /api/breakers``."""
+        return cls(
+            name=row["name"],
+            state=row["state"],
+            failures=row["failures"],
+            threshold=row["threshold"],
+            reason=row["reason"] or "",
+            half_open_at=row["half_open_at"],
+        )
+
+    @property
+    def rank(self) -> tuple[int, str]:
+        """Where it stands in the list: what is open comes first."""
+        return (("open", "half_open", "closed").index(self.state), self.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Graph:
+    """A graph of an agent that is loaded."""
+
+    graph_id: str
+    agent_id: str
+    active: bool
+    primary: bool
+    running: int
+    """Runs that go on now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """One message of a talk."""
+
+    by: str
+    text: str
+    at: float
+    mine: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """One event; the keys of ``data`` by type are in ``docs/events.md``."""
+
+    type: str
+    time: float
+    agent_id: str = ""
+    session_id: str = ""
+    graph_id: str = ""
+    node_id: str = ""
+    id: str = ""
+    data: Row = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, row: Row) -> Self:
+        """Return the event of one line of the event stream; ``time`` is ISO 8601 there."""
+        time = row["time"]
+        return cls(
+            type=str(row["type"]),
+            time=time if isinstance(time, int | float) else datetime.fromisoformat(time).timestamp(),
+            agent_id=row.get("agent_id") or "",
+            session_id=row.get("session_id") or "",
+            graph_id=row.get("graph_id") or "",
+            node_id=row.get("node_id") or "",
+            id=row.get("id") or "",
+            data=row.get("data") or {},
+        )

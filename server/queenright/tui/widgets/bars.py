@@ -1,0 +1,51 @@
+"""The lines above and below: whose service it is and how the fleet does, and what was just said."""
+
+from __future__ import annotations
+
+from rich.text import Text
+from textual.widgets import Static
+
+from queenright.tui.fleet import Fleet
+from queenright.tui.looks import colour, sign
+from queenright.tui.words import clipped
+
+
+class TopLine(Static):
+    """Where the service is, how many are in which state, and whether it answers."""
+
+    def __init__(self) -> None:
+        super().__init__(id="top")
+
+    def show(self, url: str, fleet: Fleet, away: str) -> None:
+        """Show it as it is now; ``away`` says that the service does not answer, empty if it does."""
+        words = Text(no_wrap=True, overflow="ellipsis")
+        words.append(" Queenright ", style="bold reverse")
+        if away:
+            words.append(f" ✖ {away}", style="bold bright_red")
+        else:
+            for state, count in fleet.counts.items():
+                style = colour(state) if count else "bright_black"
+                words.append(f"  {sign(state)} {count} {state}", style=style)
+        live = len(fleet.live_tickets)
+        tail = Text(f"{live} ticket{'' if live == 1 else 's'}  {_host(url)} ", style="bright_black")
+        gap = self.size.width - words.cell_len - tail.cell_len
+        if gap > 1:
+            words.append(" " * gap)
+            words.append_text(tail)
+        self.update(words)
+
+
+class Brief(Static):
+    """One line that says what was just done, or went wrong."""
+
+    def __init__(self) -> None:
+        super().__init__(id="brief")
+
+    def show(self, kind: str, text: str) -> None:
+        """Show a sentence of a kind of ``looks``."""
+        said = f"{sign(kind)} {clipped(text, max(self.size.width - 4, 20))}" if text else ""
+        self.update(Text(said, style=colour(kind), no_wrap=True, overflow="ellipsis"))
+
+
+def _host(url: str) -> str:
+    return url.partition("://")[2] or url

@@ -1,0 +1,53 @@
+"""A feed or a stream: lines that come in at the bottom."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from textual import events
+from textual.widgets import RichLog
+
+from queenright.tui.looks import line
+from queenright.tui.told import Line
+
+
+class Lines(RichLog):
+    """
+    Lines, the newest at the bottom. It stays there, unless somebody has scrolled up to read.
+
+    Args:
+        name: The widget's.
+    """
+
+    def __init__(self, *, name: str) -> None:
+        super().__init__(id=name, wrap=True, markup=False, highlight=False, min_width=20, max_lines=1_000)
+        self._last: Line | None = None
+        self._told: Sequence[Line] = ()
+        self._wide = 0
+
+    def show(self, lines: Sequence[Line]) -> None:
+        """Show these lines; those that are there already are not drawn again."""
+        if not self.size.width or (lines and lines[-1] is self._last and self._wide == self.size.width):
+            return
+        new = _after(lines, self._last) if self._wide == self.size.width else None
+        if new is None:
+            self.clear()
+            new = list(lines)
+        at_end = self.is_vertical_scroll_end or not self._told
+        for one in new:
+            self.write(line(one), scroll_end=at_end)
+        self._last, self._told, self._wide = (lines[-1] if lines else None), lines, self.size.width
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Break the lines anew."""
+        self.show(self._told)
+
+
+def _after(lines: Sequence[Line], last: Line | None) -> list[Line] | None:
+    """Return the lines after ``last``; None if it is not among them."""
+    found: list[Line] = []
+    for one in reversed(lines):
+        if one is last:
+            return found[::-1]
+        found.append(one)
+    return None
