@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.encoders import jsonable_encoder
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
+from queenright import api
 from queenright.alerting.notification import handed_over
 from queenright.alerting.webhook import WebhookRefused, parse_webhook
 from queenright.server.access.access import Access
@@ -27,6 +26,7 @@ from queenright.server.health_api import add_health_api
 from queenright.server.idempotency import Idempotency
 from queenright.server.judge_api import add_judge_api
 from queenright.server.metrics import content_type_for
+from queenright.server.openapi import says, takes
 from queenright.server.paging import Cursor, Limit, place_of
 from queenright.server.paging import page as page_of
 from queenright.server.problems import add_problems
@@ -35,6 +35,20 @@ from queenright.server.service_api import add_service_api
 from queenright.server.silences_api import add_silences_api
 from queenright.server.ticket_api import add_ticket_api
 from queenright.server.view import notification_row, status
+
+_SYMPTOMS = {
+    "type": "object",
+    "required": ["alerts"],
+    "properties": {"alerts": {"type": "array", "items": {"type": "object"}}},
+    "examples": [
+        {
+            "status": "firing",
+            "alerts": [
+                {"status": "firing", "labels": {"alertname": "QueenrightStall", "agent": "researcher"}}
+            ],
+        }
+    ],
+}
 
 
 def create_app(service: Service, *, bound: str, access: Access | None = None) -> FastAPI:
@@ -71,12 +85,12 @@ def create_app(service: Service, *, bound: str, access: Access | None = None) ->
 
     # -- API ------------------------------------------------------------------------------------
 
-    @app.get("/api/status")
-    async def api_status() -> dict[str, Any]:
+    @app.get("/api/status", tags=["service"], **says("get_status", api.Status))
+    async def api_status() -> Response:
         """Everything the status page shows."""
-        return status(service)
+        return JSONResponse(status(service))
 
-    @app.get("/api/notifications")
+    @app.get("/api/notifications", tags=["tickets"], **says("list_notifications", api.NotificationsPage))
     async def api_notifications(limit: Limit = 50, cursor: Cursor = None) -> Response:
         """What was handed to Alertmanager and what was not yet, newest first; how the outbox is doing."""
         (before,) = place_of(cursor, "notifications", int) or (None,)
@@ -92,7 +106,12 @@ def create_app(service: Service, *, bound: str, access: Access | None = None) ->
             outbox=jsonable_encoder(outbox),
         )
 
-    @app.post("/api/alertmanager/webhook", status_code=202)
+    @app.post(
+        "/api/alertmanager/webhook",
+        tags=["the way back"],
+        **says("record_symptoms", api.SymptomsTaken, status=202),
+        openapi_extra=takes(_SYMPTOMS, what="What Alertmanager posts to a webhook."),
+    )
     async def webhook(request: Request) -> dict[str, int]:
         """Symptom alerts from Prometheus: they wake the judge, they page nobody."""
         try:
@@ -104,17 +123,23 @@ def create_app(service: Service, *, bound: str, access: Access | None = None) ->
                 service.judging.wake(symptom.agent or None, reason=symptom.alertname)
         return {"symptoms": len(symptoms)}
 
-    @app.post("/api/deadman", status_code=204)
+    @app.post(
+        "/api/deadman",
+        tags=["the way back"],
+        **says("record_watchdog", None, status=204, what="It is noted."),
+    )
     async def deadman() -> None:
         """The Watchdog alert, back through Prometheus and Alertmanager: the whole chain works."""
         service.deadman_at = service.clock()
 
-    @app.get("/healthz", response_class=PlainTextResponse)
+    @app.get(
+        "/healthz", tags=["service"], response_class=PlainTextResponse, **says("get_alive", None, what="`ok`")
+    )
     async def healthz() -> str:
         """The process lives."""
         return "ok\n"
 
-    @app.get("/readyz")
+    @app.get("/readyz", tags=["service"], **says("get_ready", api.Ready))
     async def readyz(request: Request) -> JSONResponse:
         """Whether it does its work; if not, what is missing: the words of that for callers who may look."""
         missing = service.ready()

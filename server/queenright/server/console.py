@@ -25,6 +25,7 @@ from queenright.alerting.files import runbook
 from queenright.health import event_log
 from queenright.runtime.events import ALERT_CLASS
 from queenright.server import console_forms as forms
+from queenright.server.access.caller import caller_of
 from queenright.server.console_acts import worker_acts
 from queenright.server.console_answers import answers
 from queenright.server.console_forms import Act, Given, Incomplete, Question
@@ -175,7 +176,11 @@ class _Console:
     def _page(self, request: Request, template: str, *, code: int = 200, **values: Any) -> HTMLResponse:
         said = forms.said_before(request)
         text = self._templates.get_template(template).render(
-            here=request.url.path, you=forms.known_as(request), said=said, **values
+            here=request.url.path,
+            you=forms.known_as(request),
+            token=caller_of(request).name,
+            said=said,
+            **values,
         )
         response = HTMLResponse(text, code, headers=dict(_HEADERS))
         if said is not None:
@@ -195,7 +200,7 @@ class _Console:
             form = {**await forms.read_form(request), **request.path_params}
             question = await act.ask(form)
             try:
-                by = forms.asked_by(request, form)
+                by = forms.asked_by(request, form, grave=act.grave)
                 forms.complete(question, form)
                 done = await act.do(form, by)
             except Exception as error:
@@ -205,7 +210,8 @@ class _Console:
                 return self._ask(request, question, form, code=code, fault=fault)
             response = RedirectResponse(done.place, 303)
             forms.say_next(request, response, done)
-            forms.keep_name(request, response, by)
+            if not caller_of(request).name:
+                forms.keep_name(request, response, by)
             return response
 
         router.add_api_route(act.path, ask, methods=["GET"])

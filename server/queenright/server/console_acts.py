@@ -40,7 +40,7 @@ def worker_acts(service: Service) -> list[Act]:
     return [
         Act(path="/act/nudge", ask=acts.ask_nudge, do=acts.nudge),
         Act(path="/act/escalate", ask=acts.ask_escalate, do=acts.escalate),
-        Act(path="/act/terminate", ask=acts.ask_terminate, do=acts.terminate),
+        Act(path="/act/terminate", ask=acts.ask_terminate, do=acts.terminate, grave=True),
         Act(path="/act/recover", ask=acts.ask_recover, do=acts.recover),
         Act(path="/breakers/reset", ask=acts.ask_reset, do=acts.reset),
     ]

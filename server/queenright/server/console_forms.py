@@ -20,6 +20,7 @@ from pydantic import BaseModel, ValidationError
 
 from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.redaction import redact
+from queenright.server.access.caller import caller_of, who, who_from
 from queenright.server.health_api import Body, By
 
 M = TypeVar("M", bound=BaseModel)
@@ -96,6 +97,8 @@ class Act:
     path: str
     ask: Callable[[Given], Awaitable[Question]]
     do: Callable[[Given, str], Awaitable[Done]]
+    grave: bool = False
+    """The audit keeps of whoever does it the role and the address, too."""
 
 
 class Incomplete(ValueError):
@@ -155,16 +158,18 @@ class _Who(Body):
 
 
 def known_as(request: Request) -> str:
-    """Return the name that this browser keeps; empty if it keeps none, or has not sent it."""
+    """Return the token's name, or the one that this browser keeps; empty if it has not sent any."""
+    if name := caller_of(request).name:
+        return name
     try:
         return checked(_Who, by=unquote(request.cookies.get(_WHO_COOKIE, ""), errors="strict")).by
     except (RequestValidationError, UnicodeDecodeError):
         return ""
 
 
-def asked_by(request: Request, form: Given) -> str:
+def asked_by(request: Request, form: Given, *, grave: bool = False) -> str:
     """
-    Return who sends a form: what it says, else the name that was kept.
+    Return who sends a form: whose token it is, what it says, else the name that was kept.
 
     The cookie is not sent when a link from elsewhere is followed, but with the form on the page it leads to:
     so the field may be empty there.
@@ -175,7 +180,11 @@ def asked_by(request: Request, form: Given) -> str:
     """
     said = form.get("by", "").strip()
     if said:
-        return checked(_Who, by=said).by
+        said = checked(_Who, by=said).by
+    if caller_of(request).name:
+        return (who_from if grave else who)(request, said)
+    if said:
+        return said
     if not (kept := known_as(request)):
         raise Incomplete("Your name: please say who you are. It is kept with what you do.")
     return kept

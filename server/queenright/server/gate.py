@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -19,13 +18,14 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from queenright.instrumentation.redaction import redact
+from queenright.server.access.addresses import loopback
+from queenright.server.access.headers import dress
 from queenright.server.problems import problem
 
 MAX_BODY: Final = 1 << 20
 _CHANGING: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s\[\]:/?#@\\]+)(?::\d*)?")
-_ALWAYS: Final = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
 
 
 def names_of(*places: str, bound: str) -> frozenset[str] | None:
@@ -36,7 +36,7 @@ def names_of(*places: str, bound: str) -> frozenset[str] | None:
         places: Names, addresses, or URLs that the settings call this service by.
         bound: The address it listens on. On any but loopback there may be names that no setting knows.
     """
-    if not _loopback(bound):
+    if not loopback(bound):
         return None
     hosts = (urlsplit(place).hostname if "://" in place else place for place in places)
     return frozenset(host.strip("[]").rstrip(".").lower() for host in hosts if host)
@@ -65,7 +65,7 @@ class Gate:
 
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(_ALWAYS)
+                dress(MutableHeaders(scope=message))
             await send(message)
 
         headers = Headers(scope=scope)
@@ -112,7 +112,7 @@ def misnamed(hosts: Iterable[str], names: frozenset[str] | None) -> tuple[int, s
     for host in hosts:
         found = _HOST.fullmatch(host)
         called = found[1].strip("[]").rstrip(".").lower() if found else ""
-        if not (_loopback(called) or called in names):
+        if not (loopback(called) or called in names):
             return 403, (
                 f"this service listens on this machine alone, and is not called {redact(host, 100)!r}; "
                 "use 127.0.0.1 or localhost, or say in alerting.console_url by which name people reach it"
@@ -150,15 +150,6 @@ def foreign(method: str, headers: Mapping[str, str]) -> tuple[int, str] | None:
         f"a page of {redact(origin, 100)} may not change anything here; "
         f"behind a proxy, let it pass on the Host header (it is {redact(host, 100)!r})"
     )
-
-
-def _loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _scheme(url: str) -> str:

@@ -29,6 +29,8 @@ from queenright.demo import DEMO_FRAMEWORK, Fleet
 from queenright.instrumentation import serve_metrics
 from queenright.instrumentation.errors import QueenrightError
 from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.access.access import Access
+from queenright.server.access.otlp_guard import OtlpGuard
 from queenright.server.app import create_app
 from queenright.server.children import Child
 from queenright.server.otlp.forward import Forwarder
@@ -126,6 +128,7 @@ async def serving(settings: Settings, *, registry: CollectorRegistry | None = No
 
     Raises:
         PortTaken: a port is taken.
+        TokensRefused: a token would be needed, and there is none.
         StoreError: the database cannot be used.
     """
     http, otlp = settings.http, settings.otlp
@@ -135,6 +138,8 @@ async def serving(settings: Settings, *, registry: CollectorRegistry | None = No
         otlp_socket = listen(otlp.host, otlp.port, what="telemetry (OTLP)", option="--otlp-port")
         stack.enter_context(contextlib.closing(otlp_socket))
         settings = _links_lead_here(settings, url_of(api_socket))
+        access = Access(settings)
+        access.refuse_nobody(*(sock.getsockname()[0] for sock in (api_socket, otlp_socket)))
         service = await stack.enter_async_context(_service(settings, registry, url_of(otlp_socket)))
         forwarder = None
         if otlp.forward:
@@ -144,8 +149,9 @@ async def serving(settings: Settings, *, registry: CollectorRegistry | None = No
         receiver = otlp_app(
             service.ingest, registry=service.registry, forwarder=forwarder, max_body=otlp.max_body_bytes
         )
-        await stack.enter_async_context(listening(receiver, otlp_socket))
-        app = create_app(service, bound=api_socket.getsockname()[0])
+        guarded = OtlpGuard(receiver, access=access, bound=otlp_socket.getsockname()[0])
+        await stack.enter_async_context(listening(guarded, otlp_socket))
+        app = create_app(service, bound=api_socket.getsockname()[0], access=access)
         await stack.enter_async_context(listening(app, api_socket))
         stack.callback(service.stopping.set)
         yield Running(service, url_of(api_socket), url_of(otlp_socket))

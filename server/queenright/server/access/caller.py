@@ -1,11 +1,59 @@
-"""By whom something is done, as the audit keeps it."""
+"""Who asks, as the routes see it; and by whom something is done, as the audit keeps it."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Final
+
 from starlette.requests import HTTPConnection
 
-ANYBODY = "operator"
-"""What a route says of a caller without a token who gave no name."""
+from queenright.server.access.roles import Need, Role, may
+
+KEY: Final = "queenright.caller"
+"""Where a request's scope has its caller."""
+
+ANYBODY: Final = "operator"
+"""What a route says of a caller who gave no name."""
+
+
+LONGEST: Final = 100
+"""Characters that a name may have in the audit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Whoever asks."""
+
+    role: Role | None
+    """None: nobody that we know, which is enough for what is open."""
+    address: str
+    name: str = ""
+    """The token's; empty without one."""
+    token_id: str = ""
+
+    @property
+    def key(self) -> str:
+        """What tells this caller from others: the token, or else the address."""
+        return f"token {self.token_id}" if self.token_id else f"address {self.address}"
+
+
+def caller_of(request: HTTPConnection) -> Caller:
+    """Return who asks; without a guard before the app, everybody may do everything."""
+    found = request.scope.get(KEY)
+    if isinstance(found, Caller):
+        return found
+    return Caller(Role.ADMIN, address_of(request.scope.get("client")))
+
+
+def may_look(request: HTTPConnection) -> bool:
+    """Return whether the caller may see what the fleet does."""
+    role = caller_of(request).role
+    return role is not None and may(role, Need.VIEWER)
+
+
+def address_of(client: object) -> str:
+    """Return the address in what ASGI says of a client."""
+    return str(client[0]) if isinstance(client, tuple | list) and client else ""
 
 
 def who(request: HTTPConnection, said: str = ANYBODY) -> str:
@@ -19,4 +67,28 @@ def who(request: HTTPConnection, said: str = ANYBODY) -> str:
     Returns:
         With a token its name (``ada``; with another name said: ``ada (as bob)``); without one what was said.
     """
-    return said
+    caller = caller_of(request)
+    return _said(caller, said, "") if caller.name else said
+
+
+def who_from(request: HTTPConnection, said: str = ANYBODY) -> str:
+    """
+    Return by whom something grave is done: with a token, its role and where it came from, too.
+
+    Returns:
+        ``ada (operator, 192.0.2.7)``; with another name said: ``ada (as bob; operator, 192.0.2.7)``.
+    """
+    caller = caller_of(request)
+    if not caller.name or caller.role is None:
+        return said
+    return _said(caller, said, f"{caller.role.value}, {caller.address.partition('%')[0] or 'no address'}")
+
+
+def _said(caller: Caller, said: str, more: str) -> str:
+    """Return a name with what belongs to it; what was said is cut, and never what we know."""
+    other = "" if said in (caller.name, ANYBODY, "") else f"as {said}"
+    room = LONGEST - len(f"{caller.name} ({more})") - (len("; ") if more else 0)
+    if len(other) > room:
+        other = f"{other[: room - 1]}…" if room > len("as x…") else ""
+    inside = "; ".join(part for part in (other, more) if part)
+    return f"{caller.name} ({inside})" if inside else caller.name

@@ -1,0 +1,181 @@
+"""Who is let in: what a service knows of its callers, for the guards of both its ports and the console."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from queenright.instrumentation.redaction import redact
+from queenright.runtime.events import Clock
+from queenright.server.access.addresses import loopback, network_of
+from queenright.server.access.caller import Caller
+from queenright.server.access.limits import RateLimit, retry_after
+from queenright.server.access.roles import Need, Role, enough_for, may
+from queenright.server.access.sessions import Sessions
+from queenright.server.access.token_file import TokenFile
+from queenright.server.access.tokens import Token, TokensRefused
+from queenright.server.settings import Settings
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """Why somebody is not let in, as HTTP says it."""
+
+    status: int
+    words: str
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+def tokens_file(settings: Settings) -> Path:
+    """Return where the tokens of a service are."""
+    return settings.auth.tokens_file or settings.storage / "tokens.json"
+
+
+class Access:
+    """
+    Lets callers in, or says why not. Belongs to one event loop.
+
+    Args:
+        settings: Where the tokens are, and how much a caller may ask.
+        clock: Seconds since the epoch.
+        monotonic: Seconds from anywhere.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        clock: Clock = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        limits = settings.http.limits
+        self._settings = settings
+        self._clock = clock
+        self.file = TokenFile(tokens_file(settings))
+        self.sessions = Sessions(clock=clock)
+        self._requests = RateLimit(limits.requests_per_second, limits.burst, monotonic=monotonic)
+        self._failures = RateLimit(
+            limits.failed_logins_per_minute / 60, limits.failed_logins_per_minute, monotonic=monotonic
+        )
+
+    def required(self, bound: str) -> bool:
+        """Return whether nobody is let in without a token by a port that listens on this address."""
+        said = self._settings.auth.required
+        return not loopback(bound) if said is None else said
+
+    def refuse_nobody(self, *bound: str) -> None:
+        """
+        See that there is somebody to let in.
+
+        Raises:
+            TokensRefused: A token is needed by a port on one of these addresses, and there is no live one.
+        """
+        needed = [host for host in bound if self.required(host)]
+        if self._settings.auth.required is False and any(not loopback(host) for host in bound):
+            _log.warning("auth.required is false: whoever reaches %s may do everything", ", ".join(bound))
+        if needed and not self.file.now().live(self._clock()):
+            raise TokensRefused(
+                f"nobody could ask anything: on {needed[0]} a token is needed (others than this machine "
+                f"reach it), and there is no live one in {self.file.path}. Make one with `queenright token "
+                "create NAME --role admin`, or listen on 127.0.0.1"
+            )
+
+    # -- who it is --------------------------------------------------------------------------------
+
+    def token(self, presented: str) -> Token | None:
+        """
+        Return the live token that is presented.
+
+        Raises:
+            TokensRefused: The file of tokens cannot be used.
+        """
+        return self.file.now().find(presented, self._clock())
+
+    def identify(
+        self, address: str, *, presented: str | None, session: str | None, required: bool
+    ) -> Caller | Denied:
+        """
+        Return who asks.
+
+        Args:
+            address: Where from.
+            presented: The token that was sent; None if there was none.
+            session: The console's cookie; the same.
+            required: Whether a token is needed here. If not, everybody is an admin; but a token that is
+                sent is looked at.
+        """
+        try:
+            if presented is not None:
+                found = self.token(presented)
+                if found is None:
+                    return self.failed(address)
+            else:
+                found = self.sessions.token(session, self.file.now()) if session else None
+        except TokensRefused:
+            return Denied(503, "the file of tokens cannot be used; the service's log says why")
+        if found is not None:
+            return Caller(found.role, address, found.name, found.id)
+        return Caller(None if required else Role.ADMIN, address)
+
+    def failed(self, address: str) -> Denied:
+        """Count a token that is none, and return what is said of it."""
+        if wait := self._failures.take(network_of(address)):
+            return Denied(
+                429,
+                "too many tokens from your address were refused; look at the one you use, and wait",
+                (("Retry-After", retry_after(wait)),),
+            )
+        _log.warning("a token from %s was refused", redact(address, 60) or "an unknown address")
+        return Denied(
+            401,
+            "this token is not known, has expired or was revoked; `queenright token list` shows which hold",
+            (("WWW-Authenticate", 'Bearer realm="queenright", error="invalid_token"'),),
+        )
+
+    def holds(self, caller: Caller) -> bool:
+        """Return whether what a caller was let in with still holds."""
+        if not caller.token_id:
+            return True
+        try:
+            known = self.file.now().live(self._clock())
+        except TokensRefused:
+            return False
+        return any(one.id == caller.token_id for one in known)
+
+    # -- what they may ------------------------------------------------------------------------------
+
+    def allow(self, caller: Caller, need: Need) -> Denied | None:
+        """Return why a caller may not do something; None if they may."""
+        if need is Need.OPEN:
+            return None
+        if caller.role is None:
+            return Denied(
+                401,
+                "a token is needed here: send it as `Authorization: Bearer TOKEN`; "
+                "an admin makes one with `queenright token create`",
+                (("WWW-Authenticate", 'Bearer realm="queenright"'),),
+            )
+        if may(caller.role, need):
+            return None
+        enough = " or ".join(role.value for role in enough_for(need))
+        return Denied(
+            403,
+            f"the token {caller.name!r} is a {caller.role.value}'s; this takes the role {enough}",
+            (("WWW-Authenticate", 'Bearer realm="queenright", error="insufficient_scope"'),),
+        )
+
+    def pace(self, caller: Caller) -> Denied | None:
+        """Count a request; return why it has to wait, None if it need not."""
+        key = caller.key if caller.token_id else network_of(caller.address)
+        if not (wait := self._requests.take(key)):
+            return None
+        return Denied(
+            429,
+            "you ask more than http.limits.requests_per_second; wait, or have your events from the stream",
+            (("Retry-After", retry_after(wait)),),
+        )

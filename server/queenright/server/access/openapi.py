@@ -1,0 +1,44 @@
+"""What a route asks of its caller, in the OpenAPI document: from the table that the guard goes by."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from fastapi import FastAPI
+
+from queenright.server.access.rights import need_of
+from queenright.server.access.roles import Need, enough_for
+
+SCHEME: Final = "token"
+_METHODS: Final = frozenset({"get", "put", "post", "delete", "patch", "head", "options"})
+
+
+def describe_access(app: FastAPI) -> None:
+    """Let the app's document say of each operation what role it takes. Called after all routes are there."""
+    written = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        document = written()
+        if SCHEME not in document.setdefault("components", {}).setdefault("securitySchemes", {}):
+            add_access(document)
+        return document
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def add_access(document: dict[str, Any]) -> None:
+    """Add to a document the scheme, and to each operation ``security`` and ``x-role``."""
+    document.setdefault("components", {}).setdefault("securitySchemes", {})[SCHEME] = {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "A token of `queenright token create`. Where the service listens on loopback alone, "
+        "none is needed unless `auth.required` says so.",
+    }
+    for path, operations in document.get("paths", {}).items():
+        for method, operation in operations.items():
+            if method in _METHODS:
+                need = need_of(method.upper(), path)
+                operation["security"] = [] if need is Need.OPEN else [{SCHEME: []}]
+                operation["x-role"] = (
+                    "none" if need is Need.OPEN else " or ".join(role.value for role in enough_for(need))
+                )

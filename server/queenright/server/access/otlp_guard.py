@@ -1,0 +1,81 @@
+"""The guard before the OTLP receiver: whoever sends telemetry is a reporter."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from starlette.datastructures import Headers
+
+from queenright.server.access.access import Access, Denied
+from queenright.server.access.caller import Caller, address_of
+from queenright.server.access.presented import TwiceSaid, bearer_of
+from queenright.server.access.roles import Need
+from queenright.server.access.tokens import PREFIX
+from queenright.server.otlp.encoding import MediaType, render_status
+from queenright.server.otlp.errors import Refused
+from queenright.server.otlp.receiver import Receive, Scope, Send
+
+# gRPC's codes, which OTLP has for its errors over HTTP, too.
+_CODES: Final = {400: 3, 401: 16, 403: 7, 429: 8, 503: 14}
+
+
+class OtlpGuard:
+    """
+    ASGI middleware. A token of ours goes no further: what is passed on to a collector does not carry it.
+
+    Where none is needed, an ``Authorization`` that is not ours is meant for that collector, and stays.
+
+    Args:
+        app: The receiver.
+        access: Knows the callers.
+        bound: The address that is listened on.
+    """
+
+    def __init__(self, app: Any, *, access: Access, bound: str) -> None:
+        self._app = app
+        self._access = access
+        self._required = access.required(bound)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or pass it on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        found = self._decide(scope, headers)
+        if isinstance(found, Denied):
+            await _answer(found, headers.get("content-type", ""), send)
+            return
+        if found.token_id:
+            left = [(name, value) for name, value in scope["headers"] if name.lower() != b"authorization"]
+            scope = {**scope, "headers": left}
+        await self._app(scope, receive, send)
+
+    def _decide(self, scope: Scope, headers: Headers) -> Caller | Denied:
+        try:
+            presented = bearer_of(headers)
+        except TwiceSaid as error:
+            return Denied(400, str(error))
+        if presented is not None and not self._required and not presented.startswith(PREFIX):
+            presented = None
+        caller = self._access.identify(
+            address_of(scope.get("client")), presented=presented, session=None, required=self._required
+        )
+        if isinstance(caller, Denied):
+            return caller
+        return self._access.allow(caller, Need.REPORTER) or caller
+
+
+async def _answer(denied: Denied, content_type: str, send: Send) -> None:
+    try:
+        media_type = MediaType.of(content_type)
+    except Refused:
+        media_type = MediaType.JSON
+    body = render_status(_CODES[denied.status], denied.words, media_type)
+    headers = [
+        (b"content-type", media_type.encode()),
+        (b"content-length", str(len(body)).encode()),
+        *((name.lower().encode(), value.encode()) for name, value in denied.headers),
+    ]
+    await send({"type": "http.response.start", "status": denied.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,42 @@
+"""What a request presents to be let in: read off its headers."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.datastructures import Headers
+
+from queenright.server.access.sessions import COOKIE
+
+_LONGEST_COOKIES: Final = 16 << 10
+
+
+class TwiceSaid(ValueError):
+    """Raised when a request has two ``Authorization`` headers: which of them is meant?"""
+
+
+def bearer_of(headers: Headers) -> str | None:
+    """
+    Return the token of ``Authorization: Bearer``; None if there is no such header, or it is of another kind.
+
+    Raises:
+        TwiceSaid: There is more than one.
+    """
+    found = headers.getlist("authorization")
+    if len(found) > 1:
+        raise TwiceSaid("the header Authorization comes twice; send it once")
+    scheme, _, words = (found[0] if found else "").strip().partition(" ")
+    return words.strip() if scheme.lower() == "bearer" else None
+
+
+def session_of(headers: Headers) -> str | None:
+    """Return the console's cookie; None if there is none."""
+    text = headers.get("cookie", "")
+    if COOKIE not in text or len(text) > _LONGEST_COOKIES:
+        return None
+    # Each by itself: one that cannot be read takes no other with it.
+    for part in text.split(";"):
+        name, _, value = part.strip().partition("=")
+        if name == COOKIE and value:
+            return value.strip('"')
+    return None

@@ -1,0 +1,172 @@
+"""
+Tokens: values only. What is kept of a token is its hash; the token itself is shown once.
+
+A token is 256 random bits, so that a plain SHA-256 of it tells nobody anything, and takes a microsecond.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from queenright.instrumentation.errors import QueenrightError
+from queenright.server.access.roles import Role
+
+PREFIX: Final = "qrt_"
+"""What every token begins with, so that whoever looks for lost secrets knows one."""
+
+_SHAPE: Final = re.compile(rf"{PREFIX}([0-9a-f]{{8}})_[A-Za-z0-9_-]{{43}}")
+_NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._@-]{0,39}"
+_NO_HASH: Final = "0" * 64
+
+
+class TokensRefused(QueenrightError):
+    """Raised when the file of tokens cannot be used, or does not hold what is needed; says the way out."""
+
+
+class Token(BaseModel):
+    """What is kept of one token. Times are seconds since the epoch."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: Annotated[str, Field(pattern=r"^[0-9a-f]{8}$")]
+    name: Annotated[str, Field(pattern=rf"^{_NAME}$")]
+    role: Role
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", repr=False)]
+    made_at: float
+    expires_at: float | None
+    """None: never."""
+    revoked_at: float | None = None
+
+    def live(self, now: float) -> bool:
+        """Return whether it is good for anything."""
+        return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
+
+    def state(self, now: float) -> str:
+        """Return it in a word."""
+        if self.revoked_at is not None:
+            return "revoked"
+        return "live" if self.live(now) else "expired"
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    version: Annotated[int, Field(ge=1, le=1)] = 1
+    tokens: tuple[Token, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """All tokens of a service."""
+
+    all: tuple[Token, ...] = ()
+
+    def find(self, presented: str, now: float) -> Token | None:
+        """Return the live token that somebody presents; None if there is none."""
+        shape = _SHAPE.fullmatch(presented)
+        wanted = shape[1] if shape else ""
+        found = next((one for one in self.all if one.id == wanted), None)
+        # Compared even with nothing, and never a character at a time.
+        same = hmac.compare_digest(hash_of(presented), found.sha256 if found else _NO_HASH)
+        return found if found is not None and same and found.live(now) else None
+
+    def live(self, now: float) -> tuple[Token, ...]:
+        """Return those that are good for something."""
+        return tuple(one for one in self.all if one.live(now))
+
+    def with_token(self, token: Token, now: float) -> Tokens:
+        """
+        Return these and a new one, in place of a former one of its name.
+
+        Raises:
+            TokensRefused: A live one has the name.
+        """
+        if any(one.name == token.name for one in self.live(now)):
+            raise TokensRefused(
+                f"there is a token {token.name!r} already; revoke it first, or choose another name, "
+                f"such as {token.name}-2 to have both for a while"
+            )
+        return Tokens((*(one for one in self.all if one.name != token.name), token))
+
+    def without(self, name: str, now: float) -> Tokens:
+        """
+        Return these with one of them revoked.
+
+        Raises:
+            TokensRefused: No live one has the name.
+        """
+        names = sorted(one.name for one in self.live(now))
+        if name not in names:
+            raise TokensRefused(
+                f"there is no live token {name!r}; there are: {', '.join(names) or 'none at all'}"
+            )
+        # Without its hash: it cannot be made good again by hand.
+        ended = {"revoked_at": now, "sha256": _NO_HASH}
+        return Tokens(
+            tuple(
+                one.model_copy(update=ended) if one.name == name and one.revoked_at is None else one
+                for one in self.all
+            )
+        )
+
+
+def new_token(
+    name: str, role: Role, *, id_: str, secret: str, now: float, expires_at: float | None
+) -> tuple[Token, str]:
+    """
+    Return a new token, and the words that are presented for it.
+
+    Args:
+        name: Who it is for: letters, digits and ``. _ @ -``, at most 40.
+        role: What for.
+        id_: Eight hexadecimal digits, random.
+        secret: 43 characters of Base64 for URLs, random.
+        now: Seconds since the epoch.
+        expires_at: The same; None is never.
+
+    Raises:
+        TokensRefused: The name is none.
+    """
+    words = f"{PREFIX}{id_}_{secret}"
+    if not re.fullmatch(_NAME, name):
+        raise TokensRefused(
+            f"{name[:80]!r} is no name for a token; use letters, digits and . _ @ -, at most 40, "
+            "the first a letter or a digit"
+        )
+    token = Token(id=id_, name=name, role=role, sha256=hash_of(words), made_at=now, expires_at=expires_at)
+    return token, words
+
+
+def hash_of(words: str) -> str:
+    """Return what is kept of a secret."""
+    return hashlib.sha256(words.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def parse_tokens(text: str | bytes) -> Tokens:
+    """
+    Read the file of tokens.
+
+    Raises:
+        TokensRefused: It is not one; never says what stands there.
+    """
+    try:
+        found = _File.model_validate_json(text).tokens
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_context=False, include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise TokensRefused(f"{where}: {first['type'].replace('_', ' ')}") from None
+    if len({one.id for one in found}) < len(found):
+        raise TokensRefused("two tokens in it have one id")
+    return Tokens(found)
+
+
+def render_tokens(tokens: Iterable[Token]) -> str:
+    """Return the file of tokens."""
+    return _File(tokens=tuple(tokens)).model_dump_json(indent=2) + "\n"
