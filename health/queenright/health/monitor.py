@@ -132,20 +132,32 @@ class HealthMonitor:
         on_delay: Callable[[FindingKind, float], None] | None = None,
         on_shadow: Callable[[WorkerKey, Finding], None] | None = None,
     ) -> None:
-        self.settings = settings
         self._on_delay = on_delay
         self._on_shadow = on_shadow
-        self._tolerance = settings.clock_tolerance_seconds
-        self._shortest = shortest_limit(settings)
-        self._no_tokens = settings.health_check.no_tokens_seconds
-        self._degraded = settings.health_check.checkpoint_degraded_seconds
         self._workers: dict[WorkerKey, WorkerHealth] = {}
+        self.exchange(settings)
         self._sessions: dict[str, list[str]] = {}
         self._heap: list[tuple[float, WorkerKey]] = []
         self._ended: deque[tuple[float, float, WorkerKey]] = deque()
         self._breakers: dict[str, OpenBreakers] = {}
         self._unswept: list[WorkerKey] | None = None
         self._now = 0.0
+
+    def exchange(self, settings: HealthSettings) -> None:
+        """
+        Use these thresholds from now on; a sweep says what they change.
+
+        How far back a worker's memory reaches stays as it was when it came.
+        """
+        self.settings = settings
+        self._tolerance = settings.clock_tolerance_seconds
+        self._shortest = shortest_limit(settings)
+        self._no_tokens = settings.health_check.no_tokens_seconds
+        self._degraded = settings.health_check.checkpoint_degraded_seconds
+        for worker in self._workers.values():
+            worker.vitals.exchange(settings)
+            if not settings.detectors:
+                worker.shadow = ()
 
     # -- time and events ----------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from sqlalchemy import ColumnElement, Connection, Table, and_, delete, func, ins
 
 from queenright.health import settings as health_settings
 from queenright.health.event_chain import BEGINNING, archive_link, is_whole, link
+from queenright.health.keyed_requests import KEPT_SECONDS
 from queenright.health.tables import (
     APPROVALS,
     AUDIT_ARCHIVE,
@@ -31,6 +32,7 @@ from queenright.health.tables import (
     EVENTS,
     INSTRUCTIONS,
     INTERVENTIONS,
+    KEYED_REQUESTS,
     OUTBOX,
     OUTBOX_DELIVERIES,
     RECOVERIES,
@@ -95,7 +97,7 @@ def prune(conn: Connection, now: float, settings: health_settings.Retention) -> 
         rows, faults = rows + archive.rows, [*faults, archive.refused]
     if rows < room:
         rows += _prune_outbox(conn, old, room - rows)
-    for table, key, where in _ended(old):
+    for table, key, where in _ended(old, now):
         if rows < room:
             rows += _delete_some(conn, table, key, where, room - rows)
     return Pruned(
@@ -118,6 +120,10 @@ class Retention:
         self._settings = settings
         self._clock = clock
         self._refused = ""
+
+    def exchange(self, settings: health_settings.Retention) -> None:
+        """Use these from the next time on."""
+        self._settings = settings
 
     async def run(self, sleep: Sleep = asyncio.sleep) -> None:
         """Prune now and every ``interval_seconds``; what fails is said, and tried again then."""
@@ -227,7 +233,7 @@ def _prune_outbox(conn: Connection, old: float, room: int) -> int:
     return len(ids)
 
 
-def _ended(old: float) -> list[tuple[Table, ColumnElement[Any], ColumnElement[bool]]]:
+def _ended(old: float, now: float) -> list[tuple[Table, ColumnElement[Any], ColumnElement[bool]]]:
     """Return what else can be let go of: table, key, and which rows."""
     return [
         # With the first sight, which is earlier, because there is an index on it.
@@ -252,6 +258,7 @@ def _ended(old: float) -> list[tuple[Table, ColumnElement[Any], ColumnElement[bo
         # What still fires is told again every few hours.
         (TOLD, TOLD.c.id, TOLD.c.told_at < old),
         (CALLBACKS, CALLBACKS.c.callback_id, CALLBACKS.c.received_at < old),
+        (KEYED_REQUESTS, KEYED_REQUESTS.c.key, KEYED_REQUESTS.c.began_at < now - KEPT_SECONDS),
     ]
 
 
@@ -260,5 +267,5 @@ def _delete_some(
 ) -> int:
     keys = conn.execute(select(key).where(where).limit(room)).scalars().all()
     if keys:
-        conn.execute(delete(table).where(key.in_(keys)))
+        conn.execute(delete(table).where(key.in_(keys), where))
     return len(keys)

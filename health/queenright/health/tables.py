@@ -25,7 +25,7 @@ from sqlalchemy import (
     text,
 )
 
-SCHEMA_REVISION: Final = "0004"
+SCHEMA_REVISION: Final = "0005"
 """The newest migration, so that opening a database that is up to date need not import Alembic."""
 
 METADATA: Final = MetaData()
@@ -193,6 +193,22 @@ CALLBACKS: Final = Table(
     Index("ix_callbacks_received_at", "received_at"),
 )
 """What Slack and PagerDuty said that has been acted on, so that it is not a second time."""
+
+KEYED_REQUESTS: Final = Table(
+    "keyed_requests",
+    METADATA,
+    Column("caller", Text, primary_key=True),
+    Column("key", Text, primary_key=True),
+    # What was asked, as a hash: the same key with something else is a mistake.
+    Column("request", Text, nullable=False),
+    Column("began_at", Float, nullable=False),
+    # Null until it is answered: of one that was cut off nobody knows whether it was done.
+    Column("status", Integer),
+    Column("headers", JSON),
+    Column("body", LargeBinary),
+    Index("ix_keyed_requests_began_at", "began_at"),
+)
+"""Requests with an idempotency key, and what they were answered."""
 
 SWITCHES: Final = Table(
     "switches",

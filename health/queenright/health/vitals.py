@@ -258,6 +258,10 @@ class VitalSigns:
 
     # -- what is read -------------------------------------------------------------------------------
 
+    def exchange(self, settings: HealthSettings) -> None:
+        """Take other borders for what has two sides; what is counted, and how far back, stays."""
+        self.settings = settings
+
     @property
     def ended(self) -> bool:
         """Whether the session is over."""

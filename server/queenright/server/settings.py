@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 from urllib.parse import urlsplit, urlunsplit
 
 import yaml
@@ -172,6 +172,17 @@ class Settings(BaseSettings):
         """Arguments, then the environment, then the file; nested blocks are merged key by key."""
         return init_settings, env_settings, YamlConfigSettingsSource(settings_cls)
 
+    as_read: ClassVar[Settings | None] = None
+    """The settings as they were read; None if they were not, but made by a program."""
+
+    def read_again(self) -> Settings | None:
+        """
+        Return the settings as file and environment say them now, with the same arguments as before.
+
+        None if these were not read from there. Raises ``SettingsRefused`` as ``load_settings`` does.
+        """
+        return None
+
     @property
     def database_url(self) -> str:
         """SQLAlchemy's URL of the store."""
@@ -196,6 +207,7 @@ def load_settings(
     Raises:
         SettingsRefused: with a line for each fault.
     """
+    named = file
     if file is None and DEFAULT_FILE.is_file():
         file = DEFAULT_FILE
     if file is not None:
@@ -212,8 +224,13 @@ def load_settings(
             sources = super().settings_customise_sources(settings_cls, *args, **kwargs)
             return (*sources, InitSettingsSource(settings_cls, dict(defaults or {})))
 
+        def read_again(self) -> Settings:
+            return load_settings(named, defaults=defaults, **arguments)
+
     try:
-        return Loaded(**arguments)
+        # Copies are of this class, too: what changes in them, nobody has read.
+        Loaded.as_read = Loaded(**arguments)
+        return Loaded.as_read
     except ValidationError as error:
         raise SettingsRefused(_explain(error, file)) from None
     except SettingsError as error:

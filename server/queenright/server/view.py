@@ -150,7 +150,8 @@ def event_line(event: AgentEvent, *, brief: bool = False) -> dict[str, str]:
         case EventType.TICKET_TRIAGED:
             kind = "queen"
             # What she tells the operator has a line of its own.
-            text = "queen: " + (say(data["reason"]) if data["decision"] == "dismiss" else data["decision"])
+            dismissed = data["decision"] == "dismiss"
+            text = f"{data.get('by') or 'queen'}: {say(data['reason']) if dismissed else data['decision']}"
         case EventType.QUEEN_INTERVENTION_REQUESTED:
             kind = "queen"
             text = f"queen → operator: {say(data['analysis'])}"

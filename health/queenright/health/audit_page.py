@@ -1,0 +1,92 @@
+"""Pages of the event log for whoever audits it: with number and hash, the archive after what the log has."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from sqlalchemy import Connection, Row, Table, select
+
+from queenright.health.tables import AUDIT_ARCHIVE, EVENTS
+from queenright.runtime.events import EventType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedEvent:
+    """One row of the log or its archive."""
+
+    seq: int
+    hash: bytes
+    """Over this row, and in the log over all before it."""
+    archived: bool
+    """It was let go of by age, and is in the archive."""
+    event: dict[str, Any]
+    """Its columns by name, with ``data`` read; of a type that this version does not know, too."""
+
+
+def read_page(
+    conn: Connection,
+    *,
+    before: int | None = None,
+    types: Collection[EventType] | None = None,
+    agent_id: str | None = None,
+    since: float | None = None,
+    until: float | None = None,
+    limit: int = 100,
+) -> list[LoggedEvent]:
+    """
+    Return events, newest first.
+
+    Args:
+        conn: A connection in a transaction.
+        before: Only those with a lower number: the last one of the page before.
+        types: Only these types; None is all, and an empty collection is none.
+        agent_id: Only this worker's.
+        since: Only events authored at or after this time, in seconds since the epoch.
+        until: Only events authored before this time.
+        limit: At most so many.
+    """
+    found: list[LoggedEvent] = []
+    for table in (EVENTS, AUDIT_ARCHIVE):
+        if len(found) < limit:
+            found += _read(conn, table, before, types, agent_id, since, until, limit - len(found))
+    return found
+
+
+def _read(
+    conn: Connection,
+    table: Table,
+    before: int | None,
+    types: Collection[EventType] | None,
+    agent_id: str | None,
+    since: float | None,
+    until: float | None,
+    limit: int,
+) -> list[LoggedEvent]:
+    names = [*EVENTS.columns.keys()]
+    query = select(*(table.c[name] for name in names)).order_by(table.c.seq.desc()).limit(limit)
+    if before is not None:
+        query = query.where(table.c.seq < before)
+    if since is not None:
+        query = query.where(table.c.time >= since)
+    if until is not None:
+        query = query.where(table.c.time < until)
+    if agent_id is not None:
+        query = query.where(table.c.agent_id == agent_id)
+    queries = [query]
+    if types is not None or agent_id is not None:
+        # One look a type: the indexes on the type are in the order of the log within each.
+        queries = [
+            query.where(table.c.type == kind.value) for kind in (EventType if types is None else types)
+        ]
+    rows = [row for one in queries for row in conn.execute(one)]
+    rows.sort(key=lambda row: -row.seq)
+    return [_logged(row, archived=table is AUDIT_ARCHIVE) for row in rows[:limit]]
+
+
+def _logged(row: Row[Any], *, archived: bool) -> LoggedEvent:
+    event = {name: value for name, value in row._mapping.items() if name not in ("seq", "hash")}
+    event["data"] = orjson.loads(row.data)
+    return LoggedEvent(seq=row.seq, hash=bytes(row.hash), archived=archived, event=event)
