@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 _IMPORTED = (
-    *("queenright.cli.ask", "queenright.cli.audit", "queenright.cli.evaluate", "queenright.cli.judge_job"),
+    *("queenright.client", "queenright.cli.audit", "queenright.cli.evaluate", "queenright.cli.judge_job"),
     *("queenright.cli.run", "queenright.cli.run_agent", "queenright.cli.rules_job", "queenright.server.up"),
     *("httpcore", "rich.markdown"),
 )

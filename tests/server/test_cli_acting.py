@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
-from queenright.cli.acting import login
-from queenright.cli.ask import ask
+from queenright.cli.asking import login
+from queenright.client import Queenright
 from queenright.instrumentation.errors import QueenrightError
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.settings import Settings
@@ -355,5 +355,5 @@ async def test_the_list_says_what_is_the_matter_now_beside_the_numbers_of_now(ru
 
 @pytest.mark.parametrize("url", ["notaurl", "http://", "ftp://here", "http://127.0.0.1:x"])
 def test_what_is_no_url_is_called_so(url: str) -> None:
-    with pytest.raises(QueenrightError, match="is no URL; name the service as in --url http://"):
-        ask(url, "/api/agents")
+    with pytest.raises(QueenrightError, match="is no URL; name the service as in http://"):
+        Queenright(url)

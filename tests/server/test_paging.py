@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenright.cli.ask import ask_all
+from queenright.client import Queenright
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.paging import CursorRefused, cursor_at, place_of
 from queenright.server.settings import Settings
@@ -191,6 +191,7 @@ async def test_the_command_line_reads_every_page(running: Running) -> None:
     for number in range(1003):
         running.service.breakers.get("tool_execution", "bee", f"t{number}")
 
-    found = await asyncio.to_thread(ask_all, running.url, "/api/breakers", "breakers")
+    with Queenright(running.url) as service:
+        found = await asyncio.to_thread(lambda: list(service.breakers.list()))
 
-    assert len({one["name"] for one in found}) == 1003
+    assert len({one.name for one in found}) == 1003

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
 
 import typer
 
-from queenright.cli.acting import LOCAL, WHO, By, Json, Url
+from queenright.cli.asking import LOCAL, WHO, By, Json, TokenFile, Url, connect, values
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from queenright.client.synchronous.client import Queenright
+
 _SHOWN: Final = 20
+_NEWEST: Final = 1000
 
 Ticket = Annotated[
     str, typer.Argument(help="Its id, as `queenright tickets` shows it; its beginning will do.")
@@ -42,6 +45,7 @@ def chat(
     by: By = WHO,
     as_json: Json = False,
     url: Url = LOCAL,
+    token_file: TokenFile = None,
 ) -> None:
     """
     Talk with the queen about a ticket: what is wrong, what was tried, what to do next. Ctrl-D ends it.
@@ -56,8 +60,14 @@ def chat(
         raise typer.BadParameter("the message is blank; ask something, or leave --say out")
     if act and say is None:
         raise typer.BadParameter("--act is for one order, given with --say TEXT")
-    found = _ticket(url, ticket.strip())
-    talk = Talk(url, found["ticket_id"], by)
+    with connect(url, token_file) as service:
+        _chat(service, _ticket(service, ticket.strip()), say, act=act, by=by, as_json=as_json)
+
+
+def _chat(
+    service: Queenright, found: dict[str, Any], say: str | None, *, act: bool, by: str, as_json: bool
+) -> None:
+    talk = Talk(service, found["ticket_id"], by)
     if say is not None:
         answer = talk.say(say, act=act)
         typer.echo(json.dumps(answer, indent=2) if as_json else _plain(answer["text"]))
@@ -90,31 +100,23 @@ class Talk:
     The chat about one ticket of a running service.
 
     Args:
-        url: Where the service is.
+        service: Its client.
         ticket_id: Which ticket.
         by: Who talks.
     """
 
-    def __init__(self, url: str, ticket_id: str, by: str) -> None:
-        from queenright.cli.ask import segment
-
-        self._url = url
-        self._path = f"/api/tickets/{segment(ticket_id)}/chat"
+    def __init__(self, service: Queenright, ticket_id: str, by: str) -> None:
+        self._tickets = service.tickets
+        self._ticket_id = ticket_id
         self._by = by
 
     def history(self) -> list[dict[str, Any]]:
         """See ``Chat``."""
-        from queenright.cli.ask import ask
-
-        messages: list[dict[str, Any]] = ask(self._url, f"{self._path}?limit={_SHOWN}")["messages"]
-        return messages
+        return [values(one) for one in self._tickets.messages(self._ticket_id, limit=_SHOWN)]
 
     def say(self, text: str, *, act: bool = False) -> dict[str, Any]:
         """See ``Chat``; ``act``: it is an order, in whatever words."""
-        from queenright.cli.ask import ask
-
-        body = {"message": text, "by": self._by, "act": act}
-        return ask(self._url, self._path, method="POST", body=body)
+        return values(self._tickets.chat(self._ticket_id, text, by=self._by, act=act))
 
 
 def converse(
@@ -171,7 +173,7 @@ def show(console: Console, messages: Iterable[Mapping[str, Any]]) -> None:
 
 
 def _ask(console: Console, talk: Chat, question: str) -> None:
-    from queenright.cli.ask import Refused
+    from queenright.client.errors import Refused
 
     try:
         with console.status("the queen thinks"):
@@ -184,26 +186,24 @@ def _ask(console: Console, talk: Chat, question: str) -> None:
     show(console, [answer])
 
 
-def _ticket(url: str, given: str) -> dict[str, Any]:
+def _ticket(service: Queenright, given: str) -> dict[str, Any]:
     """Return the ticket whose id is given, or begins so, if there is one and no other."""
-    from queenright.cli.ask import Refused, ask, segment
+    from queenright.client.errors import Refused
     from queenright.instrumentation.errors import QueenrightError
 
     try:
-        return ask(url, f"/api/tickets/{segment(given)}")
+        return values(service.tickets.get(given))
     except Refused as refused:
         if refused.status != 404:
             raise
-        known = ask(url, "/api/tickets?limit=1000")["tickets"]
-        found = [one for one in known if one["ticket_id"].startswith(given)]
+        found = [one for one in service.tickets.list(limit=_NEWEST) if one.ticket_id.startswith(given)]
         if len(found) > 1:
             raise QueenrightError(f"{len(found)} tickets begin with {given!r}; give more of the id") from None
         if not found:
             raise QueenrightError(
                 f"there is no ticket {given[:80]!r}, and none begins so; `queenright tickets` lists them"
             ) from None
-        ticket: dict[str, Any] = found[0]
-        return ticket
+        return values(found[0])
 
 
 def _typed() -> str:

@@ -7,13 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
-from queenright.cli.options import Json
+from queenright.cli.asking import LOCAL, Json, TokenFile, Url, connect, cut, say_brakes, values
 
 
 def list_(
     as_json: Json = False,
     wide: Annotated[bool, typer.Option("--wide", help="Nothing is cut.")] = False,
-    url: Annotated[str, typer.Option(help="Where the service is.")] = "http://127.0.0.1:8420",
+    url: Url = LOCAL,
+    token_file: TokenFile = None,
 ) -> None:
     """
     List the agents of a running service: state, session, task, steps, bad steps since a good one.
@@ -21,14 +22,12 @@ def list_(
     A task is what the worker says it is about; a dash: it has none, and goes by its session's id. Names that
     are cut, to fit 80 columns, end in an ellipsis; see --wide.
     """
-    from queenright.cli.acting import say_brakes
-    from queenright.cli.ask import ask_all
-
-    agents = [a for a in ask_all(url, "/api/agents", "agents") if not a["ended"]]
-    if as_json:
-        typer.echo(json.dumps(agents, indent=2))
-        return
-    say_brakes(url)
+    with connect(url, token_file) as service:
+        agents = [values(a) for a in service.agents.list() if not a.ended]
+        if as_json:
+            typer.echo(json.dumps(agents, indent=2))
+            return
+        say_brakes(service)
     _print_agents(agents, wide=wide)
 
 
@@ -55,6 +54,4 @@ def _print_agents(agents: list[dict[str, Any]], *, wide: bool) -> None:
 
 
 def _cut(texts: list[str], widths: list[int]) -> list[str]:
-    from queenright.cli.acting import cut
-
     return [cut(text, width) for text, width in zip(texts, widths, strict=True)]

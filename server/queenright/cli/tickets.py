@@ -1,13 +1,33 @@
-"""Tickets of a running service: the list, and what a person says about one."""
+"""Tickets of a running service: the list, one of them, and what a person says about one."""
 
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from queenright.cli.acting import LOCAL, WHO, By, Json, Reason, Url, cut, refuse_options
+from queenright.cli.asking import (
+    LOCAL,
+    WHO,
+    By,
+    Json,
+    Reason,
+    TokenFile,
+    Url,
+    clock,
+    connect,
+    cut,
+    named,
+    on_one_line,
+    refuse_options,
+    tell,
+    tell_all,
+    values,
+)
+
+if TYPE_CHECKING:
+    from queenright.api.tickets import Ticket as Found
 
 All = Annotated[bool, typer.Option("--all", help="Closed tickets too.")]
 Wide = Annotated[bool, typer.Option("--wide", help="No name is cut.")]
@@ -15,58 +35,142 @@ Ticket = Annotated[str, typer.Argument(help="Its id, as `queenright tickets` sho
 
 _WORST_FIRST = ["critical", "high", "medium", "low"]
 _CLOSED = ("resolved", "worker_gone", "dismissed")
+_NEWEST = 1000
 
 tickets = typer.Typer(help="Tickets about workers, worst first, and what is said about them.")
 
 
 @tickets.callback(invoke_without_command=True, epilog="Example: queenright tickets --json")
 def tickets_(
-    context: typer.Context, as_json: Json = False, all_: All = False, wide: Wide = False, url: Url = LOCAL
+    context: typer.Context,
+    as_json: Json = False,
+    all_: All = False,
+    wide: Wide = False,
+    url: Url = LOCAL,
+    token_file: TokenFile = None,
 ) -> None:
     """List tickets of a running service, worst first: those of the newest 1,000."""
     if context.invoked_subcommand is None:
-        list_tickets(as_json, all_, wide, url)
+        list_tickets(as_json, all_, wide, url, token_file)
     else:
-        refuse_options(context.invoked_subcommand, as_json or all_ or wide or url != LOCAL)
+        refuse_options(context)
 
 
 @tickets.command("list", epilog="Example: queenright tickets list --all")
-def list_tickets(as_json: Json = False, all_: All = False, wide: Wide = False, url: Url = LOCAL) -> None:
+def list_tickets(
+    as_json: Json = False,
+    all_: All = False,
+    wide: Wide = False,
+    url: Url = LOCAL,
+    token_file: TokenFile = None,
+) -> None:
     """List tickets, worst first: those of the newest 1,000."""
-    from queenright.cli.ask import ask
-
-    found = ask(url, "/api/tickets?limit=1000")["tickets"]
+    with connect(url, token_file) as service:
+        found = list(service.tickets.list(limit=_NEWEST))
     if not all_:
-        found = [t for t in found if t["status"] not in _CLOSED]
-    found.sort(key=lambda t: _WORST_FIRST.index(t["severity"]))
+        found = [t for t in found if t.status not in _CLOSED]
+    found.sort(key=lambda t: _WORST_FIRST.index(t.severity))
+    widest = max((len(t.worker_agent_id) for t in found), default=0) if wide else 0
+    lines = (
+        f"{t.severity:<8} {t.status:<12} {cut(t.worker_agent_id, max(24, widest))} {t.kind:<18} "
+        f"{t.age:>7}  {t.ticket_id}"
+        for t in found
+    )
+    tell_all(found, lines, "No tickets." if all_ else "No open tickets.", as_json=as_json)
+
+
+@tickets.command("show", epilog="Example: queenright tickets show 01J...")
+def show(ticket: Ticket, as_json: Json = False, url: Url = LOCAL, token_file: TokenFile = None) -> None:
+    """Show one ticket: what is wrong, what the judge and the queen say, and who has it in hand."""
+    with connect(url, token_file) as service:
+        found = service.tickets.get(named(ticket, "ticket's id"))
     if as_json:
-        typer.echo(json.dumps(found, indent=2))
+        typer.echo(json.dumps(values(found), indent=2))
         return
-    widest = max((len(t["worker_agent_id"]) for t in found), default=0) if wide else 0
-    for t in found:
-        what = f"{cut(t['worker_agent_id'], max(24, widest))} {t['kind']:<18}"
-        typer.echo(f"{t['severity']:<8} {t['status']:<12} {what} {t['age']:>7}  {t['ticket_id']}")
-    if not found:
-        typer.echo("No tickets." if all_ else "No open tickets.")
+    for line in _shown(found):
+        typer.echo(on_one_line(line))
+
+
+def _shown(ticket: Found) -> list[str]:
+    """Return a ticket in lines."""
+    what = f"{ticket.severity}, {ticket.kind.replace('_', ' ')}, {ticket.status.replace('_', ' ')}"
+    in_hand = f"{ticket.acknowledged_by} {ticket.acknowledged_note}".strip()
+    rows = [
+        ("cause", ticket.cause),
+        ("evidence", ticket.finding_evidence),
+        ("judge", ticket.judge_reasoning),
+        ("advice", ticket.suggested_action),
+        ("queen", ticket.analysis or ticket.triage_reason),
+        ("in hand", in_hand),
+        ("told", ", ".join(f"{one.receiver} ({one.status})" for one in ticket.told)),
+        ("closed", ticket.closed_reason),
+        ("session", ticket.worker_session_id),
+        ("ticket", ticket.ticket_id),
+    ]
+    return [
+        f"{ticket.worker_agent_id}: {what}, for {ticket.age}",
+        *(f"  {name:<9} {' '.join(text.split())}" for name, text in rows if text),
+    ]
+
+
+@tickets.command("timeline", epilog="Example: queenright tickets timeline 01J...")
+def timeline(ticket: Ticket, as_json: Json = False, url: Url = LOCAL, token_file: TokenFile = None) -> None:
+    """Show what happened to a ticket and to its worker because of it, oldest first."""
+    with connect(url, token_file) as service:
+        found = service.tickets.timeline(named(ticket, "ticket's id"))
+    if found.more and not as_json:
+        typer.echo("Only the newest is shown.", err=True)
+    lines = (f"{clock(one.at)}  {' '.join(one.text.split())}" for one in found.timeline)
+    tell_all(found.timeline, lines, "Nothing.", as_json=as_json)
 
 
 @tickets.command("acknowledge", epilog="Example: queenright tickets acknowledge 01J... --by ada")
-def acknowledge(ticket: Ticket, by: By = WHO, as_json: Json = False, url: Url = LOCAL) -> None:
+def acknowledge(
+    ticket: Ticket, by: By = WHO, as_json: Json = False, url: Url = LOCAL, token_file: TokenFile = None
+) -> None:
     """Say that a person has it in hand. Exit code 1 if it is closed, or somebody has it."""
-    done = _say(url, ticket, "acknowledge", {"by": by, "via": "cli"})
-    typer.echo(json.dumps(done, indent=2) if as_json else f"{done['acknowledged_by']} has it in hand.")
+    with connect(url, token_file) as service:
+        done = service.tickets.acknowledge(named(ticket, "ticket's id"), by=by, via="cli")
+    tell(done, f"{done.acknowledged_by} has it in hand.", as_json=as_json)
 
 
 @tickets.command("unacknowledge", epilog="Example: queenright tickets unacknowledge 01J... --by ada")
-def unacknowledge(ticket: Ticket, by: By = WHO, as_json: Json = False, url: Url = LOCAL) -> None:
+def unacknowledge(
+    ticket: Ticket, by: By = WHO, as_json: Json = False, url: Url = LOCAL, token_file: TokenFile = None
+) -> None:
     """Say that nobody has it in hand any more: it is brought up again. Exit code 1 if nobody had it."""
-    done = _say(url, ticket, "unacknowledge", {"by": by, "via": "cli"})
+    with connect(url, token_file) as service:
+        done = service.tickets.unacknowledge(named(ticket, "ticket's id"), by=by, via="cli")
     words = "Nobody has it in hand any more; it is brought up again as if it had been told just now."
-    typer.echo(json.dumps(done, indent=2) if as_json else words)
+    tell(done, words, as_json=as_json)
+
+
+@tickets.command("dismiss", epilog='Example: queenright tickets dismiss 01J... --reason "a test of ours"')
+def dismiss(
+    ticket: Ticket,
+    reason: Reason,
+    by: By = WHO,
+    as_json: Json = False,
+    url: Url = LOCAL,
+    token_file: TokenFile = None,
+) -> None:
+    """Say that it is nothing: the ticket is dismissed. Exit code 1 if it is closed."""
+    if not reason.strip():
+        raise typer.BadParameter("say with --reason why it is nothing")
+    with connect(url, token_file) as service:
+        done = service.tickets.dismiss(named(ticket, "ticket's id"), reason, by=by)
+    tell(done, f"{done.worker_agent_id}: dismissed.", as_json=as_json)
 
 
 @tickets.command("resolve", epilog='Example: queenright tickets resolve 01J... --reason "written by hand"')
-def resolve(ticket: Ticket, reason: Reason, by: By = WHO, as_json: Json = False, url: Url = LOCAL) -> None:
+def resolve(
+    ticket: Ticket,
+    reason: Reason,
+    by: By = WHO,
+    as_json: Json = False,
+    url: Url = LOCAL,
+    token_file: TokenFile = None,
+) -> None:
     """
     Close a ticket about a worker that could not be brought back, and that a person has seen to.
 
@@ -74,13 +178,6 @@ def resolve(ticket: Ticket, reason: Reason, by: By = WHO, as_json: Json = False,
     """
     if not reason.strip():
         raise typer.BadParameter("say with --reason how it was settled")
-    done = _say(url, ticket, "resolve", {"reason": reason, "by": by})
-    typer.echo(json.dumps(done, indent=2) if as_json else f"{done['worker_agent_id']}: resolved.")
-
-
-def _say(url: str, ticket: str, what: str, body: dict[str, Any]) -> dict[str, Any]:
-    from queenright.cli.ask import ask, segment
-
-    if not ticket.strip():
-        raise typer.BadParameter("the ticket's id is empty")
-    return ask(url, f"/api/tickets/{segment(ticket)}/{what}", method="POST", body=body)
+    with connect(url, token_file) as service:
+        done = service.tickets.resolve(named(ticket, "ticket's id"), reason, by=by)
+    tell(done, f"{done.worker_agent_id}: resolved.", as_json=as_json)
