@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, FastAPI, Path, Query, Response
+from fastapi import APIRouter, FastAPI, Path, Request, Response
+from pydantic import ConfigDict
 
+from queenright import api
 from queenright.health.interventions.approvals import ApprovalOver, ApprovalUnknown
-from queenright.server.health_api import Body, By, Text, answering
+from queenright.server.access.caller import who, who_from
+from queenright.server.health_api import Body, By, Open, Text, answering
+from queenright.server.openapi import says, to
 from queenright.server.paging import Cursor, Limit, as_json, page, place_of
 from queenright.server.service import Service
 
-Open = Annotated[bool, Query(alias="open")]
 Id = Annotated[str, Path(description="Which request.")]
 
 
 class Word(Body):
     """Who answers, and why."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"by": "ada", "reason": "it spends tokens"}]})
 
     by: By = "operator"
     reason: Text = ""
@@ -28,7 +33,17 @@ def add_approvals_api(app: FastAPI, service: Service) -> None:
     app.add_exception_handler(ApprovalOver, answering(409))
     router, approvals = APIRouter(), service.approvals
 
-    @router.get("/api/approvals")
+    @router.get(
+        "/api/approvals",
+        **says(
+            "list_approvals",
+            api.ApprovalsPage,
+            links={
+                "approve": to("approve", approval_id="approvals/0/approval_id"),
+                "deny": to("deny", approval_id="approvals/0/approval_id"),
+            },
+        ),
+    )
     async def history(only_open: Open = False, limit: Limit = 100, cursor: Cursor = None) -> Response:
         """Requests to stop a worker, newest first; with ``open`` only those that are not over."""
         before = place_of(cursor, "approvals", float, str)
@@ -37,16 +52,22 @@ def add_approvals_api(app: FastAPI, service: Service) -> None:
             "approvals", found, limit, row=as_json, place=lambda one: (one.created_at, one.approval_id)
         )
 
-    @router.post("/api/approvals/{approval_id}/approve", status_code=202)
-    async def approve(approval_id: Id, body: Word | None = None) -> Any:
+    @router.post(
+        "/api/approvals/{approval_id}/approve",
+        **says("approve", api.Approval, status=202, refused=(404, 409)),
+    )
+    async def approve(request: Request, approval_id: Id, body: Word | None = None) -> Any:
         """Stop the worker, as it was asked for; everything is looked at again first."""
         given = body or Word()
-        return await approvals.approve(approval_id, by=given.by, reason=given.reason)
+        return await approvals.approve(approval_id, by=who_from(request, given.by), reason=given.reason)
 
-    @router.post("/api/approvals/{approval_id}/deny", status_code=202)
-    async def deny(approval_id: Id, body: Word | None = None) -> Any:
+    @router.post(
+        "/api/approvals/{approval_id}/deny",
+        **says("deny", api.Approval, status=202, refused=(404, 409)),
+    )
+    async def deny(request: Request, approval_id: Id, body: Word | None = None) -> Any:
         """Leave the worker alone."""
         given = body or Word()
-        return await approvals.deny(approval_id, by=given.by, reason=given.reason)
+        return await approvals.deny(approval_id, by=who(request, given.by), reason=given.reason)
 
     app.include_router(router, tags=["interventions"])

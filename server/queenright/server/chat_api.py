@@ -5,24 +5,31 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated, Any
 
-from fastapi import APIRouter, FastAPI, Query, Request, Response
+from fastapi import APIRouter, FastAPI, Path, Query, Request, Response
 from fastapi.responses import JSONResponse
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
+from queenright import api
 from queenright.judge.chat import LONGEST_MESSAGE, ChatInterrupted, ChatRefused
 from queenright.runtime.bus import EventUnknown
+from queenright.server.access.caller import who
 from queenright.server.health_api import Body, By
+from queenright.server.openapi import says, to
 from queenright.server.paging import Limit
 from queenright.server.problems import problem
 from queenright.server.service import Service
 
 After = Annotated[str | None, Query(max_length=200, description="The id of the last message that is known.")]
 
+TicketId = Annotated[str, Path(description="Which ticket.")]
+
 _STATUS: dict[type[Exception], int] = {ChatRefused: 422, ChatInterrupted: 503, EventUnknown: 404}
 
 
 class Message(Body):
     """What an operator asks."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"message": "Why is it stuck?", "by": "ada"}]})
 
     message: Annotated[str, Field(min_length=1, max_length=LONGEST_MESSAGE, pattern=r"\S")]
     by: By = "operator"
@@ -49,13 +56,26 @@ async def _refused(request: Request, error: Exception) -> Response:
 def _routes(service: Service) -> APIRouter:
     router = APIRouter()
 
-    @router.post("/api/tickets/{ticket_id}/chat")
-    async def say(ticket_id: str, body: Message) -> dict[str, Any]:
+    @router.post(
+        "/api/tickets/{ticket_id}/chat",
+        **says(
+            "chat_about_ticket",
+            api.ChatMessage,
+            refused=(404,),
+            links={"messages": to("list_ticket_messages", ticket_id="path.ticket_id")},
+        ),
+    )
+    async def say(request: Request, ticket_id: TicketId, body: Message) -> dict[str, Any]:
         """Ask the queen about a ticket; answers when she has. If the caller gives up, her answer is kept."""
-        return asdict(await service.judging.chat.say(ticket_id, body.message, by=body.by, act=body.act))
+        return asdict(
+            await service.judging.chat.say(ticket_id, body.message, by=who(request, body.by), act=body.act)
+        )
 
-    @router.get("/api/tickets/{ticket_id}/chat")
-    async def history(ticket_id: str, after: After = None, limit: Limit = 100) -> Response:
+    @router.get(
+        "/api/tickets/{ticket_id}/chat",
+        **says("list_ticket_messages", api.ChatMessages, refused=(404,)),
+    )
+    async def history(ticket_id: TicketId, after: After = None, limit: Limit = 100) -> Response:
         """What was said about a ticket, oldest first: the newest of it, or what came after a message."""
         found = await service.judging.chat.history(ticket_id, after=after, limit=limit)
         return JSONResponse({"messages": [asdict(one) for one in found]})

@@ -36,8 +36,8 @@ def answers(service: Service) -> list[Act]:
     """Return what can be answered, each with its page."""
     asked = _Asked(service)
     return [
-        Act(path="/approvals/{id}", ask=asked.ask_approval, do=asked.approval),
-        Act(path="/escalations/{id}", ask=asked.ask_escalation, do=asked.escalation),
+        Act(path="/approvals/{id}", ask=asked.ask_approval, do=asked.approval, grave=True),
+        Act(path="/escalations/{id}", ask=asked.ask_escalation, do=asked.escalation, grave=True),
     ]
 
 

@@ -7,13 +7,15 @@ import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, FastAPI, HTTPException, Query, Request, Response
+from fastapi import APIRouter, FastAPI, HTTPException, Path, Query, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, field_validator
 from starlette.convertors import Convertor, register_url_convertor
 
+from queenright import api
 from queenright.health.breakers.circuit import BreakerStatus
 from queenright.health.breakers.registry import BreakerUnknown
+from queenright.health.findings import HealthState
 from queenright.health.heartbeat import HeartbeatRefused, parse_heartbeat
 from queenright.health.history import HealthSnapshot
 from queenright.health.interventions.instructions import (
@@ -23,8 +25,10 @@ from queenright.health.interventions.instructions import (
     InstructionUnknown,
 )
 from queenright.health.interventions.permit import ActionRefused
-from queenright.health.interventions.record import Decision
-from queenright.health.interventions.target import Target
+from queenright.health.interventions.record import Decision, Outcome
+from queenright.health.interventions.target import ActionKind, Target
+from queenright.health.monitor import WorkerHealth
+from queenright.health.recovery.attempt import RecoveryState
 from queenright.health.service import (
     AgentHealth,
     AgentUnknown,
@@ -34,6 +38,8 @@ from queenright.health.service import (
 )
 from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.redaction import redact
+from queenright.server.access.caller import who, who_from
+from queenright.server.openapi import says, takes, to
 from queenright.server.paging import NO_TEXT, Cursor, CursorRefused, Limit, as_json, page, place_of
 from queenright.server.problems import problem
 from queenright.server.service import Service
@@ -82,8 +88,39 @@ class AgentName(Convertor[str]):
 
 register_url_convertor("agent", AgentName())
 
-Open = Annotated[bool, Query(alias="open")]
+Open = Annotated[bool, Query(alias="open", description="Only those that are not over.")]
+AgentId = Annotated[
+    str, Path(description="The worker's name; a slash in it is written `%2F`.", examples=["researcher"])
+]
+OfAgent = Annotated[
+    str | None,
+    Query(description="Only of the worker of this name.", examples=["researcher"]),
+    AfterValidator(lambda name: None if name is None else clean_name(name)),
+]
+OfSession = Annotated[str | None, Query(description="Which of its sessions; without, the newest.")]
 _LONGEST_HISTORY = 366 * 86_400.0
+_MOMENT = {"type": ["number", "string", "null"], "description": "Seconds since the epoch, or ISO 8601."}
+_COUNT = {"type": ["integer", "null"], "minimum": 0}
+_NAME = {"type": ["string", "null"], "maxLength": 256}
+_HEARTBEAT: dict[str, Any] = {
+    "type": "object",
+    "description": "A worker lives. What is empty is not known; `camelCase` is taken, too.",
+    "required": ["agent_id"],
+    "properties": {
+        "agent_id": {"type": "string", "minLength": 1, "maxLength": 256},
+        "session_id": _NAME,
+        "incarnation_id": _NAME,
+        "task_id": _NAME,
+        "timestamp": _MOMENT,
+        "phase": _NAME,
+        "last_tool_call": _MOMENT,
+        "token_count": _COUNT,
+        "error_count": _COUNT,
+        "progress_indicator": {"type": ["string", "number", "null"], "maxLength": 1000},
+        "interval": {"type": ["number", "null"], "exclusiveMinimum": 0, "maximum": 604_800},
+    },
+    "examples": [{"agent_id": "researcher", "task_id": "report-7", "token_count": 1200, "interval": 300}],
+}
 _HEALTH = TypeAdapter(AgentHealth)
 _SNAPSHOT = TypeAdapter(HealthSnapshot)
 _BREAKER = TypeAdapter(BreakerStatus)
@@ -105,6 +142,10 @@ class Body(BaseModel):
 class Nudge(Body):
     """What a worker is told."""
 
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"message": "Write down what blocks you.", "by": "ada"}]}
+    )
+
     message: Annotated[str | None, Field(max_length=4000, pattern=r"\S")] = None
     """None: the reminder that it would get anyway."""
     session_id: str | None = None
@@ -113,6 +154,10 @@ class Nudge(Body):
 
 class Ask(Body):
     """Why, and in which session; the newest without."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"reason": "it repeats one search", "by": "ada"}]}
+    )
 
     reason: Reason
     session_id: str | None = None
@@ -124,6 +169,12 @@ class Ask(Body):
 class Decided(Body):
     """The answer to an escalation."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"decision": "more_time", "more_time_seconds": 600, "reason": "slow provider"}]
+        }
+    )
+
     decision: Decision
     reason: Text = ""
     by: By = "operator"
@@ -132,6 +183,12 @@ class Decided(Body):
 
 class Answered(Body):
     """A worker's answer to an instruction."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"session_id": "session-1", "incarnation_id": "life-1", "outcome": "done"}]
+        }
+    )
 
     session_id: str
     incarnation_id: str
@@ -143,11 +200,15 @@ class Answered(Body):
 class Reset(Body):
     """Who closes a breaker."""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [{"by": "ada"}]})
+
     by: By = "operator"
 
 
 class Recover(Body):
     """What is to be brought back."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"task_id": "report-7", "by": "ada"}]})
 
     task_id: Annotated[str, Field(min_length=1, max_length=256)]
     by: By = "operator"
@@ -156,6 +217,10 @@ class Recover(Body):
 
 class EmergencyStop(Body):
     """Whether acting is to be frozen, and why."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"on": True, "reason": "the provider is down", "by": "ada"}]}
+    )
 
     on: bool
     reason: Reason
@@ -197,38 +262,87 @@ def answering(status: int) -> Any:
 def _health(service: Service) -> APIRouter:
     router, health = APIRouter(), service.health
 
-    def row(one: AgentHealth) -> dict[str, Any]:
+    def row(one: AgentHealth, worker: WorkerHealth) -> dict[str, Any]:
         found: dict[str, Any] = _HEALTH.dump_python(one, mode="json")
-        worker = service.monitor.get(one.agent_id, one.session_id)
-        return (agent_row(worker, service.clock()) if worker is not None else {}) | found
+        return agent_row(worker, service.clock()) | found
 
-    @router.get("/api/agents")
-    async def agents(limit: Limit = 100, cursor: Cursor = None) -> Response:
+    @router.get(
+        "/api/agents",
+        **says(
+            "list_agents",
+            api.AgentsPage,
+            links={
+                "health": to("get_agent_health", agent_id="agents/0/agent_id"),
+                "history": to("get_agent_history", agent_id="agents/0/agent_id"),
+                "escalations": to("list_agent_escalations", agent_id="agents/0/agent_id"),
+                "nudge": to("nudge_agent", agent_id="agents/0/agent_id"),
+                "escalate": to("escalate_agent", agent_id="agents/0/agent_id"),
+            },
+        ),
+    )
+    async def agents(
+        agent_id: OfAgent = None,
+        state: Annotated[HealthState | None, Query(description="Only those in this state.")] = None,
+        limit: Limit = 100,
+        cursor: Cursor = None,
+    ) -> Response:
         """The workers that are known, each of its sessions, by name, with state and vital signs."""
         after = place_of(cursor, "agents", str, str)
-        found = health.workers(limit=limit + 1, after=after)
+        found = health.workers(limit=limit + 1, after=after, agent_id=agent_id, state=state)
         now = service.clock()
         return await page(
             "agents", found, limit, row=lambda one: agent_row(one, now), place=lambda one: one.key
         )
 
     # Before the route of one worker: this is the health of all, not the worker that has no name.
-    @router.get("/api/agents/health")
+    @router.get(
+        "/api/agents/health",
+        **says(
+            "list_agent_health",
+            api.AgentHealthPage,
+            links={"breaker": to("get_breaker", name="agents/0/circuit_breakers/0/name")},
+        ),
+    )
     async def all_health(limit: Limit = 100, cursor: Cursor = None) -> Response:
         """Every worker's health, each of its sessions, by name: signals, metrics, circuit breakers."""
         after = place_of(cursor, "agents", str, str)
+        # One that is forgotten while others have the loop is shown all the same: as it was.
+        workers = {worker.key: worker for worker in health.workers(limit=limit + 1, after=after)}
         found = await health.get_all_agent_health(limit=limit + 1, after=after)
-        return await page("agents", found, limit, row=row, place=lambda one: (one.agent_id, one.session_id))
+        return await page(
+            "agents",
+            found,
+            limit,
+            row=lambda one: row(one, workers[one.agent_id, one.session_id]),
+            place=lambda one: (one.agent_id, one.session_id),
+        )
 
-    @router.get("/api/agents/{agent_id:agent}/health")
-    async def agent(agent_id: str, session_id: str | None = None) -> JSONResponse:
+    @router.get(
+        "/api/agents/{agent_id:agent}/health",
+        **says(
+            "get_agent_health",
+            api.AgentHealth,
+            refused=(404,),
+            links={
+                "history": to("get_agent_history", agent_id="path.agent_id"),
+                "terminate": to("terminate_agent", agent_id="path.agent_id"),
+            },
+        ),
+    )
+    async def agent(agent_id: AgentId, session_id: OfSession = None) -> JSONResponse:
         """One worker's health: its state, the signals behind it, its metrics and its circuit breakers."""
-        return JSONResponse(row(await health.get_agent_health(agent_id, session_id)))
+        found = await health.get_agent_health(agent_id, session_id)
+        worker = service.monitor.get(found.agent_id, found.session_id)
+        if worker is None:
+            raise AgentUnknown(agent_id, session_id)
+        return JSONResponse(row(found, worker))
 
-    @router.get("/api/agents/{agent_id:agent}/history")
+    @router.get("/api/agents/{agent_id:agent}/history", **says("get_agent_history", api.HistoryPage))
     async def history(
-        agent_id: str,
-        seconds: Annotated[float, Field(gt=0, le=_LONGEST_HISTORY)] = 86_400.0,
+        agent_id: AgentId,
+        seconds: Annotated[
+            float, Query(gt=0, le=_LONGEST_HISTORY, allow_inf_nan=False, description="How far back.")
+        ] = 86_400.0,
         limit: Limit = 1000,
         cursor: Cursor = None,
     ) -> Response:
@@ -248,15 +362,30 @@ def _health(service: Service) -> APIRouter:
             backwards=True,
         )
 
-    @router.get("/api/agents/{agent_id:agent}/heartbeat")
-    async def last_heartbeat(agent_id: str) -> dict[str, Any]:
+    @router.get(
+        "/api/agents/{agent_id:agent}/heartbeat",
+        **says("get_last_heartbeat", api.Heartbeat, refused={404: "No heartbeat of it has come in."}),
+    )
+    async def last_heartbeat(agent_id: AgentId) -> dict[str, Any]:
         """The last heartbeat of a worker."""
         found = await health.get_last_heartbeat(agent_id)
         if found is None:
             raise HTTPException(404, f"no heartbeat of {agent_id!r} has come in")
         return as_json(found)
 
-    @router.post("/api/heartbeats", status_code=202)
+    @router.post(
+        "/api/heartbeats",
+        **says(
+            "record_heartbeat",
+            api.HeartbeatTaken,
+            status=202,
+            links={
+                "health": to("get_agent_health", agent_id="agent_id"),
+                "heartbeat": to("get_last_heartbeat", agent_id="agent_id"),
+            },
+        ),
+        openapi_extra=takes(_HEARTBEAT, what="One heartbeat."),
+    )
     async def heartbeat(request: Request) -> dict[str, str]:
         """One heartbeat; ``snake_case`` or ``camelCase``. Accepted once it is durable."""
         parsed = parse_heartbeat(await request.body())
@@ -269,37 +398,67 @@ def _health(service: Service) -> APIRouter:
 def _interventions(service: Service) -> APIRouter:
     router, health = APIRouter(), service.health
 
-    @router.post("/api/agents/{agent_id:agent}/nudge", status_code=202)
-    async def nudge(agent_id: str, body: Nudge | None = None) -> Any:
+    done = {"interventions": to("list_interventions", agent_id="path.agent_id")}
+
+    @router.post(
+        "/api/agents/{agent_id:agent}/nudge",
+        **says("nudge_agent", api.NudgeResult, status=202, refused=(404, 409), links=done),
+    )
+    async def nudge(request: Request, agent_id: AgentId, body: Nudge | None = None) -> Any:
         """Put a message into a worker's context."""
         given = body or Nudge()
-        return await health.send_nudge(agent_id, given.message, session_id=given.session_id, by=given.by)
-
-    @router.post("/api/agents/{agent_id:agent}/escalate", status_code=202)
-    async def escalate(agent_id: str, body: Ask) -> Any:
-        """Ask the orchestrator what is to become of a worker."""
-        return await health.escalate_to_orchestrator(
-            agent_id, body.reason, session_id=body.session_id, by=body.by
+        return await health.send_nudge(
+            agent_id, given.message, session_id=given.session_id, by=who(request, given.by)
         )
 
-    @router.post("/api/agents/{agent_id:agent}/terminate", status_code=202)
-    async def terminate(agent_id: str, body: Ask) -> Any:
+    @router.post(
+        "/api/agents/{agent_id:agent}/escalate",
+        **says(
+            "escalate_agent",
+            api.EscalationResult,
+            status=202,
+            refused=(404, 409),
+            links=done | {"decision": to("decide_escalation", escalation_id="escalation_id")},
+        ),
+    )
+    async def escalate(request: Request, agent_id: AgentId, body: Ask) -> Any:
+        """Ask the orchestrator what is to become of a worker."""
+        return await health.escalate_to_orchestrator(
+            agent_id, body.reason, session_id=body.session_id, by=who(request, body.by)
+        )
+
+    @router.post(
+        "/api/agents/{agent_id:agent}/terminate",
+        **says("terminate_agent", api.TerminationResult, status=202, refused=(404, 409), links=done),
+    )
+    async def terminate(request: Request, agent_id: AgentId, body: Ask) -> Any:
         """Stop a worker: its state is saved, what it holds is freed."""
         return await health.terminate_agent(
             agent_id,
             body.reason,
             session_id=body.session_id,
             incarnation_id=body.incarnation_id,
-            by=body.by,
+            by=who_from(request, body.by),
         )
 
-    @router.get("/api/interventions")
+    @router.get(
+        "/api/interventions",
+        **says(
+            "list_interventions",
+            api.InterventionsPage,
+            links={"agent": to("get_agent_health", agent_id="interventions/0/agent_id")},
+        ),
+    )
     async def interventions(
-        agent_id: str | None = None, limit: Limit = 100, cursor: Cursor = None
+        agent_id: OfAgent = None,
+        kind: Annotated[ActionKind | None, Query(description="Only of this kind.")] = None,
+        outcome: Annotated[Outcome | None, Query(description="Only with this outcome.")] = None,
+        limit: Limit = 100,
+        cursor: Cursor = None,
     ) -> Response:
         """What was done to workers, or would have been; newest first."""
         before = place_of(cursor, "interventions", float, str)
-        found = await health.interventions(limit + 1, agent_id, before=before)
+        found = await health.interventions(limit + 1, agent_id, kind=kind, outcome=outcome, before=before)
         return await page(
             "interventions",
             found,
@@ -308,7 +467,14 @@ def _interventions(service: Service) -> APIRouter:
             place=lambda one: (one.created_at, one.intervention_id),
         )
 
-    @router.get("/api/escalations")
+    @router.get(
+        "/api/escalations",
+        **says(
+            "list_escalations",
+            api.EscalationsPage,
+            links={"decision": to("decide_escalation", escalation_id="escalations/0/escalation_id")},
+        ),
+    )
     async def escalations(only_open: Open = False, limit: Limit = 100, cursor: Cursor = None) -> Response:
         """Questions to the orchestrator, newest first; only those without an answer with ``open``."""
         before = place_of(cursor, "escalations", float, str)
@@ -317,26 +483,31 @@ def _interventions(service: Service) -> APIRouter:
             "escalations", found, limit, row=as_json, place=lambda one: (one.created_at, one.escalation_id)
         )
 
-    @router.post("/api/escalations/{escalation_id}/decision", status_code=202)
-    async def decide(escalation_id: str, body: Decided) -> Any:
+    @router.post(
+        "/api/escalations/{escalation_id}/decision",
+        **says("decide_escalation", api.Escalation, status=202, refused=(404, 409)),
+    )
+    async def decide(
+        request: Request, escalation_id: Annotated[str, Path(description="Which one.")], body: Decided
+    ) -> Any:
         """Answer one: more time, a hand-off, or the end."""
         return await health.decide_escalation(
             escalation_id,
             body.decision,
-            by=body.by,
+            by=who_from(request, body.by),
             reason=body.reason,
             more_time_seconds=body.more_time_seconds,
         )
 
-    @router.get("/api/emergency-stop")
+    @router.get("/api/emergency-stop", **says("get_emergency_stop", api.EmergencyStop))
     async def emergency_stop() -> Any:
         """Whether acting is frozen, since when, by whom and why."""
         return health.emergency_stopped
 
-    @router.put("/api/emergency-stop")
-    async def set_emergency_stop(body: EmergencyStop) -> Any:
+    @router.put("/api/emergency-stop", **says("set_emergency_stop", api.EmergencyStop))
+    async def set_emergency_stop(request: Request, body: EmergencyStop) -> Any:
         """Freeze acting, or let it go on. Detecting, judging and paging go on either way."""
-        return await health.emergency_stop(body.on, by=body.by, reason=body.reason)
+        return await health.emergency_stop(body.on, by=who_from(request, body.by), reason=body.reason)
 
     return router
 
@@ -344,12 +515,28 @@ def _interventions(service: Service) -> APIRouter:
 def _instructions(service: Service) -> APIRouter:
     router, mailbox = APIRouter(), service.instructions
 
-    @router.get("/api/agents/{agent_id:agent}/instructions")
+    @router.get(
+        "/api/agents/{agent_id:agent}/instructions",
+        **says(
+            "pull_instructions",
+            api.Instructions,
+            refused={404: "The path names no worker."},
+            links={
+                "answer": to(
+                    "answer_instruction",
+                    agent_id="path.agent_id",
+                    instruction_id="instructions/0/instruction_id",
+                )
+            },
+        ),
+    )
     async def pull(
-        agent_id: str,
-        session_id: str,
-        incarnation_id: str,
-        wait: Annotated[float, Field(ge=0, le=60)] = 0.0,
+        agent_id: AgentId,
+        session_id: Annotated[str, Query(description="The session that asks.")],
+        incarnation_id: Annotated[str, Query(description="The life that asks.")],
+        wait: Annotated[
+            float, Query(ge=0, le=60, description="Seconds to wait for one, if there is none.")
+        ] = 0.0,
     ) -> dict[str, Any]:
         """What there is for a worker; a long poll of up to ``wait`` seconds. Asking makes it reachable."""
         target = _asker(agent_id, session_id, incarnation_id)
@@ -357,8 +544,15 @@ def _instructions(service: Service) -> APIRouter:
         fields = {"instruction_id", "kind", "message", "expires_at"}
         return {"instructions": [one.model_dump(mode="json", include=fields) for one in found]}
 
-    @router.post("/api/agents/{agent_id:agent}/instructions/{instruction_id}/answer", status_code=204)
-    async def answer(agent_id: str, instruction_id: str, body: Answered) -> Response:
+    @router.post(
+        "/api/agents/{agent_id:agent}/instructions/{instruction_id}/answer",
+        **says("answer_instruction", None, status=204, refused=(404, 409), what="It is noted."),
+    )
+    async def answer(
+        agent_id: AgentId,
+        instruction_id: Annotated[str, Path(description="Which instruction.")],
+        body: Answered,
+    ) -> Response:
         """What became of an instruction; the same answer twice is one."""
         target = _asker(agent_id, body.session_id, body.incarnation_id)
         checkpoint = redact(body.checkpoint_id, 256) if body.checkpoint_id is not None else None
@@ -393,10 +587,24 @@ async def _until_stopping(
         pulling.cancel()
 
 
+BreakerName = Annotated[
+    str, Path(description="The breaker's name; a slash may stand as it is.", examples=["provider:openai"])
+]
+
+
 def _breakers(service: Service) -> APIRouter:
     router, health = APIRouter(), service.health
 
-    @router.get("/api/breakers")
+    name_of = to("get_breaker", name="breakers/0/name")
+
+    @router.get(
+        "/api/breakers",
+        **says(
+            "list_breakers",
+            api.BreakersPage,
+            links={"breaker": name_of, "reset": to("reset_breaker", name="breakers/0/name")},
+        ),
+    )
     async def breakers(only_open: Open = False, limit: Limit = 100, cursor: Cursor = None) -> Response:
         """Circuit breakers by name; only those that are not closed with ``open``."""
         (after,) = place_of(cursor, "breakers", str) or ("",)
@@ -409,15 +617,23 @@ def _breakers(service: Service) -> APIRouter:
             place=lambda one: (one.name,),
         )
 
-    @router.get("/api/breakers/{name:path}")
-    async def breaker(name: str) -> Any:
+    @router.get(
+        "/api/breakers/{name:path}",
+        **says(
+            "get_breaker",
+            api.Breaker,
+            refused=(404,),
+            links={"reset": to("reset_breaker", name="path.name")},
+        ),
+    )
+    async def breaker(name: BreakerName) -> Any:
         """One circuit breaker."""
         return await health.get_circuit_breaker_status(name)
 
-    @router.post("/api/breakers/{name:path}/reset")
-    async def reset(name: str, body: Reset | None = None) -> Any:
+    @router.post("/api/breakers/{name:path}/reset", **says("reset_breaker", api.Breaker, refused=(404,)))
+    async def reset(request: Request, name: BreakerName, body: Reset | None = None) -> Any:
         """Close a circuit breaker by hand."""
-        await health.reset_circuit_breaker(name, by=(body or Reset()).by)
+        await health.reset_circuit_breaker(name, by=who(request, (body or Reset()).by))
         return await health.get_circuit_breaker_status(name)
 
     return router
@@ -426,23 +642,45 @@ def _breakers(service: Service) -> APIRouter:
 def _recoveries(service: Service) -> APIRouter:
     router, health = APIRouter(), service.health
 
-    @router.get("/api/recoveries")
-    async def recoveries(limit: Limit = 100, cursor: Cursor = None) -> Response:
+    @router.get(
+        "/api/recoveries",
+        **says(
+            "list_recoveries",
+            api.RecoveriesPage,
+            links={"task": to("get_recovery", task_id="recoveries/0/task_id")},
+        ),
+    )
+    async def recoveries(
+        state: Annotated[RecoveryState | None, Query(description="Only those in this state.")] = None,
+        limit: Limit = 100,
+        cursor: Cursor = None,
+    ) -> Response:
         """Recoveries, newest first."""
         before = place_of(cursor, "recoveries", float, str)
-        found = await health.recoveries(limit + 1, before=before)
+        found = await health.recoveries(limit + 1, state=state, before=before)
         return await page(
             "recoveries", found, limit, row=as_json, place=lambda one: (one.created_at, one.recovery_id)
         )
 
-    @router.get("/api/recoveries/{task_id:path}")
-    async def recovery(task_id: str) -> Any:
+    @router.get("/api/recoveries/{task_id:path}", **says("get_recovery", api.RecoveryStatus, refused=(404,)))
+    async def recovery(
+        task_id: Annotated[str, Path(description="Which task.", examples=["report-7"])],
+    ) -> Any:
         """How bringing a task back stands: attempts, limits, what is under way."""
         return await health.get_recovery_status(task_id)
 
-    @router.post("/api/recoveries", status_code=202)
-    async def recover(body: Recover) -> Any:
+    @router.post(
+        "/api/recoveries",
+        **says(
+            "initiate_recovery",
+            api.RecoveryResult,
+            status=202,
+            refused=(404, 409),
+            links={"task": to("get_recovery", task_id="body.task_id")},
+        ),
+    )
+    async def recover(request: Request, body: Recover) -> Any:
         """Bring a task back from its last valid checkpoint."""
-        return await health.initiate_recovery(body.task_id, by=body.by, reviewed=body.reviewed)
+        return await health.initiate_recovery(body.task_id, by=who(request, body.by), reviewed=body.reviewed)
 
     return router

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import APIRouter, FastAPI, Path, Request
 from fastapi.responses import JSONResponse, Response
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
+from queenright import api
 from queenright.alerting.alertmanager import AlertmanagerError, AlertsRefused, SilenceUnknown
 from queenright.alerting.silence_watch import NoPeer, NothingToSilence
 from queenright.alerting.silences import Silence
 from queenright.instrumentation.redaction import redact
+from queenright.server.access.caller import who
 from queenright.server.health_api import Body, By, Reason, answering
+from queenright.server.openapi import says, to
 from queenright.server.problems import problem
 from queenright.server.service import Service
 
@@ -21,6 +24,12 @@ _LONGEST = 30 * 86_400
 
 class Silenced(Body):
     """What is not to be heard of, for how long, and why."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"ticket_id": "018f6f7e-…", "seconds": 3600, "comment": "being mended", "by": "ada"}]
+        }
+    )
 
     ticket_id: Annotated[str, Field(min_length=1, max_length=100)]
     seconds: Annotated[float, Field(ge=60, le=_LONGEST, allow_inf_nan=False)]
@@ -54,7 +63,14 @@ def silence_row(silence: Silence, peers: list[str], tickets: list[str]) -> dict[
 def _routes(service: Service) -> APIRouter:
     router, watch = APIRouter(), service.silences
 
-    @router.get("/api/silences")
+    @router.get(
+        "/api/silences",
+        **says(
+            "list_silences",
+            api.Silences,
+            links={"expire": to("expire_silence", silence_id="silences/0/silence_id")},
+        ),
+    )
     async def silences() -> dict[str, Any]:
         """Silences that hold or will, the first to end first; and of which peers they are not known."""
         return {
@@ -66,19 +82,31 @@ def _routes(service: Service) -> APIRouter:
             ],
         }
 
-    @router.post("/api/silences", status_code=201)
-    async def add(body: Silenced) -> dict[str, str]:
+    @router.post(
+        "/api/silences",
+        **says(
+            "add_silence",
+            api.SilenceMade,
+            status=201,
+            refused=(404, 409, 502),
+            links={"expire": to("expire_silence", silence_id="silence_id")},
+        ),
+    )
+    async def add(request: Request, body: Silenced) -> dict[str, str]:
         """Let nobody hear of a ticket for a while, nor of its agent for the same cause."""
         made, peer = await watch.add(
             body.ticket_id,
-            by=redact(body.by, 100),
+            by=redact(who(request, body.by), 100),
             comment=f"{redact(body.comment, 1000)} (ticket {body.ticket_id})",
             seconds=body.seconds,
         )
         return {"silence_id": made, "peer": peer}
 
-    @router.delete("/api/silences/{silence_id}", status_code=204)
-    async def expire(silence_id: str) -> Response:
+    @router.delete(
+        "/api/silences/{silence_id}",
+        **says("expire_silence", None, status=204, refused=(404, 409, 502), what="It has ended."),
+    )
+    async def expire(silence_id: Annotated[str, Path(description="Which silence.")]) -> Response:
         """Let a silence end now."""
         await watch.expire(silence_id)
         return Response(status_code=204)
