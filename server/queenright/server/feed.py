@@ -95,6 +95,11 @@ class Feed:
         return len(self._readers)
 
     @property
+    def kept(self) -> Sequence[Line]:
+        """The newest events, which are in memory."""
+        return self._lines
+
+    @property
     def head(self) -> Place:
         """Where the log ends."""
         return self._head

@@ -1,0 +1,103 @@
+"""Following an event stream as a client does that knows what server-sent events are, and no more."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import httpx
+
+from tests.waiting import until
+
+
+@dataclass
+class Block:
+    """What is between two empty lines."""
+
+    event: str = "message"
+    id: str | None = None
+    data: Any = None
+    comment: str = ""
+    retry: str = ""
+
+
+def blocks(text: str) -> list[Block]:
+    """Return the whole blocks in a part of a stream."""
+    return [_block(part) for part in text.split("\n\n")[:-1]]
+
+
+def _block(part: str) -> Block:
+    block = Block()
+    for line in part.split("\n"):
+        name, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        match name:
+            case "event":
+                block.event = value
+            case "id":
+                block.id = value
+            case "data":
+                block.data = json.loads(value)
+            case "retry":
+                block.retry = value
+            case _:
+                block.comment = value
+    return block
+
+
+@dataclass
+class Follower:
+    """A client of one stream: everything that it was sent."""
+
+    url: str
+    headers: dict[str, str] = field(default_factory=dict)
+    text: str = ""
+    ended: bool = False
+
+    @property
+    def blocks(self) -> list[Block]:
+        return blocks(self.text)
+
+    @property
+    def events(self) -> list[Block]:
+        return [block for block in self.blocks if block.data is not None]
+
+    @property
+    def ids(self) -> list[str]:
+        """Ids of events that one can go on after, in the order in which they came."""
+        return [block.id for block in self.events if block.id is not None]
+
+    @property
+    def last_id(self) -> str | None:
+        return next((block.id for block in reversed(self.blocks) if block.id is not None), None)
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self._follow())
+        await self.until(lambda: "\n\n" in self.text, "the stream begins")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def until(self, condition: Callable[[], object], what: str) -> None:
+        def holds() -> object:
+            if self._task.done() and not self._task.cancelled() and self._task.exception():
+                raise AssertionError(f"{what}: {self._task.exception()!r}")
+            return condition()
+
+        await until(holds, what)
+
+    async def _follow(self) -> None:
+        async with (
+            httpx.AsyncClient(trust_env=False, timeout=None) as http,
+            http.stream("GET", self.url, headers=self.headers) as answer,
+        ):
+            assert answer.status_code == 200, (await answer.aread()).decode()
+            assert answer.headers["content-type"].startswith("text/event-stream")
+            async for text in answer.aiter_text():
+                self.text += text
+        self.ended = True

@@ -1,0 +1,274 @@
+"""The feed: a reader has the log, in its order, whatever its own pace."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from queenright.health.event_log import append_events
+from queenright.health.store import Store
+from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.feed import Feed
+from queenright.server.feed_lines import Wanted
+from queenright.server.feed_reader import Reader
+from tests.server.streams import Block, blocks
+
+_WAITING = object()
+
+
+def event(number: int, kind: EventType = EventType.STEP_COMPLETED, agent: str = "bee") -> AgentEvent:
+    return AgentEvent(type=kind, time=1000.0 + number, agent_id=agent, data={"n": number})
+
+
+class Time:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.Event().wait()
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    store = Store.open(f"sqlite:///{tmp_path / 'feed.db'}")
+    yield store
+    await store.close()
+
+
+async def fed(store: Store, **how: Any) -> Feed:
+    feed = Feed(store, gather=0.0, **how)
+    await feed.begin()
+    return feed
+
+
+async def all_there(reader: Reader) -> list[Block]:
+    """Read until nothing more is there."""
+    found: list[Block] = []
+    while True:
+        task = asyncio.ensure_future(reader.read())
+        while not task.done() and not reader.waits:
+            await asyncio.sleep(0)
+        # What was committed is told in one of the next turns of the loop.
+        for _ in range(4):
+            await asyncio.sleep(0)
+        if not task.done():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            return found
+        piece = task.result()
+        if piece is None:
+            return found
+        found += blocks(piece.decode())
+
+
+async def test_a_reader_has_what_came_since_it_began_and_nothing_from_before(store: Store) -> None:
+    feed = await fed(store)
+    await store.append([event(0)])
+    reader = feed.open(Wanted())
+    await store.append([event(1), event(2)])
+    await store.transact(lambda conn: append_events(conn, [event(3)]))
+    assert [block.data["data"]["n"] for block in await all_there(reader)] == [1, 2, 3]
+
+
+async def test_what_was_rolled_back_is_never_told(store: Store) -> None:
+    feed = await fed(store)
+    reader = feed.open(Wanted())
+
+    def fails(conn: Any) -> None:
+        append_events(conn, [event(1)])
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        await store.transact(fails)
+    await store.append([event(2)])
+    twice = event(3)
+    await store.append([twice])
+    await store.append([twice, event(4)])
+    assert [block.data["data"]["n"] for block in await all_there(reader)] == [2, 3, 4]
+
+
+async def test_a_reader_far_behind_reads_the_database_and_then_goes_on_in_memory(store: Store) -> None:
+    feed = await fed(store, keep=10)
+    reader = feed.open(Wanted())
+    for start in range(0, 1500, 50):
+        await store.append([event(n) for n in range(start, start + 50)])
+    assert [block.data["data"]["n"] for block in await all_there(reader)] == list(range(1500))
+    await store.append([event(1500)])
+    assert [block.data["data"]["n"] for block in await all_there(reader)] == [1500]
+
+
+async def test_pieces_of_text_stand_where_they_came_and_have_no_id(store: Store) -> None:
+    feed = await fed(store)
+    reader = feed.open(Wanted())
+    await store.append([event(1)])
+    feed.saw([event(2, EventType.LLM_TEXT_DELTA)])
+    logged = event(3, EventType.LLM_TEXT_DELTA)
+    await store.append([logged])
+    feed.saw([logged])
+    feed.saw([event(4, EventType.CLIENT_OUTPUT_DELTA)])
+    await store.append([event(5)])
+    found = await all_there(reader)
+    assert [block.data["data"]["n"] for block in found] == [1, 2, 3, 4, 5]
+    assert [block.id is None for block in found] == [False, True, False, True, False]
+
+
+async def test_pieces_of_text_are_dropped_first_counted_and_said(store: Store) -> None:
+    drops: list[tuple[str, int]] = []
+    feed = await fed(store, on_drop=lambda name, count: drops.append((name, count)))
+    slow = feed.open(Wanted(), capacity=3)
+    other = feed.open(Wanted(agent="another"), capacity=3)
+    for n in range(10):
+        feed.saw([event(n, EventType.LLM_TEXT_DELTA)])
+        await store.append([event(100 + n)])
+    found = await all_there(slow)
+    assert [block.data["count"] for block in found if block.event == "dropped"] == [7]
+    assert [block.data["data"]["n"] for block in found if block.event == "llm_text_delta"] == [7, 8, 9]
+    assert [block.data["data"]["n"] for block in found if block.id] == list(range(100, 110))
+    assert sum(count for _, count in drops) == 7
+    assert {name for name, _ in drops} == {"event-stream"}
+    assert await all_there(other) == []
+
+
+async def test_a_silent_stream_says_that_it_is_there_and_from_where_on(store: Store) -> None:
+    time = Time()
+    feed = await fed(store, clock=time, sleep=time.sleep)
+    reader = feed.open(Wanted(types=frozenset({EventType.NUDGE_SENT})))
+    unwanted = event(1)
+    await store.append([unwanted])
+    assert await all_there(reader) == []
+    time.now = 14.0
+    feed.look()
+    assert await all_there(reader) == []
+    time.now = 15.0
+    feed.look()
+    (alive,) = await all_there(reader)
+    assert (alive.comment, alive.id, alive.data) == ("still here", unwanted.id, None)
+
+
+async def test_who_takes_nothing_for_thirty_seconds_is_cut_off(store: Store) -> None:
+    time = Time()
+    feed = await fed(store, clock=time, sleep=time.sleep)
+    reader, cut = feed.open(Wanted()), []
+    reader.on_cut = lambda: cut.append(True)
+    reader.sending()
+    time.now = 29.0
+    feed.look()
+    assert not cut
+    time.now = 30.0
+    feed.look()
+    assert cut
+    assert await reader.read() is None
+
+
+async def test_all_streams_end_when_the_service_stops(store: Store) -> None:
+    time = Time()
+    feed = await fed(store, clock=time, sleep=time.sleep)
+    stopping = asyncio.Event()
+    running = asyncio.create_task(feed.run(stopping))
+    reader = feed.open(Wanted())
+    reading = asyncio.create_task(reader.read())
+    await asyncio.sleep(0)
+    stopping.set()
+    await running
+    assert await reading is None
+    assert await feed.open(Wanted()).read() is None
+
+
+async def test_without_readers_nothing_is_kept(store: Store) -> None:
+    feed = await fed(store)
+    reader = feed.open(Wanted())
+    await store.append([event(1)])
+    assert len(feed.kept) == 1
+    reader.close()
+    await store.append([event(2)])
+    assert (len(feed.kept), feed.head.seq) == (0, 2)
+
+
+async def test_what_was_let_go_of_by_age_is_said_to_be_missing(store: Store) -> None:
+    feed = await fed(store, keep=2)
+    await store.append([event(n) for n in range(10)])
+    place = await feed.find((await store.history(limit=10))[0].id)
+    assert place is not None
+
+    def forget(conn: Any) -> None:
+        conn.exec_driver_sql("UPDATE event_log_head SET base_length = 5")
+        conn.exec_driver_sql("DELETE FROM events WHERE seq <= 5")
+
+    await store.transact(forget)
+    found = await all_there(feed.open(Wanted(), after=place))
+    assert found[0].event == "reset"
+    assert [block.data["data"]["n"] for block in found[1:]] == [5, 6, 7, 8, 9]
+
+
+_ACTS = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), st.integers(1, 8)),
+        st.tuples(st.just("transact"), st.integers(1, 3)),
+        st.tuples(st.just("read"), st.integers(0, 2)),
+        st.tuples(st.just("again"), st.integers(0, 2)),
+        st.tuples(st.just("text"), st.integers(1, 3)),
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=30)
+@given(acts=_ACTS, keep=st.integers(1, 12), few=st.booleans())
+def test_whoever_lags_or_comes_again_has_the_log_in_order_without_a_gap(
+    tmp_path_factory: pytest.TempPathFactory, acts: list[tuple[str, int]], keep: int, few: bool
+) -> None:
+    """B64: nobody is skipped silently; with the last id that one has, nothing is missed."""
+    folder = tmp_path_factory.mktemp("feed")
+    asyncio.run(_lags(folder, acts, keep, few))
+
+
+async def _lags(folder: Path, acts: list[tuple[str, int]], keep: int, few: bool) -> None:
+    store = Store.open(f"sqlite:///{folder / 'feed.db'}")
+    wanted = Wanted(agent="bee") if few else Wanted()
+    written: list[AgentEvent] = []
+    try:
+        feed = await fed(store, keep=keep)
+        readers = [feed.open(wanted) for _ in range(3)]
+        had: list[list[str]] = [[] for _ in readers]
+
+        async def read(which: int) -> None:
+            had[which] += [block.id for block in await all_there(readers[which]) if block.id and block.data]
+
+        for act, number in acts:
+            new = [event(n, agent="bee" if n % 3 else "wasp") for n in range(number)]
+            match act:
+                case "append":
+                    await store.append(new)
+                    written += new
+                case "transact":
+                    await store.transact(lambda conn, new=new: append_events(conn, new))  # type: ignore[misc]
+                    written += new
+                case "text":
+                    feed.saw([event(n, EventType.LLM_TEXT_DELTA) for n in range(number)])
+                case "read":
+                    await read(number)
+                case "again":
+                    readers[number].close()
+                    last = had[number][-1] if had[number] else None
+                    if last is None:
+                        # As the first block of a stream says: from where the reader began.
+                        had[number] = []
+                        place = type(feed.head)(0, "")
+                    else:
+                        place = await feed.find(last)  # type: ignore[assignment]
+                    readers[number] = feed.open(wanted, after=place)
+        for which in range(3):
+            await read(which)
+        expected = [one.id for one in written if not few or one.agent_id == "bee"]
+        assert had == [expected] * 3
+    finally:
+        await store.close()
