@@ -13,7 +13,7 @@ from queenright.server.access.access import Access
 from queenright.server.access.caller import may_look
 from queenright.server.access.guard import Guard
 from queenright.server.access.login import add_login, refusal_page
-from queenright.server.access.openapi import describe_access
+from queenright.server.access.openapi import add_access
 from queenright.server.api_page import add_api_page
 from queenright.server.approvals_api import add_approvals_api
 from queenright.server.callbacks_api import add_callbacks_api
@@ -24,9 +24,10 @@ from queenright.server.events_api import add_events_api
 from queenright.server.gate import Gate, names_of
 from queenright.server.health_api import add_health_api
 from queenright.server.idempotency import Idempotency
+from queenright.server.idempotency import describe as describe_keys
 from queenright.server.judge_api import add_judge_api
 from queenright.server.metrics import content_type_for
-from queenright.server.openapi import says, takes
+from queenright.server.openapi import describe, says, takes
 from queenright.server.paging import Cursor, Limit, place_of
 from queenright.server.paging import page as page_of
 from queenright.server.problems import add_problems
@@ -152,5 +153,5 @@ def create_app(service: Service, *, bound: str, access: Access | None = None) ->
         content_type = content_type_for(request.headers.get("accept", ""))
         return Response(service.metrics.render(content_type), headers={"Content-Type": content_type})
 
-    describe_access(app)
+    describe(app, describe_keys, add_access)
     return app

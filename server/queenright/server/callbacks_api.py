@@ -6,6 +6,7 @@ from typing import Any
 
 from fastapi import APIRouter, BackgroundTasks, FastAPI, HTTPException, Request
 
+from queenright import api
 from queenright.alerting.callbacks.pagerduty import EventRefused
 from queenright.alerting.callbacks.signatures import SignatureRefused
 from queenright.alerting.callbacks.slack import ClickRefused, post_reply
@@ -13,7 +14,36 @@ from queenright.alerting.config import TOLD_PATH
 from queenright.alerting.webhook import WebhookRefused
 from queenright.server.callbacks import NotSetUp
 from queenright.server.health_api import answering
+from queenright.server.openapi import says, takes
 from queenright.server.service import Service
+
+_SIGNED = {403: "It is not signed as it should be.", 404: "No secret is named in the settings."}
+_ANY = {"type": "object", "description": "Whatever else there is, is let pass."}
+_TOLD = _ANY | {
+    "required": ["receiver", "alerts"],
+    "properties": {
+        "receiver": {"type": "string"},
+        "alerts": {"type": "array", "items": {"type": "object"}},
+    },
+    "examples": [
+        {
+            "receiver": "pagerduty",
+            "groupKey": "{}",
+            "alerts": [{"status": "firing", "labels": {"agent": "researcher"}, "annotations": {}}],
+        }
+    ],
+}
+_CLICK = {
+    "type": "object",
+    "required": ["payload"],
+    "properties": {"payload": {"type": "string", "description": "JSON, as Slack writes it."}},
+    "examples": [{"payload": '{"type": "block_actions", "actions": []}'}],
+}
+_INCIDENT = _ANY | {
+    "required": ["event"],
+    "properties": {"event": {"type": "object"}},
+    "examples": [{"event": {"id": "01", "event_type": "incident.acknowledged", "data": {}}}],
+}
 
 
 def add_callbacks_api(app: FastAPI, service: Service) -> None:
@@ -32,7 +62,11 @@ def add_callbacks_api(app: FastAPI, service: Service) -> None:
 def _routes(service: Service) -> APIRouter:
     router, callbacks = APIRouter(), service.callbacks
 
-    @router.post(TOLD_PATH, status_code=202)
+    @router.post(
+        TOLD_PATH,
+        **says("record_told", api.ToldTaken, status=202),
+        openapi_extra=takes(_TOLD, what="What Alertmanager posts to a webhook."),
+    )
     async def told(request: Request) -> dict[str, int]:
         """For Alertmanager: a receiver for people was told. Noted for each ticket."""
         noted = await callbacks.told(await request.body())
@@ -40,7 +74,11 @@ def _routes(service: Service) -> APIRouter:
             service.told.look()
         return {"noted": noted}
 
-    @router.post("/api/slack/actions")
+    @router.post(
+        "/api/slack/actions",
+        **says("slack_action", api.SlackReply, refused=_SIGNED),
+        openapi_extra=takes(_CLICK, media="application/x-www-form-urlencoded", what="A click, from Slack."),
+    )
     async def slack(request: Request, later: BackgroundTasks) -> dict[str, Any]:
         """For Slack: somebody clicked on a button. Signed; answered in words, which Slack shows."""
         said, also_to = await callbacks.slack(
@@ -52,7 +90,11 @@ def _routes(service: Service) -> APIRouter:
             later.add_task(post_reply, also_to, said)
         return said
 
-    @router.post("/api/pagerduty/webhook", status_code=202)
+    @router.post(
+        "/api/pagerduty/webhook",
+        **says("pagerduty_webhook", api.IncidentTaken, status=202, refused=_SIGNED),
+        openapi_extra=takes(_INCIDENT, what="An event of PagerDuty's webhooks, version 3."),
+    )
     async def pagerduty(request: Request) -> dict[str, Any]:
         """For PagerDuty: what became of an incident. Signed; says what was done about it."""
         return await callbacks.pagerduty(

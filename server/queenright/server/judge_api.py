@@ -7,8 +7,10 @@ from typing import Any
 
 from fastapi import APIRouter, FastAPI, Response
 
+from queenright import api
 from queenright.health.event_log import read_latest
 from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.openapi import says
 from queenright.server.paging import Cursor, Limit, page, place_of
 from queenright.server.service import Service
 
@@ -17,7 +19,7 @@ def add_judge_api(app: FastAPI, service: Service) -> None:
     """Give the app the routes of the judge."""
     router = APIRouter()
 
-    @router.get("/api/judge/checks")
+    @router.get("/api/judge/checks", **says("list_judge_checks", api.JudgeChecksPage))
     async def checks(limit: Limit = 100, cursor: Cursor = None) -> Response:
         """The judge's checks, newest first: what woke it, what came of it, what it cost."""
         (before,) = place_of(cursor, "checks", int) or (None,)

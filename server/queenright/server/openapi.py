@@ -112,7 +112,7 @@ def to(operation: str, **parameters: str) -> dict[str, Any]:
     Args:
         operation: Its id.
         parameters: From where in the answer each is taken, as ``tickets/0/ticket_id``; ``path.agent_id`` and
-            ``query.seconds`` are those of the request.
+            ``query.seconds`` are those of the request, ``body.task_id`` is in its body.
     """
     return {
         "operationId": operation,
@@ -187,6 +187,8 @@ def _problem(why: str) -> dict[str, Any]:
 def _from(where: str) -> str:
     if where.startswith(("path.", "query.")):
         return f"$request.{where}"
+    if where.startswith("body."):
+        return f"$request.body#/{where.removeprefix('body.')}"
     return f"$response.body#/{where}"
 
 

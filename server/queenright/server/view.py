@@ -10,7 +10,7 @@ from typing import Any, Final
 from queenright.alerting.notification import HandedOver
 from queenright.alerting.silences import Silenced
 from queenright.alerting.told_book import ToldTo
-from queenright.health.findings import HealthState, worst
+from queenright.health.findings import Finding, HealthState, worst
 from queenright.health.interventions.ladder import Ladder, Standing, Step, next_step
 from queenright.health.monitor import WorkerHealth
 from queenright.health.tickets import EscalationTicket
@@ -63,12 +63,13 @@ def agent_row(health: WorkerHealth, now: float) -> dict[str, Any]:
         "last_progress": vitals.last_progress,
         "active_ago": ago(now - vitals.last_activity if vitals.last_activity else None),
         "progress_ago": ago(now - vitals.last_progress if vitals.last_progress else None),
-        "findings": [
-            {"kind": f.kind.value, "severity": f.severity.value, "evidence": f.evidence, "ticket": f.ticket}
-            for f in health.findings
-        ],
-        "shadow_findings": [finding.to_dict() for finding in health.shadow],
+        "findings": [_finding_row(finding) for finding in health.findings],
+        "shadow_findings": [_finding_row(finding) for finding in health.shadow],
     }
+
+
+def _finding_row(finding: Finding) -> dict[str, Any]:
+    return finding.to_dict() | {"shadow": finding.shadow}
 
 
 def ticket_row(
