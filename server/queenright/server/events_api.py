@@ -106,6 +106,7 @@ def add_events_api(app: FastAPI, service: Service) -> None:
         tags=["events"],
         summary="Follow what happens",
         response_class=EventStream,
+        status_code=200,
         responses=_STREAM,
     )
     async def events(
@@ -127,6 +128,7 @@ def add_events_api(app: FastAPI, service: Service) -> None:
         tags=["events"],
         summary="Follow one worker",
         response_class=EventStream,
+        status_code=200,
         responses=_STREAM,
     )
     async def agent_events(
