@@ -137,18 +137,14 @@ class Answers:
     def __init__(self, runtime: AgentRuntime, out: IO[str]) -> None:
         self._runtime = runtime
         self._out = out
-        self._lines: asyncio.Queue[str | None] = asyncio.Queue()
-        self._reading = False
+        self._typed = Typed()
 
     async def give(self, asked: asyncio.Queue[AgentEvent], stop: asyncio.Event) -> None:
         """Answer each question in ``asked``; when there is nobody to answer any more, set ``stop``."""
         while True:
             event = await asked.get()
-            if not self._reading:
-                self._reading = True
-                self._read()
             print("> ", end="", file=self._out, flush=True)
-            line = await self._lines.get()
+            line = await self._typed.line()
             if line is None:
                 print("\nNobody answers: stdin is at its end.", file=self._out, flush=True)
                 stop.set()
@@ -156,6 +152,21 @@ class Answers:
             await self._runtime.inject_input(
                 event.node_id, line, event.graph_id, session_id=event.session_id or None
             )
+
+
+class Typed:
+    """What is typed, a line at a time. Nothing is read before the first is asked for."""
+
+    def __init__(self) -> None:
+        self._lines: asyncio.Queue[str | None] = asyncio.Queue()
+        self._reading = False
+
+    async def line(self) -> str | None:
+        """Return the next line; None at the end of stdin."""
+        if not self._reading:
+            self._reading = True
+            self._read()
+        return await self._lines.get()
 
     def _read(self) -> None:
         loop = asyncio.get_running_loop()

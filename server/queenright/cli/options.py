@@ -31,6 +31,15 @@ Storage = Annotated[
         parser=path, metavar="PATH", help="Folder of the database and logs; .queenright by default."
     ),
 ]
+SessionStorage = Annotated[
+    Path | None,
+    typer.Option(
+        "--storage",
+        parser=path,
+        metavar="PATH",
+        help="Folder of its sessions; ~/.queenright/agents/NAME by default.",
+    ),
+]
 PortOption = Annotated[int | None, typer.Option("--port", help="Port of the API and status page (8420).")]
 OtlpPort = Annotated[int | None, typer.Option(help="Port that agents send telemetry to (4318).")]
 Forward = Annotated[

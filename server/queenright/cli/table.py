@@ -62,6 +62,18 @@ _SECTIONS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
             "Run one agent in the terminal.",
             'run examples/docs_checker --input \'{"folder": "docs"}\'',
         ),
+        (
+            "shell",
+            "shell:shell",
+            "Talk with an agent in the terminal, run after run; /help says what else it obeys.",
+            "shell examples/docs_checker",
+        ),
+        (
+            "code",
+            "code:code",
+            "Build agents with an agent: it writes them, runs them here, and mends them when they fail.",
+            "code agents --model anthropic/claude-sonnet-4-5",
+        ),
     ),
     "Look": (
         (
@@ -69,6 +81,12 @@ _SECTIONS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
             "fleet:list_",
             "List the agents of a running service: state, session, task, steps, bad steps since a good one.",
             "list --json",
+        ),
+        (
+            "tui",
+            "tui:tui",
+            "Watch the fleet in the terminal, act on workers, and talk with the queen and with agents.",
+            "tui --url http://127.0.0.1:8420",
         ),
         (
             "tickets",
@@ -117,13 +135,13 @@ _SECTIONS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
         ),
         (
             "escalations",
-            "acting:escalations",
+            "escalations:escalations",
             "Questions to the orchestrator, and their answers.",
             "escalations decide 01J... more_time --minutes 30",
         ),
         (
             "breakers",
-            "acting:breakers",
+            "breakers:breakers",
             "Circuit breakers of workers' calls.",
             "breakers reset tool_execution:researcher:search",
         ),
@@ -142,6 +160,12 @@ _SECTIONS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
     ),
     "Check, and take along": (
         ("config", "config:config", "The settings.", "config check --config queenright.yaml"),
+        (
+            "token",
+            "token:token",
+            "Tokens: who may ask a service, and what for.",
+            "token create ada --role operator --expires 90d",
+        ),
         (
             "audit",
             "audit_trail:audit",

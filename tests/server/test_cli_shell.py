@@ -1,0 +1,285 @@
+"""`queenright shell` and `queenright code`, with what is typed on stdin."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from queenright.cli.code_job import add_graphs
+from queenright.cli.coder.workspace import Workspace
+from queenright.runtime.agent_runtime import AgentRuntime
+from queenright.runtime.agents.lifecycle_tools import Lifecycle
+from queenright.runtime.bus import EventBus
+from queenright.runtime.events import EventType
+from queenright.runtime.llm.model import Message, ModelReply, OnText, ToolCall, ToolSpec
+from tests.runtime.agents import adder, chatter, folder_of
+from tests.warm import PROGRAM, queenright
+
+
+def shell(tmp_path: Path, agent: str, *lines: str, more: tuple[str, ...] = ()) -> Any:
+    words = ("shell", agent, "--storage", "here", "--no-telemetry", *more)
+    return queenright(*words, cwd=tmp_path, typed="".join(f"{line}\n" for line in lines))
+
+
+def test_a_shell_runs_an_agent_as_often_as_something_is_typed(tmp_path: Path) -> None:
+    adder(tmp_path / "agent")
+
+    done = shell(tmp_path, "agent", '{"a": 1, "b": 2}', '{"a": 3, "b": 4}', "/sessions")
+
+    assert done.returncode == 0, done.stderr
+    assert [line for line in done.stdout.splitlines() if line.startswith("sum")] == ["sum: 3", "sum: 7"]
+    [session] = {line.split()[-1] for line in done.stdout.splitlines() if line.startswith("session ")}
+    assert f"{session}  completed" in done.stdout
+
+
+def test_what_is_typed_answers_the_node_that_waits(tmp_path: Path) -> None:
+    chatter(tmp_path / "agent")
+
+    done = shell(tmp_path, "agent", "hello", "Ada")
+
+    assert "Hello, who are you?\nThank you." in done.stdout
+    assert "name: Ada\n" in done.stdout
+
+
+def test_other_agents_are_loaded_beside_it_talked_with_and_unloaded(tmp_path: Path) -> None:
+    adder(tmp_path / "agent")
+    chatter(tmp_path / "other")
+    lines = ("/load other", "/graphs", "/graph chatter", "hello", "Ada", "/graph adder", "/unload chatter")
+
+    done = shell(tmp_path, "agent", *lines, "/graphs", "/new", '{"a": 1, "b": 1}')
+
+    out = done.stdout
+    assert "loaded 'chatter'" in out
+    assert "* adder" in out
+    assert "name: Ada\n" in out
+    assert "unloaded 'chatter'" in out
+    assert out.endswith("sum: 2\n")
+    assert out[out.index("unloaded") :].count("chatter") == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("/nope", "There is no /nope; /help lists"),
+        ("/graph", "say which: /graph ID"),
+        ("/graph x", "there is no graph 'x'"),
+        ("/load nowhere", "no agent"),
+        ("/unload adder", "was not loaded by load_agent"),
+        ("/resume", "say which session"),
+        ("/resume session_x", "session_x"),
+        ("5", "it needs a, b"),
+        ("/help", "/unload"),
+    ],
+)
+def test_a_line_that_cannot_be_obeyed_is_answered_and_the_talk_goes_on(
+    tmp_path: Path, line: str, said: str
+) -> None:
+    adder(tmp_path / "agent")
+
+    done = shell(tmp_path, "agent", line, '{"a": 1, "b": 2}', "/quit", "never read")
+
+    assert done.returncode == 0, done.stderr
+    assert said in done.stdout
+    assert done.stdout.endswith("sum: 3\n")
+
+
+def test_a_run_that_fails_says_why_and_is_the_exit_code(tmp_path: Path) -> None:
+    adder(tmp_path / "agent")
+
+    done = shell(tmp_path, "agent", '{"a": 1, "b": "x"}')
+
+    assert done.returncode == 1
+    assert "failed: " in done.stdout
+    assert "Go on with: /resume session_" in done.stdout
+
+
+def test_ctrl_c_puts_a_run_by_and_the_session_can_be_taken_up(tmp_path: Path) -> None:
+    slow = "import asyncio\n\nasync def add(a, b):\n    await asyncio.sleep(a)\n    return b\n"
+    adder(tmp_path / "agent", slow)
+    command = [str(PROGRAM), "shell", "agent", "--storage", "here", "--no-telemetry"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stdin is not None
+        assert running.stdout is not None
+        running.stdin.write('{"a": 600, "b": 2}\n')
+        running.stdin.flush()
+        while "session session_" not in (line := running.stdout.readline()):
+            assert line
+        running.send_signal(signal.SIGINT)
+        shown = "".join(running.stdout.readline() for _ in range(3))
+        running.send_signal(signal.SIGINT)
+        assert running.wait() == 1
+
+    assert "paused" in shown
+    assert "Go on with: /resume session_" in shown
+
+
+BROKEN = "def sort(inbox):\n    return inbox['letters']\n"
+SORTER = {
+    "name": "sorter",
+    "graph": {
+        "nodes": [
+            {
+                "id": "sort",
+                "node_type": "function",
+                "function": "sort",
+                "input_keys": ["inbox"],
+                "output_keys": ["sorted"],
+            }
+        ],
+        "entry_points": [{"id": "default", "node_id": "sort"}],
+    },
+}
+
+
+def call(tool: str, **arguments: object) -> dict[str, Any]:
+    return {"tool_calls": [{"name": tool, "arguments": arguments}]}
+
+
+class Builder:
+    """A model: as coder it writes an agent that fails, and starts it; as guardian it mends it, or asks."""
+
+    name = "builder"
+
+    async def complete(
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
+    ) -> ModelReply:
+        answers = [message.content for message in messages if message.role == "tool"]
+        if not messages[0].content.startswith("You are the guardian"):
+            return [*BUILT, ModelReply(text="It runs.")][min(len(answers), len(BUILT))]
+        if not answers:
+            return tool_call("get_user_presence")
+        if '"user_present": true' in answers[0]:
+            return tool_call("ask_user", question="sorter fails. Mend it?")
+        return MENDED[len(answers) - 1]
+
+
+def tool_call(name: str, **arguments: object) -> ModelReply:
+    return ModelReply(tool_calls=(ToolCall(f"call_{name}", name, json.dumps(arguments)),))
+
+
+BUILT = [
+    tool_call("write_file", path="sorter/agent.json", content=json.dumps(SORTER)),
+    tool_call("write_file", path="sorter/functions.py", content=BROKEN),
+    tool_call("load_agent", agent_path="sorter"),
+    tool_call("start_agent", graph_id="sorter", input_data={"inbox": ["b", "a"]}),
+]
+MENDED = [
+    tool_call("edit_file", path="sorter/functions.py", old="inbox['letters']", new="sorted(inbox)"),
+    tool_call("restart_agent", graph_id="sorter"),
+    tool_call("start_agent", graph_id="sorter", input_data={"inbox": ["b", "a"]}),
+    tool_call("set_output", decision="mended it"),
+]
+
+
+@pytest.fixture
+async def workshop(tmp_path: Path) -> AsyncIterator[AgentRuntime]:
+    root = tmp_path / "work"
+    root.mkdir()
+    runtime = AgentRuntime(bus=EventBus(), storage=tmp_path / "here")
+    lifecycle = Lifecycle([root])
+    add_graphs(runtime, lifecycle, Workspace(root), Builder())
+    await runtime.start()
+    yield runtime
+    await runtime.stop()
+    await lifecycle.close()
+
+
+async def test_an_agent_that_fails_while_nobody_is_there_is_mended_by_the_guardian(
+    workshop: AgentRuntime,
+) -> None:
+    """004: the coder builds an agent and starts it; it fails; nobody is there; the guardian mends it."""
+    with workshop.bus.expect(EventType.EXECUTION_COMPLETED, filter_graph="sorter") as mended:
+        await workshop.trigger("talk", {"message": "Sort my letters."}, graph_id="coder")
+        event = await mended.within(20)
+
+    result = workshop.get_execution_result(event.execution_id)
+    assert result is not None
+    assert result.outputs == {"sorted": ["a", "b"]}
+
+
+async def test_a_guardian_asks_whoever_is_there(workshop: AgentRuntime) -> None:
+    """004: the same, while somebody is there."""
+    await workshop.inject_input("code", "hello")
+
+    with workshop.bus.expect(EventType.CLIENT_INPUT_REQUESTED, filter_graph="guardian") as asked:
+        await workshop.trigger("talk", {"message": "Sort my letters."}, graph_id="coder")
+        event = await asked.within(20)
+
+    assert event.data["question"] == "sorter fails. Mend it?"
+
+
+def test_the_coder_talks_uses_its_tools_and_can_be_taken_up(tmp_path: Path) -> None:
+    replies = [
+        call("write_file", path="sorter/agent.json", content=json.dumps(SORTER)),
+        call("load_agent", agent_path="../elsewhere"),
+        {"text": "It is written."},
+    ]
+    folder_of(tmp_path / "script", {}, replies)
+    (tmp_path / "work").mkdir()
+    words = ("code", "work", "--model", "scripted:script/replies.json", "--storage", "here", "--no-telemetry")
+
+    done = queenright(*words, cwd=tmp_path, typed="Sort my letters.\n")
+
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "work" / "sorter" / "agent.json").is_file()
+    assert "code: load_agent error" in done.stdout
+    assert "It is written.\n" in done.stdout
+    assert "coder is paused; go on with --resume session_" in done.stdout
+
+
+@pytest.mark.parametrize("words", [["code", "."], ["code", "nowhere", "--model", "x"], ["shell", "nowhere"]])
+def test_misuse_is_exit_code_2_and_says_what_to_say(tmp_path: Path, words: list[str]) -> None:
+    done = queenright(*words, cwd=tmp_path)
+
+    assert done.returncode == 2
+    assert "Error: Invalid value" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "path", ["../out.txt", "/etc/hostname", "link/out.txt", ".env", "a/.git/config", "", "a\0b", "."]
+)
+async def test_file_tools_touch_nothing_outside_of_the_workspace_and_nothing_hidden(
+    tmp_path: Path, path: str
+) -> None:
+    root = tmp_path / "work"
+    root.mkdir()
+    (tmp_path / "out.txt").write_text("secret")
+    (root / ".env").write_text("secret")
+    os.symlink(tmp_path, root / "link")
+    tools = {tool.name: tool for tool in Workspace(root).tools}
+
+    read = await tools["read_file"].call(json.dumps({"path": path}))
+    written = await tools["write_file"].call(json.dumps({"path": path, "content": "x"}))
+
+    assert read.failed
+    assert written.failed
+    assert "secret" not in read.content
+    assert sorted(os.listdir(tmp_path)) == ["out.txt", "work"]
+    assert (tmp_path / "out.txt").read_text() == "secret"
+
+
+async def test_file_tools_list_read_write_and_change_files(tmp_path: Path) -> None:
+    tools = {tool.name: tool for tool in Workspace(tmp_path).tools}
+
+    async def use(tool: str, **arguments: object) -> str:
+        return (await tools[tool].call(json.dumps(arguments), {"data_dir": tmp_path / "data"})).content
+
+    assert "no files" in await use("list_files")
+    await use("write_file", path="a/b.py", content="one\ntwo\n")
+    assert await use("list_files", pattern="*.py") == "a/b.py"
+    assert await use("read_file", path="a/b.py", first=2) == "two"
+    assert "stands 2 times" in await use("edit_file", path="a/b.py", old="o", new="0")
+    assert "stands 0 times" in await use("edit_file", path="a/b.py", old="x", new="y")
+    assert "changed" in await use("edit_file", path="a/b.py", old="two", new="2")
+    assert (tmp_path / "a" / "b.py").read_text() == "one\n2\n"
+    await use("log_escalation", agent="a", error="e", tried="t", why="w")
+    assert json.loads((tmp_path / "data" / "escalation_log.jsonl").read_text())["agent"] == "a"
