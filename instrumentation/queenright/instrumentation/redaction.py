@@ -109,6 +109,7 @@ _SHAPE = re.compile(
       | (?:shippo|duffel)_(?:live|test)_[\w=-]{16,}
       | ntn_\w{20,} | secret_[A-Za-z0-9]{40,} | figd_[\w-]{16,} | pat[A-Za-z0-9]{14}\.[0-9a-f]{32,}
       # anybody's
+      | qrt_[0-9a-f]{8}_[\w-]{20,}
       | eyJ[\w-]{6,}\.[\w-]{4,}(?:\.[\w-]*)?
     )
     """

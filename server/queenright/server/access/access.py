@@ -82,7 +82,7 @@ class Access:
             raise TokensRefused(
                 f"nobody could ask anything: on {needed[0]} a token is needed (others than this machine "
                 f"reach it), and there is no live one in {self.file.path}. Make one with `queenright token "
-                "create NAME --role admin`, or listen on 127.0.0.1"
+                f"create NAME --role admin --tokens-file {self.file.path}`, or listen on 127.0.0.1"
             )
 
     # -- who it is --------------------------------------------------------------------------------

@@ -73,6 +73,10 @@ def edit_tokens(path: Path, change: Callable[[Tokens], Tokens]) -> None:
                 os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "w"
             ) as file:
                 os.fchmod(file.fileno(), 0o600)
+                if os.geteuid() == 0:
+                    # Made by root for a service that runs as somebody else: that one has to read it.
+                    kept = (path if path.exists() else path.parent).stat()
+                    os.fchown(file.fileno(), kept.st_uid, kept.st_gid)
                 file.write(changed)
                 file.flush()
                 os.fsync(file.fileno())
