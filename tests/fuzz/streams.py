@@ -1,0 +1,77 @@
+"""Event streams never end: each is asked in several ways for its beginning, and let go of."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+import httpx
+
+_TYPES: Final = (
+    "",
+    "all",
+    "*",
+    "execution_started",
+    "tool_call_started,edge_traversed",
+    "no_such",
+    "%00",
+    "a" * 5000,
+)
+_AGENTS: Final = ("", "looper", "nobody", "../..", "%0d%0aX: y")
+_LAST: Final = ("", "no-such-id", "0" * 300, "\u00e4")
+_NAMES: Final = ("looper", "team%2Fsearcher", "nobody", "%2e%2e%2f", "docs_checker")
+
+
+async def probe_streams(url: str, pattern: str) -> list[str]:
+    """
+    Ask every stream of the OpenAPI document for its beginning; return what is wrong, a line each.
+
+    Args:
+        url: Where the service is.
+        pattern: Which paths are streams.
+    """
+    wrong: list[str] = []
+    asked = 0
+    async with httpx.AsyncClient(base_url=url, verify=False, trust_env=False, timeout=20) as http:
+        document = (await http.get("/openapi.json")).json()
+        for path, operations in document["paths"].items():
+            if re.search(pattern, path) is None or "get" not in operations:
+                continue
+            for request, headers in _requests(path):
+                asked += 1
+                async with http.stream("GET", request, headers=headers) as answer:
+                    if fault := await _fault(answer, operations["get"]):
+                        wrong.append(f"GET {request} {headers}: {fault}")
+    print(f"Streams: {asked} asked for their beginnings, {len(wrong)} wrong.", flush=True)
+    return wrong
+
+
+def _requests(path: str) -> Iterator[tuple[str, dict[str, bytes]]]:
+    names = _NAMES if "{" in path else ("",)
+    for name, (types, agent, last) in itertools.product(names, _ways()):
+        query = f"?types={types}&agent={agent}" if types or agent else ""
+        yield re.sub(r"\{[^}]*\}", name, path) + query, {"Last-Event-ID": last.encode()} if last else {}
+
+
+def _ways() -> list[tuple[str, str, str]]:
+    return [
+        *((types, "", "") for types in _TYPES),
+        *(("all", agent, "") for agent in _AGENTS),
+        *(("all", "", last) for last in _LAST),
+    ]
+
+
+async def _fault(answer: httpx.Response, operation: dict[str, Any]) -> str:
+    """Return what is not as the document says; empty if all is."""
+    documented = operation["responses"].get(str(answer.status_code))
+    kind = answer.headers.get("content-type", "").partition(";")[0]
+    if documented is None:
+        return f"status {answer.status_code} is not documented"
+    if kind not in documented.get("content", {kind: {}}):
+        return f"content type {kind!r} is not documented for {answer.status_code}"
+    if answer.status_code == 200:
+        async for _ in answer.aiter_bytes():
+            break
+    return ""

@@ -1,0 +1,298 @@
+"""Actions with an ``Idempotency-Key``: done once, whatever happens to the answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI, HTTPException
+from starlette.types import Message
+
+from queenright.health.keyed_requests import KEPT_SECONDS, claim
+from queenright.health.store import Store
+from queenright.server.access.caller import KEY, Caller
+from queenright.server.access.roles import Role
+from queenright.server.idempotency import Idempotency
+from queenright.server.problems import add_problems
+
+
+class Counter:
+    """An app that counts what it does, and can be told to wait, to fail, or to break."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self.go_on = asyncio.Event()
+        self.go_on.set()
+        self.begun = asyncio.Event()
+        self.status = 201
+
+    def app(self) -> FastAPI:
+        app = FastAPI()
+        add_problems(app)
+
+        @app.post("/api/things/{name}", status_code=201)
+        async def make(name: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+            self.begun.set()
+            await self.go_on.wait()
+            self.done.append(name)
+            if self.status == 500:
+                raise RuntimeError("a fault of ours")
+            if self.status != 201:
+                raise HTTPException(self.status, "no")
+            return {"name": name, "number": len(self.done), "said": body}
+
+        @app.delete("/api/things/{name}", status_code=204)
+        async def drop(name: str) -> None:
+            self.done.append(name)
+
+        return app
+
+
+@contextlib.asynccontextmanager
+async def opened(folder: Path) -> AsyncIterator[Store]:
+    store = await asyncio.to_thread(Store.open, f"sqlite:///{folder / 'queenright.db'}")
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+@pytest.fixture
+async def store(tmp_path: Path, migrated_once: None) -> AsyncIterator[Store]:
+    async with opened(tmp_path) as found:
+        yield found
+
+
+class Clock:
+    now = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Service:
+    """The counter behind the middleware, and who asks."""
+
+    def __init__(self, store: Store) -> None:
+        self.counter, self.clock = Counter(), Clock()
+        self.restarted(store)
+        self.caller = Caller(Role.ADMIN, "127.0.0.1", name="ada", token_id="t1")
+
+    def restarted(self, store: Store) -> None:
+        keyed = Idempotency(self.counter.app(), store=store, clock=self.clock)
+
+        async def known(scope: Any, receive: Any, send: Any) -> None:
+            await keyed({**scope, KEY: self.caller}, receive, send)
+
+        transport = httpx.ASGITransport(known, raise_app_exceptions=False)
+        self.http = httpx.AsyncClient(transport=transport, base_url="http://queenright")
+
+    async def post(self, name: str = "bee", key: str = "k1", **more: Any) -> httpx.Response:
+        return await self.http.post(f"/api/things/{name}", headers={"Idempotency-Key": key}, **more)
+
+
+@pytest.fixture
+def service(store: Store) -> Service:
+    return Service(store)
+
+
+async def test_the_same_request_is_done_once_and_answered_alike(service: Service) -> None:
+    first = await service.post(json={"a": 1})
+    again = await service.post(json={"a": 1})
+
+    assert service.counter.done == ["bee"]
+    assert (again.status_code, again.content) == (first.status_code, first.content) == (201, first.content)
+    assert again.headers["content-type"] == first.headers["content-type"]
+    assert again.headers["idempotent-replayed"] == "true"
+    assert "idempotent-replayed" not in first.headers
+
+
+async def test_without_a_key_each_is_a_request_of_its_own(service: Service) -> None:
+    await service.http.post("/api/things/bee")
+    await service.http.post("/api/things/bee")
+
+    assert service.counter.done == ["bee", "bee"]
+
+
+async def test_an_answer_without_a_body_comes_again_as_it_was(service: Service) -> None:
+    headers = {"Idempotency-Key": "gone"}
+    first = await service.http.delete("/api/things/bee", headers=headers)
+    again = await service.http.delete("/api/things/bee", headers=headers)
+
+    assert (first.status_code, again.status_code, again.content) == (204, 204, b"")
+    assert service.counter.done == ["bee"]
+
+
+@pytest.mark.parametrize(
+    "other", [{"name": "wasp"}, {"json": {"a": 2}}, {"params": {"x": "1"}}, {"content": b"{}"}]
+)
+async def test_a_key_that_was_used_for_another_request_is_refused(
+    service: Service, other: dict[str, Any]
+) -> None:
+    await service.post(json={"a": 1})
+    refused = await service.post(**other)
+
+    assert refused.status_code == 422
+    assert "each request needs a key of its own" in refused.json()["title"]
+    assert service.counter.done == ["bee"]
+
+
+async def test_each_caller_has_keys_of_its_own(service: Service) -> None:
+    await service.post()
+    service.caller = Caller(Role.ADMIN, "127.0.0.1", name="bob", token_id="t2")
+    answer = await service.post()
+
+    assert answer.json()["number"] == 2
+    assert "idempotent-replayed" not in answer.headers
+
+
+async def test_while_the_first_is_being_done_a_second_is_told_to_wait(service: Service) -> None:
+    service.counter.go_on.clear()
+    first = asyncio.create_task(service.post())
+    await service.counter.begun.wait()
+    second = await service.post()
+    service.counter.go_on.set()
+    third = (await first, await service.post())[1]
+
+    assert (second.status_code, second.headers["retry-after"]) == (409, "1")
+    assert "still being done" in second.json()["title"]
+    assert third.headers["idempotent-replayed"] == "true"
+    assert service.counter.done == ["bee"]
+
+
+async def test_of_twenty_at_once_one_is_done(service: Service) -> None:
+    answers = await asyncio.gather(*(service.post() for _ in range(20)))
+
+    assert service.counter.done == ["bee"]
+    assert {answer.status_code for answer in answers} <= {201, 409}
+
+
+async def test_a_refusal_is_kept_like_any_answer(service: Service) -> None:
+    service.counter.status = 409
+    await service.post()
+    service.counter.status = 201
+    again = await service.post()
+
+    assert (again.status_code, again.headers["idempotent-replayed"]) == (409, "true")
+
+
+@pytest.mark.parametrize("status", [500, 503])
+async def test_what_failed_because_of_us_may_be_asked_again(service: Service, status: int) -> None:
+    service.counter.status = status
+    failed = await service.post()
+    service.counter.status = 201
+    again = await service.post()
+
+    assert (failed.status_code, again.status_code) == (status, 201)
+    assert "idempotent-replayed" not in again.headers
+
+
+async def test_a_restart_forgets_no_answer(tmp_path: Path, service: Service, store: Store) -> None:
+    await service.post()
+    await store.close()
+    async with opened(tmp_path) as anew:
+        service.restarted(anew)
+        again = await service.post()
+
+    assert again.headers["idempotent-replayed"] == "true"
+    assert service.counter.done == ["bee"]
+
+
+async def test_of_what_a_kill_cut_off_nobody_says_that_it_was_done_or_not(
+    tmp_path: Path, service: Service, store: Store
+) -> None:
+    """The first request was claimed; the process died before it was answered."""
+    service.counter.go_on.clear()
+    cut = asyncio.create_task(service.post())
+    await service.counter.begun.wait()
+    cut.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await cut
+    service.counter.go_on.set()
+    await store.close()
+    async with opened(tmp_path) as anew:
+        service.restarted(anew)
+        again = await service.post()
+        other = await service.post(key="k2")
+
+    assert again.status_code == 409
+    assert "Look whether it was; if not, ask with another key" in again.json()["title"]
+    assert other.status_code == 201
+
+
+async def test_a_key_is_free_again_after_a_day(service: Service) -> None:
+    await service.post()
+    service.clock.now += KEPT_SECONDS + 1
+    again = await service.post()
+
+    assert again.json()["number"] == 2
+
+
+@pytest.mark.parametrize("key", ["", " ", "a b", "x" * 256, "tab\there"])
+async def test_a_key_that_is_none_is_refused(service: Service, key: str) -> None:
+    refused = await service.post(key=key)
+
+    assert refused.status_code == 400
+    assert service.counter.done == []
+
+
+async def test_two_keys_are_refused(service: Service) -> None:
+    twice = [("Idempotency-Key", "a"), ("Idempotency-Key", "b")]
+    refused = await service.http.post("/api/things/bee", headers=twice)
+
+    assert refused.status_code == 400
+
+
+async def test_while_nothing_can_be_written_nothing_is_done(service: Service, store: Store) -> None:
+    await store.close()
+    refused = await service.post()
+
+    assert (refused.status_code, service.counter.done) == (503, [])
+    assert "nothing was done" in refused.json()["title"]
+
+
+async def test_what_hangs_up_before_all_is_said_is_not_done(service: Service, store: Store) -> None:
+    keyed = Idempotency(service.counter.app(), store=store, clock=service.clock)
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    headers = [(b"idempotency-key", b"k1")]
+    scope = {"type": "http", "method": "POST", "path": "/api/things/bee", "headers": headers}
+    await keyed({**scope, "query_string": b""}, receive, send)
+
+    assert (sent, service.counter.done) == ([], [])
+    assert await store.transact(lambda conn: claim(conn, "address ", "k1", "", 0.0)) is None
+
+
+async def test_a_stream_of_events_passes_as_it_comes(store: Store) -> None:
+    sent: list[Message] = []
+
+    async def streaming(scope: Any, receive: Any, send: Any) -> None:
+        kind = (b"content-type", b"text/event-stream")
+        await send({"type": "http.response.start", "status": 200, "headers": [kind]})
+        assert sent, "held back"
+        await send({"type": "http.response.body", "body": b"data: 1\n\n"})
+
+    keyed = Idempotency(streaming, store=store, clock=Clock())
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b""}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    headers = [(b"idempotency-key", b"k1")]
+    scope = {"type": "http", "method": "POST", "path": "/api/chat", "headers": headers, "query_string": b""}
+    await keyed(scope, receive, send)
+
+    assert [message["type"] for message in sent] == ["http.response.start", "http.response.body"]
