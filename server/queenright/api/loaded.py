@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict
 
+from queenright.api.agents import AgentRow
 from queenright.api.wire import NOW, Wire, shown
 
 NodeType = Literal["event_loop", "function", "router"]
@@ -16,6 +17,7 @@ ConversationMode = Literal["continuous", "fresh"]
 RunStatus = Literal["active", "paused", "completed", "failed", "cancelled", "terminated", "unknown"]
 CriterionState = Literal["met", "unmet", "unknown"]
 LogLevel = Literal["executions", "visits", "steps"]
+NodeLogLevel = Literal["visits", "steps"]
 EntryKind = Literal["input", "user", "feedback", "assistant", "tool", "summary"]
 CheckpointReason = Literal["node", "pause", "terminate"]
 
@@ -84,6 +86,17 @@ class AgentSlot(Wire):
     loaded_at: float
 
     model_config = _example(**_SLOT)
+
+
+class AgentOne(Wire):
+    """One agent: what it is, if it is loaded here, and each session of the worker of this name."""
+
+    agent_id: str
+    loaded: AgentSlot | None
+    """None: it runs somewhere else."""
+    sessions: list[AgentRow]
+
+    model_config = _example(agent_id="docs_checker", loaded=_SLOT, sessions=[])
 
 
 class Discovered(Wire):

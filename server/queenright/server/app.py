@@ -14,6 +14,7 @@ from queenright.server.access.caller import may_look
 from queenright.server.access.guard import Guard
 from queenright.server.access.login import add_login, refusal_page
 from queenright.server.access.openapi import add_access
+from queenright.server.agents.agents_api import add_agents_themselves_api, add_loaded_agents_api
 from queenright.server.api_page import add_api_page
 from queenright.server.approvals_api import add_approvals_api
 from queenright.server.callbacks_api import add_callbacks_api
@@ -71,8 +72,10 @@ def create_app(service: Service, *, bound: str, access: Access | None = None) ->
     app.add_middleware(Guard, access=access, bound=bound, page=refusal_page)
     app.add_middleware(Gate, names=names)
     add_problems(app)
+    add_loaded_agents_api(app, service)
     add_health_api(app, service)
     add_events_api(app, service)
+    add_agents_themselves_api(app, service)
     add_approvals_api(app, service)
     add_ticket_api(app, service)
     add_chat_api(app, service)

@@ -1,0 +1,173 @@
+"""What requests about loaded agents have in common: what they name, what is refused, what is masked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Annotated, Any, Final, TypeVar
+
+from fastapi import FastAPI, HTTPException, Path, Query
+
+from queenright.instrumentation.identity import SessionIdRefused
+from queenright.instrumentation.redaction import redact
+from queenright.runtime.agent_runtime import AgentRuntime, GraphError
+from queenright.runtime.agents.agent_check import AgentInvalid
+from queenright.runtime.agents.agent_spec import AgentLoadError
+from queenright.runtime.agents.mcp_tools import McpUnavailable
+from queenright.runtime.graphs.goal import Goal
+from queenright.runtime.graphs.graph import GraphSpec, NodeSpec
+from queenright.runtime.storage.checkpoint_store import CheckpointBroken, CheckpointNotFound
+from queenright.runtime.storage.files import FileUnusable
+from queenright.runtime.storage.session_store import (
+    Session,
+    SessionBusy,
+    SessionNotFound,
+    SessionState,
+    SessionStore,
+)
+from queenright.server.agents.manager import (
+    AgentNotLoaded,
+    AgentSlot,
+    AlreadyLoaded,
+    Closing,
+    LoadTimedOut,
+)
+from queenright.server.agents.roots import PathRefused
+from queenright.server.health_api import answering
+
+T = TypeVar("T")
+
+TAG: Final = "loaded agents"
+LONGEST: Final = 20_000
+"""Characters of a text that are shown, from its end."""
+
+GraphId = Annotated[str, Path(description="A graph of it, as `list_graphs` says it.", max_length=200)]
+NodeId = Annotated[str, Path(description="A node of the graph, as `list_nodes` says it.", max_length=200)]
+SessionId = Annotated[str, Path(description="A session, as `list_sessions` says it.")]
+CheckpointId = Annotated[str, Path(description="A checkpoint, as `list_checkpoints` says it.")]
+ExecutionId = Annotated[str, Path(description="A run, as starting it says it.")]
+OfGraph = Annotated[str | None, Query(description="Only of this graph.")]
+
+STATUS: Final[Mapping[type[Exception], int]] = {
+    AgentNotLoaded: 404,
+    AlreadyLoaded: 409,
+    LoadTimedOut: 503,
+    Closing: 503,
+    PathRefused: 422,
+    AgentLoadError: 422,
+    AgentInvalid: 422,
+    McpUnavailable: 422,
+    GraphError: 409,
+    SessionIdRefused: 422,
+    SessionNotFound: 404,
+    SessionBusy: 409,
+    CheckpointNotFound: 404,
+    CheckpointBroken: 409,
+    FileUnusable: 409,
+}
+"""By what is raised, the status of the answer."""
+
+
+def add_refusals(app: FastAPI) -> None:
+    """Let the app answer what agents and their storage refuse."""
+    for kind, status in STATUS.items():
+        app.add_exception_handler(kind, answering(status))
+
+
+def graph_of(slot: AgentSlot, graph_id: str | None) -> GraphSpec:
+    """Return a graph of an agent, the active one if none is named; raises ``HTTPException`` 404."""
+    have = slot.runtime.list_graphs()
+    if graph_id is not None and graph_id not in have:
+        raise HTTPException(
+            404, f"agent {slot.id!r} has no graph {graph_id!r}; it has: {', '.join(sorted(have))}"
+        )
+    return slot.runtime.get_graph(graph_id)
+
+
+def node_of(graph: GraphSpec, node_id: str) -> NodeSpec:
+    """Return a node of a graph; raises ``HTTPException`` 404."""
+    try:
+        return graph.node(node_id)
+    except KeyError:
+        have = ", ".join(node.id for node in graph.nodes)
+        raise HTTPException(404, f"graph {graph.id!r} has no node {node_id!r}; it has: {have}") from None
+
+
+def entry_of(graph: GraphSpec, entry_point_id: str | None) -> str:
+    """
+    Return an entry point of a graph; without a name where a run begins: the first manual one, or the first.
+
+    Raises:
+        HTTPException: 404, there is none of this name; 409, the graph has none.
+    """
+    entries = graph.entry_points
+    if entry_point_id is not None:
+        if entry_point_id not in [entry.id for entry in entries]:
+            have = ", ".join(entry.id for entry in entries) or "none"
+            raise HTTPException(
+                404, f"graph {graph.id!r} has no entry point {entry_point_id!r}; it has: {have}"
+            )
+        return entry_point_id
+    manual = [entry.id for entry in entries if entry.trigger_type == "manual"]
+    known = manual or [entry.id for entry in entries]
+    if not known:
+        raise HTTPException(409, f"graph {graph.id!r} has no entry point; nothing can start it")
+    return known[0]
+
+
+def goal_of(slot: AgentSlot, graph_id: str) -> Goal | None:
+    """Return what a graph of an agent is for; None if nobody said."""
+    runner = slot.runner if graph_id == slot.graph_id else slot.beside.get(graph_id)
+    return None if runner is None else runner.spec.goal
+
+
+async def on_disk(runtime: AgentRuntime, work: Callable[[], T]) -> T:
+    """
+    Do disk work of an agent in a thread of its own.
+
+    Raises:
+        HTTPException: 503, the disk refused.
+    """
+    try:
+        return await runtime.disk.run(work)
+    except OSError as error:
+        raise storage_fault(error) from error
+
+
+def storage_fault(error: OSError) -> HTTPException:
+    """Return the answer to a disk that refused."""
+    return HTTPException(503, f"the agent's storage cannot be used: {error.strerror or type(error).__name__}")
+
+
+def state_of(slot: AgentSlot, graph_id: str, session_id: str) -> tuple[SessionStore, Session, SessionState]:
+    """
+    Return a session of a graph and its state. Blocks.
+
+    A graph that shares its agent's sessions is found in these, too.
+
+    Raises:
+        SessionNotFound, SessionIdRefused, FileUnusable: as ``SessionStore.read_state``.
+    """
+    own = slot.runtime.session_store(graph_id)
+    try:
+        return own, own.open(session_id), own.read_state(session_id)
+    except SessionNotFound:
+        if graph_id == slot.graph_id:
+            raise
+        main = slot.runtime.session_store(slot.graph_id)
+        return main, main.shared(main.open(session_id), graph_id), main.read_state(session_id)
+
+
+def masked(value: Any) -> Any:
+    """Return JSON values with what looks like a secret masked in every text, and long ones cut."""
+    if isinstance(value, str):
+        return redact(value, LONGEST)
+    if isinstance(value, Mapping):
+        return {str(key): masked(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [masked(one) for one in value]
+    return value
+
+
+shown_text = partial(redact, limit=LONGEST)
+"""Returns a text as it may be shown."""

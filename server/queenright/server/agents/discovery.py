@@ -1,0 +1,109 @@
+"""Which agents there are below the roots: found by their files, without running any of their code."""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from queenright.api.loaded import Discovered
+from queenright.instrumentation.redaction import redact
+from queenright.runtime.agents.agent_parts import SPEC_FILES
+from queenright.runtime.agents.agent_spec import AgentLoadError, read_agent_spec
+from queenright.server.agents.roots import Roots
+
+DEPTH: Final = 3
+"""So many folders below a root agents are looked for."""
+_FOLDERS: Final = 10_000
+"""So many folders are looked at."""
+_LARGEST: Final = 1 << 20
+"""Bytes of an ``agent.py`` that are read."""
+_SKIPPED: Final = frozenset({"__pycache__", "node_modules", "sessions"})
+
+
+def discover(roots: Roots, loaded: Collection[Path]) -> list[Discovered]:
+    """
+    Return the agents below the roots, by path. Blocks.
+
+    Args:
+        roots: Where to look; links that lead out of them are not followed.
+        loaded: The folders of agents that are loaded.
+    """
+    found = {}
+    for folder in _folders(roots):
+        there = [name for name in SPEC_FILES if (folder / name).is_file()]
+        if there:
+            found[folder] = _described(folder, there, folder in loaded)
+    return [found[folder] for folder in sorted(found, key=str)]
+
+
+def _folders(roots: Roots) -> Iterator[Path]:
+    seen: set[Path] = set()
+    level: Iterable[Path] = roots.folders
+    for _ in range(DEPTH + 1):
+        below: list[Path] = []
+        for folder in level:
+            if folder in seen or len(seen) >= _FOLDERS or not roots.holds(folder):
+                continue
+            seen.add(folder)
+            yield folder
+            below += _inside(folder)
+        level = below
+
+
+def _inside(folder: Path) -> list[Path]:
+    try:
+        with os.scandir(folder) as entries:
+            names = sorted(
+                entry.name
+                for entry in entries
+                if entry.name not in _SKIPPED and not entry.name.startswith(".") and entry.is_dir()
+            )
+        return [(folder / name).resolve() for name in names]
+    except (OSError, RuntimeError):
+        return []
+
+
+def _described(folder: Path, there: list[str], loaded: bool) -> Discovered:
+    problem = None
+    said: dict[str, Any] = {}
+    try:
+        if len(there) > 1:
+            problem = "it has both agent.json and agent.py; keep one"
+        elif there == ["agent.json"]:
+            said = read_agent_spec(folder / "agent.json").model_dump(
+                include={"name", "version", "description"}
+            )
+        else:
+            said = _said_in(folder / "agent.py")
+    except AgentLoadError as error:
+        problem = redact(error.reason, 1000)
+    except (OSError, ValueError, RecursionError) as error:
+        problem = f"agent.py cannot be read: {redact(str(error), 200)}"
+    return Discovered(
+        path=str(folder),
+        name=str(said.get("name") or folder.name),
+        version=str(said.get("version") or "0"),
+        description=redact(str(said.get("description") or ""), 1000),
+        loaded=loaded,
+        problem=problem,
+    )
+
+
+def _said_in(path: Path) -> dict[str, Any]:
+    """Return what an ``agent.py`` says of itself in plain words: the texts given to its ``AgentSpec``."""
+    with path.open("rb") as file:
+        tree = ast.parse(file.read(_LARGEST))
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Call)
+            and getattr(node.func, "id", getattr(node.func, "attr", "")) == "AgentSpec"
+        ):
+            return {
+                one.arg: one.value.value
+                for one in node.keywords
+                if one.arg and isinstance(one.value, ast.Constant) and isinstance(one.value.value, str)
+            }
+    return {}

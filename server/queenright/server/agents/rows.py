@@ -1,0 +1,223 @@
+"""What is shown of loaded agents: their runners, runtimes and graphs as the models of the API."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, Final
+
+from queenright.api import loaded as api
+from queenright.instrumentation.redaction import redact
+from queenright.runtime.execution import Execution
+from queenright.runtime.graphs.graph import EdgeSpec, EntryPointSpec, GraphSpec, NodeSpec
+from queenright.runtime.storage.files import newest_lines
+from queenright.runtime.stream import ExecutionStream
+from queenright.server.agents.asked import graph_of, masked
+from queenright.server.agents.manager import AgentSlot
+
+_RUNS: Final = 10_000
+"""So many runs that ended count in the totals, the newest."""
+_COUNTED: Final = ("steps", "input_tokens", "output_tokens", "cost")
+
+
+def slot_row(slot: AgentSlot) -> api.AgentSlot:
+    """Return an agent that is loaded."""
+    info = slot.info
+    return api.AgentSlot(
+        agent_id=slot.id,
+        path=str(slot.path),
+        version=info.version,
+        description=info.description,
+        goal=info.goal,
+        graph_id=slot.graph_id,
+        active_graph_id=slot.runtime.active_graph_id,
+        graphs=sorted(slot.runtime.list_graphs()),
+        nodes=list(info.nodes),
+        client_facing=list(info.client_facing),
+        entry_points=list(info.entry_points),
+        default_entry_point=slot.runner.default_entry_point,
+        tools=list(info.tools),
+        mcp_servers=list(info.mcp_servers),
+        models=[redact(name, 200) for name in info.models if name],
+        credentials=list(info.credentials),
+        warnings=[redact(one, 1000) for one in slot.warnings],
+        loaded_at=slot.loaded_at,
+    )
+
+
+def streams_of(
+    slot: AgentSlot, graph_id: str | None = None
+) -> Iterator[tuple[EntryPointSpec, ExecutionStream]]:
+    """Give the entry points of an agent with what they are doing: of one graph, or of all by id."""
+    for name in [graph_id] if graph_id is not None else sorted(slot.runtime.list_graphs()):
+        for entry in graph_of(slot, name).entry_points:
+            yield entry, slot.runtime.get_stream(entry.id, graph_id=name)
+
+
+def entry_row(entry: EntryPointSpec, stream: ExecutionStream) -> api.EntryPoint:
+    """Return an entry point."""
+    running = sum(run.task is not None for run in stream.executions)
+    return api.EntryPoint(
+        graph_id=stream.graph_id,
+        entry_point_id=entry.id,
+        node_id=entry.node_id,
+        trigger_type=entry.trigger_type,
+        interval_seconds=entry.interval_seconds,
+        cron=entry.cron,
+        timezone=entry.timezone,
+        event_types=sorted(one.value for one in entry.event_types),
+        isolation_level=entry.isolation_level,
+        conversation_mode=entry.conversation_mode,
+        max_concurrent=entry.max_concurrent,
+        running=running,
+        queued=stream.pending - running,
+        ticks_skipped=stream.ticks_skipped,
+    )
+
+
+def stats_row(slot: AgentSlot, now: float, *, sessions: int, totals: api.RunTotals) -> api.AgentStats:
+    """Return how an agent is getting on."""
+    streams = [entry_row(entry, stream) for entry, stream in streams_of(slot)]
+    return api.AgentStats(
+        agent_id=slot.id,
+        loaded_at=slot.loaded_at,
+        uptime_seconds=max(0.0, now - slot.loaded_at),
+        running=sum(one.running for one in streams),
+        queued=sum(one.queued for one in streams),
+        waiting_for_user=len(slot.runtime.waiting_nodes()),
+        ticks_skipped=sum(one.ticks_skipped for one in streams),
+        sessions=sessions,
+        totals=totals,
+    )
+
+
+def totals_of(slot: AgentSlot) -> api.RunTotals:
+    """Return what the runs of an agent's own graph took. Blocks; raises ``FileUnusable``."""
+    path = slot.runtime.session_store(slot.graph_id).base / "runtime_logs" / "executions.jsonl"
+    known: dict[str, dict[str, Any]] = {}
+    for row in islice(newest_lines(path), _RUNS):
+        # A run that went on has several lines, and the newest, which comes first, holds.
+        known.setdefault(str(row.get("execution_id")), row)
+    statuses: dict[str, int] = {}
+    counts: dict[str, float] = dict.fromkeys(_COUNTED, 0)
+    for row in known.values():
+        status = str(row.get("status"))
+        statuses[status] = statuses.get(status, 0) + 1
+        for key in _COUNTED:
+            value = row.get(key)
+            counts[key] += value if isinstance(value, int | float) else 0
+    return api.RunTotals(
+        executions=len(known),
+        statuses=statuses,
+        steps=int(counts["steps"]),
+        input_tokens=int(counts["input_tokens"]),
+        output_tokens=int(counts["output_tokens"]),
+        cost=counts["cost"],
+    )
+
+
+def execution_row(run: Execution) -> api.ExecutionRow:
+    """Return a run: as it stands, or how it ended."""
+    result = run.result
+    if result is None:
+        state = run.executor.state if run.executor is not None and run.has_begun else None
+        return api.ExecutionRow(
+            execution_id=run.id,
+            graph_id=run.graph_id,
+            session_id=run.session_id,
+            status="queued" if run.task is None else "active",
+            outputs={},
+            error="",
+            error_type="",
+            path=[] if state is None else list(state.path),
+            checkpoint_id=None,
+        )
+    return api.ExecutionRow(
+        execution_id=run.id,
+        graph_id=run.graph_id,
+        session_id=result.session_id or None,
+        status=result.status.value,
+        outputs=masked(result.outputs),
+        error=redact(result.error, 4000),
+        error_type=result.error_type,
+        path=list(result.path),
+        checkpoint_id=result.checkpoint_id,
+    )
+
+
+# -- graphs -----------------------------------------------------------------------------------------
+
+
+def graph_row(slot: AgentSlot, graph_id: str) -> api.GraphRow:
+    """Return a graph of an agent."""
+    graph = slot.runtime.get_graph(graph_id)
+    runner = slot.beside.get(graph_id, slot.runner)
+    return api.GraphRow(
+        graph_id=graph_id,
+        primary=graph_id == slot.graph_id,
+        active=graph_id == slot.runtime.active_graph_id,
+        agent_id=runner.spec.name,
+        description=graph.description or runner.spec.description,
+        path=str(runner.path),
+        nodes=[node.id for node in graph.nodes],
+        entry_points=[entry.id for entry in graph.entry_points],
+    )
+
+
+def node_row(slot: AgentSlot, graph: GraphSpec, node: NodeSpec) -> api.NodeRow:
+    """Return a node."""
+    return api.NodeRow(**_node(slot, graph, node))
+
+
+def node_detail(slot: AgentSlot, graph: GraphSpec, node: NodeSpec) -> api.NodeDetail:
+    """Return all that is known of a node."""
+    return api.NodeDetail(
+        **_node(slot, graph, node),
+        graph_id=graph.id,
+        system_prompt=masked(node.system_prompt),
+        function=node.function,
+        routes=dict(node.routes),
+        final_tools=list(node.final_tools),
+        nullable_output_keys=list(node.nullable_output_keys),
+        model=redact(node.model, 200),
+        conversation_judge=node.conversation_judge,
+        success_criteria=node.success_criteria,
+        max_turns=node.max_turns,
+        max_retries=node.max_retries,
+        max_node_visits=node.max_node_visits,
+        edges_in=[_edge(edge) for edge in graph.edges if edge.target == node.id],
+        edges_out=[_edge(edge) for edge in graph.edges_from(node.id)],
+        entry_points=[entry.id for entry in graph.entry_points if entry.node_id == node.id],
+    )
+
+
+def _node(slot: AgentSlot, graph: GraphSpec, node: NodeSpec) -> dict[str, Any]:
+    talking = [
+        one
+        for _, stream in streams_of(slot, graph.id)
+        for _, node_id, one in stream.nodes()
+        if node_id == node.id
+    ]
+    return {
+        "node_id": node.id,
+        "description": node.description,
+        "node_type": node.node_type,
+        "client_facing": node.client_facing,
+        "tools": list(node.tools),
+        "input_keys": list(node.input_keys),
+        "output_keys": list(node.output_keys),
+        "running": len(talking),
+        "waiting_for_user": sum(one.waiting_for_user for one in talking),
+    }
+
+
+def _edge(edge: EdgeSpec) -> api.Edge:
+    return api.Edge(
+        edge_id=edge.id,
+        source=edge.source,
+        target=edge.target,
+        when=edge.when,
+        expression=edge.expression,
+        route=edge.route,
+        priority=edge.priority,
+    )

@@ -1,0 +1,341 @@
+"""Sessions of loaded agents over HTTP: what is on the disk of them, and where they can go on from."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Query, Response
+
+from queenright.api import loaded as api
+from queenright.instrumentation.redaction import redact
+from queenright.runtime.storage.checkpoint_store import ChainLink, CheckpointStore
+from queenright.runtime.storage.conversation import Conversation, conversations_in
+from queenright.runtime.storage.entries import Entry
+from queenright.runtime.storage.session_state import ExecutionState, SessionState, SessionStatus
+from queenright.server.agents.asked import (
+    CheckpointId,
+    GraphId,
+    OfGraph,
+    SessionId,
+    graph_of,
+    masked,
+    on_disk,
+    shown_text,
+    state_of,
+)
+from queenright.server.agents.execution_api import resumed
+from queenright.server.agents.manager import AgentSlot
+from queenright.server.health_api import AgentId
+from queenright.server.openapi import says, to
+from queenright.server.paging import Cursor, Limit, as_json, page, place_of
+from queenright.server.service import Service
+
+OfStatus = Annotated[api.RunStatus | None, Query(description="Only those that stand so.")]
+OwnGraph = Annotated[str | None, Query(description="Whose session; without, the agent's own graph's.")]
+
+_ONE: Final = {
+    name: to(name, agent_id="path.agent_id", session_id="sessions/0/session_id")
+    for name in ("get_session", "list_checkpoints", "list_session_messages", "resume_agent", "delete_session")
+}
+_ONE["resume_agent"] = to("resume_agent", agent_id="path.agent_id")
+
+
+def session_routes(service: Service) -> APIRouter:
+    """Return the routes; the longest first, as an agent's name may hold anything."""
+    router = APIRouter()
+    _inside(router, service)
+    _of_graphs(router, service)
+    _sessions(router, service)
+    return router
+
+
+def _inside(router: APIRouter, service: Service) -> None:
+    agents = service.agents
+
+    @router.post(
+        "/api/agents/{agent_id:agent}/sessions/{session_id}/checkpoints/{checkpoint_id}/restore",
+        **says("restore_checkpoint", api.Started, status=202, refused=(404, 409)),
+    )
+    async def restore(
+        agent_id: AgentId, session_id: SessionId, checkpoint_id: CheckpointId, graph_id: OwnGraph = None
+    ) -> api.Started:
+        """Go on in a session from a checkpoint: what was said and done in it since is forgotten."""
+        slot = agents.get(agent_id)
+        graph = graph_of(slot, graph_id or slot.graph_id)
+        return await resumed(slot, graph, session_id, checkpoint_id, status="restored")
+
+    @router.get(
+        "/api/agents/{agent_id:agent}/sessions/{session_id}/checkpoints",
+        **says(
+            "list_checkpoints",
+            api.CheckpointPage,
+            refused=(404,),
+            links={
+                "restore": to(
+                    "restore_checkpoint",
+                    agent_id="path.agent_id",
+                    session_id="path.session_id",
+                    checkpoint_id="checkpoints/0/checkpoint_id",
+                )
+            },
+        ),
+    )
+    async def checkpoints(
+        agent_id: AgentId,
+        session_id: SessionId,
+        graph_id: OwnGraph = None,
+        limit: Limit = 100,
+        cursor: Cursor = None,
+    ) -> Response:
+        """Where a session can go on from, newest first; what cannot be believed is there with its reason."""
+        slot = agents.get(agent_id)
+        graph = graph_of(slot, graph_id or slot.graph_id)
+        before = place_of(cursor, "checkpoints", str)
+        found = await on_disk(slot.runtime, lambda: _chain(slot, graph.id, session_id))
+        if before is not None:
+            found = [one for one in found if _order(one.checkpoint_id) < _order(before[0])]
+        return await page(
+            "checkpoints",
+            found,
+            limit,
+            row=lambda one: as_json(_checkpoint(one)),
+            place=lambda one: (one.checkpoint_id,),
+        )
+
+    @router.get(
+        "/api/agents/{agent_id:agent}/sessions/{session_id}/messages",
+        **says("list_session_messages", api.MessagePage, refused=(404,)),
+    )
+    async def messages(
+        agent_id: AgentId,
+        session_id: SessionId,
+        graph_id: OwnGraph = None,
+        conversation: Annotated[str | None, Query(description="Only of this node's.")] = None,
+        limit: Limit = 100,
+        cursor: Cursor = None,
+    ) -> Response:
+        """What was said in a session, oldest first: the newest of it; `next` leads to what was before."""
+        slot = agents.get(agent_id)
+        graph = graph_of(slot, graph_id or slot.graph_id)
+        before = place_of(cursor, "messages", float, str, int)
+        found = await on_disk(slot.runtime, lambda: _said(slot, graph.id, session_id, conversation))
+        found.sort(key=_place, reverse=True)
+        if before is not None:
+            found = [one for one in found if _place(one) < (float(before[0]), before[1], before[2])]
+        return await page(
+            "messages",
+            found,
+            limit,
+            row=lambda one: as_json(_message(*one)),
+            place=_place,
+            backwards=True,
+        )
+
+
+def _of_graphs(router: APIRouter, service: Service) -> None:
+    agents = service.agents
+
+    @router.get(
+        "/api/agents/{agent_id:agent}/graphs/{graph_id}/sessions/{session_id}",
+        **says("get_graph_session", api.SessionDetail, refused=(404, 409)),
+    )
+    async def graph_session(agent_id: AgentId, graph_id: GraphId, session_id: SessionId) -> api.SessionDetail:
+        """One session of a graph: how its runs stand, and its memory."""
+        slot = agents.get(agent_id)
+        return await _one(slot, graph_of(slot, graph_id).id, session_id)
+
+    @router.get(
+        "/api/agents/{agent_id:agent}/graphs/{graph_id}/sessions",
+        **says("list_graph_sessions", api.SessionPage, refused=(404,)),
+    )
+    async def graph_sessions(
+        agent_id: AgentId,
+        graph_id: GraphId,
+        status: OfStatus = None,
+        limit: Limit = 100,
+        cursor: Cursor = None,
+    ) -> Response:
+        """The sessions of a graph, newest first."""
+        slot = agents.get(agent_id)
+        return await _listed(slot, graph_of(slot, graph_id).id, status, limit, cursor)
+
+
+def _sessions(router: APIRouter, service: Service) -> None:
+    agents = service.agents
+
+    @router.get(
+        "/api/agents/{agent_id:agent}/sessions/{session_id}",
+        **says(
+            "get_session",
+            api.SessionDetail,
+            refused=(404, 409),
+            links={
+                name: to(name, agent_id="path.agent_id", session_id="path.session_id")
+                for name in ("list_checkpoints", "list_session_messages", "delete_session")
+            },
+        ),
+    )
+    async def session(
+        agent_id: AgentId, session_id: SessionId, graph_id: OfGraph = None
+    ) -> api.SessionDetail:
+        """One session: how its runs stand, and its memory."""
+        slot = agents.get(agent_id)
+        return await _one(slot, graph_of(slot, graph_id or slot.graph_id).id, session_id)
+
+    @router.delete(
+        "/api/agents/{agent_id:agent}/sessions/{session_id}",
+        **says(
+            "delete_session",
+            None,
+            status=204,
+            refused={404: "There is none of this id.", 409: "A run is going on in it; stop that first."},
+            what="It is gone.",
+        ),
+    )
+    async def delete(agent_id: AgentId, session_id: SessionId, graph_id: OwnGraph = None) -> Response:
+        """Remove a session with all that it holds: conversations, checkpoints, what its nodes made, logs."""
+        slot = agents.get(agent_id)
+        store = slot.runtime.session_store(graph_of(slot, graph_id or slot.graph_id).id)
+        await on_disk(slot.runtime, lambda: store.delete_session(session_id))
+        return Response(status_code=204)
+
+    @router.get(
+        "/api/agents/{agent_id:agent}/sessions",
+        **says("list_sessions", api.SessionPage, refused=(404,), links=_ONE),
+    )
+    async def sessions(
+        agent_id: AgentId, status: OfStatus = None, limit: Limit = 100, cursor: Cursor = None
+    ) -> Response:
+        """The sessions of a loaded agent's own graph, newest first."""
+        slot = agents.get(agent_id)
+        return await _listed(slot, slot.graph_id, status, limit, cursor)
+
+
+# -- what is on the disk ----------------------------------------------------------------------------
+
+
+async def _listed(
+    slot: AgentSlot, graph_id: str, status: str | None, limit: int, cursor: str | None
+) -> Response:
+    before = place_of(cursor, "sessions", float, str)
+    store = slot.runtime.session_store(graph_id)
+    wanted = None if status is None else SessionStatus(status)
+    found, unreadable = await on_disk(
+        slot.runtime, lambda: (store.list_sessions(status=wanted), len(store.skipped))
+    )
+    if before is not None:
+        found = [one for one in found if (one.created_at, one.session_id) < before]
+    return await page(
+        "sessions",
+        found,
+        limit,
+        row=lambda one: as_json(api.SessionRow(**_row(one))),
+        place=lambda one: (one.created_at, one.session_id),
+        unreadable=unreadable,
+    )
+
+
+async def _one(slot: AgentSlot, graph_id: str, session_id: str) -> api.SessionDetail:
+    _, _, state = await on_disk(slot.runtime, lambda: state_of(slot, graph_id, session_id))
+    runs = sorted(state.executions.values(), key=lambda run: run.started_at)
+    return api.SessionDetail(**_row(state), memory=masked(state.memory), runs=[_run(run) for run in runs])
+
+
+def _row(state: SessionState) -> dict[str, Any]:
+    newest = max(state.executions.values(), key=lambda run: run.updated_at, default=None)
+    return {
+        "session_id": state.session_id,
+        "graph_id": state.graph_id,
+        "entry_point_id": state.entry_point,
+        "status": state.status.value,
+        "created_at": state.created_at,
+        "updated_at": state.updated_at,
+        "executions": len(state.executions),
+        "error": "" if newest is None else redact(newest.error, 4000),
+    }
+
+
+def _run(run: ExecutionState) -> api.SessionRun:
+    return api.SessionRun(
+        execution_id=run.execution_id,
+        graph_id=run.graph_id,
+        entry_point_id=run.entry_point,
+        status=run.status.value,
+        started_at=run.started_at,
+        updated_at=run.updated_at,
+        ended_at=run.ended_at,
+        path=list(run.path),
+        pending=[one.node_id for one in run.pending],
+        visits=dict(run.visits),
+        outputs=masked(run.outputs),
+        error=redact(run.error, 4000),
+        error_type=run.error_type,
+        steps=run.steps,
+        input_tokens=run.input_tokens,
+        output_tokens=run.output_tokens,
+        cost=run.cost,
+        goal_progress=run.goal_progress,
+    )
+
+
+def _chain(slot: AgentSlot, graph_id: str, session_id: str) -> list[ChainLink]:
+    """Blocks."""
+    _, session, _ = state_of(slot, graph_id, session_id)
+    return CheckpointStore(session.checkpoints, clock=lambda: 0.0, ids=str).chain()
+
+
+def _order(checkpoint_id: str) -> tuple[int, str]:
+    number = checkpoint_id.partition("-")[0]
+    return (int(number) if number.isdecimal() and len(number) < 100 else 0), checkpoint_id
+
+
+def _checkpoint(link: ChainLink) -> api.CheckpointRow:
+    known = link.checkpoint
+    return api.CheckpointRow(
+        checkpoint_id=link.checkpoint_id,
+        valid=known is not None,
+        problem=redact(link.reason, 1000),
+        created_at=None if known is None else known.created_at,
+        execution_id=None if known is None else known.execution_id,
+        graph_id=None if known is None else known.graph_id,
+        node_id=None if known is None else known.node_id,
+        reason=None if known is None else known.reason,
+        pending=[] if known is None else [one.node_id for one in known.execution.pending],
+    )
+
+
+def _said(
+    slot: AgentSlot, graph_id: str, session_id: str, conversation: str | None
+) -> list[tuple[str, Entry]]:
+    """Return what was said in a session, with the name of its conversation. Blocks."""
+    _, session, _ = state_of(slot, graph_id, session_id)
+    names = conversations_in(session.conversations)
+    return [
+        (name, entry)
+        for name in names
+        if conversation in (None, name)
+        for entry in Conversation.open(
+            session.conversations / name, disk=slot.runtime.disk, clock=lambda: 0.0
+        ).entries
+    ]
+
+
+def _place(one: tuple[str, Entry]) -> tuple[float, str, int]:
+    return one[1].at, one[0], one[1].seq
+
+
+def _message(conversation: str, entry: Entry) -> api.MessageRow:
+    said = entry.message
+    return api.MessageRow(
+        conversation=conversation,
+        seq=entry.seq,
+        at=entry.at,
+        kind=entry.kind.value,
+        role="user" if said.role == "system" else said.role,  # a conversation holds none of the system
+        text=shown_text(said.content),
+        tool_calls=[
+            api.ToolUse(id=call.id, name=call.name, arguments=shown_text(call.arguments))
+            for call in said.tool_calls
+        ],
+        tool_call_id=said.tool_call_id,
+    )
