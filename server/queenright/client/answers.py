@@ -74,7 +74,7 @@ def no_queenright(response: httpx.Response, why: str) -> Unreachable:
     """Return that whoever answered is no Queenright."""
     return Unreachable(
         f"No Queenright answers at {_origin(response.request.url)}: {why}. "
-        "Start one with `queenright up`, or name another with --url."
+        "Start one with `queenright up`, or name another with --url or QUEENRIGHT_URL."
     )
 
 
@@ -82,11 +82,11 @@ def unanswered(url: str, error: Exception) -> Unreachable:
     """Return that nobody answered, or nobody to the end."""
     return Unreachable(
         f"No Queenright answers at {url} ({type(error).__name__}). "
-        "Start one with `queenright up`, or name another with --url."
+        "Start one with `queenright up`, or name another with --url or QUEENRIGHT_URL."
     )
 
 
-def query(**given: Any) -> dict[str, str]:
+def query(**given: Any) -> dict[str, Any]:
     """Return what is asked for; what is None is left out, and a yes or no is ``true`` or ``false``."""
     return {name: _word(value) for name, value in given.items() if value is not None}
 
@@ -96,7 +96,9 @@ def body(**given: Any) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _word(value: Any) -> str:
+def _word(value: Any) -> str | list[str]:
+    if isinstance(value, list | tuple):
+        return [str(one) for one in value]
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

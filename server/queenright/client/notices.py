@@ -21,7 +21,7 @@ class Notice:
             ``dropped``: the service left out deltas, because they were not read as fast as they came;
             ``reset``: the service does not know the event to go on after, and went on from its newest.
         error: Why it was lost.
-        data: What the service said with it: ``count`` of what was dropped, for one.
+        data: What the service said with it: ``count`` of what was dropped; the ``reason`` of a reset.
     """
 
     kind: Kind

@@ -32,10 +32,12 @@ class Reader:
 
     Attributes:
         retry: Seconds to wait before coming back, once the stream has said so.
+        place: What to come back with: the id that came last, of a message or of none. None before the first.
     """
 
     def __init__(self) -> None:
         self.retry: float | None = None
+        self.place: str | None = None
         self._rest = b""
         self._fields: dict[str, str] = {}
         self._data: list[str] = []
@@ -84,6 +86,7 @@ class Reader:
     def _end(self) -> Message | None:
         fields, data = self._fields, self._data
         self._fields, self._data, self._size = {}, [], 0
+        self.place = fields.get("id", self.place)
         if not data:
             return None
         return Message(fields.get("event") or "message", "\n".join(data), fields.get("id"))

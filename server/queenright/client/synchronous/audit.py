@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from queenright.api.operations import AuditedEvent
 from queenright.client.synchronous.group import Group
@@ -14,19 +14,28 @@ class Audit(Group):
     def list(
         self,
         *,
-        kind: str | None = None,
+        types: Iterable[str] = (),
         agent_id: str | None = None,
         since: float | None = None,
         until: float | None = None,
         limit: int | None = None,
     ) -> Iterator[AuditedEvent]:
-        """Yield events of the log, newest first; ``since`` and ``until``: seconds since the epoch."""
+        """
+        Yield events of the log, newest first.
+
+        Args:
+            types: Of these types only; all without.
+            agent_id: Of this worker only.
+            since: From then on, in seconds since the epoch.
+            until: Up to then.
+            limit: So many at most; all without.
+        """
         return self._ask.every(
             AuditedEvent,
             "/api/audit",
             "events",
             limit,
-            type=kind,
+            type=tuple(types) or None,
             agent_id=agent_id,
             since=since,
             until=until,

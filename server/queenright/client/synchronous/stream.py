@@ -32,7 +32,7 @@ class EventStream:
 
     When the connection breaks it is made again, and the events go on behind the last one that came: none is
     missing and none comes twice. Deltas are the exception: they are in no log, so those of the time between
-    are gone.
+    are gone. Should the service not know that last event any more, a notice says so (``reset``).
 
     The first connection is made when the first event is asked for. If that fails it is an error, unless
     ``wait`` is set; later ones are tried again until one is made.
@@ -48,7 +48,8 @@ class EventStream:
         spread: Returns a number of 0 to 1: by how much a wait is shorter, so that not all come back at once.
 
     Attributes:
-        last_event_id: The last event that was handed out and is in the log: another stream can go on there.
+        last_event_id: How far it has got: where another stream can go on. Nothing that was handed out, and is
+            in the log, comes again there.
         connected: Whether events come.
     """
 
@@ -136,6 +137,9 @@ class EventStream:
                     self._take(message)
                 self._failed = 0
                 self._retry = self._reader.retry or self._retry
+                self._seen = self._reader.place or self._seen
+                if not self._ready:
+                    self.last_event_id = self._seen
                 return
             lost = Unreachable(f"The stream of events from {self._ask.url} has ended.")
         except (httpx.HTTPError, httpx.StreamError) as error:
@@ -155,7 +159,6 @@ class EventStream:
             self._told(Notice(kind, data=said if isinstance(said, dict) else {}))
         else:
             self._ready.append((parsed(Event, json.loads(message.data)), message.id))
-        self._seen = message.id or self._seen
 
     def _pause(self) -> None:
         """Wait before the next try: longer after each that failed."""

@@ -1,0 +1,62 @@
+"""Where a client finds its service, and with which token it asks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from queenright.client import AsyncQueenright, Misaddressed, Queenright
+from queenright.client.address import path, token_of, url_of
+
+
+def test_what_is_said_comes_before_the_environment_and_that_before_this_machine() -> None:
+    environment = {"QUEENRIGHT_URL": "https://bees.example/queen/"}
+
+    assert url_of("http://here:1/", environment) == "http://here:1"
+    assert url_of(None, environment) == "https://bees.example/queen"
+    assert url_of(None, {"QUEENRIGHT_URL": ""}) == "http://127.0.0.1:8420"
+
+
+@pytest.mark.parametrize("url", ["notaurl", "http://", "ftp://here", "http://127.0.0.1:x", "http://[::1"])
+def test_what_is_no_url_is_called_so(url: str) -> None:
+    with pytest.raises(Misaddressed, match="is no URL; name the service as in http://"):
+        url_of(url, {})
+
+
+def test_a_token_is_what_is_said_else_of_the_file_else_of_the_environment(tmp_path: Path) -> None:
+    file, other = tmp_path / "token", tmp_path / "other"
+    file.write_text("from-file\n")
+    other.write_text("from-other")
+    environment = {"QUEENRIGHT_TOKEN": "from-variable", "QUEENRIGHT_TOKEN_FILE": str(other)}
+
+    assert token_of("said", environment=environment) == "said"
+    assert token_of(None, file=file, environment=environment) == "from-file"
+    assert token_of(None, environment=environment) == "from-variable"
+    assert token_of(None, environment=environment | {"QUEENRIGHT_TOKEN": ""}) == "from-other"
+    assert token_of(None, environment={}) is None
+
+
+def test_what_is_no_token_is_refused_without_being_told(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_bytes(b"s\xc3\xa4cret")
+    for arguments in ({"said": "two words-sécret"}, {"said": ""}, {"said": None, "file": file}):
+        with pytest.raises(Misaddressed) as refused:
+            token_of(**arguments, environment={})
+        assert "cret" not in str(refused.value)
+
+    with pytest.raises(Misaddressed, match=r"cannot be read from /nowhere/token \(No such file"):
+        token_of(None, file="/nowhere/token", environment={})
+
+
+def test_a_token_is_in_no_repr() -> None:
+    for client in (Queenright("http://here:1", "qr-secret"), AsyncQueenright("http://here:1", "qr-secret")):
+        assert repr(client).endswith("Queenright('http://here:1')")
+        assert "secret" not in repr(vars(client))
+
+
+def test_a_name_is_one_segment_whatever_is_in_it() -> None:
+    assert path("api", "agents", "team/ré\nsearcher?x#y") == "/api/agents/team%2Fr%C3%A9%0Asearcher%3Fx%23y"
+    for name in ("", " ", ".", ".."):
+        with pytest.raises(Misaddressed):
+            path("api", "agents", name)

@@ -1,0 +1,39 @@
+"""The client that is not awaited is made from the other one."""
+
+from __future__ import annotations
+
+import inspect
+
+from queenright.client import AsyncQueenright, Queenright
+from tests.client import generated
+
+
+def test_the_client_that_is_not_awaited_is_as_it_would_be_made() -> None:
+    found = generated.made()
+
+    assert {file.name for file in generated.MADE.glob("*.py")} == set(found)
+    for name, text in found.items():
+        assert (generated.MADE / name).read_text("utf-8") == text, "python -m tests.client.generated --write"
+
+
+def test_nothing_in_it_is_awaited() -> None:
+    for file in generated.MADE.glob("*.py"):
+        words = file.read_text("utf-8").partition('"""\n')[2]
+        assert not [w for w in ("await ", "async ", "Async", "asyncio", "Awaitable") if w in words], file.name
+
+
+def test_both_have_the_same_groups_and_calls() -> None:
+    one, other = AsyncQueenright("http://here:1"), Queenright("http://here:1")
+    groups = [name for name in vars(one) if not name.startswith("_")]
+
+    assert groups == [name for name in vars(other) if not name.startswith("_")]
+    for name in groups:
+        assert _calls(getattr(one, name)) == _calls(getattr(other, name)), name
+
+
+def _calls(group: object) -> dict[str, list[str]]:
+    return {
+        name: list(inspect.signature(call).parameters)
+        for name, call in inspect.getmembers(group, inspect.ismethod)
+        if not name.startswith("_")
+    }

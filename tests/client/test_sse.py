@@ -1,0 +1,64 @@
+"""Server-sent events, read."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queenright.client.sse import Message, Reader
+
+STREAM = (
+    b"\xef\xbb\xbfretry: 1500\nid: before\n\n"
+    b": the service is there\n\n"
+    b'event: execution_started\r\nid: e1\r\ndata: {"a":\r\ndata: 1}\r\n\r\n'
+    b"data: plain\rid\r\r"
+    b"event: delta\ndata:b\xc3\xa4r\nsomething: else\n\n"
+    b"data: never ended"
+)
+MESSAGES = [
+    Message("execution_started", '{"a":\n1}', "e1"),
+    Message("message", "plain", ""),
+    Message("delta", "bär", None),
+]
+
+
+def read(*pieces: bytes) -> tuple[list[Message], Reader]:
+    reader = Reader()
+    return [message for piece in pieces for message in reader.read(piece)], reader
+
+
+@given(cuts=st.lists(st.integers(0, len(STREAM)), max_size=8))
+def test_a_stream_says_the_same_wherever_it_is_cut(cuts: list[int]) -> None:
+    places = [0, *sorted(cuts), len(STREAM)]
+
+    messages, reader = read(*(STREAM[a:b] for a, b in pairwise(places)))
+
+    assert messages == MESSAGES
+    assert reader.retry == 1.5
+
+
+def test_an_id_without_a_message_is_where_to_come_back_to() -> None:
+    messages, reader = read(b"id: e7\n\n", b"data: a delta\n\n")
+
+    assert messages == [Message("message", "a delta", None)]
+    assert reader.place == "e7"
+
+
+def test_an_id_with_a_nul_and_a_wait_that_is_no_number_are_passed_over() -> None:
+    messages, reader = read(b"retry: soon\nid: a\0b\ndata: x\n\n")
+
+    assert messages == [Message("message", "x", None)]
+    assert (reader.retry, reader.place) == (None, None)
+
+
+def test_a_message_without_end_is_refused_before_it_fills_the_memory() -> None:
+    reader = Reader()
+
+    for _ in range(83):
+        list(reader.read(b"x" * 100_000))
+
+    with pytest.raises(ValueError, match="longer than 8388608 bytes"):
+        list(reader.read(b"x" * 100_000))
