@@ -23,6 +23,7 @@ from queenright.server.orchestrator_webhook import (
     OrchestratorWebhook,
 )
 from queenright.server.up import serving
+from queenright.server.webhook_post import TIMESTAMP
 from tests.server.conftest import demo_settings, looping
 from tests.waiting import until
 
@@ -190,7 +191,7 @@ async def test_posts_are_signed_with_the_secret(orchestrator: Orchestrator) -> N
     await ask(orchestrator.url, secret="honey")
 
     [(headers, body)] = orchestrator.got
-    expected = hmac.new(b"honey", body, hashlib.sha256).hexdigest()
+    expected = hmac.new(b"honey", headers[TIMESTAMP].encode() + b"." + body, hashlib.sha256).hexdigest()
     assert headers[SIGNATURE] == f"sha256={expected}"
 
 

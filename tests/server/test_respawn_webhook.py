@@ -31,7 +31,7 @@ from queenright.server.respawn_webhook import IDEMPOTENCY_KEY, RespawnWebhook
 from queenright.server.settings import Settings, load_settings
 from queenright.server.sockets import free_port
 from queenright.server.up import DEMO_DEFAULTS, Running, serving
-from queenright.server.webhook_post import ATTEMPTS, SIGNATURE
+from queenright.server.webhook_post import ATTEMPTS, SIGNATURE, TIMESTAMP
 from tests.waiting import until
 
 PAGE = Path(__file__).parents[2] / "docs" / "recovery.md"
@@ -230,7 +230,8 @@ async def test_requests_are_signed_with_the_secret(supervisor: Supervisor, store
     await respawn(supervisor.url, store, secret=SecretStr("honey"))
 
     [(headers, body)] = supervisor.got
-    assert headers[SIGNATURE] == "sha256=" + hmac.new(b"honey", body, hashlib.sha256).hexdigest()
+    said = headers[TIMESTAMP].encode() + b"." + body
+    assert headers[SIGNATURE] == "sha256=" + hmac.new(b"honey", said, hashlib.sha256).hexdigest()
 
 
 @pytest.mark.parametrize("way", ["refused", "away", "bad"])

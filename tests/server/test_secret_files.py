@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from queenright.alerting.settings import AlertingSettings
-from queenright.server.orchestrator_webhook import SIGNATURE
 from queenright.server.secret_files import SecretRefused, callback_secrets, read_secret
 from queenright.server.up import serving
+from queenright.server.webhook_post import SIGNATURE, TIMESTAMP
 from tests.server.conftest import demo_settings, looping
 from tests.server.test_orchestrator_webhook import Orchestrator, orchestrator
 from tests.waiting import until
@@ -93,7 +93,8 @@ async def test_escalations_are_signed_with_what_is_in_the_file(
         await until(lambda: not service.interventions.ledger.pending, "the orchestrator's decision")
 
     [(headers, body)] = orchestrator.got
-    assert headers[SIGNATURE] == "sha256=" + hmac.new(b"honey", body, hashlib.sha256).hexdigest()
+    said = headers[TIMESTAMP].encode() + b"." + body
+    assert headers[SIGNATURE] == "sha256=" + hmac.new(b"honey", said, hashlib.sha256).hexdigest()
 
 
 @pytest.mark.parametrize("command", [["serve", "--storage", "there"], ["config", "check"]], ids=" ".join)

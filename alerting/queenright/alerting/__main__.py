@@ -32,12 +32,14 @@ def generated() -> dict[Path, str]:
             pagerduty_routing_key_file=Path("/run/secrets/pagerduty_routing_key"),
             deadman_url="http://queenright:8420/api/deadman",
             templates=Path("/etc/alertmanager/templates"),
+            token_file=Path("/run/secrets/queenright_token"),
             header=REFERENCE_HEADER.format(name="alertmanager.yml"),
         ),
         prometheus_folder() / "prometheus.yml": render_prometheus(
             service_url="http://queenright:8420",
             alertmanager_url="http://alertmanager:9093",
             rules=Path("/etc/prometheus/rules"),
+            token_file=Path("/run/secrets/queenright_token"),
             header=REFERENCE_HEADER.format(name="prometheus.yml"),
         ),
     }

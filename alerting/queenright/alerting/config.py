@@ -49,6 +49,7 @@ def render_alertmanager(
     storm_group_interval: str | None = None,
     fleet_group_wait: str | None = None,
     slack_interactive: bool = False,
+    token_file: Path | None = None,
     header: str = _RENDERED_HEADER,
 ) -> str:
     """
@@ -72,6 +73,7 @@ def render_alertmanager(
             that was set.
         slack_interactive: Whether Acknowledge acts in Slack, in place of leading to the ticket's page. That
             needs a Slack app whose interactivity points at Queenright.
+        token_file: Holds the token that Queenright is shown, of the role reporter; None: none is needed.
         header: The first line, a comment.
     """
     if info_group_wait is None:
@@ -97,6 +99,9 @@ def render_alertmanager(
             "TOLD_URL": _quoted(service_url.rstrip("/") + TOLD_PATH),
             "WEBHOOK_URL": _quoted(service_url.rstrip("/") + WEBHOOK_PATH),
             "DEADMAN_URL": _quoted(deadman_url),
+            "TOKEN": _http_token(token_file),
+            # Nobody but the service is shown its token.
+            "DEADMAN_TOKEN": _http_token(token_file if _within(deadman_url, service_url) else None),
             "GROUP_WAIT": group_wait,
             "GROUP_INTERVAL": group_interval,
             "REPEAT_INTERVAL": repeat_interval,
@@ -116,6 +121,7 @@ def render_prometheus(
     interval: str = "15s",
     cluster: str = "default",
     workers: Sequence[str] = (),
+    token_file: Path | None = None,
     header: str = _RENDERED_HEADER,
 ) -> str:
     """
@@ -128,6 +134,7 @@ def render_prometheus(
         interval: Between scrapes and between evaluations. Thresholds in the rules are not moved by it.
         cluster: External label ``cluster``.
         workers: ``host:port`` of agents that serve ``/metrics`` themselves.
+        token_file: Holds the token that Queenright is shown; None: none is needed.
         header: The first line, a comment.
     """
     service = urlsplit(service_url)
@@ -141,6 +148,7 @@ def render_prometheus(
             "ALERTMANAGERS": _alertmanagers(alertmanager_url),
             "SERVICE": _quoted([service.netloc]),
             "SCHEME": _quoted(service.scheme),
+            "TOKEN": "" if token_file is None else _authorization(token_file, indent=4),
             "WORKERS": _quoted(list(workers)),
         },
     )
@@ -149,6 +157,20 @@ def render_prometheus(
 def render_rules(text: str, base: str) -> str:
     """Return the text of a rule file with its runbooks at ``base``, in place of the default address."""
     return text.replace("http://127.0.0.1:8420/runbooks/", f"{base.rstrip('/')}/")
+
+
+def _http_token(file: Path | None) -> str:
+    return "" if file is None else "        http_config:\n" + _authorization(file, indent=10)
+
+
+def _authorization(file: Path, *, indent: int) -> str:
+    space = " " * indent
+    return f"{space}authorization:\n{space}  credentials_file: {_quoted(file)}\n"
+
+
+def _within(url: str, service_url: str) -> bool:
+    one, other = urlsplit(url), urlsplit(service_url)
+    return (one.scheme, one.netloc) == (other.scheme, other.netloc)
 
 
 def _alertmanagers(urls: str | Sequence[str] | None) -> str:

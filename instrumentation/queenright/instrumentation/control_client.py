@@ -17,9 +17,10 @@ from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY, attach, detach,
 
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.forks import import_for_requests
+from queenright.instrumentation.service_token import service_token
 
 if TYPE_CHECKING:
-    from requests import Response
+    from requests import PreparedRequest, Response
 
 DEFAULT_ENDPOINT: Final = "http://127.0.0.1:8420"
 ENDPOINT_ENV: Final = "QUEENRIGHT_ENDPOINT"
@@ -83,6 +84,8 @@ class ControlClient:
         agent: The worker's name.
         session_id: Its session.
         incarnation_id: This life of it.
+        token: Returns what the service knows this worker's machine by; None if there is nothing. Asked
+            for each request, so that a new one needs no restart.
         monotonic: Seconds from anywhere.
     """
 
@@ -93,13 +96,16 @@ class ControlClient:
         session_id: str,
         incarnation_id: str,
         *,
+        token: Callable[[], str | None] = service_token,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         import requests
 
         self._session = requests.Session()
+        self._session.auth = self._authorize
         self._url = f"{endpoint}/api/agents/{quote(agent, safe='')}/instructions"
         self._who = {"session_id": session_id, "incarnation_id": incarnation_id}
+        self._token = token
         self._monotonic = monotonic
 
     def fetch(self, wait: float) -> Fetched:
@@ -133,6 +139,12 @@ class ControlClient:
     def close(self) -> None:
         """Close the connections."""
         self._session.close()
+
+    def _authorize(self, request: PreparedRequest) -> PreparedRequest:
+        """Add the token; of one's own here, so that no ``.netrc`` puts something else in its place."""
+        if token := self._token():
+            request.headers["Authorization"] = f"Bearer {token}"
+        return request
 
     def _send(self, method: str, url: str, seconds: float, **more: Any) -> tuple[int, bytes, str]:
         with _ours():

@@ -27,7 +27,7 @@ class OrchestratorWebhook:
     Args:
         url: Where it is posted to. No message, log or repr of ours repeats it: it may hold a token.
         api: Base URL of our own API, from which the answer's URL is made; empty if it is not known.
-        secret: What posts are signed with, in ``X-Queenright-Signature: sha256=<HMAC of the body>``.
+        secret: What posts are signed with, in ``X-Queenright-Signature``; see ``webhook_post.signed``.
         timeout: Seconds that one answer may take.
     """
 

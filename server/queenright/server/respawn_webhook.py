@@ -48,7 +48,7 @@ class RespawnWebhook:
         url: Where it is asked for. No message, log or repr of ours repeats it: it may hold a token.
         store: Its event log has the checkpoints that workers reported.
         ours: Starts workers itself, whom nobody else is asked for.
-        secret: What posts are signed with, in ``X-Queenright-Signature: sha256=<HMAC of the body>``.
+        secret: What posts are signed with, in ``X-Queenright-Signature``; see ``webhook_post.signed``.
         timeout: Seconds that one answer may take.
     """
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     import httpx
 
 SIGNATURE: Final = "X-Queenright-Signature"
+TIMESTAMP: Final = "X-Queenright-Timestamp"
 ATTEMPTS: Final = 6
 _PASSING: Final = frozenset({408, 425, 429})
 """Refusals that may be none a moment later; so may every answer of the server's own fault."""
@@ -49,9 +51,10 @@ class WebhookPost:
     Args:
         url: Where to. No message, log or repr of ours repeats it: it may hold a token.
         what: Who is there, for messages: "the orchestrator".
-        secret: What posts are signed with, in ``X-Queenright-Signature: sha256=<HMAC of the body>``.
+        secret: What posts are signed with; see ``signed``.
         timeout: Seconds that one answer may take.
         patience: Seconds after which nothing is tried again; None is after ``ATTEMPTS``.
+        clock: Seconds since the epoch.
     """
 
     def __init__(
@@ -62,12 +65,14 @@ class WebhookPost:
         secret: SecretStr | None = None,
         timeout: float = 10.0,
         patience: float | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._url = url
         self._what = what
         self._secret = secret
         self._timeout = timeout
         self._patience = patience
+        self._clock = clock
         self._client: httpx.AsyncClient | None = None
         self.host: Final = urlsplit(url.get_secret_value()).hostname or "?"
 
@@ -83,9 +88,6 @@ class WebhookPost:
         """
         body = json.dumps(said, ensure_ascii=False).encode()
         all_headers = {"Content-Type": "application/json", **(headers or {})}
-        if self._secret is not None:
-            key = self._secret.get_secret_value().encode()
-            all_headers[SIGNATURE] = "sha256=" + hmac.new(key, body, hashlib.sha256).hexdigest()
         retrying = stamina.retry_context(
             on=_may_pass, attempts=ATTEMPTS, timeout=self._patience, wait_initial=1.0, wait_max=30.0
         )
@@ -108,6 +110,9 @@ class WebhookPost:
         import httpx
 
         url = self._url.get_secret_value()
+        if self._secret is not None:
+            # Anew for each attempt: whoever looks at the time is not to refuse the last of them.
+            headers = {**headers, **signed(body, self._secret, self._clock())}
         if self._client is None:
             self._client = httpx.AsyncClient(timeout=self._timeout, trust_env=False, verify=certificates(url))
         try:
@@ -132,6 +137,19 @@ class WebhookPost:
                 answer=answer,
             )
         return answer
+
+
+def signed(body: bytes, secret: SecretStr, now: float) -> dict[str, str]:
+    """
+    Return the headers of a signed post: when it was sent, and a signature of that and of the body.
+
+    ``X-Queenright-Signature: sha256=<HMAC-SHA256 of "{timestamp}.{body}">``, in hexadecimal. A post that
+    somebody kept can be told by its ``X-Queenright-Timestamp``, whole seconds since the epoch.
+    """
+    timestamp = str(int(now))
+    key = secret.get_secret_value().encode()
+    mac = hmac.new(key, timestamp.encode() + b"." + body, hashlib.sha256)
+    return {TIMESTAMP: timestamp, SIGNATURE: f"sha256={mac.hexdigest()}"}
 
 
 def json_object(answer: bytes) -> dict[str, Any]:
