@@ -7,6 +7,7 @@ from typing import Any, Final
 from pydantic import Field
 
 from queenright.api.breakers import Breaker
+from queenright.api.slots import AgentSlot
 from queenright.api.terms import FindingKind, LadderLevel, Phase, Reading, Severity, State, Waiting
 from queenright.api.wire import NOW, Wire, example_of, shown
 
@@ -281,7 +282,10 @@ class HeartbeatTaken(Wire):
 class AgentsPage(Wire):
     """Workers by name, each of their sessions."""
 
-    model_config = shown({"agents": [example_of(AgentRow)], "next": None})
+    model_config = shown({"loaded": [example_of(AgentSlot)], "agents": [example_of(AgentRow)], "next": None})
 
+    loaded: list[AgentSlot] = Field(
+        description="Those that run inside the service, all of them on each page."
+    )
     agents: list[AgentRow]
     next: str | None = Field(description=NEXT)

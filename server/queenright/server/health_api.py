@@ -39,6 +39,7 @@ from queenright.health.service import (
 from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.redaction import redact
 from queenright.server.access.caller import who, who_from
+from queenright.server.agents.rows import slot_row
 from queenright.server.openapi import says, takes, to
 from queenright.server.paging import NO_TEXT, Cursor, CursorRefused, Limit, as_json, page, place_of
 from queenright.server.problems import problem
@@ -291,7 +292,12 @@ def _health(service: Service) -> APIRouter:
         found = health.workers(limit=limit + 1, after=after, agent_id=agent_id, state=state)
         now = service.clock()
         return await page(
-            "agents", found, limit, row=lambda one: agent_row(one, now), place=lambda one: one.key
+            "agents",
+            found,
+            limit,
+            row=lambda one: agent_row(one, now),
+            place=lambda one: one.key,
+            loaded=[as_json(slot_row(slot)) for slot in service.agents.slots.values()],
         )
 
     # Before the route of one worker: this is the health of all, not the worker that has no name.

@@ -359,7 +359,7 @@ class Service:
         )
 
     async def _load_agents(self) -> None:
-        """Load the agents that the settings name; one that cannot be is a fault, and no reason not to start."""
+        """Load the agents that the settings name; one that cannot be is a fault, and the service goes on."""
         for path in self.settings.agents.load:
             try:
                 await self.agents.load(path)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Annotated, Any, Final, TypeVar
 
-from fastapi import FastAPI, HTTPException, Path, Query
+from fastapi import FastAPI, HTTPException, Path, Query, Request
+from fastapi.responses import JSONResponse
 
 from queenright.instrumentation.identity import SessionIdRefused
 from queenright.instrumentation.redaction import redact
@@ -33,7 +34,7 @@ from queenright.server.agents.manager import (
     LoadTimedOut,
 )
 from queenright.server.agents.roots import PathRefused
-from queenright.server.health_api import answering
+from queenright.server.problems import problem
 
 T = TypeVar("T")
 
@@ -71,7 +72,14 @@ STATUS: Final[Mapping[type[Exception], int]] = {
 def add_refusals(app: FastAPI) -> None:
     """Let the app answer what agents and their storage refuse."""
     for kind, status in STATUS.items():
-        app.add_exception_handler(kind, answering(status))
+        app.add_exception_handler(kind, _answering(status))
+
+
+def _answering(status: int) -> Callable[[Request, Exception], Awaitable[JSONResponse]]:
+    async def answer(request: Request, error: Exception) -> JSONResponse:
+        return problem(status, str(error))
+
+    return answer
 
 
 def graph_of(slot: AgentSlot, graph_id: str | None) -> GraphSpec:
