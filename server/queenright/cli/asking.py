@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from queenright.cli.names import agents
 from queenright.cli.options import Json, path
 
 if TYPE_CHECKING:
@@ -37,7 +38,9 @@ TokenFile = Annotated[
 ]
 By = Annotated[str, typer.Option(help="Who asks; it is kept in the audit trail. You, without.")]
 Reason = Annotated[str, typer.Option(help="Why; it is kept in the audit trail.")]
-Agent = Annotated[str, typer.Argument(help="The worker, as `queenright list` shows it.")]
+Agent = Annotated[
+    str, typer.Argument(autocompletion=agents, help="The worker, as `queenright list` shows it.")
+]
 Session = Annotated[
     str | None, typer.Option("--session", metavar="ID", help="Which session; the one at work, without.")
 ]

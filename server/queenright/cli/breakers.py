@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from queenright.cli import names
 from queenright.cli.asking import (
     LOCAL,
     WHO,
@@ -63,7 +64,12 @@ def list_breakers(
 
 @breakers.command("reset", epilog="Example: queenright breakers reset tool_execution:researcher:search")
 def reset(
-    name: Annotated[str, typer.Argument(help="Its name, as `queenright breakers list` shows it.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            autocompletion=names.breakers, help="Its name, as `queenright breakers list` shows it."
+        ),
+    ],
     by: By = WHO,
     as_json: Json = False,
     url: Url = LOCAL,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
 
 import typer
 
+from queenright.cli import names
 from queenright.cli.asking import LOCAL, WHO, By, Json, TokenFile, Url, connect, values
 
 if TYPE_CHECKING:
@@ -21,7 +22,10 @@ _SHOWN: Final = 20
 _NEWEST: Final = 1000
 
 Ticket = Annotated[
-    str, typer.Argument(help="Its id, as `queenright tickets` shows it; its beginning will do.")
+    str,
+    typer.Argument(
+        autocompletion=names.tickets, help="Its id, as `queenright tickets` shows it; its beginning will do."
+    ),
 ]
 Say = Annotated[
     str | None, typer.Option("--say", metavar="TEXT", help="One question, its answer, and no more.")

@@ -6,6 +6,9 @@ Exit codes: 0 it went well, 1 the answer is no (or it failed, or was paused), 2 
 
 from __future__ import annotations
 
+import os
+from typing import Annotated
+
 import typer
 
 from queenright.cli.lazy import LazyGroup
@@ -23,14 +26,46 @@ app = typer.Typer(
 )
 
 
+def _completion(context: typer.Context, parameter: typer.CallbackParam, value: bool) -> None:
+    if not value or context.resilient_parsing:
+        return
+    from pathlib import Path
+
+    from queenright.cli import completion
+
+    if parameter.name == "show_completion":
+        typer.echo(completion.script(None), nl=False)
+    else:
+        typer.echo(completion.install(None, Path.home()))
+    raise typer.Exit
+
+
 @app.callback()
-def _program() -> None:
+def _program(
+    install_completion: Annotated[
+        bool,
+        typer.Option(
+            "--install-completion", callback=_completion, is_eager=True, help="Complete words in $SHELL."
+        ),
+    ] = False,
+    show_completion: Annotated[
+        bool,
+        typer.Option(
+            "--show-completion", callback=_completion, is_eager=True, help="Print the script for $SHELL."
+        ),
+    ] = False,
+) -> None:
     pass
 
 
 def main() -> None:
     """Run the command line; errors of ours are one message on stderr and exit code 1."""
     try:
+        if (line := os.environ.get("_QUEENRIGHT_LINE")) is not None:
+            from queenright.cli import completion
+
+            completion.answer(line)
+            return
         app()
     except Exception as error:
         from queenright.instrumentation.errors import QueenrightError

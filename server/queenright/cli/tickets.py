@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from queenright.cli import names
 from queenright.cli.asking import (
     LOCAL,
     WHO,
@@ -31,7 +32,9 @@ if TYPE_CHECKING:
 
 All = Annotated[bool, typer.Option("--all", help="Closed tickets too.")]
 Wide = Annotated[bool, typer.Option("--wide", help="No name is cut.")]
-Ticket = Annotated[str, typer.Argument(help="Its id, as `queenright tickets` shows it.")]
+Ticket = Annotated[
+    str, typer.Argument(autocompletion=names.tickets, help="Its id, as `queenright tickets` shows it.")
+]
 
 _WORST_FIRST = ["critical", "high", "medium", "low"]
 _CLOSED = ("resolved", "worker_gone", "dismissed")
