@@ -76,10 +76,11 @@ def _named(name: str) -> str:
 
 
 def _formatted(source: str) -> str:
-    """Return a module as it is formatted, with its imports in order."""
+    """Return a module as it is formatted, with its imports in order, and `yield from` where it can be."""
     ruff = [sys.executable, "-m", "ruff"]
     where = ["--stdin-filename", str(MADE / "module.py"), "-"]
-    for step in (["check", "--select", "I", "--fix", "--quiet"], ["format", "--quiet"]):
+    mended = ["check", "--select", "I,UP028", "--fix", "--unsafe-fixes", "--quiet"]
+    for step in (mended, ["format", "--quiet"]):
         done = subprocess.run(
             [*ruff, *step, *where], input=source, capture_output=True, text=True, check=True
         )

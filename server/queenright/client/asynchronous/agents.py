@@ -10,12 +10,14 @@ from queenright.api.agents import AgentHealth, AgentRow, Heartbeat, HistoryRow
 from queenright.api.tickets import Ticket
 from queenright.client.address import path
 from queenright.client.answers import body
+from queenright.client.asynchronous.graphs import AsyncGraphs
 from queenright.client.asynchronous.loaded import AsyncLoadedAgents
+from queenright.client.asynchronous.sessions import AsyncSessions
 
 _AGENTS = "/api/agents"
 
 
-class AsyncAgents(AsyncLoadedAgents):
+class AsyncAgents(AsyncLoadedAgents, AsyncSessions, AsyncGraphs):
     """The workers of a service; those that run inside it are workers like all others."""
 
     def list(

@@ -9,6 +9,7 @@ import httpx
 from pydantic import BaseModel
 
 from queenright.client.answers import no_queenright, parsed, query, unanswered, values
+from queenright.client.errors import Unreachable
 from queenright.instrumentation.certificates import certificates
 
 M = TypeVar("M", bound=BaseModel)
@@ -73,7 +74,7 @@ class AsyncTransport:
         return parsed(model, await self.get(path, **asked))
 
     async def act(
-        self, path: str, sent: Mapping[str, Any] | None = None, *, method: str = "POST"
+        self, path: str, sent: Mapping[str, Any] | None = None, *, method: str = "POST", **asked: Any
     ) -> dict[str, Any]:
         """
         Do something, once: it is sent again if the connection breaks, under the same key.
@@ -82,18 +83,30 @@ class AsyncTransport:
             path: What is acted on.
             sent: The body; None for none.
             method: POST, PUT or DELETE.
+            asked: What is said in the address.
         """
         return values(
             await self._send(
-                method, path, json=sent, headers={"Idempotency-Key": self._ids()}, timeout=self._acting
+                method,
+                path,
+                params=query(**asked),
+                json=sent,
+                headers={"Idempotency-Key": self._ids()},
+                timeout=self._acting,
             )
         )
 
     async def acted(
-        self, model: type[M], path: str, sent: Mapping[str, Any] | None = None, *, method: str = "POST"
+        self,
+        model: type[M],
+        path: str,
+        sent: Mapping[str, Any] | None = None,
+        *,
+        method: str = "POST",
+        **asked: Any,
     ) -> M:
         """Do something, once, and return what became of it as its model."""
-        return parsed(model, await self.act(path, sent, method=method))
+        return parsed(model, await self.act(path, sent, method=method, **asked))
 
     async def every(
         self, model: type[M], path: str, name: str, limit: int | None = None, **asked: Any
@@ -108,15 +121,22 @@ class AsyncTransport:
             limit: So many at most; all without.
             asked: What else is asked of it.
         """
+        async for one in self.rows(path, name, limit, **asked):
+            yield parsed(model, one)
+
+    async def rows(
+        self, path: str, name: str, limit: int | None = None, **asked: Any
+    ) -> AsyncIterator[dict[str, Any]]:
+        """Yield a list as it is; see ``every``."""
         left, cursor = limit, None
         while left is None or left > 0:
             most = _PAGE if left is None else min(_PAGE, left)
             answer = await self.get(path, limit=most, cursor=cursor, **asked)
             found = answer.get(name)
             if not isinstance(found, list):
-                raise unanswered(self.url, TypeError(name))
+                raise Unreachable(f"{self.url} answered for {path} without {name!r}: it is no Queenright.")
             for one in found:
-                yield parsed(model, one)
+                yield one
             cursor = answer.get("next")
             if cursor is None:
                 return

@@ -10,12 +10,14 @@ from queenright.api.agents import AgentHealth, AgentRow, Heartbeat, HistoryRow
 from queenright.api.tickets import Ticket
 from queenright.client.address import path
 from queenright.client.answers import body
+from queenright.client.synchronous.graphs import Graphs
 from queenright.client.synchronous.loaded import LoadedAgents
+from queenright.client.synchronous.sessions import Sessions
 
 _AGENTS = "/api/agents"
 
 
-class Agents(LoadedAgents):
+class Agents(LoadedAgents, Sessions, Graphs):
     """The workers of a service; those that run inside it are workers like all others."""
 
     def list(

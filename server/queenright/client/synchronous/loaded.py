@@ -1,29 +1,142 @@
-"""Agents that run inside the service: loading them, talking with them, and what they did."""
+"""Agents that run inside the service: loading them, runs of theirs, and talking with them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from queenright.api.loaded import AgentSlot
+from queenright.api.agents import AgentsPage
+from queenright.api.loaded import (
+    AgentOne,
+    AgentSlot,
+    AgentStats,
+    Discovered,
+    EntryPoint,
+    ExecutionRow,
+    GoalState,
+    Injected,
+    Started,
+    Stopped,
+)
 from queenright.client.address import path
-from queenright.client.answers import body
+from queenright.client.answers import body, parsed
 from queenright.client.synchronous.group import Group
 
 
 class LoadedAgents(Group):
-    """What can be asked of a worker that runs inside the service."""
+    """What can be asked of an agent that runs inside the service."""
 
-    def load(self, folder: str, *, model: str | None = None) -> AgentSlot:
-        """Load an agent from its folder, as the service sees it."""
-        return self._ask.acted(AgentSlot, "/api/agents", body(path=folder, model=model))
+    def discover(self, *, limit: int | None = None) -> Iterator[Discovered]:
+        """Yield the agents that can be loaded, by path."""
+        return self._ask.every(Discovered, "/api/discover", "agents", limit)
 
-    def unload(self, agent_id: str) -> None:
-        """Unload one; its runs are paused."""
-        self._ask.act(path("api", "agents", agent_id), method="DELETE")
+    def load(self, folder: str, *, model: str | None = None, by: str | None = None) -> AgentSlot:
+        """Load an agent from its folder, as the service sees it; its code runs inside the service."""
+        return self._ask.acted(AgentSlot, "/api/agents", body(path=folder, model=model, by=by))
+
+    def unload(self, agent_id: str, *, by: str | None = None) -> None:
+        """Unload one: its runs are paused, its sessions stay."""
+        self._ask.act(_of(agent_id), method="DELETE", by=by)
 
     def loaded(self) -> Sequence[AgentSlot]:
         """Return the agents that are loaded."""
-        from queenright.client.answers import parsed
+        return (self._ask.one(AgentsPage, "/api/agents", limit=1)).loaded
 
-        found = self._ask.get("/api/agents", limit=1)
-        return [parsed(AgentSlot, one) for one in found.get("loaded", [])]
+    def get(self, agent_id: str) -> AgentOne:
+        """Return what an agent is, if it is loaded, and how it is in each of its sessions."""
+        return self._ask.one(AgentOne, _of(agent_id))
+
+    def stats(self, agent_id: str) -> AgentStats:
+        """Return how a loaded agent is getting on: its runs, and what they took."""
+        return self._ask.one(AgentStats, _of(agent_id, "stats"))
+
+    def entry_points(
+        self, agent_id: str, *, graph_id: str | None = None, limit: int | None = None
+    ) -> Iterator[EntryPoint]:
+        """Yield what starts a loaded agent: calls, timers and events."""
+        where = _of(agent_id, "entry-points")
+        return self._ask.every(EntryPoint, where, "entry_points", limit, graph_id=graph_id)
+
+    def trigger(
+        self,
+        agent_id: str,
+        input_data: Mapping[str, Any] | None = None,
+        *,
+        entry_point_id: str | None = None,
+        graph_id: str | None = None,
+        session_id: str | None = None,
+    ) -> Started:
+        """Start a run, and return at once; see ``execution`` for what becomes of it."""
+        sent = body(
+            entry_point_id=entry_point_id,
+            input_data=None if input_data is None else dict(input_data),
+            graph_id=graph_id,
+            session_id=session_id,
+        )
+        return self._ask.acted(Started, _of(agent_id, "trigger"), sent)
+
+    def execution(self, agent_id: str, execution_id: str) -> ExecutionRow:
+        """Return a run: as it stands, or how it ended."""
+        return self._ask.one(ExecutionRow, _of(agent_id, "executions", execution_id))
+
+    def chat(
+        self, agent_id: str, message: str, *, graph_id: str | None = None, session_id: str | None = None
+    ) -> Injected | Started:
+        """Say something: a node that waits for its user is given it, else a run is started with it."""
+        sent = body(message=message, graph_id=graph_id, session_id=session_id)
+        answer = self._ask.act(_of(agent_id, "chat"), sent)
+        if answer.get("status") == "injected":
+            return parsed(Injected, answer)
+        return parsed(Started, answer)
+
+    def inject(
+        self,
+        agent_id: str,
+        node_id: str,
+        content: str,
+        *,
+        graph_id: str | None = None,
+        session_id: str | None = None,
+    ) -> Injected:
+        """Give one node of a run what its user says."""
+        sent = body(node_id=node_id, content=content, graph_id=graph_id, session_id=session_id)
+        return self._ask.acted(Injected, _of(agent_id, "inject"), sent)
+
+    def resume(
+        self,
+        agent_id: str,
+        session_id: str,
+        *,
+        graph_id: str | None = None,
+        checkpoint_id: str | None = None,
+    ) -> Started:
+        """Go on with the newest run of a session that did not get to its end."""
+        sent = body(session_id=session_id, graph_id=graph_id, checkpoint_id=checkpoint_id)
+        return self._ask.acted(Started, _of(agent_id, "resume"), sent)
+
+    def stop(
+        self,
+        agent_id: str,
+        *,
+        execution_id: str | None = None,
+        session_id: str | None = None,
+        graph_id: str | None = None,
+    ) -> Stopped:
+        """Pause runs, all of the agent's where none is named; they can be resumed."""
+        sent = body(execution_id=execution_id, session_id=session_id, graph_id=graph_id)
+        return self._ask.acted(Stopped, _of(agent_id, "stop"), sent)
+
+    def replay(
+        self, agent_id: str, session_id: str, checkpoint_id: str, *, graph_id: str | None = None
+    ) -> Started:
+        """Begin a new run, in a new session, where another was at a checkpoint."""
+        sent = body(session_id=session_id, checkpoint_id=checkpoint_id, graph_id=graph_id)
+        return self._ask.acted(Started, _of(agent_id, "replay"), sent)
+
+    def goal_progress(self, agent_id: str, *, graph_id: str | None = None) -> GoalState:
+        """Return what a graph is to achieve, and how far its newest run has come."""
+        return self._ask.one(GoalState, _of(agent_id, "goal-progress"), graph_id=graph_id)
+
+
+def _of(agent_id: str, *parts: str) -> str:
+    return path("api", "agents", agent_id, *parts)

@@ -9,6 +9,7 @@ import httpx
 from pydantic import BaseModel
 
 from queenright.client.answers import no_queenright, parsed, query, unanswered, values
+from queenright.client.errors import Unreachable
 from queenright.instrumentation.certificates import certificates
 
 M = TypeVar("M", bound=BaseModel)
@@ -73,7 +74,7 @@ class Transport:
         return parsed(model, self.get(path, **asked))
 
     def act(
-        self, path: str, sent: Mapping[str, Any] | None = None, *, method: str = "POST"
+        self, path: str, sent: Mapping[str, Any] | None = None, *, method: str = "POST", **asked: Any
     ) -> dict[str, Any]:
         """
         Do something, once: it is sent again if the connection breaks, under the same key.
@@ -82,18 +83,30 @@ class Transport:
             path: What is acted on.
             sent: The body; None for none.
             method: POST, PUT or DELETE.
+            asked: What is said in the address.
         """
         return values(
             self._send(
-                method, path, json=sent, headers={"Idempotency-Key": self._ids()}, timeout=self._acting
+                method,
+                path,
+                params=query(**asked),
+                json=sent,
+                headers={"Idempotency-Key": self._ids()},
+                timeout=self._acting,
             )
         )
 
     def acted(
-        self, model: type[M], path: str, sent: Mapping[str, Any] | None = None, *, method: str = "POST"
+        self,
+        model: type[M],
+        path: str,
+        sent: Mapping[str, Any] | None = None,
+        *,
+        method: str = "POST",
+        **asked: Any,
     ) -> M:
         """Do something, once, and return what became of it as its model."""
-        return parsed(model, self.act(path, sent, method=method))
+        return parsed(model, self.act(path, sent, method=method, **asked))
 
     def every(
         self, model: type[M], path: str, name: str, limit: int | None = None, **asked: Any
@@ -108,15 +121,19 @@ class Transport:
             limit: So many at most; all without.
             asked: What else is asked of it.
         """
+        for one in self.rows(path, name, limit, **asked):
+            yield parsed(model, one)
+
+    def rows(self, path: str, name: str, limit: int | None = None, **asked: Any) -> Iterator[dict[str, Any]]:
+        """Yield a list as it is; see ``every``."""
         left, cursor = limit, None
         while left is None or left > 0:
             most = _PAGE if left is None else min(_PAGE, left)
             answer = self.get(path, limit=most, cursor=cursor, **asked)
             found = answer.get(name)
             if not isinstance(found, list):
-                raise unanswered(self.url, TypeError(name))
-            for one in found:
-                yield parsed(model, one)
+                raise Unreachable(f"{self.url} answered for {path} without {name!r}: it is no Queenright.")
+            yield from found
             cursor = answer.get("next")
             if cursor is None:
                 return
