@@ -28,6 +28,7 @@ from queenright.alerting.rules import rule_files
 from queenright.demo import DEMO_FRAMEWORK, Fleet
 from queenright.instrumentation import serve_metrics
 from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.service_token import TOKEN_ENV
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.access.access import Access
 from queenright.server.access.otlp_guard import OtlpGuard
@@ -97,6 +98,8 @@ class Running:
     prometheus_url: str | None = None
     alertmanager_url: str | None = None
     missing: list[str] = field(default_factory=list)
+    own_token: str | None = None
+    """What programs beside the service show it; None: they need nothing."""
 
 
 @contextlib.contextmanager
@@ -154,7 +157,13 @@ async def serving(settings: Settings, *, registry: CollectorRegistry | None = No
         app = create_app(service, bound=api_socket.getsockname()[0], access=access)
         await stack.enter_async_context(listening(app, api_socket))
         stack.callback(service.stopping.set)
-        yield Running(service, url_of(api_socket), url_of(otlp_socket))
+        closed = any(access.required(sock.getsockname()[0]) for sock in (api_socket, otlp_socket))
+        yield Running(
+            service,
+            url_of(api_socket),
+            url_of(otlp_socket),
+            own_token=access.own_token() if closed else None,
+        )
 
 
 @contextlib.asynccontextmanager
@@ -200,10 +209,19 @@ async def up(
             running = await stack.enter_async_context(serving(settings))
             if program and not (options.slack_url_file and options.pagerduty_key_file):
                 running.service.recorder = recorder
+            token_file = None
+            if running.own_token:
+                token_file = _secret(settings.storage / "own_token", running.own_token).resolve()
             if program and alertmanager_url:
                 say("Starting Alertmanager ...")
                 child = await alertmanager_beside(
-                    program, settings, options, alertmanager_url, running.url, url_of(receiver)
+                    program,
+                    settings,
+                    options,
+                    alertmanager_url,
+                    running.url,
+                    url_of(receiver),
+                    token_file=token_file,
                 )
                 stack.push_async_callback(child.stop)
                 await child.ready(f"{alertmanager_url}/-/ready")
@@ -218,7 +236,9 @@ async def up(
                 port = urlsplit(prometheus_url).port or 0
                 # The service's own settings: they know by which address people reach it.
                 own = running.service.settings
-                child = await _prometheus(prometheus, own, options, port, running.url, metrics_port)
+                child = await _prometheus(
+                    prometheus, own, options, port, running.url, metrics_port, token_file
+                )
                 stack.push_async_callback(child.stop)
                 running.prometheus_url = prometheus_url
                 await child.ready(f"{running.prometheus_url}/-/ready")
@@ -232,6 +252,8 @@ async def up(
                     control=running.url,
                     model=options.model,
                 )
+                if running.own_token:
+                    stack.enter_context(_showing(running.own_token))
                 say(f"Starting the demo fleet on {fleet.files} files below {options.files.resolve()} ...")
                 await _end_former_demo(running.service)
                 fleet.start()
@@ -346,7 +368,14 @@ def _program(name: str, find: Find, say: Say) -> Path | None:
 
 
 async def alertmanager_beside(
-    program: Path, settings: Settings, options: UpOptions, url: str, service_url: str, receiver_url: str
+    program: Path,
+    settings: Settings,
+    options: UpOptions,
+    url: str,
+    service_url: str,
+    receiver_url: str,
+    *,
+    token_file: Path | None = None,
 ) -> Child:
     """Start Alertmanager at ``url``, with a configuration that leads to people and back to the service."""
     folder = settings.storage / "alertmanager"
@@ -365,6 +394,7 @@ async def alertmanager_beside(
             group_wait="1s" if options.fast else "10s",
             group_interval="5s" if options.fast else "1m",
             slack_interactive=settings.alerting.slack_signing_secret_file is not None,
+            token_file=token_file,
         ),
         encoding="utf-8",
     )
@@ -390,6 +420,7 @@ async def _prometheus(
     port: int,
     service_url: str,
     metrics_port: int | None,
+    token_file: Path | None,
 ) -> Child:
     folder = settings.storage / "prometheus"
     folder.mkdir(parents=True, exist_ok=True)
@@ -402,6 +433,7 @@ async def _prometheus(
             interval="1s" if options.fast else "15s",
             cluster=settings.alerting.cluster,
             workers=[f"127.0.0.1:{metrics_port}"] if metrics_port else [],
+            token_file=token_file,
         ),
         encoding="utf-8",
     )
@@ -430,6 +462,22 @@ def _rules(folder: Path, settings: Settings) -> Path:
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
     return folder
+
+
+@contextlib.contextmanager
+def _showing(token: str) -> Iterator[None]:
+    """Let the demo's agents show a token, as others do: by what is in their environment."""
+    ours = {TOKEN_ENV: token, "OTEL_EXPORTER_OTLP_HEADERS": f"Authorization=Bearer%20{token}"}
+    before = {name: os.environ.get(name) for name in ours}
+    os.environ.update(ours)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def _secret(path: Path, value: str) -> Path:

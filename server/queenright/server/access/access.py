@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from queenright.server.access.limits import RateLimit, retry_after
 from queenright.server.access.roles import Need, Role, enough_for, may
 from queenright.server.access.sessions import Sessions
 from queenright.server.access.token_file import TokenFile
-from queenright.server.access.tokens import Token, TokensRefused
+from queenright.server.access.tokens import Token, Tokens, TokensRefused, new_token
 from queenright.server.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -57,6 +58,7 @@ class Access:
         self._settings = settings
         self._clock = clock
         self.file = TokenFile(tokens_file(settings))
+        self._own = Tokens()
         self.sessions = Sessions(clock=clock)
         self._requests = RateLimit(limits.requests_per_second, limits.burst, monotonic=monotonic)
         self._failures = RateLimit(
@@ -94,7 +96,21 @@ class Access:
         Raises:
             TokensRefused: The file of tokens cannot be used.
         """
-        return self.file.now().find(presented, self._clock())
+        now = self._clock()
+        return self._own.find(presented, now) or self.file.now().find(presented, now)
+
+    def own_token(self) -> str:
+        """Return a reporter's token for the programs that this process starts; it ends with it."""
+        made, words = new_token(
+            "queenright",
+            Role.REPORTER,
+            id_=secrets.token_hex(4),
+            secret=secrets.token_urlsafe(32),
+            now=self._clock(),
+            expires_at=None,
+        )
+        self._own = Tokens((*self._own.all, made))
+        return words
 
     def identify(
         self, address: str, *, presented: str | None, session: str | None, required: bool
@@ -142,7 +158,7 @@ class Access:
         if not caller.token_id:
             return True
         try:
-            known = self.file.now().live(self._clock())
+            known = (*self._own.all, *self.file.now().live(self._clock()))
         except TokensRefused:
             return False
         return any(one.id == caller.token_id for one in known)
