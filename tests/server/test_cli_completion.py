@@ -1,0 +1,150 @@
+"""What is proposed while a command is typed, and what a real bash makes of it."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from queenright.cli.completion import SCRIPTS, install, proposals
+from queenright.instrumentation.errors import QueenrightError
+from tests.warm import PROGRAM, queenright
+
+AGENTS = [
+    {"agent_id": "researcher", "state": "healthy", "ended": False},
+    {"agent_id": "writer", "state": "stuck", "ended": False},
+    {"agent_id": "gone", "state": "healthy", "ended": True},
+    {"agent_id": "$(touch evil)", "state": "healthy", "ended": False},
+]
+TICKETS = [
+    {"ticket_id": "01JAAA", "severity": "high", "status": "open", "worker_agent_id": "writer"},
+    {"ticket_id": "01JBBB", "severity": "low", "status": "resolved", "worker_agent_id": "writer"},
+]
+BREAKERS = [{"name": "tool_execution:researcher:search", "state": "open"}]
+
+
+class Service(http.server.BaseHTTPRequestHandler):
+    """Answers three lists to whoever has the token."""
+
+    def do_GET(self) -> None:
+        if self.headers.get("Authorization") != "Bearer secret":
+            self.send_error(401)
+            return
+        name = self.path.partition("?")[0].removeprefix("/api/")
+        lists = {"agents": AGENTS, "tickets": TICKETS, "breakers": BREAKERS}
+        body = json.dumps({name: lists[name], "next": None}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Service) as service:
+        threading.Thread(target=service.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{service.server_port}"
+        service.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def around(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUEENRIGHT_URL", url)
+    monkeypatch.setenv("QUEENRIGHT_TOKEN", "secret")
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("queenright ter", ["terminate"]),
+        ("queenright tickets una", ["unacknowledge"]),
+        ("queenright nudge --mess", ["--message"]),
+        ("queenright stop-acting ", ["on", "off", "status"]),
+        ("queenright nudge ", ["researcher", "writer"]),
+        ("queenright nudge w", ["writer"]),
+        ("queenright nudge --by ada --json r", ["researcher"]),
+        ("queenright tickets acknowledge ", ["01JAAA"]),
+        ("queenright chat ", ["01JAAA"]),
+        ("queenright breakers reset tool_execution:r", ["tool_execution:researcher:search"]),
+        ("queenright run ", []),
+        ("queenright nudge 'w", []),
+    ],
+)
+def test_what_is_proposed(line: str, words: list[str]) -> None:
+    assert [word for word, _ in proposals(line)] == words
+
+
+@pytest.mark.parametrize("address", ["http://127.0.0.1:9", "nonsense", "http://["])
+def test_without_a_service_names_are_not_proposed_and_nothing_is_said(address: str) -> None:
+    assert list(proposals(f"queenright nudge --url '{address}' ")) == []
+
+
+def test_without_the_right_to_ask_names_are_not_proposed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("QUEENRIGHT_TOKEN")
+
+    assert list(proposals("queenright nudge ")) == []
+
+
+def test_a_token_in_a_file_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("QUEENRIGHT_TOKEN")
+    (tmp_path / "token").write_text("secret\n")
+
+    found = proposals(f"queenright nudge --token-file {tmp_path / 'token'} w")
+
+    assert list(found) == [("writer", "stuck")]
+
+
+@pytest.mark.parametrize(
+    ("line", "replies"),
+    [
+        ("queenright nudge ", ["researcher", "writer"]),
+        # Bash replaces what follows the last colon only.
+        ("queenright breakers reset tool_execution:res", ["researcher:search"]),
+        ("queenright ter", ["terminate"]),
+    ],
+)
+def test_bash_completes(tmp_path: Path, line: str, replies: list[str]) -> None:
+    test = f"""
+    {SCRIPTS["bash"]}
+    COMP_LINE={line!r} COMP_POINT={len(line)}
+    _queenright_completion {PROGRAM}
+    printf '%s\\n' "${{COMPREPLY[@]}}"
+    """
+    done = subprocess.run(
+        ["bash", "--norc", "-c", test], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout.split() == replies
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_script_is_shown_and_installed_once(tmp_path: Path, shell: str) -> None:
+    env = {**os.environ, "SHELL": f"/bin/{shell}", "HOME": str(tmp_path)}
+    (tmp_path / ".bashrc").write_text("alias ll='ls -l'\n")
+
+    shown = queenright("--show-completion", cwd=tmp_path, env=env)
+    first, second = (queenright("--install-completion", cwd=tmp_path, env=env) for _ in range(2))
+
+    assert shown.stdout == SCRIPTS[shell].strip() + "\n"
+    assert (shown.returncode, first.returncode, second.returncode) == (0, 0, 0), first.stderr
+    file = Path(first.stdout.split(" is in ")[1].partition(";")[0])
+    assert file.read_text() == shown.stdout
+    if shell != "fish":
+        startup = (tmp_path / f".{shell}rc").read_text()
+        assert startup.count("# queenright") == 1
+        assert startup.startswith("alias ll" if shell == "bash" else "fpath")
+
+
+def test_a_shell_that_is_not_known_is_refused_with_those_that_are(tmp_path: Path) -> None:
+    with pytest.raises(QueenrightError, match=r"no completion for 'csh'; say one of: bash, zsh, fish"):
+        install("csh", tmp_path)
