@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Final
 
@@ -46,13 +46,13 @@ def amount(number: float) -> str:
     return f"{number:.0f}"
 
 
-def spark(numbers: Sequence[float], width: int) -> str:
+def spark(numbers: Iterable[float], width: int) -> str:
     """
     Return the last ``width`` numbers as bars, the highest of them as the highest bar.
 
     Nothing is a dot on the line, so that it cannot be taken for a little.
     """
-    shown = numbers[-width:]
+    shown = list(numbers)[-width:]
     most = max(shown, default=0)
     bars = (
         _BARS[min(len(_BARS) - 1, int((number / most) * len(_BARS)))] if number > 0 else _NOTHING

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
+from textual.css.query import NoMatches
 from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import Footer, Input
@@ -67,13 +70,19 @@ class Base(Screen[None]):
     def __init__(self, shared: Shared) -> None:
         super().__init__()
         self.shared = shared
+        self._brush = asyncio.Lock()
 
     def compose(self) -> ComposeResult:
         """Lay it out; ``body`` is what is between the lines."""
         yield TopLine()
         yield from self.body()
         yield Brief()
-        yield Input(placeholder=self.COMMAND_HINT, id="typed", classes="" if self.ALWAYS_TYPING else "away")
+        yield Input(
+            placeholder=self.COMMAND_HINT,
+            id="typed",
+            classes="" if self.ALWAYS_TYPING else "away",
+            select_on_focus=False,
+        )
         yield Footer(show_command_palette=False)
         yield Noticeboard()
 
@@ -82,7 +91,14 @@ class Base(Screen[None]):
         yield from ()
 
     async def paint(self) -> None:
-        """Show everything as it is known now."""
+        """Show everything as it is known now; one at a time."""
+        async with self._brush:
+            # A screen that comes or goes has not all of its parts.
+            with contextlib.suppress(NoMatches):
+                await self.draw()
+
+    async def draw(self) -> None:
+        """Show everything as it is known now, part by part."""
         shared = self.shared
         self.query_one(TopLine).show(shared.link.url, shared.fleet, shared.away)
         self.query_one(Brief).show(*shared.said)

@@ -101,9 +101,9 @@ class FleetScreen(Base):
             return bool(self.shared.notices) or not self.query_one("#typed").has_class("away")
         return where.get(action, self.tab) == self.tab
 
-    async def paint(self) -> None:
+    async def draw(self) -> None:
         """Show everything as it is known now."""
-        await super().paint()
+        await super().draw()
         shared = self.shared
         fleet, now = shared.fleet, shared.clock()
         self.query_one("#tabs", Static).update(self._tabs())

@@ -65,9 +65,9 @@ class QueenScreen(Following):
         """Return the ticket as it is known now."""
         return self.shared.fleet.ticket(self._ticket.ticket_id) or self._ticket
 
-    async def paint(self) -> None:
+    async def draw(self) -> None:
         """Show everything as it is known now."""
-        await super().paint()
+        await super().draw()
         now, ticket = self.shared.clock(), self.ticket() or self._ticket
         about = Text.assemble(
             ("♛ Queen  ", "bold magenta"),

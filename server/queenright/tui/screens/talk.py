@@ -68,9 +68,9 @@ class TalkScreen(Base):
         """Return the agent's ticket."""
         return self.shared.fleet.ticket_of(self.agent_id)
 
-    async def paint(self) -> None:
+    async def draw(self) -> None:
         """Show everything as it is known now."""
-        await super().paint()
+        await super().draw()
         self.query_one("#graphs", Static).update(self._header())
         shown = self.conversation.said
         waiting = "" if shown else "Nothing has been said yet: what you type starts a run, or answers one."

@@ -57,9 +57,9 @@ class WorkerScreen(Following):
             return ticket is not None and ticket.live
         return True
 
-    async def paint(self) -> None:
+    async def draw(self) -> None:
         """Show everything as it is known now."""
-        await super().paint()
+        await super().draw()
         worker = self.worker
         vitals = self.query_one("#vitals", Static)
         if worker is None:

@@ -1,0 +1,297 @@
+"""A service with fixed answers, at the other end of the wire: the same picture every time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import httpx
+
+from queenright.api.agents import AgentRow, HistoryRow
+from queenright.api.breakers import Breaker
+from queenright.api.events import Event
+from queenright.api.loaded import EntryPoint, GraphRow
+from queenright.api.status import Status
+from queenright.api.tickets import ChatMessage, Ticket
+from queenright.api.wire import Wire, example_of
+from queenright.client import AsyncQueenright
+
+NOW: Final = 1_769_248_800.0
+Row = dict[str, Any]
+
+
+def row(model: type[Wire], **fields: object) -> Row:
+    """The example of a model, with other values."""
+    return example_of(model) | fields
+
+
+def worker(agent: str, state: str, reason: str = "", **fields: object) -> Row:
+    """A worker that has been in its state for three minutes."""
+    session = {"session_id": f"{agent}-1", "state_since": NOW - 180, "reason": reason}
+    findings: dict[str, object] = (
+        {} if reason else {"findings": [], "bad_steps": 0, "verdicts": ["ACCEPT"] * 8}
+    )
+    return row(AgentRow, agent_id=agent, state=state, **session | findings | fields)
+
+
+WORKERS: Final = [
+    worker(
+        "billing_export", "failing", "4 failures in a row: ConnectError", tool="query", bad_steps=4, errors=9
+    ),
+    worker(
+        "deep_research_agent",
+        "stuck",
+        "search was called 12 times with the same arguments and the same result",
+        tool="search",
+        phase="tool",
+        verdicts=["ACCEPT", "CONTINUE", *["RETRY"] * 10],
+        bad_steps=12,
+        steps=42,
+        node_id="researcher",
+    ),
+    worker("inbox_triage", "degraded", "6 bad steps since the last good one", bad_steps=6, phase="llm"),
+    worker("docs_checker", "healthy", waiting="user_input", phase="idle"),
+    worker("nightly_report", "healthy", phase="llm", tool=""),
+    worker("price_watch", "healthy", tool="fetch_page", phase="tool"),
+    worker("schema_migrator", "terminated", ended=True),
+]
+TICKET: Final = "018f6f7e-0000-7000-8000-0000000000c1"
+TICKETS: Final = [
+    row(
+        Ticket,
+        ticket_id=TICKET,
+        worker_agent_id="deep_research_agent",
+        worker_session_id="deep_research_agent-1",
+    ),
+    row(
+        Ticket,
+        ticket_id="018f6f7e-0000-7000-8000-0000000000c2",
+        worker_agent_id="billing_export",
+        worker_session_id="billing_export-1",
+        severity="critical",
+        kind="provider_failure",
+        cause="The database refuses connections",
+        suggested_action="Terminate it, and look at the database.",
+        evidence_snippet="ConnectError: connection refused (db:5432), 4 times",
+        occurrences=2,
+        first_seen=NOW - 95,
+    ),
+    row(
+        Ticket,
+        ticket_id="018f6f7e-0000-7000-8000-0000000000c3",
+        worker_agent_id="inbox_triage",
+        severity="medium",
+        status="dismissed",
+        kind="retry_storm",
+        first_seen=NOW - 7_000,
+        occurrences=1,
+    ),
+]
+BREAKERS: Final = [
+    row(Breaker, name="tool_execution:billing_export:query", reason="5 failures in a row: ConnectError"),
+    row(Breaker, name="llm_call:inbox_triage:main", state="half_open", failures=5, half_open_at=NOW - 3),
+    row(
+        Breaker,
+        name="tool_execution:price_watch:fetch_page",
+        state="closed",
+        failures=0,
+        reason="",
+        opened_at=None,
+        half_open_at=None,
+    ),
+]
+_HISTORY_OF: Final = (
+    (3_400, "healthy", "healthy"),
+    (1_500, "healthy", "degraded"),
+    (1_100, "degraded", "healthy"),
+    (700, "healthy", "degraded"),
+    (180, "degraded", "stuck"),
+)
+HISTORY: Final = [
+    row(
+        HistoryRow,
+        seq=number,
+        time=NOW - ago,
+        type="health_state_changed",
+        state=to,
+        reason="",
+        session_id="deep_research_agent-1",
+        data={"from": was, "to": to, "reason": "12 bad steps" if to == "stuck" else "", "findings": []},
+    )
+    for number, (ago, was, to) in enumerate(_HISTORY_OF)
+]
+MESSAGES: Final = [
+    row(
+        ChatMessage, id="m1", at=NOW - 60, role="operator", by="ada", text="What was tried?", question_id=None
+    ),
+    row(
+        ChatMessage,
+        id="m2",
+        at=NOW - 52,
+        text="One nudge, 90 s ago, told it to search for other words. It answered with the same search. "
+        "I would stop it at the next bad step.",
+        question_id="m1",
+    ),
+]
+GRAPHS: Final = [
+    row(GraphRow, graph_id="docs_checker", agent_id="docs_checker", nodes=["ask", "list_pages"]),
+    row(GraphRow, graph_id="log_digest", agent_id="log_digest", primary=False, active=False),
+]
+
+
+def event(kind: str, ago: float, agent: str = "deep_research_agent", **data: object) -> Row:
+    """An event that was told some seconds ago."""
+    at = datetime.fromtimestamp(NOW - ago, UTC).isoformat(timespec="milliseconds")
+    graph = str(data.pop("graph", ""))
+    node = str(data.pop("node", "researcher"))
+    return row(
+        Event,
+        id="" if kind.endswith("_delta") else f"{kind}-{agent}-{ago}",
+        type=kind,
+        time=at,
+        agent_id=agent,
+        session_id=f"{agent}-1",
+        graph_id=graph,
+        node_id=node,
+        data=data,
+    )
+
+
+def work(agent: str, every: float, times: int) -> list[Row]:
+    """Steps of a worker, the last of them two seconds ago."""
+    return [
+        event("step_completed", 2 + every * number, agent, verdict="ACCEPT", index=times - number)
+        for number in reversed(range(times))
+    ]
+
+
+STREAM: Final = [
+    one
+    for number in range(6, 0, -1)
+    for one in (
+        event(
+            "llm_call_completed", 7 * number + 4, model="claude", input_tokens=900 * number, output_tokens=80
+        ),
+        event("tool_call_completed", 7 * number + 2, tool="search", outcome="ok", duration=1.2),
+        event("step_completed", 7 * number, index=42 - number, verdict="RETRY", text="no new result"),
+    )
+]
+HAPPENED: Final = [
+    *work("price_watch", 4, 11),
+    *work("nightly_report", 9, 5),
+    *work("inbox_triage", 17, 3),
+    event("health_state_changed", 180, **{"from": "degraded", "to": "stuck", "reason": "12 bad steps"}),
+    event("worker_escalation_ticket", 120, ticket=TICKETS[0], change="opened"),
+    event("ticket_triaged", 110, "", ticket_id=TICKET, decision="intervene", reason="It loops."),
+    event(
+        "nudge_sent", 90, attempt=1, by="ladder", message="Search for other words, or say what blocks you."
+    ),
+    event(
+        "circuit_breaker_state_changed",
+        30,
+        "billing_export",
+        **{
+            "name": "tool_execution:billing_export:query",
+            "from": "closed",
+            "to": "open",
+            "reason": "5 failures",
+        },
+    ),
+    event("worker_escalation_ticket", 20, "billing_export", ticket=TICKETS[1], change="opened"),
+]
+PAGED: Final = [
+    event(
+        "queen_intervention_requested",
+        2,
+        "billing_export",
+        ticket_id=TICKETS[1]["ticket_id"],
+        severity="critical",
+        analysis="The database refuses every connection since 09:58. The export cannot go on by itself.",
+        urgency="now",
+        untriaged=False,
+    )
+]
+TALK: Final = [
+    event("client_output_delta", 20, "docs_checker", graph="docs_checker", node="ask", text="Which folder "),
+    event("client_output_delta", 19, "docs_checker", graph="docs_checker", node="ask", text="shall I check?"),
+    event(
+        "client_input_requested",
+        18,
+        "docs_checker",
+        graph="docs_checker",
+        node="ask",
+        question="Which folder?",
+    ),
+    event("execution_failed", 3, "log_digest", graph="log_digest", error="no log server answers"),
+]
+
+
+class Canned:
+    """
+    The far end of a client.
+
+    Args:
+        fleet: What the stream of the whole fleet tells.
+        worker: What the stream of one worker tells.
+        talk: What agents that are loaded say.
+
+    Attributes:
+        asked: Method, path and body of everything that was done.
+        away: Whether it answers nothing.
+    """
+
+    def __init__(
+        self, fleet: list[Row] = HAPPENED, worker: list[Row] = STREAM, talk: list[Row] = TALK
+    ) -> None:
+        self.asked: list[tuple[str, str, Any]] = []
+        self.away = False
+        self.told = 0
+        """Streams that have told all that they have to tell."""
+        self._streams = {"fleet": fleet, "worker": worker, "talk": talk}
+
+    def client(self) -> AsyncQueenright:
+        """Return a client of it."""
+        return AsyncQueenright("http://127.0.0.1:8420", transport=httpx.MockTransport(self._answer))
+
+    async def _answer(self, request: httpx.Request) -> httpx.Response:
+        if self.away:
+            raise httpx.ConnectError("refused", request=request)
+        path = request.url.path
+        if path.endswith("/events"):
+            return self._stream(request)
+        if request.method != "GET":
+            self.asked.append((request.method, path, json.loads(request.content or b"null")))
+        return httpx.Response(200, json=_found(path))
+
+    def _stream(self, request: httpx.Request) -> httpx.Response:
+        types = request.url.params.get("types", "")
+        which = "worker" if types == "all" else "talk" if types.startswith("client_output_delta") else "fleet"
+        return httpx.Response(
+            200, headers={"content-type": "text/event-stream"}, content=self._tell(self._streams[which])
+        )
+
+    async def _tell(self, events: list[Row]) -> AsyncIterator[bytes]:
+        for one in events:
+            named = f"id: {one['id']}\n" if one["id"] else ""
+            yield f"event: {one['type']}\n{named}data: {json.dumps(one)}\n\n".encode()
+        self.told += 1
+        await asyncio.Event().wait()
+
+
+def _found(path: str) -> Mapping[str, Any]:
+    lists = {
+        "/api/agents": ("agents", WORKERS),
+        "/api/tickets": ("tickets", TICKETS),
+        "/api/breakers": ("breakers", BREAKERS),
+        "history": ("history", HISTORY),
+        "chat": ("messages", MESSAGES),
+        "graphs": ("graphs", GRAPHS),
+        "entry-points": ("entry_points", [row(EntryPoint, running=1)]),
+    }
+    name, rows = lists.get(path) or lists.get(path.rpartition("/")[2]) or ("", [])
+    if name:
+        return {name: rows, "next": None, "active_graph_id": "docs_checker"}
+    return row(Status, feed=[])
