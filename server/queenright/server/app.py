@@ -143,7 +143,9 @@ def create_app(service: Service, *, bound: str, access: Access | None = None) ->
         """The process lives."""
         return "ok\n"
 
-    @app.get("/readyz", tags=["service"], **says("get_ready", api.Ready))
+    @app.get(
+        "/readyz", tags=["service"], **says("get_ready", api.Ready, also={503: (api.Ready, "It does not.")})
+    )
     async def readyz(request: Request) -> JSONResponse:
         """Whether it does its work; if not, what is missing: the words of that for callers who may look."""
         missing = service.ready()

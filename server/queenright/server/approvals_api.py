@@ -39,8 +39,8 @@ def add_approvals_api(app: FastAPI, service: Service) -> None:
             "list_approvals",
             api.ApprovalsPage,
             links={
-                "approve": to("approve", approval_id="approvals/0/approval_id"),
-                "deny": to("deny", approval_id="approvals/0/approval_id"),
+                "approve": to("approve_termination", approval_id="approvals/0/approval_id"),
+                "deny": to("deny_termination", approval_id="approvals/0/approval_id"),
             },
         ),
     )
@@ -54,7 +54,7 @@ def add_approvals_api(app: FastAPI, service: Service) -> None:
 
     @router.post(
         "/api/approvals/{approval_id}/approve",
-        **says("approve", api.Approval, status=202, refused=(404, 409)),
+        **says("approve_termination", api.Approval, status=202, refused=(404, 409)),
     )
     async def approve(request: Request, approval_id: Id, body: Word | None = None) -> Any:
         """Stop the worker, as it was asked for; everything is looked at again first."""
@@ -63,7 +63,7 @@ def add_approvals_api(app: FastAPI, service: Service) -> None:
 
     @router.post(
         "/api/approvals/{approval_id}/deny",
-        **says("deny", api.Approval, status=202, refused=(404, 409)),
+        **says("deny_termination", api.Approval, status=202, refused=(404, 409)),
     )
     async def deny(request: Request, approval_id: Id, body: Word | None = None) -> Any:
         """Leave the worker alone."""

@@ -37,6 +37,10 @@ REFUSED: Final[Mapping[int, str]] = {
 """By status, when a route answers with a problem."""
 
 _ANYWHERE: Final = (400, 401, 403, 413, 429, 503)
+_HEADERS: Final = {
+    401: ("WWW-Authenticate", "Always `Bearer`.", "string"),
+    429: ("Retry-After", "Seconds until it is worth asking again.", "integer"),
+}
 _OPEN: Final = ("/healthz",)
 """Routes that nobody needs a token for, and that look nothing up."""
 
@@ -73,6 +77,7 @@ def says(
     refused: Mapping[int, str] | tuple[int, ...] = (),
     links: Mapping[str, Mapping[str, Any]] | None = None,
     what: str = "",
+    also: Mapping[int, tuple[Any, str]] | None = None,
 ) -> dict[str, Any]:
     """
     Return what a route's decorator is told, so that the document says what is answered.
@@ -87,6 +92,7 @@ def says(
         refused: Which problems the route itself answers with; with words of its own, or those of ``REFUSED``.
         links: What can be asked next, by name; see ``to``.
         what: What the answer is, in words; without, the model's first line.
+        also: Other answers that are no problems, by status: model and words.
     """
     words = what or _first_line(getattr(answer, "__doc__", None)) or "Done."
     success: dict[str, Any] = {"description": words}
@@ -94,6 +100,7 @@ def says(
         success["model"] = answer
     if links:
         success["links"] = {name: dict(link) for name, link in links.items()}
+    others = {code: {"model": model, "description": words} for code, (model, words) in (also or {}).items()}
     given = refused if isinstance(refused, Mapping) else {code: REFUSED[code] for code in refused}
     return {
         "operation_id": operation,
@@ -101,7 +108,7 @@ def says(
         "status_code": status,
         "response_model": None,
         "response_description": words,
-        "responses": {status: success} | {code: _problem(why) for code, why in given.items()},
+        "responses": {status: success} | {code: _problem(code, why) for code, why in given.items()} | others,
     }
 
 
@@ -171,7 +178,7 @@ def _refusals(path: str, operation: dict[str, Any]) -> None:
         del responses["422"]
     codes = [code for code in _ANYWHERE if path not in _OPEN or code not in (401, 503)]
     for code in (*codes, *((422,) if asks else ())):
-        responses.setdefault(str(code), _problem(REFUSED[code]))
+        responses.setdefault(str(code), _problem(code, REFUSED[code]))
     operation["responses"] = dict(sorted(responses.items()))
 
 
@@ -179,9 +186,13 @@ def _is_fastapis(response: Any) -> bool:
     return response is not None and "application/json" in response.get("content", {})
 
 
-def _problem(why: str) -> dict[str, Any]:
+def _problem(status: int, why: str) -> dict[str, Any]:
     reference = {"$ref": "#/components/schemas/Problem"}
-    return {"description": why, "content": {"application/problem+json": {"schema": reference}}}
+    found = {"description": why, "content": {"application/problem+json": {"schema": reference}}}
+    if status in _HEADERS:
+        name, words, kind = _HEADERS[status]
+        found["headers"] = {name: {"description": words, "schema": {"type": kind}}}
+    return found
 
 
 def _from(where: str) -> str:
