@@ -74,6 +74,12 @@ _SECTIONS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
             "Build agents with an agent: it writes them, runs them here, and mends them when they fail.",
             "code agents --model anthropic/claude-sonnet-4-5",
         ),
+        (
+            "agents",
+            "agents:agents",
+            "Agents that run inside the service: load them, talk with them.",
+            "agents load docs_checker",
+        ),
     ),
     "Look": (
         (
@@ -99,6 +105,12 @@ _SECTIONS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
             "chat:chat",
             "Talk with the queen about a ticket: what is wrong, what was tried, what to do next.",
             'chat 01J... --say "what was tried?"',
+        ),
+        (
+            "events",
+            "events:events",
+            "Follow what happens, a line an event; Ctrl-C ends it.",
+            "events --agent researcher --types all",
         ),
         (
             "interventions",
