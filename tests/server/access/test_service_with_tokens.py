@@ -1,0 +1,523 @@
+"""A service that wants tokens, on real sockets: who is let in, by what, for how long, and what is kept of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from queenright.health.event_log import read_events
+from queenright.runtime.events import EventType
+from queenright.server.access.access import Access
+from queenright.server.access.roles import Role
+from queenright.server.access.sessions import COOKIE
+from queenright.server.access.token_file import edit_tokens
+from queenright.server.access.tokens import TokensRefused, new_token
+from queenright.server.settings import Settings, load_settings
+from queenright.server.up import DEMO_DEFAULTS, Running, serving
+from tests.server.conftest import looping
+from tests.waiting import until
+
+TRACES = "/v1/traces"
+OTLP = {"Content-Type": "application/json"}
+PAGE = {"Accept": "text/html"}
+
+
+def guarded(storage: Path, **auth: Any) -> Settings:
+    return load_settings(
+        defaults=DEMO_DEFAULTS | {"storage": storage},
+        http={"port": 0, "limits": {"failed_logins_per_minute": 100_000}},
+        otlp={"port": 0},
+        auth={"required": True} | auth,
+    )
+
+
+def token_for(settings: Settings, name: str, role: Role, *, seconds: float | None = None) -> str:
+    """Make a token and return its words."""
+    now = time.time()
+    made, words = new_token(
+        name,
+        role,
+        id_=f"{abs(hash(name)) % 16**8:08x}",
+        secret=f"{name:s<43}".replace("-", "_"),
+        now=now,
+        expires_at=None if seconds is None else now + seconds,
+    )
+    edit_tokens(Access(settings).file.path, lambda tokens: tokens.with_token(made, now))
+    return words
+
+
+def revoke(settings: Settings, name: str) -> None:
+    edit_tokens(Access(settings).file.path, lambda tokens: tokens.without(name, time.time()))
+
+
+@dataclass
+class Guarded:
+    """A service in a thread of its own, and a token for each role."""
+
+    settings: Settings
+    tokens: dict[str, str]
+    running: Running = field(init=False)
+    loop: asyncio.AbstractEventLoop = field(init=False)
+
+    def call(self, work: Any) -> Any:
+        """Run a coroutine where the service runs."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(30)
+
+    def client(self, role: str | None = None, **more: Any) -> httpx.Client:
+        headers = {"Authorization": f"Bearer {self.tokens[role]}"} if role else {}
+        return httpx.Client(base_url=self.running.url, headers=headers, trust_env=False, verify=False, **more)
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    settings = guarded(tmp_path_factory.mktemp("guarded") / "storage")
+    found = Guarded(settings, {role.value: token_for(settings, role.value, role) for role in Role})
+    started, stop = threading.Event(), asyncio.Event()
+
+    async def serve() -> None:
+        found.loop = asyncio.get_running_loop()
+        async with serving(settings) as found.running:
+            now = found.running.service.clock()
+            await found.running.service.ingest(list(looping(now, times=3)))
+            started.set()
+            await stop.wait()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
+    thread.start()
+    assert started.wait(60)
+    yield found
+    found.loop.call_soon_threadsafe(stop.set)
+    thread.join(30)
+
+
+# -- who is let in --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/api/status", "/metrics", "/docs", "/openapi.json", "/live", "/nowhere"]
+)
+def test_without_a_token_nothing_is_told(service: Guarded, path: str) -> None:
+    with service.client() as http:
+        response = http.get(path)
+
+    assert response.status_code == 401
+    assert response.headers["www-authenticate"].startswith("Bearer")
+    assert response.headers["content-type"] == "application/problem+json"
+    assert "queenright token create" in response.json()["title"]
+
+
+def test_a_process_that_lives_says_so_to_everybody_and_why_it_is_not_ready_to_those_who_may_look(
+    service: Guarded,
+) -> None:
+    with service.client() as anybody, service.client("viewer") as viewer:
+        assert anybody.get("/healthz").text == "ok\n"
+        service.running.service.faults.append("the cellar is under water")
+        hidden, told = anybody.get("/readyz"), viewer.get("/readyz")
+        service.running.service.faults.clear()
+
+    assert (hidden.status_code, hidden.json()) == (503, {"ready": False, "missing": []})
+    assert "the cellar is under water" in told.json()["missing"]
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "Bearer",
+        "Bearer ",
+        "Bearer x",
+        "Bearer qrt_00000000_" + "s" * 43,
+        "Basic YWRhOmFkYQ==",
+        "Token {viewer}",
+        "{viewer}",
+        "Bearer {viewer}x",
+        "Bearer {viewer} {viewer}",
+        "Bearer \xff",
+    ],
+)
+def test_what_is_no_token_lets_nobody_in(service: Guarded, header: str) -> None:
+    sent = header.replace("{viewer}", service.tokens["viewer"])
+    with service.client() as http:
+        response = http.get("/api/status", headers=[(b"Authorization", sent.encode("latin-1"))])
+
+    assert response.status_code == 401
+    assert service.tokens["viewer"] not in response.text
+
+
+def test_two_tokens_are_one_too_many(service: Guarded) -> None:
+    words = service.tokens["viewer"]
+    with service.client() as http:
+        response = http.get(
+            "/api/status", headers=[("Authorization", f"Bearer {words}"), ("authorization", "Bearer x")]
+        )
+
+    assert response.status_code == 400
+
+
+def test_a_token_in_the_address_or_in_a_cookie_of_its_own_is_none(service: Guarded) -> None:
+    words = service.tokens["admin"]
+    with service.client() as http:
+        found = [
+            http.get(f"/api/status?token={words}&access_token={words}").status_code,
+            http.get("/api/status", headers={"Cookie": f"{COOKIE}={words}"}).status_code,
+        ]
+
+    assert found == [401, 401]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "enough"),
+    [
+        ("GET", "/api/status", {"viewer", "operator", "admin"}),
+        ("GET", "/metrics", {"viewer", "reporter", "operator", "admin"}),
+        ("POST", "/api/deadman", {"reporter", "operator", "admin"}),
+        ("POST", "/api/agents/nobody/nudge", {"operator", "admin"}),
+        ("POST", "/api/agents/nobody/terminate", {"operator", "admin"}),
+        ("PUT", "/api/emergency-stop", {"operator", "admin"}),
+        ("POST", "/-/reload", {"admin"}),
+        ("POST", "/api/agents", {"admin"}),
+        ("DELETE", "/api/agents/nobody", {"admin"}),
+    ],
+)
+def test_a_role_may_what_it_is_for(service: Guarded, method: str, path: str, enough: set[str]) -> None:
+    refused: dict[str, httpx.Response] = {}
+    for role in service.tokens:
+        with service.client(role) as http:
+            response = http.request(method, path, headers={"Content-Type": "application/json"})
+        if response.status_code == 403:
+            refused[role] = response
+
+    assert set(refused) == set(service.tokens) - enough
+    for role, response in refused.items():
+        assert f"is a {role}'s; this takes the role " in response.json()["title"]
+        assert "insufficient_scope" in response.headers["www-authenticate"]
+
+
+def test_a_token_that_expires_or_is_revoked_is_good_for_nothing_at_once(service: Guarded) -> None:
+    short = token_for(service.settings, "short", Role.VIEWER, seconds=-1)
+    lost = token_for(service.settings, "lost", Role.VIEWER)
+
+    def ask(words: str) -> int:
+        with service.client() as http:
+            return http.get("/api/version", headers={"Authorization": f"Bearer {words}"}).status_code
+
+    assert ask(short) == 401
+    assert ask(lost) != 401
+    revoke(service.settings, "lost")
+    assert ask(lost) == 401
+
+
+def test_a_stream_ends_when_its_token_is_revoked(service: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is looked at whenever something is sent, after a while: here, every time."""
+    monkeypatch.setattr("queenright.server.access.guard.LOOK_AGAIN", 0.0)
+    words = token_for(service.settings, "watcher", Role.VIEWER)
+    with service.client(timeout=30) as http:
+        with http.stream("GET", "/live", headers={"Authorization": f"Bearer {words}"}) as stream:
+            lines = stream.iter_lines()
+            assert next(lines).startswith("data: ")
+            revoke(service.settings, "watcher")
+            service.call(service.running.service.ingest(list(looping(time.time(), agent="news", times=1))))
+            assert len(list(lines)) < 50  # and no end that never comes
+
+
+def test_another_sites_page_gets_no_leave_to_ask(service: Guarded) -> None:
+    asked = {
+        "Origin": "https://evil.example",
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "authorization",
+    }
+    with service.client() as http, service.client("viewer") as viewer:
+        answers = [http.options("/api/status", headers=asked), viewer.get("/api/status", headers=asked)]
+
+    assert answers[0].status_code in (401, 405)
+    for answer in answers:
+        assert [name for name in answer.headers if name.startswith("access-control")] == []
+
+
+@pytest.mark.parametrize("path", ["/api/status", "/metrics", "/healthz", "/login", "/docs", "/", "/nowhere"])
+def test_every_answer_says_what_a_browser_may_do_with_it(service: Guarded, path: str) -> None:
+    with service.client("viewer") as http:
+        headers = http.get(path).headers
+
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["x-frame-options"] == "DENY"
+    assert headers["cross-origin-resource-policy"] == "same-origin"
+    policy = headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "frame-ancestors 'none'" in policy
+    assert "unsafe" not in policy
+    assert headers["cache-control"] in ("no-store", "private, no-cache")
+
+
+# -- what is kept of it ---------------------------------------------------------------------------
+
+
+def test_what_is_done_is_kept_under_the_tokens_name_whatever_is_said(service: Guarded) -> None:
+    with service.client("operator") as http:
+        http.post("/api/agents/looper/nudge", json={"message": "go on", "by": "bob"})
+        http.post("/api/agents/looper/nudge", json={"message": "go on"})
+        rows = http.get("/api/interventions?agent_id=looper").json()["interventions"]
+
+    assert {row["by"] for row in rows if row["kind"] == "nudge"} >= {"operator (as bob)", "operator"}
+
+
+def test_who_stopped_a_worker_is_in_the_audit_with_role_and_address(service: Guarded) -> None:
+    service.call(service.running.service.ingest(list(looping(time.time(), agent="doomed", times=3))))
+    with service.client("admin") as http:
+        response = http.post(
+            "/api/agents/doomed/terminate", json={"reason": "enough", "by": "root"}, timeout=60
+        )
+    assert response.status_code == 202
+
+    async def audit() -> list[dict[str, Any]]:
+        found = await service.running.service.store.read(
+            lambda conn: read_events(conn, types={EventType.AGENT_TERMINATED}, agent_id="doomed")
+        )
+        return [dict(event.data) for _, event in found]
+
+    events = service.call(audit())
+    with service.client("admin") as http:
+        rows = http.get("/api/interventions?agent_id=doomed").json()["interventions"]
+
+    assert rows[0]["by"] == "admin (as root; admin, 127.0.0.1)"
+    assert all(event["by"] == rows[0]["by"] for event in events if "by" in event)
+
+
+# -- telemetry ------------------------------------------------------------------------------------
+
+
+def test_telemetry_takes_a_reporters_token(service: Guarded) -> None:
+    url = service.running.otlp_url + TRACES
+    found = {}
+    for role, words in [*service.tokens.items(), ("nobody", ""), ("stranger", "x")]:
+        headers = OTLP | ({"Authorization": f"Bearer {words}"} if words else {})
+        response = httpx.post(url, headers=headers, content="{}", trust_env=False)
+        found[role] = response.status_code
+        assert "json" in response.headers["content-type"]
+
+    assert found == {
+        "viewer": 403,
+        "reporter": 200,
+        "operator": 200,
+        "admin": 200,
+        "nobody": 401,
+        "stranger": 401,
+    }
+
+
+def test_a_refusal_of_telemetry_is_a_status_that_exporters_read(service: Guarded) -> None:
+    response = httpx.post(
+        service.running.otlp_url + TRACES,
+        headers={"Content-Type": "application/x-protobuf"},
+        content=b"",
+        trust_env=False,
+    )
+
+    from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
+
+    assert response.headers["content-type"] == "application/x-protobuf"
+    assert Status.FromString(response.content).code == 16
+    assert response.headers["www-authenticate"].startswith("Bearer")
+
+
+# -- the console ----------------------------------------------------------------------------------
+
+
+def logged_in(service: Guarded, role: str) -> httpx.Client:
+    http = service.client(follow_redirects=False)
+    response = http.post(
+        "/login",
+        data={"token": service.tokens[role], "next": "/breakers"},
+        headers={"Origin": service.running.url},
+    )
+    assert (response.status_code, response.headers["location"]) == (303, "/breakers")
+    cookie = response.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    assert service.tokens[role] not in cookie
+    return http
+
+
+def test_whoever_is_not_logged_in_is_asked_to_and_gets_where_they_wanted(service: Guarded) -> None:
+    with service.client() as http:
+        sent_on = http.get("/breakers?name=a%20b", headers=PAGE)
+        asked = http.get(sent_on.headers["location"], headers=PAGE)
+
+    assert sent_on.status_code == 303
+    assert 'name="next" value="/breakers?name=a%20b"' in asked.text
+    assert 'type="password"' in asked.text
+
+
+def test_a_link_from_elsewhere_asks_again_from_here_so_that_the_cookie_comes_along(service: Guarded) -> None:
+    with service.client() as http:
+        response = http.get("/", headers=PAGE | {"Sec-Fetch-Site": "cross-site"})
+
+    assert response.status_code == 200
+    assert 'http-equiv="refresh"' in response.text
+
+
+def test_a_session_looks_and_acts_as_its_token_until_one_logs_out(service: Guarded) -> None:
+    ours = {"Origin": service.running.url}
+    with logged_in(service, "operator") as http:
+        home = http.get("/", headers=PAGE)
+        assert "<bdi>operator</bdi>" in home.text
+        form = http.get("/act/nudge?agent=looper", headers=PAGE)
+        assert "Your name" not in form.text
+        done = http.post(
+            "/act/nudge",
+            data={"agent": "looper", "session": "looper-session", "message": "by hand"},
+            headers=PAGE | ours,
+        )
+        assert done.status_code == 303
+        rows = http.get("/api/interventions?agent_id=looper").json()["interventions"]
+        assert rows[0]["by"] == "operator"
+
+        kept = http.cookies[COOKIE]
+        assert http.post("/logout", headers=ours).status_code == 303
+    with service.client() as http:
+        after = http.get("/api/status", headers={"Cookie": f"{COOKIE}={kept}"})
+    assert after.status_code == 401
+
+
+def test_a_cookie_alone_changes_nothing(service: Guarded) -> None:
+    with logged_in(service, "admin") as http:
+        without = http.post("/api/deadman")
+        foreign = http.post("/api/deadman", headers={"Origin": "https://evil.example"})
+        ours = http.post("/api/deadman", headers={"Origin": service.running.url})
+
+    assert (without.status_code, foreign.status_code, ours.status_code) == (403, 403, 204)
+    assert "a cookie is not enough" in without.json()["title"]
+
+
+def test_a_page_says_which_role_is_missing(service: Guarded) -> None:
+    with logged_in(service, "viewer") as http:
+        response = http.post(
+            "/act/nudge", data={"agent": "looper"}, headers=PAGE | {"Origin": service.running.url}
+        )
+
+    assert response.status_code == 403
+    assert response.headers["content-type"].startswith("text/html")
+    assert "this takes the role operator or admin" in response.text
+
+
+def test_a_wrong_token_is_said_to_be_wrong_and_not_repeated(service: Guarded) -> None:
+    with service.client() as http:
+        response = http.post(
+            "/login", data={"token": "<b>qrt_wrong"}, headers=PAGE | {"Origin": service.running.url}
+        )
+
+    assert response.status_code == 401
+    assert "This token is not known" in response.text
+    assert "qrt_wrong" not in response.text
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "https://evil.example",
+        "//evil.example",
+        "/\\evil.example",
+        "javascript:alert(1)",
+        "/x\r\nSet-Cookie: a=b",
+        "",
+        "/login",
+    ],
+)
+def test_a_login_leads_to_a_page_of_ours_and_nowhere_else(service: Guarded, place: str) -> None:
+    with service.client() as http:
+        response = http.post(
+            "/login",
+            data={"token": service.tokens["viewer"], "next": place},
+            headers={"Origin": service.running.url},
+        )
+
+    assert response.headers["location"] == "/"
+
+
+# -- starting -------------------------------------------------------------------------------------
+
+
+async def test_a_service_that_could_let_nobody_in_does_not_start(tmp_path: Path) -> None:
+    settings = guarded(tmp_path)
+
+    with pytest.raises(TokensRefused, match=r"no live one in .*tokens\.json"):
+        async with serving(settings):
+            pass
+    assert not (tmp_path / "queenright.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("host", "said", "needed"),
+    [
+        ("127.0.0.1", None, False),
+        ("::1", None, False),
+        ("0.0.0.0", None, True),
+        ("::", None, True),
+        ("192.0.2.7", None, True),
+        ("127.0.0.1", True, True),
+        ("0.0.0.0", False, False),
+    ],
+)
+def test_a_token_is_needed_wherever_others_can_reach(
+    tmp_path: Path, host: str, said: bool | None, needed: bool
+) -> None:
+    assert Access(guarded(tmp_path, required=said)).required(host) is needed
+
+
+async def test_on_loopback_nobody_needs_a_token_but_one_that_is_sent_is_looked_at(tmp_path: Path) -> None:
+    settings = guarded(tmp_path, required=None)
+    words = token_for(settings, "ada", Role.VIEWER)
+    async with serving(settings) as running:
+        await running.service.ingest(list(looping(time.time(), times=3)))
+        async with httpx.AsyncClient(base_url=running.url, trust_env=False, verify=False) as http:
+
+            async def nudge(**headers: str) -> int:
+                answer = await http.post("/api/agents/looper/nudge", json={"by": "bob"}, headers=headers)
+                return answer.status_code
+
+            assert await nudge() == 202
+            assert await nudge(Authorization=f"Bearer {words}") == 403
+            assert await nudge(Authorization="Bearer wrong") == 401
+            rows = (await http.get("/api/interventions?agent_id=looper")).json()["interventions"]
+            # Meant for a collector that telemetry is passed on to.
+            other = await http.post(
+                running.otlp_url + TRACES, headers=OTLP | {"Authorization": "Bearer other"}, content="{}"
+            )
+    assert [row["by"] for row in rows] == ["bob"]
+    assert other.status_code == 200
+
+
+async def test_tokens_are_not_passed_on_with_telemetry(tmp_path: Path) -> None:
+    """Whoever gets a copy of it is somebody else."""
+    got: list[dict[str, str]] = []
+
+    async def collector(scope: Any, receive: Any, send: Any) -> None:
+        got.append({name.decode().lower(): value.decode() for name, value in scope["headers"]})
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    from queenright.server.sockets import listen, listening, url_of
+
+    with listen("127.0.0.1", 0, what="a collector", option="-") as sock:
+        async with listening(collector, sock):
+            settings = guarded(tmp_path)
+            settings = settings.model_copy(
+                update={"otlp": settings.otlp.model_copy(update={"forward": url_of(sock)})}
+            )
+            words = token_for(settings, "machine", Role.REPORTER)
+            async with serving(settings) as running, httpx.AsyncClient(trust_env=False) as http:
+                await http.post(
+                    running.otlp_url + TRACES,
+                    headers=OTLP | {"Authorization": f"Bearer {words}"},
+                    content=json.dumps({"resourceSpans": []}),
+                )
+                await until(lambda: bool(got), "the collector's copy")
+    assert all("authorization" not in headers for headers in got)

@@ -1,0 +1,189 @@
+"""Tokens and their file: what is kept, who is found, and what a damaged file does."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queenright.instrumentation.redaction import MASK, redact
+from queenright.server.access.roles import Role
+from queenright.server.access.token_file import TokenFile, edit_tokens, read_tokens
+from queenright.server.access.tokens import Token, Tokens, TokensRefused, new_token, parse_tokens
+
+NOW = 1_000_000.0
+SECRET = "s" * 43
+
+
+def made(
+    name: str = "ada", role: Role = Role.OPERATOR, *, id_: str = "0" * 8, expires_at: float | None = None
+) -> tuple[Token, str]:
+    return new_token(name, role, id_=id_, secret=SECRET, now=NOW, expires_at=expires_at)
+
+
+def test_a_token_is_found_by_its_words_and_by_nothing_else() -> None:
+    token, words = made()
+    tokens = Tokens((token,))
+
+    assert tokens.find(words, NOW) == token
+    for other in (
+        words[:-1],
+        words + "s",
+        words[:-1] + "t",
+        words.replace("0", "1"),
+        words.upper(),
+        "",
+        "é\udc80",
+    ):
+        assert tokens.find(other, NOW) is None
+
+
+@given(st.text(max_size=80))
+def test_no_text_that_somebody_makes_up_is_a_token(text: str) -> None:
+    assert Tokens((made()[0],)).find(text, NOW) is None
+
+
+def test_an_expired_token_is_none_from_the_very_second() -> None:
+    token, words = made(expires_at=NOW + 10)
+
+    assert Tokens((token,)).find(words, NOW + 9.9) == token
+    assert Tokens((token,)).find(words, NOW + 10) is None
+    assert token.state(NOW + 10) == "expired"
+
+
+def test_a_revoked_token_is_none_and_its_hash_is_gone() -> None:
+    token, words = made()
+    after = Tokens((token,)).without("ada", NOW)
+
+    assert after.find(words, NOW) is None
+    assert token.sha256 not in repr([one.model_dump() for one in after.all])
+    with pytest.raises(TokensRefused, match="no live token 'ada'; there are: none"):
+        after.without("ada", NOW)
+
+
+def test_a_name_is_given_once_and_again_when_its_token_has_ended() -> None:
+    tokens = Tokens((made(expires_at=NOW + 10)[0],))
+
+    with pytest.raises(TokensRefused, match="already; revoke it first"):
+        tokens.with_token(made(id_="1" * 8)[0], NOW)
+    assert [one.id for one in tokens.with_token(made(id_="1" * 8)[0], NOW + 10).all] == ["1" * 8]
+
+
+@pytest.mark.parametrize("name", ["", " ", "a b", "a\nb", "-a", "ä", "a" * 41, "a;b", "\x1b[2J"])
+def test_a_name_that_could_break_a_line_is_none(name: str) -> None:
+    with pytest.raises(TokensRefused, match="no name for a token"):
+        made(name)
+
+
+def test_neither_a_token_nor_its_hash_is_shown_by_accident() -> None:
+    token, words = made()
+
+    assert token.sha256 not in repr(token)
+    assert redact(f"it sent {words} twice") == f"it sent {MASK} twice"
+
+
+# -- the file -------------------------------------------------------------------------------------
+
+
+def write(path: Path, *tokens: Token) -> None:
+    edit_tokens(path, lambda _: Tokens(tokens))
+
+
+def test_the_file_is_its_owners_alone_and_holds_no_token(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "tokens.json"
+    token, words = made()
+
+    write(path, token)
+
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert words not in path.read_text()
+    assert SECRET not in path.read_text()
+    assert read_tokens(path).all == (token,)
+
+
+def test_a_change_of_the_file_is_seen_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "tokens.json"
+    file = TokenFile(path)
+    assert file.now().all == ()
+
+    write(path, made()[0])
+    assert len(file.now().all) == 1
+    path.unlink()
+    assert file.now().all == ()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"tokens": [{}]}', '{"version": 2}', "\xff", '{"tokens": "x"}', "[" * 100_000]
+)
+def test_a_damaged_file_lets_nobody_in_and_is_named(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "tokens.json"
+    write(path, made()[0])
+    file = TokenFile(path)
+    file.now()
+    path.write_text(text, encoding="latin-1")
+    path.chmod(0o600)
+
+    for _ in range(2):
+        with pytest.raises(TokensRefused, match=r"tokens\.json is damaged"):
+            file.now()
+
+
+def test_what_stands_in_a_damaged_file_is_not_repeated() -> None:
+    token = json.loads(made()[0].model_dump_json()) | {"sha256": "almost-a-secret"}
+
+    with pytest.raises(TokensRefused) as refused:
+        parse_tokens(json.dumps({"tokens": [token]}))
+
+    assert "tokens.0.sha256" in str(refused.value)
+    assert "almost" not in str(refused.value)
+
+
+@pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
+def test_a_file_that_others_can_write_is_refused(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "tokens.json"
+    write(path, made()[0])
+    path.chmod(mode)
+
+    with pytest.raises(TokensRefused, match="can be written by others"):
+        read_tokens(path)
+
+
+def test_a_link_put_in_place_of_the_new_file_is_not_followed(tmp_path: Path) -> None:
+    path, victim = tmp_path / "tokens.json", tmp_path / "victim"
+    victim.write_text("mine")
+    (tmp_path / "tokens.json.new").symlink_to(victim)
+
+    with pytest.raises(TokensRefused, match="cannot be written"):
+        write(path, made()[0])
+    assert victim.read_text() == "mine"
+
+
+def test_two_who_make_tokens_at_once_lose_none(tmp_path: Path) -> None:
+    path = tmp_path / "tokens.json"
+
+    def make(number: int) -> None:
+        token, _ = made(f"name{number}", id_=f"{number:08x}")
+        edit_tokens(path, lambda tokens: tokens.with_token(token, NOW))
+
+    threads = [threading.Thread(target=make, args=(number,)) for number in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert {one.name for one in read_tokens(path).all} == {f"name{number}" for number in range(20)}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files of others")
+def test_what_root_makes_the_service_can_read(tmp_path: Path) -> None:
+    path = tmp_path / "tokens.json"
+    os.chown(tmp_path, 10_001, 10_001)
+
+    write(path, made()[0])
+
+    assert path.stat().st_uid == 10_001
