@@ -12,6 +12,7 @@ that is full, and the reader is told how many.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -22,6 +23,8 @@ from queenright.runtime.deadline import Sleep
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.feed_lines import Line, Taken, Wanted, take_lines, take_span, written
 from queenright.server.feed_reader import Reader
+
+_log = logging.getLogger(__name__)
 
 SUBSCRIBER: Final = "event-stream"
 """What the metric of dropped events calls all readers together."""
@@ -131,10 +134,16 @@ class Feed:
                     await asyncio.wait((stop, tick), return_when=asyncio.FIRST_COMPLETED)
                 finally:
                     tick.cancel()
-                self.look()
+                self._try_to_look()
         finally:
             stop.cancel()
             self.close()
+
+    def _try_to_look(self) -> None:
+        try:
+            self.look()
+        except Exception:
+            _log.exception("the event streams could not be looked after; the next tick tries again")
 
     def look(self) -> None:
         """Cut off who takes nothing, and let the silent streams say that they are there."""

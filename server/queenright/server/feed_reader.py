@@ -82,8 +82,9 @@ class Reader:
     def cut(self) -> None:
         """Cut off who takes nothing."""
         self._ended = True
-        if self.on_cut is not None:
-            self.on_cut()
+        on_cut, self.on_cut = self.on_cut, None  # once: it takes some turns of the loop
+        if on_cut is not None:
+            on_cut()
 
     # -- for whoever passes it on ---------------------------------------------------------------
 
