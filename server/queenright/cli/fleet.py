@@ -13,6 +13,12 @@ from queenright.cli.asking import LOCAL, Json, TokenFile, Url, connect, cut, say
 def list_(
     as_json: Json = False,
     wide: Annotated[bool, typer.Option("--wide", help="Nothing is cut.")] = False,
+    watch: Annotated[
+        bool,
+        typer.Option(
+            "--watch", "-w", help="Keep the list as it is now; q ends it. A line a change in a pipe."
+        ),
+    ] = False,
     url: Url = LOCAL,
     token_file: TokenFile = None,
 ) -> None:
@@ -22,6 +28,10 @@ def list_(
     A task is what the worker says it is about; a dash: it has none, and goes by its session's id. Names that
     are cut, to fit 80 columns, end in an ellipsis; see --wide.
     """
+    if watch:
+        from queenright.cli.watch import run_watch
+
+        raise typer.Exit(run_watch(url, token_file, wide=wide, as_json=as_json))
     with connect(url, token_file) as service:
         agents = [values(a) for a in service.agents.list() if not a.ended]
         if as_json:

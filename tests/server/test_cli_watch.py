@@ -1,0 +1,121 @@
+"""`queenright list --watch`, on a real service."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import pty
+import subprocess
+from collections.abc import Sequence
+
+import pytest
+from rich.console import Console
+
+from queenright.api.agents import AgentRow
+from queenright.cli.watch import Lines, follow, picture
+from queenright.client import AsyncQueenright
+from queenright.server.up import Running
+from tests.server.conftest import looping
+from tests.waiting import until
+from tests.warm import PROGRAM
+
+
+class Seen:
+    """A view that keeps what it is shown."""
+
+    def __init__(self) -> None:
+        self.lists: list[list[AgentRow]] = []
+        self.troubles: list[str] = []
+
+    def show(self, agents: Sequence[AgentRow]) -> None:
+        self.lists.append(list(agents))
+
+    def tell(self, trouble: str) -> None:
+        self.troubles.append(trouble)
+
+
+async def test_the_list_is_asked_for_when_something_happened_and_not_before(running: Running) -> None:
+    seen, stop = Seen(), asyncio.Event()
+    async with AsyncQueenright(running.url) as service:
+        watching = asyncio.create_task(follow(service, seen, stop))
+        await until(lambda: seen.lists, "a list")
+        before = len(seen.lists)
+        await running.service.ingest(list(looping(running.service.clock())))
+        await until(lambda: any(a.tool_calls for a in seen.lists[-1]), "the worker")
+        stop.set()
+        await watching
+
+    assert before == 1
+    assert seen.lists[0] == []
+    assert seen.troubles[0] == ""
+
+
+async def test_on_a_terminal_it_is_a_table_that_q_ends(running: Running) -> None:
+    await running.service.ingest(list(looping(running.service.clock())))
+    ours, theirs = pty.openpty()
+    command = [str(PROGRAM), "list", "--watch", "--url", running.url]
+    env = os.environ | {"TERM": "xterm", "COLUMNS": "100", "LINES": "24"}
+    with subprocess.Popen(  # noqa: ASYNC220 - it does not block
+        command, stdin=theirs, stdout=theirs, stderr=subprocess.PIPE, env=env
+    ) as watching:
+        os.close(theirs)
+        os.set_blocking(ours, False)
+        shown = b""
+
+        def has(text: bytes) -> bool:
+            nonlocal shown
+            with contextlib.suppress(OSError):
+                shown += os.read(ours, 65536)
+            return text in shown
+
+        await until(lambda: has(b"looper-session"), "a table")
+        os.write(ours, b"q")
+        await until(lambda: has(b"\x1b[?1049l") and watching.poll() is not None, "its end")
+        os.close(ours)
+
+        assert watching.returncode == 0
+        assert b"1 agents: " in shown
+
+
+async def test_in_a_pipe_it_is_a_line_for_each_agent_and_ctrl_c_ends_it(running: Running) -> None:
+    await running.service.ingest(list(looping(running.service.clock())))
+    command = [str(PROGRAM), "list", "--watch", "--json", "--url", running.url]
+    with subprocess.Popen(  # noqa: ASYNC220 - it does not block
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as watching:
+        assert watching.stdout is not None
+        line = await asyncio.to_thread(watching.stdout.readline)
+        watching.send_signal(2)
+        code = await asyncio.to_thread(watching.wait)
+
+    assert code == 0
+    assert '"agent_id": "looper"' in line
+
+
+def agent(name: str, state: str, **more: object) -> AgentRow:
+    example = AgentRow.model_json_schema()["examples"][0]
+    return AgentRow.model_validate(example | {"agent_id": name, "state": state} | more)
+
+
+def test_a_terminal_that_is_too_low_says_how_many_are_left_out() -> None:
+    console = Console(width=80, file=open(os.devnull, "w"), record=True)  # noqa: SIM115 - rich closes nothing
+    agents = [agent(f"agent-{n}\x1b[2J", "stuck") for n in range(20)]
+
+    console.print(picture(agents, "http://x", "", 10, False))
+
+    text = console.export_text()
+    assert "20 agents: 20 stuck, 14 more below" in text
+    assert len(text.splitlines()) <= 10
+    assert "\x1b" not in text
+    console.file.close()
+
+
+def test_lines_are_printed_once_for_each_change(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = Lines(as_json=False)
+    lines.show([agent("a", "healthy", findings=[])])
+    lines.show([agent("a", "healthy", findings=[])])
+    lines.show([agent("a", "stuck")])
+
+    shown = capsys.readouterr().out.splitlines()
+    assert [line.split()[1] for line in shown] == ["healthy", "stuck"]
