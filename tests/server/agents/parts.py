@@ -1,0 +1,205 @@
+"""Agents in folders, for tests of what runs inside the service."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from queenright.server.service import Service
+from queenright.server.settings import load_settings
+from queenright.server.up import DEMO_DEFAULTS, serving
+from tests.waiting import until
+
+GUIDE = '''
+from queenright.runtime.agents.agent_spec import AgentSpec
+from queenright.runtime.llm.model import ModelReply, ToolCall
+
+
+class Asking:
+    """Asks who is there, and is content with the answer."""
+
+    name = "asking"
+
+    async def complete(self, messages, tools, on_text=None):
+        said = [message for message in messages if message.role == "user"]
+        if len(said) < 2:
+            return ModelReply(text="Who are you?", input_tokens=7, output_tokens=3)
+        call = ToolCall(f"c{len(messages)}", "set_output", '{"name": "Ada"}')
+        return ModelReply(text="Thank you.", tool_calls=(call,), input_tokens=9, output_tokens=4)
+
+
+provider = Asking
+agent = AgentSpec.model_validate(
+    {
+        "name": "NAME",
+        "version": "3",
+        "description": "Shows people around.",
+        "goal": {
+            "id": "greeted",
+            "description": "Somebody is greeted.",
+            "success_criteria": [{"id": "said", "expression": "greeting != ''"}],
+        },
+        "graph": {
+            "nodes": [
+                {
+                    "id": "prepare",
+                    "node_type": "function",
+                    "function": "prepare",
+                    "input_keys": ["topic"],
+                    "output_keys": ["about"],
+                },
+                {
+                    "id": "talk",
+                    "system_prompt": "Talk.",
+                    "client_facing": True,
+                    "input_keys": ["about"],
+                    "output_keys": ["name"],
+                },
+                {
+                    "id": "finish",
+                    "node_type": "function",
+                    "function": "finish",
+                    "input_keys": ["name", "about"],
+                    "output_keys": ["greeting"],
+                },
+            ],
+            "edges": [{"source": "prepare", "target": "talk"}, {"source": "talk", "target": "finish"}],
+            "entry_points": [
+                {"id": "start", "node_id": "prepare", "max_concurrent": 100},
+                {"id": "nightly", "node_id": "prepare", "trigger_type": "timer", "cron": "0 3 * * *"},
+            ],
+        },
+    }
+)
+'''
+GUIDES = """
+def prepare(topic):
+    return f"all about {topic}"
+
+
+def finish(name, about):
+    return f"{name}: {about}"
+"""
+LOOPER = '''
+import asyncio
+
+from queenright.runtime.agents.agent_spec import AgentSpec
+from queenright.runtime.llm.model import ModelReply, ToolCall
+
+
+class Circling:
+    """Makes one call five times, and then thinks for ever."""
+
+    name = "circling"
+
+    def __init__(self):
+        self.asked = 0
+
+    async def complete(self, messages, tools, on_text=None):
+        self.asked += 1
+        if self.asked > 5:
+            await asyncio.Event().wait()
+        return ModelReply(tool_calls=(ToolCall(f"c{self.asked}", "search", '{"q": "honey"}'),))
+
+
+provider = Circling
+agent = AgentSpec.model_validate(
+    {
+        "name": "looper",
+        "graph": {
+            "nodes": [
+                {"id": "seek", "system_prompt": "Seek.", "tools": ["search"], "model_timeout_seconds": 600}
+            ],
+            "entry_points": [{"id": "start", "node_id": "seek"}],
+        },
+    }
+)
+'''
+SEARCH = '''
+def search(q: str) -> str:
+    """Search."""
+    return f"nothing about {q}"
+'''
+
+
+def guide(folder: Path, name: str = "guide") -> Path:
+    """Write an agent that prepares, asks who is there, and greets."""
+    return written(folder, agent=GUIDE.replace("NAME", name), functions=GUIDES)
+
+
+def looper(folder: Path) -> Path:
+    """Write an agent that goes in circles."""
+    return written(folder, agent=LOOPER, tools=SEARCH)
+
+
+def written(folder: Path, **files: str) -> Path:
+    """Write Python files into a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / f"{name}.py").write_text(text, encoding="utf-8")
+    return folder
+
+
+@dataclass(slots=True)
+class House:
+    """A service with a folder of agents, and somebody who asks it."""
+
+    service: Service
+    http: httpx.AsyncClient
+    roots: Path
+
+    async def ask(self, method: str, path: str, *, status: int = 200, **how: Any) -> Any:
+        """Ask, check the status, and return what was answered."""
+        response = await self.http.request(method, path, **how)
+        assert response.status_code == status, response.text
+        return response.json() if response.content else None
+
+    async def over(self, agent: str, execution_id: str) -> dict[str, Any]:
+        """Wait until a run is over, and return how it ended."""
+        found = await self.service.agents.get(agent).runtime.wait(execution_id)
+        row: dict[str, Any] = await self.ask("GET", f"/api/agents/{agent}/executions/{execution_id}")
+        assert row["status"] == found.status.value
+        return row
+
+    async def waits(self, agent: str, execution_id: str) -> str:
+        """Wait until a run waits for its user, and return its session."""
+        runtime = self.service.agents.get(agent).runtime
+
+        def found() -> list[str]:
+            return [n.session_id for n in runtime.waiting_nodes() if n.execution_id == execution_id]
+
+        await until(found, "it waits for its user")
+        return found()[0]
+
+    async def begun(self, agent: str = "guide", **given: Any) -> tuple[str, str]:
+        """Start a run that waits for its user; return its id and its session."""
+        body = {"input_data": {"topic": "bees"}} | given
+        started = await self.ask("POST", f"/api/agents/{agent}/trigger", json=body, status=202)
+        return started["execution_id"], await self.waits(agent, started["execution_id"])
+
+    async def done(self, agent: str = "guide") -> tuple[str, str]:
+        """Have a run come to its end; return its id and its session."""
+        run, session = await self.begun(agent)
+        said = {"message": "Ada", "session_id": session}
+        await self.ask("POST", f"/api/agents/{agent}/chat", json=said)
+        assert (await self.over(agent, run))["status"] == "completed"
+        return run, session
+
+
+@asynccontextmanager
+async def house(folder: Path, **settings: Any) -> AsyncIterator[House]:
+    """Run a service whose agents are in ``folder / "agents"``."""
+    roots = folder / "agents"
+    roots.mkdir(parents=True, exist_ok=True)
+    own = {"roots": [roots], "storage": folder / "kept"} | settings.pop("agents", {})
+    given = {"http": {"port": 0}, "otlp": {"port": 0}, "agents": own} | settings
+    read = load_settings(defaults=DEMO_DEFAULTS | {"storage": folder / "storage"}, **given)
+    async with AsyncExitStack() as stack:
+        running = await stack.enter_async_context(serving(read))
+        http = httpx.AsyncClient(base_url=running.url, trust_env=False, timeout=60)
+        yield House(running.service, await stack.enter_async_context(http), roots)

@@ -1,0 +1,498 @@
+"""Each endpoint of agents that run inside the service, on a real one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from tests.server.agents.parts import House, guide, house
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def home(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[House]:
+    folder = tmp_path_factory.mktemp("house")
+    guide(folder / "agents" / "guide")
+    guide(folder / "agents" / "more" / "second", "second")
+    guide(folder / "agents" / "third", "third")
+    async with house(folder) as found:
+        await found.ask("POST", "/api/agents", json={"path": "guide"}, status=201)
+        yield found
+
+
+# -- lifecycle --------------------------------------------------------------------------------------
+
+
+async def test_post_api_agents(home: House) -> None:
+    loaded = await home.ask("POST", "/api/agents", json={"path": "third"}, status=201)
+    again = await home.ask("POST", "/api/agents", json={"path": "third"}, status=409)
+
+    assert (loaded["agent_id"], loaded["version"], loaded["goal"]) == ("third", "3", "Somebody is greeted.")
+    assert (loaded["client_facing"], loaded["default_entry_point"]) == (["talk"], "start")
+    assert "DELETE /api/agents/third" in again["title"]
+    await home.ask("DELETE", "/api/agents/third", status=204)
+
+
+async def test_delete_api_agents__id(home: House) -> None:
+    await home.ask("POST", "/api/agents", json={"path": str(home.roots / "third")}, status=201)
+    _, session = await home.begun("third")
+
+    await home.ask("DELETE", "/api/agents/third?by=ada", status=204)
+    gone = await home.ask("POST", "/api/agents/third/trigger", status=404)
+    await home.ask("POST", "/api/agents", json={"path": "third"}, status=201)
+    kept = await home.ask("GET", f"/api/agents/third/sessions/{session}")
+
+    assert "POST /api/agents" in gone["title"]
+    assert kept["status"] == "paused"
+    resumed = await home.ask("POST", "/api/agents/third/resume", json={"session_id": session}, status=202)
+    assert await home.waits("third", resumed["execution_id"]) == session
+    await home.ask("DELETE", "/api/agents/third", status=204)
+
+
+async def test_get_api_agents(home: House) -> None:
+    await home.done()
+
+    found = await home.ask("GET", "/api/agents")
+
+    assert [one["agent_id"] for one in found["loaded"]] == ["guide"]
+    assert {one["agent_id"] for one in found["agents"]} >= {"guide"}
+
+
+async def test_get_api_agents__id(home: House) -> None:
+    _, session = await home.done()
+
+    found = await home.ask("GET", "/api/agents/guide")
+    nobody = await home.ask("GET", "/api/agents/nobody", status=404)
+
+    assert found["loaded"]["path"] == str(home.roots / "guide")
+    assert session in [one["session_id"] for one in found["sessions"]]
+    assert "GET /api/discover" in nobody["title"]
+
+
+async def test_get_api_agents__id__stats(home: House) -> None:
+    await home.done()
+    await home.begun()
+
+    found = await home.ask("GET", "/api/agents/guide/stats")
+
+    assert found["running"] >= 1
+    assert found["waiting_for_user"] >= 1
+    assert found["sessions"] >= 2
+    assert found["totals"]["statuses"]["completed"] >= 1
+    assert found["totals"]["input_tokens"] >= 16
+
+
+async def test_get_api_agents__id__entry_points(home: House) -> None:
+    found = await home.ask("GET", "/api/agents/guide/entry-points?limit=1")
+    rest = await home.ask("GET", f"/api/agents/guide/entry-points?cursor={found['next']}")
+    await home.ask("GET", "/api/agents/guide/entry-points?graph_id=none", status=404)
+
+    rows = found["entry_points"] + rest["entry_points"]
+    assert [(one["entry_point_id"], one["trigger_type"]) for one in rows] == [
+        ("nightly", "timer"),
+        ("start", "manual"),
+    ]
+    assert rest["next"] is None
+
+
+async def test_get_api_agents__id__graphs(home: House) -> None:
+    found = await home.ask("GET", "/api/agents/guide/graphs")
+
+    [row] = [one for one in found["graphs"] if one["graph_id"] == "guide"]
+    assert row["primary"]
+    assert row["nodes"] == ["prepare", "talk", "finish"]
+
+
+async def test_get_api_discover(home: House) -> None:
+    broken = home.roots / "broken"
+    broken.mkdir(exist_ok=True)
+    (broken / "agent.json").write_text("{", encoding="utf-8")
+
+    first = await home.ask("GET", "/api/discover?limit=2")
+    rest = await home.ask("GET", f"/api/discover?limit=2&cursor={first['next']}")
+
+    rows = {one["name"]: one for one in first["agents"] + rest["agents"]}
+    assert sorted(rows) == ["broken", "guide", "second", "third"]
+    assert [name for name in rows if rows[name]["loaded"]] == ["guide"]
+    assert "is not JSON" in rows["broken"]["problem"]
+    assert first["roots"] == [str(home.roots)]
+
+
+# -- execution control ------------------------------------------------------------------------------
+
+
+async def test_post_api_agents__id__trigger(home: House) -> None:
+    given = {"entry_point_id": "start", "input_data": {"topic": "wax"}, "graph_id": "guide"}
+    started = await home.ask("POST", "/api/agents/guide/trigger", json=given, status=202)
+    await home.ask("POST", "/api/agents/guide/trigger", json={"entry_point_id": "x"}, status=404)
+    await home.ask("POST", "/api/agents/guide/trigger", json={"graph_id": "x"}, status=404)
+    await home.ask("POST", "/api/agents/guide/trigger", json={"session_id": "x"}, status=404)
+    failed = await home.ask("POST", "/api/agents/guide/trigger", status=202)
+
+    session = await home.waits("guide", started["execution_id"])
+    seen = await home.ask("GET", f"/api/agents/guide/sessions/{session}")
+    assert (started["status"], started["entry_point_id"]) == ("started", "start")
+    assert seen["memory"]["about"] == "all about wax"
+    assert "'topic'" in (await home.over("guide", failed["execution_id"]))["error"]
+
+
+async def test_post_api_agents__id__chat(home: House) -> None:
+    """B43: a node that waits is given what the user says, else a run starts with it."""
+    first = await home.ask("POST", "/api/agents/guide/chat", json={"message": "combs", "graph_id": "guide"})
+    while first["status"] == "injected":  # those that other tests left waiting
+        first = await home.ask("POST", "/api/agents/guide/chat", json={"message": "combs"})
+    session = await home.waits("guide", first["execution_id"])
+    other, elsewhere = await home.begun()
+    said = {"message": "Ada", "session_id": session}
+    second = await home.ask("POST", "/api/agents/guide/chat", json=said)
+
+    assert first["status"] == "started"
+    assert second == {"status": "injected", "node_id": "talk", "graph_id": "guide", "session_id": session}
+    ended = await home.over("guide", first["execution_id"])
+    assert ended["outputs"] == {"greeting": "Ada: all about combs"}
+    assert await home.waits("guide", other) == elsewhere
+    await home.ask("POST", "/api/agents/guide/chat", json={"message": " "}, status=422)
+
+
+async def test_post_api_agents__id__inject(home: House) -> None:
+    run, session = await home.begun()
+    inject = "/api/agents/guide/inject"
+
+    given = {"node_id": "talk", "content": "Ada", "session_id": session}
+    taken = await home.ask("POST", inject, json=given)
+    await home.over("guide", run)
+    idle = await home.ask("POST", inject, json=given, status=409)
+    unknown = await home.ask("POST", inject, json=given | {"node_id": "none"}, status=404)
+
+    assert taken == {"status": "injected", "node_id": "talk", "graph_id": "guide", "session_id": session}
+    assert "chat" in idle["title"]
+    assert "prepare, talk, finish" in unknown["title"]
+
+
+async def test_post_api_agents__id__inject_of_several_runs_asks_for_the_session(home: House) -> None:
+    """B40: nobody is given what was meant for another."""
+    [_, one], [_, two] = await home.begun(), await home.begun()
+
+    refused = await home.ask(
+        "POST", "/api/agents/guide/inject", json={"node_id": "talk", "content": "Ada"}, status=409
+    )
+
+    assert one in refused["title"]
+    assert two in refused["title"]
+    assert "session_id" in refused["title"]
+
+
+async def test_post_api_agents__id__stop(home: House) -> None:
+    run, session = await home.begun()
+
+    stopped = await home.ask("POST", "/api/agents/guide/stop", json={"execution_id": run})
+    over = await home.ask("POST", "/api/agents/guide/stop", json={"execution_id": run}, status=409)
+    await home.ask("POST", "/api/agents/guide/stop", json={"execution_id": "none"}, status=404)
+    none = await home.ask("POST", "/api/agents/guide/stop", json={"session_id": session})
+
+    assert stopped == {"status": "stopped", "executions": [run]}
+    assert "paused" in over["title"]
+    assert none["executions"] == []
+    assert (await home.ask("GET", f"/api/agents/guide/sessions/{session}"))["status"] == "paused"
+
+
+async def test_post_api_agents__id__resume(home: House) -> None:
+    run, session = await home.begun()
+    resume = "/api/agents/guide/resume"
+    busy = await home.ask("POST", resume, json={"session_id": session}, status=409)
+    await home.ask("POST", "/api/agents/guide/stop", json={"session_id": session})
+
+    again = await home.ask("POST", resume, json={"session_id": session}, status=202)
+    await home.ask("POST", resume, json={"session_id": "none"}, status=404)
+    await home.ask("POST", resume, json={"session_id": "../../etc"}, status=422)
+
+    assert "goes on" in busy["title"]
+    assert (again["status"], again["execution_id"], again["session_id"]) == ("resumed", run, session)
+    assert await home.waits("guide", run) == session
+
+
+async def test_post_api_agents__id__replay(home: House) -> None:
+    run, session = await home.done()
+    before = await home.ask("GET", f"/api/agents/guide/sessions/{session}")
+    listed = await home.ask("GET", f"/api/agents/guide/sessions/{session}/checkpoints")
+    last, [point] = listed["checkpoints"][0], [c for c in listed["checkpoints"] if c["node_id"] == "prepare"]
+
+    given = {"session_id": session, "checkpoint_id": point["checkpoint_id"]}
+    started = await home.ask("POST", "/api/agents/guide/replay", json=given, status=202)
+    at_end = given | {"checkpoint_id": last["checkpoint_id"]}
+    nothing = await home.ask("POST", "/api/agents/guide/replay", json=at_end, status=409)
+    none = given | {"checkpoint_id": "0000000099-x"}
+    await home.ask("POST", "/api/agents/guide/replay", json=none, status=404)
+
+    assert started["execution_id"] != run
+    assert started["session_id"] != session
+    assert await home.waits("guide", started["execution_id"]) == started["session_id"]
+    said = {"message": "Ada", "session_id": started["session_id"]}
+    await home.ask("POST", "/api/agents/guide/chat", json=said)
+    ended = await home.over("guide", started["execution_id"])
+    assert (ended["status"], ended["outputs"]) == ("completed", {"greeting": "Ada: all about bees"})
+    assert await home.ask("GET", f"/api/agents/guide/sessions/{session}") == before
+    assert "at its end" in nothing["title"]
+
+
+async def test_get_api_agents__id__executions__eid(home: House) -> None:
+    run, session = await home.begun()
+
+    going = await home.ask("GET", f"/api/agents/guide/executions/{run}")
+    await home.ask("GET", "/api/agents/guide/executions/none", status=404)
+
+    assert (going["status"], going["session_id"], going["path"]) == ("active", session, ["prepare"])
+
+
+async def test_get_api_agents__id__goal_progress(home: House) -> None:
+    await home.done()
+
+    found = await home.ask("GET", "/api/agents/guide/goal-progress?graph_id=guide")
+
+    assert (found["goal_id"], found["progress"]["fraction"]) == ("greeted", 1.0)
+    assert found["criteria"][0]["state"] == "met"
+
+
+# -- sessions ---------------------------------------------------------------------------------------
+
+
+async def test_get_api_agents__id__sessions(home: House) -> None:
+    made = [(await home.done())[1] for _ in range(2)]
+    found: list[str] = []
+    cursor = ""
+    while cursor is not None:
+        part = await home.ask("GET", f"/api/agents/guide/sessions?limit=1&status=completed{cursor}")
+        found += [one["session_id"] for one in part["sessions"]]
+        cursor = None if part["next"] is None else f"&cursor={part['next']}"
+
+    assert found[:2] == made[::-1]
+    assert len(found) == len(set(found))
+    await home.ask("GET", "/api/agents/guide/sessions?status=odd", status=422)
+
+
+async def test_get_api_agents__id__sessions__sid(home: House) -> None:
+    run, session = await home.done()
+
+    found = await home.ask("GET", f"/api/agents/guide/sessions/{session}")
+
+    [one] = found["runs"]
+    assert (one["execution_id"], one["status"], one["pending"]) == (run, "completed", [])
+    assert one["path"] == ["prepare", "talk", "finish"]
+    assert found["memory"]["greeting"] == "Ada: all about bees"
+
+
+@pytest.mark.parametrize("session", ["%2e%2e", "..%2f..%2fetc", "a%2f..", "a%5c..", "x" * 300, "none"])
+async def test_a_session_id_with_a_path_in_it_is_none(home: House, session: str) -> None:
+    """B8: nothing outside of the sessions is read or removed."""
+    for method in ("GET", "DELETE"):
+        response = await home.http.request(method, f"/api/agents/guide/sessions/{session}")
+        assert response.status_code in (404, 422), response.text
+    for method, rest in (("GET", "messages"), ("GET", "checkpoints"), ("POST", "checkpoints/..%2fx/restore")):
+        response = await home.http.request(method, f"/api/agents/guide/sessions/{session}/{rest}")
+        assert response.status_code in (404, 405, 422), response.text
+
+
+async def test_delete_api_agents__id__sessions__sid(home: House) -> None:
+    _, session = await home.done()
+    _, other = await home.begun()
+
+    await home.ask("DELETE", f"/api/agents/guide/sessions/{session}", status=204)
+    await home.ask("GET", f"/api/agents/guide/sessions/{session}", status=404)
+    busy = await home.ask("DELETE", f"/api/agents/guide/sessions/{other}", status=409)
+
+    assert "busy" in busy["title"]
+
+
+async def test_get_api_agents__id__sessions__sid__checkpoints(home: House) -> None:
+    _, session = await home.done()
+    path = f"/api/agents/guide/sessions/{session}/checkpoints"
+
+    first = await home.ask("GET", f"{path}?limit=2")
+    rest = await home.ask("GET", f"{path}?limit=2&cursor={first['next']}")
+
+    found = first["checkpoints"] + rest["checkpoints"]
+    assert [one["node_id"] for one in found] == ["finish", "talk", "prepare"]
+    assert [one["pending"] for one in found] == [[], ["finish"], ["talk"]]
+    assert all(one["valid"] for one in found)
+    assert rest["next"] is None
+
+
+async def test_post_api_agents__id__sessions__sid__checkpoints__cid__restore(home: House) -> None:
+    run, session = await home.done()
+    path = f"/api/agents/guide/sessions/{session}/checkpoints"
+    [*_, first] = (await home.ask("GET", path))["checkpoints"]
+
+    restored = await home.ask("POST", f"{path}/{first['checkpoint_id']}/restore", status=202)
+    await home.ask("POST", f"{path}/0000000077-none/restore", status=404)
+
+    assert (restored["status"], restored["execution_id"], restored["session_id"]) == (
+        "restored",
+        run,
+        session,
+    )
+    await home.waits("guide", run)
+    seen = await home.ask("GET", f"/api/agents/guide/sessions/{session}")
+    assert "greeting" not in seen["memory"]
+
+
+async def test_get_api_agents__id__sessions__sid__messages(home: House) -> None:
+    _, session = await home.done()
+    path = f"/api/agents/guide/sessions/{session}/messages"
+
+    newest = await home.ask("GET", f"{path}?limit=2")
+    older = await home.ask("GET", f"{path}?cursor={newest['next']}")
+
+    said = [(one["kind"], one["text"]) for one in older["messages"] + newest["messages"]]
+    assert said[1:3] == [("assistant", "Who are you?"), ("user", "Ada")]
+    assert said[-1][0] == "tool"
+    assert older["next"] is None
+    assert (await home.ask("GET", f"{path}?conversation=none"))["messages"] == []
+
+
+# -- graphs -----------------------------------------------------------------------------------------
+
+
+async def test_post_and_delete_api_agents__id__graphs(home: House) -> None:
+    graphs = "/api/agents/guide/graphs"
+    added = await home.ask("POST", graphs, json={"path": "more/second"}, status=201)
+    taken = await home.ask("POST", graphs, json={"path": "more/second"}, status=409)
+    named = await home.ask("POST", graphs, json={"path": "more/second", "graph_id": "other"}, status=201)
+    listed = await home.ask("GET", f"{graphs}?limit=2")
+    stays = await home.ask("DELETE", f"{graphs}/guide", status=409)
+    for name in ("second", "other"):
+        await home.ask("DELETE", f"{graphs}/{name}", status=204)
+    await home.ask("DELETE", f"{graphs}/second", status=404)
+
+    assert (added["graph_id"], added["agent_id"], added["primary"]) == ("second", "second", False)
+    assert named["graph_id"] == "other"
+    assert [one["graph_id"] for one in listed["graphs"]] == ["guide", "other"]
+    assert listed["next"]
+    assert "already" in taken["title"]
+    assert "primary" in stays["title"]
+
+
+async def test_get_and_put_api_agents__id__active_graph(home: House) -> None:
+    """B61: what a user says goes to the graph that they look at; the other goes on."""
+    await home.ask("POST", "/api/agents/guide/graphs", json={"path": "more/second"}, status=201)
+    active = "/api/agents/guide/active-graph"
+    before = await home.ask("GET", active)
+
+    after = await home.ask("PUT", active, json={"graph_id": "second"})
+    await home.ask("PUT", active, json={"graph_id": "none"}, status=404)
+    run, session = await home.begun(graph_id="second")
+    await home.begun(graph_id="guide")
+    heard = await home.ask("POST", "/api/agents/guide/chat", json={"message": "Ada"})
+
+    assert (before, after) == ({"graph_id": "guide"}, {"graph_id": "second"})
+    assert (heard["graph_id"], heard["session_id"]) == ("second", session)
+    assert (await home.over("guide", run))["status"] == "completed"
+    await home.ask("DELETE", "/api/agents/guide/graphs/second", status=204)
+    assert await home.ask("GET", active) == {"graph_id": "guide"}
+
+
+async def test_get_api_agents__id__graphs__gid__sessions(home: House) -> None:
+    await home.ask("POST", "/api/agents/guide/graphs", json={"path": "more/second"}, status=201)
+    _, session = await home.begun(graph_id="second")
+
+    path = "/api/agents/guide/graphs/second/sessions"
+    listed = await home.ask("GET", path)
+    one = await home.ask("GET", f"{path}/{session}")
+    own = await home.ask("GET", "/api/agents/guide/sessions?limit=1000")
+    await home.ask("GET", "/api/agents/guide/graphs/none/sessions", status=404)
+    await home.ask("GET", f"{path}/none", status=404)
+
+    assert session in [row["session_id"] for row in listed["sessions"]]
+    assert (one["graph_id"], one["status"]) == ("second", "active")
+    assert session not in [row["session_id"] for row in own["sessions"]]
+    await home.ask("DELETE", "/api/agents/guide/graphs/second", status=204)
+
+
+async def test_get_api_agents__id__graphs__gid__nodes(home: House) -> None:
+    path = "/api/agents/guide/graphs/guide/nodes"
+    first = await home.ask("GET", f"{path}?limit=2")
+    rest = await home.ask("GET", f"{path}?limit=2&cursor={first['next']}")
+
+    assert [one["node_id"] for one in first["nodes"] + rest["nodes"]] == ["prepare", "talk", "finish"]
+    assert rest["next"] is None
+
+
+async def test_get_api_agents__id__graphs__gid__nodes__nid(home: House) -> None:
+    await home.begun()
+
+    found = await home.ask("GET", "/api/agents/guide/graphs/guide/nodes/talk")
+    await home.ask("GET", "/api/agents/guide/graphs/guide/nodes/none", status=404)
+
+    assert found["waiting_for_user"] >= 1
+    assert found["system_prompt"] == "Talk."
+    assert [edge["target"] for edge in found["edges_out"]] == ["finish"]
+    assert [edge["source"] for edge in found["edges_in"]] == ["prepare"]
+
+
+async def test_get_api_agents__id__graphs__gid__nodes__nid__criteria(home: House) -> None:
+    await home.done()
+
+    talk = await home.ask("GET", "/api/agents/guide/graphs/guide/nodes/talk/criteria")
+    finish = await home.ask("GET", "/api/agents/guide/graphs/guide/nodes/finish/criteria")
+
+    assert (talk["judge"], talk["output_keys"]) == ("outputs", ["name"])
+    assert talk["verdicts"]["ACCEPT"] >= 1
+    assert talk["outcomes"]["done"] >= 1
+    assert [one["id"] for one in finish["goal_criteria"]] == ["said"]
+
+
+# -- logs -------------------------------------------------------------------------------------------
+
+
+async def test_get_api_agents__id__logs(home: House) -> None:
+    runs = [await home.done() for _ in range(2)]
+    path = "/api/agents/guide/logs"
+
+    first = await home.ask("GET", f"{path}?limit=1")
+    second = await home.ask("GET", f"{path}?limit=1&cursor={first['next']}")
+    mine = await home.ask("GET", f"{path}?session_id={runs[0][1]}")
+    steps = await home.ask("GET", f"{path}?level=steps&session_id={runs[0][1]}&limit=2")
+    rest = await home.ask("GET", f"{path}?level=steps&cursor={steps['next']}")
+
+    assert [one["rows"][0]["execution_id"] for one in (first, second)] == [run for run, _ in runs[::-1]]
+    assert [one["execution_id"] for one in mine["rows"]] == [runs[0][0]]
+    seen = [row["step_index"] for row in steps["rows"] + rest["rows"]]
+    assert seen == sorted(seen, reverse=True)
+    assert len(set(seen)) == len(seen) >= 3
+    assert rest["session_id"] == runs[0][1]
+    await home.ask("GET", f"{path}?session_id=none", status=404)
+
+
+async def test_get_api_agents__id__graphs__gid__nodes__nid__logs(home: House) -> None:
+    run, session = await home.done()
+    path = "/api/agents/guide/graphs/guide/nodes/talk/logs"
+
+    visits = await home.ask("GET", path)
+    steps = await home.ask("GET", f"{path}?level=steps&session_id={session}")
+    await home.ask("GET", path.replace("talk", "none"), status=404)
+
+    assert [(one["node_id"], one["execution_id"]) for one in visits["rows"]] == [("talk", run)]
+    assert {one["node_id"] for one in steps["rows"]} == {"talk"}
+
+
+async def test_every_row_names_an_operation_of_the_document(home: House) -> None:
+    document: dict[str, Any] = await home.ask("GET", "/openapi.json")
+
+    tagged = {
+        operation["operationId"]
+        for path in document["paths"].values()
+        for operation in path.values()
+        if "loaded agents" in operation.get("tags", ())
+    }
+    assert len(tagged) >= 32
+
+
+async def test_sessions_are_where_the_command_line_has_them(home: House) -> None:
+    _, session = await home.done()
+
+    storage = home.service.settings.agents.storage
+    assert storage is not None
+    assert (storage / "guide" / "sessions" / session / "state.json").is_file()
