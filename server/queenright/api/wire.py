@@ -36,10 +36,15 @@ def shown(*examples: dict[str, Any]) -> ConfigDict:
     return ConfigDict(json_schema_extra={"examples": list(examples)})
 
 
-def example_of(model: type[Wire]) -> dict[str, Any]:
-    """Return the first example of a model, as JSON values; raises ``LookupError`` if it has none."""
+def examples_of(model: type[Wire]) -> list[dict[str, Any]]:
+    """Return the examples of a model, as JSON values; none if it shows none."""
     extra = model.model_config.get("json_schema_extra")
     found = extra.get("examples") if isinstance(extra, dict) else None
-    if not isinstance(found, list) or not found or not isinstance(found[0], dict):
-        raise LookupError(f"{model.__name__} shows no example")
-    return dict(found[0])
+    return [dict(one) for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+
+
+def example_of(model: type[Wire]) -> dict[str, Any]:
+    """Return the first example of a model, as JSON values; raises ``LookupError`` if it has none."""
+    for example in examples_of(model):
+        return example
+    raise LookupError(f"{model.__name__} shows no example")

@@ -8,7 +8,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
 from queenright import api
 from queenright.alerting.notification import handed_over
-from queenright.alerting.webhook import WebhookRefused, parse_webhook
+from queenright.alerting.webhook import MAX_ALERTS, WebhookRefused, parse_webhook
 from queenright.server.access.access import Access
 from queenright.server.access.caller import may_look
 from queenright.server.access.guard import Guard
@@ -40,10 +40,32 @@ from queenright.server.view import notification_row, status
 
 _SYMPTOMS = {
     "type": "object",
-    "required": ["alerts"],
-    "properties": {"alerts": {"type": "array", "items": {"type": "object"}}},
+    "required": ["version", "alerts"],
+    "properties": {
+        "version": {"const": "4"},
+        "alerts": {
+            "type": "array",
+            "maxItems": MAX_ALERTS,
+            "items": {
+                "type": "object",
+                "required": ["status", "labels"],
+                "properties": {
+                    "status": {"enum": ["firing", "resolved"]},
+                    "labels": {
+                        "type": "object",
+                        "required": ["alertname"],
+                        "properties": {
+                            "alertname": {"type": "string", "minLength": 1, "maxLength": 200},
+                            "agent": {"type": "string", "maxLength": 200},
+                        },
+                    },
+                },
+            },
+        },
+    },
     "examples": [
         {
+            "version": "4",
             "status": "firing",
             "alerts": [
                 {"status": "firing", "labels": {"alertname": "QueenrightStall", "agent": "researcher"}}
@@ -75,7 +97,6 @@ def create_app(service: Service, *, bound: str, access: Access | None = None) ->
     add_loaded_agents_api(app, service)
     add_health_api(app, service)
     add_events_api(app, service)
-    add_agents_themselves_api(app, service)
     add_approvals_api(app, service)
     add_ticket_api(app, service)
     add_chat_api(app, service)
@@ -83,6 +104,10 @@ def create_app(service: Service, *, bound: str, access: Access | None = None) ->
     add_callbacks_api(app, service)
     add_silences_api(app, service)
     add_service_api(app, service)
+    # Last of what begins with /api/agents/: a name may have slashes in it.
+    add_agents_themselves_api(app, service)
+    # Greedy: their paths end in any name, with slashes in it.
+    add_agents_themselves_api(app, service)
     add_login(app, access)
     add_api_page(app)
     add_console(app, service)

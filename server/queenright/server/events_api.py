@@ -19,6 +19,7 @@ from queenright.server.abortable import ABORT
 from queenright.server.feed import Feed
 from queenright.server.feed_lines import Wanted
 from queenright.server.feed_reader import Reader, at, reset
+from queenright.server.health_api import AgentId
 from queenright.server.service import Service
 
 DEFAULT_TYPES: Final = frozenset(
@@ -132,7 +133,7 @@ def add_events_api(app: FastAPI, service: Service) -> None:
         responses=_STREAM,
     )
     async def agent_events(
-        agent_id: str, types: Types = None, last_event_id: LastEventId = None, after: After = None
+        agent_id: AgentId, types: Types = None, last_event_id: LastEventId = None, after: After = None
     ) -> Response:
         """
         Events of one worker as server-sent events, also of one that has not been heard of yet.

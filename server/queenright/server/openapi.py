@@ -8,7 +8,7 @@ here, once, for all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from queenright.api.problem import Problem
+from queenright.api.wire import Wire, examples_of
 
 Describe = Callable[[dict[str, Any]], None]
 """Adds something to the OpenAPI document, in place."""
@@ -160,6 +161,10 @@ def _complete(schema: dict[str, Any]) -> None:
     for unused in ("HTTPValidationError", "ValidationError"):
         components.pop(unused, None)
     components.setdefault("Problem", Problem.model_json_schema(mode="serialization"))
+    for model in _kinds_of(Wire):
+        # Those that FastAPI writes down have lost what is null.
+        if model.__name__ in components:
+            components[model.__name__]["examples"] = examples_of(model)
     used: set[str] = set()
     for path, operations in schema["paths"].items():
         for method, operation in operations.items():
@@ -169,6 +174,12 @@ def _complete(schema: dict[str, Any]) -> None:
     schema["tags"] = [
         {"name": name, "description": TAGS.get(name, "")} for name in (*TAGS, *sorted(used - TAGS.keys()))
     ]
+
+
+def _kinds_of(model: type[Wire]) -> Iterator[type[Wire]]:
+    for kind in model.__subclasses__():
+        yield kind
+        yield from _kinds_of(kind)
 
 
 def _refusals(path: str, operation: dict[str, Any]) -> None:

@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, Final, TypeVar
 
 from fastapi import Query, Response
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.redaction import redact
 
 T = TypeVar("T")
 
-Limit = Annotated[int, Field(ge=1, le=1000)]
+Limit = Annotated[int, Query(ge=1, le=1000, description="Rows of a page, at most.")]
 Cursor = Annotated[str | None, Query(description="`next` of the page before.")]
 
 _PART: Final = 20
