@@ -20,13 +20,30 @@ from queenright.server.service import Service
 _SIGNED = {403: "It is not signed as it should be.", 404: "No secret is named in the settings."}
 _ANY = {"type": "object", "description": "Whatever else there is, is let pass."}
 _TOLD = _ANY | {
-    "required": ["receiver", "alerts"],
+    "required": ["version", "receiver", "groupKey", "alerts"],
     "properties": {
-        "receiver": {"type": "string"},
-        "alerts": {"type": "array", "items": {"type": "object"}},
+        "version": {"const": "4"},
+        "receiver": {"type": "string", "minLength": 1, "maxLength": 200},
+        "groupKey": {"type": "string", "minLength": 1, "maxLength": 100_000},
+        "alerts": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["status", "labels"],
+                "properties": {
+                    "status": {"enum": ["firing", "resolved"]},
+                    "labels": {"type": "object", "additionalProperties": {"type": "string"}},
+                    "annotations": {
+                        "type": "object",
+                        "properties": {"ticket_id": {"type": "string", "maxLength": 100}},
+                    },
+                },
+            },
+        },
     },
     "examples": [
         {
+            "version": "4",
             "receiver": "pagerduty",
             "groupKey": "{}",
             "alerts": [{"status": "firing", "labels": {"agent": "researcher"}, "annotations": {}}],

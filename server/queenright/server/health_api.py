@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, FastAPI, HTTPException, Path, Query, Request, Response
 from fastapi.responses import JSONResponse
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, TypeAdapter, field_validator
 from starlette.convertors import Convertor, register_url_convertor
 
 from queenright import api
@@ -213,7 +213,7 @@ class Recover(Body):
 
     task_id: Annotated[str, Field(min_length=1, max_length=256)]
     by: By = "operator"
-    reviewed: bool = False
+    reviewed: StrictBool = False
 
 
 class EmergencyStop(Body):
@@ -223,7 +223,7 @@ class EmergencyStop(Body):
         json_schema_extra={"examples": [{"on": True, "reason": "the provider is down", "by": "ada"}]}
     )
 
-    on: bool
+    on: StrictBool
     reason: Reason
     by: By = "operator"
 
