@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 import httpx
 from pydantic import BaseModel
 
-from queenright.client.answers import no_queenright, parsed, query, unanswered, values
+from queenright.client.answers import no_queenright, parsed, query, refused, unanswered, values
 from queenright.client.errors import Unreachable
 from queenright.instrumentation.certificates import certificates
 
@@ -167,8 +167,9 @@ class Transport:
             response.read()
         except httpx.HTTPError as error:
             raise unanswered(self.url, error) from error
-        values(response)
-        raise no_queenright(response, "it is no stream of events")
+        if response.is_success:
+            raise no_queenright(response, "it is no stream of events")
+        raise refused(response)
 
     def _send(self, method: str, path: str, **request: Any) -> httpx.Response:
         try:

@@ -1,0 +1,52 @@
+"""A service behind real sockets, with one worker in trouble and examples to load; one for a file of tests."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from queenright.client import AsyncQueenright, Queenright
+from queenright.server.settings import Settings, load_settings
+from queenright.server.up import DEMO_DEFAULTS, Running, serving
+from tests.server.conftest import looping
+from tests.waiting import until
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def settings_at(storage: Path, *, port: int = 0) -> Settings:
+    """The demo's settings, with agents of the examples to be loaded; nobody decides but the test."""
+    return load_settings(
+        defaults=DEMO_DEFAULTS | {"storage": storage},
+        http={"port": port},
+        otlp={"port": 0},
+        agents={"roots": [EXAMPLES], "storage": storage / "agents"},
+        health_monitoring={"intervention": {"escalation": {"orchestrator": "none"}}},
+    )
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running]:
+    """A service that has heard of `looper`, and has a ticket about it that was triaged."""
+    async with serving(settings_at(tmp_path_factory.mktemp("client"))) as found:
+        service = found.service
+        await service.ingest(list(looping(service.clock())))
+        await until(lambda: any(t.analysis for t in service.tickets.open_tickets()), "a triaged ticket")
+        yield found
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def qr(running: Running) -> AsyncIterator[AsyncQueenright]:
+    """Its client, to be awaited."""
+    async with AsyncQueenright(running.url) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def plain(running: Running) -> Iterator[Queenright]:
+    """Its client, not to be awaited: to be called in a thread."""
+    with Queenright(running.url) as client:
+        yield client

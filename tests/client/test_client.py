@@ -1,0 +1,238 @@
+"""Both clients, on a real service over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from pydantic import BaseModel
+
+from queenright.client import AsyncQueenright, Queenright, Refused, Unreachable
+from queenright.instrumentation.certificates import certificates
+from queenright.server.up import Running
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+READS: dict[str, Callable[[Any], Any]] = {
+    "agents": lambda qr: qr.agents.list(),
+    "agents in a state": lambda qr: qr.agents.list(state="healthy"),
+    "one agent": lambda qr: qr.agents.get("looper"),
+    "health": lambda qr: qr.agents.health("looper", session_id="looper-session"),
+    "health of all": lambda qr: qr.agents.all_health(),
+    "history": lambda qr: qr.agents.history("looper", seconds=3600.0),
+    "tickets of one": lambda qr: qr.agents.escalations("looper"),
+    "loaded": lambda qr: qr.agents.loaded(),
+    "discover": lambda qr: qr.agents.discover(),
+    "tickets": lambda qr: qr.tickets.list(agent_id="looper"),
+    "breakers": lambda qr: qr.breakers.list(only_open=True),
+    "recoveries": lambda qr: qr.recoveries.list(),
+    "interventions": lambda qr: qr.interventions.list(),
+    "escalations": lambda qr: qr.escalations.list(only_open=True),
+    "approvals": lambda qr: qr.approvals.list(),
+    "silences": lambda qr: qr.silences.list(),
+    "audit": lambda qr: qr.audit.list(types=["health_state_changed", "worker_escalation_ticket"]),
+    "status": lambda qr: qr.service.status(),
+    "version": lambda qr: qr.service.version(),
+    "settings": lambda qr: qr.service.settings(),
+    "ready": lambda qr: qr.service.ready(),
+    "emergency stop": lambda qr: qr.service.emergency_stop(),
+    "notifications": lambda qr: qr.service.notifications(),
+    "judge checks": lambda qr: qr.service.judge_checks(),
+}
+_MOVING = (
+    "ago",
+    "_for",
+    "age",
+    "now",
+    "uptime",
+    "uptime_seconds",
+    "free_at",
+    "up_for",
+    "latest",
+    "outbox",
+    "next_attempt_at",
+    "when",
+    "feed",
+)
+
+
+def seen(answer: Any) -> Any:
+    """Return an answer as JSON values, without what moves with the clock."""
+    if isinstance(answer, BaseModel):
+        return seen(answer.model_dump(mode="json"))
+    if isinstance(answer, dict):
+        return {name: seen(value) for name, value in answer.items() if not name.endswith(_MOVING)}
+    return [seen(one) for one in answer] if isinstance(answer, list | tuple) else answer
+
+
+async def awaited(answer: Any) -> Any:
+    if isinstance(answer, AsyncIterator):
+        return [one async for one in answer]
+    return await answer
+
+
+def taken(answer: Any) -> Any:
+    return list(answer) if inspect.isgenerator(answer) else answer
+
+
+@pytest.mark.parametrize("name", READS)
+async def test_both_clients_read_the_same(qr: AsyncQueenright, plain: Queenright, name: str) -> None:
+    one = await awaited(READS[name](qr))
+    other = await asyncio.to_thread(lambda: taken(READS[name](plain)))
+
+    assert type(one) is type(other)
+    assert seen(one) == seen(other)
+
+
+async def test_what_a_person_does_is_done_and_told(qr: AsyncQueenright) -> None:
+    [ticket] = [one async for one in qr.tickets.list()]
+
+    taken_on = await qr.tickets.acknowledge(ticket.ticket_id, by="ada", note="on it")
+    [same] = [one async for one in qr.tickets.list(status="acknowledged", severity=ticket.severity)]
+    released = await qr.tickets.unacknowledge(ticket.ticket_id, by="ada")
+    story = await qr.tickets.timeline(ticket.ticket_id)
+    of_worker = await qr.agents.escalation("looper", ticket.ticket_id)
+    nudge = await qr.agents.nudge("looper", "What blocks you?", by="ada")
+    [row] = [one async for one in qr.interventions.list(agent_id="looper", kind="nudge", limit=1)]
+    frozen = await qr.service.set_emergency_stop(True, "a test", by="ada")
+    with pytest.raises(Refused, match="emergency stop") as refused:
+        await qr.agents.terminate("looper", "it loops")
+    freed = await qr.service.set_emergency_stop(False, "over")
+
+    assert (taken_on.acknowledged_by, taken_on.acknowledged_note) == ("ada", "on it")
+    assert same.ticket_id == ticket.ticket_id == of_worker.ticket_id
+    assert released.acknowledged_by == ""
+    assert "ticket_acknowledged" in [entry.what for entry in story.timeline]
+    assert (row.intervention_id, row.outcome) == (nudge.intervention_id, "unreachable")
+    assert (refused.value.status, bool(refused.value.reason)) == (409, True)
+    assert (frozen.on, freed.on) == (True, False)
+
+
+async def test_a_heartbeat_and_an_answer_of_the_queen_come_back(qr: AsyncQueenright) -> None:
+    [ticket] = [one async for one in qr.tickets.list()]
+
+    await qr.agents.send_heartbeat({"agent_id": "beater", "task_id": "report-7", "token_count": 12})
+    beat = await qr.agents.heartbeat("beater")
+    answer = await qr.tickets.chat(ticket.ticket_id, "what is wrong?", by="ada")
+    said = await qr.tickets.messages(ticket.ticket_id)
+    later = await qr.tickets.messages(ticket.ticket_id, after=said[0].id)
+
+    assert (beat.task_id, beat.token_count) == ("report-7", 12)
+    assert [one.role for one in said] == ["operator", "queen"]
+    assert later == said[1:]
+    assert said[1].id == answer.id
+
+
+async def test_a_breaker_is_reset_whatever_its_name_is(qr: AsyncQueenright, running: Running) -> None:
+    running.service.breakers.get("tool_execution", "team/looper", "a b?c")
+    [known] = [one async for one in qr.breakers.list() if one.agent_id == "team/looper"]
+
+    done = await qr.breakers.reset(known.name, by="ada")
+
+    assert done.state == "closed"
+    assert await qr.breakers.get(known.name) == done
+
+
+async def test_a_list_is_asked_for_page_by_page_as_far_as_it_is_wanted(running: Running) -> None:
+    for number in range(450):
+        running.service.breakers.get("tool_execution", "paged", f"t{number:04}")
+    asked: list[httpx.URL] = []
+
+    class Counting(httpx.AsyncHTTPTransport):
+        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+            asked.append(request.url)
+            return await super().handle_async_request(request)
+
+    async with AsyncQueenright(running.url, transport=Counting(verify=certificates(running.url))) as qr:
+        found = qr.breakers.list()
+        assert not asked
+        await anext(found)
+        first = len(asked)
+        every = [one.name async for one in qr.breakers.list()]
+        some = [one.name async for one in qr.breakers.list(limit=250)]
+
+    assert first == 1
+    assert len(every) == len(set(every)) >= 450
+    assert some == every[:250]
+    assert [url.params["limit"] for url in asked[-2:]] == ["200", "50"]
+
+
+async def test_an_action_whose_answer_is_lost_is_asked_for_again_and_done_once(running: Running) -> None:
+    keys: list[str] = []
+
+    class Broken(httpx.AsyncHTTPTransport):
+        """Loses the first answer, when everything is done."""
+
+        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+            response = await super().handle_async_request(request)
+            keys.append(request.headers.get("idempotency-key", ""))
+            if len(keys) == 1:
+                await response.aread()
+                raise httpx.ReadError("the connection was reset", request=request)
+            return response
+
+    carried = Broken(verify=certificates(running.url))
+    async with AsyncQueenright(running.url, transport=carried, ids=lambda: "the-only-key") as qr:
+        done = await qr.agents.nudge("looper", "Only once, please.", by="ada")
+        told = [one async for one in qr.interventions.list(agent_id="looper", kind="nudge")]
+
+    assert keys[:2] == ["the-only-key", "the-only-key"]
+    assert [one.intervention_id for one in told if one.message == "Only once, please."] == [
+        done.intervention_id
+    ]
+
+
+async def test_a_refusal_is_the_services_words_with_its_status(qr: AsyncQueenright) -> None:
+    with pytest.raises(Refused, match="no ticket 'none'") as unknown:
+        await qr.tickets.get("none")
+    with pytest.raises(Refused) as invalid:
+        await qr.agents.nudge("looper", "x" * 5000)
+
+    assert (unknown.value.status, unknown.value.problem["status"]) == (404, 404)
+    assert (invalid.value.status, invalid.value.reason) == (422, "")
+
+
+async def test_a_token_that_is_none_of_the_services_is_refused_and_in_no_words(
+    running: Running, tmp_path: Path
+) -> None:
+    file = tmp_path / "token"
+    file.write_text("qr_none-of-them_0123456789")
+    async with AsyncQueenright(running.url, token_file=file) as qr:
+        with pytest.raises(Refused) as refused:
+            await qr.service.status()
+
+    assert refused.value.status == 401
+    assert "none-of-them" not in f"{refused.value}{refused.value.problem}{qr!r}"
+
+
+async def test_who_answers_and_is_no_queenright_is_called_so(running: Running) -> None:
+    """Prometheus's own metrics page, a file server, a service of another version."""
+
+    def other(request: httpx.Request) -> httpx.Response:
+        kind = {"/api/status": "[1]", "/api/version": '{"version": 7}', "/api/agents": '{"pages": []}'}
+        if request.url.path == "/api/settings":
+            return httpx.Response(502, text="<html>bad gateway</html>")
+        return httpx.Response(200, text=kind.get(request.url.path, "<html>"))
+
+    async with AsyncQueenright("http://there:1", transport=httpx.MockTransport(other)) as qr:
+        for call, words in (
+            (qr.service.status(), "No Queenright answers at http://there:1: it is no JSON object"),
+            (qr.service.version(), "no Version: version: .*of one version"),
+            (qr.agents.list().__anext__(), "without 'agents'"),
+            (qr.events.stream().__anext__(), "it is no stream of events"),
+        ):
+            with pytest.raises(Unreachable, match=words):
+                await call
+        with pytest.raises(Refused, match="answered 502 for /api/settings"):
+            await qr.service.settings()
+
+
+async def test_nobody_there_is_one_sentence_with_the_way_out() -> None:
+    async with AsyncQueenright("http://127.0.0.1:9") as qr:
+        with pytest.raises(Unreachable, match="No Queenright answers at http:.*queenright up"):
+            await qr.service.status()

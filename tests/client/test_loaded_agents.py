@@ -1,0 +1,65 @@
+"""The client and an agent that runs inside the service."""
+
+from __future__ import annotations
+
+import pytest
+
+from queenright.client import AsyncQueenright, Refused
+from tests.client.conftest import EXAMPLES
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+SAMPLE = {"folder": str(EXAMPLES / "docs_checker" / "sample")}
+
+
+async def ended(qr: AsyncQueenright, execution: str, after: str) -> tuple[str, str]:
+    """Follow the agent's events until a run is over; return how it ended, and its session."""
+    types = ["execution_completed", "execution_failed"]
+    async with qr.events.stream(types=types, agent="docs_checker", last_event_id=after) as stream:
+        async for event in stream:
+            if event.execution_id == execution:
+                return event.type, event.session_id
+    raise AssertionError("the stream has ended")
+
+
+async def test_an_agent_is_loaded_run_looked_at_and_unloaded(qr: AsyncQueenright) -> None:
+    there = {one.name: one async for one in qr.agents.discover()}
+    slot = await qr.agents.load(there["docs_checker"].path, by="ada")
+    name, graph = slot.agent_id, slot.graph_id
+    [before] = [one.id async for one in qr.audit.list(limit=1)]
+    run = await qr.agents.trigger(name, SAMPLE)
+    how, session = await ended(qr, run.execution_id, before)
+
+    detail = await qr.agents.session(name, session)
+    checkpoints = [one async for one in qr.agents.checkpoints(name, session)]
+    replayed = await qr.agents.replay(name, session, checkpoints[-1].checkpoint_id)
+    _, other = await ended(qr, replayed.execution_id, before)
+    nodes = [one.node_id async for one in qr.agents.nodes(name, graph)]
+    messages = [one async for one in qr.agents.messages(name, session)]
+
+    assert [one.agent_id for one in await qr.agents.loaded()] == ["docs_checker"]
+    assert (how, detail.status) == ("execution_completed", "completed")
+    assert (await qr.agents.execution(name, run.execution_id)).status == "completed"
+    assert other != session
+    assert {one.session_id async for one in qr.agents.sessions(name)} == {session, other}
+    assert (await qr.agents.stats(name)).totals.executions >= 1
+    assert [one.entry_point_id async for one in qr.agents.entry_points(name)]
+    assert (await qr.agents.goal_progress(name)).progress is not None
+    assert (await qr.agents.node(name, graph, nodes[0])).node_id == nodes[0]
+    assert (await qr.agents.criteria(name, graph, nodes[-1])).visits >= 1
+    assert [row async for row in qr.agents.logs(name)]
+    assert [row async for row in qr.agents.node_logs(name, graph, nodes[-1], session_id=session)]
+    assert messages
+    assert [one.graph_id async for one in qr.agents.graphs(name)] == [graph]
+    assert await qr.agents.active_graph(name) == graph
+    assert await qr.agents.set_active_graph(name, graph) == graph
+    assert (await qr.agents.get(name)).loaded == slot
+    assert (await qr.agents.stop(name)).executions == []
+
+    await qr.agents.delete_session(name, other)
+    await qr.agents.unload(name)
+
+    assert await qr.agents.loaded() == []
+    with pytest.raises(Refused, match="POST /api/agents") as refused:
+        await qr.agents.stats(name)
+    assert refused.value.status == 404
