@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import httpx
 
-from queenright.api.agents import AgentRow, HistoryRow
+from queenright.api.agents import AgentRow, Finding, HistoryRow
 from queenright.api.breakers import Breaker
 from queenright.api.events import Event
 from queenright.api.loaded import EntryPoint, GraphRow
@@ -28,18 +28,24 @@ def row(model: type[Wire], **fields: object) -> Row:
     return example_of(model) | fields
 
 
-def worker(agent: str, state: str, reason: str = "", **fields: object) -> Row:
+def worker(agent: str, state: str, reason: str = "", kind: str = "doom_loop", **fields: object) -> Row:
     """A worker that has been in its state for three minutes."""
     session = {"session_id": f"{agent}-1", "state_since": NOW - 180, "reason": reason}
-    findings: dict[str, object] = (
-        {} if reason else {"findings": [], "bad_steps": 0, "verdicts": ["ACCEPT"] * 8}
-    )
+    findings: dict[str, object] = {"findings": [row(Finding, kind=kind)]}
+    if not reason:
+        findings = {"findings": [], "bad_steps": 0, "verdicts": ["ACCEPT"] * 8}
     return row(AgentRow, agent_id=agent, state=state, **session | findings | fields)
 
 
 WORKERS: Final = [
     worker(
-        "billing_export", "failing", "4 failures in a row: ConnectError", tool="query", bad_steps=4, errors=9
+        "billing_export",
+        "failing",
+        "4 failures in a row: ConnectError",
+        "provider_failure",
+        tool="query",
+        bad_steps=4,
+        errors=9,
     ),
     worker(
         "deep_research_agent",
@@ -52,7 +58,7 @@ WORKERS: Final = [
         steps=42,
         node_id="researcher",
     ),
-    worker("inbox_triage", "degraded", "6 bad steps since the last good one", bad_steps=6, phase="llm"),
+    worker("inbox_triage", "degraded", "6 bad steps since the last good one", "retry_storm", bad_steps=6),
     worker("docs_checker", "healthy", waiting="user_input", phase="idle"),
     worker("nightly_report", "healthy", phase="llm", tool=""),
     worker("price_watch", "healthy", tool="fetch_page", phase="tool"),
@@ -104,7 +110,7 @@ BREAKERS: Final = [
     ),
 ]
 _HISTORY_OF: Final = (
-    (3_400, "healthy", "healthy"),
+    (3_400, "degraded", "healthy"),
     (1_500, "healthy", "degraded"),
     (1_100, "degraded", "healthy"),
     (700, "healthy", "degraded"),
@@ -125,7 +131,7 @@ HISTORY: Final = [
 ]
 MESSAGES: Final = [
     row(
-        ChatMessage, id="m1", at=NOW - 60, role="operator", by="ada", text="What was tried?", question_id=None
+        ChatMessage, id="m1", at=NOW - 60, role="operator", by="ada", text="What was tried?", question_id="m1"
     ),
     row(
         ChatMessage,
@@ -223,7 +229,7 @@ TALK: Final = [
         "docs_checker",
         graph="docs_checker",
         node="ask",
-        question="Which folder?",
+        question="Which folder shall I check?",
     ),
     event("execution_failed", 3, "log_digest", graph="log_digest", error="no log server answers"),
 ]

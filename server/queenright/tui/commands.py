@@ -10,7 +10,7 @@ from queenright.instrumentation.errors import QueenrightError
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "graphs": ("", "the graphs of the agent, and what each does"),
     "graph": ("<id>", "what is typed goes to this graph from now on"),
-    "load": ("<path>", "load an agent; in a talk with one, a further graph for it"),
+    "load": ("<path>", "load an agent; in a talk, a further graph for it"),
     "unload": ("<id>", "unload a graph of the agent, or an agent"),
     "talk": ("<agent>", "talk with an agent that is loaded"),
     "help": ("", "this list"),

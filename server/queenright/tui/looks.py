@@ -9,13 +9,16 @@ from rich.text import Text
 
 from queenright.tui.told import Line
 
+DIM: Final = "#8e94a3"
+"""What is beside the point."""
+
 _LOOKS: Final[dict[str, tuple[str, str]]] = {
     # States of health.
     "healthy": ("●", "green"),
     "degraded": ("◐", "yellow"),
     "stuck": ("■", "dark_orange"),
     "failing": ("✖", "bright_red"),
-    "terminated": ("○", "bright_black"),
+    "terminated": ("○", DIM),
     # Severities of tickets.
     "low": ("·", "cyan"),
     "medium": ("▪", "yellow"),
@@ -51,7 +54,7 @@ def word(kind: str) -> Text:
 def line(one: Line) -> Text:
     """Return a line of a feed or stream."""
     kind = colour(one.kind)
-    return Text.assemble((f"{one.time} ", "bright_black"), (f"{sign(one.kind)} ", kind), (one.text, kind))
+    return Text.assemble((f"{one.time} ", DIM), (f"{sign(one.kind)} ", kind), (one.text, kind))
 
 
 def history(states: Sequence[tuple[float, str]], since: float, until: float, width: int) -> Text:

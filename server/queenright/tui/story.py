@@ -32,6 +32,8 @@ class Story:
         self.states: list[tuple[float, str]] = []
         self.bad: deque[int] = deque(maxlen=_NUMBERS)
         self.tokens: deque[int] = deque(maxlen=_NUMBERS)
+        self._at = ""
+        """The node that its stream is at."""
 
     def take_history(self, rows: Iterable[Row]) -> list[Line]:
         """Take over what happened before, oldest first, as ``GET …/history`` tells it; return its lines."""
@@ -70,8 +72,9 @@ class Story:
         elif event.type == "llm_call_completed":
             spent = (event.data.get("input_tokens") or 0) + (event.data.get("output_tokens") or 0)
             self.tokens.append(spent)
-        said = work_line(event)
+        said = work_line(event, self._at)
         if said is not None:
+            self._at = event.node_id or self._at
             self.lines.append(said)
         return said
 

@@ -137,13 +137,19 @@ def _acted(event: Moment) -> tuple[str, str] | None:
     return None
 
 
-def work_line(event: Moment) -> Line | None:
-    """Return an event as a line of one worker's stream; None for one that has none."""
+def work_line(event: Moment, at: str = "") -> Line | None:
+    """
+    Return an event as a line of one worker's stream; None for one that has none.
+
+    Args:
+        event: What happened.
+        at: The node of the line before: it need not be said again.
+    """
     found = _work(event)
     if found is None:
         return feed_line(event)
     kind, text = found
-    node = f"{event.node_id}: " if event.node_id else ""
+    node = f"{event.node_id}: " if event.node_id not in ("", at) else ""
     return Line(clock_time(event.time), kind, clipped(node + text, _LONG))
 
 

@@ -68,7 +68,7 @@ class Worker:
             verdicts=tuple(row["verdicts"]),
             last_activity=row["last_activity"],
             last_progress=row["last_progress"],
-            findings=tuple(f"{one['kind']} ({one['severity']})" for one in row["findings"]),
+            findings=tuple(one["kind"].replace("_", " ") for one in row["findings"]),
         )
 
     @property

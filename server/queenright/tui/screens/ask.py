@@ -12,6 +12,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from queenright.tui.commands import help_lines
+from queenright.tui.looks import DIM
 
 
 class Ask(ModalScreen[str | None]):
@@ -37,7 +38,7 @@ class Ask(ModalScreen[str | None]):
             yield Static(Text(self._title, style="bold"))
             yield Static(Text(self._text))
             yield Input(placeholder=self._hint)
-            yield Static(Text("Enter answers · Esc cancels", style="bright_black"))
+            yield Static(Text("Enter answers · Esc cancels", style=DIM))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Take the answer."""
@@ -68,7 +69,7 @@ class Confirm(ModalScreen[bool]):
         with Vertical(classes="box danger"):
             yield Static(Text(self._title, style="bold bright_red"))
             yield Static(Text(self._text))
-            yield Static(Text("y yes · n or Esc no", style="bright_black"))
+            yield Static(Text("y yes · n or Esc no", style=DIM))
 
     def action_answer(self, yes: bool) -> None:
         """Take the answer."""
@@ -76,11 +77,11 @@ class Confirm(ModalScreen[bool]):
 
 
 _KEYS = (
-    ("1 2 3 4", "fleet, tickets, circuit breakers, feed"),
-    ("↑ ↓ j k", "move; Enter opens what the cursor is on"),
+    ("1 2 3 4  Tab", "fleet, tickets, circuit breakers, feed"),
+    ("↑ ↓ j k  Enter", "move; open what the cursor is on"),
     ("Ctrl+Q", "talk with the queen about the ticket; again: back"),
     ("n  t", "nudge, or terminate, the worker"),
-    ("a", "acknowledge the ticket"),
+    ("a", "take the ticket: nobody is reminded of it"),
     ("r", "reset the circuit breaker"),
     ("/", "a command"),
     ("Esc", "dismiss a notice; stop typing; back"),
@@ -101,7 +102,7 @@ class Help(ModalScreen[None]):
             yield Static(Text(keys))
             yield Static(Text("Commands, and // for words that begin with a slash", style="bold"))
             yield Static(Text("\n".join(help_lines())))
-            yield Static(Text("Esc goes back", style="bright_black"))
+            yield Static(Text("Esc goes back", style=DIM))
 
     def action_leave(self) -> None:
         """Leave it."""

@@ -107,6 +107,10 @@ class Base(Screen[None]):
     def see(self, event: Moment) -> None:
         """Take in one event of the fleet."""
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Offer no command line where there is one."""
+        return not (action == "command" and self.ALWAYS_TYPING)
+
     def ticket(self) -> Ticket | None:
         """Return the ticket that this screen is about now."""
         return next(iter(self.shared.fleet.live_tickets), None)

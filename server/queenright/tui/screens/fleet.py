@@ -18,27 +18,34 @@ from queenright.tui.screens.base import Base, OpenQueen, OpenWorker
 from queenright.tui.values import Breaker, Ticket, Worker
 from queenright.tui.widgets.lines import Lines
 from queenright.tui.widgets.listing import Column, Listing
-from queenright.tui.words import ago, clipped, plain, spark
+from queenright.tui.words import ago, amount, clipped, plain, spark
 
 _ACTIVITY: Final = 10
+_SENTENCE: Final = 30
+_BAD: Final = 5
+"""Bad steps from which a worker is worth a look."""
 TABS: Final = ("fleet", "tickets", "breakers", "feed")
 _WORKERS: Final = (
     Column("State", 12),
-    Column("Agent", 18),
+    Column("For", 6, wide=True),
+    Column("Agent", 19),
     Column("Activity", _ACTIVITY),
     Column("Doing", 13),
+    Column("Steps", 6, wide=True),
     Column("Bad", 3),
+    Column("Tokens", 7, wide=True),
     Column("Why"),
 )
 _TICKETS: Final = (
     Column("Severity", 10),
-    Column("Agent", 18),
+    Column("Agent", 19),
     Column("Status", 12),
     Column("Age", 6),
     Column("Times", 5),
-    Column("Kind"),
+    Column("Kind", 16, wide=True),
+    Column("Cause"),
 )
-_BREAKERS: Final = (Column("State", 11), Column("Breaker", 30), Column("Fails", 6), Column("Why"))
+_BREAKERS: Final = (Column("State", 11), Column("Breaker", 40), Column("Fails", 6), Column("Why"))
 
 
 class FleetScreen(Base):
@@ -53,7 +60,7 @@ class FleetScreen(Base):
         Binding("shift+tab", "next_tab(-1)", "Before", show=False, priority=True),
         ("n", "nudge", "Nudge"),
         ("t", "terminate", "Terminate"),
-        ("a", "acknowledge", "Acknowledge"),
+        ("a", "acknowledge", "Take"),
         ("r", "reset", "Reset"),
     ]
 
@@ -130,20 +137,24 @@ class FleetScreen(Base):
             count = f" {counts[name]}" if name in counts else ""
             chosen = name == self.tab
             said = f"[{number} {name.title()}{count}]" if chosen else f" {number} {name.title()}{count} "
-            words.append(said, style="bold" if chosen else "bright_black").append(" ")
+            words.append(said, style="bold" if chosen else looks.DIM).append(" ")
         return words
 
     def _worker(self, one: Worker, now: float, room: int) -> tuple[Text, ...]:
         pulse = self.shared.fleet.pulse(one.agent_id, now, _ACTIVITY)
         state = looks.word("terminated" if one.ended else one.state)
-        bad = Text(str(one.bad_steps), style="dark_orange" if one.bad_steps >= 5 else "", justify="right")
+        # Where there is no room for a sentence, the name of the finding says more.
+        why = ", ".join(one.findings) if room < _SENTENCE and one.findings else one.reason
         return (
             state,
-            Text(clipped(one.agent_id, 18)),
+            Text(ago(now - one.state_since)),
+            Text(clipped(one.agent_id, 19)),
             Text("" if one.ended else spark(pulse, _ACTIVITY), style="cyan"),
             Text(clipped(one.doing, 13)),
-            bad,
-            Text(clipped(one.reason, room), style="bright_black"),
+            Text(f"{one.steps:>5}"),
+            Text(f"{one.bad_steps:>3}", style="dark_orange" if one.bad_steps >= _BAD else ""),
+            Text(f"{amount(one.tokens):>6}"),
+            Text(clipped(why, room), style=looks.DIM),
         )
 
     # -- what can be done -----------------------------------------------------------------------
@@ -203,22 +214,23 @@ class FleetScreen(Base):
 
 
 def _ticket(one: Ticket, now: float, room: int) -> tuple[Text, ...]:
-    over = "" if one.live else "bright_black"
+    over = "" if one.live else looks.DIM
     status = one.status.replace("_", " ")
     severity = looks.word(one.severity) if one.live else Text(f"  {one.severity}", style=over)
     return (
         severity,
-        Text(clipped(one.agent_id, 18), style=over),
+        Text(clipped(one.agent_id, 19), style=over),
         Text(clipped(status, 12), style=over),
         Text(ago(now - one.first_seen), style=over),
-        Text(str(one.occurrences), style=over, justify="right"),
-        Text(clipped(one.kind.replace("_", " "), room), style=over),
+        Text(f"{one.occurrences:>4}", style=over),
+        Text(clipped(one.kind.replace("_", " "), 16), style=over),
+        Text(clipped(one.cause, room), style=over or looks.DIM),
     )
 
 
 def _detail(one: Ticket | None) -> Group | Text:
     if one is None:
-        return Text("No ticket has been written.", style="bright_black")
+        return Text("No ticket has been written.", style=looks.DIM)
     rows: Sequence[tuple[str, str]] = (
         ("Cause", one.cause),
         ("Seen", one.evidence),
@@ -227,9 +239,7 @@ def _detail(one: Ticket | None) -> Group | Text:
     )
     head = Text.assemble(looks.word(one.severity), "  ", (one.agent_id, "bold"), f"  {one.session_id}")
     said = [
-        Text.assemble((f"{name:<7}", "bright_black"), " ".join(plain(text).split()))
-        for name, text in rows
-        if text
+        Text.assemble((f"{name:<7}", looks.DIM), " ".join(plain(text).split())) for name, text in rows if text
     ]
     return Group(head, *said)
 
@@ -239,7 +249,7 @@ def _breaker(one: Breaker, now: float, room: int) -> tuple[Text, ...]:
     when = f"; probed in {ago(probe)}" if isinstance(probe, float) and probe > 0 else ""
     return (
         looks.word(one.state),
-        Text(clipped(one.name, 30)),
+        Text(clipped(one.name, 40)),
         Text(f"{one.failures}/{one.threshold}"),
-        Text(clipped((one.reason or "as new") + when, room), style="bright_black"),
+        Text(clipped((one.reason or "as new") + when, room), style=looks.DIM),
     )

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from rich.text import Text
 from textual.app import ComposeResult
-from textual.binding import BindingType
+from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.widgets import Input, Static
 
 from queenright.instrumentation.errors import QueenrightError
 from queenright.tui import looks
-from queenright.tui.screens import doing
 from queenright.tui.screens.following import Following
 from queenright.tui.shared import Shared
 from queenright.tui.values import Said, Ticket
 from queenright.tui.widgets.chat import Chat
 from queenright.tui.widgets.lines import Lines
 from queenright.tui.words import ago, clipped
+
+
+_WIDE: Final = 100
 
 
 class QueenScreen(Following):
@@ -33,9 +35,8 @@ class QueenScreen(Following):
     ALWAYS_TYPING: ClassVar[bool] = True
     COMMAND_HINT: ClassVar[str] = "ask the queen · an order: nudge it: TEXT, stop it: REASON, acknowledge"
     BINDINGS: ClassVar[list[BindingType]] = [
-        ("ctrl+a", "acknowledge", "Acknowledge"),
-        ("pageup", "scroll(-1)", "Scroll"),
-        ("pagedown", "scroll(1)", "Scroll"),
+        Binding("pageup", "scroll(-1)", "Scroll", key_display="PgUp/PgDn"),
+        Binding("pagedown", "scroll(1)", "Scroll", show=False),
     ]
 
     def __init__(self, shared: Shared, ticket: Ticket) -> None:
@@ -72,7 +73,9 @@ class QueenScreen(Following):
         about = Text.assemble(
             ("♛ Queen  ", "bold magenta"),
             looks.word(ticket.severity),
-            f" {ticket.kind}, {ticket.status}, {ago(now - ticket.first_seen)}".replace("_", " "),
+            f" · {ago(now - ticket.first_seen)}",
+            f" · {ticket.kind}".replace("_", " ") if self.size.width >= _WIDE else "",
+            f" · {ticket.status}".replace("_", " "),
             no_wrap=True,
             overflow="ellipsis",
         )
@@ -87,9 +90,9 @@ class QueenScreen(Following):
         worker = self.worker
         line = Text(f"{clipped(self.agent_id, 24)} ", style="bold", no_wrap=True, overflow="ellipsis")
         if worker is None:
-            return line.append("is not known", style="bright_black")
+            return line.append("is not known", style=looks.DIM)
         state = looks.word("terminated" if worker.ended else worker.state)
-        return line.append_text(state).append(f" {worker.doing}", style="bright_black")
+        return line.append_text(state).append(f" {worker.doing}", style=looks.DIM)
 
     def words(self, text: str) -> None:
         """Ask her."""
@@ -107,10 +110,6 @@ class QueenScreen(Following):
 
     async def _before(self) -> None:
         self._said[:0] = await self.shared.link.messages(self._ticket.ticket_id)
-
-    def action_acknowledge(self) -> None:
-        """Take the ticket."""
-        doing.acknowledge(self, self._ticket)
 
     def action_scroll(self, pages: int) -> None:
         """Move through what was said."""

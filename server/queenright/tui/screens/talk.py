@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from rich.text import Text
 from textual.app import ComposeResult
-from textual.binding import BindingType
+from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.widgets import Input, Static
 
@@ -43,8 +43,8 @@ class TalkScreen(Base):
     ALWAYS_TYPING: ClassVar[bool] = True
     COMMAND_HINT: ClassVar[str] = "say something · /graphs /graph <id> /load <path> /unload <id> /help"
     BINDINGS: ClassVar[list[BindingType]] = [
-        ("pageup", "scroll(-1)", "Scroll"),
-        ("pagedown", "scroll(1)", "Scroll"),
+        Binding("pageup", "scroll(-1)", "Scroll", key_display="PgUp/PgDn"),
+        Binding("pagedown", "scroll(1)", "Scroll", show=False),
     ]
 
     def __init__(self, shared: Shared, agent_id: str) -> None:
@@ -84,7 +84,7 @@ class TalkScreen(Base):
         for one in self._graphs:
             chosen = one.graph_id == self.conversation.active
             said = f"[{one.graph_id}]" if chosen else f" {one.graph_id} "
-            line.append(said, style="bold" if chosen else "bright_black")
+            line.append(said, style="bold" if chosen else looks.DIM)
         return line
 
     # -- what is typed --------------------------------------------------------------------------

@@ -28,7 +28,7 @@ class WorkerScreen(Following):
     BINDINGS: ClassVar[list[BindingType]] = [
         ("n", "nudge", "Nudge"),
         ("t", "terminate", "Terminate"),
-        ("a", "acknowledge", "Acknowledge"),
+        ("a", "acknowledge", "Take"),
         ("c", "talk", "Talk"),
     ]
 
@@ -63,7 +63,7 @@ class WorkerScreen(Following):
         worker = self.worker
         vitals = self.query_one("#vitals", Static)
         if worker is None:
-            vitals.update(Text(f"No worker {self.agent_id!r} is known.", style="bright_black"))
+            vitals.update(Text(f"No worker {self.agent_id!r} is known.", style=looks.DIM))
         else:
             vitals.update(self._vitals(worker, vitals.content_size.width or 78))
         self.query_one(Lines).show(self.story.lines)
@@ -75,7 +75,7 @@ class WorkerScreen(Following):
             (f"{clipped(one.agent_id, 30)}  ", "bold"),
             looks.word(state),
             f" for {ago(now - one.state_since)}",
-            (f"  {clipped(one.session_id, 30)}", "bright_black"),
+            (f"  {clipped(one.session_id, 30)}", looks.DIM),
             no_wrap=True,
             overflow="ellipsis",
         )
@@ -83,8 +83,8 @@ class WorkerScreen(Following):
             head,
             self._row(("Why", clipped(one.reason or "nothing is wrong", width - 8))),
             self._row(
-                ("Doing", f"{clipped(one.doing, 20):<20}"),
-                ("Node", f"{clipped(one.node_id or '-', 14):<14}"),
+                ("Doing", f"{clipped(one.doing, 15):<15}"),
+                ("Node", f"{clipped(one.node_id or '-', 12):<12}"),
                 ("Active", _since(now, one.last_activity)),
                 ("Progress", _since(now, one.last_progress)),
             ),
@@ -115,14 +115,14 @@ class WorkerScreen(Following):
         since = max(now - _HOUR, states[0][0] if states else now - _HOUR)
         line = self._row(("States", ""))
         line.append_text(looks.history(states, since, now, max(width - 26, 10)))
-        line.append(f" since {clock_time(since)}", style="bright_black")
+        line.append(f" since {clock_time(since)}", style=looks.DIM)
         return line
 
     @staticmethod
     def _row(*pairs: tuple[str, str]) -> Text:
         line = Text(no_wrap=True, overflow="ellipsis")
         for name, value in pairs:
-            line.append(f"{name} ", style="bright_black").append(f"{value}  ")
+            line.append(f"{name} ", style=looks.DIM).append(f"{value}  ")
         line.right_crop(1)
         return line
 

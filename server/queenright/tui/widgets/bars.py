@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from rich.text import Text
 from textual.widgets import Static
 
 from queenright.tui.fleet import Fleet
-from queenright.tui.looks import colour, sign
+from queenright.tui.looks import DIM, colour, sign
 from queenright.tui.words import clipped
+
+_WIDE: Final = 100
 
 
 class TopLine(Static):
@@ -24,10 +28,10 @@ class TopLine(Static):
             words.append(f" ✖ {away}", style="bold bright_red")
         else:
             for state, count in fleet.counts.items():
-                style = colour(state) if count else "bright_black"
-                words.append(f"  {sign(state)} {count} {state}", style=style)
+                name = f" {state}" if self.size.width >= _WIDE else ""
+                words.append(f"  {sign(state)} {count}{name}", style=colour(state) if count else DIM)
         live = len(fleet.live_tickets)
-        tail = Text(f"{live} ticket{'' if live == 1 else 's'}  {_host(url)} ", style="bright_black")
+        tail = Text(f"{live} ticket{'' if live == 1 else 's'}  {_host(url)} ", style=DIM)
         gap = self.size.width - words.cell_len - tail.cell_len
         if gap > 1:
             words.append(" " * gap)

@@ -10,6 +10,7 @@ from rich.text import Text
 from textual.containers import VerticalScroll
 from textual.widgets import Static
 
+from queenright.tui.looks import DIM
 from queenright.tui.values import Said
 from queenright.tui.words import clock_time, plain
 
@@ -50,10 +51,10 @@ class Chat(VerticalScroll):
 def _message(one: Said) -> Group | Text:
     text = plain(one.text).strip("\n")
     if not one.by:
-        return Text(text, style="bright_black")
+        return Text(text, style=DIM)
     head = Text.assemble(
         (f"{'»' if one.mine else '♛' if one.by == 'queen' else '●'} {plain(one.by)}", _style(one)),
-        (f"  {clock_time(one.at)}", "bright_black"),
+        (f"  {clock_time(one.at)}", DIM),
     )
     return Group(head, Padding(Text(text), (0, 0, 1, 2)))
 

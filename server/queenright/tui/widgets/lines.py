@@ -24,6 +24,7 @@ class Lines(RichLog):
         self._last: Line | None = None
         self._told: Sequence[Line] = ()
         self._wide = 0
+        self._tall = 0
 
     def show(self, lines: Sequence[Line]) -> None:
         """Show these lines; those that are there already are not drawn again."""
@@ -33,14 +34,22 @@ class Lines(RichLog):
         if new is None:
             self.clear()
             new = list(lines)
-        at_end = self.is_vertical_scroll_end or not self._told
+        at_end = self._at_end() or not self._told
         for one in new:
             self.write(line(one), scroll_end=at_end)
         self._last, self._told, self._wide = (lines[-1] if lines else None), lines, self.size.width
 
     def on_resize(self, event: events.Resize) -> None:
-        """Break the lines anew."""
+        """Break the lines anew; whoever saw the newest goes on to."""
+        saw_newest = self._at_end(self._tall - self.size.height)
+        self._tall = self.size.height
         self.show(self._told)
+        if saw_newest:
+            self.scroll_end(animate=False)
+
+    def _at_end(self, lost: int = 0) -> bool:
+        """Return whether the newest line is in sight, or was before ``lost`` lines of room went."""
+        return self.max_scroll_y - self.scroll_y <= 1 + max(lost, 0)
 
 
 def _after(lines: Sequence[Line], last: Line | None) -> list[Line] | None:

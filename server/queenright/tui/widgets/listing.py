@@ -11,16 +11,20 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.widgets import DataTable
 
-_BAR: Final = 2
-"""Characters that a scroll bar may need."""
+_BAR: Final = 3
+"""Characters that a scroll bar and the space beside the lines need."""
+
+_WIDE: Final = 110
+"""Characters of a terminal that is wide."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its head, and its characters; 0 is all that is left."""
+    """A column: its head, its characters (0 is all that is left), and whether it needs a wide terminal."""
 
     head: str
     width: int = 0
+    wide: bool = False
 
 
 class Listing(DataTable[Text]):
@@ -52,8 +56,15 @@ class Listing(DataTable[Text]):
     @property
     def room(self) -> int:
         """Characters of the column that takes what is left."""
-        fixed = sum(column.width + 1 for column in self._columns if column.width)
+        columns = [self._columns[place] for place in self._places]
+        fixed = sum(column.width + 1 for column in columns if column.width)
         return max(self.size.width - fixed - _BAR, 8)
+
+    @property
+    def _places(self) -> list[int]:
+        """Which columns there is room for."""
+        wide = self.size.width >= _WIDE
+        return [place for place, column in enumerate(self._columns) if wide or not column.wide]
 
     def choose(self, key: str) -> None:
         """Move the cursor to a line, if it is there."""
@@ -67,27 +78,30 @@ class Listing(DataTable[Text]):
             self._draw(lines, width)
             return
         for key, cells in lines.items():
-            for place, (new, old) in enumerate(zip(cells, self._lines[key], strict=True)):
+            for place in self._places:
+                new, old = cells[place], self._lines[key][place]
                 if new != old or new.style != old.style:
                     self.update_cell(key, str(place), new)
         self._lines = lines
 
     def on_resize(self, event: events.Resize) -> None:
         """Give the last column the room that there is now."""
-        if event.size.width != self._laid_out_for:
-            self._draw(self._lines, event.size.width)
+        if self.size.width != self._laid_out_for:
+            self._draw(self._lines, self.size.width)
 
     def _draw(self, lines: dict[str, tuple[Text, ...]], width: int) -> None:
-        chosen, place = self.chosen, self.cursor_row
+        chosen, row = self.chosen, self.cursor_row
         self.clear(columns=True)
-        for number, column in enumerate(self._columns):
-            self.add_column(column.head, width=(column.width or self.room) + 1, key=str(number))
+        for place in self._places:
+            column = self._columns[place]
+            self.add_column(
+                column.head, width=column.width + 1 if column.width else self.room, key=str(place)
+            )
         for key, cells in lines.items():
-            self.add_row(*cells, key=key)
+            self.add_row(*(cells[place] for place in self._places), key=key)
         self._lines, self._laid_out_for = lines, width
         keys = list(lines)
         if keys:
             # Whoever was chosen stays so, wherever the line went; the top is for who has not chosen yet.
-            at_top = place <= 0
-            row = keys.index(chosen) if chosen in lines and not at_top else min(max(place, 0), len(keys) - 1)
-            self.move_cursor(row=row)
+            stays = row > 0 and chosen in lines
+            self.move_cursor(row=keys.index(chosen) if stays else min(max(row, 0), len(keys) - 1))

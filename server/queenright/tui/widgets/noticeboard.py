@@ -8,7 +8,7 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.widgets import Static
 
-from queenright.tui.looks import colour, sign
+from queenright.tui.looks import DIM, colour, sign
 from queenright.tui.notices import Notice, Notices
 from queenright.tui.words import clipped
 
@@ -28,7 +28,7 @@ class NoticeCard(Static):
             Group(
                 Text(title, style=f"bold {colour(notice.kind)}".strip()),
                 Text(clipped(notice.text, _TEXT)),
-                Text(hints, style="bright_black"),
+                Text(hints, style=DIM),
             ),
             classes=f"notice kind-{notice.kind}",
         )
@@ -56,6 +56,6 @@ class Noticeboard(Vertical):
         await self.remove_children()
         cards: list[Static] = [NoticeCard(one) for one in self._shown]
         if self._hidden:
-            cards.insert(0, Static(Text(f"and {self._hidden} more", style="bright_black")))
+            cards.insert(0, Static(Text(f"and {self._hidden} more", style=DIM)))
         await self.mount_all(cards)
         self.display = bool(cards)
