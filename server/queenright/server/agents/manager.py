@@ -135,6 +135,12 @@ class AgentManager:
         """Give what they run on, for who watches over them."""
         return iter([slot.runtime for slot in self._slots.values()])
 
+    @property
+    def is_held_up(self) -> bool:
+        """Whether the code of an agent that was given up is still at work: no other can be loaded then."""
+        self._hanging = [path for path in self._hanging if self._threads.running(str(path))]
+        return bool(self._hanging)
+
     async def load(self, path: str | Path, *, model: str | None = None) -> AgentSlot:
         """
         Load an agent and start it. Its code runs in this process.
@@ -263,8 +269,7 @@ class AgentManager:
         folder = await asyncio.to_thread(self.roots.agent, str(path))
         if model is not None:
             model = await asyncio.to_thread(self.roots.model, model, folder)
-        self._hanging = [path for path in self._hanging if self._threads.running(str(path))]
-        if self._hanging:
+        if self.is_held_up:
             raise LoadTimedOut(
                 f"{folder} cannot be loaded: the code of {self._hanging[0]} is still at work, and no other "
                 "is loaded meanwhile; if it never ends, mend it and restart the service"

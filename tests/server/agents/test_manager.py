@@ -1,0 +1,201 @@
+"""Loading agents whose code does what it should not, and many at once."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from queenright.instrumentation.errors import QueenrightError
+from queenright.runtime.agents.agent_spec import AgentLoadError
+from queenright.runtime.bus import EventBus
+from queenright.server.agents.manager import (
+    AgentManager,
+    AgentNotLoaded,
+    AlreadyLoaded,
+    Closing,
+    LoadTimedOut,
+)
+from queenright.server.agents.roots import PathRefused
+from tests.runtime.agents import adder, folder_of, talker
+from tests.server.agents.parts import guide, written
+from tests.waiting import until
+
+
+async def never(_: float) -> None:
+    await asyncio.Event().wait()
+
+
+def manager(folder: Path, *, sleep: object = never) -> AgentManager:
+    (folder / "agents").mkdir(exist_ok=True)
+    return AgentManager(
+        [folder / "agents"],
+        bus=EventBus,
+        storage=folder / "kept",
+        clock=lambda: 7.0,
+        sleep=sleep,  # type: ignore[arg-type]
+    )
+
+
+async def test_twenty_loads_and_unloads_at_once_leave_what_was_asked_last(tmp_path: Path) -> None:
+    agents = manager(tmp_path)
+    names = [f"agent{n}" for n in range(5)]
+    for name in names:
+        guide(tmp_path / "agents" / name, name)
+
+    async def turn(name: str) -> int:
+        try:
+            await agents.load(name)
+        except AlreadyLoaded:
+            return 0
+        return 1
+
+    async def out(name: str) -> int:
+        try:
+            await agents.unload(name)
+        except AgentNotLoaded:
+            return 0
+        return -1
+
+    changed = await asyncio.gather(*(act(name) for name in names for act in (turn, out, turn, turn)))
+
+    assert len(changed) == 20
+    assert sum(changed) == len(agents.slots)
+    await asyncio.gather(*(turn(name) for name in names))
+    assert sorted(agents.slots) == names
+    await agents.shutdown_all()
+    assert not agents.slots
+    with pytest.raises(Closing):
+        await agents.load("agent1")
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("raise ValueError('no honey')", "ValueError: no honey"),
+        ("import sys\nsys.exit(3)", "SystemExit"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+        ("def broken(:", "line 1"),
+        ("agent = 3", "`agent` that is a int"),
+    ],
+)
+async def test_code_that_fails_when_it_is_imported_is_said_and_others_go_on(
+    tmp_path: Path, code: str, said: str
+) -> None:
+    agents = manager(tmp_path)
+    adder(tmp_path / "agents" / "adder")
+    written(tmp_path / "agents" / "bad", agent=code)
+    slot = await agents.load("adder")
+
+    with pytest.raises(AgentLoadError, match=said.replace("(", r"\(")):
+        await agents.load("bad")
+
+    run = await slot.runtime.trigger("start", {"a": 1, "b": 2})
+    assert (await slot.runtime.wait(run)).outputs == {"sum": 3}
+    await agents.shutdown_all()
+
+
+async def test_code_that_hangs_is_given_up_and_others_go_on(tmp_path: Path) -> None:
+    up = asyncio.Event()
+
+    async def sleep(_: float) -> None:
+        await up.wait()
+
+    agents = manager(tmp_path, sleep=sleep)
+    adder(tmp_path / "agents" / "adder")
+    go, began = tmp_path / "go", tmp_path / "began"
+    written(
+        tmp_path / "agents" / "slow",
+        agent=f"import pathlib, time\npathlib.Path({str(began)!r}).touch()\n"
+        f"while not pathlib.Path({str(go)!r}).exists():\n    time.sleep(0.01)\nagent = 3\n",
+    )
+    folder_of(tmp_path / "agents" / "other", {"name": "other", "graph": {"nodes": []}})
+    slot = await agents.load("adder")
+    loading = asyncio.create_task(agents.load("slow"))
+    await until(began.exists, "its code runs")
+    up.set()
+
+    with pytest.raises(LoadTimedOut, match="has not been loaded within 60 s"):
+        await loading
+    with pytest.raises(LoadTimedOut, match="slow is still at work"):
+        await agents.load("other")
+    run = await slot.runtime.trigger("start", {"a": 1, "b": 2})
+    assert (await slot.runtime.wait(run)).outputs == {"sum": 3}
+    await agents.unload("adder")
+
+    up.clear()
+    go.touch()
+    await until(lambda: not agents.is_held_up, "its code has ended")
+    assert (await agents.load("adder")).id == "adder"
+    await agents.shutdown_all()
+
+
+async def test_agents_are_loaded_from_below_the_roots_only(tmp_path: Path) -> None:
+    """B8: whatever the path says, and whatever a link leads to."""
+    agents = manager(tmp_path)
+    outside = adder(tmp_path / "outside")
+    inside = tmp_path / "agents"
+    (inside / "link").symlink_to(outside, target_is_directory=True)
+    adder(inside / "half")
+    (inside / "half" / "tools.py").symlink_to(outside / "functions.py")
+    refused = [
+        str(outside),
+        "../outside",
+        "link",
+        "half",
+        "agents/../../outside",
+        "a" * 5000,
+        "\0",
+        "none",
+        "/",
+    ]
+
+    for path in (str(outside), *ways):
+        with pytest.raises(PathRefused):
+            await agents.load(path)
+
+    assert not agents.slots
+    (inside / "half" / "tools.py").unlink()
+    for path in ("half", str(inside / "half"), "half/agent.json", str(inside / "half" / "agent.json")):
+        assert (await agents.load(path)).path == inside / "half"
+        await agents.unload("adder")
+
+
+async def test_a_script_for_a_model_is_read_from_below_the_roots_only(tmp_path: Path) -> None:
+    agents = manager(tmp_path)
+    talker(tmp_path / "agents" / "talker")
+    (tmp_path / "secret.json").write_text('{"replies": []}', encoding="utf-8")
+
+    for name in (f"scripted:{tmp_path}/secret.json", "scripted:../../secret.json", "scripted:/etc/passwd"):
+        with pytest.raises(PathRefused):
+            await agents.load("talker", model=name)
+
+    slot = await agents.load("talker", model="scripted:replies.json")
+    run = await slot.runtime.trigger("start", {"message": "go"})
+    assert (await slot.runtime.wait(run)).outputs == {"answer": "42"}
+    await agents.shutdown_all()
+
+
+async def test_a_graph_that_cannot_join_leaves_its_agent_as_it_was(tmp_path: Path) -> None:
+    agents = manager(tmp_path)
+    guide(tmp_path / "agents" / "guide")
+    folder_of(
+        tmp_path / "agents" / "lacking",
+        {
+            "name": "lacking",
+            "graph": {
+                "nodes": [{"id": "n", "node_type": "function", "function": "absent"}],
+                "entry_points": [{"id": "start", "node_id": "n"}],
+            },
+        },
+    )
+    slot = await agents.load("guide")
+
+    with pytest.raises(QueenrightError, match="absent"):
+        await agents.add_graph("guide", "lacking")
+    with pytest.raises(AlreadyLoaded):
+        await agents.add_graph("guide", "guide")
+
+    assert slot.runtime.list_graphs() == ["guide"]
+    await agents.shutdown_all()

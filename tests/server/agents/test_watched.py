@@ -1,0 +1,89 @@
+"""An agent that runs inside the service is a worker like any other: watched, told, stopped, brought back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from queenright.runtime.events import AgentEvent, EventType
+from tests.server.agents.parts import guide, house, looper
+from tests.waiting import until
+
+EAGER = {"judge": {"start_grace_seconds": 0}, "intervention": {"quiet_seconds": 0}}
+
+
+async def test_a_loaded_agent_that_goes_in_circles_gets_a_ticket_hears_a_nudge_and_is_stopped(
+    tmp_path: Path,
+) -> None:
+    looper(tmp_path / "agents" / "looper")
+    async with house(tmp_path, agents={"load": ["looper"]}, health_monitoring=EAGER) as home:
+        heard: list[AgentEvent] = []
+        home.service.bus.subscribe(heard.append, name="test", filter_agent="looper")
+        started = await home.ask("POST", "/api/agents/looper/chat", json={"message": "go"})
+        run = started["execution_id"]
+        await until(lambda: home.service.tickets.open_tickets(), "there is a ticket about it")
+        [ticket] = home.service.tickets.open_tickets()
+
+        nudged = await home.ask("POST", "/api/agents/looper/nudge", json={"message": "Stop."}, status=202)
+        session = ticket.worker_session_id
+        health = await home.ask("GET", "/api/agents/looper/health")
+        ended = await home.ask(
+            "POST", "/api/agents/looper/terminate", json={"reason": "it goes in circles"}, status=202
+        )
+        await home.service.agents.get("looper").runtime.wait(run)
+        row = await home.ask("GET", f"/api/agents/looper/executions/{run}")
+
+        assert (ticket.worker_agent_id, ticket.kind) == ("looper", "doom_loop")
+        assert health["state"] in ("degraded", "stuck")
+        assert nudged["outcome"] == "done"
+        assert ended["outcome"] in ("started", "done")
+        assert (row["status"], row["session_id"]) == ("terminated", session)
+        assert row["checkpoint_id"]
+        kinds = {event.type for event in heard}
+        assert {EventType.EXECUTION_STARTED, EventType.TOOL_CALL_COMPLETED} <= kinds
+
+
+async def test_what_a_loaded_agent_does_is_in_the_log_of_the_service_and_not_on_the_bus_of_another(
+    tmp_path: Path,
+) -> None:
+    guide(tmp_path / "agents" / "guide")
+    guide(tmp_path / "agents" / "second", "second")
+    async with house(tmp_path, agents={"load": ["guide", "second"]}) as home:
+        elsewhere: list[AgentEvent] = []
+        home.service.agents.get("second").runtime.subscribe_to_events(None, elsewhere.append)
+
+        run, session = await home.done()
+
+        logged = await home.service.store.read(
+            lambda conn: conn.exec_driver_sql(
+                "select type from events where agent_id = 'guide' and session_id = ?", (session,)
+            ).all()
+        )
+        assert {"execution_started", "client_input_requested", "execution_completed"} <= {
+            kind for (kind,) in logged
+        }
+        assert elsewhere == []
+        assert run
+
+
+async def test_a_service_that_stops_pauses_what_runs_and_loads_it_again_with_its_sessions(
+    tmp_path: Path,
+) -> None:
+    guide(tmp_path / "agents" / "guide")
+    async with house(tmp_path, agents={"load": ["guide"]}) as home:
+        _, session = await home.begun()
+    async with house(tmp_path, agents={"load": ["guide"]}) as home:
+        found = await home.ask("GET", f"/api/agents/guide/sessions/{session}")
+        resumed = await home.ask("POST", "/api/agents/guide/resume", json={"session_id": session}, status=202)
+
+        assert found["status"] == "paused"
+        assert await home.waits("guide", resumed["execution_id"]) == session
+
+
+async def test_an_agent_of_the_settings_that_cannot_be_loaded_is_said_and_the_service_goes_on(
+    tmp_path: Path,
+) -> None:
+    async with house(tmp_path, agents={"load": ["nobody"]}) as home:
+        ready = await home.ask("GET", "/readyz", status=503)
+
+        assert "nobody" in ready["missing"][0]
+        await home.ask("GET", "/api/agents")
