@@ -1,0 +1,85 @@
+"""The event stream of a service that is killed: what it told is in the log, and what it did not tell comes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+import httpx
+
+from queenright.health.event_log import read_events
+from queenright.health.store import Store
+from queenright.server.sockets import free_port
+from tests.server.streams import Follower
+from tests.waiting import until
+
+
+async def start(storage: Path, port: int) -> asyncio.subprocess.Process:
+    process = await asyncio.create_subprocess_exec(
+        Path(sys.executable).with_name("queenright"),
+        *("serve", f"--storage={storage}", f"--port={port}", "--otlp-port=0"),
+        stdout=asyncio.subprocess.DEVNULL,
+    )
+    async with httpx.AsyncClient(trust_env=False) as http:
+        for _ in range(600):
+            try:
+                if (await http.get(f"http://127.0.0.1:{port}/readyz")).status_code == 200:
+                    return process
+            except httpx.TransportError:
+                await asyncio.sleep(0.1)
+    raise AssertionError("the service is not ready within a minute")
+
+
+async def tell(url: str, numbers: range) -> None:
+    """Send heartbeats, four at a time, until all are taken in or the service is gone."""
+    left = iter(numbers)
+
+    async def some(http: httpx.AsyncClient) -> None:
+        for n in left:
+            await http.post("/api/heartbeats", json={"agent_id": f"bee-{n}", "task_id": "t"})
+
+    async with httpx.AsyncClient(base_url=url, trust_env=False) as http:
+        await asyncio.gather(*(some(http) for _ in range(4)), return_exceptions=True)
+
+
+async def test_over_a_kill_the_stream_has_the_whole_log_once_and_in_order(tmp_path: Path) -> None:
+    """B64: also where the service was killed in between."""
+    storage, port = tmp_path / "storage", free_port("127.0.0.1", 0, what="the service", option="port")
+    url = f"http://127.0.0.1:{port}"
+    process = await start(storage, port)
+    follower = Follower(f"{url}/api/events?types=all")
+    await follower.__aenter__()
+    begin = follower.last_id
+    telling = asyncio.create_task(tell(url, range(2000)))
+    await follower.until(lambda: len(follower.ids) > 60, "events come")
+    os.kill(process.pid, signal.SIGKILL)
+    await process.wait()
+    await telling
+    await until(lambda: follower._task.done(), "the stream breaks off")
+    assert isinstance(follower._task.exception(), httpx.TransportError)
+
+    process = await start(storage, port)
+    try:
+        assert follower.last_id is not None
+        async with Follower(follower.url, {"Last-Event-ID": follower.last_id}) as again:
+            await tell(url, range(3000, 3020))
+
+            def said() -> bool:
+                return any(one.data["agent_id"] == "bee-3019" for one in again.events)
+
+            await again.until(said, "what came after the restart is told")
+            had = follower.ids + again.ids
+    finally:
+        process.terminate()
+        await process.wait()
+    store = Store.open(f"sqlite:///{storage / 'queenright.db'}", read_only=True)
+    try:
+        log = [event.id for _, event in store.read_now(lambda conn: read_events(conn, limit=100_000))]
+    finally:
+        store.close_now()
+    began = log.index(begin) + 1 if begin else 0
+    assert had == log[began : began + len(had)]
+    assert len(had) > 80
