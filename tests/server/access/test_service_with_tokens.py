@@ -1,8 +1,9 @@
-"""A service that wants tokens, on real sockets: who is let in, by what, for how long, and what is kept of it."""
+"""A service that wants tokens, on real sockets: who is let in, by what, for how long, and what is kept."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import threading
 import time
@@ -132,7 +133,6 @@ def test_a_process_that_lives_says_so_to_everybody_and_why_it_is_not_ready_to_th
     "header",
     [
         "Bearer",
-        "Bearer ",
         "Bearer x",
         "Bearer qrt_00000000_" + "s" * 43,
         "Basic YWRhOmFkYQ==",
@@ -219,13 +219,13 @@ def test_a_stream_ends_when_its_token_is_revoked(service: Guarded, monkeypatch: 
     """It is looked at whenever something is sent, after a while: here, every time."""
     monkeypatch.setattr("queenright.server.access.guard.LOOK_AGAIN", 0.0)
     words = token_for(service.settings, "watcher", Role.VIEWER)
-    with service.client(timeout=30) as http:
-        with http.stream("GET", "/live", headers={"Authorization": f"Bearer {words}"}) as stream:
-            lines = stream.iter_lines()
-            assert next(lines).startswith("data: ")
-            revoke(service.settings, "watcher")
-            service.call(service.running.service.ingest(list(looping(time.time(), agent="news", times=1))))
-            assert len(list(lines)) < 50  # and no end that never comes
+    shown = {"Authorization": f"Bearer {words}"}
+    with service.client(timeout=30) as http, http.stream("GET", "/live", headers=shown) as stream:
+        lines = stream.iter_lines()
+        assert next(lines).startswith("data: ")
+        revoke(service.settings, "watcher")
+        service.call(service.running.service.ingest(list(looping(time.time(), agent="news", times=1))))
+        assert len(list(lines)) < 50  # and no end that never comes
 
 
 def test_another_sites_page_gets_no_leave_to_ask(service: Guarded) -> None:
@@ -331,8 +331,14 @@ def test_a_refusal_of_telemetry_is_a_status_that_exporters_read(service: Guarded
 # -- the console ----------------------------------------------------------------------------------
 
 
-def logged_in(service: Guarded, role: str) -> httpx.Client:
-    http = service.client(follow_redirects=False)
+@contextlib.contextmanager
+def logged_in(service: Guarded, role: str) -> Iterator[httpx.Client]:
+    with service.client(follow_redirects=False) as http:
+        log_in(service, role, http)
+        yield http
+
+
+def log_in(service: Guarded, role: str, http: httpx.Client) -> None:
     response = http.post(
         "/login",
         data={"token": service.tokens[role], "next": "/breakers"},
@@ -343,7 +349,6 @@ def logged_in(service: Guarded, role: str) -> httpx.Client:
     assert "HttpOnly" in cookie
     assert "SameSite=strict" in cookie
     assert service.tokens[role] not in cookie
-    return http
 
 
 def test_whoever_is_not_logged_in_is_asked_to_and_gets_where_they_wanted(service: Guarded) -> None:

@@ -172,7 +172,7 @@ class Access:
         if caller.role is None:
             return Denied(
                 401,
-                "a token is needed here: send it as `Authorization: Bearer TOKEN`; "
+                "a token is needed here, in the header Authorization after the word Bearer; "
                 "an admin makes one with `queenright token create`",
                 (("WWW-Authenticate", 'Bearer realm="queenright"'),),
             )

@@ -141,5 +141,5 @@ def _not_from_a_page_of_ours(method: str, headers: Headers) -> Denied | None:
     if method not in _CHANGING or "origin" in headers or headers.get("sec-fetch-site") == "same-origin":
         return None
     return Denied(
-        403, "a cookie is not enough to change something; send the token as `Authorization: Bearer TOKEN`"
+        403, "a cookie is not enough to change something; send the token in the header Authorization"
     )
