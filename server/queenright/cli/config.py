@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from queenright.cli.options import Config
+from queenright.cli.options import Config, Json
 
 config = typer.Typer(help="The settings.", no_args_is_help=True)
 
@@ -20,9 +20,16 @@ def config_check(config: Config = None) -> None:
 
 
 @config.command("show", epilog="Example: queenright config show --config queenright.yaml")
-def config_show(config: Config = None) -> None:
+def config_show(config: Config = None, as_json: Json = False) -> None:
     """Print all settings as they are in force, secrets masked."""
     from queenright.cli.run import shown_settings
     from queenright.server.settings import load_settings
 
-    typer.echo(shown_settings(load_settings(config)))
+    shown = shown_settings(load_settings(config))
+    if as_json:
+        import json
+
+        import yaml
+
+        shown = json.dumps(yaml.safe_load(shown), indent=2)
+    typer.echo(shown)

@@ -59,7 +59,7 @@ def _program(
 
 
 def main() -> None:
-    """Run the command line; errors of ours are one message on stderr and exit code 1."""
+    """Run the command line; errors of ours are one message on stderr and exit code 1, or 2."""
     try:
         if (line := os.environ.get("_QUEENRIGHT_LINE")) is not None:
             from queenright.cli import completion
@@ -72,8 +72,10 @@ def main() -> None:
 
         if not isinstance(error, QueenrightError):
             raise
+        from queenright.cli.misuse import Misuse
+
         typer.echo(f"queenright: {error}", err=True)
-        raise SystemExit(1) from None
+        raise SystemExit(2 if isinstance(error, Misuse) else 1) from None
 
 
 if __name__ == "__main__":

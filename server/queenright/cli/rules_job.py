@@ -26,6 +26,7 @@ from queenright.alerting.export import (
 from queenright.alerting.export.addresses import reached_at
 from queenright.alerting.export.matchers import MatchersRefused, Of, read_matchers
 from queenright.alerting.rules import Alert, Group, Links, Selectors, rule_files, rule_groups
+from queenright.cli.misuse import Misuse
 from queenright.instrumentation.errors import QueenrightError
 from queenright.server.programs import find_program
 from queenright.server.settings import Settings, load_settings
@@ -59,7 +60,7 @@ class Asked:
         try:
             alerting = reached_at(settings.alerting, self.service_url)
         except ValueError as error:
-            raise QueenrightError(f"--service-url {error}") from None
+            raise Misuse(f"--service-url {error}") from None
         return settings.model_copy(update={"alerting": alerting})
 
     def links(self, settings: Settings) -> Links:
@@ -82,7 +83,7 @@ class Asked:
             try:
                 found[of] = read_matchers(text, of)
             except MatchersRefused as error:
-                raise QueenrightError(f"--{of}-selector: {error}") from None
+                raise Misuse(f"--{of}-selector: {error}") from None
         return Selectors(**found)
 
 

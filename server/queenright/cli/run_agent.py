@@ -13,8 +13,9 @@ from typing import Any, TextIO
 
 from queenright.cli.conversation import Answers, Progress
 from queenright.cli.ending import Ending
+from queenright.cli.misuse import Misuse
 from queenright.cli.outlet import calm_streams, lost, take_stdout
-from queenright.cli.run_options import Misuse, RunOptions, read_input
+from queenright.cli.run_options import RunOptions, read_input
 from queenright.cli.stopping import Stopping
 from queenright.health.breakers import BreakerRegistry
 from queenright.instrumentation.errors import QueenrightError

@@ -42,7 +42,7 @@ def run(
 ) -> None:
     """Run one agent in the terminal. Ctrl-C pauses it and says how to go on."""
     from queenright.cli.run_agent import run_agent
-    from queenright.cli.run_options import Misuse, RunOptions
+    from queenright.cli.run_options import RunOptions
 
     options = RunOptions(
         path=path,
@@ -56,8 +56,4 @@ def run(
         config=config,
         telemetry=telemetry,
     )
-    try:
-        raise typer.Exit(run_agent(options))
-    except Misuse as misuse:
-        typer.echo(f"queenright: {misuse}", err=True)
-        raise typer.Exit(2) from None
+    raise typer.Exit(run_agent(options))

@@ -9,17 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from queenright.instrumentation.errors import QueenrightError
+from queenright.cli.misuse import Misuse
 
 INPUT_BYTES: Final = 10_000_000
 """A longer --input is refused, so that a wrong file cannot fill the memory."""
 
 _DEPTH: Final = 100
 """Lists and objects within each other: a session's state can hold so many, and some more."""
-
-
-class Misuse(QueenrightError):
-    """Raised when the command line asks for something that makes no sense."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
