@@ -14,23 +14,23 @@ DIM: Final = "#8e94a3"
 
 _LOOKS: Final[dict[str, tuple[str, str]]] = {
     # States of health.
-    "healthy": ("●", "green"),
-    "degraded": ("◐", "yellow"),
-    "stuck": ("■", "dark_orange"),
-    "failing": ("✖", "bright_red"),
+    "healthy": ("●", "#73bf69"),
+    "degraded": ("◐", "#f2cc0c"),
+    "stuck": ("■", "#ff9830"),
+    "failing": ("✖", "#f2495c"),
     "terminated": ("○", DIM),
     # Severities of tickets.
-    "low": ("·", "cyan"),
-    "medium": ("▪", "yellow"),
-    "high": ("▲", "dark_orange"),
-    "critical": ("‼", "bright_red"),
+    "low": ("·", "#6fd0d8"),
+    "medium": ("▪", "#f2cc0c"),
+    "high": ("▲", "#ff9830"),
+    "critical": ("‼", "#f2495c"),
     # Circuit breakers.
-    "closed": ("●", "green"),
-    "half_open": ("◐", "yellow"),
-    "open": ("✖", "bright_red"),
+    "closed": ("●", "#73bf69"),
+    "half_open": ("◐", "#f2cc0c"),
+    "open": ("✖", "#f2495c"),
     # What is said and done.
-    "queen": ("♛", "magenta"),
-    "act": ("»", "bright_blue"),
+    "queen": ("♛", "#ca95e5"),
+    "act": ("»", "#6e9fff"),
     "info": (" ", ""),
 }
 _HEIGHTS: Final = {"healthy": "▁", "degraded": "▃", "stuck": "▅", "failing": "▇", "terminated": "_"}
@@ -48,7 +48,12 @@ def colour(kind: str) -> str:
 
 def word(kind: str) -> Text:
     """Return it with its sign, in its colour: ``■ stuck``."""
-    return Text(f"{sign(kind)} {kind.replace('_', ' ')}", style=colour(kind))
+    return styled(f"{sign(kind)} {kind.replace('_', ' ')}", colour(kind))
+
+
+def styled(text: str, style: str) -> Text:
+    """Return a text in a style. (A widget forgets the style of a whole text, but not of its parts.)"""
+    return Text.assemble((text, style))
 
 
 def line(one: Line) -> Text:

@@ -12,7 +12,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from queenright.tui.commands import help_lines
-from queenright.tui.looks import DIM
+from queenright.tui.looks import DIM, colour, styled
 
 
 class Ask(ModalScreen[str | None]):
@@ -35,10 +35,10 @@ class Ask(ModalScreen[str | None]):
     def compose(self) -> ComposeResult:
         """Lay it out."""
         with Vertical(classes="box"):
-            yield Static(Text(self._title, style="bold"))
+            yield Static(styled(self._title, "bold"))
             yield Static(Text(self._text))
             yield Input(placeholder=self._hint)
-            yield Static(Text("Enter answers · Esc cancels", style=DIM))
+            yield Static(styled("Enter answers · Esc cancels", DIM))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Take the answer."""
@@ -67,9 +67,9 @@ class Confirm(ModalScreen[bool]):
     def compose(self) -> ComposeResult:
         """Lay it out."""
         with Vertical(classes="box danger"):
-            yield Static(Text(self._title, style="bold bright_red"))
+            yield Static(styled(self._title, f"bold {colour('failing')}"))
             yield Static(Text(self._text))
-            yield Static(Text("y yes · n or Esc no", style=DIM))
+            yield Static(styled("y yes · n or Esc no", DIM))
 
     def action_answer(self, yes: bool) -> None:
         """Take the answer."""
@@ -98,11 +98,11 @@ class Help(ModalScreen[None]):
         """Lay it out."""
         keys = "\n".join(f"{keys:<16}{what}" for keys, what in _KEYS)
         with Vertical(classes="box wide"):
-            yield Static(Text("Keys", style="bold"))
+            yield Static(styled("Keys", "bold"))
             yield Static(Text(keys))
-            yield Static(Text("Commands, and // for words that begin with a slash", style="bold"))
+            yield Static(styled("Commands, and // for words that begin with a slash", "bold"))
             yield Static(Text("\n".join(help_lines())))
-            yield Static(Text("Esc goes back", style=DIM))
+            yield Static(styled("Esc goes back", DIM))
 
     def action_leave(self) -> None:
         """Leave it."""

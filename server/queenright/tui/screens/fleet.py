@@ -149,10 +149,10 @@ class FleetScreen(Base):
             state,
             Text(ago(now - one.state_since)),
             Text(clipped(one.agent_id, 19)),
-            Text("" if one.ended else spark(pulse, _ACTIVITY), style="cyan"),
+            Text("" if one.ended else spark(pulse, _ACTIVITY), style=looks.colour("low")),
             Text(clipped(one.doing, 13)),
             Text(f"{one.steps:>5}"),
-            Text(f"{one.bad_steps:>3}", style="dark_orange" if one.bad_steps >= _BAD else ""),
+            Text(f"{one.bad_steps:>3}", style=looks.colour("stuck") if one.bad_steps >= _BAD else ""),
             Text(f"{amount(one.tokens):>6}"),
             Text(clipped(why, room), style=looks.DIM),
         )
@@ -230,7 +230,7 @@ def _ticket(one: Ticket, now: float, room: int) -> tuple[Text, ...]:
 
 def _detail(one: Ticket | None) -> Group | Text:
     if one is None:
-        return Text("No ticket has been written.", style=looks.DIM)
+        return looks.styled("No ticket has been written.", looks.DIM)
     rows: Sequence[tuple[str, str]] = (
         ("Cause", one.cause),
         ("Seen", one.evidence),

@@ -19,7 +19,6 @@ from queenright.tui.widgets.chat import Chat
 from queenright.tui.widgets.lines import Lines
 from queenright.tui.words import ago, clipped
 
-
 _WIDE: Final = 100
 
 
@@ -71,7 +70,7 @@ class QueenScreen(Following):
         await super().draw()
         now, ticket = self.shared.clock(), self.ticket() or self._ticket
         about = Text.assemble(
-            ("♛ Queen  ", "bold magenta"),
+            ("♛ Queen  ", f"bold {looks.colour('queen')}"),
             looks.word(ticket.severity),
             f" · {ago(now - ticket.first_seen)}",
             f" · {ticket.kind}".replace("_", " ") if self.size.width >= _WIDE else "",

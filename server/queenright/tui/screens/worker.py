@@ -63,7 +63,7 @@ class WorkerScreen(Following):
         worker = self.worker
         vitals = self.query_one("#vitals", Static)
         if worker is None:
-            vitals.update(Text(f"No worker {self.agent_id!r} is known.", style=looks.DIM))
+            vitals.update(looks.styled(f"No worker {self.agent_id!r} is known.", looks.DIM))
         else:
             vitals.update(self._vitals(worker, vitals.content_size.width or 78))
         self.query_one(Lines).show(self.story.lines)

@@ -8,7 +8,7 @@ from rich.text import Text
 from textual.widgets import Static
 
 from queenright.tui.fleet import Fleet
-from queenright.tui.looks import DIM, colour, sign
+from queenright.tui.looks import DIM, colour, sign, styled
 from queenright.tui.words import clipped
 
 _WIDE: Final = 100
@@ -25,7 +25,7 @@ class TopLine(Static):
         words = Text(no_wrap=True, overflow="ellipsis")
         words.append(" Queenright ", style="bold reverse")
         if away:
-            words.append(f" ✖ {away}", style="bold bright_red")
+            words.append(f" ✖ {away}", style=f"bold {colour('failing')}")
         else:
             for state, count in fleet.counts.items():
                 name = f" {state}" if self.size.width >= _WIDE else ""
@@ -48,7 +48,7 @@ class Brief(Static):
     def show(self, kind: str, text: str) -> None:
         """Show a sentence of a kind of ``looks``."""
         said = f"{sign(kind)} {clipped(text, max(self.size.width - 4, 20))}" if text else ""
-        self.update(Text(said, style=colour(kind), no_wrap=True, overflow="ellipsis"))
+        self.update(styled(said, colour(kind)))
 
 
 def _host(url: str) -> str:

@@ -10,7 +10,7 @@ from rich.text import Text
 from textual.containers import VerticalScroll
 from textual.widgets import Static
 
-from queenright.tui.looks import DIM
+from queenright.tui.looks import DIM, colour, styled
 from queenright.tui.values import Said
 from queenright.tui.words import clock_time, plain
 
@@ -51,7 +51,7 @@ class Chat(VerticalScroll):
 def _message(one: Said) -> Group | Text:
     text = plain(one.text).strip("\n")
     if not one.by:
-        return Text(text, style=DIM)
+        return styled(text, DIM)
     head = Text.assemble(
         (f"{'»' if one.mine else '♛' if one.by == 'queen' else '●'} {plain(one.by)}", _style(one)),
         (f"  {clock_time(one.at)}", DIM),
@@ -61,5 +61,5 @@ def _message(one: Said) -> Group | Text:
 
 def _style(one: Said) -> str:
     if one.mine:
-        return "bold bright_blue"
-    return "bold magenta" if one.by == "queen" else "bold green"
+        return f"bold {colour('act')}"
+    return f"bold {colour('queen' if one.by == 'queen' else 'healthy')}"

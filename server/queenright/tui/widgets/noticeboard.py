@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from rich.console import Group
 from rich.text import Text
+from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.widgets import Static
 
-from queenright.tui.looks import DIM, colour, sign
+from queenright.tui.looks import DIM, colour, sign, styled
 from queenright.tui.notices import Notice, Notices
 from queenright.tui.words import clipped
 
 _TEXT = 220
 """Characters of a notice's text: five lines."""
+
+
+_BELOW: Final = 3
+"""Lines below the notices."""
 
 
 class NoticeCard(Static):
@@ -44,6 +51,10 @@ class Noticeboard(Vertical):
         self._shown: list[Notice] = []
         self._hidden = 0
 
+    def on_resize(self, event: events.Resize) -> None:
+        """Stay at the bottom, above what was just said and the keys."""
+        self.styles.offset = (0, self.screen.size.height - event.size.height - _BELOW)
+
     def compose(self) -> ComposeResult:
         """Nothing at first."""
         yield from ()
@@ -56,6 +67,6 @@ class Noticeboard(Vertical):
         await self.remove_children()
         cards: list[Static] = [NoticeCard(one) for one in self._shown]
         if self._hidden:
-            cards.insert(0, Static(Text(f"and {self._hidden} more", style=DIM)))
+            cards.insert(0, Static(styled(f"and {self._hidden} more", DIM)))
         await self.mount_all(cards)
         self.display = bool(cards)
