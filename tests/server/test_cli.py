@@ -69,46 +69,6 @@ def test_evaluate_of_a_file_that_is_not_there_is_misuse(tmp_path: Path) -> None:
     assert "nowhere.jsonl" in done.stderr
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["up"],
-        ["serve"],
-        ["run"],
-        ["evaluate"],
-        ["tickets"],
-        ["tickets", "list"],
-        ["tickets", "acknowledge"],
-        ["tickets", "resolve"],
-        ["list"],
-        ["nudge"],
-        ["terminate"],
-        ["recover"],
-        ["recoveries"],
-        ["interventions"],
-        ["stop-acting"],
-        ["approvals"],
-        ["approvals", "list"],
-        ["approvals", "approve"],
-        ["approvals", "deny"],
-        ["escalations"],
-        ["escalations", "list"],
-        ["escalations", "decide"],
-        ["breakers"],
-        ["breakers", "list"],
-        ["breakers", "reset"],
-        ["audit", "verify"],
-        ["config", "check"],
-        ["config", "show"],
-    ],
-)
-def test_every_command_has_help_with_an_example(tmp_path: Path, command: list[str]) -> None:
-    done = queenright(*command, "--help", cwd=tmp_path)
-
-    assert done.returncode == 0
-    assert "Example: queenright " + command[0] in " ".join(done.stdout.split())
-
-
 def test_config_check_answers_with_its_exit_code(tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text("htp: {}", encoding="utf-8")
 

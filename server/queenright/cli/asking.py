@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from queenright.cli.misuse import Misuse
 from queenright.cli.names import agents
 from queenright.cli.options import Json, path
 
@@ -64,11 +65,15 @@ def connect(url: str, token_file: Path | None) -> Queenright:
     Return a client of the service; to be used as a context.
 
     Raises:
-        Misaddressed: ``url`` is none, or the token cannot be read.
+        Misuse: ``url`` is none, or the token cannot be read.
     """
+    from queenright.client.errors import Misaddressed
     from queenright.client.synchronous.client import Queenright
 
-    return Queenright(url, token_file=token_file)
+    try:
+        return Queenright(url, token_file=token_file)
+    except Misaddressed as error:
+        raise Misuse(str(error)) from error
 
 
 def named(name: str, what: str = "name") -> str:

@@ -1,0 +1,67 @@
+"""
+Every command with its first sentence and its example, as docs/cli.md lists them.
+
+``python -m tests.cli_reference`` writes that part of the page anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from queenright.cli.main import app
+from queenright.cli.table import COMMANDS
+
+PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
+BEGIN, END = "<!-- commands: begin -->", "<!-- commands: end -->"
+
+
+def walk(command: Any = None, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield every command and group below one, with the words that call it; of the program, without."""
+    command = command or typer.main.get_command(app)
+    for name, inner in getattr(command, "commands", {}).items():
+        yield (*words, name), inner
+        yield from walk(inner, (*words, name))
+
+
+def runs(command: Any) -> bool:
+    """Whether a command does something by itself, and is no mere group of others."""
+    return not getattr(command, "commands", None) or bool(command.invoke_without_command)
+
+
+def first_sentence(command: Any) -> str:
+    """Return what a command's own help says first."""
+    words = " ".join(str(command.help).split("\n\n")[0].split())
+    return words.partition(". ")[0].rstrip(".") + "."
+
+
+def example(command: Any) -> str:
+    """Return the example that a command's help ends with."""
+    return " ".join(str(command.epilog).split()).removeprefix("Example: ")
+
+
+def reference() -> str:
+    """Return the list of commands in Markdown."""
+    lines = []
+    for section, entries in groupby(COMMANDS.values(), key=lambda entry: entry.section):
+        names = {entry.name for entry in entries}
+        lines += [f"### {section}", "", "```sh"]
+        for words, command in walk():
+            if words[0] in names and runs(command):
+                lines += [f"# {first_sentence(command)}", example(command)]
+        lines += ["```", ""]
+    return "\n".join(lines)
+
+
+def written(page: str) -> str:
+    """Return the page with the list as it must be."""
+    before, _, rest = page.partition(BEGIN)
+    return f"{before}{BEGIN}\n\n{reference()}\n{END}{rest.partition(END)[2]}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(written(PAGE.read_text("utf-8")), encoding="utf-8")

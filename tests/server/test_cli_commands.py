@@ -1,0 +1,112 @@
+"""All commands: the table says what they say, they have help and an example, and take what they must take."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from queenright.cli.main import app
+from queenright.cli.table import COMMANDS
+from tests.cli_reference import PAGE, example, first_sentence, runs, walk, written
+
+ALL = list(walk())
+RUNNING = [(words, command) for words, command in ALL if runs(command)]
+
+# What prints no data: it goes on until it is told to stop, talks, writes files, or only says that it is done.
+NO_JSON = {
+    *("up", "serve", "shell", "code", "tui"),
+    *("config check", "rules export", "dashboards export"),
+    *("silences expire", "token revoke", "agents unload"),
+    "audit export",  # it is JSON lines
+}
+
+
+def called(found: tuple[tuple[str, ...], Any]) -> str:
+    return " ".join(found[0])
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_table_says_what_a_command_says_of_itself(name: str) -> None:
+    [command] = [command for words, command in ALL if words == (name,)]
+
+    assert first_sentence(command) == f"{COMMANDS[name].help.rstrip('.')}."
+
+
+@pytest.mark.parametrize(("words", "command"), RUNNING, ids=map(called, RUNNING))
+def test_a_command_has_help_and_an_example_that_it_understands(words: tuple[str, ...], command: Any) -> None:
+    said = example(command)
+
+    assert command.help
+    assert said.startswith(f"queenright {' '.join(words)}"), said
+    command.make_context(words[-1], shlex.split(said)[1 + len(words) :])
+    for parameter in command.params:
+        assert getattr(parameter, "help", ""), f"{parameter.name} has no help"
+
+
+@pytest.mark.parametrize(("words", "command"), RUNNING, ids=map(called, RUNNING))
+def test_what_prints_data_prints_it_as_json_too(words: tuple[str, ...], command: Any) -> None:
+    has = any("--json" in parameter.opts for parameter in command.params)
+
+    assert has == (" ".join(words) not in NO_JSON)
+
+
+@pytest.mark.parametrize(("words", "command"), ALL, ids=map(called, ALL))
+def test_an_option_that_is_none_is_misuse(words: tuple[str, ...], command: Any) -> None:
+    done = CliRunner().invoke(app, [*words, "--no-such-option"])
+
+    assert done.exit_code == 2
+    assert "No such option" in done.output
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["rules", "check", "--service-selector", "x("], "--service-selector"),
+        (["rules", "export", "-o", "-", "--format", "kubernetes"], "standard output"),
+        (["rules", "export", "-o", "x", "--labels", "="], "--labels"),
+        (["run", "nowhere"], "There is no agent"),
+        (["evaluate", "nowhere"], "no such file"),
+        (["list", "--url", "nonsense"], "is no URL"),
+        (["nudge", ""], "is empty"),
+        (["ticket"], "Did you mean 'tickets'?"),
+    ],
+)
+def test_what_makes_no_sense_is_exit_code_2(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from queenright.cli import main
+
+    monkeypatch.setattr(sys, "argv", ["queenright", *words])
+
+    with pytest.raises(SystemExit) as ended:
+        main()
+
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_the_page_lists_every_command() -> None:
+    """Write it anew with ``python -m tests.cli_reference``."""
+    page = PAGE.read_text("utf-8")
+
+    assert page == written(page)
+
+
+def test_help_imports_no_command() -> None:
+    code = (
+        "import sys; sys.argv = ['queenright', '--help']\n"
+        "from queenright.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "heavy = ('queenright.', 'rich', 'httpx', 'pydantic', 'yaml')\n"
+        "print(*(m for m in sys.modules if m.startswith(heavy)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    ours = {"queenright.cli", "queenright.cli.lazy", "queenright.cli.main", "queenright.cli.table"}
+    assert set(done.stdout.splitlines()[-1].split()) == ours
