@@ -9,6 +9,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from queenright.runtime.storage.files import (
     FileUnusable,
     Locked,
     append_line,
+    lines_before,
     locked,
     newest_lines,
     read_json,
@@ -323,3 +325,18 @@ def test_json_is_one_line_whatever_is_in_it(tmp_path: Path) -> None:
     data = (tmp_path / "x").read_bytes()
     assert data.count(b"\n") == 1
     assert json.loads(data) == {"a": "1\n2\u2028\r", "ö": "\ud800"}
+
+
+def test_lines_before_a_place_are_those_that_were_there_before_it(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    for number in range(2000):
+        append_line(path, {"n": number, "filling": "x" * 80})
+
+    newest = list(islice(lines_before(path), 3))
+    append_line(path, {"n": 2000})
+    rest = list(lines_before(path, newest[-1][0]))
+
+    assert [row["n"] for _, row in newest] == [1999, 1998, 1997]
+    assert [row["n"] for _, row in rest] == [*range(1996, -1, -1)]
+    assert rest[-1][0] == 0
+    assert list(lines_before(path, 0)) == []

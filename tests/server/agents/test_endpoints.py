@@ -263,7 +263,7 @@ async def test_get_api_agents__id__goal_progress(home: House) -> None:
 async def test_get_api_agents__id__sessions(home: House) -> None:
     made = [(await home.done())[1] for _ in range(2)]
     found: list[str] = []
-    cursor = ""
+    cursor: str | None = ""
     while cursor is not None:
         part = await home.ask("GET", f"/api/agents/guide/sessions?limit=1&status=completed{cursor}")
         found += [one["session_id"] for one in part["sessions"]]

@@ -139,17 +139,7 @@ async def test_agents_are_loaded_from_below_the_roots_only(tmp_path: Path) -> No
     (inside / "link").symlink_to(outside, target_is_directory=True)
     adder(inside / "half")
     (inside / "half" / "tools.py").symlink_to(outside / "functions.py")
-    refused = [
-        str(outside),
-        "../outside",
-        "link",
-        "half",
-        "agents/../../outside",
-        "a" * 5000,
-        "\0",
-        "none",
-        "/",
-    ]
+    ways = ["../outside", "link", "half", "agents/../../outside", "a" * 5000, "\0", "none", "/"]
 
     for path in (str(outside), *ways):
         with pytest.raises(PathRefused):

@@ -1,0 +1,84 @@
+"""A run that begins at another one's checkpoint, in a session of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from queenright.runtime.agent_runtime import AgentRuntime, GraphError
+from queenright.runtime.bus import EventBus
+from queenright.runtime.graphs.graph import GraphSpec
+from queenright.runtime.storage.checkpoint_store import CheckpointNotFound, CheckpointStore
+from queenright.runtime.storage.session_store import SessionStatus
+
+COUNTING = GraphSpec.model_validate(
+    {
+        "id": "counting",
+        "nodes": [
+            {"id": name, "node_type": "function", "function": name, "output_keys": [name]}
+            for name in ("one", "two")
+        ],
+        "edges": [{"source": "one", "target": "two"}],
+        "entry_points": [
+            {"id": "start", "node_id": "one"},
+            {"id": "alone", "node_id": "one", "isolation_level": "isolated"},
+        ],
+    }
+)
+
+
+async def counted(folder: Path, entry: str) -> tuple[AgentRuntime, list[str], str, list[str]]:
+    """Run the graph to its end; return the runtime, the calls, the session and its checkpoints."""
+    calls: list[str] = []
+    runtime = AgentRuntime(bus=EventBus(), storage=folder)
+
+    def named(name: str) -> str:
+        calls.append(name)
+        return name
+
+    functions = {"one": lambda: named("one"), "two": lambda: named("two")}
+    runtime.add_graph(COUNTING, functions=functions, agent_id="counter", primary=True)
+    await runtime.start()
+    ended = await runtime.wait(await runtime.trigger(entry, {"given": 1}))
+    session = runtime.session_store().open(ended.session_id)
+    (session.artifacts).mkdir(exist_ok=True)
+    (session.artifacts / "made.txt").write_text("by one", encoding="utf-8")
+    found = CheckpointStore(session.checkpoints, clock=lambda: 0.0, ids=str).list_checkpoints()
+    return runtime, calls, session.id, [one.checkpoint_id for one in found]
+
+
+async def test_a_replay_does_what_came_after_the_checkpoint_and_leaves_the_first_run_alone(
+    tmp_path: Path,
+) -> None:
+    runtime, calls, session, [_, first] = await counted(tmp_path, "start")
+    store = runtime.session_store()
+    before = store.read_state(session)
+
+    run = await runtime.replay(session, first)
+    ended = await runtime.wait(run.id)
+
+    assert (ended.status, ended.outputs) == (SessionStatus.COMPLETED, {"two": "two"})
+    assert calls == ["one", "two", "two"]
+    assert ended.session_id != session
+    assert store.read_state(session) == before
+    assert store.read_state(ended.session_id).memory == before.memory
+    made = store.open(ended.session_id).artifacts / "made.txt"
+    assert made.read_text(encoding="utf-8") == "by one"
+    await runtime.stop()
+
+
+async def test_nothing_is_replayed_from_an_end_or_where_all_runs_share_a_session(tmp_path: Path) -> None:
+    runtime, _, session, [last, first] = await counted(tmp_path / "a", "start")
+    with pytest.raises(GraphError, match="at its end there"):
+        await runtime.replay(session, last)
+    with pytest.raises(CheckpointNotFound):
+        await runtime.replay(session, "0000000009-none")
+    await runtime.stop()
+    with pytest.raises(GraphError, match="not started"):
+        await runtime.replay(session, first)
+
+    runtime, _, session, [_, first] = await counted(tmp_path / "b", "alone")
+    with pytest.raises(GraphError, match="restore it there"):
+        await runtime.replay(session, first)
+    await runtime.stop()
