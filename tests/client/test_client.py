@@ -234,5 +234,5 @@ async def test_who_answers_and_is_no_queenright_is_called_so(running: Running) -
 
 async def test_nobody_there_is_one_sentence_with_the_way_out() -> None:
     async with AsyncQueenright("http://127.0.0.1:9") as qr:
-        with pytest.raises(Unreachable, match="No Queenright answers at http:.*queenright up"):
+        with pytest.raises(Unreachable, match=r"No Queenright answers at http:.*queenright up"):
             await qr.service.status()

@@ -106,6 +106,7 @@ class AsyncEventStream:
     async def aclose(self) -> None:
         """End it: no more events come."""
         self._closed = True
+        self._ready.clear()
         await self._disconnect()
 
     async def _connect(self) -> AsyncIterator[bytes]:

@@ -106,6 +106,7 @@ class EventStream:
     def close(self) -> None:
         """End it: no more events come."""
         self._closed = True
+        self._ready.clear()
         self._disconnect()
 
     def _connect(self) -> Iterator[bytes]:

@@ -1,0 +1,150 @@
+"""Following events over breaks: of the connection, and of the service."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from queenright.client import AsyncQueenright, Misaddressed, Notice, Queenright, Refused, Unreachable
+from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.sockets import free_port
+from queenright.server.up import Running, serving
+from tests.client.conftest import settings_at
+from tests.waiting import until
+
+
+def events(first: int, last: int, agent: str = "bee") -> list[AgentEvent]:
+    return [
+        AgentEvent(type=EventType.NUDGE_SENT, time=time.time(), agent_id=agent, data={"number": number})
+        for number in range(first, last)
+    ]
+
+
+async def test_no_event_is_missing_or_told_twice_over_a_restart_of_the_service(tmp_path: Path) -> None:
+    """Two clients, of both kinds, are told what comes before, between and after, in the order of the log."""
+    port = free_port("127.0.0.1", 0, what="the service", option="port")
+    settings = settings_at(tmp_path / "storage", port=port)
+    up, down = asyncio.Event(), asyncio.Event()
+    notices: list[Notice] = []
+    plain_notices: list[Notice] = []
+    awaited: list[int] = []
+    plain: list[int] = []
+
+    async def wait(seconds: float) -> None:
+        """Come back no sooner than the service does."""
+        down.set()
+        await up.wait()
+
+    async def follow(url: str) -> None:
+        async with AsyncQueenright(url, sleep=wait) as qr:
+            async for event in qr.events.stream(types="nudge_sent", told=notices.append):
+                awaited.append(event.data["number"])
+                if len(awaited) == 60:
+                    return
+
+    def follow_in_a_thread(url: str) -> None:
+        with (
+            Queenright(url, sleep=lambda _: time.sleep(0.05)) as qr,
+            qr.events.stream(types=["nudge_sent"], agent="bee", told=plain_notices.append) as stream,
+        ):
+            for event in stream:
+                plain.append(event.data["number"])
+                if len(plain) == 60:
+                    return
+
+    async with serving(settings) as first:
+        thread = threading.Thread(target=follow_in_a_thread, args=(first.url,), daemon=True)
+        thread.start()
+        task = asyncio.create_task(follow(first.url))
+        await until(lambda: notices and plain_notices, "both follow")
+        await first.service.store.append(events(0, 20))
+        await until(lambda: len(awaited) == len(plain) == 20, "what came before")
+    await down.wait()
+    async with serving(settings) as second:
+        await second.service.store.append(events(20, 40))
+        up.set()
+        await until(lambda: len(awaited) == len(plain) == 40, "what came between")
+        await second.service.store.append(events(40, 60))
+        await asyncio.wait_for(task, 60)
+        await asyncio.to_thread(thread.join, 60)
+
+    assert awaited == plain == list(range(60))
+    assert [one.kind for one in notices][:1] == ["connected"] == [one.kind for one in notices][-1:]
+    assert {one.kind for one in plain_notices} == {"connected", "lost"}
+    assert all(isinstance(one.error, Unreachable) for one in notices if one.kind == "lost")
+
+
+async def test_a_stream_goes_on_behind_the_event_that_is_named(tmp_path: Path) -> None:
+    async with serving(settings_at(tmp_path / "storage")) as running, AsyncQueenright(running.url) as qr:
+        logged = events(0, 5)
+        await running.service.store.append(logged)
+        stream = qr.events.stream(types=["nudge_sent"], last_event_id=logged[1].id)
+        assert [(await anext(stream)).id for _ in range(2)] == [one.id for one in logged[2:4]]
+        assert stream.last_event_id == logged[3].id
+        await stream.aclose()
+        assert [event async for event in stream] == []
+
+        other = qr.events.stream(types=["nudge_sent"], last_event_id=stream.last_event_id)
+        assert (await anext(other)).id == logged[4].id
+        await other.aclose()
+
+        notices: list[Notice] = []
+        lost = qr.events.stream(types="all", last_event_id="of-another-service", told=notices.append)
+        task = asyncio.create_task(anext(lost))
+        await until(lambda: len(notices) == 2, "that the event is not known")
+        await running.service.store.append(events(5, 6))
+        await asyncio.wait_for(task, 60)
+        await lost.aclose()
+        assert [one.kind for one in notices] == ["connected", "reset"]
+        assert "of-another-service" in notices[1].data["reason"]
+
+        await refusals(qr, running)
+
+
+async def refusals(qr: AsyncQueenright, running: Running) -> None:
+    """What cannot be meant is refused at once, however patient the stream is."""
+    with pytest.raises(Refused, match="no type of event") as refused:
+        await anext(qr.events.stream(types=["nudge_snt"], wait=True))
+    assert refused.value.status == 400
+    with pytest.raises(Misaddressed):
+        qr.events.stream(agent="")
+
+
+async def test_a_service_that_is_not_there_is_an_error_or_waited_for() -> None:
+    waits: list[float] = []
+
+    class Enough(Exception):
+        pass
+
+    async def wait(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 7:
+            raise Enough
+
+    async with AsyncQueenright("http://127.0.0.1:9", sleep=wait) as qr:
+        with pytest.raises(Unreachable):
+            await anext(qr.events.stream())
+        assert not waits
+        with pytest.raises(Enough):
+            await anext(qr.events.stream(wait=True))
+
+    most = [2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0]
+    assert all(one / 2 <= wait <= one for one, wait in zip(most, waits, strict=True))
+
+
+async def test_what_is_no_event_ends_the_stream_and_says_so() -> None:
+    def odd(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(
+            200, headers={"Content-Type": "text/event-stream"}, content=b"data: no JSON\n\n"
+        )
+
+    async with AsyncQueenright("http://there:1", transport=httpx.MockTransport(odd)) as qr:
+        stream = qr.events.stream()
+        with pytest.raises(Unreachable, match="sends is no stream of our events"):
+            await anext(stream)
+        assert [event async for event in stream] == []

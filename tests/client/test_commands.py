@@ -1,0 +1,103 @@
+"""Commands that ask a service through the client: agents, events, one ticket."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+from queenright.server.up import Running
+from tests import warm
+from tests.client.conftest import EXAMPLES
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+SAMPLE = json.dumps({"folder": str(EXAMPLES / "docs_checker" / "sample")})
+
+
+async def queenright(running: Running, *arguments: str, **env: str) -> CompletedProcess[str]:
+    environment = os.environ | {"QUEENRIGHT_URL": running.url} | env
+    return await asyncio.to_thread(warm.queenright, *arguments, env=environment)
+
+
+async def test_a_ticket_is_shown_told_and_dismissed(running: Running) -> None:
+    [ticket] = running.service.tickets.open_tickets()
+    shown = await queenright(running, "tickets", "show", ticket.ticket_id)
+    plain = await queenright(running, "tickets", "show", ticket.ticket_id, "--json")
+    story = await queenright(running, "tickets", "timeline", ticket.ticket_id)
+    no_reason = await queenright(running, "tickets", "dismiss", ticket.ticket_id, "--reason", " ")
+    done = await queenright(running, "tickets", "dismiss", ticket.ticket_id, "--reason", "a test of ours")
+    again = await queenright(running, "tickets", "dismiss", ticket.ticket_id, "--reason", "a test of ours")
+
+    assert shown.stdout.startswith("looper: ")
+    assert f"\n  ticket    {ticket.ticket_id}\n" in shown.stdout
+    assert json.loads(plain.stdout)["ticket_id"] == ticket.ticket_id
+    assert len(story.stdout.splitlines()) >= 2
+    assert (no_reason.returncode, done.stdout) == (2, "looper: dismissed.\n")
+    assert (again.returncode, len(again.stderr.splitlines())) == (1, 1)
+
+
+async def test_an_agent_is_loaded_run_followed_and_unloaded(running: Running) -> None:
+    nothing = await queenright(running, "agents", "list")
+    found = await queenright(running, "agents", "discover")
+    loaded = await queenright(running, "agents", "load", "docs_checker", "--by", "ada")
+    before = max((one.id for one in running.service.recent), default="")
+    started = await queenright(running, "agents", "trigger", "docs_checker", "--input", SAMPLE, "--json")
+    types = "execution_started,execution_completed"
+    followed = await queenright(
+        running,
+        *("events", "--types", types, "--agent", "docs_checker", "--after", before, "--limit", "2"),
+    )
+    sessions = await queenright(running, "agents", "sessions", "docs_checker")
+    listed = await queenright(running, "agents", "list")
+    unloaded = await queenright(running, "agents", "unload", "docs_checker")
+    gone = await queenright(running, "agents", "trigger", "docs_checker")
+
+    assert nothing.stdout == "No agents are loaded.\n"
+    assert {line.split()[0] for line in found.stdout.splitlines()} == {"docs_checker", "log_digest"}
+    assert loaded.stdout.startswith("docs_checker is loaded; it begins at "), loaded.stderr
+    assert json.loads(started.stdout)["status"] == "started"
+    assert [line.split()[1:3] for line in followed.stdout.splitlines()] == [
+        ["docs_checker", "execution_started"],
+        ["docs_checker", "execution_completed"],
+    ]
+    assert sessions.stdout.split()[2] == "completed"
+    assert listed.stdout.startswith("docs_checker ")
+    assert unloaded.stdout == "docs_checker is unloaded.\n"
+    assert (gone.returncode, len(gone.stderr.splitlines())) == (1, 1)
+
+
+@pytest.mark.parametrize("given", ["{", "[1]", "@/nowhere"])
+async def test_an_input_that_is_no_object_is_misuse(running: Running, given: str) -> None:
+    done = await queenright(running, "agents", "trigger", "docs_checker", "--input", given)
+
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+async def test_a_token_comes_from_a_file_or_the_environment_and_is_never_shown(
+    running: Running, tmp_path: Path
+) -> None:
+    file = tmp_path / "token"
+    file.write_text("qr_nobodys_secret\n")
+    by_option = await queenright(running, "breakers", "list", "--token-file", str(file))
+    by_variable = await queenright(running, "tickets", QUEENRIGHT_TOKEN="qr_nobodys_secret")
+    by_file = await queenright(running, "list", QUEENRIGHT_TOKEN_FILE=str(file))
+    without = await queenright(running, "breakers", "list")
+
+    for done in (by_option, by_variable, by_file):
+        assert (done.returncode, done.stdout) == (1, "")
+        assert len(done.stderr.splitlines()) == 1
+        assert "nobodys" not in done.stderr
+    assert without.returncode == 0
+
+
+async def test_options_before_a_subcommand_are_misuse_and_the_environment_is_not(running: Running) -> None:
+    before = await queenright(running, "tickets", "--url", running.url, "list")
+    behind = await queenright(running, "tickets", "list")
+
+    assert (before.returncode, behind.returncode) == (2, 0)
+    assert "options go behind `list`" in before.stderr

@@ -1,0 +1,58 @@
+"""What docs/client.md says works."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from queenright.client import Queenright
+from queenright.client import __all__ as public
+from queenright.server.up import Running
+from tests.server.conftest import looping
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "client.md").read_text("utf-8")
+BLOCKS = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
+
+
+async def test_its_blocks_run(running: Running) -> None:
+    environment = {"QUEENRIGHT_URL": running.url, "PATH": os.environ["PATH"]}
+    ran = [
+        await asyncio.create_subprocess_exec(
+            *(sys.executable, "-u", "-W", "error", "-c", block),
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        for block in BLOCKS
+    ]
+    # The second follows what happens from when it is there.
+    assert ran[1].stdout is not None
+    connected = (await ran[1].stdout.readline()).decode()
+    await running.service.ingest(list(looping(running.service.clock(), times=3)))
+    said = [[text.decode() for text in await process.communicate()] for process in ran]
+
+    assert connected == "connected \n"
+    assert [(process.returncode, err) for process, (_, err) in zip(ran, said, strict=True)] == [(0, "")] * 3
+    assert "looper search was called" in said[0][0]
+    assert len(said[1][0].splitlines()) == 3
+    assert said[2][0].startswith("404 ")
+
+
+async def test_it_names_every_call() -> None:
+    with Queenright("http://here:1") as qr:
+        for name, group in vars(qr).items():
+            if name.startswith("_"):
+                continue
+            rows = " ".join(row for row in DOCUMENT.splitlines() if row.startswith("|"))
+            for call in dir(group):
+                if not call.startswith("_"):
+                    assert f"`{call}`" in rows, f"{name}.{call}"
+    assert all(one in DOCUMENT for one in public if one not in ("AsyncEventStream", "EventStream", "Event"))
