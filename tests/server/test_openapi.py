@@ -1,0 +1,349 @@
+"""The OpenAPI document: complete, true, and the same as what is documented for people."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final, get_args
+
+import httpx
+import jsonschema_rs
+import pytest
+import pytest_asyncio
+
+from queenright import api
+from queenright.api import terms, wire
+from queenright.health.assessment import Reading
+from queenright.health.breakers.breaker import BreakerState
+from queenright.health.findings import FindingKind, HealthState, Severity
+from queenright.health.interventions.approvals_record import ApprovalStatus
+from queenright.health.interventions.instructions import AnswerOutcome, Kind
+from queenright.health.interventions.ladder import Level
+from queenright.health.interventions.record import Decision, EscalationStatus, Outcome
+from queenright.health.interventions.target import ActionKind
+from queenright.health.recovery.attempt import RecoveryState
+from queenright.health.tickets import TicketStatus, Way
+from queenright.instrumentation.names import Phase, WaitingReason
+from queenright.server.openapi import REFUSED, TAGS
+from queenright.server.up import Running, serving
+from tests.server.conftest import demo_settings, looping
+from tests.waiting import until
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+ROOT: Final = Path(__file__).parents[2]
+ASKED: Final = {"get", "post", "put", "delete", "patch"}
+SPEC: Final = {
+    "getAgentHealth": "GET /api/agents/{agent_id}/health",
+    "getAllAgentHealth": "GET /api/agents/health",
+    "getHealthHistory": "GET /api/agents/{agent_id}/history",
+    "recordHeartbeat": "POST /api/heartbeats",
+    "getLastHeartbeat": "GET /api/agents/{agent_id}/heartbeat",
+    "sendNudge": "POST /api/agents/{agent_id}/nudge",
+    "escalateToOrchestrator": "POST /api/agents/{agent_id}/escalate",
+    "terminateAgent": "POST /api/agents/{agent_id}/terminate",
+    "getCircuitBreakerStatus": "GET /api/breakers/{name}",
+    "getAllCircuitBreakers": "GET /api/breakers",
+    "resetCircuitBreaker": "POST /api/breakers/{name}/reset",
+    "initiateRecovery": "POST /api/recoveries",
+    "getRecoveryStatus": "GET /api/recoveries/{task_id}",
+}
+"""Every method of the health monitoring service's interface, and its route."""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running]:
+    """A service with a worker in trouble, one that is well, and one whose run is over."""
+    settings = demo_settings(tmp_path_factory.mktemp("openapi"), orchestrator="none")
+    async with serving(settings) as found:
+        service = found.service
+        now = service.clock()
+        await service.ingest(list(looping(now)))
+        await service.ingest(list(looping(now, agent="team/walker", times=1)))
+        await service.ingest(list(looping(now, agent="ended", times=1, ended=True)))
+        yield found
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def http(running: Running) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False) as client:
+        yield client
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def document(http: httpx.AsyncClient) -> dict[str, Any]:
+    found: dict[str, Any] = (await http.get("/openapi.json")).json()
+    return found
+
+
+def operations(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every operation, by method and path."""
+    for path, found in document["paths"].items():
+        for method in ASKED & found.keys():
+            yield f"{method.upper()} {path}", found[method]
+
+
+def success(operation: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    [(status, answer)] = [pair for pair in operation["responses"].items() if pair[0].startswith("2")]
+    return status, answer
+
+
+def resolved(document: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
+    """A schema that says itself where its parts are."""
+    return schema | {"components": document["components"]}
+
+
+# -- complete -----------------------------------------------------------------------------------
+
+
+async def test_every_operation_has_a_name_words_a_model_with_an_example_and_its_refusals(
+    document: dict[str, Any],
+) -> None:
+    faults = []
+    for name, operation in operations(document):
+        _, answer = success(operation)
+        content = answer.get("content", {})
+        model = content.get("application/json", {}).get("schema", {})
+        if reference := model.get("$ref"):
+            model = document["components"]["schemas"][reference.rpartition("/")[2]]
+        bodies = operation.get("requestBody", {}).get("content", {}).values()
+        said = {
+            "an operation id": operation.get("operationId"),
+            "a summary": operation.get("summary"),
+            "a description": operation.get("description"),
+            "a known tag": operation.get("tags") and set(operation["tags"]) <= TAGS.keys(),
+            "words for its answer": answer.get("description"),
+            "a model of its answer, with an example": "application/json" not in content
+            or (("$ref" in str(model) or model.get("type") == "object") and _exemplified(document, model)),
+            "an example of its body": all(_exemplified(document, one["schema"]) for one in bodies),
+            "its refusals": {"400", "403", "413", "429"} <= operation["responses"].keys(),
+            "words for its parameters": all(
+                one.get("description") for one in operation.get("parameters", ())
+            ),
+        }
+        faults += [f"{name} has not {what}" for what, there in said.items() if not there]
+    assert not faults, "\n".join(faults)
+
+
+def _exemplified(document: dict[str, Any], schema: dict[str, Any]) -> bool:
+    if "anyOf" in schema:
+        return any(_exemplified(document, one) for one in schema["anyOf"])
+    if "$ref" in schema:
+        schema = document["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
+    if schema.get("examples"):
+        return True
+    return all("examples" in schema["properties"][name] for name in schema.get("required", ()))
+
+
+async def test_every_refusal_is_a_problem(document: dict[str, Any]) -> None:
+    for name, operation in operations(document):
+        for status, answer in operation["responses"].items():
+            if status.startswith(("4", "5")) and name != "GET /readyz":
+                assert list(answer["content"]) == ["application/problem+json"], f"{name} {status}"
+                assert answer["description"], f"{name} {status}"
+    assert {429: "Retry-After", 401: "WWW-Authenticate"}[429] in str(document["paths"]["/api/status"])
+    assert set(TAGS) >= {tag["name"] for tag in document["tags"]}
+    assert all(REFUSED.values())
+
+
+async def test_every_operation_has_an_id_of_its_own_and_links_lead_to_some(document: dict[str, Any]) -> None:
+    named = {operation["operationId"]: operation for _, operation in operations(document)}
+    assert len(named) == len(list(operations(document)))
+    led: set[str] = set()
+    for name, operation in operations(document):
+        for link in success(operation)[1].get("links", {}).values():
+            aim = named[link["operationId"]]
+            known = {one["name"] for one in aim["parameters"]}
+            needed = {one["name"] for one in aim["parameters"] if one["in"] == "path"}
+            assert needed <= link["parameters"].keys() <= known, f"{name} → {link['operationId']}"
+            led.add(link["operationId"])
+    assert {"get_agent_health", "get_ticket", "acknowledge_ticket", "reset_breaker", "get_recovery"} <= led
+
+
+async def test_every_example_is_of_its_model(document: dict[str, Any]) -> None:
+    for name, schema in document["components"]["schemas"].items():
+        for example in schema.get("examples", ()):
+            faults = list(jsonschema_rs.validator_for(resolved(document, schema)).iter_errors(example))
+            assert not faults, f"{name}: {faults[0].message}"
+
+
+async def test_pages_and_metrics_are_not_in_the_document(document: dict[str, Any]) -> None:
+    elsewhere = [p for p in document["paths"] if not p.startswith(("/api/", "/-/"))]
+    assert sorted(elsewhere) == ["/healthz", "/readyz"]
+
+
+# -- true ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("term", "kind"),
+    [
+        (terms.State, HealthState),
+        (terms.Severity, Severity),
+        (terms.FindingKind, FindingKind),
+        (terms.Reading, Reading),
+        (terms.Phase, Phase),
+        (terms.LadderLevel, Level),
+        (terms.ActionKind, ActionKind),
+        (terms.Outcome, Outcome),
+        (terms.EscalationStatus, EscalationStatus),
+        (terms.ApprovalStatus, ApprovalStatus),
+        (terms.BreakerState, BreakerState),
+        (terms.RecoveryState, RecoveryState),
+        (terms.TicketStatus, TicketStatus),
+        (terms.Way, Way),
+    ],
+)
+async def test_the_words_of_the_api_are_those_of_the_service(term: Any, kind: type[StrEnum]) -> None:
+    assert get_args(term) == tuple(one.value for one in kind)
+    assert get_args(terms.Waiting) == ("", *(one.value for one in WaitingReason))
+    assert get_args(terms.Decision) == get_args(Decision)
+    assert get_args(terms.InstructionKind) == get_args(Kind)
+    assert get_args(terms.AnswerOutcome) == get_args(AnswerOutcome)
+
+
+async def test_what_is_answered_is_as_documented(
+    running: Running, http: httpx.AsyncClient, document: dict[str, Any]
+) -> None:
+    """Also what is in no example: a ticket, a ladder, a history, all of them really there."""
+    await until(
+        lambda: running.service.tickets.open_tickets(),
+        "a ticket on the worker that repeats itself",
+    )
+    [ticket] = running.service.tickets.open_tickets()
+    await http.post("/api/agents/team%2Fwalker/nudge", json={})
+    await http.post("/api/heartbeats", json={"agent_id": "beating", "task_id": "report-7"})
+    names = {
+        "agent_id": "looper",
+        "ticket_id": ticket.ticket_id,
+        "name": "tool:none",
+        "task_id": "looper-session",
+    }
+    waiting = {"session_id": "looper-session", "incarnation_id": "one"}
+    seen, faults = 0, list[str]()
+    for name, operation in operations(document):
+        method, path = name.split()
+        if method != "GET" or path.endswith("/events") or "loaded agents" in operation["tags"]:
+            continue
+        url = re.sub(r"{(\w+)}", lambda found: names.get(found[1], "none"), path)
+        answer = await http.get(url, params=waiting if path.endswith("/instructions") else {})
+        documented = operation["responses"].get(str(answer.status_code), {})
+        kind = answer.headers["content-type"].partition(";")[0]
+        schema = documented.get("content", {}).get(kind, {}).get("schema")
+        if schema is None:
+            faults.append(f"{name}: {answer.status_code} {kind} is not documented: {answer.text[:200]}")
+        elif kind != "text/plain":
+            seen += answer.status_code == 200
+            for error in jsonschema_rs.validator_for(resolved(document, schema)).iter_errors(answer.json()):
+                faults.append(f"{name}: {error.instance_path}: {error.message}")
+    assert not faults, "\n".join(faults)
+    assert seen > 20
+
+
+async def test_a_client_reads_the_models_and_lets_pass_what_is_new() -> None:
+    for name in api.__all__:
+        model = getattr(api, name)
+        if model is not wire.Wire:
+            example = wire.example_of(model)
+            assert model.model_validate(example | {"brand_new": 1}).model_dump(mode="json") == example | {
+                key: value
+                for key, value in model.model_validate(example).model_dump(mode="json").items()
+                if key not in example
+            }, name
+
+
+# -- the same as what is documented -------------------------------------------------------------
+
+
+async def test_what_is_documented_for_people_is_all_there_and_all_there_is(document: dict[str, Any]) -> None:
+    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    written = {
+        f"{method} {_plain(path)}"
+        for method, path in re.findall(r"`(GET|POST|PUT|DELETE) (/[^\s`?]*)[^`]*`", text)
+    }
+    there = {_plain(name) for name, _ in operations(document)} | {"GET /metrics"}
+    assert sorted(there - written) == []
+    assert sorted(written - there) == []
+
+
+def _plain(path: str) -> str:
+    return re.sub(r"{\w+}", "{}", path)
+
+
+@pytest.mark.parametrize("method", SPEC)
+async def test_every_method_of_the_health_monitoring_service_has_a_route(
+    document: dict[str, Any], method: str
+) -> None:
+    """002 §6: the interface of the service, each method by its own name."""
+    assert SPEC[method] in dict(operations(document))
+
+
+# -- lists are asked for what is wanted ---------------------------------------------------------
+
+
+async def listed(http: httpx.AsyncClient, path: str, what: str, **which: Any) -> list[dict[str, Any]]:
+    answer = await http.get(path, params=which)
+    assert answer.status_code == 200, answer.text
+    found: list[dict[str, Any]] = answer.json()[what]
+    return found
+
+
+async def test_agents_are_listed_by_state_and_by_name(http: httpx.AsyncClient) -> None:
+    terminated = await listed(http, "/api/agents", "agents", state="terminated", agent_id="looper")
+    assert terminated == []
+    [walker] = await listed(http, "/api/agents", "agents", agent_id="team/walker")
+    same = await listed(http, "/api/agents", "agents", state=walker["state"], limit=1000)
+    assert walker["agent_id"] in {one["agent_id"] for one in same}
+    assert {one["state"] for one in same} == {walker["state"]}
+    refused = await http.get("/api/agents", params={"state": "sleepy"})
+    assert refused.status_code == 422
+    assert "healthy" in refused.json()["title"]
+
+
+async def test_tickets_are_listed_by_worker_status_severity_and_time(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    """003: a worker's escalations, and one of them."""
+    await until(
+        lambda: running.service.tickets.open_tickets(),
+        "a ticket on the worker that repeats itself",
+    )
+    [ticket] = await listed(http, "/api/tickets", "tickets", agent_id="looper")
+    found = {
+        "agent_id": "looper",
+        "severity": ticket["severity"],
+        "status": ["dismissed", ticket["status"]],
+        "since": 1,
+    }
+    assert [one["ticket_id"] for one in await listed(http, "/api/tickets", "tickets", **found)] == [
+        ticket["ticket_id"]
+    ]
+    others: tuple[dict[str, Any], ...] = (
+        {"agent_id": "nobody"},
+        {"status": "worker_gone"},
+        {"since": 4e9},
+        {"severity": "low"},
+    )
+    for other in others:
+        assert await listed(http, "/api/tickets", "tickets", **other) == []
+
+    [same] = await listed(http, "/api/agents/looper/escalations", "tickets")
+    assert same["ticket_id"] == ticket["ticket_id"]
+    one = await http.get(f"/api/agents/looper/escalations/{ticket['ticket_id']}")
+    assert one.json()["cause"] == ticket["cause"]
+    other_one = await http.get(f"/api/agents/team%2Fwalker/escalations/{ticket['ticket_id']}")
+    assert other_one.status_code == 404
+    assert "looper" in other_one.json()["title"]
+
+
+async def test_interventions_and_recoveries_are_listed_by_what_they_are(http: httpx.AsyncClient) -> None:
+    nudged = await http.post("/api/agents/team%2Fwalker/nudge", json={})
+    made = nudged.json()
+    which = {"agent_id": "team/walker", "kind": "nudge", "outcome": made["outcome"]}
+    found = await listed(http, "/api/interventions", "interventions", **which)
+    assert made["intervention_id"] in {one["intervention_id"] for one in found}
+    assert await listed(http, "/api/interventions", "interventions", **which | {"kind": "recover"}) == []
+    assert await listed(http, "/api/interventions", "interventions", **which | {"outcome": "expired"}) == []
+    assert await listed(http, "/api/recoveries", "recoveries", state="succeeded") == []
