@@ -43,7 +43,7 @@ test: .venv/.dev ## Run the tests; PYTEST="..." is passed on
 	@$(PYTHON) $(PROVIDE) browser || echo "The tests that need a browser will fail." >&2
 	@$(IN_MEMORY) $(BIN)/python -m pytest -n 4 $(PYTEST)
 
-check: .venv/.dev programs ## Everything that can be checked without running the product
+check: .venv/.dev programs ## Everything that is checked beside the tests; the API is fuzzed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy -n 2
@@ -53,6 +53,7 @@ check: .venv/.dev programs ## Everything that can be checked without running the
 	$(BIN)/python -m queenright.alerting --check
 	$(BIN)/python -m queenright.grafana --check
 	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml
+	$(IN_MEMORY) $(BIN)/python -m tests.fuzz
 
 bench: .venv/.dev programs ## Measure, and print a table with the budgets
 	@$(BIN)/python -m tests.benchmarks

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 import shutil
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
 
+from queenright.server.access.roles import Role
+from queenright.server.access.token_file import edit_tokens
+from queenright.server.access.tokens import new_token
 from queenright.server.settings import Settings, load_settings
 from queenright.server.up import DEMO_DEFAULTS, Running, serving
 from tests.server.conftest import looping
@@ -19,11 +24,18 @@ WORKERS = ("looper", "team/searcher", "idler")
 LIFE = {"session_id": "looper-session", "incarnation_id": "one"}
 
 
+def bearing(words: str) -> dict[str, str]:
+    """Return the header that shows a token."""
+    return {"Authorization": f"Bearer {words}"}
+
+
 def fuzzed_settings(folder: Path) -> Settings:
-    """The demo's clock, everything below one folder, and no limit on who asks so much."""
+    """The demo's clock, everything below one folder, a token needed, and no limit on who asks so much."""
+    limits = {"requests_per_second": 1e6, "burst": 10_000_000, "failed_logins_per_minute": 1e6}
     return load_settings(
         defaults=DEMO_DEFAULTS | {"storage": folder / "storage"},
-        http={"port": 0, "limits": {"requests_per_second": 1e6, "burst": 10_000_000}},
+        http={"port": 0, "limits": limits},
+        auth={"required": True, "tokens_file": folder / "tokens.json"},
         otlp={"port": 0},
         agents={"roots": (folder / "examples",), "storage": folder / "agents"},
         health_monitoring={"intervention": {"escalation": {"orchestrator": "none"}}},
@@ -31,15 +43,23 @@ def fuzzed_settings(folder: Path) -> Settings:
 
 
 @contextlib.asynccontextmanager
-async def seeded(folder: Path) -> AsyncIterator[Running]:
-    """Run such a service: workers, a ticket, a breaker, an approval, a nudge, an agent that is loaded."""
+async def seeded(folder: Path) -> AsyncIterator[tuple[Running, str]]:
+    """
+    Run such a service: workers, a ticket, a breaker, an approval, a nudge, an agent that is loaded.
+
+    Yields it with the token of an admin.
+    """
+    now = time.time()
+    made = {"id_": secrets.token_hex(4), "secret": secrets.token_urlsafe(32)}
+    token, words = new_token("fuzz", Role.ADMIN, **made, now=now, expires_at=now + 86_400)
+    edit_tokens(folder / "tokens.json", lambda tokens: tokens.with_token(token, now))
     shutil.copytree(AGENT, folder / "examples" / AGENT.name)
     async with serving(fuzzed_settings(folder)) as running:
-        await _seed(running, folder)
-        yield running
+        await _seed(running, folder, words)
+        yield running, words
 
 
-async def _seed(running: Running, folder: Path) -> None:
+async def _seed(running: Running, folder: Path, words: str) -> None:
     service = running.service
     for number, agent in enumerate(WORKERS):
         times = 3 if agent == "idler" else 20
@@ -48,7 +68,8 @@ async def _seed(running: Running, folder: Path) -> None:
     breaker = service.breakers.get("tool_execution", "looper", "search")
     for _ in range(3):
         breaker.admit().failed("search: it does not answer")
-    async with httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False, timeout=60) as http:
+    client = httpx.AsyncClient(base_url=running.url, headers=bearing(words), trust_env=False, timeout=60)
+    async with client as http:
         await http.get("/api/agents/looper/instructions", params=LIFE)
         await http.post("/api/agents/looper/nudge", json={"message": "Try other words."})
     await service.agents.load(folder / "examples" / AGENT.name)

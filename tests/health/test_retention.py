@@ -15,6 +15,7 @@ from sqlalchemy.exc import IntegrityError
 
 from queenright.health.event_chain import verify, verify_archive
 from queenright.health.event_log import append_events, read_events, read_history, replay
+from queenright.health.keyed_requests import claim
 from queenright.health.retention import Pruned, Retention, prune
 from queenright.health.settings import Retention as Settings
 from queenright.health.store import Store
@@ -25,6 +26,7 @@ from queenright.health.tables import (
     EVENTS,
     INSTRUCTIONS,
     INTERVENTIONS,
+    KEYED_REQUESTS,
     METADATA,
     OUTBOX,
     OUTBOX_DELIVERIES,
@@ -451,3 +453,12 @@ def test_after_any_change_they_are_not_whatever_is_let_go_of_then(
         assert not is_whole(conn)
         work(conn, [step for step in more if not isinstance(step, list)])
         assert not is_whole(conn)
+
+
+def test_idempotency_keys_go_after_a_day_and_only_those_that_are_so_old(conn: Connection) -> None:
+    """Two callers may use the same key; each is as old as it is."""
+    claim(conn, "ada", "k1", "request", NOW - DAY - 1)
+    claim(conn, "bob", "k1", "request", NOW - DAY + 1)
+    prune(conn, NOW, SETTINGS)
+
+    assert list(conn.execute(select(KEYED_REQUESTS.c.caller)).scalars()) == ["bob"]

@@ -17,7 +17,8 @@ from queenright.cli.log import Once, OnceHandler
 from queenright.cli.screen import Screen
 from queenright.instrumentation.errors import QueenrightError
 from queenright.server.programs import ProgramMissing, find_program
-from queenright.server.service import calm_collector
+from queenright.server.reload import reload
+from queenright.server.service import Service, calm_collector
 from queenright.server.settings import Settings
 from queenright.server.up import Running, UpOptions, serving, up
 
@@ -52,6 +53,7 @@ def run_serve(settings: Settings) -> int:
     async def stay() -> None:
         stop = _stop_signals()
         async with serving(settings) as running:
+            reload_at_hangup(running.service)
             typer.echo(f"Status page {running.url}, telemetry {running.otlp_url}")
             await stop.wait()
 
@@ -91,6 +93,25 @@ def _stop_signals() -> asyncio.Event:
     return stop
 
 
+def reload_at_hangup(service: Service) -> None:
+    """Let SIGHUP read the settings again; a fault in them is logged, and nothing changes."""
+
+    async def again() -> None:
+        try:
+            await reload(service)
+        except QueenrightError as error:
+            logging.getLogger(__name__).error("the settings stay as they were: %s", error)
+
+    under_way: set[asyncio.Task[None]] = set()
+
+    def begin() -> None:
+        task = asyncio.create_task(again())
+        under_way.add(task)
+        task.add_done_callback(under_way.discard)
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, begin)
+
+
 async def _until(stop: asyncio.Event, shown: Coroutine[Any, Any, None]) -> None:
     task = asyncio.create_task(shown)
     waiter = asyncio.create_task(stop.wait())
@@ -114,4 +135,4 @@ def _log_to(screen: Screen) -> None:
     logging.basicConfig(level=logging.WARNING, handlers=[Handler()])
 
 
-__all__ = ["Running", "check_up", "run_serve", "run_up", "shown_settings"]
+__all__ = ["Running", "check_up", "reload_at_hangup", "run_serve", "run_up", "shown_settings"]

@@ -1,8 +1,8 @@
 """
 ``ETag`` on what is polled: who has it already is answered 304, without the whole of it.
 
-Words that say how long ago something was change with the clock alone; what is left is what a tag stands
-for, and it is weak therefore. Everything else counts: a tag cannot be behind what it stands for.
+What says how long ago something was changes with the clock alone; what is left is what a tag stands for,
+and it is weak therefore. Everything else counts: a tag cannot be behind what it stands for.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ _UNTAGGED: Final = re.compile(r"/(?:events|instructions)$")
 """Streams, and what is fetched once."""
 _OF_THE_CLOCK: Final = re.compile(
     rb'"(?:age|now|up_for|state_for|active_ago|progress_ago|trouble_for|acted_ago|half_open_in|when)":"[^"]*"'
+    rb'|"(?:free_at|uptime_seconds)":[-0-9.e+]+'
 )
 """In JSON, a quote within a text has a backslash before it: this finds nothing that somebody said."""
 _TAG: Final = re.compile(r'(?:W/)?("[^"]*")')

@@ -8,6 +8,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.routing import Match, Route
 
 from queenright.health.store import StoreError
 from queenright.instrumentation.redaction import redact
@@ -43,6 +44,8 @@ def add_problems(app: FastAPI) -> None:
     async def said(request: Request, error: HTTPException) -> JSONResponse:
         response = problem(error.status_code, str(error.detail))
         response.headers.update(error.headers or {})
+        if error.status_code == 405:
+            response.headers["Allow"] = ", ".join(sorted(_methods(request)))
         return response
 
     @app.exception_handler(RequestValidationError)
@@ -52,6 +55,16 @@ def add_problems(app: FastAPI) -> None:
     @app.exception_handler(StoreError)
     async def unstored(request: Request, error: StoreError) -> JSONResponse:
         return problem(503, f"nothing was done: {error}")
+
+
+def _methods(request: Request) -> set[str]:
+    """Return what may be done with a path: the router names only what the first of its routes takes."""
+    return {
+        method
+        for route in request.app.routes
+        if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE
+        for method in route.methods or ()
+    }
 
 
 def _fault(fault: Any) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-from http import HTTPStatus
 from importlib.metadata import version
 from typing import Annotated, Any
 
@@ -15,6 +14,7 @@ from queenright.health.audit_page import LoggedEvent, read_page
 from queenright.health.tables import SCHEMA_REVISION
 from queenright.runtime.events import EventType
 from queenright.server.health_api import answering
+from queenright.server.openapi import says
 from queenright.server.paging import Cursor, Limit, page, place_of
 from queenright.server.reload import RELOADABLE, NothingToRead, reload
 from queenright.server.service import Service
@@ -22,12 +22,6 @@ from queenright.server.settings import SettingsRefused
 
 Types = Annotated[list[EventType] | None, Query(alias="type", description="Only these types; repeatable.")]
 Moment = Annotated[float | None, Field(ge=-1e11, le=1e11)]
-
-
-def _problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Return how errors of these statuses are documented."""
-    content = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
-    return {status: {"description": HTTPStatus(status).phrase, "content": content} for status in statuses}
 
 
 def add_service_api(app: FastAPI, service: Service) -> None:
@@ -40,7 +34,7 @@ def add_service_api(app: FastAPI, service: Service) -> None:
 def _routes(service: Service) -> APIRouter:
     router = APIRouter()
 
-    @router.get("/api/version", operation_id="get_version", response_model=Version, responses=_problems())
+    @router.get("/api/version", **says("get_version", Version))
     async def get_version() -> dict[str, Any]:
         """Which version runs here, on which schema of the database, and since when."""
         return {
@@ -50,19 +44,12 @@ def _routes(service: Service) -> APIRouter:
             "started_at": service.started_at,
         }
 
-    @router.get(
-        "/api/settings", operation_id="get_settings", response_model=SettingsInForce, responses=_problems()
-    )
+    @router.get("/api/settings", **says("get_settings", SettingsInForce))
     async def get_settings() -> dict[str, Any]:
         """All settings as they are in force, secrets masked: what `queenright config show` prints."""
         return {"settings": service.settings.model_dump(mode="json"), "reloadable": list(RELOADABLE)}
 
-    @router.post(
-        "/-/reload",
-        operation_id="reload_settings",
-        response_model=Reloaded,
-        responses=_problems(409, 422, 503),
-    )
+    @router.post("/-/reload", **says("reload_settings", Reloaded, refused=(409, 422)))
     async def reload_settings(request: Request) -> dict[str, Any]:
         """
         Read the settings file and the environment again, and apply what can be exchanged while running.
@@ -72,9 +59,7 @@ def _routes(service: Service) -> APIRouter:
         """
         return (await reload(service)).as_json()
 
-    @router.get(
-        "/api/audit", operation_id="list_audit", response_model=AuditPage, responses=_problems(400, 422)
-    )
+    @router.get("/api/audit", **says("list_audit", AuditPage))
     async def list_audit(
         types: Types = None,
         agent_id: str | None = None,

@@ -1,0 +1,18 @@
+"""What Schemathesis is told to do on its way: loaded by its configuration."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import schemathesis
+
+from queenright.instrumentation.identity import new_id
+
+
+@schemathesis.hook
+def before_call(context: Any, case: Any, kwargs: Any) -> None:
+    """Give each request that has a valid idempotency key one of its own: all are different requests."""
+    headers = case.headers or {}
+    if re.fullmatch(r"[\x21-\x7e]{1,255}", str(headers.get("Idempotency-Key", ""))):
+        headers["Idempotency-Key"] = new_id()

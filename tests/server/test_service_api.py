@@ -1,0 +1,299 @@
+"""What the service says of itself: version, settings, its log; tags of what is polled; a ticket's story."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from queenright.cli.run import reload_at_hangup
+from queenright.health.findings import HealthState, Severity
+from queenright.health.tables import SCHEMA_REVISION
+from queenright.health.tickets import TicketDraft
+from queenright.server.etags import is_polled, matches, tag_of
+from queenright.server.settings import Settings, load_settings
+from queenright.server.up import Running, serving
+from tests.server.conftest import looping
+from tests.waiting import until
+
+FILE = """\
+storage: {storage}
+http: {{port: 0}}
+otlp: {{port: 0}}
+alerting:
+  runbook_url: {runbooks}
+health_monitoring:
+  judge: {{interval_seconds: {judge}, start_grace_seconds: 0}}
+  bands: {{warning: {warning}, medium: 40, high: 50, critical: 60}}
+  stall: {{idle_seconds: 100000, llm_seconds: 100000, tool_seconds: 100000, unknown_seconds: 100000}}
+  tickets: {{hold_seconds: {hold}}}
+"""
+
+
+class File:
+    """The settings file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "queenright.yaml"
+        self._said: dict[str, Any] = {"storage": folder / "storage", "runbooks": "https://a.example"}
+        self.write(judge=3600, warning=30, hold=120)
+
+    def write(self, **said: Any) -> None:
+        self._said |= said
+        self.path.write_text(FILE.format(**self._said), encoding="utf-8")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> File:
+    return File(tmp_path)
+
+
+@pytest.fixture
+def settings(file: File) -> Settings:
+    return load_settings(file.path)
+
+
+@pytest.fixture
+async def running(settings: Settings, migrated_once: None) -> AsyncIterator[Running]:
+    async with serving(settings) as found:
+        yield found
+
+
+# -- version, settings, log -----------------------------------------------------------------------
+
+
+async def test_it_says_its_version_its_settings_and_its_log(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    """One service for all of this: to start one costs a second."""
+    version = (await http.get("/api/version")).json()
+    said = (await http.get("/api/settings")).json()
+
+    assert version["schema_revision"] == SCHEMA_REVISION
+    assert version["started_at"] == running.service.started_at
+    assert said["settings"]["health_monitoring"]["bands"]["warning"] == 30
+    assert "health_monitoring.bands" in said["reloadable"]
+
+    service = running.service
+    await service.ingest(list(looping(service.clock(), times=3)))
+    await http.put("/api/emergency-stop", json={"on": True, "reason": "a test", "by": "ada"})
+    first = (await http.get("/api/audit", params={"limit": 2})).json()
+    second = (await http.get("/api/audit", params={"limit": 1000, "cursor": first["next"]})).json()
+    events = [*first["events"], *second["events"]]
+
+    assert second["next"] is None
+    assert [event["seq"] for event in events] == list(range(len(events), 0, -1))
+    assert len({event["hash"] for event in events}) == len(events)
+    assert not any(event["archived"] for event in events)
+
+    stops = (await http.get("/api/audit", params={"type": "emergency_stop_changed"})).json()["events"]
+    assert [event["data"]["by"] for event in stops] == ["ada"]
+    loops = (await http.get("/api/audit", params={"agent_id": "looper", "type": "step_completed"})).json()
+    assert len(loops["events"]) == 3
+    both = {"type": ["step_completed", "execution_started"], "agent_id": "looper"}
+    assert len((await http.get("/api/audit", params=both)).json()["events"]) == 4
+    started = service.started_at
+    late = (await http.get("/api/audit", params={"agent_id": "looper", "since": started})).json()["events"]
+    early = (await http.get("/api/audit", params={"agent_id": "looper", "until": started})).json()["events"]
+    assert {event["time"] >= started for event in late} <= {True}
+    assert {event["time"] < started for event in early} == {True}
+    assert (await http.get("/api/audit", params={"type": "no_such"})).status_code == 422
+    assert (await http.get("/api/audit", params={"cursor": "x"})).status_code == 400
+
+
+# -- reading the settings again -------------------------------------------------------------------
+
+
+async def test_what_can_be_exchanged_is_and_the_rest_is_named(
+    running: Running, http: httpx.AsyncClient, file: File
+) -> None:
+    service = running.service
+    await service.ingest(list(looping(service.clock(), times=2)))
+    worker = service.monitor.get("looper")
+    assert worker is not None
+    assert worker.state is HealthState.HEALTHY
+
+    file.write(warning=2, hold=7, judge=60, runbooks="https://b.example")
+    said = (await http.post("/-/reload")).json()
+
+    assert said == {
+        "applied": [
+            "alerting.runbook_url",
+            "health_monitoring.bands.warning",
+            "health_monitoring.tickets.hold_seconds",
+        ],
+        "needs_restart": ["health_monitoring.judge.interval_seconds"],
+        "unchanged": False,
+    }
+    # By the new threshold it is in trouble at once, and no event had to come in.
+    assert worker.state is not HealthState.HEALTHY
+    assert service.settings.alerting.runbooks == "https://b.example"
+    assert service.settings.health_monitoring.judge.interval_seconds == 3600
+    shown = (await http.get("/api/settings")).json()["settings"]["health_monitoring"]
+    assert (shown["bands"]["warning"], shown["tickets"]["hold_seconds"]) == (2, 7)
+
+    # What waits for a restart is named until there is one; what was applied is not applied again.
+    again = (await http.post("/-/reload")).json()
+    assert again["applied"] == []
+    assert again["needs_restart"] == ["health_monitoring.judge.interval_seconds"]
+    file.write(judge=3600)
+    assert (await http.post("/-/reload")).json()["unchanged"] is True
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("health_monitoring: {bands: {warning: 99}}", "bands must rise"),
+        ("no_such_thing: 1", "no such setting"),
+        ("[", "is not valid YAML"),
+        (None, "cannot be read"),
+    ],
+)
+async def test_a_file_with_a_fault_changes_nothing(
+    running: Running, http: httpx.AsyncClient, file: File, fault: str | None, words: str
+) -> None:
+    before = running.service.settings
+    file.path.unlink()
+    if fault is not None:
+        file.path.write_text(fault, encoding="utf-8")
+    refused = await http.post("/-/reload")
+
+    assert refused.status_code == 422
+    assert words in refused.json()["title"]
+    assert running.service.settings is before
+
+
+async def test_settings_that_a_program_made_cannot_be_read_again(tmp_path: Path) -> None:
+    settings = Settings(storage=tmp_path / "s", http={"port": 0}, otlp={"port": 0})
+    async with (
+        serving(settings) as running,
+        httpx.AsyncClient(base_url=running.url, trust_env=False) as http,
+    ):
+        refused = await http.post("/-/reload")
+
+    assert refused.status_code == 409
+    assert "restart it" in refused.json()["title"]
+
+
+async def test_a_hangup_reads_them_again_and_a_fault_changes_nothing(
+    running: Running, file: File, caplog: pytest.LogCaptureFixture
+) -> None:
+    service = running.service
+    reload_at_hangup(service)
+    try:
+        file.write(warning=2)
+        os.kill(os.getpid(), signal.SIGHUP)
+        await until(lambda: service.settings.health_monitoring.bands.warning == 2, "the new threshold")
+        file.path.write_text("no_such_thing: 1", encoding="utf-8")
+        os.kill(os.getpid(), signal.SIGHUP)
+        await until(lambda: "the settings stay as they were" in caplog.text, "a word about the fault")
+    finally:
+        asyncio.get_running_loop().remove_signal_handler(signal.SIGHUP)
+
+    assert "no such setting" in caplog.text
+    assert service.settings.health_monitoring.bands.warning == 2
+
+
+# -- tags -----------------------------------------------------------------------------------------
+
+
+async def test_what_is_polled_has_a_tag_that_only_the_clock_does_not_change(
+    running: Running, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = running.service
+    await service.ingest(list(looping(service.clock(), times=2, ended=True)))
+    now = service.clock()
+    monkeypatch.setattr(service, "clock", lambda: now)
+    paths = ("/api/agents", "/api/agents/looper", "/api/tickets", "/api/breakers", "/api/status")
+    tags = {}
+    for path in paths:
+        answer = await http.get(path)
+        tags[path] = answer.headers["etag"]
+        assert answer.headers["cache-control"]
+    monkeypatch.setattr(service, "clock", lambda: now + 1000)
+    for path in paths:
+        answer = await http.get(path, headers={"If-None-Match": f'"other", {tags[path]}'})
+        assert (path, answer.status_code, answer.content) == (path, 304, b"")
+        assert answer.headers["etag"] == tags[path]
+
+    await http.post("/api/agents/looper/escalate", json={"reason": "x"})
+    await service.ingest(list(looping(now, agent="other", times=1)))
+    changed = await http.get("/api/agents", headers={"If-None-Match": tags["/api/agents"]})
+    assert changed.status_code == 200
+    assert changed.headers["etag"] != tags["/api/agents"]
+
+
+@pytest.mark.parametrize(
+    "path", ["/metrics", "/api/agents/a/events", "/api/events", "/api/agents/x/instructions"]
+)
+def test_streams_and_what_is_fetched_once_have_none(path: str) -> None:
+    assert not is_polled(path)
+
+
+def test_what_somebody_said_counts_though_it_looks_like_a_clock() -> None:
+    one, two = (f'{{"text":"\\"age\\":\\"{age}\\"","age":"{age}"}}'.encode() for age in ("3 s", "4 s"))
+
+    assert tag_of(one) != tag_of(two)
+    assert tag_of(b'{"a":1,"age":"3 s"}') == tag_of(b'{"a":1,"age":"4 s"}')
+
+
+@pytest.mark.parametrize(
+    ("has", "so"),
+    [
+        ("*", True),
+        ('W/"a"', True),
+        ('"a"', True),
+        ('"b", W/"a"', True),
+        ('"b"', False),
+        ("", False),
+        ("a", False),
+    ],
+)
+def test_a_tag_matches_weak_or_not(has: str, so: bool) -> None:
+    assert matches(has, 'W/"a"') is so
+
+
+# -- the story of a ticket ------------------------------------------------------------------------
+
+DRAFT = TicketDraft(
+    severity=Severity.LOW,
+    cause="It repeats itself",
+    judge_reasoning="Five times the same call.",
+    suggested_action="Look.",
+    evidence_snippet="",
+)
+
+
+async def test_a_person_dismisses_a_ticket_and_its_story_says_so(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    """B48: a dismissal is kept and can be read; the same condition is not triaged again."""
+    service = running.service
+    await service.ingest(list(looping(service.clock(), times=5)))
+    worker = service.monitor.get("looper")
+    assert worker is not None
+    ticket = (await service.tickets.raise_ticket(worker, DRAFT)).ticket
+    path = f"/api/tickets/{ticket.ticket_id}"
+    answer = await http.post(f"{path}/dismiss", json={"reason": "It is a drill.", "by": "ada"})
+    again = await http.post(f"{path}/dismiss", json={"reason": "Really.", "by": "ada"})
+    await service.tickets.observe(worker)
+    found = (await http.get(path)).json()
+    story = (await http.get(f"{path}/timeline")).json()
+    unknown = await http.get("/api/tickets/none/timeline")
+
+    assert (answer.status_code, again.status_code, unknown.status_code) == (200, 409, 404)
+    assert (found["status"], found["triaged_by"], found["triage_reason"]) == (
+        "dismissed",
+        "ada",
+        "It is a drill.",
+    )
+    assert service.tickets.open_tickets() == []
+    assert [one["what"] for one in story["timeline"]] == ["worker_escalation_ticket", "ticket_triaged"]
+    assert (story["timeline"][1]["by"], story["timeline"][1]["text"]) == ("ada", "ada: It is a drill.")
+    assert story["more"] is False
