@@ -104,7 +104,6 @@ def create_app(service: Service, *, bound: str, access: Access | None = None) ->
     add_callbacks_api(app, service)
     add_silences_api(app, service)
     add_service_api(app, service)
-    # Last of what begins with /api/agents/: a name may have slashes in it.
     # Greedy: their paths end in any name, with slashes in it.
     add_agents_themselves_api(app, service)
     add_login(app, access)

@@ -7,13 +7,12 @@ from importlib.metadata import version
 from typing import Annotated, Any
 
 from fastapi import APIRouter, FastAPI, Query, Request, Response
-from pydantic import Field
 
 from queenright.api.operations import AuditPage, Reloaded, SettingsInForce, Version
 from queenright.health.audit_page import LoggedEvent, read_page
 from queenright.health.tables import SCHEMA_REVISION
 from queenright.runtime.events import EventType
-from queenright.server.health_api import answering
+from queenright.server.health_api import OfAgent, answering
 from queenright.server.openapi import says
 from queenright.server.paging import Cursor, Limit, page, place_of
 from queenright.server.reload import RELOADABLE, NothingToRead, reload
@@ -21,7 +20,9 @@ from queenright.server.service import Service
 from queenright.server.settings import SettingsRefused
 
 Types = Annotated[list[EventType] | None, Query(alias="type", description="Only these types; repeatable.")]
-Moment = Annotated[float | None, Field(ge=-1e11, le=1e11)]
+Moment = Annotated[
+    float | None, Query(ge=-1e11, le=1e11, allow_inf_nan=False, description="Seconds since the epoch.")
+]
 
 
 def add_service_api(app: FastAPI, service: Service) -> None:
@@ -62,7 +63,7 @@ def _routes(service: Service) -> APIRouter:
     @router.get("/api/audit", **says("list_audit", AuditPage))
     async def list_audit(
         types: Types = None,
-        agent_id: str | None = None,
+        agent_id: OfAgent = None,
         since: Moment = None,
         until: Moment = None,
         limit: Limit = 100,
