@@ -17,7 +17,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("exam
 RUNBOOKS = ("manual-intervention", "circuit-breaker-reset", "recovery-troubleshooting")
 
 # What a line of shell may go on with after a command.
-_ENDS = {"|", "&&", "||", ";", "&", ">", "2>", "<"}
+ENDS = {"|", "&&", "||", ";", "&", ">", "2>", "<"}
 
 
 def name(page: Path) -> str:
@@ -42,7 +42,7 @@ def understood(line: str) -> None:
     """Let the command line read a line with its options and arguments, and run nothing."""
     command: Any = typer.main.get_command(app)
     called, *words = shlex.split(line, comments=True)
-    end = next((at for at, word in enumerate(words) if word in _ENDS), len(words))
+    end = next((at for at, word in enumerate(words) if word in ENDS), len(words))
     words = words[:end]
     while words and words[0] in getattr(command, "commands", {}):
         called, *words = words

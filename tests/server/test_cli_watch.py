@@ -51,7 +51,7 @@ async def test_the_list_is_asked_for_when_something_happened_and_not_before(runn
     assert seen.troubles[0] == ""
 
 
-async def test_on_a_terminal_it_is_a_table_that_q_ends(running: Running) -> None:
+async def test_it_is_a_table_on_a_terminal_that_q_ends_and_lines_in_a_pipe(running: Running) -> None:
     await running.service.ingest(list(looping(running.service.clock())))
     ours, theirs = pty.openpty()
     command = [str(PROGRAM), "list", "--watch", "--url", running.url]
@@ -77,9 +77,6 @@ async def test_on_a_terminal_it_is_a_table_that_q_ends(running: Running) -> None
         assert watching.returncode == 0
         assert b"1 agents: " in shown
 
-
-async def test_in_a_pipe_it_is_a_line_for_each_agent_and_ctrl_c_ends_it(running: Running) -> None:
-    await running.service.ingest(list(looping(running.service.clock())))
     command = [str(PROGRAM), "list", "--watch", "--json", "--url", running.url]
     with subprocess.Popen(  # noqa: ASYNC220 - it does not block
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
