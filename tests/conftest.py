@@ -31,6 +31,7 @@ _WHOLE = {
     "health/test_audit.py",
     "judge/test_scenarios.py",
     "packaging/test_wheel.py",
+    "server/test_openapi.py",
     "server/agents/test_endpoints.py",
     "simulation/test_week.py",
 }
