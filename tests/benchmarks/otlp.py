@@ -42,9 +42,9 @@ def _number(key: str, value: int) -> KeyValue:
     return KeyValue(key=key, value=AnyValue(int_value=value))
 
 
-def _span(n: int) -> Span:
+def _span(n: int, agents: int = _AGENTS) -> Span:
     """Return the nth span of a fleet of workers: a chat, a tool call and a step by turns, 9 attributes."""
-    agent, turn = n // 3 % _AGENTS, n // 3 // _AGENTS
+    agent, turn = n // 3 % agents, n // 3 // agents
     start = int(time.time() * _NANO) - 60 * _NANO
     trace_id = (agent + 1).to_bytes(16, "big")
     span = Span(

@@ -1,4 +1,4 @@
-"""The event stream of a service that is killed: what it told is in the log, and what it did not tell comes."""
+"""The event stream of a service that is killed: what it told is in the log, and the rest comes."""
 
 from __future__ import annotations
 

@@ -1,0 +1,276 @@
+"""
+A service under load: 1,000 workers, telemetry, 200 event streams, 500 requests a second, for a minute.
+
+The service is a process of its own (``queenright serve``), and so are the clients of the streams and those
+who ask. Requests are sent when they are due, whether those before were answered or not, and a request's time
+is counted from when it was due: who has to wait for a connection waits for the service. ``LOAD_SECONDS``,
+``LOAD_RATE``, ``LOAD_STREAMS`` and ``LOAD_WORKERS`` change the numbers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+import multiprocessing
+import os
+import random
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import httpx
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from queenright.health.event_log import read_events
+from queenright.health.store import Store
+from queenright.server.sockets import free_port
+from tests.benchmarks.otlp import _span
+from tests.benchmarks.row import Row
+
+SECONDS: Final = float(os.environ.get("LOAD_SECONDS", "60"))
+RATE: Final = int(os.environ.get("LOAD_RATE", "500"))
+STREAMS: Final = int(os.environ.get("LOAD_STREAMS", "200"))
+WORKERS: Final = int(os.environ.get("LOAD_WORKERS", "1000"))
+EVENTS: Final = 100
+"""Spans that come in each second; each is an event of the log."""
+CONNECTIONS: Final = 64
+BUDGET: Final = 0.050
+
+_MIX: Final = {
+    "/api/agents/{agent}/health": 35,
+    "/api/agents?limit=100": 15,
+    "/api/status": 10,
+    "/api/tickets": 10,
+    "/healthz": 8,
+    "/api/agents/{agent}/history": 5,
+    "/api/breakers": 5,
+    "/api/interventions": 5,
+    "/readyz": 5,
+    "/metrics": 2,
+}
+"""What is asked for, in percent: a console and a terminal each second, programs that look at one worker."""
+
+_ID: Final = re.compile(rb"\nid: ([^\n]+)\ndata: ")
+_PLACE: Final = re.compile(rb"\nid: ([^\n]+)\n\n")
+_LENGTH: Final = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
+
+
+class Followed(NamedTuple):
+    """What one stream had: after which event it began, how many came, which last, and a hash of all ids."""
+
+    after: str
+    events: int
+    last: str
+    digest: str
+
+
+def run() -> list[Row]:
+    """Measure, and compare what every stream had with the log."""
+    with tempfile.TemporaryDirectory() as folder:
+        return _Load(Path(folder)).run()
+
+
+class _Load:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._port, self._otlp = (
+            free_port("127.0.0.1", 0, what="the service", option="port") for _ in range(2)
+        )
+        self._spans = itertools.count()
+
+    def run(self) -> list[Row]:
+        command = ["serve", f"--storage={self._folder}", f"--port={self._port}", f"--otlp-port={self._otlp}"]
+        service = subprocess.Popen([Path(sys.executable).with_name("queenright"), *command])
+        try:
+            self._ready()
+            return self._measure(service.pid)
+        finally:
+            service.terminate()
+            service.wait()
+
+    def _ready(self) -> None:
+        for _ in range(300):
+            try:
+                if httpx.get(f"http://127.0.0.1:{self._port}/readyz", trust_env=False).status_code == 200:
+                    break
+            except httpx.TransportError:
+                time.sleep(0.2)
+        with httpx.Client(trust_env=False) as http:
+            for _ in range(6 * WORKERS // 300):
+                self._send(http, 300)
+
+    def _send(self, http: httpx.Client, count: int) -> None:
+        request = ExportTraceServiceRequest()
+        spans = [_span(next(self._spans), WORKERS) for _ in range(count)]
+        request.resource_spans.add().scope_spans.add().spans.extend(spans)
+        http.post(
+            f"http://127.0.0.1:{self._otlp}/v1/traces",
+            content=request.SerializeToString(),
+            headers={"content-type": "application/x-protobuf"},
+        ).raise_for_status()
+
+    def _measure(self, pid: int) -> list[Row]:
+        spawn = multiprocessing.get_context("spawn")
+        ours, theirs = spawn.Pipe()
+        followers = spawn.Process(target=_follow_all, args=(self._port, theirs))
+        followers.start()
+        ours.recv()
+        asked, asking = spawn.Pipe()
+        clients = spawn.Process(target=_ask_all, args=(self._port, asking))
+        clients.start()
+        before, began = _cpu(pid), time.monotonic()
+        with httpx.Client(trust_env=False) as http:
+            for tick in itertools.count(1):
+                self._send(http, EVENTS // 10)
+                if time.monotonic() - began > SECONDS:
+                    break
+                time.sleep(max(0.0, began + tick / 10 - time.monotonic()))
+        spent = (_cpu(pid) - before) / (time.monotonic() - began)
+        times: dict[str, list[float]] = asked.recv()
+        clients.join()
+        log = self._log_at_rest()
+        ours.send(log[-1])
+        streams: list[Followed] = ours.recv()
+        followers.join()
+        return [*_of_requests(times), _of_streams(streams, log), _of_service(spent)]
+
+    def _log_at_rest(self) -> list[str]:
+        """Return the ids of the whole log, once nothing is added to it any more."""
+        log: list[str] = []
+        while True:
+            store = Store.open(f"sqlite:///{self._folder / 'queenright.db'}", read_only=True)
+            found = [event.id for _, event in store.read_now(lambda conn: read_events(conn, limit=10**7))]
+            store.close_now()
+            if found == log:
+                return log
+            log = found
+            time.sleep(2)
+
+
+def _cpu(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _of_requests(times: dict[str, list[float]]) -> list[Row]:
+    rows = [_row(f"GET {kind}", some) for kind, some in sorted(times.items())]
+    everything = [one for some in times.values() for one in some]
+    return [*rows, _row(f"all of {RATE} requests/s for {SECONDS:.0f} s, {WORKERS:,} workers", everything)]
+
+
+def _row(name: str, times: list[float]) -> Row:
+    p99 = statistics.quantiles(times, n=100)[98]
+    measured = (
+        f"p50 {statistics.median(times) * 1e3:.1f}, p99 {p99 * 1e3:.1f}, max {max(times) * 1e3:.0f} ms "
+        f"({len(times):,})"
+    )
+    return Row(name, measured, f"p99 <= {BUDGET * 1e3:.0f} ms", p99 <= BUDGET)
+
+
+def _of_streams(streams: list[Followed], log: list[str]) -> Row:
+    place = {event_id: number for number, event_id in enumerate(log, start=1)}
+    whole = 0
+    for one in streams:
+        expected = log[place[one.after] :]
+        digest = hashlib.sha256("".join(expected).encode()).hexdigest()
+        whole += (one.events, one.digest) == (len(expected), digest)
+    events = max((one.events for one in streams), default=0)
+    measured = f"{whole} of {len(streams)} had all of some {events:,} events once and in order"
+    return Row(f"{STREAMS} event streams", measured, "all", whole == STREAMS == len(streams))
+
+
+def _of_service(spent: float) -> Row:
+    return Row("CPU of the service", f"{spent:.2f} cores", "-", True)
+
+
+# -- the clients of the streams, in a process of their own ----------------------------------------
+
+
+def _follow_all(port: int, pipe: Connection) -> None:
+    asyncio.run(_follow(port, pipe))
+
+
+async def _follow(port: int, pipe: Connection) -> None:
+    last: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    started = [asyncio.Event() for _ in range(STREAMS)]
+    tasks = [asyncio.create_task(_stream(port, one, last)) for one in started]
+    for one in started:
+        await one.wait()
+    pipe.send("all follow")
+    last.set_result(await asyncio.to_thread(pipe.recv))
+    done = await asyncio.gather(*(asyncio.wait_for(task, 60) for task in tasks), return_exceptions=True)
+    pipe.send([one for one in done if isinstance(one, Followed)])
+
+
+async def _stream(port: int, started: asyncio.Event, last: asyncio.Future[str]) -> Followed:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET /api/events?types=all HTTP/1.1\r\nhost: localhost\r\n\r\n")
+    held, after, came, count, digest = b"", "", b"", 0, hashlib.sha256()
+    while not (last.done() and last.result() == came.decode()):
+        try:
+            held += await asyncio.wait_for(reader.read(1 << 18), 1)
+        except TimeoutError:
+            continue
+        if not after:
+            if found := _PLACE.search(held):
+                after = found[1].decode()
+                started.set()
+            else:
+                continue
+        end = held.rfind(b"\n\n") + 2
+        whole, held = held[:end], held[end:]
+        if ids := _ID.findall(whole):
+            count, came = count + len(ids), ids[-1]
+            digest.update(b"".join(ids))
+    writer.close()
+    return Followed(after, count, came.decode(), digest.hexdigest())
+
+
+# -- those who ask, in a process of their own -----------------------------------------------------
+
+
+def _ask_all(port: int, pipe: Connection) -> None:
+    pipe.send(asyncio.run(_ask(port)))
+
+
+async def _ask(port: int) -> dict[str, list[float]]:
+    times: dict[str, list[float]] = defaultdict(list)
+    due = _due(time.perf_counter() + 0.5)
+    await asyncio.gather(*(_connection(port, due, times) for _ in range(CONNECTIONS)))
+    return dict(times)
+
+
+def _due(start: float) -> Iterator[tuple[float, str]]:
+    chance = random.Random(1)
+    kinds = chance.choices(list(_MIX), list(_MIX.values()), k=int(RATE * SECONDS))
+    for number, kind in enumerate(kinds):
+        yield start + number / RATE, kind
+
+
+async def _connection(port: int, due: Iterator[tuple[float, str]], times: dict[str, Any]) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    for when, kind in due:
+        await asyncio.sleep(max(0.0, when - time.perf_counter()))
+        path = kind.replace("{agent}", f"agent-{random.randrange(WORKERS)}")
+        writer.write(f"GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = _LENGTH.search(head)
+        if b" 200 " not in head[:20] or length is None:
+            raise RuntimeError(f"GET {path}: {head.decode()}")
+        await reader.readexactly(int(length[1]))
+        times[kind].append(time.perf_counter() - when)
+    writer.close()
+
+
+if __name__ == "__main__":
+    for row in run():
+        print(row)
