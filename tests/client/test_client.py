@@ -82,8 +82,12 @@ def taken(answer: Any) -> Any:
 
 @pytest.mark.parametrize("name", READS)
 async def test_both_clients_read_the_same(qr: AsyncQueenright, plain: Queenright, name: str) -> None:
-    one = await awaited(READS[name](qr))
-    other = await asyncio.to_thread(lambda: taken(READS[name](plain)))
+    # The service goes on judging its worker: what it says may change between the two.
+    for _ in range(10):
+        one = await awaited(READS[name](qr))
+        other = await asyncio.to_thread(lambda: taken(READS[name](plain)))
+        if seen(one) == seen(other):
+            break
 
     assert type(one) is type(other)
     assert seen(one) == seen(other)

@@ -157,7 +157,12 @@ def dismiss(
     url: Url = LOCAL,
     token_file: TokenFile = None,
 ) -> None:
-    """Say that it is nothing: the ticket is dismissed. Exit code 1 if it is closed."""
+    """
+    Say that it is nothing: nobody is told.
+
+    Not of what is high or critical and still holds, nor of what people were told of: that closes by itself.
+    Exit code 1 if it is refused.
+    """
     if not reason.strip():
         raise typer.BadParameter("say with --reason why it is nothing")
     with connect(url, token_file) as service:
