@@ -14,8 +14,10 @@ from queenright.tui.link import Link
 from tests.tui.canned import HAPPENED, NOW, PAGED, Canned, Row
 from tests.waiting import until
 
-SIZES: Final = ((80, 24), (120, 34))
-"""The smallest terminal, and the one of the documents."""
+SMALL: Final = (80, 24)
+"""The smallest terminal."""
+LARGE: Final = (120, 34)
+"""That of the documents."""
 
 
 @dataclass(frozen=True)
@@ -25,18 +27,20 @@ class Picture:
     name: str
     keys: tuple[str, ...] = ()
     streams: int = 1
+    shown: bool = False
+    """Whether it is in the documents, and large then."""
     happened: tuple[Row, ...] = tuple(HAPPENED)
 
 
 PICTURES: Final = (
-    Picture("fleet"),
-    Picture("worker", ("down", "enter"), streams=2),
+    Picture("fleet", shown=True),
+    Picture("worker", ("down", "enter"), streams=2, shown=True),
     Picture("tickets", ("2",)),
     Picture("breakers", ("3",)),
     Picture("feed", ("4",)),
-    Picture("notice", happened=(*HAPPENED, *PAGED)),
-    Picture("queen", ("down", "ctrl+q"), streams=2),
-    Picture("talk", ("slash", *"talk", "space", *"docs_checker", "enter"), streams=2),
+    Picture("notice", happened=(*HAPPENED, *PAGED), shown=True),
+    Picture("queen", ("down", "ctrl+q"), streams=2, shown=True),
+    Picture("talk", ("slash", *"talk", "space", *"docs_checker", "enter"), streams=2, shown=True),
     Picture("keys", ("question_mark",)),
     Picture("terminate", ("down", "t", *"it loops", "enter")),
 )

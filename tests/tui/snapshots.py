@@ -12,12 +12,10 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from tests.tui.pictures import PICTURES, SIZES, svg_of, taken, text_of
+from tests.tui.pictures import LARGE, PICTURES, SMALL, Picture, svg_of, taken, text_of
 
 GOLDEN: Final = Path(__file__).with_name("golden")
 DOCUMENTS: Final = Path(__file__).parents[2] / "docs" / "pictures"
-SHOWN: Final = ("fleet", "worker", "notice", "queen", "talk")
-"""Screens whose pictures are in the documents."""
 
 
 def golden(name: str, width: int) -> Path:
@@ -29,11 +27,21 @@ async def drawn(*names: str) -> dict[Path, str]:
     """Return all files as they should be, or those of some screens."""
     found: dict[Path, str] = {}
     for picture in [one for one in PICTURES if not names or one.name in names]:
-        for size in SIZES:
-            found[golden(picture.name, size[0])] = await taken(picture, size, text_of)
-        if picture.name in SHOWN:
-            found[DOCUMENTS / f"tui-{picture.name}.svg"] = await taken(picture, SIZES[-1], svg_of)
+        found |= await small(picture)
+        if picture.shown:
+            found |= await large(picture)
     return found
+
+
+async def small(picture: Picture) -> dict[Path, str]:
+    """Return a screen's text on the smallest terminal."""
+    return {golden(picture.name, SMALL[0]): await taken(picture, SMALL, text_of)}
+
+
+async def large(picture: Picture) -> dict[Path, str]:
+    """Return a screen's text and picture on a large terminal."""
+    text, svg = await taken(picture, LARGE, lambda app: (text_of(app), svg_of(app)))
+    return {golden(picture.name, LARGE[0]): text, DOCUMENTS / f"tui-{picture.name}.svg": svg}
 
 
 def main() -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from queenright.tui.told import Line, feed_line, work_line
@@ -49,7 +50,7 @@ class Story:
                 data=row["data"],
             )
             if (said := feed_line(event)) is not None:
-                before.append(said)
+                before.append(self._own(said))
         self.lines.extendleft(reversed(before))
         return before
 
@@ -74,9 +75,14 @@ class Story:
             self.tokens.append(spent)
         said = work_line(event, self._at)
         if said is not None:
+            said = self._own(said)
             self._at = event.node_id or self._at
             self.lines.append(said)
         return said
+
+    def _own(self, said: Line) -> Line:
+        """Return a line without the worker's name: it is all about this one."""
+        return replace(said, text=said.text.removeprefix(f"{self.agent_id}: "))
 
 
 def bad_steps(verdicts: Sequence[str], now: int) -> list[int]:

@@ -1,0 +1,259 @@
+"""What the terminal knows, apart from its widgets: fleet, story, conversation, notices, commands, words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queenright.tui import looks
+from queenright.tui.commands import COMMANDS, Command, CommandRefused, help_lines, parse, words_of
+from queenright.tui.conversation import Conversation
+from queenright.tui.fleet import Fleet
+from queenright.tui.notices import Notices
+from queenright.tui.shared import notice_of
+from queenright.tui.story import Story, bad_steps
+from queenright.tui.told import feed_line, work_line
+from queenright.tui.values import Breaker, Moment, Ticket, Worker
+from queenright.tui.words import ago, amount, clipped, plain, spark
+from tests.tui.canned import BREAKERS, HAPPENED, HISTORY, NOW, STREAM, TICKETS, WORKERS, event
+
+
+def moment(kind: str, agent: str = "bee", **fields: Any) -> Moment:
+    return Moment(type=kind, time=fields.pop("time", NOW), agent_id=agent, **fields)
+
+
+def fleet() -> Fleet:
+    known = Fleet()
+    known.take_workers(Worker.of(one) for one in WORKERS)
+    known.take_tickets(Ticket.of(one) for one in TICKETS)
+    known.take_breakers(Breaker.of(one) for one in BREAKERS)
+    return known
+
+
+# -- the fleet --------------------------------------------------------------------------------------
+
+
+def test_whoever_is_worst_off_comes_first_and_who_has_ended_last() -> None:
+    found = [one.state for one in fleet().workers]
+
+    assert found[:3] == ["failing", "stuck", "degraded"]
+    assert fleet().workers[-1].ended
+
+
+def test_the_most_severe_ticket_that_is_not_over_comes_first() -> None:
+    assert [one.severity for one in fleet().tickets] == ["critical", "high", "medium"]
+    assert [one.severity for one in fleet().live_tickets] == ["critical", "high"]
+
+
+def test_an_open_breaker_comes_before_one_that_is_closed() -> None:
+    assert [one.state for one in fleet().breakers] == ["open", "half_open", "closed"]
+
+
+def test_an_event_that_is_told_twice_counts_once() -> None:
+    known, told = fleet(), Moment.of(event("health_state_changed", 1, **{"from": "stuck", "to": "healthy"}))
+
+    assert known.see(told)
+    assert not known.see(told)
+    assert len(known.feed) == 1
+
+
+def test_a_change_of_state_moves_a_worker_before_the_list_is_asked_for_again() -> None:
+    known = fleet()
+    known.stale.clear()
+
+    known.see(Moment.of(event("health_state_changed", 1, **{"from": "stuck", "to": "healthy"})))
+
+    found = known.worker("deep_research_agent")
+    assert found is not None
+    assert found.state == "healthy"
+    assert known.stale == {"workers"}
+    assert known.counts["stuck"] == 0
+
+
+def test_activity_is_counted_in_spans_up_to_now() -> None:
+    known = fleet()
+    for ago_ in (12, 11, 1):
+        known.see(Moment.of(event("step_completed", ago_, "price_watch", verdict="ACCEPT")))
+
+    assert known.pulse("price_watch", NOW, 4) == [0, 2, 0, 1] or sum(known.pulse("price_watch", NOW, 4)) == 3
+    assert known.pulse("nobody", NOW, 3) == [0, 0, 0]
+
+
+def test_every_type_of_the_feed_has_a_line_and_deltas_have_none() -> None:
+    lines = [feed_line(Moment.of(one)) for one in HAPPENED]
+
+    assert len([one for one in lines if one]) == 6
+    assert feed_line(moment("llm_text_delta", data={"text": "hm"})) is None
+
+
+# -- one worker -------------------------------------------------------------------------------------
+
+
+def test_story_has_states_bad_steps_tokens_and_lines_of_its_own_worker_only() -> None:
+    story = Story("deep_research_agent")
+    story.take_history(HISTORY)
+    for one in STREAM:
+        story.see(Moment.of(one))
+
+    assert story.see(moment("step_completed", "somebody else")) is None
+    assert [state for _, state in story.states][-1] == "stuck"
+    assert list(story.bad) == [1, 2, 3, 4, 5, 6]
+    assert story.tokens[-1] == 980
+    assert len(story.lines) == len(STREAM) + len(HISTORY)
+    assert story.lines[-1].text == "step 41 RETRY. no new result"
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "now", "counts"),
+    [
+        ([], 0, []),
+        (["RETRY", "ACCEPT", "RETRY"], 1, [1, 0, 1]),
+        (["RETRY", "CONTINUE", "ESCALATE"], 9, [8, 8, 9]),
+    ],
+)
+def test_bad_steps_before_the_first_verdict_that_is_known_count(
+    verdicts: list[str], now: int, counts: list[int]
+) -> None:
+    assert bad_steps(verdicts, now) == counts
+
+
+def test_history_of_states_shows_the_worst_of_each_span_by_height() -> None:
+    drawn = looks.history([(10, "healthy"), (22, "stuck"), (23, "healthy")], 0, 40, 4)
+
+    assert drawn.plain == "·▁▅▁" or drawn.plain == "▁▁▅▁"
+
+
+def test_a_node_is_named_where_it_changes() -> None:
+    step = moment("step_completed", node_id="search", data={"verdict": "ACCEPT"})
+
+    assert work_line(step) is not None
+    assert getattr(work_line(step), "text", "") == "search: step ACCEPT."
+    assert getattr(work_line(step, "search"), "text", "") == "step ACCEPT."
+
+
+# -- a talk -----------------------------------------------------------------------------------------
+
+
+def delta(text: str, graph: str = "main", node: str = "ask") -> Moment:
+    return moment("client_output_delta", graph_id=graph, node_id=node, data={"text": text})
+
+
+def test_deltas_become_one_message_and_a_question_in_it_is_not_asked_twice() -> None:
+    talk = Conversation("bee", "main")
+
+    for one in (delta("Which "), delta("folder?"), delta("noise", graph="other")):
+        assert talk.see(one) is None
+    talk.see(
+        moment("client_input_requested", graph_id="main", node_id="ask", data={"question": "Which folder?"})
+    )
+    talk.typed("docs", "ada", NOW)
+    talk.see(delta("Thanks."))
+
+    assert [one.text for one in talk.said] == ["Which folder?", "docs", "Thanks."]
+
+
+@pytest.mark.parametrize(
+    ("kind", "title"),
+    [
+        ("client_input_requested", "other asks"),
+        ("execution_failed", "other failed"),
+        ("execution_completed", "other is done"),
+    ],
+)
+def test_a_graph_in_the_background_is_told_of_beside_the_talk(kind: str, title: str) -> None:
+    talk = Conversation("bee", "main")
+
+    beside = talk.see(moment(kind, graph_id="other", data={"question": "Go on?", "error": "no"}))
+
+    assert beside is not None
+    assert beside.title == title
+    assert talk.said == []
+
+
+def test_what_another_graph_does_else_is_silent_and_switching_is_seen() -> None:
+    talk = Conversation("bee", "main")
+
+    assert talk.see(moment("execution_paused", graph_id="other")) is None
+    talk.switch("other", NOW)
+    talk.see(delta("Now I speak.", graph="other"))
+
+    assert [one.text for one in talk.said] == ["── graph other ──", "Now I speak."]
+
+
+# -- notices ----------------------------------------------------------------------------------------
+
+
+def intervention(ticket: str, severity: str = "high") -> Moment:
+    data = {"ticket_id": ticket, "severity": severity, "analysis": "It loops.", "untriaged": False}
+    return moment("queen_intervention_requested", data=data)
+
+
+def test_notices_stack_and_the_newest_goes_first() -> None:
+    notices = Notices()
+    first = notice_of(intervention("a"), notices)
+    for ticket in "bcd":
+        notice_of(intervention(ticket), notices)
+
+    assert len(notices) == 4
+    assert (len(notices.shown), notices.hidden) == (3, 1)
+    assert notices.dismiss()
+    assert notices.newest is not None
+    assert notices.newest.ticket_id == "c"
+    assert notices.dismiss(first)
+    assert not notices.dismiss(first)
+
+
+def test_a_ticket_has_one_notice_and_other_events_have_none() -> None:
+    notices = Notices()
+    notice_of(intervention("a", "high"), notices)
+    notice_of(intervention("a", "critical"), notices)
+
+    assert [one.kind for one in notices] == ["critical"]
+    assert notice_of(moment("ticket_resolved"), notices) is None
+
+
+# -- what is typed ----------------------------------------------------------------------------------
+
+
+def test_commands_are_told_from_words() -> None:
+    assert parse("/graph main") == Command("graph", "main")
+    assert parse("what is this?") is None
+    assert parse("//usr/bin") is None
+    assert words_of("//usr/bin") == "/usr/bin"
+    assert len(help_lines()) == len(COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [("/fly", "there is no command"), ("/load", "needs <path>"), ("/graphs all", "takes nothing")],
+)
+def test_a_command_that_cannot_be_meant_says_what_would_be_one(line: str, why: str) -> None:
+    with pytest.raises(CommandRefused, match=why):
+        parse(line)
+
+
+# -- words ------------------------------------------------------------------------------------------
+
+
+@given(st.text(max_size=60), st.integers(1, 40))
+def test_nothing_that_is_shown_moves_the_cursor(text: str, most: int) -> None:
+    assert not {char for char in plain(text) if ord(char) < 32 and char != "\n"}
+    assert "\x1b" not in clipped(text, most)
+    assert len(clipped(text, most)) <= most
+
+
+@given(st.lists(st.integers(0, 1_000), max_size=30), st.integers(1, 20))
+def test_a_sparkline_is_as_wide_as_asked_for_and_nothing_is_no_bar(numbers: list[int], width: int) -> None:
+    drawn = spark(numbers, width)
+
+    assert len(drawn) == width
+    if numbers:
+        assert (drawn[-1] == "·") == (numbers[-1] == 0)
+
+
+def test_times_and_numbers_are_short() -> None:
+    assert [ago(one) for one in (None, 5, 300, 7_200, 200_000)] == ["-", "5 s", "5 min", "2 h", "2 d"]
+    assert [amount(one) for one in (950, 12_300, 4_500_000)] == ["950", "12.3k", "4.5M"]

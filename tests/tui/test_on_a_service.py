@@ -1,0 +1,251 @@
+"""The terminal interface on a real service, over real sockets: watching, acting, talking."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import pytest_asyncio
+from textual.pilot import Pilot
+
+from queenright.client import AsyncQueenright
+from queenright.health.breakers.breaker import BreakerState
+from queenright.health.tickets import EscalationTicket
+from queenright.runtime.events import AgentEvent, EventType
+from queenright.tui.app import QueenrightApp
+from queenright.tui.link import Link
+from queenright.tui.screens.ask import Ask, Confirm, Help
+from queenright.tui.screens.fleet import FleetScreen
+from queenright.tui.screens.queen import QueenScreen
+from queenright.tui.screens.talk import TalkScreen
+from queenright.tui.screens.worker import WorkerScreen
+from tests.server.agents.parts import House, guide, house
+from tests.server.conftest import looping
+from tests.tui.pictures import text_of
+from tests.waiting import until
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def home(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[House]:
+    """A service that has a ticket about `looper`, and two agents to be loaded."""
+    async with house(tmp_path_factory.mktemp("tui")) as found:
+        guide(found.roots / "guide")
+        guide(found.roots / "porter", "porter")
+        await found.service.ingest(list(looping(found.service.clock())))
+        tickets = found.service.tickets
+        await until(lambda: any(one.analysis for one in tickets.open_tickets()), "a triaged ticket")
+        yield found
+
+
+@asynccontextmanager
+async def terminal(home: House, by: str = "ada") -> AsyncIterator[tuple[QueenrightApp, Pilot[None]]]:
+    """The interface in a terminal of 80 by 24, once it knows the fleet and follows it."""
+    app = QueenrightApp(Link(AsyncQueenright(str(home.http.base_url)), by=by))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await shows(app, "looper")
+        await until(lambda: app.shared.fleet.tickets, "the tickets are known")
+        yield app, pilot
+
+
+async def shows(app: QueenrightApp, text: str) -> None:
+    """Wait until a text is on the screen."""
+    try:
+        await until(lambda: text in text_of(app), text)
+    except BaseException:
+        print(text_of(app))
+        raise
+
+
+def ticket_of(home: House) -> EscalationTicket:
+    [found] = [one for one in home.service.tickets.open_tickets() if one.worker_agent_id == "looper"]
+    return found
+
+
+async def works(home: House, text: str) -> None:
+    """Let the worker take a step."""
+    now = home.service.clock()
+    step = AgentEvent(
+        type=EventType.STEP_COMPLETED,
+        time=now,
+        agent_id="looper",
+        session_id="looper-session",
+        incarnation_id="one",
+        node_id="search",
+        data={"verdict": "RETRY", "text": text},
+    )
+    await home.service.ingest([step])
+
+
+async def test_worker_is_opened_with_its_vital_signs_and_its_stream_goes_on(home: House) -> None:
+    async with terminal(home) as (app, pilot):
+        await pilot.press("enter")
+        await until(lambda: isinstance(app.screen, WorkerScreen), "the worker's screen")
+        await shows(app, "Bad steps")
+        stream = app.screen
+        assert isinstance(stream, WorkerScreen)
+        await until(lambda: stream.story.states, "its history")
+        await said_in_the_stream(home, app, "one more try")
+
+        await pilot.press("escape")
+        await until(lambda: isinstance(app.screen, FleetScreen), "back")
+
+
+async def said_in_the_stream(home: House, app: QueenrightApp, text: str) -> None:
+    """Let the worker take steps until one is seen: whoever begins to listen hears what comes from then on."""
+    for number in range(200):
+        await works(home, f"{text} {number}")
+        for _ in range(10):
+            if text in text_of(app):
+                return
+            await until(lambda: True, "a moment")
+            await app.paint()
+    pytest.fail(f"{text} is never in the stream:\n{text_of(app)}")
+
+
+async def test_queen_answers_about_the_ticket_while_the_workers_stream_goes_on(home: House) -> None:
+    async with terminal(home) as (app, pilot):
+        await pilot.press("ctrl+q")
+        await until(lambda: isinstance(app.screen, QueenScreen), "the queen's screen")
+        await said_in_the_stream(home, app, "go on")
+
+        await pilot.press(*"what is wrong?", "enter")
+        await shows(app, "what is wrong?")
+        asked = home.service.judging.chat
+        ticket = ticket_of(home).ticket_id
+        await until(lambda: "♛ queen" in text_of(app), "her answer")
+
+        assert [one.by for one in await asked.history(ticket)][0] == "ada"
+        await pilot.press("ctrl+q")
+        await until(lambda: isinstance(app.screen, FleetScreen), "back")
+
+
+async def test_nudge_is_asked_for_and_says_what_became_of_it(home: House) -> None:
+    async with terminal(home, by="nudger") as (app, pilot):
+        await pilot.press("n")
+        await until(lambda: isinstance(app.screen, Ask), "the question")
+        await pilot.press(*"look elsewhere", "enter")
+        await shows(app, "nudge of looper")
+
+    done = [one for one in await home.service.health.interventions(10, "looper") if one.by == "nudger"]
+    assert [one.message for one in done] == ["look elsewhere"]
+
+
+async def test_terminate_needs_a_reason_and_a_yes(home: House) -> None:
+    async with terminal(home, by="stopper") as (app, pilot):
+        for answer, screen in (("n", FleetScreen), ("y", FleetScreen)):
+            await pilot.press("t")
+            await until(lambda: isinstance(app.screen, Ask), "why")
+            await pilot.press("enter")
+            assert isinstance(app.screen, Ask)
+            await pilot.press(*"it loops", "enter")
+            await until(lambda: isinstance(app.screen, Confirm), "really?")
+            done = await home.service.health.interventions(10, "looper")
+            assert not [one for one in done if one.by == "stopper"]
+            await pilot.press(answer)
+            await until(lambda: isinstance(app.screen, screen), "back")
+        await shows(app, "end of looper")
+
+    [done_] = [one for one in await home.service.health.interventions(10, "looper") if one.by == "stopper"]
+    assert (done_.kind.value, done_.reason) == ("terminate", "it loops")
+
+
+async def test_ticket_is_taken(home: House) -> None:
+    async with terminal(home, by="taker") as (app, pilot):
+        await pilot.press("2")
+        await shows(app, "Cause")
+        await pilot.press("a")
+        await until(lambda: ticket_of(home).acknowledged_by == "taker", "the ticket is acknowledged")
+        await shows(app, "acknowledged")
+
+
+async def test_breaker_is_reset(home: House) -> None:
+    breaker = home.service.breakers.get("tool_execution:looper:search")
+    while breaker.state is BreakerState.CLOSED:
+        await breaker.failed("TimeoutError")
+    async with terminal(home) as (app, pilot):
+        await pilot.press("3")
+        await shows(app, "✖ open")
+        await pilot.press("r")
+        await until(lambda: breaker.state is BreakerState.CLOSED, "it is closed")
+        await shows(app, "● closed")
+
+
+async def test_what_the_queen_tells_is_a_notice_wherever_one_is_and_esc_dismisses_it(home: House) -> None:
+    async with terminal(home) as (app, pilot):
+        for screen, severity in ((FleetScreen, "high"), (WorkerScreen, "critical")):
+            await until(lambda: isinstance(app.screen, screen), "the screen")
+            await home.service.bus.publish(called(home, severity))
+            await shows(app, f"{severity.upper()} looper")
+            await shows(app, "Esc dismisses")
+            await pilot.press("escape")
+            await until(lambda: "Esc dismisses" not in text_of(app), "it is gone")
+            assert isinstance(app.screen, screen)
+            await pilot.press("enter")
+
+
+def called(home: House, severity: str) -> AgentEvent:
+    data = {
+        "ticket_id": ticket_of(home).ticket_id,
+        "severity": severity,
+        "analysis": "It loops.",
+        "urgency": "now",
+        "untriaged": False,
+    }
+    return AgentEvent(
+        type=EventType.QUEEN_INTERVENTION_REQUESTED,
+        time=home.service.clock(),
+        agent_id="looper",
+        session_id="looper-session",
+        data=data,
+    )
+
+
+async def test_agent_is_loaded_talked_with_and_unloaded_and_a_second_graph_is_told_of(home: House) -> None:
+    async with terminal(home) as (app, pilot):
+        await typed(pilot, f"/load {home.roots / 'guide'}", begun=False)
+        await until(lambda: isinstance(app.screen, TalkScreen), "the talk")
+        await shows(app, "[guide]")
+        await pilot.press(*"bees", "enter")
+        await shows(app, "Who are you?")
+        await pilot.press(*"Ada", "enter")
+        await shows(app, "the run is done")
+
+        await typed(pilot, f"/load {home.roots / 'porter'}")
+        await shows(app, "porter")
+        started = {"entry_point_id": "start", "input_data": {"topic": "doors"}, "graph_id": "porter"}
+        await home.ask("POST", "/api/agents/guide/trigger", json=started, status=202)
+        await shows(app, "porter asks")
+        await pilot.press("escape")
+        await typed(pilot, "/graph porter")
+        await shows(app, "[porter]")
+        await pilot.press(*"Bo", "enter")
+        await until(lambda: text_of(app).count("the run is done") == 2, "the porter is done, too")
+        await typed(pilot, "/graphs")
+        await shows(app, "▸ porter, idle")
+        await typed(pilot, "/graph nobody")
+        await shows(app, "nobody")
+        await typed(pilot, "/unload porter")
+        await shows(app, "graph porter is unloaded")
+        await typed(pilot, "/unload guide")
+        await until(lambda: isinstance(app.screen, FleetScreen), "the talk is over")
+
+    assert not home.service.agents.slots
+
+
+async def typed(pilot: Pilot[None], line: str, *, begun: bool = True) -> None:
+    """Type a line; a command line is opened first where there is none."""
+    await pilot.press(*(line if begun else ("slash", *line[1:])), "enter")
+
+
+async def test_help_lists_keys_and_commands_and_a_wrong_command_is_said(home: House) -> None:
+    async with terminal(home) as (app, pilot):
+        await pilot.press("question_mark")
+        await until(lambda: isinstance(app.screen, Help), "help")
+        await pilot.press("escape")
+        await typed(pilot, "/fly", begun=False)
+        await shows(app, "there is no command /fly")
+        await typed(pilot, "/graphs", begun=False)
+        await shows(app, "/talk <agent> opens one")
