@@ -1,0 +1,99 @@
+"""The token of a worker: where it comes from, to whom it goes, and what never has it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from queenright.instrumentation.control_client import ControlClient, ServiceAway
+from queenright.instrumentation.service_token import service_token
+
+TOKEN = "qrt_00000000_" + "s" * 43
+
+
+def test_the_variable_goes_before_the_file_and_both_are_trimmed(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(f"{TOKEN}\n")
+
+    assert service_token({}) is None
+    assert service_token({"QUEENRIGHT_TOKEN_FILE": str(file)}) == TOKEN
+    assert service_token({"QUEENRIGHT_TOKEN": " other ", "QUEENRIGHT_TOKEN_FILE": str(file)}) == "other"
+    assert service_token({"QUEENRIGHT_TOKEN": "", "QUEENRIGHT_TOKEN_FILE": str(file)}) == TOKEN
+
+
+@pytest.mark.parametrize("content", [b"", b"two words", b"a\nb", b"\xff\xfe", b"a\r\nX-Evil: 1", b"\x00"])
+def test_what_could_be_no_token_is_none(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "token"
+    file.write_bytes(content)
+
+    assert service_token({"QUEENRIGHT_TOKEN_FILE": str(file)}) is None
+    assert service_token({"QUEENRIGHT_TOKEN_FILE": str(tmp_path / "nowhere")}) is None
+    assert service_token({"QUEENRIGHT_TOKEN_FILE": str(tmp_path)}) is None
+
+
+class Service(HTTPServer):
+    """Sends whoever asks elsewhere, to itself, and keeps what it was shown."""
+
+    seen: list[tuple[str, str | None]]
+
+
+class Answer(BaseHTTPRequestHandler):
+    server: Service
+
+    def do_GET(self) -> None:
+        self.server.seen.append((self.path.partition("?")[0], self.headers["Authorization"]))
+        self.send_response(307)
+        self.send_header("Location", "/elsewhere")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    with Service(("127.0.0.1", 0), Answer) as server:
+        server.seen = []
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def test_it_goes_to_the_service_alone_and_into_no_message(
+    service: Service,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Neither a redirection nor what stands in somebody's ``.netrc`` changes that."""
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine 127.0.0.1 login somebody password else\n")
+    netrc.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(netrc))
+    monkeypatch.setenv("QUEENRIGHT_TOKEN", TOKEN)
+    caplog.set_level(logging.DEBUG)
+    client = ControlClient(f"http://127.0.0.1:{service.server_port}", "ada", "s", "i")
+
+    with pytest.raises(ServiceAway) as away:
+        client.fetch(0)
+    # Another one, from now on: no restart is needed.
+    monkeypatch.setenv("QUEENRIGHT_TOKEN", "exchanged")
+    with pytest.raises(ServiceAway):
+        client.fetch(0)
+    client.close()
+
+    assert service.seen == [
+        ("/api/agents/ada/instructions", f"Bearer {TOKEN}"),
+        ("/api/agents/ada/instructions", "Bearer exchanged"),
+    ]
+    assert TOKEN not in str(away.value)
+    assert TOKEN not in caplog.text
+    assert TOKEN not in repr(vars(client))

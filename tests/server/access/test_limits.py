@@ -1,0 +1,134 @@
+"""How much one caller may ask: on a clock of the test's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queenright.server.access.access import Access, Denied
+from queenright.server.access.addresses import network_of
+from queenright.server.access.caller import Caller, who, who_from
+from queenright.server.access.guard import Guard
+from queenright.server.access.limits import RateLimit, retry_after
+from queenright.server.access.login import refusal_page
+from queenright.server.access.roles import Role
+from queenright.server.settings import load_settings
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_burst_passes_and_then_so_many_a_second() -> None:
+    clock = Clock()
+    limit = RateLimit(2, 3, monotonic=clock)
+
+    assert [limit.take("ada") for _ in range(4)] == [0, 0, 0, 0.5]
+    assert limit.take("bob") == 0
+    clock.now += 0.5
+    assert [limit.take("ada"), limit.take("ada")] == [0, 0.5]
+    clock.now += 100
+    assert [limit.take("ada") for _ in range(4)] == [0, 0, 0, 0.5]
+
+
+@given(st.lists(st.floats(0, 5), max_size=60), st.floats(0.1, 50), st.integers(1, 20))
+def test_never_more_than_the_burst_and_the_rate_pass(pauses: list[float], rate: float, burst: int) -> None:
+    clock = Clock()
+    limit = RateLimit(rate, burst, monotonic=clock)
+    passed = 0
+    for pause in pauses:
+        clock.now += pause
+        passed += limit.take("ada") == 0
+
+    assert passed <= burst + clock.now * rate + 1e-6
+
+
+def test_many_callers_take_no_more_memory() -> None:
+    limit = RateLimit(1, 1, monotonic=Clock(), most=100)
+    for number in range(1000):
+        limit.take(number)
+
+    assert len(limit) == 100
+
+
+def test_a_household_of_ipv6_is_one_caller() -> None:
+    assert network_of("2001:db8:1:2::7") == network_of("2001:db8:1:2:ffff::") == "2001:db8:1:2::/64"
+    assert network_of("2001:db8:1:3::7") != network_of("2001:db8:1:2::7")
+    assert network_of("192.0.2.7") == "192.0.2.7"
+    assert network_of("") == ""
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(0.001, "1"), (1.0, "1"), (1.1, "2")])
+def test_a_pause_is_whole_seconds(seconds: float, said: str) -> None:
+    assert retry_after(seconds) == said
+
+
+def access(tmp_path: Path, clock: Clock, **limits: float) -> Access:
+    settings = load_settings(storage=tmp_path, http={"limits": limits}, auth={"required": True})
+    return Access(settings, monotonic=clock)
+
+
+def test_wrong_tokens_from_one_address_are_put_off_and_others_are_not(tmp_path: Path) -> None:
+    clock = Clock()
+    door = access(tmp_path, clock, failed_logins_per_minute=3)
+
+    def wrong(address: str) -> int:
+        found = door.identify(address, presented="wrong", session=None, required=True)
+        assert isinstance(found, Denied)
+        return found.status
+
+    assert [wrong("192.0.2.7") for _ in range(4)] == [401, 401, 401, 429]
+    assert wrong("192.0.2.8") == 401
+    clock.now += 20
+    assert [wrong("192.0.2.7") for _ in range(2)] == [401, 429]
+
+
+async def test_whoever_asks_too_much_is_told_when_to_come_again(tmp_path: Path) -> None:
+    clock = Clock()
+    settings = load_settings(storage=tmp_path, http={"limits": {"requests_per_second": 2, "burst": 2}})
+
+    async def app(scope: object, receive: object, send: object) -> None:
+        await httpx_answer(send)
+
+    guard = Guard(app, access=Access(settings, monotonic=clock), bound="127.0.0.1", page=refusal_page)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(guard), base_url="http://127.0.0.1") as http:
+        found = [await http.get("/api/status") for _ in range(3)]
+        clock.now += 0.5
+        again = await http.get("/api/status")
+
+    assert [one.status_code for one in found] == [200, 200, 429]
+    assert found[2].headers["retry-after"] == "1"
+    assert "http.limits.requests_per_second" in found[2].json()["title"]
+    assert again.status_code == 200
+
+
+async def httpx_answer(send: object) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})  # type: ignore[operator]
+    await send({"type": "http.response.body", "body": b""})  # type: ignore[operator]
+
+
+def test_a_name_in_the_audit_is_the_tokens_and_has_room_for_it() -> None:
+    from starlette.requests import Request
+
+    from queenright.server.access.caller import KEY, LONGEST
+
+    def asked(name: str, address: str = "192.0.2.7") -> Request:
+        return Request({"type": "http", KEY: Caller(Role.OPERATOR, address, name, "id" if name else "")})
+
+    assert who(asked(""), "bob") == "bob"
+    assert [who(asked("ada"), said) for said in ("operator", "ada", "bob")] == ["ada", "ada", "ada (as bob)"]
+    assert who_from(asked("ada")) == "ada (operator, 192.0.2.7)"
+    assert who_from(asked("ada"), "bob") == "ada (as bob; operator, 192.0.2.7)"
+    longest = who_from(asked("a" * 40, "ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255%eth0"), "b" * 100)
+    assert len(longest) <= LONGEST
+    assert longest.startswith("a" * 40 + " (")
+    assert longest.endswith("operator, ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255)")
+    assert len(who(asked("ada"), "b" * 100)) == LONGEST

@@ -1,0 +1,91 @@
+"""`queenright token`: what is printed, what is kept, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from queenright.cli.token import token
+from queenright.instrumentation.errors import QueenrightError
+from queenright.server.access.token_file import read_tokens
+
+DAY = 86_400
+
+
+def run(*words: str, file: Path) -> tuple[int, str, str]:
+    done = CliRunner().invoke(token, [*words, "--tokens-file", str(file)])
+    if isinstance(done.exception, QueenrightError):
+        raise done.exception
+    return done.exit_code, done.stdout, done.stderr
+
+
+def test_a_token_is_printed_alone_and_once_and_is_the_one_that_is_known(tmp_path: Path) -> None:
+    file = tmp_path / "tokens.json"
+
+    code, out, err = run("create", "ada", "--role", "operator", file=file)
+
+    [words] = out.splitlines()
+    assert code == 0
+    assert words not in err
+    assert words not in file.read_text()
+    found = read_tokens(file).find(words, time.time())
+    assert found is not None
+    assert (found.name, found.role.value) == ("ada", "operator")
+    assert found.expires_at is not None
+    assert abs(found.expires_at - time.time() - 90 * DAY) < 60
+
+
+@pytest.mark.parametrize(("said", "days"), [("12h", 0.5), ("1y", 365.0), ("never", None)])
+def test_it_ends_when_it_is_told_to(tmp_path: Path, said: str, days: float | None) -> None:
+    file = tmp_path / "tokens.json"
+
+    _, out, _ = run("create", "ada", "--role", "viewer", "--expires", said, "--json", file=file)
+
+    made = json.loads(out)
+    assert made["token"].startswith("qrt_")
+    assert "sha256" not in made
+    if days is None:
+        assert made["expires_at"] is None
+    else:
+        assert made["expires_at"] - made["made_at"] == pytest.approx(days * DAY)
+
+
+def test_the_list_says_which_hold_and_never_what_they_are(tmp_path: Path) -> None:
+    file = tmp_path / "tokens.json"
+    assert run("list", file=file)[0] == 1
+    run("create", "ada", "--role", "operator", file=file)
+    run("create", "bob", "--role", "viewer", file=file)
+    assert run("revoke", "bob", file=file)[:2] == (0, "The token 'bob' is revoked.\n")
+
+    code, out, _ = run("list", file=file)
+    listed = json.loads(run("list", "--json", file=file)[1])
+
+    assert code == 0
+    assert [line.split()[:3] for line in out.splitlines()] == [
+        ["ada", "operator", "live"],
+        ["bob", "viewer", "revoked"],
+    ]
+    assert [one["state"] for one in listed] == ["live", "revoked"]
+    assert all("sha256" not in one for one in listed)
+
+
+@pytest.mark.parametrize(
+    "words", [("ada", "--role", "king"), ("ada",), ("ada", "--role", "viewer", "--expires", "0d")]
+)
+def test_misuse_makes_nothing(tmp_path: Path, words: tuple[str, ...]) -> None:
+    file = tmp_path / "tokens.json"
+
+    assert run("create", *words, file=file)[0] == 2
+    assert not file.exists()
+
+
+def test_a_second_one_of_a_name_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    file = tmp_path / "tokens.json"
+    run("create", "ada", "--role", "viewer", file=file)
+
+    with pytest.raises(QueenrightError, match="ada-2"):
+        run("create", "ada", "--role", "admin", file=file)

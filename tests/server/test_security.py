@@ -1,0 +1,155 @@
+"""What a hostile caller sends, to a service that listens on loopback as most do."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import time
+from urllib.parse import quote, urlsplit
+
+import httpx
+import pytest
+
+from queenright.server.up import Running
+
+EVIL = "<script>alert(1)</script>\x1b[2J\r\nroot: all is well"
+
+
+async def raw(running: Running, request: bytes) -> bytes:
+    """Send bytes as they are, and return what comes back."""
+    parts = urlsplit(running.url)
+    reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+    writer.write(request)
+    await writer.drain()
+    answer = await asyncio.wait_for(reader.read(65_536), 20)
+    writer.close()
+    return answer
+
+
+async def test_paths_that_lead_elsewhere_lead_nowhere(running: Running, http: httpx.AsyncClient) -> None:
+    for path in (
+        "/static/..%2f..%2fsettings.py",
+        "/static/%2e%2e/%2e%2e/settings.py",
+        "/static//etc/passwd",
+        "/runbooks/..%2f..%2f..%2fREADME",
+        "/runbooks/%2fetc%2fpasswd",
+        "/tickets/..%2f..%2fapi%2fstatus",
+        "/api/tickets/..%2f..%2fetc%2fpasswd",
+        "/api/tickets/%C0%AE%C0%AE%2f",
+        "/api/agents/..%2f..%2fetc%2fpasswd/health",
+        "/api/agents/%2fetc%2fpasswd/sessions",
+        "/api/agents/x/sessions/..%2f..%2f..%2fetc/messages",
+        "/api/agents/\u202e\u0000x/health".replace("\u0000", "%00"),
+        f"/api/agents/{'x' * 20_000}/health",
+        f"/api/breakers/{'%2e%2e%2f' * 500}etc",
+    ):
+        response = await http.get(path)
+
+        # A slash too many is sent on to the same without it, here and nowhere else.
+        assert response.status_code == 307 or 400 <= response.status_code < 500, path
+        assert response.headers.get("location", running.url).startswith(running.url)
+        assert "root:" not in response.text
+        assert "from __future__" not in response.text
+
+
+async def test_a_dot_dot_that_no_client_takes_out_of_a_path_is_no_way_either(running: Running) -> None:
+    answer = await raw(
+        running, b"GET /static/../../settings.py HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
+    )
+
+    assert answer.split(b" ", 2)[1] in (b"404", b"400")
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        b"X-A: 1\r\n B: folded",
+        b"Content-Length: 5\r\nContent-Length: 6",
+        b"Transfer-Encoding: chunked\r\nContent-Length: 5",
+        b"X-A: a\x00b",
+        b"X-A : 1",
+        b"Idempotency-Key: a\rSet-Cookie: b",
+    ],
+)
+async def test_headers_that_two_could_read_in_two_ways_put_nothing_into_an_answer(
+    running: Running, lines: bytes
+) -> None:
+    request = b"POST /api/deadman HTTP/1.1\r\nHost: 127.0.0.1\r\n" + lines + b"\r\nConnection: close\r\n\r\n"
+    answer = await raw(running, request)
+
+    assert b"set-cookie" not in answer.lower()
+    assert answer.count(b"HTTP/1.1 ") <= 1
+
+
+async def test_what_is_asked_for_gets_into_no_header(http: httpx.AsyncClient) -> None:
+    for path in (
+        "/login?next=/%0d%0aSet-Cookie:%20a=b",
+        "/agents/%0d%0aSet-Cookie:%20a=b",
+        "/api/agents/%0d%0aSet-Cookie:%20a=b/health",
+    ):
+        response = await http.get(path, headers={"Accept": "text/html"})
+
+        assert "set-cookie" not in response.headers
+
+
+async def test_a_name_of_a_worker_runs_nowhere_and_moves_no_cursor(
+    running: Running, http: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = int(time.time() * 1e9)
+
+    def said(**values: str) -> list[dict[str, object]]:
+        return [
+            {"key": key.replace("__", "."), "value": {"stringValue": value}} for key, value in values.items()
+        ]
+
+    span = {
+        "traceId": "1" * 32,
+        "spanId": "2" * 16,
+        "name": EVIL,
+        "startTimeUnixNano": str(now - 1000),
+        "endTimeUnixNano": str(now),
+        "attributes": said(gen_ai__operation__name="execute_tool", gen_ai__tool__name=EVIL),
+    }
+    resource = {"attributes": said(service__name=EVIL)}
+    sent = {"resourceSpans": [{"resource": resource, "scopeSpans": [{"spans": [span]}]}]}
+    taken = await http.post(f"{running.otlp_url}/v1/traces", json=sent)
+    assert taken.json() == {}
+    assert "<script>" in (await http.get("/api/agents")).text  # its name, without what moves a cursor
+
+    for path in ("/", "/api/status", "/api/agents", "/metrics", "/agents/?agent=" + quote(EVIL)):
+        response = await http.get(path)
+        assert "\x1b" not in response.text
+        assert "\nroot:" not in response.text
+        if "html" in response.headers["content-type"]:
+            assert "<script>alert" not in response.text
+    for record in caplog.records:
+        assert "\x1b" not in record.getMessage()
+        assert "\nroot:" not in record.getMessage()
+
+
+async def test_json_that_is_a_bomb_is_refused_and_the_next_request_is_answered(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    deep = "[" * 200_000
+    wide = json.dumps({"message": "x" * 900_000})
+    number = '{"more_time_seconds": ' + "9" * 100_000 + ', "decision": "more_time"}'
+    for path, body in (
+        ("/api/heartbeats", deep),
+        ("/api/agents/x/nudge", deep),
+        ("/api/agents/x/nudge", wide),
+        ("/api/escalations/x/decision", number),
+        ("/api/alertmanager/webhook", '{"a":' * 100_000),
+    ):
+        response = await http.post(path, content=body, headers={"Content-Type": "application/json"})
+        assert 400 <= response.status_code < 500, (path, response.text[:200])
+        assert len(response.text) < 10_000
+
+    bomb = gzip.compress(b"\x00" * (80 << 20))
+    sent = await http.post(
+        f"{running.otlp_url}/v1/traces",
+        content=bomb,
+        headers={"Content-Type": "application/json", "Content-Encoding": "gzip"},
+    )
+    assert sent.status_code == 413
+    assert (await http.get("/healthz")).status_code == 200

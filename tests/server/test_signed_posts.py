@@ -1,0 +1,31 @@
+"""What is posted to others is signed with its time: what was changed, or kept and sent again, can be told."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+
+from pydantic import SecretStr
+
+from queenright.server.webhook_post import SIGNATURE, TIMESTAMP, signed
+
+SECRET = SecretStr("honey")
+BODY = b'{"escalation_id": "one"}'
+TOLERANCE = 300
+
+
+def takes(headers: dict[str, str], body: bytes, now: float) -> bool:
+    """What the documents tell a receiver to do."""
+    said = headers[TIMESTAMP]
+    mac = hmac.new(b"honey", said.encode() + b"." + body, hashlib.sha256).hexdigest()
+    return hmac.compare_digest(f"sha256={mac}", headers[SIGNATURE]) and abs(now - int(said)) <= TOLERANCE
+
+
+def test_a_post_that_was_changed_or_kept_is_told_from_a_good_one() -> None:
+    headers = signed(BODY, SECRET, 1_000.9)
+
+    assert takes(headers, BODY, 1_010)
+    assert not takes(headers, BODY.replace(b"one", b"two"), 1_010)
+    assert not takes(headers, BODY, 1_000 + TOLERANCE + 1)
+    assert not takes(headers | {TIMESTAMP: "2000"}, BODY, 2_000)
+    assert "honey" not in str(headers)
