@@ -20,8 +20,10 @@ from tests.server.conftest import looping
 from tests.waiting import until
 
 AGENT = Path("examples/docs_checker")
-WORKERS = ("looper", "team/searcher", "idler")
-LIFE = {"session_id": "looper-session", "incarnation_id": "one"}
+WORKERS = ("researcher", "team/searcher", "idler")
+"""The first is who the document's examples speak of."""
+
+LIFE = {"session_id": "researcher-session", "incarnation_id": "one"}
 
 
 def bearing(words: str) -> dict[str, str]:
@@ -38,7 +40,13 @@ def fuzzed_settings(folder: Path) -> Settings:
         auth={"required": True, "tokens_file": folder / "tokens.json"},
         otlp={"port": 0},
         agents={"roots": (folder / "examples",), "storage": folder / "agents"},
-        health_monitoring={"intervention": {"escalation": {"orchestrator": "none"}}},
+        health_monitoring={
+            "intervention": {
+                "escalation": {"orchestrator": "none"},
+                # Nobody here stops when told to; whoever asks waits for that.
+                "termination": {"cleanup_timeout_seconds": 1},
+            }
+        },
     )
 
 
@@ -65,15 +73,15 @@ async def _seed(running: Running, folder: Path, words: str) -> None:
         times = 3 if agent == "idler" else 20
         await service.ingest(list(looping(service.clock() - number, agent=agent, times=times)))
     await until(lambda: any(t.analysis for t in service.tickets.open_tickets()), "a ticket that was triaged")
-    breaker = service.breakers.get("tool_execution", "looper", "search")
+    breaker = service.breakers.get("tool_execution", "researcher", "search")
     for _ in range(3):
         breaker.admit().failed("search: it does not answer")
     client = httpx.AsyncClient(base_url=running.url, headers=bearing(words), trust_env=False, timeout=60)
     async with client as http:
-        await http.get("/api/agents/looper/instructions", params=LIFE)
-        await http.post("/api/agents/looper/nudge", json={"message": "Try other words."})
+        await http.get("/api/agents/researcher/instructions", params=LIFE)
+        await http.post("/api/agents/researcher/nudge", json={"message": "Try other words."})
     await service.agents.load(folder / "examples" / AGENT.name)
-    ticket = next(t for t in service.tickets.open_tickets() if t.worker_agent_id == "looper")
-    worker = service.monitor.get("looper")
+    ticket = next(t for t in service.tickets.open_tickets() if t.worker_agent_id == "researcher")
+    worker = service.monitor.get("researcher")
     if worker is not None:
         await service.approvals.request(worker, ticket_id=ticket.ticket_id, reason="It loops.", by="queen")

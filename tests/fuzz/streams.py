@@ -19,9 +19,9 @@ _TYPES: Final = (
     "%00",
     "a" * 5000,
 )
-_AGENTS: Final = ("", "looper", "nobody", "../..", "%0d%0aX: y")
+_AGENTS: Final = ("", "researcher", "nobody", "../..", "%0d%0aX: y")
 _LAST: Final = ("", "no-such-id", "0" * 300, "\u00e4")
-_NAMES: Final = ("looper", "team%2Fsearcher", "nobody", "%2e%2e%2f", "docs_checker")
+_NAMES: Final = ("researcher", "team%2Fsearcher", "nobody", "%2e%2e%2f", "docs_checker")
 
 
 async def probe_streams(http: httpx.AsyncClient, document: Mapping[str, Any], pattern: str) -> list[str]:
