@@ -79,7 +79,7 @@ async def test_it_is_a_table_on_a_terminal_that_q_ends_and_lines_in_a_pipe(runni
 
     command = [str(PROGRAM), "list", "--watch", "--json", "--url", running.url]
     with subprocess.Popen(  # noqa: ASYNC220 - it does not block
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command, stdout=subprocess.PIPE
     ) as watching:
         assert watching.stdout is not None
         line = await asyncio.to_thread(watching.stdout.readline)
@@ -87,7 +87,7 @@ async def test_it_is_a_table_on_a_terminal_that_q_ends_and_lines_in_a_pipe(runni
         code = await asyncio.to_thread(watching.wait)
 
     assert code == 0
-    assert '"agent_id": "looper"' in line
+    assert b'"agent_id": "looper"' in line
 
 
 def agent(name: str, state: str, **more: object) -> AgentRow:

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 import typer
 from sqlalchemy import Connection
 
+from queenright.cli.progress import bar, counted
 from queenright.health.audit import Audit, Signatures, verify_audit
 from queenright.health.audit_export import ExportCheck, check_export, export_lines
 from queenright.health.audit_key import PUBLIC_NAME, AuditKey, PublicKeys
@@ -33,7 +34,7 @@ _NOT_SHOWN = "This shows nothing of events that had been taken out of the log be
 def verify(settings: Settings, public_keys: Sequence[Path], *, as_json: bool) -> int:
     """Check event log, archive and signatures; 1 if anything was changed or is not signed."""
     keys = _keys(settings, public_keys)
-    with _reading(settings) as store:
+    with _reading(settings) as store, bar("Checking the event log"):
         found = store.read_now(lambda conn: verify_audit(conn, keys))
     if as_json:
         typer.echo(json.dumps(_audit_row(found)))
@@ -48,7 +49,7 @@ def verify_export(settings: Settings, file: Path, public_keys: Sequence[Path], *
     trusted = _keys(settings, public_keys)
     try:
         with file.open("rb") as lines:
-            found = check_export(lines, trusted if len(trusted) else None)
+            found = check_export(counted(lines, "Checking events"), trusted if len(trusted) else None)
     except OSError as error:
         raise QueenrightError(f"cannot read {file}: {error.strerror}; name an exported file") from error
     if as_json:
@@ -114,7 +115,7 @@ def _moment(option: str, text: str | None) -> float | None:
 
 def _write(lines: Iterable[bytes], file: BinaryIO) -> int:
     count = -2  # the first and the last line are no events
-    for line in lines:
+    for line in counted(lines, "Writing events", prints=file is sys.stdout.buffer):
         file.write(line)
         count += 1
     file.flush()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from queenright.cli.conversation import plain
+from queenright.cli.progress import counted
 from queenright.health.settings import HealthSettings
 from queenright.judge.evaluation import evaluate_files
 
@@ -21,7 +22,7 @@ def evaluated(files: list[Path], settings: HealthSettings, *, as_json: bool) -> 
         OSError: for a file that cannot be read.
     """
     runs = alarms = 0
-    for result in evaluate_files(files, settings):
+    for result in counted(evaluate_files(files, settings), "Looking at runs", prints=True):
         runs += 1
         alarms += any(not found.get("shadow") for found in result["findings"])
         if as_json:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
-    from queenright.judge.scenarios import Outcome, Score
+    from queenright.judge.scenarios import Score
     from queenright.judge.scenarios.playing import MakeModel
 
 Model = Annotated[
@@ -63,6 +62,7 @@ def score(
     """
     import asyncio  # a tenth of the time that `queenright --help` takes
 
+    from queenright.cli.progress import bar
     from queenright.judge.scenarios import ScenarioRefused, load_scenarios, play_all
     from queenright.judge.scenarios import score as score_of
     from queenright.judge.scenarios.report import report
@@ -80,19 +80,19 @@ def score(
         chosen = load_scenarios(scenarios, only=only or ())
     except ScenarioRefused as error:
         raise typer.BadParameter(str(error)) from error
-    progress = _Progress(len(chosen))
-    outcomes = asyncio.run(
-        play_all(
-            chosen,
-            judge,
-            queen,
-            settings=settings.health_monitoring,
-            judging=JudgeSettings(judge=judging.judge, queen=judging.queen),
-            at_once=at_once,
-            on_played=progress.played,
+    # A real model takes minutes.
+    with bar("Playing scenarios", len(chosen)) as step:
+        outcomes = asyncio.run(
+            play_all(
+                chosen,
+                judge,
+                queen,
+                settings=settings.health_monitoring,
+                judging=JudgeSettings(judge=judging.judge, queen=judging.queen),
+                at_once=at_once,
+                on_played=lambda outcome: step(),
+            )
         )
-    )
-    progress.end()
     found = score_of(outcomes, judge=judge_name, queen=queen_name)
     if as_json:
         typer.echo(json.dumps(as_dict(found), indent=2, ensure_ascii=False))
@@ -126,20 +126,3 @@ def _exit_code(found: Score, at_least: float | None) -> int:
         typer.echo(f"queenright: the lowest kappa is {found.lowest:.2f}, below {at_least:g}", err=True)
         return 1
     return 0
-
-
-class _Progress:
-    """Says on a terminal how far it is: a real model takes minutes."""
-
-    def __init__(self, of: int) -> None:
-        self._of, self._done = of, 0
-        self._shown = sys.stderr.isatty()
-
-    def played(self, outcome: Outcome) -> None:
-        self._done += 1
-        if self._shown:
-            typer.echo(f"\r{self._done} of {self._of}", err=True, nl=False)
-
-    def end(self) -> None:
-        if self._shown:
-            typer.echo("\r" + " " * 20 + "\r", err=True, nl=False)

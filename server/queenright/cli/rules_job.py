@@ -27,6 +27,7 @@ from queenright.alerting.export.addresses import reached_at
 from queenright.alerting.export.matchers import MatchersRefused, Of, read_matchers
 from queenright.alerting.rules import Alert, Group, Links, Selectors, rule_files, rule_groups
 from queenright.cli.misuse import Misuse
+from queenright.cli.progress import bar
 from queenright.instrumentation.errors import QueenrightError
 from queenright.server.programs import find_program
 from queenright.server.settings import Settings, load_settings
@@ -132,9 +133,10 @@ def promtool_faults(program: Path, files: Mapping[str, str]) -> list[str]:
 def diff(asked: Asked, files: Sequence[Path], prometheus: str | None, *, as_json: bool) -> int:
     """Say what differs; 1 if anything does."""
     settings = asked.settings()
-    there = in_files(files) if files else in_answer(_loaded(settings, prometheus))
-    wanted = in_groups(asked.groups(settings))
-    found = compare(wanted, there)
+    with bar("Comparing rules", counts=False):
+        there = in_files(files) if files else in_answer(_loaded(settings, prometheus))
+        wanted = in_groups(asked.groups(settings))
+        found = compare(wanted, there)
     if as_json:
         typer.echo(json.dumps([_row(one) for one in found], indent=2))
     else:
