@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import orjson
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.encoders import jsonable_encoder
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
@@ -36,7 +37,7 @@ from queenright.server.service import Service
 from queenright.server.service_api import add_service_api
 from queenright.server.silences_api import add_silences_api
 from queenright.server.ticket_api import add_ticket_api
-from queenright.server.view import notification_row, status
+from queenright.server.view import agent_rows, notification_row, status
 
 _SYMPTOMS = {
     "type": "object",
@@ -115,7 +116,8 @@ def create_app(service: Service, *, bound: str, access: Access | None = None) ->
     @app.get("/api/status", tags=["service"], **says("get_status", api.Status))
     async def api_status() -> Response:
         """Everything the status page shows."""
-        return JSONResponse(status(service))
+        body = orjson.dumps(status(service, await agent_rows(service)))
+        return Response(body, media_type="application/json")
 
     @app.get("/api/notifications", tags=["tickets"], **says("list_notifications", api.NotificationsPage))
     async def api_notifications(limit: Limit = 50, cursor: Cursor = None) -> Response:
