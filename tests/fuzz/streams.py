@@ -42,16 +42,16 @@ async def probe_streams(http: httpx.AsyncClient, document: Mapping[str, Any], pa
             asked += 1
             async with http.stream("GET", request, headers=headers) as answer:
                 if fault := await _fault(answer, operations["get"]):
-                    wrong.append(f"GET {request} {headers}: {fault}")
+                    wrong.append(f"GET {request[:200]} {headers}: {fault}")
     print(f"Streams: {asked} asked for their beginnings, {len(wrong)} wrong.", flush=True)
     return wrong
 
 
-def _requests(path: str) -> Iterator[tuple[str, dict[str, bytes]]]:
+def _requests(path: str) -> Iterator[tuple[str, dict[bytes, bytes]]]:
     names = _NAMES if "{" in path else ("",)
     for name, (types, agent, last) in itertools.product(names, _ways()):
         query = f"?types={types}&agent={agent}" if types or agent else ""
-        yield re.sub(r"\{[^}]*\}", name, path) + query, {"Last-Event-ID": last.encode()} if last else {}
+        yield re.sub(r"\{[^}]*\}", name, path) + query, {b"Last-Event-ID": last.encode()} if last else {}
 
 
 def _ways() -> list[tuple[str, str, str]]:

@@ -17,7 +17,7 @@ from queenright.health.findings import HealthState, Severity
 from queenright.health.tables import SCHEMA_REVISION
 from queenright.health.tickets import TicketDraft
 from queenright.server.etags import is_polled, matches, tag_of
-from queenright.server.settings import Settings, load_settings
+from queenright.server.settings import HttpSettings, OtlpSettings, Settings, load_settings
 from queenright.server.up import Running, serving
 from tests.server.conftest import looping
 from tests.waiting import until
@@ -170,7 +170,7 @@ async def test_a_file_with_a_fault_changes_nothing(
 
 
 async def test_settings_that_a_program_made_cannot_be_read_again(tmp_path: Path) -> None:
-    settings = Settings(storage=tmp_path / "s", http={"port": 0}, otlp={"port": 0})
+    settings = Settings(storage=tmp_path / "s", http=HttpSettings(port=0), otlp=OtlpSettings(port=0))
     async with (
         serving(settings) as running,
         httpx.AsyncClient(base_url=running.url, trust_env=False) as http,

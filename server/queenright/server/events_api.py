@@ -10,7 +10,6 @@ from typing import Annotated, Any, Final
 from fastapi import FastAPI, Header, HTTPException, Query, Response
 from starlette.types import Receive, Scope, Send
 
-from queenright.api.problem import Problem
 from queenright.health.event_log import Place
 from queenright.health.store import StoreError
 from queenright.instrumentation.identity import clean_name
@@ -59,9 +58,12 @@ _EXAMPLE: Final = (
     '"node_id":"","execution_id":"","trace_id":"","span_id":"","data":{}}\n'
     "\n"
 )
+_PROBLEM: Final[dict[str, Any]] = {
+    "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+}
 _STREAM: Final[dict[int | str, dict[str, Any]]] = {
-    400: {"model": Problem, "description": "An unknown type is asked for; the words name what is near."},
-    503: {"model": Problem, "description": "There are too many streams already."},
+    400: {"description": "An unknown type is asked for; the words name what is near.", **_PROBLEM},
+    503: {"description": "There are too many streams already.", **_PROBLEM},
     200: {
         "description": "Events as they happen, until either side ends it.",
         "content": {"text/event-stream": {"schema": {"type": "string"}, "example": _EXAMPLE}},
