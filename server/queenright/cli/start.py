@@ -35,11 +35,11 @@ def up(
     """Run everything on this machine: service, Prometheus, Alertmanager and a demo fleet."""
     from queenright.cli.run import check_up, run_up
     from queenright.server.settings import load_settings
-    from queenright.server.up import DEMO_DEFAULTS, UpOptions
+    from queenright.server.up import DEMO_DEFAULTS, UpOptions, with_examples
 
     settings = load_settings(
         config,
-        defaults=DEMO_DEFAULTS if demo else None,
+        defaults=(DEMO_DEFAULTS if demo else {}) | with_examples(),
         **settings_arguments(storage, port, otlp_port, otlp_forward),
     )
     if check:

@@ -39,7 +39,7 @@ from queenright.server.otlp.receiver import otlp_app
 from queenright.server.programs import ProgramMissing, find_program
 from queenright.server.secret_files import SecretRefused
 from queenright.server.service import Service, usable
-from queenright.server.settings import Settings
+from queenright.server.settings import AgentsSettings, Settings
 from queenright.server.sockets import free_port, listen, listening, url_of
 from queenright.server.tracing import tracer_provider
 
@@ -60,6 +60,14 @@ DEMO_DEFAULTS: Final[dict[str, Any]] = {
     },
 }
 """The demo's clock: a story of minutes is told in seconds. Holds only where nothing else was set."""
+
+
+def with_examples(folder: Path = Path()) -> dict[str, Any]:
+    """Return the defaults by which the agents of a checkout can be loaded, too; none where there are none."""
+    examples = folder / "examples"
+    if not examples.is_dir():
+        return {}
+    return {"agents": {"roots": [*AgentsSettings().roots, examples]}}
 
 
 class AlreadyRunning(QueenrightError):

@@ -18,6 +18,8 @@ from queenright.server.agents.manager import (
     LoadTimedOut,
 )
 from queenright.server.agents.roots import PathRefused
+from queenright.server.settings import load_settings
+from queenright.server.up import with_examples
 from tests.runtime.agents import adder, folder_of, talker
 from tests.server.agents.parts import guide, written
 from tests.waiting import until
@@ -189,3 +191,12 @@ async def test_a_graph_that_cannot_join_leaves_its_agent_as_it_was(tmp_path: Pat
 
     assert slot.runtime.list_graphs() == ["guide"]
     await agents.shutdown_all()
+
+
+def test_up_can_load_the_examples_of_a_checkout(tmp_path: Path) -> None:
+    assert with_examples(tmp_path) == {}
+    (tmp_path / "examples").mkdir()
+
+    settings = load_settings(defaults=with_examples(tmp_path))
+
+    assert settings.agents.roots == (Path("agents"), Path("exports"), tmp_path / "examples")
