@@ -25,7 +25,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 _IMPORTED = (
-    *("queenright.client", "queenright.cli.audit", "queenright.cli.evaluate", "queenright.cli.judge_job"),
+    *(
+        "queenright.client.synchronous.client",
+        "queenright.cli.audit",
+        "queenright.cli.evaluate",
+        "queenright.cli.judge_job",
+    ),
     *("queenright.cli.run", "queenright.cli.run_agent", "queenright.cli.rules_job", "queenright.server.up"),
     *("httpcore", "rich.markdown"),
 )

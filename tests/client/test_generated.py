@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 
 from queenright.client import AsyncQueenright, Queenright
 from tests.client import generated
@@ -37,3 +39,13 @@ def _calls(group: object) -> dict[str, list[str]]:
         for name, call in inspect.getmembers(group, inspect.ismethod)
         if not name.startswith("_")
     }
+
+
+def test_every_public_name_is_there_and_whoever_asks_for_one_form_has_that_one() -> None:
+    import queenright.client
+
+    assert all(getattr(queenright.client, name).__name__ == name for name in queenright.client.__all__)
+    looked = (
+        "import sys, queenright.client as c; c.Queenright; sys.exit('asynchronous' in str(list(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", looked], check=False).returncode == 0

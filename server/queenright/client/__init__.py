@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from queenright.api.events import Event
-from queenright.client.asynchronous.client import AsyncQueenright
-from queenright.client.asynchronous.stream import AsyncEventStream
-from queenright.client.errors import Misaddressed, Refused, Unreachable
-from queenright.client.notices import Notice
-from queenright.client.synchronous.client import Queenright
-from queenright.client.synchronous.stream import EventStream
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from queenright.api.events import Event
+    from queenright.client.asynchronous.client import AsyncQueenright
+    from queenright.client.asynchronous.stream import AsyncEventStream
+    from queenright.client.errors import Misaddressed, Refused, Unreachable
+    from queenright.client.notices import Notice
+    from queenright.client.synchronous.client import Queenright
+    from queenright.client.synchronous.stream import EventStream
 
 __all__ = [
     "AsyncEventStream",
@@ -21,3 +25,22 @@ __all__ = [
     "Refused",
     "Unreachable",
 ]
+
+# Each is imported when it is asked for: nobody needs both forms, and a command starts that much sooner.
+_WHERE = {
+    "AsyncEventStream": "queenright.client.asynchronous.stream",
+    "AsyncQueenright": "queenright.client.asynchronous.client",
+    "Event": "queenright.api.events",
+    "EventStream": "queenright.client.synchronous.stream",
+    "Misaddressed": "queenright.client.errors",
+    "Notice": "queenright.client.notices",
+    "Queenright": "queenright.client.synchronous.client",
+    "Refused": "queenright.client.errors",
+    "Unreachable": "queenright.client.errors",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_WHERE[name]), name)
