@@ -33,7 +33,9 @@ _WHOLE = {
     "packaging/test_wheel.py",
     "server/test_openapi.py",
     "server/agents/test_endpoints.py",
+    "server/test_event_stream.py",
     "simulation/test_week.py",
+    "tui/test_on_a_service.py",
 }
 
 # One start of everything serves all the files of these.
