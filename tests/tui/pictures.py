@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from textual.pilot import Pilot
+from textual.widgets import Input
 
 from queenright.tui.app import QueenrightApp
 from queenright.tui.link import Link
@@ -60,6 +61,8 @@ async def taken(picture: Picture, size: tuple[int, int], look: Callable[[Queenri
 async def settled(app: QueenrightApp, pilot: Pilot[None], there: Callable[[], object]) -> None:
     """Wait until everything is known, and painted."""
     await until(there, "the screen knows everything")
+    for one in app.screen.query(Input):
+        one.cursor_blink = False
     last = ""
     for _ in range(50):
         await pilot.pause()
@@ -80,5 +83,6 @@ def text_of(app: QueenrightApp) -> str:
 def svg_of(app: QueenrightApp) -> str:
     """Return what is on the screen as SVG, which loads nothing from anywhere."""
     svg = app.export_screenshot(title="queenright tui")
+    svg = re.sub(r"<!--.*?-->\s*", "", svg, flags=re.DOTALL)
     svg = re.sub(r"@font-face\s*\{.*?\}\s*", "", svg, flags=re.DOTALL)
     return svg.replace("Fira Code, monospace", "monospace")
