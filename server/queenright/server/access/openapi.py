@@ -4,26 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from fastapi import FastAPI
-
 from queenright.server.access.rights import need_of
 from queenright.server.access.roles import Need, enough_for
 
 SCHEME: Final = "token"
 _METHODS: Final = frozenset({"get", "put", "post", "delete", "patch", "head", "options"})
-
-
-def describe_access(app: FastAPI) -> None:
-    """Let the app's document say of each operation what role it takes. Called after all routes are there."""
-    written = app.openapi
-
-    def openapi() -> dict[str, Any]:
-        document = written()
-        if SCHEME not in document.setdefault("components", {}).setdefault("securitySchemes", {}):
-            add_access(document)
-        return document
-
-    app.openapi = openapi  # type: ignore[method-assign]
 
 
 def add_access(document: dict[str, Any]) -> None:
