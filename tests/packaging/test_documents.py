@@ -48,7 +48,8 @@ def understood(line: str) -> None:
         called, *words = words
         command = command.commands[called]
     if not (words == [] and getattr(command, "invoke_without_command", False)):
-        command.make_context(called, words)
+        # Options of the program itself act as soon as they are read.
+        command.make_context(called, words, resilient_parsing=called == "queenright")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)

@@ -34,7 +34,7 @@ _NOT_SHOWN = "This shows nothing of events that had been taken out of the log be
 def verify(settings: Settings, public_keys: Sequence[Path], *, as_json: bool) -> int:
     """Check event log, archive and signatures; 1 if anything was changed or is not signed."""
     keys = _keys(settings, public_keys)
-    with _reading(settings) as store, bar("Checking the event log"):
+    with _reading(settings) as store, bar("Checking the event log", counts=False):
         found = store.read_now(lambda conn: verify_audit(conn, keys))
     if as_json:
         typer.echo(json.dumps(_audit_row(found)))
