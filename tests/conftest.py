@@ -30,6 +30,7 @@ _WHOLE = {
     "end_to_end/test_judge_job.py",
     "health/test_audit.py",
     "judge/test_scenarios.py",
+    "packaging/test_commands_of_pages.py",
     "packaging/test_wheel.py",
     "server/test_openapi.py",
     "server/agents/test_endpoints.py",
