@@ -10,11 +10,13 @@ from textual.pilot import Pilot
 
 from queenright.tui.app import QueenrightApp
 from queenright.tui.link import Link
-from queenright.tui.screens.fleet import FleetScreen
+from queenright.tui.screens.fleet import SHOWN, FleetScreen
 from queenright.tui.screens.queen import QueenScreen
 from queenright.tui.screens.talk import TalkScreen
-from queenright.tui.values import Moment
-from tests.tui.canned import NOW, PAGED, TICKETS, Canned
+from queenright.tui.screens.worker import WorkerScreen
+from queenright.tui.values import Moment, Worker
+from queenright.tui.widgets.listing import Listing
+from tests.tui.canned import NOW, PAGED, TICKETS, Canned, worker
 from tests.tui.pictures import text_of
 from tests.waiting import until
 
@@ -64,6 +66,20 @@ async def test_a_graph_in_the_background_that_fails_is_a_notice_and_the_talk_goe
         assert isinstance(app.screen, TalkScreen)
         assert [one.title for one in app.shared.notices] == ["log_digest failed"]
         assert app.screen.conversation.said[-1].text == "Which folder shall I check?"
+
+
+async def test_of_many_workers_the_worst_are_listed_and_any_can_be_opened() -> None:
+    async with terminal(Canned([])) as (app, pilot):
+        await until(lambda: app.shared.fleet.workers, "the workers")
+        many = [worker(f"agent_{number}", "healthy") for number in range(2 * SHOWN)]
+        app.shared.fleet.take_workers(Worker.of(one) for one in [*many, worker("zebra", "stuck")])
+        app.shared.fleet.stale.clear()
+        await app.paint()
+
+        assert f"Fleet {2 * SHOWN + 1}, the worst {SHOWN}" in text_of(app)
+        assert app.screen.query_one(Listing).row_count == SHOWN
+        await pilot.press("slash", *"worker agent_399", "enter")
+        await until(lambda: isinstance(app.screen, WorkerScreen), "the worker's screen")
 
 
 @pytest.mark.parametrize("key", ["q", "ctrl+c"])

@@ -12,6 +12,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "graph": ("<id>", "what is typed goes to this graph from now on"),
     "load": ("<path>", "load an agent; in a talk, a further graph for it"),
     "unload": ("<id>", "unload a graph of the agent, or an agent"),
+    "worker": ("<name>", "open a worker, whether it is in the list or not"),
     "talk": ("<agent>", "talk with an agent that is loaded"),
     "help": ("", "this list"),
 }

@@ -152,6 +152,8 @@ class Base(Screen[None]):
         match command.name:
             case "help":
                 self.app.push_screen(Help())
+            case "worker":
+                self._open_worker(command.argument)
             case "talk":
                 self.post_message(OpenTalk(command.argument))
             case "load":
@@ -162,6 +164,13 @@ class Base(Screen[None]):
                 self.shared.say(
                     "act", f"/{command.name} is for a talk with an agent; /talk <agent> opens one"
                 )
+
+    def _open_worker(self, name: str) -> None:
+        found = self.shared.fleet.worker(name)
+        if found is None:
+            self.shared.say("failing", f"there is no worker {name!r}")
+        else:
+            self.post_message(OpenWorker(found.key))
 
     async def _load(self, path: str) -> None:
         agent_id = await self.shared.link.load(path)

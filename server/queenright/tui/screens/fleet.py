@@ -24,6 +24,10 @@ _ACTIVITY: Final = 10
 _SENTENCE: Final = 30
 _BAD: Final = 5
 """Bad steps from which a worker is worth a look."""
+
+SHOWN: Final = 200
+"""Workers that are listed, the worst first: more nobody reads, and drawing them would take too long."""
+
 TABS: Final = ("fleet", "tickets", "breakers", "feed")
 _WORKERS: Final = (
     Column("State", 12),
@@ -117,7 +121,7 @@ class FleetScreen(Base):
         match self.tab:
             case "fleet":
                 table = self.query_one("#fleet", Listing)
-                table.show({one.key: self._worker(one, now, table.room) for one in fleet.workers})
+                table.show({one.key: self._worker(one, now, table.room) for one in fleet.workers[:SHOWN]})
             case "tickets":
                 table = self.query_one("#ticket-list", Listing)
                 table.show({one.ticket_id: _ticket(one, now, table.room) for one in fleet.tickets})
@@ -135,6 +139,8 @@ class FleetScreen(Base):
         words = Text(" ")
         for number, name in enumerate(TABS, 1):
             count = f" {counts[name]}" if name in counts else ""
+            if name == "fleet" and counts[name] > SHOWN:
+                count += f", the worst {SHOWN}"
             chosen = name == self.tab
             said = f"[{number} {name.title()}{count}]" if chosen else f" {number} {name.title()}{count} "
             words.append(said, style="bold" if chosen else looks.DIM).append(" ")
