@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -53,8 +54,10 @@ async def terminal(home: House, by: str = "ada") -> AsyncIterator[tuple[Queenrig
 
 async def shows(app: QueenrightApp, text: str) -> None:
     """Wait until a text is on the screen."""
+    looks = itertools.count()
     try:
-        await until(lambda: text in text_of(app), text)
+        # The screen is drawn a few times a second, and to read it takes longer than to wait for it.
+        await until(lambda: next(looks) % 5 == 0 and text in text_of(app), text)
     except BaseException:
         print(text_of(app))
         raise

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.tui.pictures import PICTURES, SMALL, Picture, taken, text_of
-from tests.tui.snapshots import golden, large, small
+from tests.tui.pictures import PICTURES, SMALL, Picture
+from tests.tui.snapshots import DOCUMENTS, golden, large, small
 
 
 def same(drawn: dict[Path, str]) -> None:
@@ -35,10 +35,6 @@ def test_nothing_is_wider_than_its_terminal() -> None:
         assert max(map(len, path.read_text().splitlines())) <= SMALL[0], path.name
 
 
-async def test_a_picture_loads_nothing_from_elsewhere() -> None:
-    [picture] = [one for one in PICTURES if one.name == "fleet"]
-
-    [svg] = [text for path, text in (await large(picture)).items() if path.suffix == ".svg"]
-
-    assert "http" not in svg.replace("http://www.w3.org/", "")
-    assert await taken(picture, SMALL, text_of) == golden("fleet", 80).read_text()
+def test_a_picture_loads_nothing_from_elsewhere() -> None:
+    for path in DOCUMENTS.glob("tui-*.svg"):
+        assert "http" not in path.read_text().replace("http://www.w3.org/", ""), path.name
