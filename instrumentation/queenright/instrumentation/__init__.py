@@ -9,16 +9,24 @@ What an agent process imports to be watched.
 ...         step.verdict("ACCEPT")
 """
 
-from queenright.instrumentation.errors import QueenrightError
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+# At once: else the module of that name would be found in its place.
 from queenright.instrumentation.fingerprint import fingerprint
-from queenright.instrumentation.identity import SessionIdRefused, check_session_id, new_id
-from queenright.instrumentation.instructions import Nudge, Termination
-from queenright.instrumentation.metrics import serve_metrics
-from queenright.instrumentation.names import Verdict, WaitingReason
-from queenright.instrumentation.redaction import redact
-from queenright.instrumentation.step import LlmCall, Step, ToolCall, current_step
-from queenright.instrumentation.telemetry import Telemetry, flush, shared_telemetry
-from queenright.instrumentation.worker import Worker, current_worker
+from queenright.instrumentation.lazily import lazily
+
+if TYPE_CHECKING:
+    from queenright.instrumentation.errors import QueenrightError
+    from queenright.instrumentation.identity import SessionIdRefused, check_session_id, new_id
+    from queenright.instrumentation.instructions import Nudge, Termination
+    from queenright.instrumentation.metrics import serve_metrics
+    from queenright.instrumentation.names import Verdict, WaitingReason
+    from queenright.instrumentation.redaction import redact
+    from queenright.instrumentation.step import LlmCall, Step, ToolCall, current_step
+    from queenright.instrumentation.telemetry import Telemetry, flush, shared_telemetry
+    from queenright.instrumentation.worker import Worker, current_worker
 
 __all__ = [
     "LlmCall",
@@ -42,3 +50,30 @@ __all__ = [
     "serve_metrics",
     "shared_telemetry",
 ]
+
+if not TYPE_CHECKING:
+    # The other ways into this package (errors, names, redaction ...) need no telemetry, and start without.
+    __getattr__, __dir__ = lazily(
+        __name__,
+        {
+            "LlmCall": "step",
+            "Nudge": "instructions",
+            "QueenrightError": "errors",
+            "SessionIdRefused": "identity",
+            "Step": "step",
+            "Telemetry": "telemetry",
+            "Termination": "instructions",
+            "ToolCall": "step",
+            "Verdict": "names",
+            "WaitingReason": "names",
+            "Worker": "worker",
+            "check_session_id": "identity",
+            "current_step": "step",
+            "current_worker": "worker",
+            "flush": "telemetry",
+            "new_id": "identity",
+            "redact": "redaction",
+            "serve_metrics": "metrics",
+            "shared_telemetry": "telemetry",
+        },
+    )

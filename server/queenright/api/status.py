@@ -272,6 +272,7 @@ class Status(Wire):
             "up_for": "3 h",
             "counts": {"failing": 0, "stuck": 1, "degraded": 0, "healthy": 11, "terminated": 0},
             "agents": [example_of(AgentRow)],
+            "agents_left_out": 0,
             "ended": [],
             "tickets": [example_of(Ticket)],
             "silences_unknown": "",
@@ -288,7 +289,10 @@ class Status(Wire):
     now: str = Field(description="Time of day, UTC.")
     up_for: str
     counts: dict[str, int] = Field(description="Workers that have not ended, by state, the worst first.")
-    agents: list[AgentRow] = Field(description="Those that have not ended, the worst first.")
+    agents: list[AgentRow] = Field(
+        description="Those that have not ended, the worst first, 200 at most; `/api/agents` has all."
+    )
+    agents_left_out: int = Field(description="So many more have not ended.")
     ended: list[AgentRow] = Field(description="The last ten that have.")
     tickets: list[Ticket] = Field(description="Open ones, newest first.")
     silences_unknown: str

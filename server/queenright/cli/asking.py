@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pwd
+import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -68,12 +69,23 @@ def connect(url: str, token_file: Path | None) -> Queenright:
         Misuse: ``url`` is none, or the token cannot be read.
     """
     from queenright.client.errors import Misaddressed
+
+    _httpx_without_its_command()
     from queenright.client.synchronous.client import Queenright
 
     try:
         return Queenright(url, token_file=token_file)
     except Misaddressed as error:
         raise Misuse(str(error)) from error
+
+
+def _httpx_without_its_command() -> None:
+    """Import httpx as if its own command line were not installed: that takes as long as all the rest."""
+    if "httpx" not in sys.modules:
+        sys.modules["httpx._main"] = None  # type: ignore[assignment]
+        import httpx  # noqa: F401
+
+        del sys.modules["httpx._main"]
 
 
 def named(name: str, what: str = "name") -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
 
-from queenright.api.operations import AuditedEvent
+from queenright import api
 from queenright.client.asynchronous.group import AsyncGroup
 
 
@@ -19,7 +19,7 @@ class AsyncAudit(AsyncGroup):
         since: float | None = None,
         until: float | None = None,
         limit: int | None = None,
-    ) -> AsyncIterator[AuditedEvent]:
+    ) -> AsyncIterator[api.AuditedEvent]:
         """
         Yield events of the log, newest first.
 
@@ -31,7 +31,7 @@ class AsyncAudit(AsyncGroup):
             limit: So many at most; all without.
         """
         return self._ask.every(
-            AuditedEvent,
+            api.AuditedEvent,
             "/api/audit",
             "events",
             limit,

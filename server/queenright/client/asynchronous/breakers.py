@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from queenright.api.breakers import Breaker
+from queenright import api
 from queenright.client.address import path
 from queenright.client.answers import body
 from queenright.client.asynchronous.group import AsyncGroup
@@ -13,15 +13,15 @@ from queenright.client.asynchronous.group import AsyncGroup
 class AsyncBreakers(AsyncGroup):
     """The circuit breakers of a service."""
 
-    def list(self, *, only_open: bool | None = None, limit: int | None = None) -> AsyncIterator[Breaker]:
+    def list(self, *, only_open: bool | None = None, limit: int | None = None) -> AsyncIterator[api.Breaker]:
         """Yield circuit breakers by name; with ``only_open`` those that are not closed."""
         asked = {"open": only_open}
-        return self._ask.every(Breaker, "/api/breakers", "breakers", limit, **asked)
+        return self._ask.every(api.Breaker, "/api/breakers", "breakers", limit, **asked)
 
-    async def get(self, name: str) -> Breaker:
+    async def get(self, name: str) -> api.Breaker:
         """Return one circuit breaker."""
-        return await self._ask.one(Breaker, path("api", "breakers", name))
+        return await self._ask.one(api.Breaker, path("api", "breakers", name))
 
-    async def reset(self, name: str, *, by: str | None = None) -> Breaker:
+    async def reset(self, name: str, *, by: str | None = None) -> api.Breaker:
         """Close one by hand; the next calls pass."""
-        return await self._ask.acted(Breaker, path("api", "breakers", name, "reset"), body(by=by))
+        return await self._ask.acted(api.Breaker, path("api", "breakers", name, "reset"), body(by=by))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from queenright.api.acting import Approval, Escalation, Intervention
+from queenright import api
 from queenright.client.address import path
 from queenright.client.answers import body
 from queenright.client.asynchronous.group import AsyncGroup
@@ -20,10 +20,10 @@ class AsyncInterventions(AsyncGroup):
         kind: str | None = None,
         outcome: str | None = None,
         limit: int | None = None,
-    ) -> AsyncIterator[Intervention]:
+    ) -> AsyncIterator[api.Intervention]:
         """Yield interventions, newest first."""
         return self._ask.every(
-            Intervention,
+            api.Intervention,
             "/api/interventions",
             "interventions",
             limit,
@@ -36,10 +36,12 @@ class AsyncInterventions(AsyncGroup):
 class AsyncEscalations(AsyncGroup):
     """Questions to the orchestrator, and their answers."""
 
-    def list(self, *, only_open: bool | None = None, limit: int | None = None) -> AsyncIterator[Escalation]:
+    def list(
+        self, *, only_open: bool | None = None, limit: int | None = None
+    ) -> AsyncIterator[api.Escalation]:
         """Yield escalations, newest first; with ``only_open`` those without an answer."""
         asked = {"open": only_open}
-        return self._ask.every(Escalation, "/api/escalations", "escalations", limit, **asked)
+        return self._ask.every(api.Escalation, "/api/escalations", "escalations", limit, **asked)
 
     async def decide(
         self,
@@ -49,28 +51,32 @@ class AsyncEscalations(AsyncGroup):
         reason: str | None = None,
         more_time_seconds: float | None = None,
         by: str | None = None,
-    ) -> Escalation:
+    ) -> api.Escalation:
         """Answer one: ``more_time``, ``hand_off`` or ``terminate``."""
         sent = body(decision=decision, reason=reason, more_time_seconds=more_time_seconds, by=by)
-        return await self._ask.acted(Escalation, path("api", "escalations", escalation_id, "decision"), sent)
+        return await self._ask.acted(
+            api.Escalation, path("api", "escalations", escalation_id, "decision"), sent
+        )
 
 
 class AsyncApprovals(AsyncGroup):
     """The queen's requests to stop a worker."""
 
-    def list(self, *, only_open: bool | None = None, limit: int | None = None) -> AsyncIterator[Approval]:
+    def list(self, *, only_open: bool | None = None, limit: int | None = None) -> AsyncIterator[api.Approval]:
         """Yield requests, newest first; with ``only_open`` those that are not over."""
         asked = {"open": only_open}
-        return self._ask.every(Approval, "/api/approvals", "approvals", limit, **asked)
+        return self._ask.every(api.Approval, "/api/approvals", "approvals", limit, **asked)
 
     async def approve(
         self, approval_id: str, *, by: str | None = None, reason: str | None = None
-    ) -> Approval:
+    ) -> api.Approval:
         """Stop the worker, if everything still holds."""
         sent = body(by=by, reason=reason)
-        return await self._ask.acted(Approval, path("api", "approvals", approval_id, "approve"), sent)
+        return await self._ask.acted(api.Approval, path("api", "approvals", approval_id, "approve"), sent)
 
-    async def deny(self, approval_id: str, *, by: str | None = None, reason: str | None = None) -> Approval:
+    async def deny(
+        self, approval_id: str, *, by: str | None = None, reason: str | None = None
+    ) -> api.Approval:
         """Leave the worker alone."""
         sent = body(by=by, reason=reason)
-        return await self._ask.acted(Approval, path("api", "approvals", approval_id, "deny"), sent)
+        return await self._ask.acted(api.Approval, path("api", "approvals", approval_id, "deny"), sent)

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from queenright.api.acting import EmergencyStop
-from queenright.api.alerts import Notification
-from queenright.api.judge import JudgeCheck
-from queenright.api.operations import Reloaded, SettingsInForce, Version
-from queenright.api.status import Ready, Status
+from queenright import api
 from queenright.client.answers import body, parsed
 from queenright.client.asynchronous.group import AsyncGroup
 
@@ -16,39 +12,39 @@ from queenright.client.asynchronous.group import AsyncGroup
 class AsyncService(AsyncGroup):
     """How the service is, and what holds for all workers."""
 
-    async def status(self) -> Status:
+    async def status(self) -> api.Status:
         """Return everything that the status page shows."""
-        return await self._ask.one(Status, "/api/status")
+        return await self._ask.one(api.Status, "/api/status")
 
-    async def version(self) -> Version:
+    async def version(self) -> api.Version:
         """Return which service this is."""
-        return await self._ask.one(Version, "/api/version")
+        return await self._ask.one(api.Version, "/api/version")
 
-    async def ready(self) -> Ready:
+    async def ready(self) -> api.Ready:
         """Return whether it does its work; if not, what is missing."""
-        return parsed(Ready, await self._ask.get("/readyz", also=503))
+        return parsed(api.Ready, await self._ask.get("/readyz", also=503))
 
-    async def settings(self) -> SettingsInForce:
+    async def settings(self) -> api.SettingsInForce:
         """Return all settings in force, secrets masked."""
-        return await self._ask.one(SettingsInForce, "/api/settings")
+        return await self._ask.one(api.SettingsInForce, "/api/settings")
 
-    async def reload(self) -> Reloaded:
+    async def reload(self) -> api.Reloaded:
         """Let it read its settings again; what can be changed while it runs is, the rest is named."""
-        return await self._ask.acted(Reloaded, "/-/reload")
+        return await self._ask.acted(api.Reloaded, "/-/reload")
 
-    async def emergency_stop(self) -> EmergencyStop:
+    async def emergency_stop(self) -> api.EmergencyStop:
         """Return whether acting is frozen, since when, by whom and why."""
-        return await self._ask.one(EmergencyStop, "/api/emergency-stop")
+        return await self._ask.one(api.EmergencyStop, "/api/emergency-stop")
 
-    async def set_emergency_stop(self, on: bool, reason: str, *, by: str | None = None) -> EmergencyStop:
+    async def set_emergency_stop(self, on: bool, reason: str, *, by: str | None = None) -> api.EmergencyStop:
         """Freeze acting, or let it go on."""
         sent = body(on=on, reason=reason, by=by)
-        return await self._ask.acted(EmergencyStop, "/api/emergency-stop", sent, method="PUT")
+        return await self._ask.acted(api.EmergencyStop, "/api/emergency-stop", sent, method="PUT")
 
-    def notifications(self, *, limit: int | None = None) -> AsyncIterator[Notification]:
+    def notifications(self, *, limit: int | None = None) -> AsyncIterator[api.Notification]:
         """Yield what was handed to Alertmanager, newest first."""
-        return self._ask.every(Notification, "/api/notifications", "notifications", limit)
+        return self._ask.every(api.Notification, "/api/notifications", "notifications", limit)
 
-    def judge_checks(self, *, limit: int | None = None) -> AsyncIterator[JudgeCheck]:
+    def judge_checks(self, *, limit: int | None = None) -> AsyncIterator[api.JudgeCheck]:
         """Yield the judge's checks, newest first: what woke it, what came of it, what it cost."""
-        return self._ask.every(JudgeCheck, "/api/judge/checks", "checks", limit)
+        return self._ask.every(api.JudgeCheck, "/api/judge/checks", "checks", limit)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 
-from queenright.api.operations import Timeline
-from queenright.api.tickets import ChatMessage, ChatMessages, Ticket
+from queenright import api
 from queenright.client.address import path
 from queenright.client.answers import body
 from queenright.client.asynchronous.group import AsyncGroup
@@ -22,10 +21,10 @@ class AsyncTickets(AsyncGroup):
         agent_id: str | None = None,
         since: float | None = None,
         limit: int | None = None,
-    ) -> AsyncIterator[Ticket]:
+    ) -> AsyncIterator[api.Ticket]:
         """Yield tickets, newest first, open or not; ``since``: seconds since the epoch."""
         return self._ask.every(
-            Ticket,
+            api.Ticket,
             "/api/tickets",
             "tickets",
             limit,
@@ -35,45 +34,49 @@ class AsyncTickets(AsyncGroup):
             since=since,
         )
 
-    async def get(self, ticket_id: str) -> Ticket:
+    async def get(self, ticket_id: str) -> api.Ticket:
         """Return one ticket."""
-        return await self._ask.one(Ticket, _of(ticket_id))
+        return await self._ask.one(api.Ticket, _of(ticket_id))
 
     async def acknowledge(
         self, ticket_id: str, *, by: str | None = None, via: str | None = None, note: str | None = None
-    ) -> Ticket:
+    ) -> api.Ticket:
         """Say that a person has it in hand: nobody is reminded of it any more."""
-        return await self._ask.acted(Ticket, _of(ticket_id, "acknowledge"), body(by=by, via=via, note=note))
+        return await self._ask.acted(
+            api.Ticket, _of(ticket_id, "acknowledge"), body(by=by, via=via, note=note)
+        )
 
-    async def unacknowledge(self, ticket_id: str, *, by: str | None = None, via: str | None = None) -> Ticket:
+    async def unacknowledge(
+        self, ticket_id: str, *, by: str | None = None, via: str | None = None
+    ) -> api.Ticket:
         """Say that nobody has it in hand any more: reminders count anew."""
-        return await self._ask.acted(Ticket, _of(ticket_id, "unacknowledge"), body(by=by, via=via))
+        return await self._ask.acted(api.Ticket, _of(ticket_id, "unacknowledge"), body(by=by, via=via))
 
-    async def dismiss(self, ticket_id: str, reason: str, *, by: str | None = None) -> Ticket:
+    async def dismiss(self, ticket_id: str, reason: str, *, by: str | None = None) -> api.Ticket:
         """Say that it is nothing."""
-        return await self._ask.acted(Ticket, _of(ticket_id, "dismiss"), body(reason=reason, by=by))
+        return await self._ask.acted(api.Ticket, _of(ticket_id, "dismiss"), body(reason=reason, by=by))
 
-    async def resolve(self, ticket_id: str, reason: str, *, by: str | None = None) -> Ticket:
+    async def resolve(self, ticket_id: str, reason: str, *, by: str | None = None) -> api.Ticket:
         """Close a ticket about a failed recovery: a person has settled it some other way."""
-        return await self._ask.acted(Ticket, _of(ticket_id, "resolve"), body(reason=reason, by=by))
+        return await self._ask.acted(api.Ticket, _of(ticket_id, "resolve"), body(reason=reason, by=by))
 
-    async def timeline(self, ticket_id: str) -> Timeline:
+    async def timeline(self, ticket_id: str) -> api.Timeline:
         """Return what happened to a ticket, oldest first."""
-        return await self._ask.one(Timeline, _of(ticket_id, "timeline"))
+        return await self._ask.one(api.Timeline, _of(ticket_id, "timeline"))
 
     async def chat(
         self, ticket_id: str, message: str, *, by: str | None = None, act: bool | None = None
-    ) -> ChatMessage:
+    ) -> api.ChatMessage:
         """Ask the queen about a ticket, and return what she answers; ``act``: it is an order."""
         return await self._ask.acted(
-            ChatMessage, _of(ticket_id, "chat"), body(message=message, by=by, act=act)
+            api.ChatMessage, _of(ticket_id, "chat"), body(message=message, by=by, act=act)
         )
 
     async def messages(
         self, ticket_id: str, *, after: str | None = None, limit: int | None = None
-    ) -> Sequence[ChatMessage]:
+    ) -> Sequence[api.ChatMessage]:
         """Return what was said about a ticket, oldest first: the newest, or what came after a message."""
-        found = await self._ask.one(ChatMessages, _of(ticket_id, "chat"), after=after, limit=limit)
+        found = await self._ask.one(api.ChatMessages, _of(ticket_id, "chat"), after=after, limit=limit)
         return found.messages
 
 

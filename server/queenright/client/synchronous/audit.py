@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from queenright.api.operations import AuditedEvent
+from queenright import api
 from queenright.client.synchronous.group import Group
 
 
@@ -19,7 +19,7 @@ class Audit(Group):
         since: float | None = None,
         until: float | None = None,
         limit: int | None = None,
-    ) -> Iterator[AuditedEvent]:
+    ) -> Iterator[api.AuditedEvent]:
         """
         Yield events of the log, newest first.
 
@@ -31,7 +31,7 @@ class Audit(Group):
             limit: So many at most; all without.
         """
         return self._ask.every(
-            AuditedEvent,
+            api.AuditedEvent,
             "/api/audit",
             "events",
             limit,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from queenright.api.acting import Approval, Escalation, Intervention
+from queenright import api
 from queenright.client.address import path
 from queenright.client.answers import body
 from queenright.client.synchronous.group import Group
@@ -20,10 +20,10 @@ class Interventions(Group):
         kind: str | None = None,
         outcome: str | None = None,
         limit: int | None = None,
-    ) -> Iterator[Intervention]:
+    ) -> Iterator[api.Intervention]:
         """Yield interventions, newest first."""
         return self._ask.every(
-            Intervention,
+            api.Intervention,
             "/api/interventions",
             "interventions",
             limit,
@@ -36,10 +36,10 @@ class Interventions(Group):
 class Escalations(Group):
     """Questions to the orchestrator, and their answers."""
 
-    def list(self, *, only_open: bool | None = None, limit: int | None = None) -> Iterator[Escalation]:
+    def list(self, *, only_open: bool | None = None, limit: int | None = None) -> Iterator[api.Escalation]:
         """Yield escalations, newest first; with ``only_open`` those without an answer."""
         asked = {"open": only_open}
-        return self._ask.every(Escalation, "/api/escalations", "escalations", limit, **asked)
+        return self._ask.every(api.Escalation, "/api/escalations", "escalations", limit, **asked)
 
     def decide(
         self,
@@ -49,26 +49,26 @@ class Escalations(Group):
         reason: str | None = None,
         more_time_seconds: float | None = None,
         by: str | None = None,
-    ) -> Escalation:
+    ) -> api.Escalation:
         """Answer one: ``more_time``, ``hand_off`` or ``terminate``."""
         sent = body(decision=decision, reason=reason, more_time_seconds=more_time_seconds, by=by)
-        return self._ask.acted(Escalation, path("api", "escalations", escalation_id, "decision"), sent)
+        return self._ask.acted(api.Escalation, path("api", "escalations", escalation_id, "decision"), sent)
 
 
 class Approvals(Group):
     """The queen's requests to stop a worker."""
 
-    def list(self, *, only_open: bool | None = None, limit: int | None = None) -> Iterator[Approval]:
+    def list(self, *, only_open: bool | None = None, limit: int | None = None) -> Iterator[api.Approval]:
         """Yield requests, newest first; with ``only_open`` those that are not over."""
         asked = {"open": only_open}
-        return self._ask.every(Approval, "/api/approvals", "approvals", limit, **asked)
+        return self._ask.every(api.Approval, "/api/approvals", "approvals", limit, **asked)
 
-    def approve(self, approval_id: str, *, by: str | None = None, reason: str | None = None) -> Approval:
+    def approve(self, approval_id: str, *, by: str | None = None, reason: str | None = None) -> api.Approval:
         """Stop the worker, if everything still holds."""
         sent = body(by=by, reason=reason)
-        return self._ask.acted(Approval, path("api", "approvals", approval_id, "approve"), sent)
+        return self._ask.acted(api.Approval, path("api", "approvals", approval_id, "approve"), sent)
 
-    def deny(self, approval_id: str, *, by: str | None = None, reason: str | None = None) -> Approval:
+    def deny(self, approval_id: str, *, by: str | None = None, reason: str | None = None) -> api.Approval:
         """Leave the worker alone."""
         sent = body(by=by, reason=reason)
-        return self._ask.acted(Approval, path("api", "approvals", approval_id, "deny"), sent)
+        return self._ask.acted(api.Approval, path("api", "approvals", approval_id, "deny"), sent)

@@ -5,19 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from queenright.api.agents import AgentsPage
-from queenright.api.loaded import (
-    AgentOne,
-    AgentSlot,
-    AgentStats,
-    Discovered,
-    EntryPoint,
-    ExecutionRow,
-    GoalState,
-    Injected,
-    Started,
-    Stopped,
-)
+from queenright import api
 from queenright.client.address import path
 from queenright.client.answers import body, parsed
 from queenright.client.synchronous.group import Group
@@ -26,36 +14,36 @@ from queenright.client.synchronous.group import Group
 class LoadedAgents(Group):
     """What can be asked of an agent that runs inside the service."""
 
-    def discover(self, *, limit: int | None = None) -> Iterator[Discovered]:
+    def discover(self, *, limit: int | None = None) -> Iterator[api.Discovered]:
         """Yield the agents that can be loaded, by path."""
-        return self._ask.every(Discovered, "/api/discover", "agents", limit)
+        return self._ask.every(api.Discovered, "/api/discover", "agents", limit)
 
-    def load(self, folder: str, *, model: str | None = None, by: str | None = None) -> AgentSlot:
+    def load(self, folder: str, *, model: str | None = None, by: str | None = None) -> api.AgentSlot:
         """Load an agent from its folder, as the service sees it; its code runs inside the service."""
-        return self._ask.acted(AgentSlot, "/api/agents", body(path=folder, model=model, by=by))
+        return self._ask.acted(api.AgentSlot, "/api/agents", body(path=folder, model=model, by=by))
 
     def unload(self, agent_id: str, *, by: str | None = None) -> None:
         """Unload one: its runs are paused, its sessions stay."""
         self._ask.act(_of(agent_id), method="DELETE", by=by)
 
-    def loaded(self) -> Sequence[AgentSlot]:
+    def loaded(self) -> Sequence[api.AgentSlot]:
         """Return the agents that are loaded."""
-        return (self._ask.one(AgentsPage, "/api/agents", limit=1)).loaded
+        return (self._ask.one(api.AgentsPage, "/api/agents", limit=1)).loaded
 
-    def get(self, agent_id: str) -> AgentOne:
+    def get(self, agent_id: str) -> api.AgentOne:
         """Return what an agent is, if it is loaded, and how it is in each of its sessions."""
-        return self._ask.one(AgentOne, _of(agent_id))
+        return self._ask.one(api.AgentOne, _of(agent_id))
 
-    def stats(self, agent_id: str) -> AgentStats:
+    def stats(self, agent_id: str) -> api.AgentStats:
         """Return how a loaded agent is getting on: its runs, and what they took."""
-        return self._ask.one(AgentStats, _of(agent_id, "stats"))
+        return self._ask.one(api.AgentStats, _of(agent_id, "stats"))
 
     def entry_points(
         self, agent_id: str, *, graph_id: str | None = None, limit: int | None = None
-    ) -> Iterator[EntryPoint]:
+    ) -> Iterator[api.EntryPoint]:
         """Yield what starts a loaded agent: calls, timers and events."""
         where = _of(agent_id, "entry-points")
-        return self._ask.every(EntryPoint, where, "entry_points", limit, graph_id=graph_id)
+        return self._ask.every(api.EntryPoint, where, "entry_points", limit, graph_id=graph_id)
 
     def trigger(
         self,
@@ -65,7 +53,7 @@ class LoadedAgents(Group):
         entry_point_id: str | None = None,
         graph_id: str | None = None,
         session_id: str | None = None,
-    ) -> Started:
+    ) -> api.Started:
         """Start a run, and return at once; see ``execution`` for what becomes of it."""
         sent = body(
             entry_point_id=entry_point_id,
@@ -73,21 +61,21 @@ class LoadedAgents(Group):
             graph_id=graph_id,
             session_id=session_id,
         )
-        return self._ask.acted(Started, _of(agent_id, "trigger"), sent)
+        return self._ask.acted(api.Started, _of(agent_id, "trigger"), sent)
 
-    def execution(self, agent_id: str, execution_id: str) -> ExecutionRow:
+    def execution(self, agent_id: str, execution_id: str) -> api.ExecutionRow:
         """Return a run: as it stands, or how it ended."""
-        return self._ask.one(ExecutionRow, _of(agent_id, "executions", execution_id))
+        return self._ask.one(api.ExecutionRow, _of(agent_id, "executions", execution_id))
 
     def chat(
         self, agent_id: str, message: str, *, graph_id: str | None = None, session_id: str | None = None
-    ) -> Injected | Started:
+    ) -> api.Injected | api.Started:
         """Say something: a node that waits for its user is given it, else a run is started with it."""
         sent = body(message=message, graph_id=graph_id, session_id=session_id)
         answer = self._ask.act(_of(agent_id, "chat"), sent)
         if answer.get("status") == "injected":
-            return parsed(Injected, answer)
-        return parsed(Started, answer)
+            return parsed(api.Injected, answer)
+        return parsed(api.Started, answer)
 
     def inject(
         self,
@@ -97,10 +85,10 @@ class LoadedAgents(Group):
         *,
         graph_id: str | None = None,
         session_id: str | None = None,
-    ) -> Injected:
+    ) -> api.Injected:
         """Give one node of a run what its user says."""
         sent = body(node_id=node_id, content=content, graph_id=graph_id, session_id=session_id)
-        return self._ask.acted(Injected, _of(agent_id, "inject"), sent)
+        return self._ask.acted(api.Injected, _of(agent_id, "inject"), sent)
 
     def resume(
         self,
@@ -109,10 +97,10 @@ class LoadedAgents(Group):
         *,
         graph_id: str | None = None,
         checkpoint_id: str | None = None,
-    ) -> Started:
+    ) -> api.Started:
         """Go on with the newest run of a session that did not get to its end."""
         sent = body(session_id=session_id, graph_id=graph_id, checkpoint_id=checkpoint_id)
-        return self._ask.acted(Started, _of(agent_id, "resume"), sent)
+        return self._ask.acted(api.Started, _of(agent_id, "resume"), sent)
 
     def stop(
         self,
@@ -121,21 +109,21 @@ class LoadedAgents(Group):
         execution_id: str | None = None,
         session_id: str | None = None,
         graph_id: str | None = None,
-    ) -> Stopped:
+    ) -> api.Stopped:
         """Pause runs, all of the agent's where none is named; they can be resumed."""
         sent = body(execution_id=execution_id, session_id=session_id, graph_id=graph_id)
-        return self._ask.acted(Stopped, _of(agent_id, "stop"), sent)
+        return self._ask.acted(api.Stopped, _of(agent_id, "stop"), sent)
 
     def replay(
         self, agent_id: str, session_id: str, checkpoint_id: str, *, graph_id: str | None = None
-    ) -> Started:
+    ) -> api.Started:
         """Begin a new run, in a new session, where another was at a checkpoint."""
         sent = body(session_id=session_id, checkpoint_id=checkpoint_id, graph_id=graph_id)
-        return self._ask.acted(Started, _of(agent_id, "replay"), sent)
+        return self._ask.acted(api.Started, _of(agent_id, "replay"), sent)
 
-    def goal_progress(self, agent_id: str, *, graph_id: str | None = None) -> GoalState:
+    def goal_progress(self, agent_id: str, *, graph_id: str | None = None) -> api.GoalState:
         """Return what a graph is to achieve, and how far its newest run has come."""
-        return self._ask.one(GoalState, _of(agent_id, "goal-progress"), graph_id=graph_id)
+        return self._ask.one(api.GoalState, _of(agent_id, "goal-progress"), graph_id=graph_id)
 
 
 def _of(agent_id: str, *parts: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from queenright.api.recoveries import Recovery, RecoveryResult, RecoveryStatus
+from queenright import api
 from queenright.client.address import path
 from queenright.client.answers import body
 from queenright.client.synchronous.group import Group
@@ -13,15 +13,17 @@ from queenright.client.synchronous.group import Group
 class Recoveries(Group):
     """The recoveries of a service."""
 
-    def list(self, *, state: str | None = None, limit: int | None = None) -> Iterator[Recovery]:
+    def list(self, *, state: str | None = None, limit: int | None = None) -> Iterator[api.Recovery]:
         """Yield recoveries, newest first."""
-        return self._ask.every(Recovery, "/api/recoveries", "recoveries", limit, state=state)
+        return self._ask.every(api.Recovery, "/api/recoveries", "recoveries", limit, state=state)
 
-    def get(self, task_id: str) -> RecoveryStatus:
+    def get(self, task_id: str) -> api.RecoveryStatus:
         """Return how bringing a task back stands: attempts, limits, what is under way."""
-        return self._ask.one(RecoveryStatus, path("api", "recoveries", task_id))
+        return self._ask.one(api.RecoveryStatus, path("api", "recoveries", task_id))
 
-    def recover(self, task_id: str, *, by: str | None = None, reviewed: bool | None = None) -> RecoveryResult:
+    def recover(
+        self, task_id: str, *, by: str | None = None, reviewed: bool | None = None
+    ) -> api.RecoveryResult:
         """Bring a task back; ``reviewed``: a person looked at it, and it is tried once beyond its limit."""
         sent = body(task_id=task_id, by=by, reviewed=reviewed)
-        return self._ask.acted(RecoveryResult, "/api/recoveries", sent)
+        return self._ask.acted(api.RecoveryResult, "/api/recoveries", sent)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from queenright.api.loaded import CheckpointRow, MessageRow, SessionDetail, SessionRow, Started
+from queenright import api
 from queenright.client.address import path
 from queenright.client.synchronous.group import Group
 
@@ -20,15 +20,15 @@ class Sessions(Group):
         graph_id: str | None = None,
         status: str | None = None,
         limit: int | None = None,
-    ) -> Iterator[SessionRow]:
+    ) -> Iterator[api.SessionRow]:
         """Yield sessions, newest first."""
         graph = () if graph_id is None else ("graphs", graph_id)
         where = path("api", "agents", agent_id, *graph, "sessions")
-        return self._ask.every(SessionRow, where, "sessions", limit, status=status)
+        return self._ask.every(api.SessionRow, where, "sessions", limit, status=status)
 
-    def session(self, agent_id: str, session_id: str, *, graph_id: str | None = None) -> SessionDetail:
+    def session(self, agent_id: str, session_id: str, *, graph_id: str | None = None) -> api.SessionDetail:
         """Return one session with its memory and its runs."""
-        return self._ask.one(SessionDetail, _of(agent_id, session_id), graph_id=graph_id)
+        return self._ask.one(api.SessionDetail, _of(agent_id, session_id), graph_id=graph_id)
 
     def delete_session(self, agent_id: str, session_id: str, *, graph_id: str | None = None) -> None:
         """Delete one session, for good."""
@@ -36,17 +36,17 @@ class Sessions(Group):
 
     def checkpoints(
         self, agent_id: str, session_id: str, *, graph_id: str | None = None, limit: int | None = None
-    ) -> Iterator[CheckpointRow]:
+    ) -> Iterator[api.CheckpointRow]:
         """Yield the checkpoints of a session, newest first."""
         where = _of(agent_id, session_id, "checkpoints")
-        return self._ask.every(CheckpointRow, where, "checkpoints", limit, graph_id=graph_id)
+        return self._ask.every(api.CheckpointRow, where, "checkpoints", limit, graph_id=graph_id)
 
     def restore(
         self, agent_id: str, session_id: str, checkpoint_id: str, *, graph_id: str | None = None
-    ) -> Started:
+    ) -> api.Started:
         """Go back to a checkpoint, and go on from there; what came after it is forgotten."""
         where = _of(agent_id, session_id, "checkpoints", checkpoint_id, "restore")
-        return self._ask.acted(Started, where, graph_id=graph_id)
+        return self._ask.acted(api.Started, where, graph_id=graph_id)
 
     def messages(
         self,
@@ -56,7 +56,7 @@ class Sessions(Group):
         graph_id: str | None = None,
         conversation: str | None = None,
         limit: int | None = None,
-    ) -> Iterator[MessageRow]:
+    ) -> Iterator[api.MessageRow]:
         """
         Yield what was said in a session, as the service tells it: the newest page first, each oldest first.
 
@@ -64,7 +64,7 @@ class Sessions(Group):
         """
         where = _of(agent_id, session_id, "messages")
         asked = {"graph_id": graph_id, "conversation": conversation}
-        return self._ask.every(MessageRow, where, "messages", limit, **asked)
+        return self._ask.every(api.MessageRow, where, "messages", limit, **asked)
 
     def logs(
         self,

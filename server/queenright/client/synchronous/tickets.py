@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from queenright.api.operations import Timeline
-from queenright.api.tickets import ChatMessage, ChatMessages, Ticket
+from queenright import api
 from queenright.client.address import path
 from queenright.client.answers import body
 from queenright.client.synchronous.group import Group
@@ -22,10 +21,10 @@ class Tickets(Group):
         agent_id: str | None = None,
         since: float | None = None,
         limit: int | None = None,
-    ) -> Iterator[Ticket]:
+    ) -> Iterator[api.Ticket]:
         """Yield tickets, newest first, open or not; ``since``: seconds since the epoch."""
         return self._ask.every(
-            Ticket,
+            api.Ticket,
             "/api/tickets",
             "tickets",
             limit,
@@ -35,43 +34,43 @@ class Tickets(Group):
             since=since,
         )
 
-    def get(self, ticket_id: str) -> Ticket:
+    def get(self, ticket_id: str) -> api.Ticket:
         """Return one ticket."""
-        return self._ask.one(Ticket, _of(ticket_id))
+        return self._ask.one(api.Ticket, _of(ticket_id))
 
     def acknowledge(
         self, ticket_id: str, *, by: str | None = None, via: str | None = None, note: str | None = None
-    ) -> Ticket:
+    ) -> api.Ticket:
         """Say that a person has it in hand: nobody is reminded of it any more."""
-        return self._ask.acted(Ticket, _of(ticket_id, "acknowledge"), body(by=by, via=via, note=note))
+        return self._ask.acted(api.Ticket, _of(ticket_id, "acknowledge"), body(by=by, via=via, note=note))
 
-    def unacknowledge(self, ticket_id: str, *, by: str | None = None, via: str | None = None) -> Ticket:
+    def unacknowledge(self, ticket_id: str, *, by: str | None = None, via: str | None = None) -> api.Ticket:
         """Say that nobody has it in hand any more: reminders count anew."""
-        return self._ask.acted(Ticket, _of(ticket_id, "unacknowledge"), body(by=by, via=via))
+        return self._ask.acted(api.Ticket, _of(ticket_id, "unacknowledge"), body(by=by, via=via))
 
-    def dismiss(self, ticket_id: str, reason: str, *, by: str | None = None) -> Ticket:
+    def dismiss(self, ticket_id: str, reason: str, *, by: str | None = None) -> api.Ticket:
         """Say that it is nothing."""
-        return self._ask.acted(Ticket, _of(ticket_id, "dismiss"), body(reason=reason, by=by))
+        return self._ask.acted(api.Ticket, _of(ticket_id, "dismiss"), body(reason=reason, by=by))
 
-    def resolve(self, ticket_id: str, reason: str, *, by: str | None = None) -> Ticket:
+    def resolve(self, ticket_id: str, reason: str, *, by: str | None = None) -> api.Ticket:
         """Close a ticket about a failed recovery: a person has settled it some other way."""
-        return self._ask.acted(Ticket, _of(ticket_id, "resolve"), body(reason=reason, by=by))
+        return self._ask.acted(api.Ticket, _of(ticket_id, "resolve"), body(reason=reason, by=by))
 
-    def timeline(self, ticket_id: str) -> Timeline:
+    def timeline(self, ticket_id: str) -> api.Timeline:
         """Return what happened to a ticket, oldest first."""
-        return self._ask.one(Timeline, _of(ticket_id, "timeline"))
+        return self._ask.one(api.Timeline, _of(ticket_id, "timeline"))
 
     def chat(
         self, ticket_id: str, message: str, *, by: str | None = None, act: bool | None = None
-    ) -> ChatMessage:
+    ) -> api.ChatMessage:
         """Ask the queen about a ticket, and return what she answers; ``act``: it is an order."""
-        return self._ask.acted(ChatMessage, _of(ticket_id, "chat"), body(message=message, by=by, act=act))
+        return self._ask.acted(api.ChatMessage, _of(ticket_id, "chat"), body(message=message, by=by, act=act))
 
     def messages(
         self, ticket_id: str, *, after: str | None = None, limit: int | None = None
-    ) -> Sequence[ChatMessage]:
+    ) -> Sequence[api.ChatMessage]:
         """Return what was said about a ticket, oldest first: the newest, or what came after a message."""
-        found = self._ask.one(ChatMessages, _of(ticket_id, "chat"), after=after, limit=limit)
+        found = self._ask.one(api.ChatMessages, _of(ticket_id, "chat"), after=after, limit=limit)
         return found.messages
 
 

@@ -1,0 +1,42 @@
+"""What the package shows: every name of it, each imported when it is asked for."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+import queenright.api
+import queenright.instrumentation
+
+
+@pytest.mark.parametrize("package", [queenright.instrumentation, queenright.api])
+def test_every_public_name_is_found_by_all_and_by_dir(package: object) -> None:
+    names = package.__all__  # type: ignore[attr-defined]
+
+    assert names == sorted(names)
+    assert set(names) <= set(dir(package))
+    for name in names:
+        found = getattr(package, name)
+        assert not inspect.ismodule(found), name
+        # `Verdict` is an enumeration, `WaitingReason` a word of several: a name of what it is, or none.
+        assert getattr(found, "__name__", name) == name
+
+
+def test_what_is_no_name_of_it_is_called_so() -> None:
+    with pytest.raises(AttributeError, match=r"'queenright\.instrumentation' has no attribute 'Wroker'"):
+        queenright.instrumentation.Wroker  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_whoever_needs_no_telemetry_imports_none() -> None:
+    looked = (
+        "import sys, queenright.instrumentation.errors, queenright.instrumentation.names\n"
+        "before = [m for m in sys.modules if m.startswith(('opentelemetry', 'prometheus_client'))]\n"
+        "from queenright.instrumentation import fingerprint, Worker\n"
+        "import queenright.instrumentation.fingerprint\n"
+        "from queenright.instrumentation import fingerprint as again\n"
+        "sys.exit(bool(before) or not callable(fingerprint) or again is not fingerprint)"
+    )
+    assert subprocess.run([sys.executable, "-c", looked], check=False).returncode == 0
