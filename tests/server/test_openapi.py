@@ -12,6 +12,7 @@ import httpx
 import jsonschema_rs
 import pytest
 import pytest_asyncio
+from pydantic import TypeAdapter, ValidationError
 
 from queenright import api
 from queenright.api import terms, wire
@@ -197,11 +198,31 @@ async def test_pages_and_metrics_are_not_in_the_document(document: dict[str, Any
     ],
 )
 async def test_the_words_of_the_api_are_those_of_the_service(term: Any, kind: type[StrEnum]) -> None:
-    assert get_args(term) == tuple(one.value for one in kind)
-    assert get_args(terms.Waiting) == ("", *(one.value for one in WaitingReason))
-    assert get_args(terms.Decision) == get_args(Decision)
-    assert get_args(terms.InstructionKind) == get_args(Kind)
-    assert get_args(terms.AnswerOutcome) == get_args(AnswerOutcome)
+    assert words_of(term) == tuple(one.value for one in kind)
+    assert words_of(terms.Waiting) == ("", *(one.value for one in WaitingReason))
+    assert words_of(terms.Decision) == get_args(Decision)
+    assert words_of(terms.InstructionKind) == get_args(Kind)
+    assert words_of(terms.AnswerOutcome) == get_args(AnswerOutcome)
+
+
+def words_of(term: Any) -> tuple[str, ...]:
+    """Return the words of an annotated type, as the document has them."""
+    enum: list[str] = TypeAdapter(term).json_schema()["enum"]
+    return tuple(enum)
+
+
+async def test_a_word_of_a_newer_service_is_read_as_it_is() -> None:
+    row = wire.example_of(api.AgentRow)
+    assert api.AgentRow.model_validate(row | {"state": "asleep"}).state == "asleep"
+    health = wire.example_of(api.AgentHealth)
+    newer = [finding | {"kind": "daydreaming"} for finding in health["findings"]]
+    found = api.AgentHealth.model_validate(health | {"findings": newer}).findings
+    assert [finding.kind for finding in found] == ["daydreaming"] * len(newer) != []
+    # Text it is all the same, and of the service itself such a word is a fault.
+    with pytest.raises(ValidationError, match="state"):
+        api.AgentRow.model_validate(row | {"state": 7})
+    schema = api.AgentRow.model_json_schema(mode="serialization")
+    assert "asleep" not in schema["properties"]["state"]["enum"]
 
 
 async def test_what_is_answered_is_as_documented(

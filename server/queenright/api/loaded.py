@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any
 
 from pydantic import ConfigDict
 
 from queenright.api.agents import AgentRow
 from queenright.api.slots import AgentSlot as AgentSlot
-from queenright.api.wire import NOW, Wire, example_of, shown
+from queenright.api.wire import NOW, Wire, Words, example_of, shown
 
-NodeType = Literal["event_loop", "function", "router"]
-EdgeWhen = Literal["success", "failure", "always", "expression", "route"]
-TriggerType = Literal["manual", "timer", "event"]
-IsolationLevel = Literal["isolated", "shared", "per_run"]
-ConversationMode = Literal["continuous", "fresh"]
-RunStatus = Literal["active", "paused", "completed", "failed", "cancelled", "terminated", "unknown"]
-CriterionState = Literal["met", "unmet", "unknown"]
-LogLevel = Literal["executions", "visits", "steps"]
-NodeLogLevel = Literal["visits", "steps"]
-EntryKind = Literal["input", "user", "feedback", "assistant", "tool", "summary"]
-CheckpointReason = Literal["node", "pause", "terminate"]
+NodeType = Annotated[str, Words("event_loop", "function", "router")]
+EdgeWhen = Annotated[str, Words("success", "failure", "always", "expression", "route")]
+TriggerType = Annotated[str, Words("manual", "timer", "event")]
+IsolationLevel = Annotated[str, Words("isolated", "shared", "per_run")]
+ConversationMode = Annotated[str, Words("continuous", "fresh")]
+RunStatus = Annotated[
+    str, Words("active", "paused", "completed", "failed", "cancelled", "terminated", "unknown")
+]
+CriterionState = Annotated[str, Words("met", "unmet", "unknown")]
+LogLevel = Annotated[str, Words("executions", "visits", "steps")]
+NodeLogLevel = Annotated[str, Words("visits", "steps")]
+EntryKind = Annotated[str, Words("input", "user", "feedback", "assistant", "tool", "summary")]
+CheckpointReason = Annotated[str, Words("node", "pause", "terminate")]
 
 _SESSION = "session_20260101_000000_a30df858"
 _RUN = "01jh2q3v7d4m9x5c8k6w0t1e2f"
@@ -439,7 +441,7 @@ class GoalState(Wire):
 class Started(Wire):
     """A run that was started, or goes on."""
 
-    status: Literal["started", "resumed", "restored", "replayed"]
+    status: Annotated[str, Words("started", "resumed", "restored", "replayed")]
     execution_id: str
     graph_id: str
     entry_point_id: str
@@ -458,7 +460,7 @@ class Started(Wire):
 class Injected(Wire):
     """A node was given what a user said; it is durable."""
 
-    status: Literal["injected"]
+    status: Annotated[str, Words("injected")]
     node_id: str
     graph_id: str
     session_id: str
@@ -469,7 +471,7 @@ class Injected(Wire):
 class Stopped(Wire):
     """Runs that were paused; they can be resumed."""
 
-    status: Literal["stopped"]
+    status: Annotated[str, Words("stopped")]
     executions: list[str]
 
     model_config = _example(status="stopped", executions=[_RUN])
@@ -481,7 +483,9 @@ class ExecutionRow(Wire):
     execution_id: str
     graph_id: str
     session_id: str | None
-    status: Literal["queued", "active", "paused", "completed", "failed", "cancelled", "terminated", "unknown"]
+    status: Annotated[
+        str, Words("queued", "active", "paused", "completed", "failed", "cancelled", "terminated", "unknown")
+    ]
     outputs: dict[str, Any]
     error: str
     error_type: str
@@ -673,7 +677,7 @@ class MessageRow(Wire):
     seq: int
     at: float
     kind: EntryKind
-    role: Literal["user", "assistant", "tool"]
+    role: Annotated[str, Words("user", "assistant", "tool")]
     text: str
     """The last 20,000 characters."""
     tool_calls: list[ToolUse]

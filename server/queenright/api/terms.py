@@ -2,72 +2,70 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated
 
-State = Literal["healthy", "degraded", "stuck", "failing", "terminated"]
+from queenright.api.wire import Words
+
+State = Annotated[str, Words("healthy", "degraded", "stuck", "failing", "terminated")]
 """How a worker is."""
-Severity = Literal["low", "medium", "high", "critical"]
-FindingKind = Literal[
-    "recovery_failed",
-    "context_exhausted",
-    "provider_failure",
-    "circuit_breaker_open",
-    "doom_loop",
-    "error_streak",
-    "retry_storm",
-    "stall",
-    "zero_progress",
-    "no_tool_calls",
-    "checkpoint_stale",
-    "no_tokens",
-    "heartbeat_missing",
-    "tool_timeout",
-    "error_rate",
-    "output_unchanged",
-    "token_spike",
+Severity = Annotated[str, Words("low", "medium", "high", "critical")]
+FindingKind = Annotated[
+    str,
+    Words(
+        "recovery_failed",
+        "context_exhausted",
+        "provider_failure",
+        "circuit_breaker_open",
+        "doom_loop",
+        "error_streak",
+        "retry_storm",
+        "stall",
+        "zero_progress",
+        "no_tool_calls",
+        "checkpoint_stale",
+        "no_tokens",
+        "heartbeat_missing",
+        "tool_timeout",
+        "error_rate",
+        "output_unchanged",
+        "token_spike",
+    ),
 ]
 """What a detector saw."""
-Reading = Literal["ok", "warning", "bad", "unknown"]
+Reading = Annotated[str, Words("ok", "warning", "bad", "unknown")]
 """What a signal says; `unknown`: nobody reported it."""
-Phase = Literal["idle", "llm", "tool", "unknown"]
+Phase = Annotated[str, Words("idle", "llm", "tool", "unknown")]
 """What a worker is in the middle of."""
-Waiting = Literal["", "user_input", "paused", "children", "backoff", "done"]
+Waiting = Annotated[str, Words("", "user_input", "paused", "children", "backoff", "done")]
 """Why a worker is rightly idle; empty if it is not."""
-LadderLevel = Literal[
-    "nudged",
-    "escalated",
-    "more_time",
-    "handing_off",
-    "terminating",
-    "terminated",
-    "recovering",
-    "human",
+LadderLevel = Annotated[
+    str,
+    Words(
+        "nudged", "escalated", "more_time", "handing_off", "terminating", "terminated", "recovering", "human"
+    ),
 ]
 """How far the interventions have got."""
-ActionKind = Literal["nudge", "escalate", "terminate", "recover"]
-Outcome = Literal[
-    "started",
-    "done",
-    "queued",
-    "unreachable",
-    "unconfirmed",
-    "refused",
-    "failed",
-    "expired",
-    "dry_run",
+ActionKind = Annotated[str, Words("nudge", "escalate", "terminate", "recover")]
+Outcome = Annotated[
+    str,
+    Words(
+        "started", "done", "queued", "unreachable", "unconfirmed", "refused", "failed", "expired", "dry_run"
+    ),
 ]
 """What became of an intervention."""
-Decision = Literal["more_time", "hand_off", "terminate"]
-EscalationStatus = Literal["pending", "decided", "timed_out", "withdrawn"]
-ApprovalStatus = Literal["requested", "approved", "denied", "expired", "void"]
-InstructionKind = Literal["nudge", "terminate"]
-AnswerOutcome = Literal["done", "refused", "failed"]
-BreakerState = Literal["closed", "open", "half_open"]
-RecoveryState = Literal["waiting", "starting", "watching", "succeeded", "failed", "dropped"]
-TicketStatus = Literal["open", "dismissed", "intervening", "acknowledged", "resolved", "worker_gone"]
-Triage = Literal["dismiss", "intervene", "bypass"]
-Way = Literal["api", "cli", "page", "link", "chat", "slack", "pagerduty"]
+Decision = Annotated[str, Words("more_time", "hand_off", "terminate")]
+EscalationStatus = Annotated[str, Words("pending", "decided", "timed_out", "withdrawn")]
+ApprovalStatus = Annotated[str, Words("requested", "approved", "denied", "expired", "void")]
+InstructionKind = Annotated[str, Words("nudge", "terminate")]
+AnswerOutcome = Annotated[str, Words("done", "refused", "failed")]
+BreakerState = Annotated[str, Words("closed", "open", "half_open")]
+RecoveryState = Annotated[str, Words("waiting", "starting", "watching", "succeeded", "failed", "dropped")]
+TicketStatus = Annotated[
+    str, Words("open", "dismissed", "intervening", "acknowledged", "resolved", "worker_gone")
+]
+Triage = Annotated[str, Words("dismiss", "intervene", "bypass")]
+Way = Annotated[str, Words("api", "cli", "page", "link", "chat", "slack", "pagerduty")]
 """By what way somebody said that a ticket is in hand."""
-AlertStatus = Literal["firing", "resolved"]
-ChatRole = Literal["operator", "queen"]
-CheckOutcome = Literal["healthy", "ticket", "unknown"]
+AlertStatus = Annotated[str, Words("firing", "resolved")]
+ChatRole = Annotated[str, Words("operator", "queen")]
+CheckOutcome = Annotated[str, Words("healthy", "ticket", "unknown")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler
@@ -10,6 +11,28 @@ from pydantic_core import CoreSchema
 
 NOW: Final = 1_769_248_800.0
 """The time of the examples, in seconds since the epoch."""
+
+
+@dataclass(frozen=True, init=False)
+class Words:
+    """
+    The words that a field takes, in the schema: what another one says is a fault of the service.
+
+    Whoever reads lets pass other ones: a newer service has kinds and states that this client has no name of.
+
+    >>> State = Annotated[str, Words("open", "closed")]
+    """
+
+    words: tuple[str, ...]
+
+    def __init__(self, *words: str) -> None:
+        object.__setattr__(self, "words", words)
+
+    def __get_pydantic_json_schema__(
+        self, core: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """Return the schema of a field: one of the words."""
+        return handler(core) | {"enum": list(self.words)}
 
 
 class Wire(BaseModel):

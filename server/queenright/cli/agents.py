@@ -132,7 +132,9 @@ def chat(
         done = service.agents.chat(
             named(agent), named(message, "message"), graph_id=graph, session_id=session
         )
-    words = f"{done.node_id} has it." if done.status == "injected" else _begun(done)
+    from queenright.api.loaded import Started
+
+    words = _begun(done) if isinstance(done, Started) else f"{done.node_id} has it."
     tell(done, words, as_json=as_json)
 
 
