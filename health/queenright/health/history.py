@@ -4,9 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
-from sqlalchemy import Connection, Table, select
+from sqlalchemy import (
+    ColumnElement,
+    CompoundSelect,
+    Connection,
+    Integer,
+    Select,
+    Table,
+    bindparam,
+    literal_column,
+    select,
+    union_all,
+)
 
 from queenright.health.event_log import event_of
 from queenright.health.findings import HealthState
@@ -75,10 +87,9 @@ def health_history(
     """
     if limit < 1:
         raise ValueError(f"limit must be at least 1, got {limit}")
-    found: list[tuple[int, AgentEvent]] = []
-    for table in (EVENTS, AUDIT_ARCHIVE):
-        for kind in TOLD:
-            found += _newest(conn, table, agent_id, kind, since, until, limit, before)
+    given = {"agent": agent_id, "since": since, "until": until, "before": before, "most": limit}
+    rows = conn.execute(_newest(until is not None, before is not None), given)
+    found = [(row.seq, event) for row in rows if (event := event_of(row)) is not None]
     found.sort(key=lambda entry: entry[0])
     found = found[-limit:]
     if not found:
@@ -92,26 +103,29 @@ def health_history(
     return entries
 
 
-def _newest(
-    conn: Connection,
-    table: Table,
-    agent_id: str,
-    kind: EventType,
-    since: float,
-    until: float | None,
-    limit: int,
-    before: int | None,
-) -> list[tuple[int, AgentEvent]]:
-    """Return the newest events of one type: the index holds them together, in the order of the log."""
-    query = select(*(table.c[column.name] for column in EVENTS.columns)).where(
-        table.c.agent_id == agent_id, table.c.type == kind.value, table.c.time >= since
-    )
-    if until is not None:
-        query = query.where(table.c.time < until)
-    if before is not None:
-        query = query.where(table.c.seq < before)
-    rows = conn.execute(query.order_by(table.c.seq.desc()).limit(limit))
-    return [(row.seq, event) for row in rows if (event := event_of(row)) is not None]
+@lru_cache(maxsize=4)
+def _newest(has_until: bool, has_before: bool) -> CompoundSelect[Any]:
+    """
+    Return the query for the newest events of each type: made once, as that takes longer than to answer it.
+
+    The index of the log holds an agent's events of one type together, in the order of the log.
+    """
+    kinds = sorted(kind.value for kind in TOLD)
+    each = [EVENTS.c.type == literal_column(f"'{kind}'", EVENTS.c.type.type) for kind in kinds]
+    parts = [(EVENTS, only) for only in each]
+    parts.append((AUDIT_ARCHIVE, AUDIT_ARCHIVE.c.type.in_(kinds)))
+    return union_all(*(_part(table, only, has_until, has_before) for table, only in parts))
+
+
+def _part(table: Table, only: ColumnElement[bool], has_until: bool, has_before: bool) -> Select[Any]:
+    query = select(*(table.c[column.name] for column in EVENTS.columns))
+    query = query.where(table.c.agent_id == bindparam("agent"), only, table.c.time >= bindparam("since"))
+    if has_until:
+        query = query.where(table.c.time < bindparam("until"))
+    if has_before:
+        query = query.where(table.c.seq < bindparam("before"))
+    most = bindparam("most", type_=Integer())
+    return select(query.order_by(table.c.seq.desc()).limit(most).subquery())
 
 
 def _states_before(

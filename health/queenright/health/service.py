@@ -230,8 +230,12 @@ class HealthMonitoringService:
         Raises:
             AgentUnknown: No such worker is known.
         """
-        worker = self._find(agent_id, session_id)
-        return self._health(worker, self._breakers.of_agent(agent_id), self._clock())
+        return self.health_of(self._find(agent_id, session_id))
+
+    def health_of(self, worker: WorkerHealth) -> AgentHealth:
+        """Return how a worker is that the monitor gave."""
+        breakers = self._breakers.of_agent(worker.vitals.agent_id)
+        return self._health(worker, breakers, self._clock())
 
     async def get_all_agent_health(
         self, *, limit: int | None = None, after: WorkerKey | None = None
@@ -247,8 +251,7 @@ class HealthMonitoringService:
         """
         found = []
         for number, worker in enumerate(self.workers(limit=limit, after=after), start=1):
-            breakers = self._breakers.of_agent(worker.vitals.agent_id)
-            found.append(self._health(worker, breakers, self._clock()))
+            found.append(self.health_of(worker))
             if number % _PART == 0:
                 await asyncio.sleep(0)
         return found

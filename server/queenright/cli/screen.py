@@ -111,7 +111,7 @@ def _render(now: dict[str, Any], height: int) -> Group:
             Text(str(row["bad_steps"]), style="dark_orange" if row["bad_steps"] >= 5 else ""),
             why,
         )
-    if hidden := len(now["agents"]) - len(shown):
+    if hidden := len(now["agents"]) - len(shown) + now["agents_left_out"]:
         agents.add_row("", f"and {hidden} more", "", "", "", "")
     room = max(height - len(shown) - 13, 4)
     told = [(page["time"], _page_line(page)) for page in now["paged"][:room]]

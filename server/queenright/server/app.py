@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import orjson
+from typing import Any, Final
+
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.encoders import jsonable_encoder
-from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from fastapi.responses import PlainTextResponse, Response
 
 from queenright import api
 from queenright.alerting.notification import handed_over
@@ -24,21 +25,23 @@ from queenright.server.console import add_console
 from queenright.server.etags import Etags
 from queenright.server.events_api import add_events_api
 from queenright.server.gate import Gate, names_of
-from queenright.server.health_api import add_health_api
+from queenright.server.health_api import add_health_api, health_answer
 from queenright.server.idempotency import Idempotency
 from queenright.server.idempotency import describe as describe_keys
 from queenright.server.judge_api import add_judge_api
 from queenright.server.metrics import content_type_for
 from queenright.server.openapi import describe, says, takes
-from queenright.server.paging import Cursor, Limit, place_of
+from queenright.server.paging import Cursor, Limit, json_answer, place_of
 from queenright.server.paging import page as page_of
 from queenright.server.problems import add_problems
 from queenright.server.service import Service
 from queenright.server.service_api import add_service_api
+from queenright.server.short_ways import add_short_ways
 from queenright.server.silences_api import add_silences_api
 from queenright.server.ticket_api import add_ticket_api
-from queenright.server.view import agent_rows, notification_row, status
+from queenright.server.view import notification_row, status
 
+_READY: Final[dict[str, Any]] = {"ready": True, "missing": []}
 _SYMPTOMS = {
     "type": "object",
     "required": ["version", "alerts"],
@@ -115,9 +118,8 @@ def create_app(service: Service, *, bound: str, access: Access | None = None) ->
 
     @app.get("/api/status", tags=["service"], **says("get_status", api.Status))
     async def api_status() -> Response:
-        """Everything the status page shows."""
-        body = orjson.dumps(status(service, await agent_rows(service)))
-        return Response(body, media_type="application/json")
+        """Everything the status page shows; of many workers the worst."""
+        return json_answer(status(service))
 
     @app.get("/api/notifications", tags=["tickets"], **says("list_notifications", api.NotificationsPage))
     async def api_notifications(limit: Limit = 50, cursor: Cursor = None) -> Response:
@@ -171,11 +173,11 @@ def create_app(service: Service, *, bound: str, access: Access | None = None) ->
     @app.get(
         "/readyz", tags=["service"], **says("get_ready", api.Ready, also={503: (api.Ready, "It does not.")})
     )
-    async def readyz(request: Request) -> JSONResponse:
+    async def readyz(request: Request) -> Response:
         """Whether it does its work; if not, what is missing: the words of that for callers who may look."""
         missing = service.ready()
         said = missing if may_look(request) else []
-        return JSONResponse({"ready": not missing, "missing": said}, status_code=503 if missing else 200)
+        return json_answer({"ready": not missing, "missing": said}, status=503 if missing else 200)
 
     @app.get("/metrics", include_in_schema=False)
     async def metrics(request: Request) -> Response:
@@ -184,4 +186,12 @@ def create_app(service: Service, *, bound: str, access: Access | None = None) ->
         return Response(service.metrics.render(content_type), headers={"Content-Type": content_type})
 
     describe(app, describe_keys, add_access)
+    add_short_ways(
+        app,
+        {
+            "/healthz": lambda scope, _: PlainTextResponse("ok\n"),
+            "/readyz": lambda scope, _: None if service.ready() else json_answer(_READY),
+            "/api/agents/{agent}/health": lambda scope, agent: health_answer(service, agent),
+        },
+    )
     return app

@@ -79,6 +79,7 @@ class _Console:
         self._templates.globals |= {"agent_page": forms.agent_page}
         self._templates.filters |= {"part": forms.part, "moment": moment}
         self._markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
+        self._shown = (0.0, "")
         self.you = Act(path="/you", ask=self._ask_you, do=self._keep_you)
 
     def add_pages(self, router: APIRouter) -> None:
@@ -100,12 +101,12 @@ class _Console:
 
     async def live(self) -> Response:
         """The status page's content, again whenever it changes, as server-sent events."""
-        service, template = self._service, self._templates.get_template("live.html")
+        service = self._service
 
         async def fragments() -> AsyncIterator[str]:
             before = ""
             while not service.stopping.is_set():
-                html = template.render(status=status(service))
+                html = self._live_now()
                 if html != before:
                     before = html
                     yield f"data: {json.dumps(html)}\n\n"
@@ -117,6 +118,15 @@ class _Console:
         return StreamingResponse(
             fragments(), media_type="text/event-stream", headers={"Cache-Control": "no-store"}
         )
+
+    def _live_now(self) -> str:
+        """Return the status page's content, made once for all who look at the same time."""
+        now = asyncio.get_running_loop().time()
+        made, html = self._shown
+        if not html or now - made >= _PAGE_REFRESH / 2:
+            html = self._templates.get_template("live.html").render(status=status(self._service))
+            self._shown = now, html
+        return html
 
     async def agent(self, request: Request, agent_id: str = "", session: str | None = None) -> Response:
         name = agent_id or forms.agent_of(request.query_params)

@@ -41,7 +41,16 @@ from queenright.instrumentation.redaction import redact
 from queenright.server.access.caller import who, who_from
 from queenright.server.agents.rows import slot_row
 from queenright.server.openapi import says, takes, to
-from queenright.server.paging import NO_TEXT, Cursor, CursorRefused, Limit, as_json, page, place_of
+from queenright.server.paging import (
+    NO_TEXT,
+    Cursor,
+    CursorRefused,
+    Limit,
+    as_json,
+    json_answer,
+    page,
+    place_of,
+)
 from queenright.server.problems import problem
 from queenright.server.service import Service
 from queenright.server.view import agent_row
@@ -260,12 +269,21 @@ def answering(status: int) -> Any:
     return handle
 
 
+def health_answer(service: Service, agent_id: str, session_id: str | None = None) -> Response | None:
+    """Answer how a worker is; None if it is not known."""
+    worker = service.monitor.get(agent_id, session_id)
+    if worker is None:
+        return None
+    return json_answer(_health_row(service, service.health.health_of(worker), worker))
+
+
+def _health_row(service: Service, one: AgentHealth, worker: WorkerHealth) -> dict[str, Any]:
+    found: dict[str, Any] = _HEALTH.dump_python(one, mode="json")
+    return agent_row(worker, service.clock()) | found
+
+
 def _health(service: Service) -> APIRouter:
     router, health = APIRouter(), service.health
-
-    def row(one: AgentHealth, worker: WorkerHealth) -> dict[str, Any]:
-        found: dict[str, Any] = _HEALTH.dump_python(one, mode="json")
-        return agent_row(worker, service.clock()) | found
 
     @router.get(
         "/api/agents",
@@ -319,7 +337,7 @@ def _health(service: Service) -> APIRouter:
             "agents",
             found,
             limit,
-            row=lambda one: row(one, workers[one.agent_id, one.session_id]),
+            row=lambda one: _health_row(service, one, workers[one.agent_id, one.session_id]),
             place=lambda one: (one.agent_id, one.session_id),
         )
 
@@ -335,13 +353,12 @@ def _health(service: Service) -> APIRouter:
             },
         ),
     )
-    async def agent(agent_id: AgentId, session_id: OfSession = None) -> JSONResponse:
+    async def agent(agent_id: AgentId, session_id: OfSession = None) -> Response:
         """One worker's health: its state, the signals behind it, its metrics and its circuit breakers."""
-        found = await health.get_agent_health(agent_id, session_id)
-        worker = service.monitor.get(found.agent_id, found.session_id)
-        if worker is None:
+        answer = health_answer(service, agent_id, session_id)
+        if answer is None:
             raise AgentUnknown(agent_id, session_id)
-        return JSONResponse(row(found, worker))
+        return answer
 
     @router.get("/api/agents/{agent_id:agent}/history", **says("get_agent_history", api.HistoryPage))
     async def history(

@@ -113,6 +113,7 @@ async def listening(app: Any, sock: socket.socket) -> AsyncIterator[None]:
             lifespan="off",
             timeout_graceful_shutdown=2,
             server_header=False,
+            proxy_headers=False,  # else a header that anybody may send would say where a request is from
             http=AbortableProtocol,
         )
     )

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
+import heapq
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any, Final
@@ -26,8 +25,9 @@ _BRIEF: Final = 220
 """Characters of a line of the feed."""
 _NAME: Final = 60
 """Characters of a name in such a line."""
-_PART: Final = 50
-"""Workers whose lines are made before others have the loop: some 1 ms."""
+WORKERS_SHOWN: Final = 200
+"""Of so many workers, the worst, the status page has a line: nobody reads more, and each costs time."""
+_ENDED_SHOWN: Final = 10
 _WORST_FIRST = [
     HealthState.FAILING,
     HealthState.STUCK,
@@ -35,6 +35,7 @@ _WORST_FIRST = [
     HealthState.HEALTHY,
     HealthState.TERMINATED,
 ]
+_RANKS: Final = {state: rank for rank, state in enumerate(_WORST_FIRST)}
 
 
 def agent_row(health: WorkerHealth, now: float) -> dict[str, Any]:
@@ -212,33 +213,27 @@ def _ticket_of(event: AgentEvent) -> str:
     return str(found or "")
 
 
-async def agent_rows(service: Service) -> list[dict[str, Any]]:
-    """Return every worker's line; a thousand of them do not keep the loop to themselves."""
-    now, rows = service.clock(), []
-    for number, health in enumerate(service.workers(), start=1):
-        rows.append(agent_row(health, now))
-        if number % _PART == 0:
-            await asyncio.sleep(0)
-    return rows
-
-
-def status(service: Service, rows: list[dict[str, Any]] | None = None) -> dict[str, Any]:
-    """Return everything the status page shows; ``rows`` are the workers' if they are there already."""
+def status(service: Service) -> dict[str, Any]:
+    """Return everything the status page shows: of the workers the worst ``WORKERS_SHOWN``."""
     now = service.clock()
-    if rows is None:
-        rows = [agent_row(health, now) for health in service.workers()]
-    order = {state.value: rank for rank, state in enumerate(_WORST_FIRST)}
-    rows.sort(key=lambda row: (row["ended"], order[row["state"]], row["agent_id"], -row["state_since"]))
-    live = [row for row in rows if not row["ended"]]
-    states = Counter(row["state"] for row in live)
+    by_state: dict[HealthState, list[WorkerHealth]] = {state: [] for state in _WORST_FIRST}
+    over: list[WorkerHealth] = []
+    for health in service.monitor.workers():
+        (over if health.vitals.ended else by_state[health.state]).append(health)
+    shown: list[WorkerHealth] = []
+    for some in by_state.values():
+        shown += heapq.nsmallest(WORKERS_SHOWN - len(shown), some, key=_by_name)
+    ended = heapq.nsmallest(_ENDED_SHOWN, over, key=lambda one: (_RANKS[one.state], *_by_name(one)))
+    live = sum(map(len, by_state.values()))
     tickets = sorted(service.tickets.open_tickets(), key=lambda t: t.first_seen, reverse=True)
     outbox = service.outbox.status()
     return {
         "now": clock_time(now),
         "up_for": ago(now - service.started_at),
-        "counts": {state.value: states[state.value] for state in _WORST_FIRST},
-        "agents": live,
-        "ended": [row for row in rows if row["ended"]][:10],
+        "counts": {state.value: len(some) for state, some in by_state.items()},
+        "agents": [agent_row(health, now) for health in shown],
+        "agents_left_out": live - len(shown),
+        "ended": [agent_row(health, now) for health in ended],
         "tickets": [
             ticket_row(
                 ticket,
@@ -257,6 +252,10 @@ def status(service: Service, rows: list[dict[str, Any]] | None = None) -> dict[s
         "stand_in": service.recorder is not None,
         "paged": paged(service),
     }
+
+
+def _by_name(health: WorkerHealth) -> tuple[str, float]:
+    return health.vitals.agent_id, -health.state_since
 
 
 def _acting(service: Service, now: float) -> dict[str, Any]:
