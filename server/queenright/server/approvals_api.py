@@ -10,9 +10,9 @@ from pydantic import ConfigDict
 from queenright import api
 from queenright.health.interventions.approvals import ApprovalOver, ApprovalUnknown
 from queenright.server.access.caller import who, who_from
-from queenright.server.health_api import Body, By, Open, Text, answering
 from queenright.server.openapi import says, to
 from queenright.server.paging import Cursor, Limit, as_json, page, place_of
+from queenright.server.params import Body, By, Open, Text, answering
 from queenright.server.service import Service
 
 Id = Annotated[str, Path(description="Which request.")]

@@ -13,8 +13,8 @@ from queenright.alerting.callbacks.slack import ClickRefused, post_reply
 from queenright.alerting.config import TOLD_PATH
 from queenright.alerting.webhook import WebhookRefused
 from queenright.server.callbacks import NotSetUp
-from queenright.server.health_api import answering
 from queenright.server.openapi import says, takes
+from queenright.server.params import answering
 from queenright.server.service import Service
 
 _SIGNED = {403: "It is not signed as it should be.", 404: "No secret is named in the settings."}

@@ -13,9 +13,9 @@ from queenright import api
 from queenright.judge.chat import LONGEST_MESSAGE, ChatInterrupted, ChatRefused
 from queenright.runtime.bus import EventUnknown
 from queenright.server.access.caller import who
-from queenright.server.health_api import Body, By
 from queenright.server.openapi import says, to
 from queenright.server.paging import Limit
+from queenright.server.params import Body, By
 from queenright.server.problems import problem
 from queenright.server.service import Service
 

@@ -9,6 +9,7 @@ from queenright.health.monitor import WorkerHealth
 from queenright.health.recovery.attempt import RecoveryStatus
 from queenright.health.recovery.plan import is_lost
 from queenright.health.service import AgentUnknown
+from queenright.server.breakers_api import Reset
 from queenright.server.console_forms import (
     Act,
     Button,
@@ -21,7 +22,8 @@ from queenright.server.console_forms import (
     checked,
     part,
 )
-from queenright.server.health_api import Ask, Nudge, Recover, Reset
+from queenright.server.interventions_api import Ask, Nudge
+from queenright.server.recoveries_api import Recover
 from queenright.server.service import Service
 from queenright.server.words import ago
 

@@ -20,7 +20,7 @@ from queenright.server.console_forms import (
     agent_page,
     checked,
 )
-from queenright.server.health_api import Decided
+from queenright.server.interventions_api import Decided
 from queenright.server.service import Service
 from queenright.server.words import ago, clock_time
 

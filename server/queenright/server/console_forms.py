@@ -21,7 +21,7 @@ from pydantic import BaseModel, ValidationError
 from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.redaction import redact
 from queenright.server.access.caller import caller_of, who, who_from
-from queenright.server.health_api import Body, By
+from queenright.server.params import Body, By
 
 M = TypeVar("M", bound=BaseModel)
 

@@ -19,7 +19,7 @@ from queenright.server.abortable import ABORT
 from queenright.server.feed import Feed
 from queenright.server.feed_lines import Wanted
 from queenright.server.feed_reader import Reader, at, reset
-from queenright.server.health_api import AgentId
+from queenright.server.params import AgentId
 from queenright.server.service import Service
 
 DEFAULT_TYPES: Final = frozenset(

@@ -12,9 +12,9 @@ from queenright.api.operations import AuditPage, Reloaded, SettingsInForce, Vers
 from queenright.health.audit_page import LoggedEvent, read_page
 from queenright.health.tables import SCHEMA_REVISION
 from queenright.runtime.events import EventType
-from queenright.server.health_api import OfAgent, answering
 from queenright.server.openapi import says
 from queenright.server.paging import Cursor, Limit, page, place_of
+from queenright.server.params import OfAgent, answering
 from queenright.server.reload import RELOADABLE, NothingToRead, reload
 from queenright.server.service import Service
 from queenright.server.settings import SettingsRefused

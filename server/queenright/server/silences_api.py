@@ -14,8 +14,8 @@ from queenright.alerting.silence_watch import NoPeer, NothingToSilence
 from queenright.alerting.silences import Silence
 from queenright.instrumentation.redaction import redact
 from queenright.server.access.caller import who
-from queenright.server.health_api import Body, By, Reason, answering
 from queenright.server.openapi import says, to
+from queenright.server.params import Body, By, Reason, answering
 from queenright.server.problems import problem
 from queenright.server.service import Service
 

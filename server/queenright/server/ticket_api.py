@@ -24,9 +24,9 @@ from queenright.health.tickets import (
     WrongStatus,
 )
 from queenright.server.access.caller import who
-from queenright.server.health_api import AgentId, Body, By, OfAgent, Reason
 from queenright.server.openapi import says, to
 from queenright.server.paging import Cursor, Limit, page, place_of
+from queenright.server.params import AgentId, Body, By, OfAgent, Reason
 from queenright.server.problems import problem
 from queenright.server.service import Service
 from queenright.server.ticket_timeline import timeline
@@ -116,7 +116,7 @@ async def found_ticket(service: Service, ticket_id: str) -> dict[str, Any]:
 async def _rows(service: Service, tickets: Sequence[EscalationTicket]) -> list[dict[str, Any]]:
     """Return tickets as they are shown, with what came of telling people."""
     ids = [ticket.ticket_id for ticket in tickets]
-    told = await service.store.read(lambda conn: told_of(conn, ids))
+    told = await service.store.read(lambda conn: told_of(conn, ids)) if ids else {}
     now = service.clock()
     return [
         ticket_row(

@@ -20,9 +20,9 @@ from queenright.server.agents.graphs_api import graph_routes
 from queenright.server.agents.logs_api import log_routes
 from queenright.server.agents.rows import entry_row, slot_row, stats_row, streams_of, totals_of
 from queenright.server.agents.sessions_api import session_routes
-from queenright.server.health_api import AgentId, Body, By
 from queenright.server.openapi import says, to
 from queenright.server.paging import Cursor, Limit, as_json, page, place_of
+from queenright.server.params import AgentId, Body, By
 from queenright.server.service import Service
 from queenright.server.view import agent_row
 

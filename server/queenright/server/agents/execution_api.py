@@ -24,9 +24,9 @@ from queenright.server.agents.asked import (
 from queenright.server.agents.graphs_api import goal_state
 from queenright.server.agents.manager import AgentSlot
 from queenright.server.agents.rows import execution_row
-from queenright.server.health_api import AgentId, Body
 from queenright.server.openapi import says, to
 from queenright.server.paging import NO_TEXT
+from queenright.server.params import AgentId, Body
 from queenright.server.service import Service
 
 LONGEST_WORDS: Final = 100_000

@@ -18,9 +18,9 @@ from queenright.server.access.caller import who
 from queenright.server.agents.asked import GraphId, NodeId, goal_of, graph_of, node_of, on_disk
 from queenright.server.agents.manager import AgentSlot
 from queenright.server.agents.rows import graph_row, node_detail, node_row
-from queenright.server.health_api import AgentId, Body, By
 from queenright.server.openapi import says, to
 from queenright.server.paging import Cursor, Limit, as_json, page, place_of
+from queenright.server.params import AgentId, Body, By
 from queenright.server.service import Service
 
 _log = logging.getLogger(__name__)

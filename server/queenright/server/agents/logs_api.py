@@ -21,9 +21,9 @@ from queenright.server.agents.asked import (
     state_of,
 )
 from queenright.server.agents.manager import AgentSlot
-from queenright.server.health_api import AgentId
 from queenright.server.openapi import says
 from queenright.server.paging import Cursor, Limit, page, place_of
+from queenright.server.params import AgentId
 from queenright.server.service import Service
 
 Level = Annotated[

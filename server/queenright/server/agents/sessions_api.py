@@ -25,9 +25,9 @@ from queenright.server.agents.asked import (
 )
 from queenright.server.agents.execution_api import resumed
 from queenright.server.agents.manager import AgentSlot
-from queenright.server.health_api import AgentId
 from queenright.server.openapi import says, to
 from queenright.server.paging import Cursor, Limit, as_json, page, place_of
+from queenright.server.params import AgentId
 from queenright.server.service import Service
 
 OfStatus = Annotated[api.RunStatus | None, Query(description="Only those that stand so.")]
