@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_run_that_is_killed_at_any_moment_goes_on_to_the_same_end(tmp_path: Path, seed: int) -> None:
     """B33: conversation, outputs, turns, user, question and the guard's counters are what they were."""
     done = subprocess.run(

@@ -19,6 +19,8 @@ _WINDOW: Final = 16_384
 _SHORTEST: Final = 6
 """Shorter values are part of too many words to be masked wherever they stand."""
 _SHORTEST_GUESSED: Final = 8
+_SHORTEST_SHAPE: Final = 16
+"""No shape has fewer characters that are all letters and underscores: ``sk_live_`` and eight more."""
 
 # Names of variables and headers whose values are secret, as far as a name can say it.
 _SECRET_NAME = re.compile(
@@ -200,6 +202,8 @@ def redact(text: str, limit: int = 500) -> str:
     for form in hidden:
         if form in window:
             window = window.replace(form, MASK)
+    if whole and len(window) < _SHORTEST_SHAPE and window.replace("_", "a").isalpha() and window.isascii():
+        return window[-limit:]  # a plain word, as most keys of what is said are
     if not whole:
         # The cut may have halved a secret; what is left of that word goes.
         cut = re.search(r"\s", window)
