@@ -5,6 +5,9 @@ The service is a process of its own (``queenright serve``), and so are the clien
 who ask. Requests are sent when they are due, whether those before were answered or not, and a request's time
 is counted from when it was due: who has to wait for a connection waits for the service. ``LOAD_SECONDS``,
 ``LOAD_RATE``, ``LOAD_STREAMS`` and ``LOAD_WORKERS`` change the numbers.
+
+The first ``WARM_UP`` seconds count for nothing but the streams: a service that has just been started makes its
+routes and its queries when they are first used.
 """
 
 from __future__ import annotations
@@ -43,6 +46,7 @@ WORKERS: Final = int(os.environ.get("LOAD_WORKERS", "1000"))
 EVENTS: Final = 100
 """Spans that come in each second; each is an event of the log."""
 CONNECTIONS: Final = 64
+WARM_UP: Final = 5.0
 BUDGET: Final = 0.050
 
 _MIX: Final = {
@@ -130,16 +134,19 @@ class _Load:
         asked, asking = spawn.Pipe()
         clients = spawn.Process(target=_ask_all, args=(self._port, asking))
         clients.start()
-        before, began = _cpu(pid), time.monotonic()
+        before, began = 0.0, time.monotonic()
+        warm = False
         with httpx.Client(trust_env=False) as http:
             for tick in itertools.count(1):
                 self._send(http, EVENTS // 10)
-                if time.monotonic() - began > SECONDS:
+                if not warm and time.monotonic() - began > WARM_UP:
+                    warm, before = True, _cpu(pid)
+                if time.monotonic() - began > WARM_UP + SECONDS:
                     break
                 time.sleep(max(0.0, began + tick / 10 - time.monotonic()))
         times: dict[str, list[float]] = asked.recv()
         clients.join()
-        spent, took = _cpu(pid) - before, time.monotonic() - began
+        spent, took = _cpu(pid) - before, time.monotonic() - began - WARM_UP
         log = self._log_at_rest()
         ours.send(log[-1])
         streams: list[Followed] = ours.recv()
@@ -248,19 +255,22 @@ def _ask_all(port: int, pipe: Connection) -> None:
 
 async def _ask(port: int) -> dict[str, list[float]]:
     times: dict[str, list[float]] = defaultdict(list)
-    due = _due(time.perf_counter() + 0.5)
-    await asyncio.gather(*(_connection(port, due, times) for _ in range(CONNECTIONS)))
+    start = time.perf_counter() + 0.5
+    due = _due(start)
+    await asyncio.gather(*(_connection(port, due, times, start + WARM_UP) for _ in range(CONNECTIONS)))
     return dict(times)
 
 
 def _due(start: float) -> Iterator[tuple[float, str]]:
     chance = random.Random(1)
-    kinds = chance.choices(list(_MIX), list(_MIX.values()), k=int(RATE * SECONDS))
+    kinds = chance.choices(list(_MIX), list(_MIX.values()), k=int(RATE * (WARM_UP + SECONDS)))
     for number, kind in enumerate(kinds):
         yield start + number / RATE, kind
 
 
-async def _connection(port: int, due: Iterator[tuple[float, str]], times: dict[str, Any]) -> None:
+async def _connection(
+    port: int, due: Iterator[tuple[float, str]], times: dict[str, Any], counts_from: float
+) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     for when, kind in due:
         await asyncio.sleep(max(0.0, when - time.perf_counter()))
@@ -271,7 +281,8 @@ async def _connection(port: int, due: Iterator[tuple[float, str]], times: dict[s
         if b" 200 " not in head[:20] or length is None:
             raise RuntimeError(f"GET {path}: {head.decode()}")
         await reader.readexactly(int(length[1]))
-        times[kind].append(time.perf_counter() - when)
+        if when >= counts_from:
+            times[kind].append(time.perf_counter() - when)
     writer.close()
 
 
