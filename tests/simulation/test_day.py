@@ -20,7 +20,7 @@ async def test_a_hundred_workers_that_are_well_cost_no_call_of_the_model(tmp_pat
 
 async def test_a_ticket_costs_at_most_three_calls_of_the_model(tmp_path: Path) -> None:
     """Each, also where its severity rises or the queen has to decide on an escalation."""
-    found = await day(tmp_path, workers=15, faults=2.0, days=0.4)
+    found = await day(tmp_path, workers=15, faults=2.0, days=0.6)
 
     assert found["tickets"] == len(found["calls_by_ticket"]) >= 8
     assert found["checks"]["unknown"] == 0
@@ -33,7 +33,7 @@ async def test_a_ticket_costs_at_most_three_calls_of_the_model(tmp_path: Path) -
 
 async def test_a_model_that_calls_medium_findings_healthy_is_not_asked_at_every_tick(tmp_path: Path) -> None:
     """All of them: each is asked about again ever less often, and is a ticket when it gets worse."""
-    found = await day(tmp_path, workers=15, faults=2.0, days=0.4, healthy=1.0)
+    found = await day(tmp_path, workers=15, faults=2.0, days=0.6, healthy=1.0)
 
     assert found["calls_without_ticket"] > 0
     assert found["most_without_ticket"] <= 10
