@@ -6,8 +6,8 @@ who ask. Requests are sent when they are due, whether those before were answered
 is counted from when it was due: who has to wait for a connection waits for the service. ``LOAD_SECONDS``,
 ``LOAD_RATE``, ``LOAD_STREAMS`` and ``LOAD_WORKERS`` change the numbers.
 
-The first ``WARM_UP`` seconds count for nothing but the streams: a service that has just been started makes its
-routes and its queries when they are first used.
+The first ``WARM_UP`` seconds count for nothing but the streams: a service that has just been started makes
+its routes and its queries when they are first used.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import httpx
+import uvloop
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from queenright.health.event_log import read_events
@@ -207,50 +208,59 @@ def _of_service(spent: float, took: float) -> Row:
 
 
 def _follow_all(port: int, pipe: Connection) -> None:
-    asyncio.run(_follow(port, pipe))
+    uvloop.run(_follow(port, pipe))
 
 
 async def _follow(port: int, pipe: Connection) -> None:
-    last: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    started = [asyncio.Event() for _ in range(STREAMS)]
-    tasks = [asyncio.create_task(_stream(port, one, last)) for one in started]
-    for one in started:
-        await one.wait()
+    streams = [_Stream() for _ in range(STREAMS)]
+    tasks = [asyncio.create_task(one.follow(port)) for one in streams]
+    for one in streams:
+        await one.started.wait()
     pipe.send("all follow")
-    last.set_result(await asyncio.to_thread(pipe.recv))
-    done = await asyncio.gather(*(asyncio.wait_for(task, 60) for task in tasks), return_exceptions=True)
-    pipe.send([one for one in done if isinstance(one, Followed)])
+    last = await asyncio.to_thread(pipe.recv)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and any(one.last != last for one in streams):  # noqa: ASYNC110
+        await asyncio.sleep(0.2)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    pipe.send([Followed(one.after, one.events, one.last, one.digest.hexdigest()) for one in streams])
 
 
-async def _stream(port: int, started: asyncio.Event, last: asyncio.Future[str]) -> Followed:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(b"GET /api/events?types=all HTTP/1.1\r\nhost: localhost\r\n\r\n")
-    held, after, came, count, digest = b"", "", b"", 0, hashlib.sha256()
-    while not (last.done() and last.result() == came.decode()):
-        try:
-            held += await asyncio.wait_for(reader.read(1 << 18), 1)
-        except TimeoutError:
-            continue
-        if not after:
-            if found := _PLACE.search(held):
-                after = found[1].decode()
-                started.set()
-            else:
-                continue
-        end = held.rfind(b"\n\n") + 2
-        whole, held = held[:end], held[end:]
-        if ids := _ID.findall(whole):
-            count, came = count + len(ids), ids[-1]
-            digest.update(b"".join(ids))
-    writer.close()
-    return Followed(after, count, came.decode(), digest.hexdigest())
+class _Stream:
+    """One client of the event stream, and what it has had."""
+
+    def __init__(self) -> None:
+        self.started = asyncio.Event()
+        self.after = self.last = ""
+        self.events = 0
+        self.digest = hashlib.sha256()
+
+    async def follow(self, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /api/events?types=all HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        held = b""
+        while part := await reader.read(1 << 18):
+            held += part
+            if not self.after:
+                if not (found := _PLACE.search(held)):
+                    continue
+                self.after = found[1].decode()
+                self.started.set()
+            end = held.rfind(b"\n\n") + 2
+            whole, held = held[:end], held[end:]
+            if ids := _ID.findall(whole):
+                self.events += len(ids)
+                self.last = ids[-1].decode()
+                self.digest.update(b"".join(ids))
+        writer.close()
 
 
 # -- those who ask, in a process of their own -----------------------------------------------------
 
 
 def _ask_all(port: int, pipe: Connection) -> None:
-    pipe.send(asyncio.run(_ask(port)))
+    pipe.send(uvloop.run(_ask(port)))
 
 
 async def _ask(port: int) -> dict[str, list[float]]:

@@ -73,7 +73,12 @@ def is_polled(path: str) -> bool:
 
 def tag_of(body: bytes) -> str:
     """Return the tag of an answer in JSON."""
-    return f'W/"{hashlib.blake2b(_OF_THE_CLOCK.sub(b"", body), digest_size=12).hexdigest()}"'
+    return weak_tag(_OF_THE_CLOCK.sub(b"", body))
+
+
+def weak_tag(*parts: bytes) -> str:
+    """Return the tag of an answer whose parts are these, without what is of the clock."""
+    return f'W/"{hashlib.blake2b(bytes(1).join(parts), digest_size=12).hexdigest()}"'
 
 
 def matches(has: str, tag: str) -> bool:
@@ -83,17 +88,13 @@ def matches(has: str, tag: str) -> bool:
 
 def _taggable(start: Message) -> bool:
     headers = Headers(raw=start["headers"])
-    return (
-        start["status"] == 200
-        and headers.get("content-type", "").startswith("application/json")
-        and "etag" not in headers
-    )
+    return start["status"] == 200 and headers.get("content-type", "").startswith("application/json")
 
 
 def _tagged(start: Message, body: bytes, has: str) -> bytes:
     """Tag what an answer begins with; return what is sent of its body."""
-    tag = tag_of(body)
     headers = MutableHeaders(scope=start)
+    tag = headers.get("ETag") or tag_of(body)
     headers["ETag"] = tag
     headers.setdefault("Cache-Control", "private, no-cache")
     if not matches(has, tag):

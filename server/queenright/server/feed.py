@@ -61,7 +61,7 @@ class Feed:
         *,
         on_drop: Callable[[str, int], None] = lambda name, count: None,
         keep: int = 10_000,
-        gather: float = 0.05,
+        gather: float = 0.1,
         clock: Callable[[], float] = time.monotonic,
         sleep: Sleep = asyncio.sleep,
         keep_alive: float = 15.0,

@@ -33,7 +33,7 @@ from queenright.server.params import AgentId, OfAgent, OfSession, answering
 from queenright.server.problems import problem
 from queenright.server.recoveries_api import recoveries_router
 from queenright.server.service import Service
-from queenright.server.view import agent_row
+from queenright.server.view import AGES, agent_row
 
 _LONGEST_HISTORY = 366 * 86_400.0
 _MOMENT = {"type": ["number", "string", "null"], "description": "Seconds since the epoch, or ISO 8601."}
@@ -131,6 +131,7 @@ def _health(service: Service) -> APIRouter:
             limit,
             row=lambda one: agent_row(one, now),
             place=lambda one: one.key,
+            of_the_clock=AGES,
             loaded=[as_json(slot_row(slot)) for slot in service.agents.slots.values()],
         )
 

@@ -25,6 +25,8 @@ _BRIEF: Final = 220
 """Characters of a line of the feed."""
 _NAME: Final = 60
 """Characters of a name in such a line."""
+AGES: Final = ("state_for", "active_ago", "progress_ago")
+"""What of a worker's line changes with the clock alone."""
 WORKERS_SHOWN: Final = 200
 """Of so many workers, the worst, the status page has a line: nobody reads more, and each costs time."""
 _ENDED_SHOWN: Final = 10
@@ -41,7 +43,8 @@ _RANKS: Final = {state: rank for rank, state in enumerate(_WORST_FIRST)}
 def agent_row(health: WorkerHealth, now: float) -> dict[str, Any]:
     """Return one worker's line: identity, state, why, and how it is getting on. Times in seconds."""
     vitals = health.vitals
-    lead = worst(health.findings)
+    lead = worst(health.findings) if health.findings else None
+    activity, progress = vitals.last_activity, vitals.last_progress
     return {
         "agent_id": vitals.agent_id,
         "session_id": vitals.session_id,
@@ -63,11 +66,11 @@ def agent_row(health: WorkerHealth, now: float) -> dict[str, Any]:
         "tool_calls": vitals.tool_calls_total,
         "errors": vitals.error_count,
         "tokens": vitals.tokens,
-        "verdicts": [str(verdict) for verdict in list(vitals.recent_verdicts)[-12:]],
-        "last_activity": vitals.last_activity,
-        "last_progress": vitals.last_progress,
-        "active_ago": ago(now - vitals.last_activity if vitals.last_activity else None),
-        "progress_ago": ago(now - vitals.last_progress if vitals.last_progress else None),
+        "verdicts": vitals.recent_verdicts[-12:],
+        "last_activity": activity,
+        "last_progress": progress,
+        "active_ago": ago(now - activity if activity else None),
+        "progress_ago": ago(now - progress if progress else None),
         "findings": [_finding_row(finding) for finding in health.findings],
         "shadow_findings": [_finding_row(finding) for finding in health.shadow],
     }
