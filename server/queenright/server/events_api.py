@@ -19,6 +19,7 @@ from queenright.server.abortable import ABORT
 from queenright.server.feed import Feed
 from queenright.server.feed_lines import Wanted
 from queenright.server.feed_reader import Reader, at, reset
+from queenright.server.openapi import says
 from queenright.server.params import AgentId
 from queenright.server.service import Service
 
@@ -58,17 +59,12 @@ _EXAMPLE: Final = (
     '"node_id":"","execution_id":"","trace_id":"","span_id":"","data":{}}\n'
     "\n"
 )
-_PROBLEM: Final[dict[str, Any]] = {
-    "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+_REFUSED: Final = {
+    400: "An unknown type is asked for; the words name what is near.",
+    503: "There are too many streams already.",
 }
-_STREAM: Final[dict[int | str, dict[str, Any]]] = {
-    400: {"description": "An unknown type is asked for; the words name what is near.", **_PROBLEM},
-    503: {"description": "There are too many streams already.", **_PROBLEM},
-    200: {
-        "description": "Events as they happen, until either side ends it.",
-        "content": {"text/event-stream": {"schema": {"type": "string"}, "example": _EXAMPLE}},
-    },
-}
+_CONTENT: Final[dict[str, Any]] = {"text/event-stream": {"schema": {"type": "string"}, "example": _EXAMPLE}}
+_WHAT: Final = "Events as they happen, until either side ends it."
 
 Types = Annotated[
     list[str] | None,
@@ -108,12 +104,9 @@ def add_events_api(app: FastAPI, service: Service) -> None:
 
     @app.get(
         "/api/events",
-        operation_id="stream_events",
         tags=["events"],
-        summary="Follow what happens",
         response_class=EventStream,
-        status_code=200,
-        responses=_STREAM,
+        **says("stream_events", None, refused=_REFUSED, what=_WHAT, content=_CONTENT),
     )
     async def events(
         types: Types = None,
@@ -130,12 +123,9 @@ def add_events_api(app: FastAPI, service: Service) -> None:
 
     @app.get(
         "/api/agents/{agent_id:agent}/events",
-        operation_id="stream_agent_events",
         tags=["events"],
-        summary="Follow one worker",
         response_class=EventStream,
-        status_code=200,
-        responses=_STREAM,
+        **says("stream_agent_events", None, refused=_REFUSED, what=_WHAT, content=_CONTENT),
     )
     async def agent_events(
         agent_id: AgentId, types: Types = None, last_event_id: LastEventId = None, after: After = None

@@ -17,6 +17,7 @@ from fastapi.openapi.utils import get_openapi
 
 from queenright.api.problem import Problem
 from queenright.api.wire import Wire, examples_of
+from queenright.server.etags import is_polled
 
 Describe = Callable[[dict[str, Any]], None]
 """Adds something to the OpenAPI document, in place."""
@@ -79,6 +80,7 @@ def says(
     links: Mapping[str, Mapping[str, Any]] | None = None,
     what: str = "",
     also: Mapping[int, tuple[Any, str]] | None = None,
+    content: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """
     Return what a route's decorator is told, so that the document says what is answered.
@@ -94,11 +96,14 @@ def says(
         links: What can be asked next, by name; see ``to``.
         what: What the answer is, in words; without, the model's first line.
         also: Other answers that are no problems, by status: model and words.
+        content: What an answer that is not JSON is, by media type.
     """
     words = what or _first_line(getattr(answer, "__doc__", None)) or "Done."
     success: dict[str, Any] = {"description": words}
     if answer is not None:
         success["model"] = answer
+    if content is not None:
+        success["content"] = dict(content)
     if links:
         success["links"] = {name: dict(link) for name, link in links.items()}
     others = {code: {"model": model, "description": words} for code, (model, words) in (also or {}).items()}
@@ -170,6 +175,8 @@ def _complete(schema: dict[str, Any]) -> None:
         for method, operation in operations.items():
             if method in _METHODS:
                 used.update(operation.get("tags", ()))
+                if method == "get" and is_polled(path):
+                    _tagged(operation)
                 _refusals(path, operation)
     schema["tags"] = [
         {"name": name, "description": TAGS.get(name, "")} for name in (*TAGS, *sorted(used - TAGS.keys()))
@@ -180,6 +187,24 @@ def _kinds_of(model: type[Wire]) -> Iterator[type[Wire]]:
     for kind in model.__subclasses__():
         yield kind
         yield from _kinds_of(kind)
+
+
+def _tagged(operation: dict[str, Any]) -> None:
+    """Say of what is polled that who has it already is not answered it again."""
+    operation.setdefault("parameters", []).append(
+        {
+            "name": "If-None-Match",
+            "in": "header",
+            "required": False,
+            "description": "The `ETag` of the answer that you have.",
+            "schema": {"type": "string"},
+            "examples": {"a tag": {"value": 'W/"5f2c9a0d8e7b4c1a3f6e9d2b"'}},
+        }
+    )
+    tag = {"ETag": {"description": "What this answer is known by.", "schema": {"type": "string"}}}
+    responses = operation.setdefault("responses", {})
+    responses["304"] = {"description": "It is as you have it.", "headers": dict(tag)}
+    responses["200"].setdefault("headers", {}).update(tag)
 
 
 def _refusals(path: str, operation: dict[str, Any]) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from fastapi import Path, Query, Request
 from fastapi.responses import JSONResponse
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 from starlette.convertors import Convertor, register_url_convertor
 
+from queenright.api.wire import Words
 from queenright.instrumentation.identity import clean_name
 from queenright.server.paging import NO_TEXT
 from queenright.server.problems import problem
@@ -79,6 +80,18 @@ class Body(BaseModel):
         if isinstance(value, str) and NO_TEXT.search(value):
             raise ValueError("it must have no NUL character and no half of a surrogate pair in it")
         return value
+
+
+def one_of(term: Any) -> AfterValidator:
+    """Return what refuses any word but those of a term: who asks for it would find nothing, and not know why."""
+    [words] = (one.words for one in get_args(term) if isinstance(one, Words))
+
+    def known(value: str | None) -> str | None:
+        if value is not None and value not in words:
+            raise ValueError(f"it is one of {', '.join(words)}")
+        return value
+
+    return AfterValidator(known)
 
 
 def answering(status: int) -> Any:

@@ -23,15 +23,18 @@ from queenright.server.agents.asked import (
 from queenright.server.agents.manager import AgentSlot
 from queenright.server.openapi import says
 from queenright.server.paging import Cursor, Limit, page, place_of
-from queenright.server.params import AgentId
+from queenright.server.params import AgentId, one_of
 from queenright.server.service import Service
 
 Level = Annotated[
     api.LogLevel,
+    one_of(api.LogLevel),
     Query(description="What is logged: a row each run, each stay in a node, or each step of a model."),
 ]
 NodeLevel = Annotated[
-    api.NodeLogLevel, Query(description="A row each stay in the node, or each step of its model.")
+    api.NodeLogLevel,
+    one_of(api.NodeLogLevel),
+    Query(description="A row each stay in the node, or each step of its model."),
 ]
 OfSession = Annotated[
     str | None, Query(description="Of which session; without, of the newest one, and runs of all.")

@@ -27,10 +27,12 @@ from queenright.server.agents.execution_api import resumed
 from queenright.server.agents.manager import AgentSlot
 from queenright.server.openapi import says, to
 from queenright.server.paging import Cursor, Limit, as_json, page, place_of
-from queenright.server.params import AgentId
+from queenright.server.params import AgentId, one_of
 from queenright.server.service import Service
 
-OfStatus = Annotated[api.RunStatus | None, Query(description="Only those that stand so.")]
+OfStatus = Annotated[
+    api.RunStatus | None, one_of(api.RunStatus), Query(description="Only those that stand so.")
+]
 OwnGraph = Annotated[str | None, Query(description="Whose session; without, the agent's own graph's.")]
 
 _ONE: Final = {
