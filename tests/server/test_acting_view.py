@@ -96,6 +96,20 @@ SAID: list[tuple[EventType, dict[str, Any], str]] = [
         {"on": False, "by": "ada", "reason": "x"},
         "emergency stop off, by ada",
     ),
+    (
+        EventType.AGENT_OPERATED,
+        {"what": "delete_session", "by": "ada", "detail": ""},
+        "bee: delete session, by ada",
+    ),
+    (
+        EventType.TOKENS_CHANGED,
+        {
+            "came": [{"name": "ada", "role": "admin"}],
+            "went": [{"name": "bob", "role": "viewer", "why": "revoked"}],
+            "live": [],
+        },
+        "tokens: ada (admin) is new; bob (viewer) was revoked",
+    ),
 ]
 
 

@@ -61,6 +61,10 @@ class EventType(StrEnum):
     NOTIFICATION_DELIVERED = "notification_delivered"
     NOTIFICATION_FAILED = "notification_failed"
 
+    # From people: what they did with an agent that runs inside the service, and who may do anything.
+    AGENT_OPERATED = "agent_operated"
+    TOKENS_CHANGED = "tokens_changed"
+
     # From interventions: what was done.
     NUDGE_SENT = "nudge_sent"
     ESCALATION_TRIGGERED = "escalation_triggered"
@@ -88,6 +92,8 @@ ALERT_CLASS: Final[frozenset[EventType]] = frozenset(
         EventType.TICKET_RESOLVED,
         EventType.OPERATOR_ASKED,
         EventType.QUEEN_ANSWERED,
+        EventType.AGENT_OPERATED,
+        EventType.TOKENS_CHANGED,
         EventType.NOTIFICATION_DELIVERED,
         EventType.NOTIFICATION_FAILED,
         EventType.NUDGE_SENT,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from queenright.health.breakers.breaker import BreakerState
@@ -32,6 +32,8 @@ ACTED: Final = frozenset(
         EventType.CIRCUIT_BREAKER_STATE_CHANGED,
         EventType.INTERVENTION_RECORDED,
         EventType.EMERGENCY_STOP_CHANGED,
+        EventType.AGENT_OPERATED,
+        EventType.TOKENS_CHANGED,
     }
 )
 """Events that say what was done."""
@@ -47,6 +49,7 @@ _RECOVERY_COLOURS: Final = {
     RecoveryState.FAILED: "failing",
     RecoveryState.DROPPED: "plain",
 }
+_WENT: Final = {"revoked": "was revoked", "expired": "has expired", "removed": "is gone"}
 _BECAME: Final = {
     "dry_run": "would have been done (dry run)",
     "unreachable": "not done",
@@ -114,6 +117,12 @@ def acted(event: AgentEvent) -> tuple[str, str]:
             state = "on: nothing is done to any worker" if data["on"] else "off"
             colour = "failing" if data["on"] else "healthy"
             return colour, f"emergency stop {state}, by {data['by']}. {data['reason']}"
+        case EventType.AGENT_OPERATED:
+            what = str(data["what"]).replace("_", " ")
+            more = f" ({data['detail']})" if data.get("detail") else ""
+            return "info", f"{agent}: {what}, by {data['by']}{more}"
+        case EventType.TOKENS_CHANGED:
+            return "info", tokens_line(data)
         case _:
             became = _BECAME.get(data["outcome"], str(data["outcome"]))
             # Who it is about is said already.
@@ -121,6 +130,13 @@ def acted(event: AgentEvent) -> tuple[str, str]:
             why = str(data.get("detail") or "").replace(f"worker {target}", "it")
             why = clipped(why, _QUOTED)
             return "info", f"{agent}: {data['kind']} by {data['by']}: {became}. {why}"
+
+
+def tokens_line(data: Mapping[str, Any]) -> str:
+    """Return which tokens came and went, in words."""
+    said = [f"{one['name']} ({one['role']}) is new" for one in data["came"]]
+    said += [f"{one['name']} ({one['role']}) {_WENT.get(one['why'], one['why'])}" for one in data["went"]]
+    return clipped(f"tokens: {'; '.join(said)}", _QUOTED)
 
 
 def acting(

@@ -32,6 +32,7 @@ from queenright.instrumentation.service_token import TOKEN_ENV
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.access.access import Access
 from queenright.server.access.otlp_guard import OtlpGuard
+from queenright.server.access.token_watch import TokenWatch
 from queenright.server.app import create_app
 from queenright.server.children import Child
 from queenright.server.otlp.forward import Forwarder
@@ -164,6 +165,9 @@ async def serving(settings: Settings, *, registry: CollectorRegistry | None = No
         await stack.enter_async_context(listening(guarded, otlp_socket))
         app = create_app(service, bound=api_socket.getsockname()[0], access=access)
         await stack.enter_async_context(listening(app, api_socket))
+        watch = TokenWatch(access.file, service.store, service.bus.publish, clock=service.clock)
+        watching = asyncio.create_task(watch.run(), name="tokens")
+        stack.callback(watching.cancel)
         stack.callback(service.stopping.set)
         closed = any(access.required(sock.getsockname()[0]) for sock in (api_socket, otlp_socket))
         yield Running(

@@ -44,6 +44,8 @@ FEED: Final = (
     "circuit_breaker_state_changed",
     "intervention_recorded",
     "emergency_stop_changed",
+    "agent_operated",
+    "tokens_changed",
     "notification_failed",
 )
 """Types that have a line in the feed of the whole fleet."""
@@ -134,6 +136,12 @@ def _acted(event: Moment) -> tuple[str, str] | None:
         case "emergency_stop_changed":
             word = "on: nobody acts on workers" if data["on"] else "off"
             return "high", f"emergency stop {word}, by {data['by']}. {data['reason']}"
+        case "agent_operated":
+            return "act", f"{agent}: {str(data['what']).replace('_', ' ')}, by {data['by']}"
+        case "tokens_changed":
+            came = [f"{one['name']} is new" for one in data["came"]]
+            went = [f"{one['name']}: {one['why']}" for one in data["went"]]
+            return "act", f"tokens: {'; '.join(came + went)}"
     return None
 
 

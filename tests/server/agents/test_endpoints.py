@@ -496,3 +496,60 @@ async def test_sessions_are_where_the_command_line_has_them(home: House) -> None
     storage = home.service.settings.agents.storage
     assert storage is not None
     assert (storage / "guide" / "sessions" / session / "state.json").is_file()
+
+
+# -- who did it -------------------------------------------------------------------------------------
+
+
+async def test_who_did_what_with_an_agent_is_in_the_audit_in_the_order_it_was_done(home: House) -> None:
+    await home.ask("POST", "/api/agents", json={"path": "third", "by": "ada"}, status=201)
+    at = "/api/agents/third"
+    run, session = await home.begun("third")
+    where = {"session_id": session}
+    await home.ask("POST", f"{at}/stop", json=where)
+    resumed = await home.ask("POST", f"{at}/resume", json=where, status=202)
+    await home.waits("third", resumed["execution_id"])
+    said = {"node_id": "talk", "content": "my name is a secret"} | where
+    await home.ask("POST", f"{at}/inject", json=said)
+    await home.over("third", resumed["execution_id"])
+    [_, checkpoint, *_] = (await home.ask("GET", f"{at}/sessions/{session}/checkpoints"))["checkpoints"]
+    again = {"checkpoint_id": checkpoint["checkpoint_id"]} | where
+    replayed = await home.ask("POST", f"{at}/replay", json=again, status=202)
+    await home.over("third", replayed["execution_id"])
+    restored = await home.ask(
+        "POST", f"{at}/sessions/{session}/checkpoints/{checkpoint['checkpoint_id']}/restore", status=202
+    )
+    await home.over("third", restored["execution_id"])
+    await home.ask("POST", f"{at}/graphs", json={"path": "more/second", "by": "bob"}, status=201)
+    await home.ask("PUT", f"{at}/active-graph", json={"graph_id": "second"})
+    await home.ask("DELETE", f"{at}/graphs/second", status=204)
+    await home.ask("DELETE", f"{at}/sessions/{session}", status=204)
+    await home.ask("DELETE", f"{at}?by=ada", status=204)
+    # Refused: nothing was done.
+    await home.ask("DELETE", f"{at}?by=eve", status=404)
+
+    asked = {"type": "agent_operated", "agent_id": "third", "limit": 12}
+    found = (await home.ask("GET", "/api/audit", params=asked))["events"]
+    done = [(one["data"]["what"], one["data"]["by"]) for one in reversed(found)]
+
+    assert done == [
+        ("load", "ada"),
+        ("trigger", "operator"),
+        ("stop", "operator"),
+        ("resume", "operator"),
+        ("inject", "operator"),
+        ("replay", "operator"),
+        ("restore", "operator"),
+        ("add_graph", "bob"),
+        ("switch_graph", "operator"),
+        ("remove_graph", "operator"),
+        ("delete_session", "operator"),
+        ("unload", "ada"),
+    ]
+    by_what = {one["data"]["what"]: one for one in found}
+    assert by_what["trigger"]["execution_id"] == run in by_what["stop"]["data"]["detail"]
+    assert by_what["inject"]["session_id"] == by_what["delete_session"]["session_id"] == session
+    assert by_what["add_graph"]["graph_id"] == "second"
+    assert "secret" not in str(found)
+    feed = [line["text"] for line in (await home.ask("GET", "/api/status"))["feed"]]
+    assert "third: unload, by ada" in feed

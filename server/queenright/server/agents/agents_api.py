@@ -18,6 +18,7 @@ from queenright.server.agents.discovery import discover
 from queenright.server.agents.execution_api import execution_routes
 from queenright.server.agents.graphs_api import graph_routes
 from queenright.server.agents.logs_api import log_routes
+from queenright.server.agents.operated import operated
 from queenright.server.agents.rows import entry_row, slot_row, stats_row, streams_of, totals_of
 from queenright.server.agents.sessions_api import session_routes
 from queenright.server.openapi import says, to
@@ -118,6 +119,9 @@ def _routes(service: Service) -> APIRouter:
     async def load(body: Load, request: Request, response: Response) -> api.AgentSlot:
         """Load an agent and start it: its timers and events begin to count. Its code runs in the service."""
         slot = await agents.load(body.path, model=body.model)
+        await operated(
+            service, request, "load", slot.id, by=body.by, graph_id=slot.graph_id, detail=str(slot.path)
+        )
         _log.info("agent %r was loaded from %s by %s", slot.id, slot.path, redact(who(request, body.by), 200))
         response.headers["Location"] = f"/api/agents/{slot.id}"
         return slot_row(slot)
@@ -203,6 +207,7 @@ def _themselves(service: Service) -> APIRouter:
     ) -> Response:
         """Unload an agent: its runs are paused and can be resumed later; its sessions stay on disk."""
         await agents.unload(agent_id)
+        await operated(service, request, "unload", agent_id, by=by)
         _log.info("agent %r was unloaded by %s", agent_id, redact(who(request, by), 200))
         return Response(status_code=204)
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
-from fastapi import APIRouter, HTTPException
+from fastapi import APIRouter, HTTPException, Request
 from pydantic import Field, field_validator
 
 from queenright.api import loaded as api
 from queenright.runtime.agent_runtime import GraphError
 from queenright.runtime.execution import Execution
 from queenright.runtime.graphs.graph import GraphSpec
+from queenright.runtime.storage.session_store import SessionNotFound
 from queenright.server.agents.asked import (
     ExecutionId,
     OfGraph,
@@ -23,6 +25,7 @@ from queenright.server.agents.asked import (
 )
 from queenright.server.agents.graphs_api import goal_state
 from queenright.server.agents.manager import AgentSlot
+from queenright.server.agents.operated import What, operated
 from queenright.server.agents.rows import execution_row
 from queenright.server.openapi import says, to
 from queenright.server.paging import NO_TEXT
@@ -59,7 +62,10 @@ class Trigger(Body):
     @classmethod
     def _texts_can_be_kept(cls, given: dict[str, Any]) -> dict[str, Any]:
         if _unkept(given):
-            raise ValueError("no text in it may have a NUL character or half of a surrogate pair")
+            raise ValueError(
+                "no text in it may have a NUL character or half of a surrogate pair, and no number may be "
+                "NaN or Infinity, which are no JSON"
+            )
         return given
 
 
@@ -113,9 +119,14 @@ class Replay(Body):
     graph_id: MaybeGraph = None
 
 
+A = TypeVar("A", api.Started, api.Injected)
+
+
 def _unkept(value: Any) -> bool:
     if isinstance(value, str):
         return NO_TEXT.search(value) is not None
+    if isinstance(value, float):
+        return not math.isfinite(value)
     if isinstance(value, Mapping):
         return any(_unkept(key) or _unkept(one) for key, one in value.items())
     return isinstance(value, list) and any(_unkept(one) for one in value)
@@ -143,7 +154,7 @@ def _starting(router: APIRouter, service: Service) -> None:
         "/api/agents/{agent_id:agent}/trigger",
         **says("trigger_agent", api.Started, status=202, refused=(404, 409), links=_LINKS),
     )
-    async def trigger(agent_id: AgentId, body: Trigger | None = None) -> api.Started:
+    async def trigger(request: Request, agent_id: AgentId, body: Trigger | None = None) -> api.Started:
         """Start a run, and return at once."""
         given = body or Trigger()
         slot = agents.get(agent_id)
@@ -151,23 +162,25 @@ def _starting(router: APIRouter, service: Service) -> None:
         entry = entry_of(graph, given.entry_point_id)
         if (session := given.session_id) is not None:
             await on_disk(slot.runtime, lambda: state_of(slot, graph.id, session))
-        return await _start(slot, graph, entry, given.input_data, session)
+        started = await _start(slot, graph, entry, given.input_data, session)
+        return await noted(service, request, "trigger", agent_id, started, detail=entry)
 
     @router.post(
         "/api/agents/{agent_id:agent}/resume",
         **says("resume_agent", api.Started, status=202, refused=(404, 409), links=_LINKS),
     )
-    async def resume(agent_id: AgentId, body: Resume) -> api.Started:
+    async def resume(request: Request, agent_id: AgentId, body: Resume) -> api.Started:
         """Go on with the newest run of a session that did not get to its end."""
         slot = agents.get(agent_id)
         graph = graph_of(slot, body.graph_id)
-        return await resumed(slot, graph, body.session_id, body.checkpoint_id, status="resumed")
+        started = await resumed(slot, graph, body.session_id, body.checkpoint_id, status="resumed")
+        return await noted(service, request, "resume", agent_id, started, detail=body.checkpoint_id or "")
 
     @router.post(
         "/api/agents/{agent_id:agent}/replay",
         **says("replay_agent", api.Started, status=202, refused=(404, 409), links=_LINKS),
     )
-    async def replay(agent_id: AgentId, body: Replay) -> api.Started:
+    async def replay(request: Request, agent_id: AgentId, body: Replay) -> api.Started:
         """Begin a new run, in a new session, where another was at a checkpoint; that one stays as it is."""
         slot = agents.get(agent_id)
         graph = graph_of(slot, body.graph_id)
@@ -175,18 +188,22 @@ def _starting(router: APIRouter, service: Service) -> None:
             run = await slot.runtime.replay(body.session_id, body.checkpoint_id, graph.id)
         except OSError as error:
             raise storage_fault(error) from error
-        return _started(run, slot, graph, "replayed")
+        started = _started(run, slot, graph, "replayed")
+        what = f"{body.checkpoint_id} of {body.session_id}"
+        return await noted(service, request, "replay", agent_id, started, detail=what)
 
     @router.post(
         "/api/agents/{agent_id:agent}/stop",
         **says("stop_agent", api.Stopped, refused=(404, 409)),
     )
-    async def stop(agent_id: AgentId, body: Stop | None = None) -> api.Stopped:
+    async def stop(request: Request, agent_id: AgentId, body: Stop | None = None) -> api.Stopped:
         """Pause runs; they have stopped when this answers, and can be resumed."""
         given = body or Stop()
         slot = agents.get(agent_id)
         if given.graph_id is not None:
             graph_of(slot, given.graph_id)
+        if (session := given.session_id) is not None:
+            await on_disk(slot.runtime, lambda: _session_of_any(slot, given.graph_id, session))
         if given.execution_id is not None:
             run = _run(slot, given.execution_id)
             if run.done:
@@ -199,6 +216,15 @@ def _starting(router: APIRouter, service: Service) -> None:
             and given.graph_id in (None, run.graph_id)
         ]
         stopped = [run.id for run in meant if await slot.runtime.pause_execution(run.id, run.graph_id)]
+        await operated(
+            service,
+            request,
+            "stop",
+            agent_id,
+            graph_id=given.graph_id or "",
+            session_id=given.session_id,
+            detail=", ".join(stopped) or "nothing was running",
+        )
         return api.Stopped(status="stopped", executions=stopped)
 
 
@@ -214,7 +240,7 @@ def _talking(router: APIRouter, service: Service) -> None:
             what="A node that waited was given the message, or a run was started with it.",
         ),
     )
-    async def chat(agent_id: AgentId, body: Chat) -> api.Injected | api.Started:
+    async def chat(request: Request, agent_id: AgentId, body: Chat) -> api.Injected | api.Started:
         """
         Say something to an agent: a node that waits for its user is given it, else a run is started with it.
 
@@ -227,17 +253,18 @@ def _talking(router: APIRouter, service: Service) -> None:
                 continue
             given = await _inject(slot, node.node_id, body.message, node.graph_id, node.session_id)
             if given is not None:  # it has not gone on meanwhile
-                return given
+                return await noted(service, request, "chat", agent_id, given, detail=given.node_id)
         if (session := body.session_id) is not None:
             await on_disk(slot.runtime, lambda: state_of(slot, graph.id, session))
         entry = entry_of(graph, None)
-        return await _start(slot, graph, entry, _said(graph, entry, body.message), session)
+        started = await _start(slot, graph, entry, _said(graph, entry, body.message), session)
+        return await noted(service, request, "chat", agent_id, started, detail=entry)
 
     @router.post(
         "/api/agents/{agent_id:agent}/inject",
         **says("inject_input", api.Injected, refused=(404, 409)),
     )
-    async def inject(agent_id: AgentId, body: Inject) -> api.Injected:
+    async def inject(request: Request, agent_id: AgentId, body: Inject) -> api.Injected:
         """Give one node of a run what its user says; it is durable when this answers."""
         slot = agents.get(agent_id)
         graphs = [graph_of(slot, body.graph_id)] if body.graph_id is not None else _graphs(slot)
@@ -251,7 +278,7 @@ def _talking(router: APIRouter, service: Service) -> None:
                 f"node {body.node_id!r} is not running; POST /api/agents/{slot.id}/chat starts a run where "
                 "none waits",
             )
-        return given
+        return await noted(service, request, "inject", agent_id, given, detail=given.node_id)
 
 
 def _looking(router: APIRouter, service: Service) -> None:
@@ -276,6 +303,23 @@ def _looking(router: APIRouter, service: Service) -> None:
 
 
 # -- what they do -----------------------------------------------------------------------------------
+
+
+async def noted(
+    service: Service, request: Request, what: What, agent_id: str, answer: A, *, detail: str
+) -> A:
+    """Note what somebody did with an agent, and give back what is answered; see ``operated``."""
+    await operated(
+        service,
+        request,
+        what,
+        agent_id,
+        graph_id=answer.graph_id,
+        session_id=answer.session_id,
+        execution_id=answer.execution_id if isinstance(answer, api.Started) else "",
+        detail=detail,
+    )
+    return answer
 
 
 async def resumed(
@@ -365,6 +409,16 @@ def _going_on(slot: AgentSlot) -> list[Execution]:
         for entry in graph.entry_points
         for run in slot.runtime.get_stream(entry.id, graph_id=graph.id).executions
     ]
+
+
+def _session_of_any(slot: AgentSlot, graph_id: str | None, session_id: str) -> None:
+    """Look for a session of one graph, or of any; raises as ``state_of`` if there is none. Blocks."""
+    *others, last = [graph_id] if graph_id is not None else [graph.id for graph in _graphs(slot)]
+    for graph in others:
+        with suppress(SessionNotFound):
+            state_of(slot, graph, session_id)
+            return
+    state_of(slot, last, session_id)
 
 
 def _run(slot: AgentSlot, execution_id: str) -> Execution:

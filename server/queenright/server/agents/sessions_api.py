@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from queenright.api import loaded as api
 from queenright.instrumentation.redaction import redact
@@ -23,8 +23,9 @@ from queenright.server.agents.asked import (
     shown_text,
     state_of,
 )
-from queenright.server.agents.execution_api import resumed
+from queenright.server.agents.execution_api import noted, resumed
 from queenright.server.agents.manager import AgentSlot
+from queenright.server.agents.operated import operated
 from queenright.server.openapi import says, to
 from queenright.server.paging import Cursor, Limit, as_json, page, place_of
 from queenright.server.params import AgentId, one_of
@@ -59,12 +60,17 @@ def _inside(router: APIRouter, service: Service) -> None:
         **says("restore_checkpoint", api.Started, status=202, refused=(404, 409)),
     )
     async def restore(
-        agent_id: AgentId, session_id: SessionId, checkpoint_id: CheckpointId, graph_id: OwnGraph = None
+        request: Request,
+        agent_id: AgentId,
+        session_id: SessionId,
+        checkpoint_id: CheckpointId,
+        graph_id: OwnGraph = None,
     ) -> api.Started:
         """Go on in a session from a checkpoint: what was said and done in it since is forgotten."""
         slot = agents.get(agent_id)
         graph = graph_of(slot, graph_id or slot.graph_id)
-        return await resumed(slot, graph, session_id, checkpoint_id, status="restored")
+        started = await resumed(slot, graph, session_id, checkpoint_id, status="restored")
+        return await noted(service, request, "restore", agent_id, started, detail=checkpoint_id)
 
     @router.get(
         "/api/agents/{agent_id:agent}/sessions/{session_id}/checkpoints",
@@ -194,11 +200,15 @@ def _sessions(router: APIRouter, service: Service) -> None:
             what="It is gone.",
         ),
     )
-    async def delete(agent_id: AgentId, session_id: SessionId, graph_id: OwnGraph = None) -> Response:
+    async def delete(
+        request: Request, agent_id: AgentId, session_id: SessionId, graph_id: OwnGraph = None
+    ) -> Response:
         """Remove a session with all that it holds: conversations, checkpoints, what its nodes made, logs."""
         slot = agents.get(agent_id)
-        store = slot.runtime.session_store(graph_of(slot, graph_id or slot.graph_id).id)
+        graph = graph_of(slot, graph_id or slot.graph_id).id
+        store = slot.runtime.session_store(graph)
         await on_disk(slot.runtime, lambda: store.delete_session(session_id))
+        await operated(service, request, "delete_session", agent_id, graph_id=graph, session_id=session_id)
         return Response(status_code=204)
 
     @router.get(

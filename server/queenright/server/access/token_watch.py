@@ -1,0 +1,128 @@
+"""Which tokens came and went, in the event log: whoever reads it later sees who could have done something."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+from queenright.health.audit_page import read_page
+from queenright.health.store import Store, StoreError
+from queenright.instrumentation.redaction import redact
+from queenright.runtime.deadline import Sleep
+from queenright.runtime.events import AgentEvent, Clock, EventType
+from queenright.server.access.token_file import TokenFile
+from queenright.server.access.tokens import Token, Tokens, TokensRefused
+
+_log = logging.getLogger(__name__)
+
+EVERY: Final = 5.0
+"""Seconds between two looks at the file of tokens."""
+
+_Key = tuple[str, float]
+"""What tells a token from others, and no secret: its name, and when it was made."""
+
+
+class TokenWatch:
+    """
+    Says what has changed in the file of tokens, also while the service was away.
+
+    Args:
+        file: The file.
+        store: Has what was said last.
+        publish: Makes an event durable, and hands it on.
+        clock: Seconds since the epoch.
+        sleep: Waits, seconds.
+    """
+
+    def __init__(
+        self,
+        file: TokenFile,
+        store: Store,
+        publish: Callable[[AgentEvent], Awaitable[None]],
+        *,
+        clock: Clock,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        self._file = file
+        self._store = store
+        self._publish = publish
+        self._clock = clock
+        self._sleep = sleep
+        self._said: dict[_Key, str] | None = None
+        """The role of each that holds, as it was said last."""
+
+    async def run(self) -> None:
+        """Look again and again, until it is cancelled."""
+        while True:
+            try:
+                await self.look()
+            except StoreError as error:
+                _log.error(
+                    "what became of tokens cannot be noted, and is tried again: %s", redact(str(error))
+                )
+            await self._sleep(EVERY)
+
+    async def look(self) -> None:
+        """
+        Say what has changed since it was said last.
+
+        Raises:
+            StoreError: It cannot be noted.
+        """
+        try:
+            tokens = self._file.now()
+        except TokensRefused:
+            return  # the file's own words are in the service's log: nobody is let in
+        if self._said is None:
+            self._said = await self._said_last()
+        now = self._clock()
+        data = changes(self._said, tokens, now)
+        if data["came"] or data["went"]:
+            await self._publish(AgentEvent(type=EventType.TOKENS_CHANGED, time=now, data=data))
+            self._said = _keys(data["live"])
+
+    async def _said_last(self) -> dict[_Key, str]:
+        found = await self._store.read(
+            lambda conn: read_page(
+                conn,
+                before=None,
+                types=[EventType.TOKENS_CHANGED],
+                agent_id=None,
+                since=None,
+                until=None,
+                limit=1,
+            )
+        )
+        return _keys(found[0].event["data"]["live"]) if found else {}
+
+
+def changes(said: Mapping[_Key, str], tokens: Tokens, now: float) -> dict[str, Any]:
+    """
+    Return the ``data`` of an event: which tokens came, which went and why, and which hold now.
+
+    Args:
+        said: The role of each that held before, by name and when it was made.
+        tokens: All that the file has.
+        now: Seconds since the epoch.
+    """
+    live = {_key(one): one for one in tokens.live(now)}
+    known = {_key(one): one for one in tokens.all}
+    return {
+        "came": [{"name": one.name, "role": one.role.value} for key, one in live.items() if key not in said],
+        "went": [
+            {"name": key[0], "role": role, "why": known[key].state(now) if key in known else "removed"}
+            for key, role in said.items()
+            if key not in live
+        ],
+        "live": [{"name": one.name, "role": one.role.value, "made_at": one.made_at} for one in live.values()],
+    }
+
+
+def _key(token: Token) -> _Key:
+    return token.name, token.made_at
+
+
+def _keys(live: list[dict[str, Any]]) -> dict[_Key, str]:
+    return {(one["name"], one["made_at"]): one["role"] for one in live}
