@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 
 from queenright.health.findings import Finding, FindingKind, HealthState, Severity
 from queenright.health.monitor import WorkerHealth
 from queenright.health.settings import Loops
 from queenright.health.vitals import VitalSigns
-from queenright.server.metrics import OPENMETRICS, PROMETHEUS_TEXT, ServiceMetrics, content_type_for
+from queenright.server.metrics import OPENMETRICS, PROMETHEUS_TEXT, ServiceMetrics, content_type_for, written
 
 PROMETHEUS_2 = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.2,*/*;q=0.1"
 PROMETHEUS_3 = (
@@ -44,6 +45,25 @@ def test_a_page_is_kept_for_a_second_in_each_format() -> None:
     assert metrics.render(OPENMETRICS, now=10.9) is open_
     assert metrics.render(now=11.0) != plain
     assert metrics.render(OPENMETRICS, now=11.0).endswith(b"# EOF\n")
+
+
+@pytest.mark.parametrize("content_type", [PROMETHEUS_TEXT, OPENMETRICS])
+def test_a_page_has_the_lines_that_the_library_would_write(content_type: str) -> None:
+    registry = CollectorRegistry()
+    names = ("plain", 'with "quotes"', "with \\ and\nline", "naïve")
+    workers = [
+        WorkerHealth(
+            vitals=VitalSigns(name, "s", 1.0, Loops()), findings=(), state=state, state_since=n / 3, reason=""
+        )
+        for n, (name, state) in enumerate(zip(names, HealthState, strict=False))
+    ]
+    ServiceMetrics(registry, lambda: workers)
+    library = generate_openmetrics if content_type == OPENMETRICS else generate_latest
+
+    page = written(registry, content_type)
+
+    assert sorted(page.splitlines()) == sorted(library(registry).splitlines())
+    assert page.endswith(b"# EOF\n") is (content_type == OPENMETRICS)
 
 
 def test_what_has_not_happened_yet_is_there_at_0() -> None:

@@ -18,7 +18,7 @@ from queenright.cli.screen import Screen
 from queenright.instrumentation.errors import QueenrightError
 from queenright.server.programs import ProgramMissing, find_program
 from queenright.server.reload import reload
-from queenright.server.service import Service, calm_collector
+from queenright.server.service import Service, calm_collector, short_turns
 from queenright.server.settings import Settings
 from queenright.server.up import Running, UpOptions, serving, up
 
@@ -82,6 +82,7 @@ def _run(main: Coroutine[Any, Any, None]) -> None:
     import uvloop
 
     calm_collector()
+    short_turns()
     uvloop.run(main)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from fastapi import FastAPI
@@ -53,6 +53,11 @@ class ShortWays:
         self._ordinary: ASGIApp = app.router.middleware_stack
         self._answers = answers
         self._ways = {way: alone for way in WAYS if (alone := _only_route_of(app, way)) is not None}
+
+    @property
+    def known(self) -> Iterable[str]:
+        """The paths, as in ``WAYS``, whose route was found."""
+        return self._ways.keys()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or lead it to its route."""

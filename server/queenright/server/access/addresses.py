@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 
 
+@lru_cache(maxsize=1024)
 def loopback(host: str) -> bool:
     """Return whether an address is this machine's own."""
     if host == "localhost":
@@ -15,6 +17,7 @@ def loopback(host: str) -> bool:
         return False
 
 
+@lru_cache(maxsize=1024)
 def network_of(address: str) -> str:
     """Return what an address is counted under: of IPv6 its /64, as one household has that many."""
     try:
