@@ -188,6 +188,18 @@ async def test_what_is_polled_says_that_it_can_be_unchanged(
         assert (again.status_code, again.content) == (304, b"")
 
 
+async def test_every_answer_with_a_body_has_an_example(document: dict[str, Any]) -> None:
+    bare = []
+    for name, operation in operations(document):
+        for media, said in success(operation)[1].get("content", {}).items():
+            reference = said.get("schema", {}).get("$ref", "").rpartition("/")[2]
+            model = document["components"]["schemas"].get(reference)
+            shown = {"example", "examples"} & said.keys() or (model and _exemplified(document, model))
+            if not shown:
+                bare.append(f"{name}: {media}")
+    assert not bare, "\n".join(bare)
+
+
 # -- true ---------------------------------------------------------------------------------------
 
 

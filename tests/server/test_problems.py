@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import httpx
+from fastapi import FastAPI
+
+from queenright.server.problems import add_problems
 
 
 async def test_a_bad_argument_is_named_with_its_value(http: httpx.AsyncClient) -> None:
@@ -33,3 +36,30 @@ async def test_of_a_long_value_the_beginning_is_said_and_of_a_text_its_length(
     assert field.json()["title"].startswith("by: ['yyyy")
     assert "yyy… is refused: " in field.json()["title"]
     assert longer.json()["title"].startswith("by: a value of 9004 characters is refused: ")
+
+
+async def test_a_fault_of_the_service_itself_is_a_problem_too() -> None:
+    app = FastAPI()
+    add_problems(app)
+
+    @app.get("/fault")
+    async def fault() -> None:
+        raise RuntimeError("token=hunter2hunter2")
+
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://here") as http:
+        response = await http.get("/fault")
+
+    assert response.status_code == 500
+    assert response.headers["content-type"] == "application/problem+json"
+    assert "its log" in response.json()["title"]
+    assert "hunter2" not in response.text
+
+
+async def test_a_body_that_is_no_json_is_called_so(http: httpx.AsyncClient) -> None:
+    response = await http.post(
+        "/api/agents/a/nudge", content=b"x", headers={"Content-Type": "application/json"}
+    )
+
+    assert response.status_code == 422
+    assert response.json()["title"] == "the body is no JSON: at character 0, Expecting value"

@@ -42,6 +42,7 @@ from queenright.server.ticket_api import add_ticket_api
 from queenright.server.view import notification_row, status
 
 _READY: Final[dict[str, Any]] = {"ready": True, "missing": []}
+_OK: Final[dict[str, Any]] = {"text/plain": {"schema": {"type": "string"}, "example": "ok\n"}}
 _SYMPTOMS = {
     "type": "object",
     "required": ["version", "alerts"],
@@ -164,7 +165,10 @@ def create_app(service: Service, *, bound: str, access: Access | None = None) ->
         service.deadman_at = service.clock()
 
     @app.get(
-        "/healthz", tags=["service"], response_class=PlainTextResponse, **says("get_alive", None, what="`ok`")
+        "/healthz",
+        tags=["service"],
+        response_class=PlainTextResponse,
+        **says("get_alive", None, what="`ok`", content=_OK),
     )
     async def healthz() -> str:
         """The process lives."""

@@ -56,6 +56,13 @@ def add_problems(app: FastAPI) -> None:
     async def unstored(request: Request, error: StoreError) -> JSONResponse:
         return problem(503, f"nothing was done: {error}")
 
+    @app.exception_handler(Exception)
+    async def faulty(request: Request, error: Exception) -> JSONResponse:
+        # What it says is for the log, where it is written with the lines that led to it.
+        return problem(
+            500, "the service itself has a fault here; its log says which, look before you ask again"
+        )
+
 
 def _methods(request: Request) -> set[str]:
     """Return what may be done with a path: the router names only what the first of its routes takes."""
@@ -68,9 +75,12 @@ def _methods(request: Request) -> set[str]:
 
 
 def _fault(fault: Any) -> str:
+    if fault["type"] == "json_invalid":
+        why = fault.get("ctx", {}).get("error", "it cannot be read")
+        return f"the body is no JSON: at character {fault['loc'][-1]}, {why}"
     where = ".".join(str(part) for part in fault["loc"] if part != "body") or "the body"
     said = str(fault["msg"]).removeprefix("Value error, ")
-    if fault["type"] in ("missing", "json_invalid"):
+    if fault["type"] == "missing":
         return f"{where}: {said}"
     value = fault.get("input")
     if fault["type"] == "string_too_long":

@@ -131,6 +131,13 @@ async def test_post_api_agents__id__trigger(home: House) -> None:
     await home.ask("POST", "/api/agents/guide/trigger", json={"entry_point_id": "x"}, status=404)
     await home.ask("POST", "/api/agents/guide/trigger", json={"graph_id": "x"}, status=404)
     await home.ask("POST", "/api/agents/guide/trigger", json={"session_id": "x"}, status=404)
+    for number in ("NaN", "-Infinity"):
+        response = await home.http.post(
+            "/api/agents/guide/trigger",
+            content='{"input_data": {"topic": [%s]}}' % number,
+            headers={"Content-Type": "application/json"},
+        )
+        assert (response.status_code, "no JSON" in response.json()["title"]) == (422, True)
     failed = await home.ask("POST", "/api/agents/guide/trigger", status=202)
 
     session = await home.waits("guide", started["execution_id"])
@@ -193,6 +200,8 @@ async def test_post_api_agents__id__stop(home: House) -> None:
     over = await home.ask("POST", "/api/agents/guide/stop", json={"execution_id": run}, status=409)
     await home.ask("POST", "/api/agents/guide/stop", json={"execution_id": "none"}, status=404)
     none = await home.ask("POST", "/api/agents/guide/stop", json={"session_id": session})
+    await home.ask("POST", "/api/agents/guide/stop", json={"session_id": "nope"}, status=404)
+    await home.ask("POST", "/api/agents/guide/stop", json={"session_id": "../x"}, status=422)
 
     assert stopped == {"status": "stopped", "executions": [run]}
     assert "paused" in over["title"]
@@ -271,7 +280,22 @@ async def test_get_api_agents__id__sessions(home: House) -> None:
 
     assert found[:2] == made[::-1]
     assert len(found) == len(set(found))
-    await home.ask("GET", "/api/agents/guide/sessions?status=odd", status=422)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "sessions?status=odd",
+        "sessions?status=",
+        "graphs/guide/sessions?status=odd",
+        "logs?level=odd",
+        "graphs/guide/nodes/talk/logs?level=odd",
+    ],
+)
+async def test_a_word_that_is_asked_for_is_one_of_those_there_are(home: House, path: str) -> None:
+    refused = await home.ask("GET", f"/api/agents/guide/{path}", status=422)
+
+    assert "it is one of" in refused["title"]
 
 
 async def test_get_api_agents__id__sessions__sid(home: House) -> None:

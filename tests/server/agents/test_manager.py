@@ -77,7 +77,7 @@ async def test_twenty_loads_and_unloads_at_once_leave_what_was_asked_last(tmp_pa
     [
         ("raise ValueError('no honey')", "ValueError: no honey"),
         ("import sys\nsys.exit(3)", "SystemExit"),
-        ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+        ("honey = 1\nraise KeyboardInterrupt", "agent.py, line 2: KeyboardInterrupt"),
         ("def broken(:", "line 1"),
         ("agent = 3", "`agent` that is a int"),
     ],

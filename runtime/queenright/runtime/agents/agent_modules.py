@@ -55,7 +55,9 @@ class AgentModules:
         with _loading, self._importable():
             try:
                 return importlib.import_module(f"{self._package}.{name}")
-            except (Exception, SystemExit) as error:
+            except BaseException as error:
+                if not isinstance(error, Exception | SystemExit) and _is_main():
+                    raise  # somebody at the terminal has had enough
                 raise self._fault(path, error) from error
 
     def forget(self) -> None:
@@ -147,6 +149,10 @@ class _Alias(Loader):
     def exec_module(self, module: types.ModuleType) -> None:
         # The import system has just taken it for one called by the plain name.
         module.__spec__, module.__loader__ = self._own
+
+
+def _is_main() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 def _within(name: str, package: str) -> bool:

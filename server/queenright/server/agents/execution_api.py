@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Annotated, Any, Final, TypeVar
 
 from fastapi import APIRouter, HTTPException, Request
 from pydantic import Field, field_validator
 
 from queenright.api import loaded as api
+from queenright.api.wire import example_of
 from queenright.runtime.agent_runtime import GraphError
 from queenright.runtime.execution import Execution
 from queenright.runtime.graphs.graph import GraphSpec
@@ -238,6 +240,14 @@ def _talking(router: APIRouter, service: Service) -> None:
             api.Injected | api.Started,
             refused=(404, 409),
             what="A node that waited was given the message, or a run was started with it.",
+            content={
+                "application/json": {
+                    "examples": {
+                        "a node waited": {"value": example_of(api.Injected)},
+                        "a run was started": {"value": example_of(api.Started)},
+                    }
+                }
+            },
         ),
     )
     async def chat(request: Request, agent_id: AgentId, body: Chat) -> api.Injected | api.Started:
