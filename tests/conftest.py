@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import PurePath
 from typing import Any
@@ -74,3 +75,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     working = [item for item in others if item not in waiting]
     due = {id(item): place / len(some) for some in (waiting, working) for place, item in enumerate(some)}
     items[:] = whole + sorted(others, key=lambda item: due[id(item)])
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Let the collector not go through all tests and modules again and again: that is 7 % of the time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)

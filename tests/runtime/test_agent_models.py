@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import litellm
 import pytest
 
 from queenright.runtime.agents.runner import AgentInvalid, AgentRunner
@@ -66,6 +65,8 @@ def test_what_no_provider_is_known_for_is_refused(name: str, capfd: pytest.Captu
 
 
 def test_a_provider_that_the_program_registered_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    import litellm  # here, because it takes seconds, and every process that runs tests reads this file
+
     monkeypatch.setattr(litellm, "custom_provider_map", [{"provider": "ours", "custom_handler": object()}])
 
     LiteLlmProvider("ours/model").check()
