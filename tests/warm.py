@@ -1,8 +1,8 @@
 """
 `queenright` in processes of its own that have imported everything already: forked from one that did it once.
 
-A command is a real process: its own streams, folder, environment, signals, end and exit code. What it does
-not show is that a command imports what it needs: for that, tests start ``PROGRAM`` itself.
+A command is a real process: its own streams, folder, environment, signals, limits, end and exit code. What it
+does not show is that a command imports what it needs: for that, tests start ``PROGRAM`` itself.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import functools
 import gc
 import json
 import os
+import resource
 import select
 import signal
 import socket
@@ -20,9 +21,10 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from types import TracebackType
+from typing import IO, Any, NoReturn, Self
 
 _IMPORTED = (
     *(
@@ -39,38 +41,104 @@ PROGRAM = Path(sys.executable).with_name("queenright")
 
 
 class Command:
-    """A command that runs. Its streams are files or pipes of whoever starts it; None is nothing to read."""
+    """
+    A command that runs.
+
+    Args:
+        arguments: What is typed behind ``queenright``.
+        cwd: The folder; the test's own without.
+        env: The environment; the test's own without.
+        streams: stdin, stdout and stderr, files or pipes of whoever starts it; None: it is closed.
+        ignored: Signals that it is started to ignore, as by ``nohup``.
+        file_bytes: How long a file may get, as by ``ulimit -f``.
+    """
 
     def __init__(
         self,
         *arguments: str | Path,
         cwd: Path | None = None,
         env: Mapping[str, str] | None = None,
-        streams: tuple[int, int, int],
+        streams: tuple[int | None, int | None, int | None],
+        ignored: Collection[signal.Signals] = (),
+        file_bytes: int | None = None,
     ) -> None:
         asked = json.dumps(
             {
                 "arguments": [str(argument) for argument in arguments],
                 "cwd": str(cwd or Path.cwd()),
                 "env": dict(os.environ if env is None else env),
+                "open": [number for number, stream in enumerate(streams) if stream is not None],
+                "ignored": list(ignored),
+                "file_bytes": file_bytes,
             }
         ).encode()
         self._told, answers = socket.socketpair()
+        self._code: int | None = None
         with answers:
-            _warm().ask(asked, (*streams, answers.fileno()))
+            given = (stream for stream in streams if stream is not None)
+            _warm().ask(asked, (*given, answers.fileno()))
         self.pid = int(self._line() or "0")
         assert self.pid, "the process that commands are forked from has ended; what it said is above"
 
     def wait(self) -> int:
         """Wait for its end, and return what ``subprocess`` would: the exit code, or minus the signal."""
-        with self._told:
-            return int(self._line())
+        if self._code is None:
+            with self._told:
+                self._code = int(self._line())
+        return self._code
+
+    def ended(self) -> bool:
+        """Return whether it has ended, and wait for nothing."""
+        return self._code is not None or bool(select.select([self._told], [], [], 0)[0])
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal."""
+        os.kill(self.pid, number)
 
     def _line(self) -> str:
         line = b""
         while not line.endswith(b"\n") and (piece := self._told.recv(1)):
             line += piece
         return line.decode()
+
+
+class Talking(Command):
+    """
+    A command that a test talks with while it runs: its streams are pipes, but those that are given.
+
+    As a context it closes the pipes and waits for the command's end.
+    """
+
+    def __init__(
+        self,
+        *arguments: str | Path,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: int | None = None,
+        stdout: int | None = None,
+        ignored: Collection[signal.Signals] = (),
+    ) -> None:
+        pipes = [os.pipe() for _ in range(3)]
+        (reads, writes), (out, outs), (err, errs) = pipes
+        streams = (reads if stdin is None else stdin, outs if stdout is None else stdout, errs)
+        super().__init__(*arguments, cwd=cwd, env=env, streams=streams, ignored=ignored)
+        for number in (reads, outs, errs):
+            os.close(number)
+        self.stdin: IO[bytes] = open(writes, "wb", buffering=0)  # noqa: SIM115 - closed by the context
+        self.stdout: IO[bytes] = open(out, "rb")  # noqa: SIM115
+        self.stderr: IO[bytes] = open(err, "rb")  # noqa: SIM115
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None and not self.ended():
+            self.send_signal(signal.SIGKILL)
+        for file in (self.stdin, self.stdout, self.stderr):
+            file.close()
+        self.wait()
 
 
 def queenright(
@@ -150,7 +218,7 @@ def _serve(asking: socket.socket) -> None:
             head, numbers, _, _ = socket.recv_fds(asking, 4, 4)
             if not head:
                 os._exit(0)
-            asked = _exactly(asking, int.from_bytes(head, "big"))
+            asked = json.loads(_exactly(asking, int.from_bytes(head, "big")))
             *streams, told_number = numbers
             told = socket.socket(fileno=told_number)
             if (pid := os.fork()) == 0:
@@ -158,7 +226,7 @@ def _serve(asking: socket.socket) -> None:
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 for end in (asking, woken, wake, told, *running.values()):
                     end.close()
-                return _become(json.loads(asked), streams)
+                return _become(asked, dict(zip(asked["open"], streams, strict=True)))
             told.sendall(b"%d\n" % pid)
             running[pid] = told
             for number in streams:
@@ -172,15 +240,46 @@ def _exactly(asking: socket.socket, size: int) -> bytes:
     return found
 
 
-def _become(asked: dict[str, Any], streams: list[int]) -> None:
+def _become(asked: dict[str, Any], streams: Mapping[int, int]) -> None:
     """Take on what a process is given by whoever starts it."""
-    for number, stream in enumerate(streams):
-        os.dup2(stream, number)
-        os.close(stream)
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if number not in streams:
+            # As Python finds it when it starts.
+            os.close(number)
+            setattr(sys, name, None)
+            continue
+        os.dup2(streams[number], number)
+        os.close(streams[number])
+        if number == 1 and os.isatty(number):
+            sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     os.chdir(asked["cwd"])
     os.environ.clear()
     os.environ.update(asked["env"])
+    for signal_number in asked["ignored"]:
+        signal.signal(signal_number, signal.SIG_IGN)
+    if asked["file_bytes"] is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (asked["file_bytes"],) * 2)
     sys.argv = [str(PROGRAM), *asked["arguments"]]
+
+
+def _end(code: object) -> NoReturn:
+    """
+    End as Python does, but for taking apart what was imported.
+
+    That would copy every page that is shared with the process we are forked from: two thirds of all work.
+    """
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    gc.collect()
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+    except (OSError, ValueError):
+        sys.exit(code)  # type: ignore[arg-type]
+    if isinstance(code, str):
+        sys.exit(code)
+    os._exit(code if isinstance(code, int) else 0)
 
 
 def _main() -> NoReturn:
@@ -200,8 +299,11 @@ def _main() -> NoReturn:
     gc.collect()
     gc.freeze()
     _serve(socket.socket(fileno=int(sys.argv[1])))
-    main()
-    sys.exit(0)
+    try:
+        main()
+    except SystemExit as ended:
+        _end(ended.code)
+    _end(0)
 
 
 if __name__ == "__main__":
