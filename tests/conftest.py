@@ -15,12 +15,12 @@ from tests.databases import database_url, migrated_once, postgres, real_migratio
 
 __all__ = ["database_url", "migrated_once", "postgres", "real_migrations"]
 
-# How fast an example runs says how busy the machine is, not whether the code is right. 40 examples a run, and
+# How fast an example runs says how busy the machine is, not whether the code is right. 25 examples a run, and
 # new ones each time; HYPOTHESIS_EXAMPLES=1000 looks longer.
 settings.register_profile(
     "queenright",
     deadline=None,
-    max_examples=int(os.environ.get("HYPOTHESIS_EXAMPLES", "40")),
+    max_examples=int(os.environ.get("HYPOTHESIS_EXAMPLES", "25")),
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("queenright")

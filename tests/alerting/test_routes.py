@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -122,9 +123,15 @@ def _takes(route: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
     return True
 
 
+@functools.cache
+def _tree() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(CONFIG.read_text())["route"]
+    return found
+
+
 def leaves(labels: Mapping[str, str], route: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
     """Return the routes that an alert ends in, each with what it has from those above it."""
-    route = route if route is not None else yaml.safe_load(CONFIG.read_text())["route"]
+    route = route if route is not None else _tree()
     own = {name: value for name, value in route.items() if name not in ("routes", "matchers", "continue")}
     found = []
     for child in route.get("routes", ()):
