@@ -8,6 +8,8 @@ import os
 import signal
 import subprocess
 import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -18,22 +20,21 @@ from queenright.cli.conversation import Progress
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.storage.files import locked
 from tests.runtime.agents import TALKER, TALKS, adder, chatter, circler, folder_of, talker
-from tests.warm import PROGRAM, queenright
+from tests.warm import PROGRAM, Command, Talking, queenright
 
-RUN = (str(PROGRAM), "run", "agent", "--storage", "here")
+RUN = ("run", "agent", "--storage", "here")
 
 
 def test_a_run_that_was_killed_is_taken_up_where_it_was(tmp_path: Path) -> None:
     chatter(tmp_path / "agent")
-    with subprocess.Popen(RUN, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
-        assert running.stdout is not None
+    with Talking(*RUN, cwd=tmp_path) as running:
         shown = b""
         while not shown.endswith(b"> "):
             shown += os.read(running.stdout.fileno(), 4096)
         running.send_signal(signal.SIGKILL)
     session = shown.decode().splitlines()[0].removeprefix("session ")
 
-    done = queenright(*RUN[1:], "--resume", session, cwd=tmp_path, typed="Ada\nAda\n")
+    done = queenright(*RUN, "--resume", session, cwd=tmp_path, typed="Ada\nAda\n")
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[:2] == [f"session {session}", "taken up where it was"]
@@ -103,38 +104,55 @@ def test_a_session_that_another_writes_in_is_left_to_it(tmp_path: Path) -> None:
     assert "--resume" not in done.stdout + done.stderr
 
 
+def streamed(
+    tmp_path: Path, *arguments: str, out: int | None = 1, err: int | None = 2, file_bytes: int | None = None
+) -> tuple[int, str, str]:
+    """
+    Run with streams that are led somewhere; return the exit code, and what came on stdout and stderr.
+
+    Args:
+        out: Where stdout leads: 1 as usual, another descriptor, or None: it is closed.
+        err: The same for stderr; 1: to where stdout leads.
+        file_bytes: How long a file may get.
+    """
+    kept = [tmp_path / "out", tmp_path / "err"]
+    with kept[0].open("wb") as first, kept[1].open("wb") as second, open(os.devnull, "rb") as nothing:
+        usual = {1: first.fileno() if out == 1 else out, 2: second.fileno(), None: None}
+        streams = (nothing.fileno(), usual.get(out, out), usual.get(err, err))
+        command = (*RUN, "--no-telemetry", *arguments)
+        code = Command(*command, cwd=tmp_path, streams=streams, file_bytes=file_bytes).wait()
+    said, errors = (path.read_text(encoding="utf-8") for path in kept)
+    return code, said, errors
+
+
 @pytest.mark.parametrize(
     ("storage", "limit", "why"),
     [
-        ("a_file", "", "Not a directory"),
-        ("a_file/x", "", "Not a directory"),
-        ("/proc/nowhere", "", "No such file or directory"),
-        ("here", "ulimit -f 0;", "File too large"),  # as a full disk: nothing can be written
+        ("a_file", None, "Not a directory"),
+        ("a_file/x", None, "Not a directory"),
+        ("/proc/nowhere", None, "No such file or directory"),
+        ("here", 0, "File too large"),  # as a full disk: nothing can be written
     ],
 )
-@pytest.mark.parametrize("as_json", ["", "--json"])
+@pytest.mark.parametrize("as_json", [(), ("--json",)])
 def test_a_storage_that_cannot_be_used_is_said_without_a_traceback(
-    tmp_path: Path, storage: str, limit: str, why: str, as_json: str
+    tmp_path: Path, storage: str, limit: int | None, why: str, as_json: tuple[str, ...]
 ) -> None:
     adder(tmp_path / "agent")
     (tmp_path / "a_file").write_text("", encoding="utf-8")
+    given = ("--storage", storage, *as_json, "--input", '{"a": 1, "b": 2}')
 
-    done = shell(
-        tmp_path,
-        f"{limit} {PROGRAM} run agent --storage {storage} --no-telemetry {as_json} "
-        """--input '{"a": 1, "b": 2}'""",
-    )
+    ours, theirs = os.pipe()
+    with open(ours, encoding="utf-8") as reading:
+        # A pipe: what is printed counts as no file, and has no limit.
+        code, _, _ = streamed(tmp_path, *given, out=theirs, err=theirs, file_bytes=limit)
+        os.close(theirs)
+        said = reading.read()
 
-    assert done.returncode == 1
-    assert "Traceback" not in done.stderr
-    assert f"the storage {storage} cannot be used: {why}" in done.stdout
-    assert "--resume" not in done.stdout + done.stderr
-
-
-def shell(cwd: Path, script: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["bash", "-c", script], cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-    )
+    assert code == 1
+    assert "Traceback" not in said
+    assert f"the storage {storage} cannot be used: {why}" in said
+    assert "--resume" not in said
 
 
 PRINTS = """
@@ -172,49 +190,97 @@ def test_an_agent_that_ends_the_program_has_not_got_to_its_end(tmp_path: Path, k
     assert "Traceback" not in done.stderr
 
 
+def first_line(reading: int) -> str:
+    """Read as ``head -1`` does."""
+    done = subprocess.run(["head", "-1"], stdin=reading, stdout=subprocess.PIPE, text=True, check=True)
+    os.close(reading)
+    return done.stdout
+
+
+def nothing(reading: int) -> str:
+    """Read as ``true`` does."""
+    os.close(reading)
+    return ""
+
+
 @pytest.mark.parametrize(("b", "code"), [(2, 0), (0, 1)])
 @pytest.mark.parametrize(
-    "reader", ["2>errors | head -1", "2>&1 | head -1", "2>errors | true", "--json 2>errors | true"]
+    ("reader", "both", "as_json"),
+    [
+        (first_line, False, ()),
+        (first_line, True, ()),
+        (nothing, False, ()),
+        (nothing, False, ("--json",)),
+    ],
 )
 def test_nobody_who_reads_on_changes_nothing_of_the_run(
-    tmp_path: Path, b: int, code: int, reader: str
+    tmp_path: Path, b: int, code: int, reader: Callable[[int], str], both: bool, as_json: tuple[str, ...]
 ) -> None:
     adder(tmp_path / "agent", "def add(a, b):\n    print('x' * 99999, flush=True)\n    return a / b\n")
-    given = json.dumps({"a": 1, "b": b})
+    ours, theirs = os.pipe()
+    with ThreadPoolExecutor() as pool:
+        read = pool.submit(reader, ours)
+        if reader is nothing:
+            read.result()
+        done, _, said = streamed(
+            tmp_path, *as_json, "--input", json.dumps({"a": 1, "b": b}), out=theirs, err=theirs if both else 2
+        )
+        os.close(theirs)
+        said += read.result()
 
-    command = f"{PROGRAM} run agent --storage here --no-telemetry --input '{given}'"
-
-    done = shell(tmp_path, f"{command} {reader}; exit ${{PIPESTATUS[0]}}")
-
-    errors = tmp_path / "errors"
-    said = errors.read_text(encoding="utf-8") if errors.exists() else ""
-    assert done.returncode == code
-    assert "Broken" not in done.stdout + done.stderr + said
-    assert "Traceback" not in done.stdout + done.stderr + said
+    assert done == code
+    assert "Broken" not in said
+    assert "Traceback" not in said
 
 
-@pytest.mark.parametrize("as_json", ["", "--json"])
-def test_a_result_that_is_lost_on_a_full_disk_is_no_success(tmp_path: Path, as_json: str) -> None:
+@pytest.mark.parametrize("as_json", [(), ("--json",)])
+def test_a_result_that_is_lost_on_a_full_disk_is_no_success(tmp_path: Path, as_json: tuple[str, ...]) -> None:
     adder(tmp_path / "agent")
-    command = f"{PROGRAM} run agent --storage here --no-telemetry {as_json}"
 
-    done = shell(tmp_path, f"""{command} --input '{{"a": 1, "b": 2}}' >/dev/full""")
+    with open("/dev/full", "wb") as full:
+        code, _, said = streamed(tmp_path, *as_json, "--input", '{"a": 1, "b": 2}', out=full.fileno())
 
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == (
+    assert code == 1
+    assert said.splitlines()[-1] == (
         "queenright: The result could not be written to stdout: No space left on device."
     )
 
 
-@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", ">&- --json", "2>&- --json"])
-def test_a_stream_that_is_closed_changes_nothing_of_the_run(tmp_path: Path, closed: str) -> None:
+@pytest.mark.parametrize(
+    ("out", "err", "as_json"),
+    [(None, 2, ()), (1, None, ()), (None, None, ()), (None, 2, ("--json",)), (1, None, ("--json",))],
+)
+def test_a_stream_that_is_closed_changes_nothing_of_the_run(
+    tmp_path: Path, out: int | None, err: int | None, as_json: tuple[str, ...]
+) -> None:
     adder(tmp_path / "agent")
-    command = f"{PROGRAM} run agent --storage here --no-telemetry"
 
-    done = shell(tmp_path, f"""{command} --input '{{"a": 1, "b": 2}}' {closed}""")
+    code, _, said = streamed(tmp_path, *as_json, "--input", '{"a": 1, "b": 2}', out=out, err=err)
 
-    assert done.returncode == 0
+    assert code == 0
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(("redirected", "code"), [(">&- 2>&-", 0), ("2>errors | true", 0), (">/dev/full", 1)])
+def test_streams_that_are_found_so_at_the_start_are_no_worse(
+    tmp_path: Path, redirected: str, code: int
+) -> None:
+    """As a shell starts it: the program itself, with all that it imports."""
+    adder(tmp_path / "agent")
+    command = f'{PROGRAM} {" ".join(RUN)} --no-telemetry --input \'{{"a": 1, "b": 2}}\' {redirected}'
+
+    done = subprocess.run(
+        ["bash", "-c", f"{command}; exit ${{PIPESTATUS[0]}}"],
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == code
     assert "Traceback" not in done.stderr
+    assert "Broken" not in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -270,8 +336,7 @@ def test_a_second_signal_ends_the_program_at_once_and_says_how_to_go_on(
 ) -> None:
     path = adder(tmp_path / "agent", STUBBORN)
     command = [*RUN, "--no-telemetry", "--input", '{"a": 1, "b": 2}']
-    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE) as running:
-        assert running.stderr is not None
+    with Talking(*command, cwd=tmp_path) as running:
         for word in (b"begun\n", b"not yet\n"):
             assert running.stderr.readline() == word
             running.send_signal(number)
@@ -282,7 +347,7 @@ def test_a_second_signal_ends_the_program_at_once_and_says_how_to_go_on(
     done = run(tmp_path, *again[1:3])
 
     resume = f"queenright run agent --resume {session.name} --storage here"
-    assert running.returncode == code
+    assert running.wait() == code
     assert said == f"Stopped at once; the session can be resumed. Go on with: {resume}\n"
     assert "  sum: 3" in done.stdout.splitlines(), done.stderr
 
@@ -306,20 +371,17 @@ def test_a_terminal_that_is_closed_pauses_the_run_unless_it_is_to_go_on(tmp_path
     for name in ("begun", "go"):
         os.mkfifo(tmp_path / name)
     command = [*RUN, "--no-telemetry", "--input", '{"a": 1, "b": 2}']
-    with subprocess.Popen(
-        [*(["nohup"] if nohup else []), *command],
-        cwd=tmp_path,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    ) as running:
+    ignored = (signal.SIGHUP,) if nohup else ()
+    with open(os.devnull, "rb") as nothing:
+        running = Talking(*command, cwd=tmp_path, stdin=nothing.fileno(), ignored=ignored)
+    with running:
         (tmp_path / "begun").read_bytes()
         running.send_signal(signal.SIGHUP)
         running.send_signal(signal.SIGHUP)
         (tmp_path / "go").write_bytes(b"")
-        out, errors = (text.decode() for text in running.communicate())
+        out, errors = (stream.read().decode() for stream in (running.stdout, running.stderr))
 
-    assert running.returncode == (0 if nohup else 1), errors
+    assert running.wait() == (0 if nohup else 1), errors
     assert ("completed" if nohup else "paused") in out.splitlines()
     assert ("Paused. Go on with: " in errors) is not nohup
 
