@@ -78,8 +78,8 @@ class AuthSettings(_Block):
 
     tokens_file: Path | None = None
     """Where the hashes of tokens are; None is ``tokens.json`` in ``storage``."""
-    required: bool | None = None
-    """Whether nobody is answered without a token; None: wherever we listen on more than loopback."""
+    required: bool = False
+    """Whether nobody is answered without a token on loopback, too; on any other address nobody ever is."""
 
 
 class AgentsSettings(_Block):

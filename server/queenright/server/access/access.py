@@ -67,8 +67,7 @@ class Access:
 
     def required(self, bound: str) -> bool:
         """Return whether nobody is let in without a token by a port that listens on this address."""
-        said = self._settings.auth.required
-        return not loopback(bound) if said is None else said
+        return self._settings.auth.required or not loopback(bound)
 
     def refuse_nobody(self, *bound: str) -> None:
         """
@@ -78,8 +77,6 @@ class Access:
             TokensRefused: A token is needed by a port on one of these addresses, and there is no live one.
         """
         needed = [host for host in bound if self.required(host)]
-        if self._settings.auth.required is False and any(not loopback(host) for host in bound):
-            _log.warning("auth.required is false: whoever reaches %s may do everything", ", ".join(bound))
         if needed and not self.file.now().live(self._clock()):
             raise TokensRefused(
                 f"nobody could ask anything: on {needed[0]} a token is needed (others than this machine "
