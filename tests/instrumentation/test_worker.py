@@ -469,10 +469,21 @@ def test_a_name_with_control_characters_is_the_same_clean_one_everywhere(
     assert {sample.labels["agent"] for sample in samples if "agent" in sample.labels} == {name}
 
 
-@pytest.mark.parametrize("name", ["", " ", "\n", "\x00\u2029\t"])
-def test_a_name_that_is_nothing_but_control_characters_is_refused_like_none(name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["", " ", "\n", "\x00\u2029\t", "\u200b", "\ufeff\u2060", "\u2800\u3164", ".", "..", " .. "]
+)
+def test_a_name_that_shows_nothing_or_is_a_place_in_every_address_is_refused_like_none(name: str) -> None:
     with pytest.raises(ValueError, match="needs the agent's name"):
         Worker(name)
+
+
+def test_what_shows_nothing_makes_no_name_another_one() -> None:
+    assert clean_name("\ufeffbo\u200bm\u2060") == "bom"
+    assert [clean_name(name) for name in ("...", ".env", "\u0645\u06cc\u200c\u062e")] == [
+        "...",
+        ".env",
+        "\u0645\u06cc\u200c\u062e",
+    ]
 
 
 @given(st.text())

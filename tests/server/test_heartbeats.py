@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from queenright.health.heartbeat import Heartbeat
+from queenright.cli.fleet import _print_agents
+from queenright.health.heartbeat import Heartbeat, HeartbeatRefused, parse_heartbeat
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.service import Service
 from queenright.server.settings import Settings
@@ -119,3 +121,40 @@ async def test_one_that_names_its_life_begins_it_anew_in_the_same_session(hive: 
     await hive.beat(incarnation_id="two")
 
     assert hive.beats() == {"run": 0.0}
+
+
+# -- what they name -----------------------------------------------------------------------------
+
+ESCAPES = "t\x1b]0;own\x07"
+
+
+async def test_a_task_and_a_phase_are_kept_without_what_moves_a_terminal(hive: Hive) -> None:
+    await hive.beat(task_id=ESCAPES, phase=ESCAPES, progress_indicator=ESCAPES)
+
+    [worker] = hive.service.monitor.of_agent("bee")
+    assert worker.vitals.beat is not None
+    said = (worker.vitals.task_id, worker.vitals.session_id, worker.vitals.beat.phase)
+    assert all(text.isprintable() for text in (*said, worker.vitals.beat.progress_indicator)), said
+    assert worker.vitals.task_id == "t ]0;own"
+
+
+async def test_so_they_are_where_telemetry_of_before_had_them_raw(hive: Hive) -> None:
+    await hive.say(EventType.EXECUTION_STARTED, task_id=ESCAPES)
+
+    [worker] = hive.service.monitor.of_agent("bee")
+    assert worker.vitals.task_id == "t ]0;own"
+
+
+@pytest.mark.parametrize("name", ["\u200b", "\ufeff", ".", "..", "\u3164"])
+def test_who_has_no_name_that_shows_is_told(name: str) -> None:
+    with pytest.raises(HeartbeatRefused, match=r"in letters that show; '\.' and '\.\.' name nobody"):
+        parse_heartbeat(json.dumps({"agent_id": name}))
+
+
+def test_a_list_in_a_terminal_holds_nothing_that_moves_its_cursor(capsys: pytest.CaptureFixture[str]) -> None:
+    row = {"state": "healthy", "steps": 1, "bad_steps": 0, "findings": [], "waiting": ESCAPES, "reason": ""}
+    names = {"agent_id": f"a{ESCAPES}", "session_id": f"s{ESCAPES}", "task_id": f"k{ESCAPES}\u202e"}
+
+    _print_agents([row | names], wide=True)
+
+    assert all(line.isprintable() for line in capsys.readouterr().out.splitlines())

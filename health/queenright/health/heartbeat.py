@@ -85,8 +85,8 @@ def _clean(text: str) -> str:
 
 
 def _named(text: str) -> str:
-    if not text.strip():
-        raise ValueError("it should name somebody")
+    if not text:
+        raise ValueError("it should name somebody, in letters that show; '.' and '..' name nobody")
     return text
 
 
@@ -98,7 +98,7 @@ _Text = Annotated[str, Field(max_length=1000), AfterValidator(_clean)]
 Moment = Annotated[float | None, BeforeValidator(moment)]
 Name = Annotated[str, BeforeValidator(_or_empty), Field(max_length=256), AfterValidator(_clean)]
 Who = Annotated[Name, AfterValidator(clean_name)]
-"""As telemetry names it: whoever beats, asks and sends spans under one raw name is one worker."""
+"""As telemetry names it: one raw name is one worker, or one task, whatever says it."""
 Total = Annotated[_Count | None, BeforeValidator(_or_none)]
 
 
@@ -121,10 +121,10 @@ class Heartbeat(BaseModel):
     session_id: Who = ""
     incarnation_id: Who = ""
     """Empty: not known; it is nobody's new life."""
-    task_id: Name = ""
+    task_id: Who = ""
     timestamp: Moment = None
     """On the worker's clock, in seconds since the epoch; None: when it came in."""
-    phase: Name = ""
+    phase: Who = ""
     last_tool_call: Moment = None
     """Seconds since the epoch."""
     token_count: Total = None
@@ -148,7 +148,7 @@ class Heartbeat(BaseModel):
         values = {name: getattr(self, name) for name in _DATA}
         for name in _WORDS:
             if isinstance(values[name], str):
-                values[name] = redact(values[name], 1000)
+                values[name] = redact(clean_name(values[name], 1000), 1000)
         return AgentEvent(
             type=EventType.AGENT_HEARTBEAT,
             time=now if self.timestamp is None else self.timestamp,

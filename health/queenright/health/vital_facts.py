@@ -10,6 +10,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
+from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.redaction import redact
 
 EVIDENCE_LIMIT: Final = 500
@@ -168,7 +169,8 @@ def seconds(value: object) -> float | None:
 
 
 def word(value: object) -> str:
-    """Return a short text as it was said, at most 200 characters; a number as its digits; else nothing."""
+    """Return a short text on one clean line, at most 200 characters; a number as its digits; else nothing."""
     if isinstance(value, str):
-        return value[:_WORD_LIMIT]
+        # A log of before may hold what would move a terminal's cursor.
+        return value[:_WORD_LIMIT] if value.isprintable() else clean_name(value[:_WORD_LIMIT])
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else ""

@@ -15,6 +15,13 @@ NAME_LIMIT: Final = 200
 
 _SESSION_LENGTH: Final = 200
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]+")
+_UNSEEN: Final = re.compile(
+    r"[\u00ad\u061c\u180e\u200b\u200e\u200f\u2060-\u2064\u206a-\u206f\ufeff\ufff9-\ufffb\U000e0001-\U000e007f]+"
+)
+"""What shows nothing and joins nothing: with it in, two names would look like one."""
+_NOTHING: Final = re.compile(
+    r"[\s.\u200c\u200d\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\ufe00-\ufe0f\uffa0]+"
+)
 
 
 class SessionIdRefused(QueenrightError, ValueError):
@@ -41,15 +48,25 @@ def clean_name(text: str, limit: int = NAME_LIMIT) -> str:
     """
     Return a name fit for a label, a log line and a page: no control characters, at most ``limit`` long.
 
-    A longer one is cut and ends in a hash of the whole, so that two long names stay two. Workers and the
-    service both clean with this, so that a worker goes by one name wherever it is heard of.
+    A longer one is cut and ends in a hash of the whole, so that two long names stay two. What shows nothing
+    is nothing, and so are ``.`` and ``..``, which are places in every address. Workers and the service both
+    clean with this, so that a worker goes by one name wherever it is heard of.
     """
     if not text.isprintable():
-        text = _CONTROL.sub(" ", text)
+        text = _CONTROL.sub(" ", _UNSEEN.sub("", text))
     text = text.strip()
+    if _blank(text):
+        return ""
     if len(text) <= limit:
         return text
     return f"{text[: limit - 17]}~{blake2b(text.encode(), digest_size=8).hexdigest()}"
+
+
+def _blank(text: str) -> bool:
+    # Of nearly every name the first letter says it.
+    if not text or (text[0].isascii() and text[0] != "."):
+        return False
+    return text in (".", "..") or (not text.isascii() and _NOTHING.fullmatch(text) is not None)
 
 
 def check_session_id(session_id: str) -> str:

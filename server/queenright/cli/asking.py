@@ -48,7 +48,10 @@ Session = Annotated[
 ]
 Many = Annotated[int, typer.Option("--limit", min=1, max=1000, help="So many at most, the newest.")]
 
-_CONTROL = dict.fromkeys((*range(32), *range(127, 160)), " ")
+_CONTROL = dict.fromkeys(
+    (*range(32), *range(127, 160), *range(0x2028, 0x202F), *range(0x2066, 0x206A), *range(0xD800, 0xE000)),
+    " ",
+)
 
 
 def login() -> str:
@@ -113,7 +116,10 @@ def values(answer: BaseModel) -> dict[str, Any]:
 
 def tell(answer: BaseModel, words: str, *, as_json: bool) -> None:
     """Print what became of something: in words, or as JSON."""
-    typer.echo(json.dumps(values(answer), indent=2) if as_json else words)
+    if as_json:
+        typer.echo(json.dumps(values(answer), indent=2))
+    else:
+        typer.echo("\n".join(map(on_one_line, words.split("\n"))))
 
 
 def tell_all(answers: Sequence[BaseModel], lines: Iterable[str], none: str, *, as_json: bool) -> None:
@@ -134,7 +140,7 @@ def say_brakes(service: Queenright) -> bool:
     """Say on stderr why less is done than is due, if it is; return whether acting is frozen."""
     acting = service.service.status().acting
     for brake in acting.brakes:
-        typer.echo(brake, err=True)
+        typer.echo(on_one_line(brake), err=True)
     return acting.emergency_stop.on
 
 

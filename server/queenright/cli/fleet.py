@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from queenright.cli.asking import LOCAL, Json, TokenFile, Url, connect, cut, say_brakes, values
+from queenright.cli.asking import LOCAL, Json, TokenFile, Url, connect, cut, on_one_line, say_brakes, values
 
 
 def list_(
@@ -47,8 +47,7 @@ def _print_agents(agents: list[dict[str, Any]], *, wide: bool) -> None:
         typer.echo("No agents.")
         return
     rows = [
-        [a["agent_id"], a["session_id"], "-" if a["task_id"] == a["session_id"] else a["task_id"]]
-        for a in agents
+        [on_one_line(name) or "-" for name in (a["agent_id"], a["session_id"], _task_of(a))] for a in agents
     ]
     names = ["agent", "session", "task"]
     widths = [max(len(row[n]) for row in [names, *rows]) for n in range(3)]
@@ -59,8 +58,12 @@ def _print_agents(agents: list[dict[str, Any]], *, wide: bool) -> None:
     for a, row in zip(agents, rows, strict=True):
         typer.echo(line.format(a["state"], *_cut(row, widths), a["steps"], a["bad_steps"]))
         if why := f"waits: {a['waiting']}" if a["waiting"] else a["reason"] if a["findings"] else "":
-            why = " ".join(why.split())
+            why = on_one_line(" ".join(why.split()))
             typer.echo(f"  {why if wide else _cut([why], [76])[0]}".rstrip())
+
+
+def _task_of(agent: dict[str, Any]) -> str:
+    return "" if agent["task_id"] == agent["session_id"] else agent["task_id"]
 
 
 def _cut(texts: list[str], widths: list[int]) -> list[str]:

@@ -11,6 +11,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from queenright.cli.asking import on_one_line
 from queenright.server.up import Running, UpOptions
 from queenright.server.view import status
 
@@ -105,8 +106,8 @@ def _render(now: dict[str, Any], height: int) -> Group:
         why = "; ".join(f"{f['kind']} ({f['severity']})" for f in row["findings"])
         agents.add_row(
             Text(row["state"], style=_STYLE[row["state"]]),
-            row["agent_id"],
-            doing,
+            Text(on_one_line(row["agent_id"])),
+            Text(on_one_line(doing)),
             str(row["steps"]),
             Text(str(row["bad_steps"]), style="dark_orange" if row["bad_steps"] >= 5 else ""),
             why,
