@@ -20,7 +20,10 @@ def list_pages(folder: str) -> dict[str, Any]:
     """Return every Markdown file below ``folder``, without hidden and built folders."""
     root = Path(folder).expanduser().resolve()
     if not root.is_dir():
-        raise ValueError(f'there is no folder {folder!r}; give one with --input \'{{"folder": "..."}}\'')
+        raise ValueError(
+            f"there is no folder {folder!r}; the input `folder` is the path of a folder with Markdown files, "
+            "such as docs, from where Queenright was started"
+        )
     pages = []
     for path in sorted(root.rglob("*.md")):
         inner = path.relative_to(root)

@@ -109,7 +109,7 @@ def test_docs_checker_says_what_it_was_not_given(tmp_path: Path) -> None:
     done = run("""queenright run examples/docs_checker --input '{"folder": "nowhere"}'""", tmp_path)
 
     assert done.returncode == 1
-    assert "there is no folder 'nowhere'" in done.stdout
+    assert "there is no folder 'nowhere'; the input `folder` is the path of a folder" in done.stdout
 
 
 def test_our_own_documentation_holds(tmp_path: Path) -> None:

@@ -80,6 +80,19 @@ async def test_tools_are_the_public_functions_of_tools_py_and_a_script_lies_besi
     assert info.models == ("scripted:replies.json",)
 
 
+async def test_a_script_begins_anew_with_each_run_whether_they_follow_each_other_or_go_on_at_once(
+    tmp_path: Path,
+) -> None:
+    entry = {"id": "start", "node_id": "work", "max_concurrent": 2}
+    spec = {**TALKER, "graph": {**TALKER["graph"], "entry_points": [entry]}}
+    path = talker(tmp_path / "agent")
+    async with loaded(folder_of(path, spec), tmp_path) as runner:
+        one, other = await asyncio.gather(runner.run(), runner.run())
+        third = await runner.run()
+
+    assert [run.outputs for run in (one, other, third)] == [{"answer": "42"}] * 3
+
+
 async def test_an_agent_in_python_brings_its_provider_and_imports_the_files_beside_it(tmp_path: Path) -> None:
     folder = tmp_path / "agent"
     folder.mkdir()

@@ -21,6 +21,7 @@ from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.execution import Execution, ExecutionResult, Respawn, Trigger
 from queenright.runtime.executor import GraphExecutor, NodeFailed
 from queenright.runtime.graphs.graph import EntryPointSpec
+from queenright.runtime.llm.model import RUN
 from queenright.runtime.nodes.event_loop import EventLoopNode, NodeResult
 from queenright.runtime.nodes.reporting import Origin, Reporter
 from queenright.runtime.parts import LoadedGraph, Surroundings
@@ -270,6 +271,7 @@ class ExecutionStream:
         opening = _Opening()
         status, value, error = SessionStatus.COMPLETED, None, ""
         error_type = ""
+        RUN.set(execution.id)  # the task's own context
         try:
             if self._entry is not None and not execution.resumes:
                 value = await self._entry(execution.trigger, self._runner(execution, opening))

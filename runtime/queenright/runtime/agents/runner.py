@@ -28,6 +28,7 @@ from queenright.runtime.execution import ExecutionResult
 from queenright.runtime.graphs.graph import GraphSpec
 from queenright.runtime.llm.litellm_provider import SCRIPTED, LiteLlmProvider, load_provider
 from queenright.runtime.llm.model import LLMProvider, Message, ModelError, ModelReply, OnText, ToolSpec
+from queenright.runtime.llm.scripted_provider import ScriptedProvider
 from queenright.runtime.nodes.guard import GuardFactory
 
 __all__ = ["AgentInfo", "AgentInvalid", "AgentLoadError", "AgentRunner", "ValidationResult"]
@@ -348,7 +349,10 @@ class AgentRunner:
             script = model.removeprefix(SCRIPTED)
             # A script lies beside the agent that names it.
             own = model != script and not Path(script).is_absolute() and (self.path / script).is_file()
-            self._known[model] = self._providers(f"{SCRIPTED}{self.path / script}" if own else model)
+            provider = self._providers(f"{SCRIPTED}{self.path / script}" if own else model)
+            if isinstance(provider, ScriptedProvider):
+                provider.begin_with_each_run()
+            self._known[model] = provider
         return self._known[model]
 
 

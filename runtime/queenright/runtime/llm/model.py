@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from queenright.instrumentation.errors import QueenrightError
 
 Role = Literal["system", "user", "assistant", "tool"]
+
+RUN: Final[ContextVar[str]] = ContextVar("queenright_run", default="")
+"""The id of the run that a model is asked by; empty outside of any."""
 
 
 class ModelError(QueenrightError):

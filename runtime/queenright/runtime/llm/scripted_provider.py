@@ -6,13 +6,15 @@ import inspect
 import itertools
 import json
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from queenright.instrumentation.errors import QueenrightError
 from queenright.runtime.llm.model import (
+    RUN,
     Message,
     ModelError,
     ModelReply,
@@ -29,6 +31,9 @@ _PIECE = re.compile(r"\s*\S+\s*|\s+")
 
 _SHOWN: Final = re.compile(r'"\$shown\.(\w+)"')
 """Stands in arguments for a text that nobody knows before it is shown, such as an id."""
+
+_RUNS_KEPT: Final = 1000
+"""Of so many runs it is known how far they are in the script, the newest."""
 
 _KINDS: Final[Mapping[str, tuple[type, ...]]] = {
     "text": (str,),
@@ -56,6 +61,14 @@ class Shown:
     tools: tuple[ToolSpec, ...]
 
 
+@dataclass(slots=True)
+class _Place:
+    """How far a script has been given."""
+
+    replies: Iterator[ModelReply | Exception | Rule]
+    given: int = 0
+
+
 class ScriptedProvider:
     """
     Gives its replies in order, one a question; after the last it raises.
@@ -69,9 +82,10 @@ class ScriptedProvider:
     """
 
     def __init__(self, replies: Iterable[ModelReply | Exception | Rule], *, name: str = "scripted") -> None:
-        self._replies = iter(replies)
+        self._script = replies if isinstance(replies, Sequence) else ()
+        self._all = _Place(iter(replies))
+        self._runs: OrderedDict[str, _Place] | None = None
         self._name = name
-        self._given = 0
         self.shown: list[Shown] = []
         """What it was shown, oldest first."""
 
@@ -100,6 +114,11 @@ class ScriptedProvider:
         numbers = itertools.count(1)
         return cls([_reply(path, at, row, numbers) for at, row in enumerate(rows)])
 
+    def begin_with_each_run(self) -> None:
+        """Begin anew with each run that asks, if the replies are a list; else all take from one row."""
+        if self._script and self._runs is None:
+            self._runs = OrderedDict()
+
     @property
     def name(self) -> str:
         """What it is called."""
@@ -115,13 +134,14 @@ class ScriptedProvider:
             ModelError: The script is at its end, or says so here.
         """
         self.shown.append(Shown(tuple(messages), tuple(tools)))
+        place = self._place()
         try:
-            reply = next(self._replies)
+            reply = next(place.replies)
         except StopIteration:
             raise ModelError(
-                f"{self._name}: the script is at its end, replies given: {self._given}"
+                f"{self._name}: the script is at its end, replies given: {place.given}"
             ) from None
-        self._given += 1
+        place.given += 1
         if isinstance(reply, Exception):
             raise reply
         if not isinstance(reply, ModelReply):
@@ -131,6 +151,17 @@ class ScriptedProvider:
             for piece in _PIECE.findall(reply.text):
                 on_text(piece)
         return reply
+
+    def _place(self) -> _Place:
+        """Return how far the script is for who asks now."""
+        run = RUN.get()
+        if self._runs is None or not run:
+            return self._all
+        place = self._runs.setdefault(run, _Place(iter(self._script)))
+        self._runs.move_to_end(run)
+        if len(self._runs) > _RUNS_KEPT:
+            self._runs.popitem(last=False)
+        return place
 
 
 def _reply(path: Path, at: int, row: Any, numbers: itertools.count[int]) -> ModelReply | ModelError | Rule:
