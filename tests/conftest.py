@@ -27,12 +27,14 @@ settings.load_profile("queenright")
 
 # Their tests share something that takes long to make, so each file stays in one process.
 _WHOLE = {
+    "client/test_every_action.py",
     "detection/test_measured.py",
     "end_to_end/test_judge_job.py",
     "health/test_audit.py",
     "judge/test_scenarios.py",
     "packaging/test_commands_of_pages.py",
     "packaging/test_wheel.py",
+    "server/test_cli_watch.py",
     "server/test_openapi.py",
     "server/agents/test_endpoints.py",
     "server/test_event_stream.py",

@@ -41,6 +41,29 @@ async def test_a_loaded_agent_that_goes_in_circles_gets_a_ticket_hears_a_nudge_a
         kinds = {event.type for event in heard}
         assert {EventType.EXECUTION_STARTED, EventType.TOOL_CALL_COMPLETED} <= kinds
 
+        # Brought back: in its session, from where it was stopped, as another life.
+        task = {"task_id": health["task_id"], "by": "ada"}
+        brought = await home.ask("POST", "/api/recoveries", json=task, status=202)
+        await until(lambda: of(heard, EventType.RECOVERY_COMPLETED), "it is back")
+        [stopped], [begun], [back] = (
+            of(heard, kind)
+            for kind in (
+                EventType.AGENT_TERMINATED,
+                EventType.RECOVERY_INITIATED,
+                EventType.RECOVERY_COMPLETED,
+            )
+        )
+
+        assert begun.data["recovery_id"] == brought["recovery_id"]
+        assert begun.data["from_checkpoint"] == stopped.data["checkpoint_id"] == row["checkpoint_id"]
+        assert (back.data["new_agent_id"], back.data["new_session_id"]) == ("looper", session)
+        assert back.data["new_incarnation_id"] not in ("", stopped.incarnation_id)
+        assert of(heard, EventType.EXECUTION_RESUMED)
+
+
+def of(heard: list[AgentEvent], kind: EventType) -> list[AgentEvent]:
+    return [event for event in heard if event.type is kind]
+
 
 async def test_what_a_loaded_agent_does_is_in_the_log_of_the_service_and_not_on_the_bus_of_another(
     tmp_path: Path,

@@ -1,0 +1,155 @@
+"""What the other files of the client do not do, on a real service with a real Alertmanager."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from queenright.client import AsyncQueenright
+from queenright.health.findings import Severity
+from queenright.health.tickets import TicketDraft
+from queenright.server.access.roles import Role
+from queenright.server.access.token_file import edit_tokens
+from queenright.server.access.tokens import new_token
+from queenright.server.up import Running, serving
+from tests.alerting.real import people, real_alertmanager
+from tests.client.conftest import settings_at
+from tests.server.agents.parts import guide
+from tests.server.conftest import looping
+from tests.waiting import until
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+LIFE = {"incarnation_id": "one"}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running]:
+    """A service that tells an Alertmanager, can load two agents, and has tickets that only people decide."""
+    folder = tmp_path_factory.mktemp("actions")
+    for name in ("guide", "second"):
+        guide(folder / "guides" / name, name)
+    settings = settings_at(folder)
+    async with people() as told, real_alertmanager(folder / "am", told) as alertmanager:
+        alerting = {"alertmanager_urls": (alertmanager.url,), "silences_seconds": 1}
+        changed = {
+            "alerting": settings.alerting.model_copy(update=alerting),
+            "agents": settings.agents.model_copy(update={"roots": (folder / "guides",)}),
+        }
+        async with serving(settings.model_copy(update=changed)) as found:
+            for name in ("looper", "walker"):
+                await found.service.ingest(list(looping(found.service.clock(), agent=name)))
+            tickets = found.service.tickets
+            await until(lambda: sum(bool(t.analysis) for t in tickets.open_tickets()) == 2, "both triaged")
+            await found.service.judging.stop()
+            yield found
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def qr(running: Running) -> AsyncIterator[AsyncQueenright]:
+    """Its client, with a token that is valid, of somebody who may act."""
+    token, words = new_token(
+        "ada", Role.ADMIN, id_="0" * 8, secret="s" * 43, now=running.service.clock(), expires_at=None
+    )
+    path = running.service.settings.storage / "tokens.json"
+    edit_tokens(path, lambda tokens: tokens.with_token(token, running.service.clock()))
+    async with AsyncQueenright(running.url, words) as client:
+        yield client
+
+
+def ticket_of(running: Running, agent: str) -> str:
+    [found] = [t for t in running.service.tickets.open_tickets() if t.worker_agent_id == agent]
+    return found.ticket_id
+
+
+async def test_what_a_token_does_is_kept_under_its_name(qr: AsyncQueenright, running: Running) -> None:
+    """And a ticket that a person dismisses is nobody's any more."""
+    service = running.service
+    await service.ingest(list(looping(service.clock(), agent="drill", times=5)))
+    worker = service.monitor.get("drill")
+    assert worker is not None
+    draft = TicketDraft(
+        severity=Severity.LOW,
+        cause="It repeats itself",
+        judge_reasoning="Five times the same call.",
+        suggested_action="Look.",
+        evidence_snippet="",
+    )
+    ticket = (await service.tickets.raise_ticket(worker, draft)).ticket
+
+    dismissed = await qr.tickets.dismiss(ticket.ticket_id, "A drill.")
+
+    assert (dismissed.status, dismissed.triaged_by) == ("dismissed", "ada")
+
+
+async def test_a_silence_is_made_found_and_ended(qr: AsyncQueenright, running: Running) -> None:
+    ticket = ticket_of(running, "looper")
+    made = await qr.silences.add(ticket, seconds=3600, comment="known", by="bob")
+    [one] = [silence async for silence in qr.silences.list() if ticket in silence.tickets]
+    await qr.silences.remove(one.silence_id)
+
+    assert one.silence_id == made.silence_id
+    assert ticket not in [name async for silence in qr.silences.list() for name in silence.tickets]
+    assert not (await qr.silences.known()).unknown
+
+
+@pytest.mark.parametrize(("agent", "allowed"), [("looper", True), ("walker", False)])
+async def test_what_the_queen_asks_for_is_allowed_or_not(
+    qr: AsyncQueenright, running: Running, agent: str, allowed: bool
+) -> None:
+    # As a worker that fetches what it is told.
+    life: dict[str, Any] = {"session_id": f"{agent}-session", **LIFE}
+    where = f"/api/agents/{agent}/instructions"
+    await qr._ask.get(where, **life)
+    ticket = running.service.tickets.get(ticket_of(running, agent))
+    assert ticket is not None
+    await running.service.acting.hands.request_termination(ticket, "It loops.")
+    [asked] = [one async for one in qr.approvals.list(only_open=True)]
+
+    if not allowed:
+        denied = await qr.approvals.deny(asked.approval_id, reason="wait")
+        assert (denied.status, denied.decided_by) == ("denied", "ada")
+        return
+    approving = asyncio.create_task(qr.approvals.approve(asked.approval_id, reason="seen it"))
+    [told] = (await qr._ask.get(where, **life, wait=30))["instructions"]
+    await qr._ask.act(f"{where}/{told['instruction_id']}/answer", life | {"outcome": "done"})
+    done = await approving
+    assert (done.status, done.outcome) == ("approved", "done")
+    assert done.decided_by == "ada (admin, 127.0.0.1)"
+
+
+async def test_a_run_is_stopped_resumed_spoken_to_and_restored_beside_another_graph(
+    qr: AsyncQueenright, running: Running
+) -> None:
+    slot = await qr.agents.load("guide")
+    name = slot.agent_id
+    runtime = running.service.agents.get(name).runtime
+
+    async def waits(execution: str) -> str:
+        await until(lambda: [n for n in runtime.waiting_nodes() if n.execution_id == execution], "it waits")
+        return next(n.session_id for n in runtime.waiting_nodes() if n.execution_id == execution)
+
+    graph = await qr.agents.add_graph(name, "second")
+    session = await waits((await qr.agents.trigger(name, {"topic": "bees"})).execution_id)
+    stopped = await qr.agents.stop(name, session_id=session)
+    resumed = await qr.agents.resume(name, session)
+    await waits(resumed.execution_id)
+    given = await qr.agents.inject(name, "talk", "Ada", session_id=session)
+    await runtime.wait(resumed.execution_id)
+    [*_, first] = [one.checkpoint_id async for one in qr.agents.checkpoints(name, session)]
+    restored = await qr.agents.restore(name, session, first)
+    await waits(restored.execution_id)
+    await qr.agents.remove_graph(name, graph.graph_id)
+
+    assert len(stopped.executions) == 1
+    assert (given.node_id, given.session_id) == ("talk", session)
+    assert (resumed.status, restored.status) == ("resumed", "restored")
+    assert [one.graph_id async for one in qr.agents.graphs(name)] == [slot.graph_id]
+    kept = {"load", "add_graph", "trigger", "stop", "resume", "inject", "restore", "remove_graph"}
+    noted = [one async for one in qr.audit.list(types=["agent_operated"], agent_id=name)]
+    assert {one.data["what"] for one in noted} == kept
+    assert {one.data["by"] for one in noted} == {"ada"}
