@@ -94,6 +94,14 @@ async def test_a_token_comes_from_a_file_or_the_environment_and_is_never_shown(
     assert without.returncode == 0
 
 
+async def test_events_of_a_type_that_is_none_are_misuse(running: Running) -> None:
+    done = await queenright(running, "events", "--types", "zzz")
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "'zzz' is no type of event" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
 async def test_options_before_a_subcommand_are_misuse_and_the_environment_is_not(running: Running) -> None:
     before = await queenright(running, "tickets", "--url", running.url, "list")
     behind = await queenright(running, "tickets", "list")

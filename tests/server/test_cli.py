@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.runtime.agents import adder, chatter
-from tests.warm import PROGRAM, queenright
+from tests.warm import PROGRAM, Talking, queenright
 
 LOOP = {
     "dataset": "made",
@@ -86,10 +86,10 @@ def test_nobody_there_is_said_with_the_way_out(tmp_path: Path) -> None:
     assert "Start one with `queenright up`" in done.stderr
 
 
-def test_audit_verify_of_no_log_says_where_it_looked(tmp_path: Path) -> None:
+def test_audit_verify_of_no_log_is_misuse_and_says_where_it_looked(tmp_path: Path) -> None:
     done = queenright("audit", "verify", cwd=tmp_path)
 
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert ".queenright/queenright.db" in done.stderr
 
 
@@ -108,11 +108,20 @@ def test_commands_import_what_they_need_when_they_run(tmp_path: Path) -> None:
 
 
 IMPORTED_LATER = """
-import os, pkgutil, sys
+import gc, os, pkgutil, sys
 # What is not ours is imported by all of them alike.
-import fastapi, httpx, opentelemetry.sdk.trace, prometheus_client, pydantic_settings, rich, sqlalchemy, typer
+import fastapi, fastapi.openapi.docs, fastapi.templating, httpx, prometheus_client.exposition
+import prometheus_client.openmetrics.exposition, prometheus_client.parser, pydantic.json_schema
+import pydantic_settings, rich.live, rich.markdown, rich.prompt, sqlalchemy.dialects.postgresql
+import sqlalchemy.dialects.sqlite.aiosqlite, stamina, typer, uvicorn.protocols.http.httptools_impl, yaml
+import opentelemetry.sdk._logs.export, opentelemetry.sdk.trace.export
+import opentelemetry.proto.collector.logs.v1.logs_service_pb2
+import opentelemetry.proto.collector.metrics.v1.metrics_service_pb2
+import opentelemetry.proto.collector.trace.v1.trace_service_pb2
 import queenright.cli
 
+gc.disable()
+gc.freeze()
 for module in pkgutil.iter_modules(queenright.cli.__path__, "queenright.cli."):
     if os.fork() == 0:
         __import__(module.name)
@@ -275,12 +284,8 @@ def test_nobody_to_answer_pauses_the_run_and_says_how_to_go_on(tmp_path: Path) -
 
 def test_ctrl_c_pauses_the_run(tmp_path: Path) -> None:
     chatter(tmp_path / "agent")
-    command = [str(PROGRAM), "run", "agent", "--storage", "here", "--json"]
-    with subprocess.Popen(
-        command, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as running:
-        assert running.stderr is not None
-        assert running.stdout is not None
+    command = ("run", "agent", "--storage", "here", "--json")
+    with Talking(*command, cwd=tmp_path) as running:
         shown = b""
         while not shown.endswith(b"> "):
             shown += os.read(running.stderr.fileno(), 4096)
@@ -300,13 +305,12 @@ def test_ctrl_c_before_the_agent_has_started_leaves_nothing_behind(tmp_path: Pat
     servers = {"servers": {"silent": {"command": "python", "args": ["-c", server]}}}
     (path / "mcp_servers.json").write_text(json.dumps(servers), encoding="utf-8")
     os.mkfifo(path / "pid")
-    command = [str(PROGRAM), "run", "agent", "--storage", "here"]
-    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE) as running:
+    command = ("run", "agent", "--storage", "here")
+    with Talking(*command, cwd=tmp_path) as running:
         pid = (path / "pid").read_text(encoding="utf-8")
         running.send_signal(signal.SIGINT)
-        assert running.stderr is not None
         said = running.stderr.read().decode()
 
-    assert running.returncode == 1
+    assert running.wait() == 1
     assert said == "queenright: Stopped before the agent had started; nothing was run.\n"
     assert not Path(f"/proc/{pid}").exists()

@@ -19,6 +19,7 @@ from tests.warm import PROGRAM, queenright
 AGENTS = [
     {"agent_id": "researcher", "state": "healthy", "ended": False},
     {"agent_id": "writer", "state": "stuck", "ended": False},
+    {"agent_id": "writer", "state": "healthy", "ended": False},  # another session of it
     {"agent_id": "gone", "state": "healthy", "ended": True},
     {"agent_id": "$(touch evil)", "state": "healthy", "ended": False},
 ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from queenright.runtime.bus import EventBus
 from queenright.runtime.events import EventType
 from queenright.runtime.llm.model import Message, ModelReply, OnText, ToolCall, ToolSpec
 from tests.runtime.agents import adder, chatter, folder_of
-from tests.warm import PROGRAM, queenright
+from tests.warm import Talking, queenright
 
 
 def shell(tmp_path: Path, agent: str, *lines: str, more: tuple[str, ...] = ()) -> Any:
@@ -103,18 +102,13 @@ def test_a_run_that_fails_says_why_and_is_the_exit_code(tmp_path: Path) -> None:
 def test_ctrl_c_puts_a_run_by_and_the_session_can_be_taken_up(tmp_path: Path) -> None:
     slow = "import asyncio\n\nasync def add(a, b):\n    await asyncio.sleep(a)\n    return b\n"
     adder(tmp_path / "agent", slow)
-    command = [str(PROGRAM), "shell", "agent", "--storage", "here", "--no-telemetry"]
-    with subprocess.Popen(
-        command, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as running:
-        assert running.stdin is not None
-        assert running.stdout is not None
-        running.stdin.write('{"a": 600, "b": 2}\n')
-        running.stdin.flush()
-        while "session session_" not in (line := running.stdout.readline()):
+    command = ("shell", "agent", "--storage", "here", "--no-telemetry")
+    with Talking(*command, cwd=tmp_path) as running:
+        running.stdin.write(b'{"a": 600, "b": 2}\n')
+        while b"session session_" not in (line := running.stdout.readline()):
             assert line
         running.send_signal(signal.SIGINT)
-        shown = "".join(running.stdout.readline() for _ in range(3))
+        shown = b"".join(running.stdout.readline() for _ in range(3)).decode()
         running.send_signal(signal.SIGINT)
         assert running.wait() == 1
 

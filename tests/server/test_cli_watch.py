@@ -6,19 +6,27 @@ import asyncio
 import contextlib
 import os
 import pty
-import subprocess
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
+import pytest_asyncio
 from rich.console import Console
 
 from queenright.api.agents import AgentRow
 from queenright.cli.watch import Lines, follow, picture
 from queenright.client import AsyncQueenright
-from queenright.server.up import Running
-from tests.server.conftest import looping
+from queenright.server.up import Running, serving
+from tests.server.conftest import demo_settings, looping
 from tests.waiting import until
-from tests.warm import PROGRAM
+from tests.warm import Command, Talking
+
+on_its_service = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running]:
+    async with serving(demo_settings(tmp_path_factory.mktemp("watch"))) as found:
+        yield found
 
 
 class Seen:
@@ -35,6 +43,7 @@ class Seen:
         self.troubles.append(trouble)
 
 
+@on_its_service
 async def test_the_list_is_asked_for_when_something_happened_and_not_before(running: Running) -> None:
     seen, stop = Seen(), asyncio.Event()
     async with AsyncQueenright(running.url) as service:
@@ -51,40 +60,35 @@ async def test_the_list_is_asked_for_when_something_happened_and_not_before(runn
     assert seen.troubles[0] == ""
 
 
+@on_its_service
 async def test_it_is_a_table_on_a_terminal_that_q_ends_and_lines_in_a_pipe(running: Running) -> None:
     await running.service.ingest(list(looping(running.service.clock())))
     ours, theirs = pty.openpty()
-    command = [str(PROGRAM), "list", "--watch", "--url", running.url]
+    command = ("list", "--watch", "--url", running.url)
     env = os.environ | {"TERM": "xterm", "COLUMNS": "100", "LINES": "24"}
-    with subprocess.Popen(  # noqa: ASYNC220 - it does not block
-        command, stdin=theirs, stdout=theirs, stderr=subprocess.PIPE, env=env
-    ) as watching:
-        os.close(theirs)
-        os.set_blocking(ours, False)
-        shown = b""
+    watching = Command(*command, env=env, streams=(theirs, theirs, theirs))
+    os.close(theirs)
+    os.set_blocking(ours, False)
+    shown = b""
 
-        def has(text: bytes) -> bool:
-            nonlocal shown
-            with contextlib.suppress(OSError):
-                shown += os.read(ours, 65536)
-            return text in shown
+    def has(text: bytes) -> bool:
+        nonlocal shown
+        with contextlib.suppress(OSError):
+            shown += os.read(ours, 65536)
+        return text in shown
 
-        await until(lambda: has(b"looper-session"), "a table")
-        os.write(ours, b"q")
-        await until(lambda: has(b"\x1b[?1049l") and watching.poll() is not None, "its end")
-        os.close(ours)
+    await until(lambda: has(b"looper-session"), "a table")
+    os.write(ours, b"q")
+    await until(lambda: has(b"\x1b[?1049l") and watching.ended(), "its end")
+    os.close(ours)
 
-        assert watching.returncode == 0
-        assert b"1 agents: " in shown
+    assert watching.wait() == 0
+    assert b"1 agents: " in shown
 
-    command = [str(PROGRAM), "list", "--watch", "--json", "--url", running.url]
-    with subprocess.Popen(  # noqa: ASYNC220 - it does not block
-        command, stdout=subprocess.PIPE
-    ) as watching:
-        assert watching.stdout is not None
-        line = await asyncio.to_thread(watching.stdout.readline)
-        watching.send_signal(2)
-        code = await asyncio.to_thread(watching.wait)
+    with Talking(*command, "--json") as lines:
+        line = await asyncio.to_thread(lines.stdout.readline)
+        lines.send_signal(2)
+        code = await asyncio.to_thread(lines.wait)
 
     assert code == 0
     assert b'"agent_id": "looper"' in line

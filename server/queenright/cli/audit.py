@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 import typer
 from sqlalchemy import Connection
 
+from queenright.cli.misuse import Misuse
 from queenright.cli.progress import bar, counted
 from queenright.health.audit import Audit, Signatures, verify_audit
 from queenright.health.audit_export import ExportCheck, check_export, export_lines
@@ -51,7 +52,7 @@ def verify_export(settings: Settings, file: Path, public_keys: Sequence[Path], *
         with file.open("rb") as lines:
             found = check_export(counted(lines, "Checking events"), trusted if len(trusted) else None)
     except OSError as error:
-        raise QueenrightError(f"cannot read {file}: {error.strerror}; name an exported file") from error
+        raise Misuse(f"cannot read {file}: {error.strerror}; name an exported file") from error
     if as_json:
         typer.echo(json.dumps(_export_row(found)))
     else:
@@ -93,7 +94,7 @@ def _keys(settings: Settings, files: Sequence[Path]) -> PublicKeys:
 def _reading(settings: Settings) -> Iterator[Store]:
     path = settings.storage / "queenright.db"
     if settings.database is None and not path.is_file():
-        raise QueenrightError(f"There is no event log at {path}; name its folder with --storage.")
+        raise Misuse(f"There is no event log at {path}; name its folder with --storage.")
     store = Store.open(settings.database_url, read_only=True)
     try:
         yield store

@@ -20,6 +20,7 @@ from queenright.cli.asking import (
     on_one_line,
     values,
 )
+from queenright.cli.misuse import Misuse
 
 if TYPE_CHECKING:
     from queenright.api.events import Event
@@ -52,6 +53,8 @@ def events(
     if agent is not None:
         named(agent, "worker's name")
     left = limit
+    from queenright.client.errors import Refused
+
     with (
         connect(url, token_file) as service,
         service.events.stream(types=types, agent=agent, last_event_id=after, told=_say) as stream,
@@ -64,6 +67,11 @@ def events(
                     return
         except KeyboardInterrupt:
             return
+        except Refused as error:
+            if error.status != 400:
+                raise
+            # The service knows the types, and says what is near.
+            raise Misuse(str(error)) from error
 
 
 def _say(notice: Notice) -> None:

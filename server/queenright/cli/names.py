@@ -26,7 +26,7 @@ _WORD: Final = re.compile(r"[\w.:/@%+,-]+", re.ASCII)
 
 
 def agents(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """Return workers that have not ended, and their states."""
+    """Return workers that have not ended, each once, and their states."""
     found = _ask(context, f"/api/agents?limit={_MOST}", "agents")
     return _fit(
         ((row.get("agent_id"), row.get("state")) for row in found if not row.get("ended")), incomplete
@@ -52,11 +52,12 @@ def breakers(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
 
 
 def _fit(rows: Iterator[tuple[Any, Any]], incomplete: str) -> list[tuple[str, str]]:
-    return [
-        (name, str(what))
-        for name, what in rows
-        if isinstance(name, str) and name.startswith(incomplete) and _WORD.fullmatch(name)
-    ]
+    found: dict[str, str] = {}
+    for name, what in rows:
+        if isinstance(name, str) and name.startswith(incomplete) and _WORD.fullmatch(name):
+            # A worker has a row for each of its sessions.
+            found.setdefault(name, str(what))
+    return list(found.items())
 
 
 def _ask(context: typer.Context, path: str, name: str) -> list[dict[str, Any]]:
