@@ -137,6 +137,41 @@ async def test_behind_a_proxy_it_is_called_what_people_call_it(proxied: httpx.As
     assert (ours.status_code, other.status_code) == (204, 403)
 
 
+# -- telemetry ------------------------------------------------------------------------------------
+
+OTLP = {"Content-Type": "application/json"}
+
+
+async def test_telemetry_by_another_sites_name_or_from_its_page_is_refused(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    """A name that was let point to 127.0.0.1 makes no worker."""
+    for path in ("/v1/traces", "/v1/logs", "/nowhere"):
+        named = await http.post(
+            running.otlp_url + path, content="{}", headers=OTLP | {"Host": "evil.example:4318"}
+        )
+        assert named.status_code == 403
+        assert "is not called 'evil.example:4318'" in named.json()["message"]
+        assert "otlp.host" in named.json()["message"]
+    paged = await http.post(
+        f"{running.otlp_url}/v1/traces", content="{}", headers=OTLP | {"Origin": "http://evil.example"}
+    )
+
+    assert (paged.status_code, paged.json()["code"]) == (403, 7)
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost:4318", "[::1]", "host.docker.internal:4318", "host.containers.internal"]
+)
+async def test_telemetry_by_our_own_name_comes_in(
+    running: Running, http: httpx.AsyncClient, host: str
+) -> None:
+    """By a container engine's name of its machine, too: no other site can have it."""
+    sent = await http.post(f"{running.otlp_url}/v1/traces", content="{}", headers=OTLP | {"Host": host})
+
+    assert sent.status_code == 200
+
+
 # -- how much -------------------------------------------------------------------------------------
 
 

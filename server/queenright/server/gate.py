@@ -105,8 +105,17 @@ class _Counted:
         return message
 
 
-def misnamed(hosts: Iterable[str], names: frozenset[str] | None) -> tuple[int, str] | None:
-    """Return the refusal of a request that calls us by a name which is not ours; ports do not matter."""
+def misnamed(
+    hosts: Iterable[str], names: frozenset[str] | None, *, setting: str = "alerting.console_url"
+) -> tuple[int, str] | None:
+    """
+    Return the refusal of a request that calls us by a name which is not ours; ports do not matter.
+
+    Args:
+        hosts: What its ``Host`` headers say.
+        names: By what we may be called besides loopback's names; None: by any.
+        setting: Where to say that a name is ours.
+    """
     if names is None:
         return None
     for host in hosts:
@@ -115,7 +124,7 @@ def misnamed(hosts: Iterable[str], names: frozenset[str] | None) -> tuple[int, s
         if not (loopback(called) or called in names):
             return 403, (
                 f"this service listens on this machine alone, and is not called {redact(host, 100)!r}; "
-                "use 127.0.0.1 or localhost, or say in alerting.console_url by which name people reach it"
+                f"use 127.0.0.1 or localhost, or say in {setting} by which name it is reached"
             )
     return None
 

@@ -65,6 +65,11 @@ class Access:
             limits.failed_logins_per_minute / 60, limits.failed_logins_per_minute, monotonic=monotonic
         )
 
+    @property
+    def settings(self) -> Settings:
+        """The service's settings."""
+        return self._settings
+
     def required(self, bound: str) -> bool:
         """Return whether nobody is let in without a token by a port that listens on this address."""
         return self._settings.auth.required or not loopback(bound)

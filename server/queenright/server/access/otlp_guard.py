@@ -11,12 +11,16 @@ from queenright.server.access.caller import Caller, address_of
 from queenright.server.access.presented import TwiceSaid, bearer_of
 from queenright.server.access.roles import Need
 from queenright.server.access.tokens import PREFIX
+from queenright.server.gate import foreign, misnamed, names_of
 from queenright.server.otlp.encoding import MediaType, render_status
 from queenright.server.otlp.errors import Refused
 from queenright.server.otlp.receiver import Receive, Scope, Send
 
 # gRPC's codes, which OTLP has for its errors over HTTP, too.
 _CODES: Final = {400: 3, 401: 16, 403: 7, 429: 8, 503: 14}
+
+_FROM_CONTAINERS: Final = ("host.docker.internal", "host.containers.internal")
+"""What containers call the machine that they run on. No site is called so: ``internal`` cannot be bought."""
 
 
 class OtlpGuard:
@@ -35,6 +39,14 @@ class OtlpGuard:
         self._app = app
         self._access = access
         self._required = access.required(bound)
+        settings = access.settings
+        self._names = names_of(
+            settings.otlp.host,
+            settings.http.host,
+            settings.alerting.console_url,
+            *_FROM_CONTAINERS,
+            bound=bound,
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or pass it on."""
@@ -52,6 +64,8 @@ class OtlpGuard:
         await self._app(scope, receive, send)
 
     def _decide(self, scope: Scope, headers: Headers) -> Caller | Denied:
+        if refused := self._from_a_page(scope, headers):
+            return Denied(*refused)
         try:
             presented = bearer_of(headers)
         except TwiceSaid as error:
@@ -64,6 +78,13 @@ class OtlpGuard:
         if isinstance(caller, Denied):
             return caller
         return self._access.allow(caller, Need.REPORTER) or caller
+
+    def _from_a_page(self, scope: Scope, headers: Headers) -> tuple[int, str] | None:
+        """Return the refusal of what a browser sends for another site's page, as at the API's gate."""
+        if self._names is None:
+            return None
+        hosts = headers.getlist("host")
+        return misnamed(hosts, self._names, setting="otlp.host") or foreign(scope["method"], headers)
 
 
 async def _answer(denied: Denied, content_type: str, send: Send) -> None:
