@@ -38,6 +38,7 @@ from queenright.server.service import Service
 from queenright.server.service_api import add_service_api
 from queenright.server.short_ways import add_short_ways
 from queenright.server.silences_api import add_silences_api
+from queenright.server.stopping import LastWords
 from queenright.server.ticket_api import add_ticket_api
 from queenright.server.view import notification_row, status
 
@@ -98,6 +99,7 @@ def create_app(service: Service, *, bound: str, access: Access | None = None) ->
     access = access or Access(settings, clock=service.clock)
     app.add_middleware(Guard, access=access, bound=bound, page=refusal_page)
     app.add_middleware(Gate, names=names)
+    app.add_middleware(LastWords, stopping=service.stopping.is_set)
     add_problems(app)
     add_loaded_agents_api(app, service)
     add_health_api(app, service)

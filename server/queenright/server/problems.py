@@ -12,6 +12,7 @@ from starlette.routing import Match, Route
 
 from queenright.health.store import StoreError
 from queenright.instrumentation.redaction import redact
+from queenright.server.access.headers import dress
 
 _WORDS: Final = 4000
 _VALUE: Final = 80
@@ -59,9 +60,11 @@ def add_problems(app: FastAPI) -> None:
     @app.exception_handler(Exception)
     async def faulty(request: Request, error: Exception) -> JSONResponse:
         # What it says is for the log, where it is written with the lines that led to it.
-        return problem(
+        response = problem(
             500, "the service itself has a fault here; its log says which, look before you ask again"
         )
+        dress(response.headers)  # what else does that is further in
+        return response
 
 
 def _methods(request: Request) -> set[str]:

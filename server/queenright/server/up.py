@@ -168,6 +168,7 @@ async def serving(settings: Settings, *, registry: CollectorRegistry | None = No
         watch = TokenWatch(access.file, service.store, service.bus.publish, clock=service.clock)
         watching = asyncio.create_task(watch.run(), name="tokens")
         stack.callback(watching.cancel)
+        stack.callback(service.agents.stop_loading)
         stack.callback(service.stopping.set)
         closed = any(access.required(sock.getsockname()[0]) for sock in (api_socket, otlp_socket))
         yield Running(

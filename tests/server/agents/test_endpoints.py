@@ -134,7 +134,7 @@ async def test_post_api_agents__id__trigger(home: House) -> None:
     for number in ("NaN", "-Infinity"):
         response = await home.http.post(
             "/api/agents/guide/trigger",
-            content='{"input_data": {"topic": [%s]}}' % number,
+            content=f'{{"input_data": {{"topic": [{number}]}}}}',
             headers={"Content-Type": "application/json"},
         )
         assert (response.status_code, "no JSON" in response.json()["title"]) == (422, True)

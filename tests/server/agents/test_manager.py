@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import httpx
 import pytest
 
 from queenright.instrumentation.errors import QueenrightError
@@ -21,7 +22,7 @@ from queenright.server.agents.roots import PathRefused
 from queenright.server.settings import load_settings
 from queenright.server.up import with_examples
 from tests.runtime.agents import adder, folder_of, talker
-from tests.server.agents.parts import guide, written
+from tests.server.agents.parts import guide, house, written
 from tests.waiting import until
 
 
@@ -131,6 +132,113 @@ async def test_code_that_hangs_is_given_up_and_others_go_on(tmp_path: Path) -> N
     await until(lambda: not agents.is_held_up, "its code has ended")
     assert (await agents.load("adder")).id == "adder"
     await agents.shutdown_all()
+
+
+def hanging(folder: Path) -> Path:
+    """Write an agent whose MCP server never answers."""
+    node = {"id": "n", "node_type": "function", "function": "f"}
+    graph = {"nodes": [node], "entry_points": [{"id": "start", "node_id": "n"}]}
+    folder_of(folder, {"name": folder.name, "graph": graph})
+    written(folder, functions="def f():\n    return 1\n")
+    (folder / "mcp_servers.json").write_text(
+        '{"servers": {"x": {"command": "sleep", "args": ["1000"], "connect_timeout_seconds": 600}}}',
+        encoding="utf-8",
+    )
+    return folder
+
+
+async def test_a_server_that_does_not_answer_holds_up_nobody_else(tmp_path: Path) -> None:
+    up = asyncio.Event()
+
+    async def sleep(_: float) -> None:
+        await up.wait()
+
+    agents = manager(tmp_path, sleep=sleep)
+    hanging(tmp_path / "agents" / "slow")
+    adder(tmp_path / "agents" / "adder")
+    guide(tmp_path / "agents" / "guide")
+    await agents.load("guide")
+    loading = asyncio.create_task(agents.load("slow"))
+    joining = asyncio.create_task(agents.add_graph("guide", "slow"))
+    logs = [tmp_path / "kept" / "slow" / "logs" / "mcp_x.log", tmp_path / "kept" / "guide" / "logs"]
+    await until(lambda: all(log.exists() for log in logs), "its server has been started, twice")
+
+    assert (await agents.load("adder")).id == "adder"
+    await agents.unload("adder")
+    with pytest.raises(AgentNotLoaded):
+        await agents.unload("slow")
+    with pytest.raises(AlreadyLoaded, match="about to"):
+        await agents.add_graph("guide", "adder", graph_id="slow")
+    assert not loading.done()
+    assert not joining.done()
+
+    up.set()
+    with pytest.raises(LoadTimedOut, match=r"'slow' has not started within 60 s; its MCP servers \(x\)"):
+        await loading
+    with pytest.raises(LoadTimedOut, match="has not started"):
+        await joining
+    assert agents.get("guide").runtime.list_graphs() == ["guide"]
+    await agents.shutdown_all()
+
+
+def waiting(folder: Path, go: Path, began: Path) -> Path:
+    """Write an agent whose code notes that it was begun, and goes on when there is a file ``go``."""
+    graph = "{'nodes': [{'id': 'n', 'node_type': 'function', 'function': 'f'}],"
+    graph += " 'entry_points': [{'id': 'start', 'node_id': 'n'}]}"
+    return written(
+        folder,
+        agent=f"import pathlib, time\nbegan = pathlib.Path({str(began)!r})\n"
+        "began.write_text((began.read_text() if began.exists() else '') + 'x')\n"
+        f"while not pathlib.Path({str(go)!r}).exists():\n    time.sleep(0.01)\n"
+        "from queenright.runtime.agents.agent_spec import AgentSpec\n"
+        f"agent = AgentSpec.model_validate({{'name': {folder.name!r}, 'graph': {graph}}})\n",
+        functions="def f():\n    return 1\n",
+    )
+
+
+async def test_who_waits_for_the_code_of_another_is_not_blamed_for_the_time(tmp_path: Path) -> None:
+    limits = 0
+
+    async def sleep(_: float) -> None:
+        nonlocal limits
+        limits += 1
+        await never(0)
+
+    agents = manager(tmp_path, sleep=sleep)
+    go, began = tmp_path / "go", tmp_path / "began"
+    waiting(tmp_path / "agents" / "slow", go, began)
+    adder(tmp_path / "agents" / "adder")
+    first = asyncio.create_task(agents.load("slow"))
+    await until(began.exists, "its code runs")
+    other = asyncio.create_task(agents.load("adder"))
+
+    with pytest.raises(AlreadyLoaded, match="is being loaded already"):
+        await agents.load("slow")
+    assert limits == 1
+    go.touch()
+    assert [slot.id for slot in await asyncio.gather(first, other)] == ["slow", "adder"]
+    with pytest.raises(AlreadyLoaded, match="DELETE /api/agents/slow"):
+        await agents.load("slow")
+    assert began.read_text() == "x", "its code was run once"
+    await agents.shutdown_all()
+
+
+async def test_what_is_being_loaded_when_the_service_stops_is_told_so(tmp_path: Path) -> None:
+    go, began = tmp_path / "go", tmp_path / "began"
+    waiting(tmp_path / "agents" / "slow", go, began)
+    hanging(tmp_path / "agents" / "mute")
+    async with httpx.AsyncClient(trust_env=False, timeout=60) as http:
+        async with house(tmp_path) as home:
+            url = str(home.http.base_url.join("/api/agents"))
+            asked = [asyncio.create_task(http.post(url, json={"path": "mute"}))]
+            await until((tmp_path / "kept" / "mute" / "logs").exists, "its server has been started")
+            asked.append(asyncio.create_task(http.post(url, json={"path": "slow"})))
+            await until(began.exists, "its code runs")
+        for response in await asyncio.gather(*asked):
+            assert response.status_code == 503
+            assert response.headers["content-type"] == "application/problem+json"
+            assert "the service is stopping" in response.json()["title"]
+    go.touch()
 
 
 async def test_agents_are_loaded_from_below_the_roots_only(tmp_path: Path) -> None:

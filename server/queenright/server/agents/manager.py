@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final, TypeVar
+from weakref import WeakValueDictionary
 
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.redaction import redact
@@ -27,7 +28,14 @@ from queenright.server.agents.roots import Roots
 _log = logging.getLogger(__name__)
 
 LOAD_SECONDS: Final = 60.0
-"""How long the code of an agent may take to be loaded."""
+"""How long the code of an agent may take to be loaded, and how long the agent then to start."""
+
+_ENDING_SECONDS: Final = 10.0
+"""A start that is given up ends its servers within so many seconds, and is waited for."""
+
+_CLOSING: Final = "the service is stopping, and loads no agents"
+
+T = TypeVar("T")
 
 
 class AgentNotLoaded(QueenrightError):
@@ -45,7 +53,7 @@ class AlreadyLoaded(QueenrightError):
 
 
 class LoadTimedOut(QueenrightError):
-    """Raised when an agent's code does not come to an end, or another one's keeps it from beginning."""
+    """Raised when an agent's code or start takes too long, or another one's code keeps it from beginning."""
 
 
 class Closing(QueenrightError):
@@ -65,6 +73,8 @@ class AgentSlot:
     loaded_at: float
     beside: dict[str, AgentRunner] = field(default_factory=dict)
     """Agents that were loaded as further graphs of it, by graph."""
+    coming: set[str] = field(default_factory=set)
+    """Graphs that are about to be."""
 
     @property
     def graph_id(self) -> str:
@@ -84,7 +94,7 @@ class AgentManager:
         guards: Makes the guards that watch nodes from inside.
         breakers: Gives the circuit breakers.
         sleep: The clock of time limits.
-        load_seconds: How long an agent's code may take to be loaded.
+        load_seconds: How long an agent's code may take to be loaded, and how long the agent then to start.
     """
 
     def __init__(
@@ -108,7 +118,13 @@ class AgentManager:
         self._sleep = sleep
         self._load_seconds = load_seconds
         self._slots: dict[str, AgentSlot] = {}
-        self._changing = asyncio.Lock()
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._reading = asyncio.Lock()
+        self._coming: set[Path] = set()
+        """Folders of agents that are being loaded."""
+        self._underway: set[asyncio.Task[Any]] = set()
+        self._starting: set[asyncio.Task[Any]] = set()
+        """Starts that are not over, also those that were given up and end their servers."""
         self._threads = ToolThreads()
         self._hanging: list[Path] = []
         """Agents whose code is still being loaded, though nobody waits for them any more."""
@@ -153,38 +169,10 @@ class AgentManager:
             PathRefused: There is no such folder below the roots.
             AgentLoadError, AgentInvalid, McpUnavailable, GraphError: What is wrong with it.
             AlreadyLoaded: Its name is taken.
-            LoadTimedOut: Its code does not come to an end.
+            LoadTimedOut: Its code does not come to an end, or its MCP servers do not answer.
             Closing: The service stops.
         """
-        bus = self._bus()
-        runner = await self._read(path, model, bus)
-        try:
-            async with self._changing:
-                if self._closing:
-                    raise Closing("the service stops, and loads no agents")
-                name = runner.spec.name
-                if (taken := self._slots.get(name)) is not None:
-                    raise AlreadyLoaded(
-                        f"agent {name!r} is loaded already, from {taken.path}; unload it first, with "
-                        f"DELETE /api/agents/{name}"
-                    )
-                runtime = await runner.start()
-                checked = await asyncio.to_thread(runner.validate)
-                slot = AgentSlot(
-                    id=name,
-                    path=runner.path,
-                    runner=runner,
-                    runtime=runtime,
-                    info=runner.info(),
-                    warnings=checked.warnings,
-                    loaded_at=self._clock(),
-                )
-                self._slots[name] = slot
-        except BaseException:
-            await _end(runner)
-            await bus.close()
-            raise
-        return slot
+        return await self._unless_closing(self._loaded(path, model))
 
     async def unload(self, agent_id: str) -> None:
         """
@@ -193,9 +181,9 @@ class AgentManager:
         Raises:
             AgentNotLoaded: It is not there.
         """
-        async with self._changing:
-            slot = self.get(agent_id)
-            await self._close(slot)
+        self.get(agent_id)
+        async with self._turn_of(agent_id):
+            await self._close(self.get(agent_id))
 
     async def add_graph(
         self, agent_id: str, path: str | Path, *, graph_id: str | None = None, model: str | None = None
@@ -210,23 +198,11 @@ class AgentManager:
             model: The model to use in place of its own.
 
         Raises:
-            AgentNotLoaded: The other one is not there.
-            GraphError: The id is taken. And what ``load`` raises.
+            AgentNotLoaded: The other one is not there, or not any more.
+            AlreadyLoaded: It has a graph of this id, or is about to.
+            GraphError: And what ``load`` raises.
         """
-        self.get(agent_id)
-        runner = await self._read(path, model, None)
-        name = graph_id or runner.spec.name
-        try:
-            async with self._changing:
-                slot = self.get(agent_id)
-                if name in slot.runtime.list_graphs():
-                    raise AlreadyLoaded(f"agent {agent_id!r} has a graph {name!r} already; remove it first")
-                await runner.setup_as_secondary(slot.runtime, name)
-                slot.beside[name] = runner
-        except BaseException:
-            await _end(runner)
-            raise
-        return name
+        return await self._unless_closing(self._added(agent_id, path, graph_id, model))
 
     async def remove_graph(self, agent_id: str, graph_id: str) -> None:
         """
@@ -236,25 +212,123 @@ class AgentManager:
             AgentNotLoaded: There is no such agent.
             GraphError: There is no such graph, or it is the agent's own.
         """
-        async with self._changing:
+        async with self._turn_of(agent_id):
             slot = self.get(agent_id)
             await slot.runtime.remove_graph(graph_id)
             runner = slot.beside.pop(graph_id, None)
             if runner is not None:
                 await runner.cleanup_async()
 
+    def stop_loading(self) -> None:
+        """Give up what is being loaded: whoever waits for that is told; none is loaded any more."""
+        self._closing = True
+        for task in self._underway:
+            task.cancel()
+
     async def shutdown_all(self) -> None:
         """Pause and let go of all agents; none is loaded any more."""
-        self._closing = True
-        async with self._changing:
-            ended = await asyncio.gather(
-                *(self._close(slot) for slot in list(self._slots.values())), return_exceptions=True
-            )
+        self.stop_loading()
+        await asyncio.gather(*self._underway, return_exceptions=True)
+        if self._starting:
+            await asyncio.wait(self._starting, timeout=_ENDING_SECONDS)
+        ended = await asyncio.gather(
+            *(self.unload(agent_id) for agent_id in list(self._slots)), return_exceptions=True
+        )
         for error in ended:
-            if isinstance(error, Exception):
+            if isinstance(error, Exception) and not isinstance(error, AgentNotLoaded):
                 _log.error("an agent could not be stopped: %s", redact(str(error)))
 
     # -- inside ---------------------------------------------------------------------------------
+
+    async def _unless_closing(self, work: Coroutine[Any, Any, T]) -> T:
+        if self._closing:
+            work.close()
+            raise Closing(_CLOSING)
+        task = asyncio.create_task(work)
+        self._underway.add(task)
+        task.add_done_callback(self._underway.discard)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if self._closing:
+                raise Closing(_CLOSING) from None
+            raise
+
+    def _turn_of(self, agent_id: str) -> asyncio.Lock:
+        """Return what is held while an agent of this name begins or ends; nobody else waits for that."""
+        return self._turns.setdefault(agent_id, asyncio.Lock())
+
+    async def _loaded(self, path: str | Path, model: str | None) -> AgentSlot:
+        folder = await asyncio.to_thread(self.roots.agent, str(path))
+        self._refuse_folder(folder)
+        self._coming.add(folder)
+        bus = self._bus()
+        try:
+            runner = await self._read(folder, model, bus)
+            try:
+                return await self._started(runner)
+            except BaseException:
+                await _end(runner)
+                raise
+        except BaseException:
+            await bus.close()
+            raise
+        finally:
+            self._coming.discard(folder)
+
+    async def _started(self, runner: AgentRunner) -> AgentSlot:
+        name = runner.spec.name
+        async with self._turn_of(name):
+            if (taken := self._slots.get(name)) is not None:
+                raise AlreadyLoaded(_taken(taken))
+            runtime = await self._soon(runner, runner.start())
+            checked = await asyncio.to_thread(runner.validate)
+            slot = self._slots[name] = AgentSlot(
+                id=name,
+                path=runner.path,
+                runner=runner,
+                runtime=runtime,
+                info=runner.info(),
+                warnings=checked.warnings,
+                loaded_at=self._clock(),
+            )
+        return slot
+
+    async def _added(self, agent_id: str, path: str | Path, graph_id: str | None, model: str | None) -> str:
+        slot = self.get(agent_id)
+        runner = await self._read(await asyncio.to_thread(self.roots.agent, str(path)), model, None)
+        name = graph_id or runner.spec.name
+        try:
+            if name in slot.runtime.list_graphs() or name in slot.coming:
+                raise AlreadyLoaded(
+                    f"agent {agent_id!r} has a graph {name!r} already, or is about to; remove it first"
+                )
+            slot.coming.add(name)
+            try:
+                await self._soon(runner, runner.setup_as_secondary(slot.runtime, name))
+            finally:
+                slot.coming.discard(name)
+            if self._slots.get(agent_id) is not slot or name not in slot.runtime.list_graphs():
+                raise AgentNotLoaded(agent_id)  # it went meanwhile
+            slot.beside[name] = runner
+        except BaseException:
+            await _end(runner)
+            raise
+        return name
+
+    async def _soon(self, runner: AgentRunner, work: Coroutine[Any, Any, T]) -> T:
+        """Return what an agent's start returns in time: its servers may never answer."""
+        task = asyncio.create_task(work)
+        self._starting.add(task)
+        task.add_done_callback(self._starting.discard)
+        try:
+            return await within(self._load_seconds, _of(task), self._sleep, grace=_ENDING_SECONDS)
+        except TimeoutError as error:
+            servers = ", ".join(runner.info().mcp_servers) or "none"
+            raise LoadTimedOut(
+                f"agent {runner.spec.name!r} has not started within {self._load_seconds:g} s; its MCP "
+                f"servers ({servers}) write what they do to {runner.storage / 'logs'}"
+            ) from error
 
     async def _close(self, slot: AgentSlot) -> None:
         del self._slots[slot.id]
@@ -264,16 +338,26 @@ class AgentManager:
             await asyncio.gather(*(_end(runner) for runner in slot.beside.values()))
             await slot.runtime.bus.close()
 
-    async def _read(self, path: str | Path, model: str | None, bus: EventBus | None) -> AgentRunner:
-        """Run an agent's code, in a thread that may hang: it cannot be stopped."""
-        folder = await asyncio.to_thread(self.roots.agent, str(path))
-        if model is not None:
-            model = await asyncio.to_thread(self.roots.model, model, folder)
+    def _refuse_folder(self, folder: Path) -> None:
+        """Refuse a folder before its code is run again."""
+        for slot in self._slots.values():
+            if slot.path == folder:
+                raise AlreadyLoaded(_taken(slot))
+        if folder in self._coming:
+            raise AlreadyLoaded(f"{folder} is being loaded already; GET /api/agents says when it is there")
+
+    def _refuse_held_up(self, folder: Path) -> None:
         if self.is_held_up:
             raise LoadTimedOut(
                 f"{folder} cannot be loaded: the code of {self._hanging[0]} is still at work, and no other "
                 "is loaded meanwhile; if it never ends, mend it and restart the service"
             )
+
+    async def _read(self, folder: Path, model: str | None, bus: EventBus | None) -> AgentRunner:
+        """Run an agent's code, in a thread that may hang: it cannot be stopped."""
+        if model is not None:
+            model = await asyncio.to_thread(self.roots.model, model, folder)
+        self._refuse_held_up(folder)
 
         def work() -> AgentRunner:
             try:
@@ -284,14 +368,19 @@ class AgentManager:
                 # What would end a program must not end this one.
                 raise AgentLoadError(folder, f"its code raised {type(error).__name__}") from error
 
-        try:
-            return await within(self._load_seconds, self._threads.run(str(folder), work), self._sleep)
-        except TimeoutError as error:
-            self._hanging.append(folder)
-            raise LoadTimedOut(
-                f"{folder} has not been loaded within {self._load_seconds:g} s: its code does too much when "
-                "it is imported; do that where a tool is called, or when a run begins"
-            ) from error
+        # The code of one at a time: who waits for another's is not to blame for the time.
+        async with self._reading:
+            self._refuse_held_up(folder)
+            try:
+                return await within(self._load_seconds, self._threads.run(str(folder), work), self._sleep)
+            except TimeoutError as error:
+                raise LoadTimedOut(
+                    f"{folder} has not been loaded within {self._load_seconds:g} s: its code does too much "
+                    "when it is imported; do that where a tool is called, or when a run begins"
+                ) from error
+            finally:
+                if self._threads.running(str(folder)):
+                    self._hanging.append(folder)
 
     def _load(self, folder: Path, model: str | None, bus: EventBus | None) -> AgentRunner:
         """Blocks."""
@@ -306,6 +395,17 @@ class AgentManager:
         if self._storage is not None:
             runner.storage = self._storage / runner.spec.name
         return runner
+
+
+async def _of(task: asyncio.Task[T]) -> T:
+    return await task
+
+
+def _taken(slot: AgentSlot) -> str:
+    return (
+        f"agent {slot.id!r} is loaded already, from {slot.path}; unload it first, with "
+        f"DELETE /api/agents/{slot.id}"
+    )
 
 
 async def _end(runner: AgentRunner) -> None:

@@ -1,0 +1,37 @@
+"""Requests that the end of the service cuts short."""
+
+from __future__ import annotations
+
+import asyncio
+
+import httpx
+import pytest
+from starlette.types import Receive, Scope, Send
+
+from queenright.server.stopping import LastWords
+
+
+async def endless(scope: Scope, receive: Receive, send: Send) -> None:
+    await asyncio.Event().wait()
+
+
+async def cut_short(*, stopping: bool) -> httpx.Response:
+    transport = httpx.ASGITransport(LastWords(endless, stopping=lambda: stopping))
+    async with httpx.AsyncClient(transport=transport, base_url="http://here") as http:
+        asked = asyncio.create_task(http.get("/"))
+        await asyncio.sleep(0)
+        asyncio.get_running_loop().call_later(0, asked.cancel)
+        return await asked
+
+
+async def test_a_request_that_the_stop_cuts_short_is_answered_503() -> None:
+    response = await cut_short(stopping=True)
+
+    assert (response.status_code, response.headers["content-type"]) == (503, "application/problem+json")
+    assert "the service is stopping" in response.json()["title"]
+    assert response.headers["x-content-type-options"] == "nosniff"
+
+
+async def test_another_cancellation_is_passed_on() -> None:
+    with pytest.raises(asyncio.CancelledError):
+        await cut_short(stopping=False)
