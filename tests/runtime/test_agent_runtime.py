@@ -13,7 +13,7 @@ from queenright.runtime.graphs.goal import Goal, SuccessCriterion
 from queenright.runtime.graphs.graph import EntryPointSpec, GraphSpec, NodeSpec
 from queenright.runtime.llm.model import ModelReply
 from queenright.runtime.storage.session_store import SessionStatus, SessionStore
-from queenright.runtime.stream import RunNode
+from queenright.runtime.stream import RunNode, TooManyWaiting
 from tests.runtime.conftest import FakeTime, ScriptedModel, calls
 
 TICKET = EventType.WORKER_ESCALATION_TICKET
@@ -288,6 +288,24 @@ async def test_runs_in_one_session_take_turns(tmp_path: Path, fake_time: FakeTim
 
     assert [r.status for r in results] == [SessionStatus.COMPLETED] * 5
     assert at_once == 1
+    await runtime.stop()
+
+
+async def test_as_many_runs_wait_as_may_and_the_next_is_refused_until_one_is_over(
+    tmp_path: Path, fake_time: FakeTime
+) -> None:
+    runtime = runtime_on(EventBus(), tmp_path, fake_time)
+    runtime.add_graph(graph(isolation_level="per_run", max_waiting=2), model=Hanging())
+    await runtime.start()
+    first, *waiting = [await runtime.trigger("e", {"message": "hi"}) for _ in range(3)]
+
+    with pytest.raises(TooManyWaiting, match=r"2 runs of entry point 'e' of graph 'g' wait .* max_waiting"):
+        await runtime.trigger("e", {"message": "hi"})
+    await fake_time.settle()
+    await runtime.cancel_execution(first)
+    await fake_time.settle()
+
+    assert await runtime.trigger("e", {"message": "hi"}) not in waiting
     await runtime.stop()
 
 

@@ -181,7 +181,7 @@ async def test_a_refusal_is_kept_like_any_answer(service: Service) -> None:
     assert (again.status_code, again.headers["idempotent-replayed"]) == (409, "true")
 
 
-@pytest.mark.parametrize("status", [500, 503])
+@pytest.mark.parametrize("status", [429, 500, 503])
 async def test_what_failed_because_of_us_may_be_asked_again(service: Service, status: int) -> None:
     service.counter.status = status
     failed = await service.post()

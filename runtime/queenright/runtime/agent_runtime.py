@@ -339,6 +339,7 @@ class AgentRuntime:
 
         Raises:
             GraphError: There is no such graph or entry point, or the runtime is not started.
+            TooManyWaiting: As many runs wait for their turn there as may.
             TypeError: ``input_data`` is no mapping.
         """
         stream = self.get_stream(entry_point_id, graph_id=graph_id)
@@ -368,6 +369,7 @@ class AgentRuntime:
             CheckpointBroken: The checkpoint cannot be believed.
             GraphError: There is no such graph, nothing to resume, it goes on already, or the runtime is
                 not started.
+            TooManyWaiting: As many runs wait for their turn there as may.
         """
         graph = self._find(graph_id).graph
         last, checkpoint = await self.disk.run(lambda: self._resumable(graph, session_id, checkpoint_id))
@@ -418,6 +420,7 @@ class AgentRuntime:
             CheckpointBroken: The checkpoint cannot be believed.
             GraphError: There is no such graph, nothing is left to do at the checkpoint, all runs of its
                 entry point are in one session, or the runtime is not started.
+            TooManyWaiting: As many runs wait for their turn there as may.
         """
         graph = self._find(graph_id).graph
         last, checkpoint = await self.disk.run(lambda: self._resumable(graph, session_id, checkpoint_id))
@@ -425,6 +428,7 @@ class AgentRuntime:
         stream = self.get_stream(last.entry_point, graph_id=graph.spec.id)
         self._check_started(stream)
         _check_replayable(graph, stream, checkpoint)
+        stream.check_room()  # before anything is copied
         ids = self._around.ids()
 
         def branched() -> str:

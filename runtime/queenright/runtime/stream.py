@@ -53,6 +53,10 @@ Entry = Callable[[Trigger, RunNode], Awaitable[Any]]
 """What an entry point does when it fires, in place of one run of its graph."""
 
 
+class TooManyWaiting(QueenrightError):
+    """Raised for a run that is asked for while as many wait as may."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Open:
     """A run that has its session."""
@@ -81,7 +85,8 @@ class ExecutionStream:
     """
     One entry point at work.
 
-    At most ``max_concurrent`` runs go on at a time, the others wait in order.
+    At most ``max_concurrent`` runs go on at a time, the others wait in order: at most ``max_waiting``, and
+    those that events start or that are brought back, which are never refused.
     A tick of a timer that comes while a run goes on is skipped and counted. Runs of one graph in one
     session take turns, whoever started them; a session that another process writes in is refused.
     """
@@ -155,7 +160,12 @@ class ExecutionStream:
         Args:
             trigger: Why it runs.
             session_id: The session to run in; else as the entry point's isolation says.
+
+        Raises:
+            TooManyWaiting: It is asked for by somebody, and no more may wait.
         """
+        if trigger.event is None:
+            self.check_room()
         return self._enqueue(
             Execution(id=self._around.ids(), graph_id=self.graph_id, trigger=trigger, session_id=session_id)
         )
@@ -168,7 +178,14 @@ class ExecutionStream:
         *,
         respawn: Respawn | None = None,
     ) -> Execution:
-        """Queue the continuation of an interrupted run, and return it."""
+        """
+        Queue the continuation of an interrupted run, and return it.
+
+        Raises:
+            TooManyWaiting: It is asked for by somebody, and no more may wait.
+        """
+        if respawn is None:
+            self.check_room()
         return self._enqueue(
             Execution(
                 id=execution_id,
@@ -192,6 +209,15 @@ class ExecutionStream:
                 respawn=respawn,
             )
         )
+
+    def check_room(self) -> None:
+        """Raise ``TooManyWaiting`` if no more runs may wait."""
+        if len(self._queue) >= self.spec.max_waiting:
+            raise TooManyWaiting(
+                f"{len(self._queue)} runs of entry point {self.spec.id!r} of graph {self.graph_id!r} wait "
+                "for their turn, and no more may; ask again when some are over, stop some, or raise its "
+                "max_concurrent or max_waiting"
+            )
 
     async def end(self, execution_id: str, status: SessionStatus, reason: str = "") -> bool:
         """

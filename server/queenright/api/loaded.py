@@ -441,7 +441,8 @@ class GoalState(Wire):
 class Started(Wire):
     """A run that was started, or goes on."""
 
-    status: Annotated[str, Words("started", "resumed", "restored", "replayed")]
+    status: Annotated[str, Words("started", "queued", "resumed", "restored", "replayed")]
+    """`queued`: it waits for its turn; how it stands then, the execution says."""
     execution_id: str
     graph_id: str
     entry_point_id: str

@@ -186,6 +186,8 @@ def sessions(
 
 def _begun(done: Started) -> str:
     where = f" in {done.session_id}" if done.session_id else ""
+    if done.status == "queued":
+        return f"Run {done.execution_id} waits for its turn{where}."
     return f"Run {done.execution_id} has {done.status}{where}."
 
 

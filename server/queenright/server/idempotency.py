@@ -121,7 +121,7 @@ class Idempotency:
             await self._let_go(key)
             raise
         found = answer.answer
-        if found is None or found.status >= 500:
+        if found is None or found.status >= 500 or found.status == 429:
             await self._let_go(key)
         else:
             try:

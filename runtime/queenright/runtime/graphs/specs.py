@@ -130,6 +130,8 @@ class EntryPointSpec(Spec):
     """
     max_concurrent: int = Field(default=1, ge=1)
     """Runs at one time; more than one only where each has its own session."""
+    max_waiting: int = Field(default=1000, ge=1)
+    """Runs that wait for their turn, in this process's memory; what somebody asks for beyond is refused."""
 
     @model_validator(mode="before")
     @classmethod

@@ -26,6 +26,7 @@ from queenright.runtime.storage.session_store import (
     SessionState,
     SessionStore,
 )
+from queenright.runtime.stream import TooManyWaiting
 from queenright.server.agents.manager import (
     AgentNotLoaded,
     AgentSlot,
@@ -41,6 +42,9 @@ T = TypeVar("T")
 TAG: Final = "loaded agents"
 LONGEST: Final = 20_000
 """Characters of a text that are shown, from its end."""
+
+_LATER: Final = "5"
+"""Seconds until it is worth asking again for a run where too many wait."""
 
 GraphId = Annotated[str, Path(description="A graph of it, as `list_graphs` says it.", max_length=200)]
 NodeId = Annotated[str, Path(description="A node of the graph, as `list_nodes` says it.", max_length=200)]
@@ -59,6 +63,7 @@ STATUS: Final[Mapping[type[Exception], int]] = {
     AgentInvalid: 422,
     McpUnavailable: 422,
     GraphError: 409,
+    TooManyWaiting: 429,
     SessionIdRefused: 422,
     SessionNotFound: 404,
     SessionBusy: 409,
@@ -77,7 +82,10 @@ def add_refusals(app: FastAPI) -> None:
 
 def _answering(status: int) -> Callable[[Request, Exception], Awaitable[JSONResponse]]:
     async def answer(request: Request, error: Exception) -> JSONResponse:
-        return problem(status, str(error))
+        response = problem(status, str(error))
+        if status == 429:
+            response.headers["Retry-After"] = _LATER
+        return response
 
     return answer
 

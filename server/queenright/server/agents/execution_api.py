@@ -157,7 +157,12 @@ def _starting(router: APIRouter, service: Service) -> None:
         **says("trigger_agent", api.Started, status=202, refused=(404, 409), links=_LINKS),
     )
     async def trigger(request: Request, agent_id: AgentId, body: Trigger | None = None) -> api.Started:
-        """Start a run, and return at once."""
+        """
+        Start a run, and return at once.
+
+        `queued`: as many go on as may (`max_concurrent` of its entry point), and it waits for its turn in the
+        memory of the service; if that is killed, it is lost. 429: as many wait as may (`max_waiting`).
+        """
         given = body or Trigger()
         slot = agents.get(agent_id)
         graph = graph_of(slot, given.graph_id)
@@ -353,8 +358,9 @@ async def _start(
     slot: AgentSlot, graph: GraphSpec, entry: str, given: Mapping[str, Any], session_id: str | None
 ) -> api.Started:
     started = await slot.runtime.trigger(entry, given, graph_id=graph.id, session_id=session_id)
+    waits = slot.runtime.get_execution(started).task is None
     return api.Started(
-        status="started",
+        status="queued" if waits else "started",
         execution_id=started,
         graph_id=graph.id,
         entry_point_id=entry,
