@@ -190,6 +190,9 @@ RECOVERIES_ACTIVE: Final = MetricName(
     "queenright_recoveries_active", "gauge", (), "Recoveries that have not ended."
 )
 RECOVERIES: Final = MetricName("queenright_recoveries_total", "counter", ("outcome",), "Recoveries tried.")
+THREADS_LEFT: Final = MetricName(
+    "queenright_threads_left", "gauge", (), "Functions of agents that go on unwaited for."
+)
 OUTBOX_PENDING: Final = MetricName(
     "queenright_outbox_pending", "gauge", (), "Notifications not yet handed to every Alertmanager."
 )

@@ -16,6 +16,7 @@ from queenright.health.settings import INTERVENTION_SECONDS
 from queenright.instrumentation import names
 from queenright.instrumentation.limited import Limited
 from queenright.runtime.events import AgentEvent, EventType
+from queenright.runtime.tooling.tool_threads import left_behind
 
 BREAKER_LIMIT: Final = 200
 """Past so many breakers, only those that are not closed have series of their own."""
@@ -97,6 +98,8 @@ class ActingMetrics:
             self._recoveries.labels(said)
         active = names.RECOVERIES_ACTIVE
         Gauge(active.name, active.help, registry=registry).set_function(recovering)
+        left = names.THREADS_LEFT
+        Gauge(left.name, left.help, registry=registry).set_function(left_behind)
         # Read before its changes are: the scrape that first sees a breaker sees them at 0.
         registry.register(_Breakers(self, breakers, left_out.labels(names.CIRCUIT_BREAKER_STATE.name)))
         self._transitions = _counter(names.CIRCUIT_BREAKER_TRANSITIONS, registry)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.runtime.agents import adder
 from tests.server.agents.parts import guide, house
+from tests.waiting import until
 
 
 async def test_runs_that_wait_are_called_queued_and_beyond_their_bound_the_answer_is_429(
@@ -31,3 +33,39 @@ async def test_runs_that_wait_are_called_queued_and_beyond_their_bound_the_answe
         assert (refused.status_code, refused.headers["Retry-After"]) == (429, "5")
         assert "1 runs of entry point 'start' of graph 'guide' wait" in refused.json()["title"]
         assert (again.status_code, again.json()["status"]) == (202, "queued")
+
+
+async def test_who_terminates_an_agent_hears_of_the_thread_that_goes_on_and_so_does_the_audit(
+    tmp_path: Path,
+) -> None:
+    go, began = tmp_path / "go", tmp_path / "began"
+    hanging = f"""
+import time
+from pathlib import Path
+
+def add(a, b):
+    Path({str(began)!r}).touch()
+    while not Path({str(go)!r}).exists():
+        time.sleep(0.01)
+"""
+    folder = adder(tmp_path / "agents" / "adder", hanging)
+    async with house(tmp_path, agents={"load": [str(folder)]}) as home:
+
+        async def left() -> str:
+            lines = (await home.http.get("/metrics")).text.splitlines()
+            return next(line for line in lines if line.startswith("queenright_threads_left "))
+
+        await home.ask("POST", "/api/agents/adder/trigger", json={"input_data": {"a": 1, "b": 2}}, status=202)
+        await until(began.exists, "its function is at work")
+        done = await home.ask("POST", "/api/agents/adder/terminate", json={"reason": "it hangs"}, status=202)
+        audit = await home.ask("GET", "/api/audit?type=intervention_recorded&agent_id=adder")
+        during = await left()
+        go.touch()
+        assert "a function of it is still at work in a thread" in done["detail"]
+        assert done["detail"] == audit["events"][0]["data"]["detail"]
+        assert during.endswith(" 1.0")
+        for _ in range(1000):
+            if (await left()).endswith(" 0.0"):
+                break
+        else:
+            raise AssertionError("it has ended")

@@ -256,7 +256,8 @@ class Actions:
         except Exception as error:
             return await self._end(one, _outcome(error), rungs.otherwise, detail=_described(error))
         if not stopped.confirmed and self._has_ended(given.target):
-            stopped = replace(stopped, confirmed=True, detail="it has ended")
+            detail = stopped.detail if stopped.lingers else "it has ended"
+            stopped = replace(stopped, confirmed=True, detail=detail)
         if not stopped.confirmed:
             # It may be at work still: nobody is told that it is not, and nothing is started in its place.
             return await self._end(one, Outcome.UNCONFIRMED, rungs.otherwise, detail=stopped.detail)

@@ -32,6 +32,8 @@ class Stopped:
     checkpoint_id: str | None = None
     """Where its partial state is, if it was saved."""
     detail: str = ""
+    lingers: bool = False
+    """Whether a function of it goes on all the same, in a thread, which nothing can stop."""
 
 
 class WorkerControl(Protocol):

@@ -98,7 +98,9 @@ class RuntimeControl:
             return Stopped(
                 confirmed=False,
                 checkpoint_id=result.checkpoint_id,
-                detail="the run has stopped, but a function of it is still at work in a thread",
+                detail="the run has stopped, but a function of it is still at work in a thread; nobody else "
+                "gets its session before that ends, and only a restart of its process can end it",
+                lingers=True,
             )
         saved = f"its state is in checkpoint {result.checkpoint_id}" if result.checkpoint_id else "no state"
         return Stopped(confirmed=True, checkpoint_id=result.checkpoint_id, detail=saved)

@@ -17,6 +17,14 @@ THREADS: Final = 32
 
 T = TypeVar("T")
 
+_left: Final[set[threading.Thread]] = set()
+"""Threads whose callers have given them up."""
+
+
+def left_behind() -> int:
+    """How many functions are at work in this process though nobody waits for them; they cannot be stopped."""
+    return sum(thread.is_alive() for thread in tuple(_left))
+
 
 class TooManyThreads(QueenrightError):
     """Raised where a session's threads are all taken by functions whose callers have given them up."""
@@ -82,6 +90,7 @@ class ToolThreads:
             ended = True
             if given_up:
                 self._given_up[session_id] -= 1
+                _left.discard(thread)
             self._end(session_id)
             if not answer.done():
                 how()
@@ -100,6 +109,7 @@ class ToolThreads:
             if not ended:
                 given_up = True
                 self._given_up[session_id] += 1
+                _left.add(thread)
                 self._tell()
             raise
 
