@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import orjson
-from sqlalchemy import Connection, Dialect, Row, func, insert, select, update
+from sqlalchemy import Connection, Dialect, Row, func, insert, or_, select, update
 
 from queenright.health.event_chain import Verification, verify
 from queenright.health.tables import EVENT_LOG_HEAD, EVENTS
@@ -204,6 +204,7 @@ def read_span(
     through: int,
     types: Collection[EventType] | None = None,
     agent_id: str | None = None,
+    or_sessions: Collection[str] = (),
     limit: int = 1000,
 ) -> list[tuple[int, AgentEvent | None]]:
     """
@@ -217,6 +218,7 @@ def read_span(
         through: The last sequence number of the part.
         types: Only these types; None is all.
         agent_id: Only this worker's.
+        or_sessions: And what is in these sessions, whoever's they are.
         limit: At most so many.
 
     Returns:
@@ -227,7 +229,8 @@ def read_span(
     if types is not None:
         query = query.where((EVENTS.c.type + "").in_([kind.value for kind in types]))
     if agent_id is not None:
-        query = query.where((EVENTS.c.agent_id + "") == agent_id)
+        mine = (EVENTS.c.agent_id + "") == agent_id
+        query = query.where(or_(mine, (EVENTS.c.session_id + "").in_(or_sessions)) if or_sessions else mine)
     return [(row.seq, event_of(row)) for row in conn.execute(query.order_by(EVENTS.c.seq).limit(limit))]
 
 

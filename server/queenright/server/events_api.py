@@ -16,6 +16,7 @@ from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.events import EventType
 from queenright.server.abortable import ABORT
+from queenright.server.agents.beside import Beside
 from queenright.server.feed import Feed
 from queenright.server.feed_lines import Wanted
 from queenright.server.feed_reader import Reader, at, reset
@@ -86,9 +87,13 @@ def add_events_api(app: FastAPI, service: Service) -> None:
     """Add the streams to ``app``."""
 
     async def stream(
-        types: Sequence[str] | None, agent: str | None, last: str | None, after: str | None
+        types: Sequence[str] | None,
+        agent: str | None,
+        last: str | None,
+        after: str | None,
+        beside: Beside | None = None,
     ) -> Response:
-        wanted = Wanted(wanted_types(types), None if agent is None else clean_name(agent))
+        wanted = Wanted(wanted_types(types), None if agent is None else clean_name(agent), beside)
         most = service.settings.http.limits.streams
         if service.feed.readers >= most:
             raise HTTPException(
@@ -133,9 +138,10 @@ def add_events_api(app: FastAPI, service: Service) -> None:
         """
         Events of one worker as server-sent events, also of one that has not been heard of yet.
 
+        Of an agent that is loaded here those of all its graphs: who runs beside it has a name of its own.
         With `Last-Event-ID` the stream goes on after that event, and misses nothing that is in the log.
         """
-        return await stream(types, agent_id, last_event_id, after)
+        return await stream(types, agent_id, last_event_id, after, service.agents.beside)
 
 
 def wanted_types(said: Sequence[str] | None) -> frozenset[EventType] | None:

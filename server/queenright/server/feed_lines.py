@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import orjson
@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 
 from queenright.health.event_log import log_begins, read_span
 from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.agents.beside import Beside
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +20,18 @@ class Wanted:
 
     types: frozenset[EventType] | None = None
     agent: str | None = None
+    beside: Beside | None = None
+    """With the agent, the graphs that run beside it."""
 
     def matches(self, event: AgentEvent) -> bool:
         """Return whether it wants this one."""
         if self.types is not None and event.type not in self.types:
             return False
-        return self.agent is None or event.agent_id == self.agent
+        return self.agent is None or event.agent_id == self.agent or event.session_id in self.sessions()
+
+    def sessions(self) -> Collection[str]:
+        """Return the sessions that are wanted besides the agent's own."""
+        return () if self.agent is None or self.beside is None else self.beside.of(self.agent)
 
 
 @dataclass(slots=True)
@@ -86,7 +93,13 @@ def take_span(
     taken = Taken(max(after, begins), lost=after < begins)
     after = taken.through
     found = read_span(
-        conn, after=after, through=through, types=wanted.types, agent_id=wanted.agent, limit=rows
+        conn,
+        after=after,
+        through=through,
+        types=wanted.types,
+        agent_id=wanted.agent,
+        or_sessions=list(wanted.sessions()),
+        limit=rows,
     )
     for seq, event in found:
         taken.through = seq

@@ -15,7 +15,7 @@ import logging
 import sys
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from opentelemetry import trace
@@ -360,10 +360,10 @@ class Service:
         self._retention.exchange(health.retention)
         await self._sweep_everybody()
 
-    def _agents_bus(self) -> EventBus:
+    def _agents_bus(self, agent_id: Callable[[], str]) -> EventBus:
         """Return a bus for an agent that is loaded: what it tells is durable, and seen here as well."""
         return EventBus(
-            log=self.store,
+            log=self.agents.beside.log(self.store, agent_id),
             on_drop=self.metrics.dropped,
             on_error=lambda name, error: _log.error("subscriber %s failed: %r", name, error),
             on_publish=lambda events: self.bus.fan_out(*events),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -11,6 +12,7 @@ import pytest
 from queenright.instrumentation.errors import QueenrightError
 from queenright.runtime.agents.agent_spec import AgentLoadError
 from queenright.runtime.bus import EventBus
+from queenright.server.agents.beside import KEPT
 from queenright.server.agents.manager import (
     AgentManager,
     AgentNotLoaded,
@@ -30,11 +32,13 @@ async def never(_: float) -> None:
     await asyncio.Event().wait()
 
 
-def manager(folder: Path, *, sleep: object = never) -> AgentManager:
+def manager(
+    folder: Path, *, sleep: object = never, bus: Callable[..., EventBus] = lambda _: EventBus()
+) -> AgentManager:
     (folder / "agents").mkdir(exist_ok=True)
     return AgentManager(
         [folder / "agents"],
-        bus=EventBus,
+        bus=bus,
         storage=folder / "kept",
         clock=lambda: 7.0,
         sleep=sleep,  # type: ignore[arg-type]
@@ -298,6 +302,42 @@ async def test_a_graph_that_cannot_join_leaves_its_agent_as_it_was(tmp_path: Pat
         await agents.add_graph("guide", "guide")
 
     assert slot.runtime.list_graphs() == ["guide"]
+    await agents.shutdown_all()
+
+
+async def test_the_bus_of_an_agent_that_is_gone_is_closed(tmp_path: Path) -> None:
+    made: list[EventBus] = []
+
+    def bus(_: object) -> EventBus:
+        made.append(EventBus())
+        return made[-1]
+
+    agents = manager(tmp_path, bus=bus)
+    adder(tmp_path / "agents" / "adder")
+    written(tmp_path / "agents" / "bad", agent="agent = 3")
+    await agents.load("adder")
+    with pytest.raises(AgentLoadError):
+        await agents.load("bad")
+    await agents.unload("adder")
+
+    assert len(made) == 2
+    for one in made:
+        with pytest.raises(RuntimeError, match="closed"):
+            one.subscribe(print, name="late")
+
+
+async def test_sessions_of_graphs_beside_an_agent_are_known_again_from_the_disk(tmp_path: Path) -> None:
+    for name in ("sessions/own", "graphs/a/sessions/s1", "graphs/b/sessions/s2", "graphs/c"):
+        (tmp_path / "kept" / "guide" / name).mkdir(parents=True)
+    agents = manager(tmp_path)
+    guide(tmp_path / "agents" / "guide")
+
+    await agents.load("guide")
+
+    assert list(agents.beside.of("guide")) == ["s1", "s2"]
+    agents.beside.note("guide", (str(n) for n in range(KEPT)))
+    assert len(agents.beside.of("guide")) == KEPT
+    assert "s1" not in agents.beside.of("guide")
     await agents.shutdown_all()
 
 

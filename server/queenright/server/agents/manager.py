@@ -23,6 +23,7 @@ from queenright.runtime.deadline import Sleep, within
 from queenright.runtime.events import Clock
 from queenright.runtime.nodes.guard import GuardFactory
 from queenright.runtime.tooling.tool_threads import ToolThreads
+from queenright.server.agents.beside import Beside, sessions_beside
 from queenright.server.agents.roots import Roots
 
 _log = logging.getLogger(__name__)
@@ -88,7 +89,7 @@ class AgentManager:
 
     Args:
         roots: Agents are loaded from below these folders only.
-        bus: Makes the bus of an agent.
+        bus: Makes the bus of an agent, given what says its name, once it has begun.
         storage: Holds a folder for each agent's sessions; None is where `queenright run` has them.
         clock: Seconds since the epoch.
         guards: Makes the guards that watch nodes from inside.
@@ -101,7 +102,7 @@ class AgentManager:
         self,
         roots: Iterable[Path],
         *,
-        bus: Callable[[], EventBus],
+        bus: Callable[[Callable[[], str]], EventBus],
         storage: Path | None,
         clock: Clock,
         guards: GuardFactory | None = None,
@@ -110,6 +111,8 @@ class AgentManager:
         load_seconds: float = LOAD_SECONDS,
     ) -> None:
         self.roots = Roots(roots)
+        self.beside = Beside()
+        """Sessions of the graphs that run beside them."""
         self._bus = bus
         self._storage = storage
         self._clock = clock
@@ -262,9 +265,11 @@ class AgentManager:
         folder = await asyncio.to_thread(self.roots.agent, str(path))
         self._refuse_folder(folder)
         self._coming.add(folder)
-        bus = self._bus()
+        name = ""
+        bus = self._bus(lambda: name)
         try:
             runner = await self._read(folder, model, bus)
+            name = runner.spec.name
             try:
                 return await self._started(runner)
             except BaseException:
@@ -281,6 +286,7 @@ class AgentManager:
         async with self._turn_of(name):
             if (taken := self._slots.get(name)) is not None:
                 raise AlreadyLoaded(_taken(taken))
+            self.beside.note(name, await asyncio.to_thread(sessions_beside, runner.storage))
             runtime = await self._soon(runner, runner.start())
             checked = await asyncio.to_thread(runner.validate)
             slot = self._slots[name] = AgentSlot(
