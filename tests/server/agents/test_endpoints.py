@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
+from queenright.server.events_api import DEFAULT_TYPES
 from tests.server.agents.parts import House, guide, house
+from tests.server.streams import Follower
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -30,10 +34,13 @@ async def home(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[House]
 async def test_post_api_agents(home: House) -> None:
     loaded = await home.ask("POST", "/api/agents", json={"path": "third"}, status=201)
     again = await home.ask("POST", "/api/agents", json={"path": "third"}, status=409)
+    script = {"path": "more/second", "model": "scripted:../../../secret.json"}
+    refused = await home.ask("POST", "/api/agents", json=script, status=422)
 
     assert (loaded["agent_id"], loaded["version"], loaded["goal"]) == ("third", "3", "Somebody is greeted.")
     assert (loaded["client_facing"], loaded["default_entry_point"]) == (["talk"], "start")
     assert "DELETE /api/agents/third" in again["title"]
+    assert "secret.json" in refused["title"], "the model that is named is the one that is used"
     await home.ask("DELETE", "/api/agents/third", status=204)
 
 
@@ -165,6 +172,23 @@ async def test_post_api_agents__id__chat(home: House) -> None:
     await home.ask("POST", "/api/agents/guide/chat", json={"message": " "}, status=422)
 
 
+async def test_what_is_said_to_a_graph_reaches_no_other(home: House) -> None:
+    async with beside(home, "second"):
+        _, own = await home.begun(graph_id="guide")
+        chat = "/api/agents/guide/chat"
+        started = await home.ask("POST", chat, json={"message": "wax", "graph_id": "second"})
+        session = await home.waits("guide", started["execution_id"])
+        given = await home.ask("POST", chat, json={"message": "Ada", "graph_id": "second"})
+        ended = await home.over("guide", started["execution_id"])
+        await home.ask("POST", chat, json={"message": "Ada", "graph_id": "none"}, status=404)
+
+        assert (started["status"], started["graph_id"]) == ("started", "second")
+        assert (given["graph_id"], given["session_id"]) == ("second", session)
+        assert ended["outputs"] == {"greeting": "Ada: all about wax"}
+        left = home.service.agents.get("guide").runtime.waiting_nodes()
+        assert own in [one.session_id for one in left]
+
+
 async def test_post_api_agents__id__inject(home: House) -> None:
     run, session = await home.begun()
     inject = "/api/agents/guide/inject"
@@ -207,6 +231,40 @@ async def test_post_api_agents__id__stop(home: House) -> None:
     assert "paused" in over["title"]
     assert none["executions"] == []
     assert (await home.ask("GET", f"/api/agents/guide/sessions/{session}"))["status"] == "paused"
+
+
+async def test_stopping_a_graph_or_a_session_leaves_the_others(home: House) -> None:
+    async with beside(home, "second"):
+        [own, session], [other, _] = await home.begun(), await home.begun()
+        run, _ = await home.begun(graph_id="second")
+        stop = "/api/agents/guide/stop"
+
+        graph = await home.ask("POST", stop, json={"graph_id": "second"})
+        one = await home.ask("POST", stop, json={"session_id": session})
+        await home.ask("POST", stop, json={"graph_id": "none"}, status=404)
+        await home.ask("POST", "/api/agents/second/stop", status=404)
+        going = await home.ask("GET", f"/api/agents/guide/executions/{other}")
+        rest = await home.ask("POST", stop)
+
+    assert (graph["executions"], one["executions"]) == ([run], [own])
+    assert going["status"] == "active"
+    assert other in rest["executions"]
+
+
+async def test_a_run_can_begin_in_a_session_that_is_there(home: House) -> None:
+    run, session = await home.done()
+
+    started = await home.ask(
+        "POST",
+        "/api/agents/guide/trigger",
+        json={"input_data": {"topic": "wax"}, "session_id": session},
+        status=202,
+    )
+
+    assert started["execution_id"] != run
+    assert await home.waits("guide", started["execution_id"]) == session
+    found = await home.ask("GET", f"/api/agents/guide/sessions/{session}")
+    assert started["execution_id"] in [one["execution_id"] for one in found["runs"]]
 
 
 async def test_post_api_agents__id__resume(home: House) -> None:
@@ -272,11 +330,16 @@ async def test_get_api_agents__id__goal_progress(home: House) -> None:
 async def test_get_api_agents__id__sessions(home: House) -> None:
     made = [(await home.done())[1] for _ in range(2)]
     found: list[str] = []
-    cursor: str | None = ""
-    while cursor is not None:
+    cursor = ""
+    there = len((await home.ask("GET", "/api/agents/guide/sessions?limit=1000"))["sessions"])
+    for _ in range(there + 1):
         part = await home.ask("GET", f"/api/agents/guide/sessions?limit=1&status=completed{cursor}")
         found += [one["session_id"] for one in part["sessions"]]
-        cursor = None if part["next"] is None else f"&cursor={part['next']}"
+        if part["next"] is None:
+            break
+        cursor = f"&cursor={part['next']}"
+    else:
+        pytest.fail("the list does not end")
 
     assert found[:2] == made[::-1]
     assert len(found) == len(set(found))
@@ -380,59 +443,83 @@ async def test_get_api_agents__id__sessions__sid__messages(home: House) -> None:
 # -- graphs -----------------------------------------------------------------------------------------
 
 
-async def test_post_and_delete_api_agents__id__graphs(home: House) -> None:
+@asynccontextmanager
+async def beside(home: House, name: str) -> AsyncIterator[dict[str, Any]]:
+    """Let one more graph run beside guide's own."""
     graphs = "/api/agents/guide/graphs"
-    added = await home.ask("POST", graphs, json={"path": "more/second"}, status=201)
-    taken = await home.ask("POST", graphs, json={"path": "more/second"}, status=409)
-    named = await home.ask("POST", graphs, json={"path": "more/second", "graph_id": "other"}, status=201)
-    listed = await home.ask("GET", f"{graphs}?limit=2")
-    stays = await home.ask("DELETE", f"{graphs}/guide", status=409)
-    for name in ("second", "other"):
-        await home.ask("DELETE", f"{graphs}/{name}", status=204)
-    await home.ask("DELETE", f"{graphs}/second", status=404)
+    yield await home.ask("POST", graphs, json={"path": "more/second", "graph_id": name}, status=201)
+    await home.ask("DELETE", f"{graphs}/{name}", status=204)
+
+
+async def test_post_api_agents__id__graphs(home: House) -> None:
+    graphs = "/api/agents/guide/graphs"
+    async with beside(home, "other") as named:
+        added = await home.ask("POST", graphs, json={"path": "more/second"}, status=201)
+        taken = await home.ask("POST", graphs, json={"path": "more/second"}, status=409)
+        listed = await home.ask("GET", f"{graphs}?limit=2")
+        await home.ask("DELETE", f"{graphs}/second", status=204)
 
     assert (added["graph_id"], added["agent_id"], added["primary"]) == ("second", "second", False)
-    assert named["graph_id"] == "other"
+    assert (named["graph_id"], named["agent_id"]) == ("other", "second")
     assert [one["graph_id"] for one in listed["graphs"]] == ["guide", "other"]
     assert listed["next"]
     assert "already" in taken["title"]
+
+
+async def test_delete_api_agents__id__graphs__gid(home: House) -> None:
+    graphs = "/api/agents/guide/graphs"
+    async with beside(home, "other"):
+        _, session = await home.begun(graph_id="other")
+    gone = await home.ask("DELETE", f"{graphs}/other", status=404)
+    stays = await home.ask("DELETE", f"{graphs}/guide", status=409)
+
+    assert "other" in gone["title"]
     assert "primary" in stays["title"]
+    async with beside(home, "other"):
+        kept = await home.ask("GET", f"{graphs}/other/sessions/{session}")
+        assert kept["status"] == "paused"
 
 
-async def test_get_and_put_api_agents__id__active_graph(home: House) -> None:
+async def test_get_api_agents__id__active_graph(home: House) -> None:
+    assert await home.ask("GET", "/api/agents/guide/active-graph") == {"graph_id": "guide"}
+    await home.ask("GET", "/api/agents/nobody/active-graph", status=404)
+
+
+async def test_put_api_agents__id__active_graph(home: House) -> None:
     """B61: what a user says goes to the graph that they look at; the other goes on."""
-    await home.ask("POST", "/api/agents/guide/graphs", json={"path": "more/second"}, status=201)
     active = "/api/agents/guide/active-graph"
-    before = await home.ask("GET", active)
+    async with beside(home, "second"):
+        after = await home.ask("PUT", active, json={"graph_id": "second"})
+        await home.ask("PUT", active, json={"graph_id": "none"}, status=404)
+        run, session = await home.begun(graph_id="second")
+        await home.begun(graph_id="guide")
+        heard = await home.ask("POST", "/api/agents/guide/chat", json={"message": "Ada"})
 
-    after = await home.ask("PUT", active, json={"graph_id": "second"})
-    await home.ask("PUT", active, json={"graph_id": "none"}, status=404)
-    run, session = await home.begun(graph_id="second")
-    await home.begun(graph_id="guide")
-    heard = await home.ask("POST", "/api/agents/guide/chat", json={"message": "Ada"})
-
-    assert (before, after) == ({"graph_id": "guide"}, {"graph_id": "second"})
-    assert (heard["graph_id"], heard["session_id"]) == ("second", session)
-    assert (await home.over("guide", run))["status"] == "completed"
-    await home.ask("DELETE", "/api/agents/guide/graphs/second", status=204)
+        assert after == await home.ask("GET", active) == {"graph_id": "second"}
+        assert (heard["graph_id"], heard["session_id"]) == ("second", session)
+        assert (await home.over("guide", run))["status"] == "completed"
     assert await home.ask("GET", active) == {"graph_id": "guide"}
 
 
 async def test_get_api_agents__id__graphs__gid__sessions(home: House) -> None:
-    await home.ask("POST", "/api/agents/guide/graphs", json={"path": "more/second"}, status=201)
-    _, session = await home.begun(graph_id="second")
-
-    path = "/api/agents/guide/graphs/second/sessions"
-    listed = await home.ask("GET", path)
-    one = await home.ask("GET", f"{path}/{session}")
-    own = await home.ask("GET", "/api/agents/guide/sessions?limit=1000")
-    await home.ask("GET", "/api/agents/guide/graphs/none/sessions", status=404)
-    await home.ask("GET", f"{path}/none", status=404)
+    async with beside(home, "second"):
+        _, session = await home.begun(graph_id="second")
+        listed = await home.ask("GET", "/api/agents/guide/graphs/second/sessions")
+        own = await home.ask("GET", "/api/agents/guide/sessions?limit=1000")
+        await home.ask("GET", "/api/agents/guide/graphs/none/sessions", status=404)
 
     assert session in [row["session_id"] for row in listed["sessions"]]
-    assert (one["graph_id"], one["status"]) == ("second", "active")
     assert session not in [row["session_id"] for row in own["sessions"]]
-    await home.ask("DELETE", "/api/agents/guide/graphs/second", status=204)
+
+
+async def test_get_api_agents__id__graphs__gid__sessions__sid(home: House) -> None:
+    async with beside(home, "second"):
+        _, session = await home.begun(graph_id="second")
+        one = await home.ask("GET", f"/api/agents/guide/graphs/second/sessions/{session}")
+        await home.ask("GET", "/api/agents/guide/graphs/second/sessions/none", status=404)
+        await home.ask("GET", f"/api/agents/guide/graphs/guide/sessions/{session}", status=404)
+
+    assert (one["graph_id"], one["status"]) == ("second", "active")
 
 
 async def test_get_api_agents__id__graphs__gid__nodes(home: House) -> None:
@@ -502,16 +589,154 @@ async def test_get_api_agents__id__graphs__gid__nodes__nid__logs(home: House) ->
     assert {one["node_id"] for one in steps["rows"]} == {"talk"}
 
 
-async def test_every_row_names_an_operation_of_the_document(home: House) -> None:
-    document: dict[str, Any] = await home.ask("GET", "/openapi.json")
+# -- events and health ------------------------------------------------------------------------------
 
-    tagged = {
-        operation["operationId"]
-        for path in document["paths"].values()
-        for operation in path.values()
-        if "loaded agents" in operation.get("tags", ())
+
+async def test_get_api_agents__id__events(home: House) -> None:
+    """B64: of all its graphs, and of no agent that only has the name of one; also what was before."""
+    assert {one.value for one in DEFAULT_TYPES} == {
+        "client_output_delta",
+        "client_input_requested",
+        "llm_text_delta",
+        "tool_call_started",
+        "tool_call_completed",
+        "execution_started",
+        "execution_completed",
+        "execution_failed",
+        "execution_paused",
+        "node_loop_started",
+        "node_loop_completed",
+        "edge_traversed",
+        "goal_progress",
+        "worker_escalation_ticket",
+        "queen_intervention_requested",
     }
-    assert len(tagged) >= 32
+    url = f"{home.http.base_url.join('/api/agents/guide/events')}"
+    await home.ask("POST", "/api/agents", json={"path": "more/second"}, status=201)
+    async with beside(home, "second"):
+        async with Follower(url) as stream:
+            before = stream.last_id
+            mine = [(await home.begun())[1], (await home.begun(graph_id="second"))[1]]
+            _, others = await home.begun("second")
+            mine.append((await home.begun())[1])
+            await stream.until(lambda: mine[-1] in _asked(stream), "the last one's question")
+        later = Follower(url, headers={"Last-Event-ID": str(before)})
+        async with later:
+            await later.until(lambda: mine[-1] in _asked(later), "the same again")
+    await home.ask("DELETE", "/api/agents/second", status=204)
+
+    for told in (stream, later):
+        assert _asked(told) == mine
+        assert others not in told.text
+        assert {one.data["agent_id"] for one in told.events} == {"guide", "second"}
+
+
+def _asked(stream: Follower) -> list[str]:
+    return [one.data["session_id"] for one in stream.events if one.event == "client_input_requested"]
+
+
+async def test_get_api_agents__id__health(home: House) -> None:
+    _, session = await home.begun()
+
+    found = await home.ask("GET", f"/api/agents/guide/health?session_id={session}")
+    await home.ask("GET", "/api/agents/nobody/health", status=404)
+
+    assert (found["agent_id"], found["session_id"]) == ("guide", session)
+    assert found["state"] == "healthy"
+
+
+async def test_get_api_agents__id__escalations(home: House) -> None:
+    """What no loop has opened is no ticket; ``test_watched`` has one that is."""
+    assert (await home.ask("GET", "/api/agents/guide/escalations"))["tickets"] == []
+
+
+async def test_get_api_agents__id__escalations__tid(home: House) -> None:
+    refused = await home.ask("GET", "/api/agents/guide/escalations/none", status=404)
+
+    assert "none" in refused["title"]
+
+
+# -- all of them ------------------------------------------------------------------------------------
+
+ASKED = """
+POST   /api/agents
+DELETE /api/agents/{id}
+GET    /api/agents/{id}
+GET    /api/agents/{id}/stats
+GET    /api/agents/{id}/entry-points
+GET    /api/agents/{id}/graphs
+GET    /api/discover
+POST   /api/agents/{id}/trigger
+POST   /api/agents/{id}/chat
+POST   /api/agents/{id}/inject
+POST   /api/agents/{id}/resume
+POST   /api/agents/{id}/stop
+POST   /api/agents/{id}/replay
+GET    /api/agents/{id}/goal-progress
+GET    /api/agents/{id}/sessions
+GET    /api/agents/{id}/sessions/{sid}
+DELETE /api/agents/{id}/sessions/{sid}
+GET    /api/agents/{id}/sessions/{sid}/checkpoints
+POST   /api/agents/{id}/sessions/{sid}/checkpoints/{cid}/restore
+GET    /api/agents/{id}/sessions/{sid}/messages
+GET    /api/agents/{id}/graphs/{gid}/nodes
+GET    /api/agents/{id}/graphs/{gid}/nodes/{nid}
+GET    /api/agents/{id}/graphs/{gid}/nodes/{nid}/criteria
+GET    /api/agents/{id}/logs
+GET    /api/agents/{id}/graphs/{gid}/nodes/{nid}/logs
+POST   /api/agents/{id}/graphs
+DELETE /api/agents/{id}/graphs/{gid}
+GET    /api/agents/{id}/graphs/{gid}/sessions
+GET    /api/agents/{id}/graphs/{gid}/sessions/{sid}
+PUT    /api/agents/{id}/active-graph
+GET    /api/agents/{id}/active-graph
+GET    /api/agents/{id}/executions/{eid}
+"""
+"""What is asked of agents that are loaded."""
+
+OF_EVERYBODY = """
+GET    /api/agents
+GET    /api/agents/{id}/events
+GET    /api/agents/{id}/health
+GET    /api/agents/{id}/escalations
+GET    /api/agents/{id}/escalations/{tid}
+"""
+"""What is asked of them as of any worker."""
+
+_SHORT = {
+    "agent_id": "id",
+    "session_id": "sid",
+    "checkpoint_id": "cid",
+    "graph_id": "gid",
+    "node_id": "nid",
+    "execution_id": "eid",
+    "ticket_id": "tid",
+}
+
+
+def rows(table: str) -> set[tuple[str, str]]:
+    return {(method, path) for method, path in (line.split() for line in table.strip().splitlines())}
+
+
+@pytest.mark.parametrize(("method", "path"), sorted(rows(ASKED) | rows(OF_EVERYBODY)))
+async def test_every_row_has_a_test_of_its_name(method: str, path: str) -> None:
+    name = path.replace("/{", "__").replace("}/", "__").strip("/}").replace("/", "_").replace("-", "_")
+
+    assert callable(globals().get(f"test_{method.lower()}_{name}")), name
+
+
+async def test_what_is_asked_of_loaded_agents_is_what_the_document_has(home: House) -> None:
+    document: dict[str, Any] = await home.ask("GET", "/openapi.json")
+    there = {
+        (method.upper(), re.sub(r"{(\w+)}", lambda found: f"{{{_SHORT[found[1]]}}}", path)): operation
+        for path, operations in document["paths"].items()
+        if re.match("/api/(agents|discover)", path)
+        for method, operation in operations.items()
+        if method in ("get", "post", "put", "delete") and set(re.findall(r"{(\w+)}", path)) <= _SHORT.keys()
+    }
+
+    assert {row for row, one in there.items() if "loaded agents" in one["tags"]} == rows(ASKED)
+    assert rows(OF_EVERYBODY) <= there.keys()
 
 
 async def test_sessions_are_where_the_command_line_has_them(home: House) -> None:
