@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,7 +13,7 @@ from queenright.api.loaded import Discovered
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.agents.agent_parts import SPEC_FILES
 from queenright.runtime.agents.agent_spec import AgentLoadError, read_agent_spec
-from queenright.server.agents.roots import Roots
+from queenright.server.agents.roots import PathRefused, Roots
 
 DEPTH: Final = 3
 """So many folders below a root agents are looked for."""
@@ -35,7 +36,7 @@ def discover(roots: Roots, loaded: Collection[Path]) -> list[Discovered]:
     for folder in _folders(roots):
         there = [name for name in SPEC_FILES if (folder / name).is_file()]
         if there:
-            found[folder] = _described(folder, there, folder in loaded)
+            found[folder] = _described(roots, folder, there, folder in loaded)
     return [found[folder] for folder in sorted(found, key=str)]
 
 
@@ -56,17 +57,24 @@ def _folders(roots: Roots) -> Iterator[Path]:
 def _inside(folder: Path) -> list[Path]:
     try:
         with os.scandir(folder) as entries:
-            names = sorted(
-                entry.name
-                for entry in entries
-                if entry.name not in _SKIPPED and not entry.name.startswith(".") and entry.is_dir()
-            )
-        return [(folder / name).resolve() for name in names]
-    except (OSError, RuntimeError):
+            names = sorted(entry.name for entry in entries if _is_looked_into(entry))
+    except OSError:
         return []
+    found = []
+    for name in names:
+        with suppress(OSError, RuntimeError):  # it went away meanwhile, or is a link in a circle by now
+            found.append((folder / name).resolve())
+    return found
 
 
-def _described(folder: Path, there: list[str], loaded: bool) -> Discovered:
+def _is_looked_into(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.name not in _SKIPPED and not entry.name.startswith(".") and entry.is_dir()
+    except OSError:  # a link in a circle: it leads nowhere, and what is beside it does
+        return False
+
+
+def _described(roots: Roots, folder: Path, there: list[str], loaded: bool) -> Discovered:
     problem = None
     said: dict[str, Any] = {}
     try:
@@ -78,6 +86,10 @@ def _described(folder: Path, there: list[str], loaded: bool) -> Discovered:
             )
         else:
             said = _said_in(folder / "agent.py")
+        if problem is None:
+            roots.check_files(folder)
+    except PathRefused as error:
+        problem = redact(str(error), 1000)
     except AgentLoadError as error:
         problem = redact(error.reason, 1000)
     except (OSError, ValueError, RecursionError) as error:

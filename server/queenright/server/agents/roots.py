@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
 
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.redaction import redact
+from queenright.runtime.agents.agent_parts import SPEC_FILES
 from queenright.runtime.llm.litellm_provider import SCRIPTED
-
-FILES: Final = (
-    "agent.json",
-    "agent.py",
-    "tools.py",
-    "functions.py",
-    "judges.py",
-    "mcp_servers.json",
-)
-"""What is read of an agent's folder."""
 
 
 class PathRefused(QueenrightError):
@@ -53,10 +44,10 @@ class Roots:
         for choice in choices:
             try:
                 folder = choice.resolve()
-                if folder.name in FILES[:2]:
+                if folder.name in SPEC_FILES:
                     folder = folder.parent
                 if self.holds(folder) and folder.is_dir():
-                    self._check_files(folder)
+                    self.check_files(folder)
                     return folder
             except (OSError, ValueError, RuntimeError):
                 continue  # a name that no file can have, or links in a circle
@@ -92,10 +83,34 @@ class Roots:
         """The roots, in words."""
         return ", ".join(map(str, self.folders)) or "nowhere"
 
-    def _check_files(self, folder: Path) -> None:
-        for name in FILES:
-            path = folder / name
-            if path.is_symlink() and not self.holds(path.resolve()):
+    def check_files(self, folder: Path) -> None:
+        """
+        Look at all that an agent's code could import: its files and folders, and where their links lead.
+
+        Raises:
+            PathRefused: One leads out of the roots.
+            OSError: The folder cannot be read.
+        """
+        seen = {folder}
+        todo = [folder]
+        while todo:
+            with os.scandir(todo.pop()) as entries:
+                inner = [self._led_to(entry) for entry in entries if not entry.name.startswith(".")]
+            new = {path for path in inner if path is not None} - seen
+            seen |= new
+            todo += new
+
+    def _led_to(self, entry: os.DirEntry[str]) -> Path | None:
+        """Return the folder that an entry of a folder is, or leads to; None if it is none."""
+        path = Path(entry.path)
+        if entry.is_symlink():
+            try:
+                path = path.resolve()
+            except RuntimeError:  # in a circle
+                return None
+            if not self.holds(path):
                 raise PathRefused(
-                    f"{path} is a link that leads out of {self.said}; agents are loaded from below these only"
+                    f"{entry.path} is a link that leads out of {self.said}; agents are loaded from below "
+                    "these only, and so is what they import"
                 )
+        return path if path.is_dir() else None

@@ -1,0 +1,63 @@
+"""Which agents are found below the roots, and which of their files may be links."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from queenright.server.agents.discovery import discover
+from queenright.server.agents.roots import PathRefused, Roots
+from tests.runtime.agents import adder
+
+
+def test_a_link_in_a_circle_hides_no_agent_beside_it(tmp_path: Path) -> None:
+    inside = tmp_path / "agents"
+    adder(inside / "adder")
+    adder(inside / "team" / "other")
+    for folder in (inside, inside / "team"):
+        (folder / "loop").symlink_to("loop")
+
+    found = discover(Roots([inside]), ())
+
+    assert [one.path for one in found] == [str(inside / "adder"), str(inside / "team" / "other")]
+
+
+@pytest.mark.parametrize("link", ["words.py", "functions.py", "lib", "lib/deep/words.py", "near"])
+def test_an_agent_with_a_file_or_folder_that_leads_out_of_the_roots_is_refused_and_discovery_says_why(
+    tmp_path: Path, link: str
+) -> None:
+    """B8: also what its code would only import."""
+    inside, outside = tmp_path / "agents", tmp_path / "outside"
+    agent = adder(inside / "adder")
+    adder(outside)
+    roots = Roots([inside])
+    assert roots.agent("adder") == agent
+    if link == "near":  # it stays below the roots, and leads on from there
+        (agent / link).symlink_to(inside / "shared")
+        (inside / "shared").mkdir()
+        (inside / "shared" / "words.py").symlink_to(outside / "functions.py")
+    else:
+        path = agent / link
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        path.symlink_to(outside if link == "lib" else outside / "functions.py")
+
+    with pytest.raises(PathRefused, match=r"a link that leads out of .*agents"):
+        roots.agent("adder")
+    [found] = [one for one in discover(roots, ()) if one.name == "adder"]
+    assert "a link that leads out" in str(found.problem)
+
+
+def test_links_that_stay_below_the_roots_and_those_of_hidden_folders_do_no_harm(tmp_path: Path) -> None:
+    inside = tmp_path / "agents"
+    agent = adder(inside / "adder")
+    (inside / "shared").mkdir()
+    (agent / "shared").symlink_to(inside / "shared")
+    (inside / "shared" / "back").symlink_to(agent)
+    (agent / "loop").symlink_to("loop")
+    (agent / ".venv").mkdir()
+    (agent / ".venv" / "python").symlink_to("/bin/sh")
+
+    assert Roots([inside]).agent("adder") == agent
+    assert [one.problem for one in discover(Roots([inside]), ())] == [None]
