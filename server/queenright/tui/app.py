@@ -2,31 +2,41 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import ClassVar, Final, TypeVar
 
+from textual.actions import ActionParseResult
 from textual.app import App
 from textual.binding import Binding, BindingType
+from textual.dom import DOMNode
 
 from queenright.client.errors import Refused, Unreachable
 from queenright.client.notices import Notice as StreamNotice
 from queenright.instrumentation.errors import QueenrightError
+from queenright.tui.conversation import beside
 from queenright.tui.fleet import LISTS
 from queenright.tui.link import Link
 from queenright.tui.notices import STAYS
-from queenright.tui.screens.base import Base, DismissNotice, OpenQueen, OpenTalk, OpenWorker
+from queenright.tui.screens.base import Base, DismissNotice, Failed, OpenQueen, OpenTalk, OpenWorker
 from queenright.tui.screens.fleet import FleetScreen
 from queenright.tui.screens.queen import QueenScreen
-from queenright.tui.screens.talk import TalkScreen, TellBeside
+from queenright.tui.screens.talk import TalkScreen
 from queenright.tui.screens.worker import WorkerScreen
 from queenright.tui.shared import Shared, notice_of
-from queenright.tui.values import Moment
+from queenright.tui.values import Loaded, Moment
+from queenright.tui.words import clipped
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 
 _PAINT: Final = 0.25
 _POLL: Final = 1.0
+_WORDS: Final = 200
+_REFUSED: Final = "not allowed"
+_RUNS: Final = frozenset({"client_input_requested", "execution_completed", "execution_failed"})
 _ALL_AGAIN: Final = 5
 """Every so many polls all lists are asked for, though no event has said that they have changed."""
 
@@ -60,13 +70,15 @@ class QueenrightApp(App[None]):
         self._polls = 0
         self._polling = False
         self._last_event: str | None = None
+        self._following = False
+        self._runs: asyncio.Queue[Moment] = asyncio.Queue()
+        """What runs of agents that are loaded ask, and how they end."""
 
     async def on_mount(self) -> None:
         """Begin with the fleet."""
         self.theme = "textual-dark"
         await self.push_screen(FleetScreen(self.shared))
-        self.run_worker(self._before(), group="before")
-        self.run_worker(self._follow(), group="fleet-events")
+        self._go_on(self._tell_of_runs)
         self.set_interval(_PAINT, self.paint)
         self.set_interval(_POLL, self._poll)
         self._poll()
@@ -82,8 +94,50 @@ class QueenrightApp(App[None]):
 
     async def paint(self) -> None:
         """Show what is known now."""
-        if self.front is not None and self.front.is_mounted:
-            await self.front.paint()
+        try:
+            if self.front is not None and self.front.is_mounted:
+                await self.front.paint()
+        except Exception as error:
+            self.failed(error)
+
+    # -- what nobody thought of -----------------------------------------------------------------
+
+    def failed(self, error: Exception) -> None:
+        """Say in a notice that something went wrong here, and log it; all else goes on."""
+        title = "Something went wrong here"
+        text = clipped(f"{type(error).__name__}: {error}", _WORDS)
+        if any((one.title, one.text) == (title, text) for one in self.shared.notices):
+            return
+        _log.error("the terminal interface: %s", text, exc_info=error)
+        self._goes_by_itself(self.shared.notices.add("failing", title, text).number)
+
+    def on_failed(self, message: Failed) -> None:
+        """Say what went wrong on a screen."""
+        self.failed(message.error)
+
+    async def run_action(
+        self,
+        action: str | ActionParseResult,
+        default_namespace: DOMNode | None = None,
+        namespaces: Mapping[str, DOMNode] | None = None,
+    ) -> bool:
+        """Do what a key stands for; what goes wrong in it does not end the program."""
+        try:
+            return await super().run_action(action, default_namespace, namespaces)
+        except Exception as error:
+            self.failed(error)
+            return True
+
+    def _go_on(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do something beside all else."""
+
+        async def working() -> None:
+            try:
+                await work()
+            except Exception as error:
+                self.failed(error)
+
+        self.run_worker(working(), group="beside")
 
     # -- what comes from the service ------------------------------------------------------------
 
@@ -98,7 +152,10 @@ class QueenrightApp(App[None]):
             async for event in self.shared.link.fleet_events(self._stream_told, self._last_event):
                 self.take(event)
         except QueenrightError as error:
-            self.shared.say("failing", f"no events come: {error}")
+            self._not_answered(error)
+        finally:
+            # Whoever is allowed to ask again follows again.
+            self._following = False
 
     def take(self, event: Moment) -> None:
         """Take in one event of the fleet."""
@@ -113,6 +170,42 @@ class QueenrightApp(App[None]):
         number = notice_of(event, self.shared.notices)
         if number is not None:
             self._goes_by_itself(number)
+        if event.type in _RUNS and event.graph_id:
+            self._runs.put_nowait(event)
+        for screen in self.screen_stack:
+            if isinstance(screen, Base):
+                screen.see(event)
+
+    async def _tell_of_runs(self) -> None:
+        """Tell of graphs that nobody looks at: what they ask, and how their runs end."""
+        while True:
+            event = await self._runs.get()
+            try:
+                await self._tell_of(event)
+            except QueenrightError as error:
+                self._not_answered(error)
+
+    async def _tell_of(self, event: Moment) -> None:
+        shared = self.shared
+        if "loaded" in shared.fleet.stale:
+            await _take(shared.link.loaded, shared.fleet.take_loaded)
+        for agent in shared.fleet.loaded:
+            if event.graph_id in agent.graphs and await shared.owners.belongs(event, agent.agent_id):
+                self._tell(event, agent)
+
+    def _tell(self, event: Moment, agent: Loaded) -> None:
+        """Show what a graph wants one to know, unless it is in the talk on the screen."""
+        front, active = self.front, agent.active
+        looked_at = isinstance(front, TalkScreen) and front.agent_id == agent.agent_id
+        if isinstance(front, TalkScreen) and looked_at:
+            active = front.conversation.active or active
+        is_active = event.graph_id == active
+        if is_active and (looked_at or agent.agent_id not in self.shared.talked):
+            return
+        said = beside(event, agent_id=agent.agent_id, active=is_active)
+        if said is not None:
+            notice = self.shared.notices.add(said.kind, said.title, said.text, agent_id=agent.agent_id)
+            self._goes_by_itself(notice.number)
 
     def _goes_by_itself(self, number: int) -> None:
         self.set_timer(self._notices_stay, lambda: self._dismiss(number))
@@ -127,6 +220,8 @@ class QueenrightApp(App[None]):
         elif notice.kind == "connected":
             self.shared.away = ""
             self.shared.fleet.stale |= LISTS
+            # From here on nothing is missed: what happened before is asked for now, not sooner.
+            self._go_on(self._before)
         elif notice.kind == "reset":
             self.shared.fleet.stale |= LISTS
             self.shared.say(
@@ -134,16 +229,19 @@ class QueenrightApp(App[None]):
             )
 
     def _poll(self) -> None:
-        """Ask for the lists that have changed."""
+        """Ask for the lists that have changed, and follow what happens."""
         if self._polling:
             return
+        if not self._following and not self.shared.away.startswith(_REFUSED):
+            self._following = True
+            self._go_on(self._follow)
         self._polls += 1
         stale = self.shared.fleet.stale
         if self._polls % _ALL_AGAIN == 0:
             stale |= LISTS
         if stale:
             self._polling = True
-            self.run_worker(self._ask_again(), group="lists")
+            self._go_on(self._ask_again)
 
     async def _ask_again(self) -> None:
         fleet, link = self.shared.fleet, self.shared.link
@@ -153,6 +251,7 @@ class QueenrightApp(App[None]):
             "workers": lambda: _take(link.workers, fleet.take_workers),
             "tickets": lambda: _take(link.tickets, fleet.take_tickets),
             "breakers": lambda: _take(link.breakers, fleet.take_breakers),
+            "loaded": lambda: _take(link.loaded, fleet.take_loaded),
         }
         try:
             for name in sorted(wanted):
@@ -171,7 +270,7 @@ class QueenrightApp(App[None]):
         if isinstance(error, Unreachable):
             self.shared.away = "the service does not answer; trying again"
         elif isinstance(error, Refused) and error.status in (401, 403):
-            self.shared.away = f"not allowed: {error}"
+            self.shared.away = f"{_REFUSED}: {error}"
         else:
             self.shared.say("failing", str(error))
 
@@ -197,12 +296,6 @@ class QueenrightApp(App[None]):
     def on_dismiss_notice(self, message: DismissNotice) -> None:
         """Take the newest notice away."""
         self._dismiss()
-
-    def on_tell_beside(self, message: TellBeside) -> None:
-        """Show what a graph in the background has to say."""
-        beside = message.beside
-        notice = self.shared.notices.add(beside.kind, beside.title, beside.text, agent_id=message.agent_id)
-        self._goes_by_itself(notice.number)
 
     def action_queen(self) -> None:
         """Talk with the queen about what is chosen, or what the newest notice is about; again: back."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from queenright.tui.told import WORK, Line, feed_line
-from queenright.tui.values import WORST_FIRST, Breaker, Moment, Ticket, Worker
+from queenright.tui.values import WORST_FIRST, Breaker, Loaded, Moment, Ticket, Worker
 
 BUCKET: Final = 5.0
 """Seconds that one bar of a worker's activity is about."""
@@ -31,6 +31,7 @@ _STALE: Final = {
         }
     ),
     "breakers": frozenset({"circuit_breaker_state_changed"}),
+    "loaded": frozenset({"agent_operated"}),
 }
 LISTS: Final = frozenset(_STALE)
 """Names of the lists that are asked for again when an event says that they have changed."""
@@ -49,6 +50,7 @@ class Fleet:
         self.workers: list[Worker] = []
         self.tickets: list[Ticket] = []
         self.breakers: list[Breaker] = []
+        self.loaded: list[Loaded] = []
         self.feed: deque[Line] = deque(maxlen=_FEED)
         self.stale: set[str] = set(LISTS)
         self._pulse: dict[str, deque[tuple[int, int]]] = {}
@@ -68,10 +70,16 @@ class Fleet:
         """Take over the list of circuit breakers, those that are open first."""
         self.breakers = sorted(found, key=lambda one: one.rank)
 
+    def take_loaded(self, found: Iterable[Loaded]) -> None:
+        """Take over the list of agents that are loaded."""
+        self.loaded = list(found)
+
     def take_feed(self, lines: Iterable[Line], ids: Iterable[str]) -> None:
         """Take over what happened before, oldest first, with the ids of its events."""
-        self.feed.extendleft(reversed(list(lines)))
-        self._known |= dict.fromkeys(ids)
+        new = {id_: line for line, id_ in zip(lines, ids, strict=True) if id_ not in self._known}
+        room = _FEED - len(self.feed)
+        self.feed.extendleft(list(reversed(new.values()))[:room])
+        self._known |= dict.fromkeys(new)
 
     def see(self, event: Moment) -> bool:
         """Take in one event; return whether it is new. One that is told twice changes nothing."""
@@ -98,9 +106,9 @@ class Fleet:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many of those who are alive are in each state, the worst first."""
+        """How many of those who are alive are in each state that one can be alive in, the worst first."""
         alive = [one.state for one in self.workers if not one.ended]
-        return {state: alive.count(state) for state in WORST_FIRST}
+        return {state: alive.count(state) for state in WORST_FIRST if state != "terminated"}
 
     @property
     def live_tickets(self) -> list[Ticket]:

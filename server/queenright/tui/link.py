@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
+from http import HTTPStatus
 from typing import Any, Final
 
 from pydantic import BaseModel
 
 from queenright.client import AsyncQueenright
+from queenright.client.errors import Refused
 from queenright.client.notices import Notice
+from queenright.tui.past import before
 from queenright.tui.told import FEED, WORK, Line
-from queenright.tui.values import Breaker, Graph, Moment, Row, Said, Ticket, Worker
+from queenright.tui.values import Before, Breaker, Graph, Loaded, Moment, Row, Said, Ticket, Worker
 
 _TICKETS: Final = 200
 _HISTORY: Final = 200
+_SESSIONS: Final = 20
+_MESSAGES: Final = 100
 _TALK: Final = (
     "client_output_delta",
     "client_input_requested",
@@ -82,9 +87,9 @@ class Link:
         """Yield everything that one worker does, from now on."""
         return self._events("all", agent_id)
 
-    def talk_events(self) -> AsyncIterator[Moment]:
-        """Yield what agents that are loaded say and ask, and how their runs end."""
-        return self._events(_TALK, None)
+    def talk_events(self, told: Callable[[Notice], None]) -> AsyncIterator[Moment]:
+        """Yield what agents that are loaded say and ask, and how their runs end; ``told`` as above."""
+        return self._events(_TALK, None, told)
 
     async def _events(
         self,
@@ -147,6 +152,36 @@ class Link:
     async def unload(self, agent_id: str) -> None:
         """Unload an agent; its runs are paused."""
         await self._client.agents.unload(agent_id)
+
+    async def loaded(self) -> list[Loaded]:
+        """Return the agents that are loaded."""
+        return [
+            Loaded(agent_id=one.agent_id, active=one.active_graph_id, graphs=tuple(one.graphs))
+            for one in await self._client.agents.loaded()
+        ]
+
+    async def has_run(self, agent_id: str, execution_id: str) -> bool:
+        """Return whether a run is one of this agent that is loaded, in whichever of its graphs."""
+        try:
+            await self._client.agents.execution(agent_id, execution_id)
+        except Refused as error:
+            if error.status == HTTPStatus.NOT_FOUND:
+                return False
+            raise
+        return True
+
+    async def before(self, agent_id: str, graph_id: str) -> Before:
+        """Return what was said with a graph of an agent before, and what it waits for."""
+        asked = self._client.agents
+        sessions = [_row(one) async for one in asked.sessions(agent_id, graph_id=graph_id, limit=_SESSIONS)]
+        if not sessions:
+            return Before()
+        session = next((one for one in sessions if one["status"] == "active"), sessions[0])["session_id"]
+        rows = [
+            _row(one) async for one in asked.messages(agent_id, session, graph_id=graph_id, limit=_MESSAGES)
+        ]
+        nodes = [_row(one) async for one in asked.nodes(agent_id, graph_id)]
+        return before(rows, nodes, self.by)
 
     async def graphs(self, agent_id: str) -> list[Graph]:
         """Return the graphs of an agent, its own first."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from queenright.tui.belonging import Belonging
 from queenright.tui.fleet import Fleet
 from queenright.tui.link import Link
 from queenright.tui.notices import Notices
@@ -26,6 +27,8 @@ class Shared:
         fleet: What is known.
         notices: What a person must see.
         away: Why nothing comes from the service, in words; empty if it does.
+        talked: Agents that were talked with here.
+        owners: Whose run it is that an event is of.
     """
 
     link: Link
@@ -33,8 +36,13 @@ class Shared:
     fleet: Fleet = field(default_factory=Fleet)
     notices: Notices = field(default_factory=Notices)
     away: str = ""
+    talked: set[str] = field(default_factory=set)
+    owners: Belonging = field(init=False)
     _said: tuple[str, str] = ("", "")
     _until: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.owners = Belonging(self.link.has_run)
 
     def say(self, kind: str, text: str) -> None:
         """Say for a while what was done, or went wrong; ``kind`` is a word of ``looks``."""

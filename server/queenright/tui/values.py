@@ -167,6 +167,16 @@ class Breaker:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """An agent that runs inside the service."""
+
+    agent_id: str
+    active: str
+    """The graph that what is said goes to."""
+    graphs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Graph:
     """A graph of an agent that is loaded."""
 
@@ -189,6 +199,15 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Before:
+    """What was said with a graph before: in its newest session, one that goes on if there is one."""
+
+    said: tuple[Said, ...] = ()
+    through: float = 0.0
+    """When the last of it was said."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
     """One event; the keys of ``data`` by type are in ``docs/events.md``."""
 
@@ -198,6 +217,7 @@ class Moment:
     session_id: str = ""
     graph_id: str = ""
     node_id: str = ""
+    execution_id: str = ""
     id: str = ""
     data: Row = field(default_factory=dict)
 
@@ -212,6 +232,7 @@ class Moment:
             session_id=row.get("session_id") or "",
             graph_id=row.get("graph_id") or "",
             node_id=row.get("node_id") or "",
+            execution_id=row.get("execution_id") or "",
             id=row.get("id") or "",
             data=row.get("data") or {},
         )

@@ -51,6 +51,14 @@ class DismissNotice(Message):
     """Somebody has seen the newest notice."""
 
 
+class Failed(Message):
+    """Something went wrong here that nobody thought of."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+
 class Base(Screen[None]):
     """
     A screen.
@@ -138,10 +146,13 @@ class Base(Screen[None]):
         except QueenrightError as error:
             self.shared.say("failing", str(error))
             return
-        if command is None:
-            self.words(words_of(line))
-        else:
-            self.command(command)
+        try:
+            if command is None:
+                self.words(words_of(line))
+            else:
+                self.command(command)
+        except Exception as error:
+            self.post_message(Failed(error))
 
     def words(self, text: str) -> None:
         """Take words that are no command."""
@@ -187,8 +198,10 @@ class Base(Screen[None]):
         async def working() -> None:
             try:
                 await work()
-            except (QueenrightError, ValueError) as error:
+            except QueenrightError as error:
                 self.shared.say("failing", str(error))
+            except Exception as error:
+                self.post_message(Failed(error))
 
         self.run_worker(working(), group="acts")
 

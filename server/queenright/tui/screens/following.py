@@ -33,8 +33,8 @@ class Following(Base):
 
     def follow(self) -> None:
         """Begin: what happened before, and everything from now on."""
-        self.run_worker(self._history(), group="history")
-        self.run_worker(self._events(), group="stream")
+        self.act(self._history)
+        self.act(self._events)
 
     async def _history(self) -> None:
         try:

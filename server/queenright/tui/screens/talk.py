@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import ClassVar
 
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.message import Message
 from textual.widgets import Input, Static
 
+from queenright.client.notices import Notice
 from queenright.instrumentation.errors import QueenrightError
 from queenright.tui import looks
 from queenright.tui.commands import Command
-from queenright.tui.conversation import Beside, Conversation
+from queenright.tui.conversation import Conversation
 from queenright.tui.screens.base import Base
 from queenright.tui.shared import Shared
-from queenright.tui.values import Graph, Ticket
+from queenright.tui.values import Graph, Moment, Ticket
 from queenright.tui.widgets.chat import Chat
 from queenright.tui.words import clipped
-
-
-class TellBeside(Message):
-    """A graph in the background has something to say."""
-
-    def __init__(self, agent_id: str, beside: Beside) -> None:
-        super().__init__()
-        self.agent_id = agent_id
-        self.beside = beside
 
 
 class TalkScreen(Base):
@@ -52,6 +44,10 @@ class TalkScreen(Base):
         self.agent_id = agent_id
         self.conversation = Conversation(agent_id)
         self._graphs: list[Graph] = []
+        self._order = asyncio.Lock()
+        """What comes is taken in one after the other, and not while what was said before is read."""
+        self._ready = asyncio.Event()
+        """What was said before is there, or cannot be had."""
 
     def body(self) -> ComposeResult:
         """Lay out its graphs above, the talk below."""
@@ -60,8 +56,8 @@ class TalkScreen(Base):
 
     def on_mount(self) -> None:
         """Begin to listen."""
-        self.act(self._read_graphs)
-        self.run_worker(self._events(), group="stream")
+        self.shared.talked.add(self.agent_id)
+        self.act(self._events)
         self.query_one("#typed", Input).focus()
 
     def ticket(self) -> Ticket | None:
@@ -91,10 +87,11 @@ class TalkScreen(Base):
 
     def words(self, text: str) -> None:
         """Say something to the agent."""
-        self.conversation.typed(text, self.shared.link.by, self.shared.clock())
         self.act(lambda: self._say(text))
 
     async def _say(self, text: str) -> None:
+        await self._ready.wait()
+        self.conversation.typed(text, self.shared.link.by, self.shared.clock())
         self.shared.say("act", await self.shared.link.say(self.agent_id, text))
 
     def command(self, command: Command) -> None:
@@ -141,23 +138,58 @@ class TalkScreen(Base):
         self.leave()
 
     async def _read_graphs(self) -> None:
+        async with self._order:
+            await self._read(anew=False)
+
+    async def _read(self, *, anew: bool) -> None:
+        """Read which graphs there are, and what was said with the active one if that is another, or anew."""
         self._graphs = await self.shared.link.graphs(self.agent_id)
-        self.conversation.agents |= {one.agent_id for one in self._graphs if one.agent_id}
         active = next((one.graph_id for one in self._graphs if one.active), "")
-        if not self.conversation.active:
-            self.conversation.active = active
-        self.conversation.switch(active, self.shared.clock())
+        if self.conversation.switch(active, self.shared.clock()) or anew:
+            mark = len(self.conversation.said)
+            self.conversation.take_before(await self.shared.link.before(self.agent_id, active), mark)
 
     # -- what it says ---------------------------------------------------------------------------
 
     async def _events(self) -> None:
         try:
-            async for event in self.shared.link.talk_events():
-                beside = self.conversation.see(event)
-                if beside is not None:
-                    self.post_message(TellBeside(self.agent_id, beside))
+            async for event in self.shared.link.talk_events(self._told):
+                await self._ready.wait()
+                if self._may_be_its(event):
+                    await self._hear(event)
         except QueenrightError as error:
             self.shared.say("failing", f"what {self.agent_id} says does not come: {error}")
+
+    async def _hear(self, event: Moment) -> None:
+        async with self._order:
+            if await self.shared.owners.belongs(event, self.agent_id):
+                self.conversation.see(event)
+
+    def _told(self, notice: Notice) -> None:
+        """Read what was said before as soon as what is said from now on comes; also after a break."""
+        if notice.kind in ("connected", "reset", "dropped"):
+            self.act(self._read_before)
+
+    async def _read_before(self) -> None:
+        try:
+            async with self._order:
+                await self._read(anew=True)
+        finally:
+            self._ready.set()
+
+    def _may_be_its(self, event: Moment) -> bool:
+        """Return whether an event names one of its graphs."""
+        return event.graph_id in {one.graph_id for one in self._graphs}
+
+    def see(self, event: Moment) -> None:
+        """Look at its graphs again when somebody has changed them."""
+        if event.type != "agent_operated" or event.agent_id != self.agent_id:
+            return
+        match event.data.get("what"):
+            case "switch_graph" | "add_graph" | "remove_graph":
+                self.act(self._read_graphs)
+            case "unload":
+                self.conversation.note(f"{self.agent_id} was unloaded by {event.data['by']}", event.time)
 
     def action_scroll(self, pages: int) -> None:
         """Move through what was said."""

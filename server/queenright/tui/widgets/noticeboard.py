@@ -52,8 +52,12 @@ class Noticeboard(Vertical):
         self._hidden = 0
 
     def on_resize(self, event: events.Resize) -> None:
-        """Stay at the bottom, above what was just said and the keys."""
-        self.styles.offset = (0, self.screen.size.height - event.size.height - _BELOW)
+        """Find the place again."""
+        self._stay()
+
+    def _stay(self) -> None:
+        """Stay at the bottom, above what was just said and the keys, whatever size the terminal has."""
+        self.styles.offset = (0, self.screen.size.height - self.size.height - _BELOW)
 
     def compose(self) -> ComposeResult:
         """Nothing at first."""
@@ -61,6 +65,7 @@ class Noticeboard(Vertical):
 
     async def show(self, notices: Notices) -> None:
         """Show what is there now."""
+        self._stay()
         if notices.shown == self._shown and notices.hidden == self._hidden:
             return
         self._shown, self._hidden = notices.shown, notices.hidden
