@@ -40,6 +40,7 @@ _WHOLE = {
     "server/test_event_stream.py",
     "simulation/test_week.py",
     "tui/test_on_a_service.py",
+    "tui/test_snapshots.py",
 }
 
 # One start of everything serves all the files of these.

@@ -13,7 +13,8 @@ import httpx
 from queenright.api.agents import AgentRow, Finding, HistoryRow
 from queenright.api.breakers import Breaker
 from queenright.api.events import Event
-from queenright.api.loaded import EntryPoint, GraphRow
+from queenright.api.loaded import EntryPoint, ExecutionRow, GraphRow, MessageRow, NodeRow, SessionRow
+from queenright.api.slots import AgentSlot
 from queenright.api.status import Status
 from queenright.api.tickets import ChatMessage, Ticket
 from queenright.api.wire import Wire, example_of
@@ -142,6 +143,28 @@ MESSAGES: Final = [
         question_id="m1",
     ),
 ]
+SLOTS: Final = [row(AgentSlot, graphs=["docs_checker", "log_digest"])]
+SAID: Final = [
+    row(
+        MessageRow,
+        conversation="ask",
+        seq=1,
+        at=NOW - 60,
+        kind="input",
+        text='{"topic": "links that lead nowhere"}',
+    ),
+    row(
+        MessageRow,
+        conversation="ask",
+        seq=2,
+        at=NOW - 58,
+        kind="assistant",
+        role="assistant",
+        text="All pages, or those that changed this week?",
+    ),
+    row(MessageRow, conversation="ask", seq=3, at=NOW - 40, text="All of them."),
+]
+NODES: Final = [row(NodeRow, node_id="ask", client_facing=True), row(NodeRow, node_id="list_pages")]
 GRAPHS: Final = [
     row(GraphRow, graph_id="docs_checker", agent_id="docs_checker", nodes=["ask", "list_pages"]),
     row(GraphRow, graph_id="log_digest", agent_id="log_digest", primary=False, active=False),
@@ -162,6 +185,7 @@ def event(kind: str, ago: float, agent: str = "deep_research_agent", **data: obj
         session_id=f"{agent}-1",
         graph_id=graph,
         node_id=node,
+        execution_id=f"{agent}-run",
         data=data,
     )
 
@@ -231,8 +255,8 @@ TALK: Final = [
         node="ask",
         question="Which folder shall I check?",
     ),
-    event("execution_failed", 3, "log_digest", graph="log_digest", error="no log server answers"),
 ]
+BESIDE: Final = event("execution_failed", 3, "log_digest", graph="log_digest", error="no log server answers")
 
 
 class Canned:
@@ -247,12 +271,14 @@ class Canned:
     Attributes:
         asked: Method, path and body of everything that was done.
         away: Whether it answers nothing.
+        refuses: The status with which it refuses everything; 0 for nothing.
     """
 
     def __init__(
         self, fleet: list[Row] = HAPPENED, worker: list[Row] = STREAM, talk: list[Row] = TALK
     ) -> None:
         self.asked: list[tuple[str, str, Any]] = []
+        self.refuses = 0
         self.away = False
         self.told = 0
         """Streams that have told all that they have to tell."""
@@ -266,6 +292,10 @@ class Canned:
         if self.away:
             raise httpx.ConnectError("refused", request=request)
         path = request.url.path
+        if self.refuses:
+            title = {401: "a token is needed", 403: "this needs the role operator"}[self.refuses]
+            problem = {"content-type": "application/problem+json"}
+            return httpx.Response(self.refuses, headers=problem, json={"title": title})
         if path.endswith("/events"):
             return self._stream(request)
         if request.method != "GET":
@@ -295,9 +325,20 @@ def _found(path: str) -> Mapping[str, Any]:
         "history": ("history", HISTORY),
         "chat": ("messages", MESSAGES),
         "graphs": ("graphs", GRAPHS),
+        "messages": ("messages", SAID),
+        "sessions": ("sessions", [row(SessionRow, status="active")]),
+        "nodes": ("nodes", NODES),
         "entry-points": ("entry_points", [row(EntryPoint, running=1)]),
     }
     name, rows = lists.get(path) or lists.get(path.rpartition("/")[2]) or ("", [])
     if name:
-        return {name: rows, "next": None, "active_graph_id": "docs_checker"}
+        return {
+            name: rows,
+            "next": None,
+            "active_graph_id": "docs_checker",
+            "loaded": SLOTS,
+            "unreadable": 0,
+        }
+    if "/executions/" in path:
+        return row(ExecutionRow, execution_id=path.rpartition("/")[2])
     return row(Status, feed=[])

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from itertools import groupby
+from typing import Final
 
 from textual.pilot import Pilot
 from textual.widgets import Input
 
 from queenright.tui.app import QueenrightApp
 from queenright.tui.link import Link
-from tests.tui.canned import HAPPENED, NOW, PAGED, Canned, Row
+from tests.tui.canned import BESIDE, HAPPENED, NOW, PAGED, Canned, Row
 from tests.waiting import until
 
 SMALL: Final = (80, 24)
@@ -23,11 +25,12 @@ LARGE: Final = (120, 34)
 
 @dataclass(frozen=True)
 class Picture:
-    """A screen: how one gets there, how many streams must have told all, and what happened before."""
+    """A screen: how one gets there from the fleet and back, its own streams, and what happened before."""
 
     name: str
     keys: tuple[str, ...] = ()
-    streams: int = 1
+    back: tuple[str, ...] = ("1",)
+    streams: int = 0
     shown: bool = False
     """Whether it is in the documents, and large then."""
     happened: tuple[Row, ...] = tuple(HAPPENED)
@@ -35,27 +38,68 @@ class Picture:
 
 PICTURES: Final = (
     Picture("fleet", shown=True),
-    Picture("worker", ("down", "enter"), streams=2, shown=True),
     Picture("tickets", ("2",)),
     Picture("breakers", ("3",)),
     Picture("feed", ("4",)),
+    Picture("keys", ("question_mark",), ("escape",)),
+    Picture("worker", ("down", "enter"), ("escape", "up"), streams=1, shown=True),
+    Picture("queen", ("down", "ctrl+q"), ("ctrl+q", "up"), streams=1, shown=True),
+    Picture("terminate", ("down", "t", *"it loops", "enter"), ("n", "up")),
     Picture("notice", happened=(*HAPPENED, *PAGED), shown=True),
-    Picture("queen", ("down", "ctrl+q"), streams=2, shown=True),
-    Picture("talk", ("slash", *"talk", "space", *"docs_checker", "enter"), streams=2, shown=True),
-    Picture("keys", ("question_mark",)),
-    Picture("terminate", ("down", "t", *"it loops", "enter")),
+    Picture(
+        "talk",
+        ("slash", *"talk docs_checker", "enter"),
+        streams=1,
+        happened=(*HAPPENED, BESIDE),
+        shown=True,
+    ),
 )
 
 
-async def taken(picture: Picture, size: tuple[int, int], look: Callable[[QueenrightApp], Any]) -> Any:
-    """Go to a screen, and return what ``look`` sees there."""
-    canned = Canned(list(picture.happened))
+@dataclass(frozen=True)
+class Taken:
+    """A screen in a terminal of a size: its text, and its picture."""
+
+    name: str
+    width: int
+    text: str
+    svg: str
+
+
+async def taken(pictures: Sequence[Picture]) -> list[Taken]:
+    """Go to these screens, one after the other, and return what is seen there."""
+    found: list[Taken] = []
+    for happened, some in groupby(pictures, key=lambda one: one.happened):
+        async with begun(happened) as (app, pilot, canned):
+            for one in some:
+                found += await looked_at(one, app, pilot, canned)
+    return found
+
+
+@asynccontextmanager
+async def begun(
+    happened: Sequence[Row],
+) -> AsyncIterator[tuple[QueenrightApp, Pilot[None], Canned]]:
+    """The interface with fixed answers, once it knows them."""
+    canned = Canned(list(happened))
     app = QueenrightApp(Link(canned.client(), by="ada"), clock=lambda: NOW)
-    async with app.run_test(size=size) as pilot:
-        await settled(app, pilot, lambda: canned.told >= 1 and bool(app.shared.fleet.breakers))
-        await pilot.press(*picture.keys)
-        await settled(app, pilot, lambda: canned.told >= picture.streams)
-        return look(app)
+    async with app.run_test(size=SMALL) as pilot:
+        await settled(app, pilot, lambda: canned.told >= 1 and not app.shared.fleet.stale)
+        yield app, pilot, canned
+
+
+async def looked_at(picture: Picture, app: QueenrightApp, pilot: Pilot[None], canned: Canned) -> list[Taken]:
+    """Go to one screen and back to the fleet."""
+    told = canned.told + picture.streams
+    found: list[Taken] = []
+    await pilot.press(*picture.keys)
+    for width, height in (SMALL, LARGE) if picture.shown else (SMALL,):
+        await pilot.resize_terminal(width, height)
+        await settled(app, pilot, lambda: canned.told >= told)
+        found.append(Taken(picture.name, width, text_of(app), svg_of(app) if width == LARGE[0] else ""))
+    await pilot.resize_terminal(*SMALL)
+    await pilot.press(*picture.back)
+    return found
 
 
 async def settled(app: QueenrightApp, pilot: Pilot[None], there: Callable[[], object]) -> None:

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from tests.tui.pictures import LARGE, PICTURES, SMALL, Picture, svg_of, taken, text_of
+from tests.tui.pictures import PICTURES, taken
 
 GOLDEN: Final = Path(__file__).with_name("golden")
 DOCUMENTS: Final = Path(__file__).parents[2] / "docs" / "pictures"
@@ -26,22 +26,11 @@ def golden(name: str, width: int) -> Path:
 async def drawn(*names: str) -> dict[Path, str]:
     """Return all files as they should be, or those of some screens."""
     found: dict[Path, str] = {}
-    for picture in [one for one in PICTURES if not names or one.name in names]:
-        found |= await small(picture)
-        if picture.shown:
-            found |= await large(picture)
+    for one in await taken([one for one in PICTURES if not names or one.name in names]):
+        found[golden(one.name, one.width)] = one.text
+        if one.svg:
+            found[DOCUMENTS / f"tui-{one.name}.svg"] = one.svg
     return found
-
-
-async def small(picture: Picture) -> dict[Path, str]:
-    """Return a screen's text on the smallest terminal."""
-    return {golden(picture.name, SMALL[0]): await taken(picture, SMALL, text_of)}
-
-
-async def large(picture: Picture) -> dict[Path, str]:
-    """Return a screen's text and picture on a large terminal."""
-    text, svg = await taken(picture, LARGE, lambda app: (text_of(app), svg_of(app)))
-    return {golden(picture.name, LARGE[0]): text, DOCUMENTS / f"tui-{picture.name}.svg": svg}
 
 
 def main() -> int:

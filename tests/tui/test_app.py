@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from textual.pilot import Pilot
+from textual.widgets import Input
 
 from queenright.tui.app import QueenrightApp
 from queenright.tui.link import Link
@@ -16,7 +17,7 @@ from queenright.tui.screens.talk import TalkScreen
 from queenright.tui.screens.worker import WorkerScreen
 from queenright.tui.values import Moment, Worker
 from queenright.tui.widgets.listing import Listing
-from tests.tui.canned import NOW, PAGED, TICKETS, Canned, worker
+from tests.tui.canned import BESIDE, NOW, PAGED, TICKETS, Canned, event, worker
 from tests.tui.pictures import text_of
 from tests.waiting import until
 
@@ -60,12 +61,74 @@ async def test_ctrl_q_at_a_notice_leads_to_the_queen_and_the_notice_is_seen() ->
 
 async def test_a_graph_in_the_background_that_fails_is_a_notice_and_the_talk_goes_on() -> None:
     async with terminal(Canned([])) as (app, pilot):
-        await pilot.press("slash", *"talk docs_checker", "enter")
+        await pilot.press("slash")
+        await written(app, pilot, "/talk docs_checker")
+        await until(lambda: isinstance(app.screen, TalkScreen), "the talk")
+        talk = app.screen
+        assert isinstance(talk, TalkScreen)
+        await until(
+            lambda: "Which folder shall I check?" in [one.text for one in talk.conversation.said],
+            "a question",
+        )
+        app.take(Moment.of(BESIDE))
         await until(lambda: len(app.shared.notices), "the notice")
 
-        assert isinstance(app.screen, TalkScreen)
         assert [one.title for one in app.shared.notices] == ["log_digest failed"]
-        assert app.screen.conversation.said[-1].text == "Which folder shall I check?"
+        assert talk.conversation.said[-1].text == "Which folder shall I check?"
+
+
+async def test_what_graphs_want_is_a_notice_where_no_talk_is_open() -> None:
+    asks = event("client_input_requested", 1, "docs_checker", graph="docs_checker", question="All?")
+    async with terminal(Canned([])) as (app, _):
+        app.take(Moment.of(BESIDE))
+        await until(lambda: len(app.shared.notices), "the notice")
+        assert isinstance(app.screen, FleetScreen)
+
+        app.take(Moment.of({**asks, "id": "one"}))
+        app.shared.talked.add("docs_checker")
+        await until(app._runs.empty, "it is looked at")
+        app.take(Moment.of({**asks, "id": "two"}))
+        await until(lambda: "docs_checker asks" in [one.title for one in app.shared.notices], "the question")
+
+
+@pytest.mark.parametrize(("status", "why"), [(401, "a token is needed"), (403, "needs the role operator")])
+async def test_whoever_is_not_allowed_is_told_why_and_goes_on_once_they_are(status: int, why: str) -> None:
+    canned = Canned()
+    canned.refuses = status
+    async with terminal(canned) as (app, _):
+        await until(lambda: "not allowed: " in text_of(app) and why in text_of(app), "it is said")
+        canned.refuses = 0
+        app.shared.fleet.stale.add("workers")
+        await until(lambda: app.shared.fleet.feed and app.shared.fleet.workers, "all of it comes")
+        await until(lambda: "not allowed" not in text_of(app), "and nothing else is said")
+
+
+async def test_what_nobody_thought_of_is_a_notice_and_a_line_in_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def broken(name: str) -> None:
+        raise ZeroDivisionError(f"no {name}")
+
+    async with terminal(Canned([])) as (app, pilot):
+        await until(lambda: app.shared.fleet.breakers, "the breakers")
+        monkeypatch.setattr(app.shared.link, "reset", broken)
+        await pilot.press("3")
+        await until(lambda: app.screen.query_one("#breakers", Listing).chosen, "a breaker")
+        await pilot.press("r")
+        await until(lambda: "ZeroDivisionError" in text_of(app), "the notice")
+        await pilot.press("escape")
+
+        monkeypatch.setattr(app, "action_keys", lambda: 1 // 0)
+        await pilot.press("question_mark")
+        await until(lambda: "integer division" in text_of(app), "the notice")
+        assert app.is_running
+    assert [one.levelname for one in caplog.records if one.name == "queenright.tui.app"] == ["ERROR"] * 2
+
+
+async def written(app: QueenrightApp, pilot: Pilot[None], line: str) -> None:
+    """Write a line into the command line at once, and send it: key by key takes long."""
+    app.screen.query_one("#typed", Input).value = line
+    await pilot.press("enter")
 
 
 async def test_of_many_workers_the_worst_are_listed_and_any_can_be_opened() -> None:
@@ -78,7 +141,8 @@ async def test_of_many_workers_the_worst_are_listed_and_any_can_be_opened() -> N
 
         assert f"Fleet {2 * SHOWN + 1}, the worst {SHOWN}" in text_of(app)
         assert app.screen.query_one(Listing).row_count == SHOWN
-        await pilot.press("slash", *"worker agent_399", "enter")
+        await pilot.press("slash")
+        await written(app, pilot, "/worker agent_399")
         await until(lambda: isinstance(app.screen, WorkerScreen), "the worker's screen")
 
 

@@ -9,16 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queenright.tui import looks
+from queenright.tui.belonging import Belonging
 from queenright.tui.commands import COMMANDS, Command, CommandRefused, help_lines, parse, words_of
-from queenright.tui.conversation import Conversation
+from queenright.tui.conversation import Conversation, beside
 from queenright.tui.fleet import Fleet
 from queenright.tui.notices import Notices
+from queenright.tui.past import before
 from queenright.tui.shared import notice_of
 from queenright.tui.story import Story, bad_steps
 from queenright.tui.told import feed_line, work_line
-from queenright.tui.values import Breaker, Moment, Ticket, Worker
+from queenright.tui.values import Before, Breaker, Moment, Said, Ticket, Worker
 from queenright.tui.words import ago, amount, clipped, plain, spark
-from tests.tui.canned import BREAKERS, HAPPENED, HISTORY, NOW, STREAM, TICKETS, WORKERS, event
+from tests.tui.canned import BREAKERS, HAPPENED, HISTORY, NODES, NOW, SAID, STREAM, TICKETS, WORKERS, event
 
 
 def moment(kind: str, agent: str = "bee", **fields: Any) -> Moment:
@@ -71,6 +73,7 @@ def test_a_change_of_state_moves_a_worker_before_the_list_is_asked_for_again() -
     assert found.state == "healthy"
     assert known.stale == {"workers"}
     assert known.counts["stuck"] == 0
+    assert "terminated" not in known.counts
 
 
 def test_activity_is_counted_in_spans_up_to_now() -> None:
@@ -145,7 +148,7 @@ def test_deltas_become_one_message_and_a_question_in_it_is_not_asked_twice() -> 
     talk = Conversation("bee", "main")
 
     for one in (delta("Which "), delta("folder?"), delta("noise", graph="other")):
-        assert talk.see(one) is None
+        talk.see(one)
     talk.see(
         moment("client_input_requested", graph_id="main", node_id="ask", data={"question": "Which folder?"})
     )
@@ -164,23 +167,114 @@ def test_deltas_become_one_message_and_a_question_in_it_is_not_asked_twice() -> 
     ],
 )
 def test_a_graph_in_the_background_is_told_of_beside_the_talk(kind: str, title: str) -> None:
-    talk = Conversation("bee", "main")
+    told, talk = (
+        moment(kind, graph_id="other", data={"question": "Go on?", "error": "no"}),
+        Conversation("bee", "main"),
+    )
 
-    beside = talk.see(moment(kind, graph_id="other", data={"question": "Go on?", "error": "no"}))
+    talk.see(told)
 
-    assert beside is not None
-    assert beside.title == title
+    said = beside(told, agent_id="bee", active=False)
+    assert said is not None
+    assert said.title == title
     assert talk.said == []
 
 
 def test_what_another_graph_does_else_is_silent_and_switching_is_seen() -> None:
     talk = Conversation("bee", "main")
 
-    assert talk.see(moment("execution_paused", graph_id="other")) is None
+    paused = moment("execution_paused", graph_id="other")
+    talk.see(paused)
+    assert beside(paused, agent_id="bee", active=False) is None
     talk.switch("other", NOW)
     talk.see(delta("Now I speak.", graph="other"))
 
     assert [one.text for one in talk.said] == ["── graph other ──", "Now I speak."]
+
+
+def test_what_was_said_before_is_there_with_the_question_that_waits() -> None:
+    waiting = [{**NODES[0], "waiting_for_user": 1}, NODES[1]]
+    call = {"id": "c", "name": "ask_user", "arguments": '{"question": "Go on?"}'}
+    asks = {**SAID[1], "seq": 4, "at": NOW - 30, "text": "One moment.", "tool_calls": [call]}
+
+    known = before([asks, *SAID], waiting, "ada")
+
+    assert [(one.by, one.text) for one in known.said] == [
+        ("", 'a run began with {"topic": "links that lead nowhere"}'),
+        ("ask", "All pages, or those that changed this week?"),
+        ("ada", "All of them."),
+        ("ask", "One moment.\nGo on?"),
+        ("", "ask waits for your answer"),
+    ]
+    assert known.through == NOW - 30
+
+
+def told(text: str, by: str = "ask") -> Said:
+    return Said(by=by, text=text, at=NOW - 5, mine=by == "ada")
+
+
+def test_what_is_told_again_after_what_was_said_before_is_there_once() -> None:
+    talk = Conversation("bee", "main")
+    talk.take_before(Before(said=(told("Which folder?"), told("talk waits", by="")), through=NOW), 0)
+
+    talk.see(delta("Which folder?"))
+    asked = moment(
+        "client_input_requested", graph_id="main", node_id="ask", data={"question": "Which folder?"}
+    )
+    talk.see(asked)
+
+    assert [one.text for one in talk.said] == ["Which folder?", "talk waits"]
+
+
+def test_after_a_break_a_talk_is_as_the_service_has_it_and_goes_on() -> None:
+    talk = Conversation("bee")
+    talk.switch("other", NOW)
+    talk.note("the talk before", NOW)
+    talk.switch("main", NOW)
+    talk.see(delta("Which "))
+    mark = len(talk.said)
+    talk.typed("docs", "ada", NOW)
+    talk.typed("and tests", "ada", NOW)
+
+    talk.take_before(Before(said=(told("Which folder?"), told("docs", by="ada")), through=NOW - 1), mark)
+    talk.see(delta("Thanks."))
+
+    assert [one.text for one in talk.said] == [
+        "the talk before",
+        "── graph main ──",
+        "Which folder?",
+        "docs",
+        "and tests",
+        "Thanks.",
+    ]
+
+
+def test_a_sentence_that_is_in_no_log_yet_goes_on_over_a_break() -> None:
+    talk = Conversation("bee", "main")
+    talk.see(delta("Which "))
+
+    talk.take_before(Before(said=(told("Hello."),), through=NOW - 1), 1)
+    talk.see(delta("folder?"))
+
+    assert [one.text for one in talk.said] == ["Hello.", "Which folder?"]
+
+
+async def test_whose_run_it_is_is_asked_once_a_run() -> None:
+    """B62: events of another agent whose graph has the same name are not this one's."""
+    asked: list[tuple[str, str]] = []
+
+    async def has_run(agent_id: str, execution_id: str) -> bool:
+        asked.append((agent_id, execution_id))
+        return execution_id == "own"
+
+    owners = Belonging(has_run)
+    found = [
+        await owners.belongs(moment("execution_failed", execution_id=run), "bee")
+        for run in ("own", "other", "", "own")
+    ]
+
+    assert found == [True, False, False, True]
+    assert asked == [("bee", "own"), ("bee", "other")]
 
 
 # -- notices ----------------------------------------------------------------------------------------

@@ -6,10 +6,12 @@ import contextlib
 import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any, Final
 
 import pytest
 import pytest_asyncio
 from textual.pilot import Pilot
+from textual.widgets import Input
 
 from queenright.client import AsyncQueenright
 from queenright.health.breakers.breaker import BreakerState
@@ -115,7 +117,7 @@ async def test_queen_answers_about_the_ticket_while_the_workers_stream_goes_on(h
         await until(lambda: isinstance(app.screen, QueenScreen), "the queen's screen")
         await said_in_the_stream(home, app, "go on")
 
-        await pilot.press(*"what is wrong?", "enter")
+        await typed(app, pilot, "what is wrong?")
         await shows(app, "what is wrong?")
         asked = home.service.judging.chat
         ticket = ticket_of(home).ticket_id
@@ -214,39 +216,74 @@ def called(home: House, severity: str) -> AgentEvent:
 
 async def test_agent_is_loaded_talked_with_and_unloaded_and_a_second_graph_is_told_of(home: House) -> None:
     async with terminal(home) as (app, pilot):
-        await typed(pilot, f"/load {home.roots / 'guide'}", begun=False)
+        await typed(app, pilot, f"/load {home.roots / 'guide'}")
         await until(lambda: isinstance(app.screen, TalkScreen), "the talk")
         await shows(app, "[guide]")
-        await pilot.press(*"bees", "enter")
+        await typed(app, pilot, "bees")
         await shows(app, "Who are you?")
-        await pilot.press(*"Ada", "enter")
+
+        await pilot.press("escape")
+        await until(lambda: isinstance(app.screen, FleetScreen), "the fleet")
+        await typed(app, pilot, "/talk guide")
+        await shows(app, "Who are you?")
+        await shows(app, "talk waits for your answer")
+        assert text_of(app).count("Who are you?") == 1
+        await typed(app, pilot, "Ada")
         await shows(app, "the run is done")
 
-        await typed(pilot, f"/load {home.roots / 'porter'}")
-        await shows(app, "porter")
-        started = {"entry_point_id": "start", "input_data": {"topic": "doors"}, "graph_id": "porter"}
-        await home.ask("POST", "/api/agents/guide/trigger", json=started, status=202)
+        await typed(app, pilot, f"/load {home.roots / 'porter'}")
+        await shows(app, " porter ")
+        await pilot.press("escape")
+        await until(lambda: isinstance(app.screen, FleetScreen), "the fleet")
+        await home.ask("POST", "/api/agents/guide/trigger", json=DOORS | {"graph_id": "porter"}, status=202)
         await shows(app, "porter asks")
         await pilot.press("escape")
-        await typed(pilot, "/graph porter")
+        await typed(app, pilot, "/talk guide")
+        await shows(app, "[guide]")
+        await typed(app, pilot, "/graph porter")
         await shows(app, "[porter]")
-        await pilot.press(*"Bo", "enter")
-        await until(lambda: text_of(app).count("the run is done") == 2, "the porter is done, too")
-        await typed(pilot, "/graphs")
+        await shows(app, "talk waits for your answer")
+
+        await another_porter_speaks(home, app)
+        await typed(app, pilot, "Bo")
+        await shows(app, "the run is done")
+        await typed(app, pilot, "/graphs")
         await shows(app, "▸ porter, idle")
-        await typed(pilot, "/graph nobody")
+        await typed(app, pilot, "/graph nobody")
         await shows(app, "nobody")
-        await typed(pilot, "/unload porter")
+        await typed(app, pilot, "/unload porter")
         await shows(app, "graph porter is unloaded")
-        await typed(pilot, "/unload guide")
+        await typed(app, pilot, "/unload guide")
         await until(lambda: isinstance(app.screen, FleetScreen), "the talk is over")
 
     assert not home.service.agents.slots
 
 
-async def typed(pilot: Pilot[None], line: str, *, begun: bool = True) -> None:
-    """Type a line; a command line is opened first where there is none."""
-    await pilot.press(*(line if begun else ("slash", *line[1:])), "enter")
+DOORS: Final[dict[str, Any]] = {"entry_point_id": "start", "input_data": {"topic": "doors"}}
+
+
+async def another_porter_speaks(home: House, app: QueenrightApp) -> None:
+    """B62: an agent of the same name as a graph here says its words elsewhere."""
+    talk = app.screen
+    assert isinstance(talk, TalkScreen)
+    before = list(talk.conversation.said)
+    await home.ask("POST", "/api/agents", json={"path": str(home.roots / "porter")}, status=201)
+    run, session = await home.begun("porter")
+    owners = app.shared.owners
+    await until(lambda: ("guide", run) in owners._known, "its words have come")
+    await home.ask("POST", "/api/agents/porter/chat", json={"message": "Cy", "session_id": session})
+    await home.over("porter", run)
+    await home.ask("DELETE", "/api/agents/porter", status=204)
+    assert talk.conversation.said == before
+
+
+async def typed(app: QueenrightApp, pilot: Pilot[None], line: str) -> None:
+    """Write a line into the command line at once, and send it: key by key takes long."""
+    line_ = app.screen.query_one("#typed", Input)
+    if line_.has_class("away"):
+        await pilot.press("slash")
+    line_.value = line
+    await pilot.press("enter")
 
 
 async def test_help_lists_keys_and_commands_and_a_wrong_command_is_said(home: House) -> None:
@@ -254,7 +291,7 @@ async def test_help_lists_keys_and_commands_and_a_wrong_command_is_said(home: Ho
         await pilot.press("question_mark")
         await until(lambda: isinstance(app.screen, Help), "help")
         await pilot.press("escape")
-        await typed(pilot, "/fly", begun=False)
+        await typed(app, pilot, "/fly")
         await shows(app, "there is no command /fly")
-        await typed(pilot, "/graphs", begun=False)
+        await typed(app, pilot, "/graphs")
         await shows(app, "/talk <agent> opens one")

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
-from tests.tui.pictures import PICTURES, SMALL, Picture
-from tests.tui.snapshots import DOCUMENTS, golden, large, small
+from tests.tui.pictures import SMALL
+from tests.tui.snapshots import DOCUMENTS, GOLDEN, drawn, golden
 
-
-def same(drawn: dict[Path, str]) -> None:
-    for path, text in drawn.items():
-        assert text == path.read_text(), f"{path.name}: python -m tests.tui.snapshots --write"
+FILES = sorted([*GOLDEN.glob("*.txt"), *DOCUMENTS.glob("tui-*.svg")])
 
 
-@pytest.mark.parametrize("picture", PICTURES, ids=lambda one: one.name)
-async def test_screen_in_80_by_24(picture: Picture) -> None:
-    same(await small(picture))
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def now() -> dict[Path, str]:
+    """All screens as they are now."""
+    return await drawn()
 
 
-@pytest.mark.parametrize("picture", [one for one in PICTURES if one.shown], ids=lambda one: one.name)
-async def test_screen_of_the_documents(picture: Picture) -> None:
-    same(await large(picture))
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("path", FILES, ids=lambda one: one.name)
+async def test_screen_looks_as_it_did(path: Path, now: dict[Path, str]) -> None:
+    before = await asyncio.to_thread(path.read_text)
+    assert now[path] == before, f"{path.name}: python -m tests.tui.snapshots --write"
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_every_screen_has_its_golden_file(now: dict[Path, str]) -> None:
+    assert sorted(now) == FILES
 
 
 @pytest.mark.parametrize("state", ["✖ failing", "■ stuck", "◐ degraded", "● healthy", "○ terminated"])

@@ -1,0 +1,62 @@
+"""The terminal interface of a service that is killed: what happened meanwhile is in the feed all the same."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import httpx
+
+from queenright.client import AsyncQueenright
+from queenright.server.sockets import free_port
+from queenright.tui.app import QueenrightApp
+from queenright.tui.link import Link
+from tests.server.test_event_stream_kill import start
+from tests.tui.pictures import text_of
+from tests.waiting import until
+
+
+async def happens(url: str, numbers: range) -> list[str]:
+    """Let things happen that are in the feed; return what is said of each."""
+    async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=60) as http:
+        for number in numbers:
+            asked = {"on": number % 2 == 0, "by": "ada", "reason": f"number {number}."}
+            answer = await http.put("/api/emergency-stop", json=asked)
+            assert answer.is_success, answer.text
+    return [f"number {number}." for number in numbers]
+
+
+def told(app: QueenrightApp) -> list[str]:
+    return [
+        f"number{line.text.rpartition('number')[2]}"
+        for line in app.shared.fleet.feed
+        if "number" in line.text
+    ]
+
+
+async def test_over_a_kill_the_feed_misses_nothing(tmp_path: Path) -> None:
+    """B64: neither what was told just before the kill nor what happened before the terminal was back."""
+    storage, port = tmp_path / "storage", free_port("127.0.0.1", 0, what="the service", option="port")
+    url = f"http://127.0.0.1:{port}"
+    process = await start(storage, port)
+    try:
+        happened = await happens(url, range(4))
+        app = QueenrightApp(Link(AsyncQueenright(url), by="ada"))
+        async with app.run_test(size=(80, 24)) as pilot:
+            await pilot.press("4")
+            await until(lambda: told(app) == happened, "what happened before")
+            happened += await happens(url, range(4, 20))
+            os.kill(process.pid, signal.SIGKILL)
+            await process.wait()
+            await until(lambda: "does not answer" in text_of(app), "it is said")
+
+            process = await start(storage, port)
+            happened += await happens(url, range(20, 30))
+            await until(lambda: len(told(app)) >= len(happened), "what happened meanwhile")
+            await until(lambda: "number 29." in text_of(app), "it is on the screen")
+            assert told(app) == happened
+            assert "does not answer" not in text_of(app)
+    finally:
+        process.terminate()
+        await process.wait()
