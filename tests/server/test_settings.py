@@ -81,7 +81,7 @@ def test_argument_beats_environment_beats_file_beats_default(monkeypatch: pytest
 
     settings = load_settings(defaults={"http": {"host": "127.0.0.9", "port": 1}}, storage="from-argument")
 
-    assert settings.storage == Path("from-argument")
+    assert settings.storage == Path("from-argument").absolute()
     assert settings.http.port == 2001
     assert settings.otlp.port == 1002
     assert settings.http.host == "127.0.0.9"
@@ -218,7 +218,8 @@ def test_every_variable_that_agents_read_may_be_set_beside_a_service(monkeypatch
         monkeypatch.setenv(name, "http://127.0.0.1:8420")
 
     assert "QUEENRIGHT_ENDPOINT" in for_agents
-    assert load_settings().model_dump() == Settings().model_dump()
+    given = load_settings()
+    assert given.model_dump() == Settings(storage=given.storage, agents=given.agents).model_dump()
 
 
 # -- what would fail much later -------------------------------------------------------------------
@@ -293,3 +294,44 @@ def test_every_name_of_a_breaker_may_be_overridden() -> None:
     )
 
     assert [*settings.health_monitoring.circuit_breaker.overrides] == names
+
+
+def test_who_goes_elsewhere_changes_no_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent's code may change the folder that its process is in."""
+    Path("own.yaml").write_text("agents: {roots: [bees]}\nauth: {tokens_file: t.json}\n")
+    settings = load_settings(Path("own.yaml"))
+    here = Path.cwd()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+
+    monkeypatch.chdir(elsewhere)
+
+    again = settings.read_again()
+    assert again is not None
+    assert again.model_dump() == settings.model_dump()
+    assert settings.agents.roots == (here / "bees",)
+    assert (settings.auth.tokens_file, settings.storage) == (here / "t.json", here / ".queenright")
+    assert settings.model_fields_set == {"agents", "auth"}
+
+
+def test_so_it_is_with_the_file_that_is_read_unasked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = load_settings()
+    here = Path.cwd()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "queenright.yaml").write_text("http: {port: 1}\n")
+    monkeypatch.chdir(elsewhere)
+    (here / "queenright.yaml").write_text("http: {port: 2}\n")
+
+    again = settings.read_again()
+
+    assert again is not None
+    assert again.http.port == 2
+
+
+@pytest.mark.parametrize("text", ["[" * 3000, "a: " + "{b: " * 3000])
+def test_a_file_that_is_nested_too_deep_is_refused_with_words(text: str) -> None:
+    Path("queenright.yaml").write_text(text)
+
+    with pytest.raises(SettingsRefused, match=r"queenright\.yaml is nested too deep to be read"):
+        load_settings()

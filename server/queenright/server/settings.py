@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 import yaml
@@ -45,6 +45,8 @@ _OTHER_VARIABLES = {
 
 _SECRET = frozenset({"database", "webhook_url", "prometheus_url", "tempo_url"})
 """Settings whose values no message repeats: they may hold a password or a token."""
+
+_AnyBlock = TypeVar("_AnyBlock", bound=BaseModel)
 
 Port = Annotated[int, Field(ge=0, le=65_535)]
 
@@ -204,14 +206,25 @@ def load_settings(
         defaults: What holds where nothing was said, in place of the built-in defaults.
         arguments: What was said on the command line, nested like the settings.
 
+    Paths in them are absolute: they stay what they are wherever the process goes later.
+
     Raises:
         SettingsRefused: with a line for each fault.
     """
-    named = file
-    if file is None and DEFAULT_FILE.is_file():
+    return _load(Path.cwd(), file, defaults, arguments)
+
+
+def _load(
+    folder: Path, named: Path | None, defaults: Mapping[str, Any] | None, arguments: dict[str, Any]
+) -> Settings:
+    """Read the settings as seen from a folder: an agent that runs in this process may have left it."""
+    file = named
+    if file is None and (folder / DEFAULT_FILE).is_file():
         file = DEFAULT_FILE
+    said = file
     if file is not None:
-        _refuse_unreadable(file)
+        file = folder / file
+        _refuse_unreadable(file, said or file)
     _refuse_unknown_environment()
 
     class Loaded(Settings):
@@ -225,25 +238,44 @@ def load_settings(
             return (*sources, InitSettingsSource(settings_cls, dict(defaults or {})))
 
         def read_again(self) -> Settings:
-            return load_settings(named, defaults=defaults, **arguments)
+            return _load(folder, named, defaults, arguments)
 
     try:
         # Copies are of this class, too: what changes in them, nobody has read.
-        Loaded.as_read = Loaded(**arguments)
+        Loaded.as_read = _anchored(Loaded(**arguments), folder)
         return Loaded.as_read
     except ValidationError as error:
-        raise SettingsRefused(_explain(error, file)) from None
+        raise SettingsRefused(_explain(error, said)) from None
     except SettingsError as error:
         raise SettingsRefused(f"The environment holds a setting that cannot be read: {error}.") from None
 
 
-def _refuse_unreadable(file: Path) -> None:
+def _anchored(block: _AnyBlock, folder: Path) -> _AnyBlock:
+    """Return settings whose paths are absolute, as seen from a folder; what was set, and what not, stays."""
+    changed: dict[str, Any] = {}
+    for name in type(block).model_fields:
+        value = getattr(block, name)
+        if isinstance(value, BaseModel):
+            changed[name] = _anchored(value, folder)
+        elif isinstance(value, Path):
+            changed[name] = folder / value
+        elif isinstance(value, tuple) and any(isinstance(one, Path) for one in value):
+            changed[name] = tuple(folder / one for one in value)
+    made = block.model_copy(update=changed)
+    made.__pydantic_fields_set__ = set(block.model_fields_set)
+    return made
+
+
+def _refuse_unreadable(path: Path, file: Path) -> None:
+    """Refuse what is no file of settings; it is called ``file`` in words."""
     try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise SettingsRefused(
             f"{file} cannot be read ({error.strerror}); name another with --config."
         ) from None
+    except RecursionError:
+        raise SettingsRefused(f"{file} is nested too deep to be read; settings have four levels.") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise SettingsRefused(f"{file} is not valid YAML: {error}") from None
     if content is not None and not isinstance(content, dict):
