@@ -501,3 +501,28 @@ async def test_what_a_run_leaves_behind_is_its_owners_alone(tmp_path: Path) -> N
 
 def modes(folder: Path) -> dict[str, int]:
     return {str(path.relative_to(folder)): path.stat().st_mode & 0o777 for path in folder.rglob("*")}
+
+
+@pytest.mark.parametrize(
+    "functions", ["    return 'x' * (1 << 20)\n", "    return {'sum': ['é' * (1 << 19)]}\n"]
+)
+async def test_an_output_that_is_too_large_fails_its_node_with_the_way_out(
+    tmp_path: Path, functions: str
+) -> None:
+    path = adder(tmp_path / "agent", f"def add(a, b):\n{functions}")
+    async with loaded(path, tmp_path) as runner:
+        result = await runner.run({"a": 1, "b": 2})
+        [kept] = (tmp_path / "storage").rglob("state.json")
+
+    assert result.status is SessionStatus.FAILED
+    assert "output 'sum' has 1.0 MiB as JSON, and at most 1 MiB is kept; write it" in result.error
+    assert kept.stat().st_size < 10_000
+
+
+async def test_a_model_that_sets_too_large_an_output_is_told_and_goes_on(tmp_path: Path) -> None:
+    large = {"tool_calls": [{"name": "set_output", "arguments": {"answer": "x" * (1 << 20)}}]}
+    path = talker(tmp_path / "agent")
+    async with loaded(folder_of(path, TALKER, [large, TALKS[1]]), tmp_path) as runner:
+        result = await runner.run()
+
+    assert result.outputs == {"answer": "42"}

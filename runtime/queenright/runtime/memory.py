@@ -4,13 +4,35 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from queenright.instrumentation.errors import QueenrightError
 
+LARGEST_OUTPUT: Final = 1 << 20
+"""Bytes of one output, as JSON: it is in every state and checkpoint that is written from then on."""
+
 
 class MemoryRefused(QueenrightError):
-    """Raised for a value that cannot be remembered, because it is no JSON."""
+    """Raised for a value that cannot be remembered: it is no JSON, or too much of it."""
+
+
+def check_sizes(outputs: Mapping[str, Any]) -> None:
+    """
+    Refuse outputs of a node that are too large.
+
+    Args:
+        outputs: JSON values.
+
+    Raises:
+        MemoryRefused: One is; says the way out.
+    """
+    for key, value in outputs.items():
+        size = len(json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass"))
+        if size > LARGEST_OUTPUT:
+            raise MemoryRefused(
+                f"output {key!r} has {size / (1 << 20):.1f} MiB as JSON, and at most 1 MiB is kept; write it "
+                "to a file in data_dir, and let the output be the file's name"
+            )
 
 
 class SharedMemory:

@@ -12,7 +12,7 @@ from queenright.instrumentation.redaction import redact
 from queenright.runtime.deadline import Sleep, alone, within
 from queenright.runtime.events import EventType
 from queenright.runtime.graphs.graph import NodeSpec
-from queenright.runtime.memory import SharedMemory
+from queenright.runtime.memory import SharedMemory, check_sizes
 from queenright.runtime.nodes.event_loop import NodeResult
 from queenright.runtime.nodes.reporting import Reporter
 from queenright.runtime.nodes.routing import ROUTE
@@ -106,6 +106,7 @@ def _outputs(spec: NodeSpec, value: Any) -> dict[str, Any]:
 
     Raises:
         WrongOutput: A key is missing, or a router chose a route that is not there.
+        MemoryRefused: A value is no JSON, or too large.
     """
     if spec.node_type == "router":
         if value not in spec.routes:
@@ -121,4 +122,6 @@ def _outputs(spec: NodeSpec, value: Any) -> dict[str, Any]:
             f"function {spec.function!r} of node {spec.id!r} did not return {missing[0]!r}; "
             f"it must return an object with: {', '.join(spec.output_keys)}"
         )
-    return SharedMemory({key: outputs[key] for key in spec.output_keys if key in outputs}).read_all()
+    kept = SharedMemory({key: outputs[key] for key in spec.output_keys if key in outputs}).read_all()
+    check_sizes(kept)
+    return kept
