@@ -63,3 +63,36 @@ async def test_a_body_that_is_no_json_is_called_so(http: httpx.AsyncClient) -> N
 
     assert response.status_code == 422
     assert response.json()["title"] == "the body is no JSON: at character 0, Expecting value"
+
+
+async def test_a_body_that_is_not_said_to_be_json_is_told_how_to_be_sent(http: httpx.AsyncClient) -> None:
+    said = '{"by": "ada"}'
+    for kind in ("application/x-www-form-urlencoded", "text/plain; charset=utf-8"):
+        refused = await http.post("/api/agents/a/nudge", content=said, headers={"Content-Type": kind})
+        assert refused.status_code == 415
+        assert refused.headers["content-type"] == "application/problem+json"
+        assert kind.partition(";")[0] in refused.json()["title"]
+        assert "Content-Type: application/json" in refused.json()["title"]
+    for kind in ("application/json", "application/json; charset=utf-8", "application/merge-patch+json"):
+        taken = await http.post("/api/agents/a/nudge", content=said, headers={"Content-Type": kind})
+        assert taken.status_code == 404
+    document = (await http.get("/openapi.json")).json()
+    assert "415" in document["paths"]["/api/agents/{agent_id}/nudge"]["post"]["responses"]
+
+
+async def test_a_path_with_a_slash_too_many_is_not_there_and_leads_nowhere(http: httpx.AsyncClient) -> None:
+    for path in ("/api/settings/", "/api/tickets/", "/tickets/", "/docs/"):
+        found = await http.get(path)
+        assert (path, found.status_code) == (path, 404)
+        assert found.headers["content-type"] == "application/problem+json"
+
+
+async def test_whoever_asks_for_the_head_of_a_page_gets_what_a_get_would_have(
+    http: httpx.AsyncClient,
+) -> None:
+    for path in ("/", "/api/status", "/healthz", "/metrics", "/nowhere"):
+        whole, head = await http.get(path), await http.head(path)
+        assert (path, head.status_code, head.content) == (path, whole.status_code, b"")
+        assert head.headers["content-type"] == whole.headers["content-type"]
+    stream = await http.head("/api/events")
+    assert (stream.status_code, stream.headers["allow"]) == (405, "GET")

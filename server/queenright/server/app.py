@@ -25,6 +25,7 @@ from queenright.server.console import add_console
 from queenright.server.etags import Etags
 from queenright.server.events_api import add_events_api
 from queenright.server.gate import Gate, names_of
+from queenright.server.heads import Heads
 from queenright.server.health_api import add_health_api, health_answer
 from queenright.server.idempotency import Idempotency
 from queenright.server.idempotency import describe as describe_keys
@@ -90,7 +91,7 @@ def create_app(service: Service, *, bound: str, access: Access | None = None) ->
         bound: The address that it listens on.
         access: Who is let in; by the service's settings without.
     """
-    app = FastAPI(title="Queenright", docs_url=None, redoc_url=None)
+    app = FastAPI(title="Queenright", docs_url=None, redoc_url=None, redirect_slashes=False)
     settings = service.settings
     names = names_of(settings.http.host, settings.alerting.console_url, bound=bound)
     # The last one that is added is the outermost.
@@ -99,6 +100,7 @@ def create_app(service: Service, *, bound: str, access: Access | None = None) ->
     access = access or Access(settings, clock=service.clock)
     app.add_middleware(Guard, access=access, bound=bound, page=refusal_page)
     app.add_middleware(Gate, names=names)
+    app.add_middleware(Heads)
     app.add_middleware(LastWords, stopping=service.stopping.is_set)
     add_problems(app)
     add_loaded_agents_api(app, service)

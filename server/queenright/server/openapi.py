@@ -31,6 +31,7 @@ REFUSED: Final[Mapping[int, str]] = {
     404: "There is none of this name or id.",
     409: "Refused as things stand; the words say why, and the way out.",
     413: "The body is longer than is allowed.",
+    415: "The body is not said to be JSON: send `Content-Type: application/json`.",
     422: "A value is not allowed; it is named with what is.",
     429: "Too many requests; `Retry-After` says when to ask again.",
     502: "Others, such as Alertmanager, did not answer.",
@@ -213,6 +214,8 @@ def _refusals(path: str, operation: dict[str, Any]) -> None:
     if _is_fastapis(responses.get("422")):
         del responses["422"]
     codes = [code for code in _ANYWHERE if path not in _OPEN or code not in (401, 503)]
+    if "application/json" in operation.get("requestBody", {}).get("content", {}):
+        codes.append(415)
     for code in (*codes, *((422,) if asks else ())):
         responses.setdefault(str(code), _problem(code, REFUSED[code]))
     operation["responses"] = dict(sorted(responses.items()))

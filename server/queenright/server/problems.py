@@ -51,6 +51,13 @@ def add_problems(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
+        if any(
+            fault["loc"] == ("body",) and isinstance(fault.get("input"), bytes) for fault in error.errors()
+        ):
+            kind = request.headers.get("content-type", "").partition(";")[0].strip() or "nothing that is said"
+            return problem(
+                415, f"the body comes as {_shown(kind)}; send it as JSON, with Content-Type: application/json"
+            )
         return problem(422, "; ".join(_fault(fault) for fault in error.errors()[:5]))
 
     @app.exception_handler(StoreError)
