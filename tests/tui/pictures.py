@@ -6,7 +6,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import count, groupby
 from typing import Final
 
 from textual.pilot import Pilot
@@ -116,6 +116,12 @@ async def settled(app: QueenrightApp, pilot: Pilot[None], there: Callable[[], ob
         if now == last:
             return
         last = now
+
+
+def seldom(look: Callable[[], object]) -> Callable[[], bool]:
+    """Look four times a second: a screen is drawn no more often, and to read it takes longer than to wait."""
+    looks = count()
+    return lambda: next(looks) % 12 == 0 and bool(look())
 
 
 def text_of(app: QueenrightApp) -> str:

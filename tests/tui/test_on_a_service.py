@@ -59,7 +59,7 @@ async def shows(app: QueenrightApp, text: str) -> None:
     looks = itertools.count()
     try:
         # The screen is drawn a few times a second, and to read it takes longer than to wait for it.
-        await until(lambda: next(looks) % 5 == 0 and text in text_of(app), text)
+        await until(lambda: next(looks) % 12 == 0 and text in text_of(app), text)
     except BaseException:
         print(text_of(app))
         raise
