@@ -503,6 +503,34 @@ async def test_nothing_begins_while_the_emergency_stop_is_on(hive: Hive) -> None
     assert len(hive.nursery.raised) == 1
 
 
+async def test_what_somebody_asks_for_begins_while_what_nobody_asked_for_is_held_back(hive: Hive) -> None:
+    """002 §11: after a start nothing begins by itself for a while; a person's word need not wait."""
+    await hive.ask(hive.loses("s1"))
+    hive.loses("s2")
+    assert hive.service.next_asked_for() is None
+    assert (await hive.service.request_task("s2", by="ada")).accepted
+    assert hive.service.next_asked_for() == hive.now
+
+    await hive.service.advance(hive.now, begin=False)
+    await hive.service.settled()
+    assert [task for task, *_ in hive.nursery.raised] == ["s2"]
+
+    # Asked for again by its name, what was held back begins, too.
+    assert (await hive.service.request_task("s1", by="ada")).accepted
+    await hive.service.advance(hive.now, begin=False)
+    await hive.service.settled()
+    assert [task for task, *_ in hive.nursery.raised] == ["s2", "s1"]
+    assert hive.service.next_asked_for() is None
+
+
+async def test_a_worker_that_waits_is_not_brought_back_but_answered_or_resumed(hive: Hive) -> None:
+    hive.tell(EventType.EXECUTION_STARTED)
+    hive.tell(EventType.WORKER_WAITING, reason="user_input")
+
+    with pytest.raises(ActionRefused, match="resume it if its process was killed"):
+        await hive.service.request_task("s1", by="ada")
+
+
 async def test_an_attempt_that_cannot_be_started_counts_and_is_tried_again(hive: Hive) -> None:
     hive.nursery.refuses = RespawnRefused("the disk is full")
     await hive.ask()

@@ -520,6 +520,7 @@ _SESSION_ROW: dict[str, Any] = {
     "updated_at": NOW + 9,
     "executions": 1,
     "error": "",
+    "interrupted": False,
 }
 
 
@@ -536,6 +537,8 @@ class SessionRow(Wire):
     """Entry points that ran in it."""
     error: str
     """What its newest run failed of; empty if it did not."""
+    interrupted: bool
+    """It is `active`, but nobody runs it: its process was killed. `resume_agent` goes on with it."""
 
     model_config = _example(**_SESSION_ROW)
 

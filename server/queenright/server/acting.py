@@ -239,7 +239,7 @@ class Acting:
         quiet = [self.recovery.next_deadline(), self.approvals.next_deadline()]
         if self._clock() < self._quiet_until:
             quiet = [at if at is None or at > self._clock() else self._quiet_until for at in quiet]
-        deadlines = (self.interventions.next_deadline(), *quiet)
+        deadlines = (self.interventions.next_deadline(), self.recovery.next_asked_for(), *quiet)
         return min((at for at in deadlines if at is not None), default=None)
 
     async def advance(self, now: float) -> None:

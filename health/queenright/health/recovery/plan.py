@@ -171,6 +171,8 @@ def still_runs(worker: WorkerHealth, task_id: str, *, asked: bool, settings: Hea
         settings: When a process counts as lost.
     """
     v = worker.vitals
+    if not asked and v.waiting is not None:
+        return f"it waits rightly ({v.waiting.value}); answer it, or resume it if its process was killed"
     if not asked:
         which = shlex.join([v.agent_id, "--session", v.session_id])
         return f'it is running; terminate it first: queenright terminate {which} --reason "..."'

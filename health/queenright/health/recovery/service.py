@@ -112,6 +112,8 @@ class RecoveryService:
         self._held = held
         self._deciding = asyncio.Lock()
         self._starting: dict[str, asyncio.Task[None]] = {}
+        self._asked: set[str] = set()
+        """Tries that somebody has asked for since the start: they need not wait until all was heard of."""
 
     # -- life ---------------------------------------------------------------------------------------
 
@@ -206,6 +208,8 @@ class RecoveryService:
         """
         Ask for a task to be brought back, by its name; see ``request``.
 
+        It is somebody's word that the worker is gone: the quiet time after a start does not hold it up.
+
         Raises:
             TaskUnknown: No worker is, or was, about it.
             ActionRefused: All acting is stopped, or its worker is running.
@@ -222,7 +226,10 @@ class RecoveryService:
             asked = await self._was_asked_to_stop(target)
             why = plan.still_runs(worker, task_id, asked=asked, settings=self._settings)
             raise ActionRefused(ActionKind.RECOVER, target.agent_id, why)
-        return await self.request(target, reason, by=by, task_id=task_id, reviewed=reviewed)
+        result = await self.request(target, reason, by=by, task_id=task_id, reviewed=reviewed)
+        if result.accepted:
+            self._asked.add(result.recovery_id)
+        return result
 
     async def status(self, task_id: str) -> RecoveryStatus:
         """
@@ -275,6 +282,19 @@ class RecoveryService:
         ]
         return min((at for at in moments if at is not None), default=None)
 
+    def next_asked_for(self) -> float | None:
+        """Return when a try is due that somebody has asked for; None if there is none, or it is held."""
+        if self._held() is not None:
+            return None
+        moments = [
+            each.not_before
+            for each in self._ledger.live.values()
+            if each.state is RecoveryState.WAITING
+            and each.recovery_id in self._asked
+            and each.task_id not in self._starting
+        ]
+        return min(moments, default=None)
+
     async def advance(self, now: float, *, begin: bool = True) -> None:
         """
         Begin the tries that are due, and end the watches that are over. Does not wait for workers to start.
@@ -283,12 +303,13 @@ class RecoveryService:
 
         Args:
             now: Seconds since the epoch.
-            begin: False: nothing is begun now, and what is due stays so.
+            begin: False: nothing is begun now but what somebody has asked for, and what is due stays so.
 
         Raises:
             StoreError: What was seen could not be written down; call it again.
         """
         held = self._held()
+        self._asked &= {each.recovery_id for each in self._ledger.live.values()}
         async with self._deciding:
             for recovery in list(self._ledger.live.values()):
                 if recovery.task_id in self._starting:
@@ -297,8 +318,11 @@ class RecoveryService:
                     await self._watch(recovery, now)
                 elif recovery.state is RecoveryState.STARTING:
                     await self._look_again(recovery, now)
-                elif begin and held is None and recovery.not_before <= now:
+                elif held is None and self._may_begin(recovery, now, begin):
                     await self._start(recovery, now)
+
+    def _may_begin(self, recovery: Recovery, now: float, begin: bool) -> bool:
+        return recovery.not_before <= now and (begin or recovery.recovery_id in self._asked)
 
     def clock_jumped(self, by_seconds: float) -> None:
         """

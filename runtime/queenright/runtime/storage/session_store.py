@@ -317,6 +317,23 @@ class SessionStore:
                 raise
             return claim
 
+    def is_claimed(self, session: Session) -> bool:
+        """
+        Return whether any process runs an execution in a session now, in whichever of its graphs.
+
+        Raises:
+            SessionNotFound: The session was deleted.
+        """
+        with self._locked(session):  # so that nobody who claims it now takes us for its writer
+            try:
+                for lock in [session.root / _CLAIM, *session.root.glob(f"graphs/*/{_CLAIM}")]:
+                    if lock.exists():
+                        with locked(lock, wait=False):
+                            pass
+            except Locked:
+                return True
+        return False
+
     def _session(self, session_id: str) -> Session:
         path = self._sessions / check_session_id(session_id)
         if len(session_id.encode()) > _NAME_BYTES:

@@ -11,7 +11,9 @@ from queenright.instrumentation.redaction import redact
 from queenright.runtime.storage.checkpoint_store import ChainLink, CheckpointStore
 from queenright.runtime.storage.conversation import Conversation, conversations_in
 from queenright.runtime.storage.entries import Entry
+from queenright.runtime.storage.files import FileUnusable
 from queenright.runtime.storage.session_state import ExecutionState, SessionState, SessionStatus
+from queenright.runtime.storage.session_store import SessionNotFound, SessionStore
 from queenright.server.agents.asked import (
     CheckpointId,
     GraphId,
@@ -232,28 +234,50 @@ async def _listed(
     before = place_of(cursor, "sessions", float, str)
     store = slot.runtime.session_store(graph_id)
     wanted = None if status is None else SessionStatus(status)
-    found, unreadable = await on_disk(
-        slot.runtime, lambda: (store.list_sessions(status=wanted), len(store.skipped))
-    )
-    if before is not None:
-        found = [one for one in found if (one.created_at, one.session_id) < before]
+
+    def read() -> tuple[list[SessionState], set[str], int]:
+        states = store.list_sessions(status=wanted)
+        if before is not None:
+            states = [one for one in states if (one.created_at, one.session_id) < before]
+        shown = states[: limit + 1]  # one more says that there are more
+        left = {one.session_id for one in shown if _is_interrupted(store, one)}
+        return shown, left, len(store.skipped)
+
+    found, left, unreadable = await on_disk(slot.runtime, read)
     return await page(
         "sessions",
         found,
         limit,
-        row=lambda one: as_json(api.SessionRow(**_row(one))),
+        row=lambda one: as_json(api.SessionRow(**_row(one, one.session_id in left))),
         place=lambda one: (one.created_at, one.session_id),
         unreadable=unreadable,
     )
 
 
 async def _one(slot: AgentSlot, graph_id: str, session_id: str) -> api.SessionDetail:
-    _, _, state = await on_disk(slot.runtime, lambda: state_of(slot, graph_id, session_id))
+    def read() -> tuple[SessionState, bool]:
+        store, _, state = state_of(slot, graph_id, session_id)
+        return state, _is_interrupted(store, state)
+
+    state, left = await on_disk(slot.runtime, read)
     runs = sorted(state.executions.values(), key=lambda run: run.started_at)
-    return api.SessionDetail(**_row(state), memory=masked(state.memory), runs=[_run(run) for run in runs])
+    row = _row(state, left)
+    return api.SessionDetail(**row, memory=masked(state.memory), runs=[_run(run) for run in runs])
 
 
-def _row(state: SessionState) -> dict[str, Any]:
+def _is_interrupted(store: SessionStore, state: SessionState) -> bool:
+    """Return whether a session stands as if somebody ran it, and nobody does. Blocks."""
+    if state.status is not SessionStatus.ACTIVE:
+        return False
+    try:
+        if store.is_claimed(store.open(state.session_id)):
+            return False
+        return store.read_state(state.session_id).status is SessionStatus.ACTIVE  # it may just have ended
+    except (SessionNotFound, FileUnusable):
+        return False  # it was deleted or spoilt meanwhile
+
+
+def _row(state: SessionState, interrupted: bool) -> dict[str, Any]:
     newest = max(state.executions.values(), key=lambda run: run.updated_at, default=None)
     return {
         "session_id": state.session_id,
@@ -264,6 +288,7 @@ def _row(state: SessionState) -> dict[str, Any]:
         "updated_at": state.updated_at,
         "executions": len(state.executions),
         "error": "" if newest is None else redact(newest.error, 4000),
+        "interrupted": interrupted,
     }
 
 
