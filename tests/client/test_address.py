@@ -60,3 +60,8 @@ def test_a_name_is_one_segment_whatever_is_in_it() -> None:
     for name in ("", " ", ".", ".."):
         with pytest.raises(Misaddressed):
             path("api", "agents", name)
+
+
+def test_half_of_a_character_is_no_name() -> None:
+    with pytest.raises(Misaddressed, match="half of a character"):
+        path("api", "agents", "a\ud800")

@@ -78,7 +78,7 @@ def path(*parts: str) -> str:
     Return a path of names, each a segment of its own whatever is in it.
 
     Raises:
-        Misaddressed: A name is blank, or only dots: the path would be another one.
+        Misaddressed: A name is blank, or only dots: the path would be another one; or it cannot be written.
     """
     if not all(part.strip() for part in parts):
         raise Misaddressed("a name is empty: say which one is meant")
@@ -89,4 +89,7 @@ def path(*parts: str) -> str:
 def _segment(name: str) -> str:
     if name in (".", ".."):
         raise Misaddressed(f"{name!r} is no name: it would be another path")
-    return quote(name, safe="")
+    try:
+        return quote(name, safe="")
+    except UnicodeEncodeError:
+        raise Misaddressed(f"{name!r} is no name: it has half of a character in it") from None
