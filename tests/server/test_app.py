@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from queenright.cli.fleet import list_
 from queenright.instrumentation import names
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.up import Running, serving
@@ -109,6 +111,25 @@ async def lost_ticket_on(running: Running) -> str:
     [ticket] = service.tickets.open_tickets()
     assert ticket.kind.value == "recovery_failed"
     return ticket.ticket_id
+
+
+async def test_a_worker_that_failed_is_among_the_worst_while_its_ticket_is_open(
+    running: Running, http: httpx.AsyncClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ticket = await lost_ticket_on(running)
+    await running.service.ingest(list(looping(running.service.clock(), agent="done", times=1, ended=True)))
+
+    now = (await http.get("/api/status")).json()
+    await asyncio.to_thread(list_, url=running.url)
+    listed = capsys.readouterr().out
+    await http.post(f"/api/tickets/{ticket}/resolve", json={"by": "ada", "reason": "mended by hand"})
+    later = (await http.get("/api/status")).json()
+
+    assert (now["counts"]["failing"], [one["agent_id"] for one in now["agents"]]) == (1, ["looper"])
+    assert [one["agent_id"] for one in now["ended"]] == ["done"]
+    assert "looper" in listed
+    assert "done" not in listed
+    assert (later["counts"]["failing"], later["agents"]) == (0, [])
 
 
 async def test_what_a_person_has_settled_is_resolved_by_hand(

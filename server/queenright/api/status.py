@@ -290,7 +290,8 @@ class Status(Wire):
     up_for: str
     counts: dict[str, int] = Field(description="Workers that have not ended, by state, the worst first.")
     agents: list[AgentRow] = Field(
-        description="Those that have not ended, the worst first, 200 at most; `/api/agents` has all."
+        description="Those that have not ended, and those that did with an open ticket or a recovery under "
+        "way, counted as failing; the worst first, 200 at most; `/api/agents` has all."
     )
     agents_left_out: int = Field(description="So many more have not ended.")
     ended: list[AgentRow] = Field(description="The last ten that have.")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from queenright.cli.asking import LOCAL, Json, TokenFile, Url, connect, cut, on_one_line, say_brakes, values
+
+if TYPE_CHECKING:
+    from queenright.api.status import Status
 
 
 def list_(
@@ -33,12 +36,20 @@ def list_(
 
         raise typer.Exit(run_watch(url, token_file, wide=wide, as_json=as_json))
     with connect(url, token_file) as service:
-        agents = [values(a) for a in service.agents.list() if not a.ended]
+        troubled = in_trouble(service.service.status())
+        agents = [
+            values(a) for a in service.agents.list() if not a.ended or (a.agent_id, a.session_id) in troubled
+        ]
         if as_json:
             typer.echo(json.dumps(agents, indent=2))
             return
         say_brakes(service)
     _print_agents(agents, wide=wide)
+
+
+def in_trouble(status: Status) -> set[tuple[str, str]]:
+    """Return the names and sessions of workers that ended, and not well: somebody has yet to see to them."""
+    return {(one.agent_id, one.session_id) for one in status.agents if one.ended}
 
 
 def _print_agents(agents: list[dict[str, Any]], *, wide: bool) -> None:

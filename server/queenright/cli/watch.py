@@ -27,6 +27,7 @@ from rich.text import Text
 
 from queenright.api.agents import AgentRow
 from queenright.cli.asking import on_one_line, values
+from queenright.cli.fleet import in_trouble
 from queenright.cli.outlet import calm_streams
 from queenright.client import AsyncQueenright
 from queenright.client.errors import Unreachable
@@ -115,7 +116,14 @@ async def follow(service: AsyncQueenright, view: View, stop: asyncio.Event) -> N
             changed.clear()
             # The stream comes back by itself, and says so.
             with contextlib.suppress(Unreachable):
-                view.show([agent async for agent in service.agents.list() if not agent.ended])
+                troubled = in_trouble(await service.service.status())
+                view.show(
+                    [
+                        agent
+                        async for agent in service.agents.list()
+                        if not agent.ended or (agent.agent_id, agent.session_id) in troubled
+                    ]
+                )
             await asyncio.wait(
                 {stopped, listening}, timeout=_CALM_SECONDS, return_when=asyncio.FIRST_COMPLETED
             )

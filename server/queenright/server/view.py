@@ -221,8 +221,16 @@ def status(service: Service) -> dict[str, Any]:
     now = service.clock()
     by_state: dict[HealthState, list[WorkerHealth]] = {state: [] for state in _WORST_FIRST}
     over: list[WorkerHealth] = []
+    in_trouble = _in_trouble(service)
     for health in service.monitor.workers():
-        (over if health.vitals.ended else by_state[health.state]).append(health)
+        vitals = health.vitals
+        if not vitals.ended:
+            by_state[health.state].append(health)
+        elif (vitals.agent_id, vitals.session_id) in in_trouble:
+            # It has not ended well, and somebody has yet to see to it.
+            by_state[HealthState.FAILING].append(health)
+        else:
+            over.append(health)
     shown: list[WorkerHealth] = []
     for some in by_state.values():
         shown += heapq.nsmallest(WORKERS_SHOWN - len(shown), some, key=_by_name)
@@ -254,6 +262,14 @@ def status(service: Service) -> dict[str, Any]:
         "acting": _acting(service, now),
         "stand_in": service.recorder is not None,
         "paged": paged(service),
+    }
+
+
+def _in_trouble(service: Service) -> set[tuple[str, str]]:
+    """Return the names and sessions that have an open ticket, or are being brought back."""
+    recoveries = (one for one in service.recoveries.latest if one.ended_at is None)
+    return {(one.worker_agent_id, one.worker_session_id) for one in service.tickets.open_tickets()} | {
+        (one.agent_id, one.session_id) for one in recoveries
     }
 
 
