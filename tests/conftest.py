@@ -37,6 +37,7 @@ _WHOLE = {
     "server/test_cli_watch.py",
     "server/test_openapi.py",
     "server/agents/test_endpoints.py",
+    "server/agents/test_killed.py",
     "server/test_event_stream.py",
     "simulation/test_week.py",
     "tui/test_on_a_service.py",

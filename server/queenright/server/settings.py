@@ -92,7 +92,7 @@ class AgentsSettings(_Block):
     storage: Path | None = None
     """Where each has a folder for its sessions; None is ``~/.queenright/agents``, as for `queenright run`."""
     load: tuple[Path, ...] = ()
-    """Folders of agents that are loaded at start."""
+    """Folders of agents that are loaded at start, or what these are called below a root."""
 
 
 class OtlpSettings(_Block):
@@ -260,7 +260,11 @@ def _anchored(block: _AnyBlock, folder: Path) -> _AnyBlock:
         elif isinstance(value, Path):
             changed[name] = folder / value
         elif isinstance(value, tuple) and any(isinstance(one, Path) for one in value):
-            changed[name] = tuple(folder / one for one in value)
+            # An agent that is loaded may be named as it is below a root; that is no path from here.
+            named = name == "load"
+            changed[name] = tuple(
+                one if named and not (folder / one).exists() else folder / one for one in value
+            )
     made = block.model_copy(update=changed)
     made.__pydantic_fields_set__ = set(block.model_fields_set)
     return made

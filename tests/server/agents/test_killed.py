@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +15,7 @@ import pytest
 
 from queenright.server.sockets import free_port
 from tests.server.agents.parts import guide, looper
+from tests.warm import Command
 
 LOOPS = "/api/audit?agent_id=looper&type="
 GUIDES = "/api/audit?agent_id=guide&type="
@@ -27,20 +25,17 @@ GUIDES = "/api/audit?agent_id=guide&type="
 def served(folder: Path) -> Iterator[httpx.Client]:
     """Run the service as a program that is killed in the end; it loads the agents when it starts."""
     port = free_port("127.0.0.1", 0, what="the service", option="port")
-    process = subprocess.Popen(
-        [
-            Path(sys.executable).with_name("queenright"),
-            *("serve", f"--storage={folder / 'storage'}", f"--port={port}", "--otlp-port=0"),
-        ],
-        stdout=subprocess.DEVNULL,
+    process = Command(
+        *("serve", f"--storage={folder / 'storage'}", f"--port={port}", "--otlp-port=0"),
         cwd=folder,
+        streams=(None, 2, 2),
     )
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=60) as http:
             answered(http, "/readyz", "")
             yield http
     finally:
-        os.kill(process.pid, signal.SIGKILL)
+        process.send_signal(signal.SIGKILL)
         process.wait()
 
 
@@ -64,8 +59,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[httpx.Cli
     folder = tmp_path_factory.mktemp("killed")
     looper(folder / "agents" / "looper")
     guide(folder / "agents" / "guide")
-    agents = {"roots": ["agents"], "storage": str(folder / "kept")}
-    agents["load"] = [str(folder / "agents" / name) for name in ("looper", "guide")]
+    agents = {"roots": ["agents"], "load": ["looper", "guide"], "storage": str(folder / "kept")}
     (folder / "queenright.yaml").write_text(json.dumps({"agents": agents}), encoding="utf-8")
     with served(folder) as http:
         http.post("/api/agents/looper/trigger").raise_for_status()
