@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ from hypothesis import strategies as st
 from queenright.health.event_log import append_events
 from queenright.health.store import Store
 from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.access.caller import Caller
+from queenright.server.access.roles import Role
+from queenright.server.events_api import Shares
 from queenright.server.feed import Feed
 from queenright.server.feed_lines import Wanted
 from queenright.server.feed_reader import Reader
@@ -273,3 +277,20 @@ async def _lags(folder: Path, acts: list[tuple[str, int]], keep: int, few: bool)
         assert had == [expected] * 3
     finally:
         await store.close()
+
+
+def test_one_caller_has_a_quarter_of_the_streams_but_not_on_its_own_machine() -> None:
+    shares = Shares(8)
+    bot, other, local = (
+        Caller(Role.VIEWER, "192.0.2.7", "bot", "1"),
+        Caller(Role.VIEWER, "192.0.2.7", "other", "2"),
+        Caller(Role.ADMIN, "127.0.0.1"),
+    )
+    with contextlib.ExitStack() as stack:
+        for caller in (bot, bot, local, local):
+            assert not shares.full(caller)
+            stack.enter_context(shares.held(caller))
+
+        assert [shares.full(caller) for caller in (bot, other, local)] == [True, False, False]
+
+    assert not shares.full(bot)

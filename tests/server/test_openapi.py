@@ -27,6 +27,7 @@ from queenright.health.interventions.target import ActionKind
 from queenright.health.recovery.attempt import RecoveryState
 from queenright.health.tickets import TicketStatus, Way
 from queenright.instrumentation.names import Phase, WaitingReason
+from queenright.server.api_page import pieces
 from queenright.server.openapi import REFUSED, TAGS
 from queenright.server.up import Running, serving
 from tests.server.conftest import demo_settings, looping
@@ -393,3 +394,13 @@ async def test_interventions_and_recoveries_are_listed_by_what_they_are(http: ht
     assert await listed(http, "/api/interventions", "interventions", **which | {"kind": "recover"}) == []
     assert await listed(http, "/api/interventions", "interventions", **which | {"outcome": "expired"}) == []
     assert await listed(http, "/api/recoveries", "recoveries", state="succeeded") == []
+
+
+def test_what_is_code_in_a_description_is_code_on_the_page() -> None:
+    assert pieces("Those with ``open``, or `all`.") == [
+        ("Those with ", False),
+        ("open", True),
+        (", or ", False),
+        ("all", True),
+        (".", False),
+    ]

@@ -7,6 +7,7 @@ may do, and those would come from somebody else's server.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any, Final
 
@@ -55,7 +56,7 @@ def groups(document: dict[str, Any]) -> list[tuple[str, list[dict[str, Any]]]]:
             row = {
                 "method": method.upper(),
                 "path": path,
-                "text": str(one.get("description") or one.get("summary") or "").split("\n\n")[0],
+                "text": pieces(str(one.get("description") or one.get("summary") or "").split("\n\n")[0]),
                 "role": one.get("x-role", ""),
                 "asks": [
                     (given["name"], given["in"])
@@ -67,3 +68,9 @@ def groups(document: dict[str, Any]) -> list[tuple[str, list[dict[str, Any]]]]:
             }
             found.setdefault((one.get("tags") or ["service"])[0], []).append(row)
     return sorted(found.items())
+
+
+def pieces(text: str) -> list[tuple[str, bool]]:
+    """Return a text in pieces, and whether each is code: what is between backticks, one or two."""
+    found = re.split(r"``?([^`]+)``?", text)
+    return [(piece, bool(place % 2)) for place, piece in enumerate(found) if piece]

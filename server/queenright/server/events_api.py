@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from difflib import get_close_matches
 from typing import Annotated, Any, Final
 
-from fastapi import FastAPI, Header, HTTPException, Query, Response
+from fastapi import FastAPI, Header, HTTPException, Query, Request, Response
 from starlette.types import Receive, Scope, Send
 
 from queenright.health.event_log import Place
@@ -16,6 +18,8 @@ from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.events import EventType
 from queenright.server.abortable import ABORT
+from queenright.server.access.addresses import loopback
+from queenright.server.access.caller import Caller, caller_of
 from queenright.server.agents.beside import Beside
 from queenright.server.feed import Feed
 from queenright.server.feed_lines import Wanted
@@ -86,7 +90,10 @@ LastEventId = Annotated[
 def add_events_api(app: FastAPI, service: Service) -> None:
     """Add the streams to ``app``."""
 
+    shares = Shares(service.settings.http.limits.streams)
+
     async def stream(
+        request: Request,
         types: Sequence[str] | None,
         agent: str | None,
         last: str | None,
@@ -101,11 +108,21 @@ def add_events_api(app: FastAPI, service: Service) -> None:
                 f"there are {most} event streams already; end one, or raise http.limits.streams",
                 headers={"Retry-After": "5"},
             )
+        caller = caller_of(request)
+        if shares.full(caller):
+            raise HTTPException(
+                503,
+                f"you have {shares.each} event streams already, as many as one caller may; end one, or raise "
+                "http.limits.streams: a quarter of it is for one caller",
+                headers={"Retry-After": "5"},
+            )
         # The header is the newer one: a browser that comes back repeats the address as it was.
         last = last or after
         place = await service.feed.find(last) if last else None
         unknown = last if last and place is None else None
-        return EventStream(service.feed, wanted, after=place, unknown=unknown)
+        return EventStream(
+            service.feed, wanted, after=place, unknown=unknown, held=lambda: shares.held(caller)
+        )
 
     @app.get(
         "/api/events",
@@ -114,6 +131,7 @@ def add_events_api(app: FastAPI, service: Service) -> None:
         **says("stream_events", None, refused=_REFUSED, what=_WHAT, content=_CONTENT),
     )
     async def events(
+        request: Request,
         types: Types = None,
         agent: Annotated[str | None, Query(max_length=1000, description="Only this worker's.")] = None,
         last_event_id: LastEventId = None,
@@ -124,7 +142,7 @@ def add_events_api(app: FastAPI, service: Service) -> None:
 
         With `Last-Event-ID` the stream goes on after that event, and misses nothing that is in the log.
         """
-        return await stream(types, agent, last_event_id, after)
+        return await stream(request, types, agent, last_event_id, after)
 
     @app.get(
         "/api/agents/{agent_id:agent}/events",
@@ -133,7 +151,11 @@ def add_events_api(app: FastAPI, service: Service) -> None:
         **says("stream_agent_events", None, refused=_REFUSED, what=_WHAT, content=_CONTENT),
     )
     async def agent_events(
-        agent_id: AgentId, types: Types = None, last_event_id: LastEventId = None, after: After = None
+        request: Request,
+        agent_id: AgentId,
+        types: Types = None,
+        last_event_id: LastEventId = None,
+        after: After = None,
     ) -> Response:
         """
         Events of one worker as server-sent events, also of one that has not been heard of yet.
@@ -141,7 +163,7 @@ def add_events_api(app: FastAPI, service: Service) -> None:
         Of an agent that is loaded here those of all its graphs: who runs beside it has a name of its own.
         With `Last-Event-ID` the stream goes on after that event, and misses nothing that is in the log.
         """
-        return await stream(types, agent_id, last_event_id, after, service.agents.beside)
+        return await stream(request, types, agent_id, last_event_id, after, service.agents.beside)
 
 
 def wanted_types(said: Sequence[str] | None) -> frozenset[EventType] | None:
@@ -170,6 +192,35 @@ def wanted_types(said: Sequence[str] | None) -> frozenset[EventType] | None:
     return None if _ALL.intersection(names) else frozenset(EventType(name) for name in names)
 
 
+class Shares:
+    """
+    How many streams each caller has: a quarter of all at most, so that one leaves some to the others.
+
+    Args:
+        most: How many there may be of all callers.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.each = max(1, most // 4)
+        self._open: Counter[str] = Counter()
+
+    def full(self, caller: Caller) -> bool:
+        """Return whether a caller has its share. Who needs no token on this machine has all of it."""
+        local = not caller.token_id and loopback(caller.address)
+        return not local and self._open[caller.key] >= self.each
+
+    @contextlib.contextmanager
+    def held(self, caller: Caller) -> Iterator[None]:
+        """Count one more while it is open."""
+        self._open[caller.key] += 1
+        try:
+            yield
+        finally:
+            self._open[caller.key] -= 1
+            if not self._open[caller.key]:
+                del self._open[caller.key]
+
+
 class EventStream(Response):
     """
     Passes on what a reader of the feed reads, no faster than it is taken.
@@ -179,12 +230,19 @@ class EventStream(Response):
         wanted: Which events.
         after: The place to go on after; None: from now on.
         unknown: The id of an event to go on after that is not in the log.
+        held: Makes what is entered while it is open.
     """
 
     media_type = "text/event-stream"
 
     def __init__(
-        self, feed: Feed, wanted: Wanted, *, after: Place | None = None, unknown: str | None = None
+        self,
+        feed: Feed,
+        wanted: Wanted,
+        *,
+        after: Place | None = None,
+        unknown: str | None = None,
+        held: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
     ) -> None:
         super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
@@ -192,9 +250,14 @@ class EventStream(Response):
         self._wanted = wanted
         self._after = after
         self._unknown = unknown
+        self._held = held
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Stream until the client goes, takes nothing for too long, or the service stops."""
+        with self._held():
+            await self._stream(scope, receive, send)
+
+    async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
         after = self._after or self._feed.head
         reader = self._feed.open(self._wanted, after=after)
         gone = asyncio.create_task(_until_gone(receive, reader))
