@@ -396,7 +396,7 @@ async def test_interventions_and_recoveries_are_listed_by_what_they_are(http: ht
     assert await listed(http, "/api/recoveries", "recoveries", state="succeeded") == []
 
 
-def test_what_is_code_in_a_description_is_code_on_the_page() -> None:
+async def test_what_is_code_in_a_description_is_code_on_the_page() -> None:
     assert pieces("Those with ``open``, or `all`.") == [
         ("Those with ", False),
         ("open", True),
