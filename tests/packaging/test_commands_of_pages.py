@@ -1,132 +1,205 @@
-"""Every command that a page shows is run, on one real service where one is needed."""
+"""
+Every command that a page shows is run, on one real service with a Prometheus and an Alertmanager beside it.
+
+What is not run is in ``NOT_HERE``, what answers no in ``SAID_NO`` with the words of the answer.
+"""
 
 from __future__ import annotations
 
-import asyncio
-import gzip
-import json
+import contextlib
 import os
+import pty
 import re
+import select
 import shlex
-import shutil
-import threading
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+import httpx
 import pytest
 
-from queenright.server.up import Running, serving
-from tests.packaging.test_documents import ENDS, PAGES, ROOT, commands, name
-from tests.server.conftest import demo_settings, looping
-from tests.waiting import until
-from tests.warm import queenright
+from tests.packaging.running import Place, running_in
+from tests.packaging.test_documents import ENDS, PAGES, calls, commands, environment, name
+from tests.warm import Command, Talking, queenright
 
-# What is not run here, by how it begins, and why.
+# What is not run here: the whole command, and why. The rest of the reason is a test that is there.
 NOT_HERE = {
-    "up": "it needs Prometheus and Alertmanager: tests/end_to_end/test_up.py",
-    "serve": "it goes on until it is stopped: every test of the service",
-    "tui": "it needs a terminal: tests/tui",
-    "events": "it goes on until it is stopped: tests/client",
-    "code": "it needs a model: tests/server/test_cli_shell.py",
-    "judge once": "it needs a Prometheus: tests/end_to_end/test_judge_job.py",
-    "judge run": "it needs a Prometheus: tests/end_to_end/test_judge_job.py",
-    "judge score": "it needs a model, or plays all scenarios: tests/judge/test_scenarios.py",
-    "rules diff --prometheus": "it needs a Prometheus: tests/end_to_end/test_judge_job.py",
-    "--install-completion": "it changes the home folder: tests/server/test_cli_completion.py",
+    r"up\b.*": "it starts all that is here once more: tests/end_to_end/test_up.py",
+    r"run FOLDER .*": "it says what may be said, in brackets: tests/server/test_cli.py",
+    r"run .* --model openai/.*": "it needs a key: tests/end_to_end/test_examples.py",
+    r"judge run\b.*": "it says nothing while there is nothing to say: tests/end_to_end/test_judge_job.py",
+    r"judge score(?! --only).*": "it plays all scenarios, half a minute: tests/judge/test_scenarios.py",
 }
 
-# Those to which the answer here is no (exit code 1), by how they begin, and why.
-SAID_NO = {
-    "terminate": "nothing runs the worker, so that nobody says that it has stopped",
-    "nudge": "nothing runs the worker",
-    "recover": "there is nothing to bring it back from",
-    "approvals approve": "nobody asked for one",
-    "approvals deny": "nobody asked for one",
-    "escalations decide": "nobody asked for one",
-    "silences": "there is no Alertmanager",
-    "tickets": "there is one ticket, and each page does something with it",
-    "breakers reset": "no circuit breaker is there",
-    "agents": "no agent is loaded",
-    "dashboards check": "the folder is not there",
-    "rules diff": "the rules that were written are for other settings",
-    "token revoke": "it was revoked on another page",
-    "token create": "it was made on another page",
-    "run": "what is wrong with the folder is its answer",
+# What goes on until it is stopped, and the word that it has said by then.
+UNTIL_STOPPED = {
+    r"serve\b.*": b"Status page http://",
+    r"events\b.*": b"researcher",
 }
 
+# Those to which the answer here is no: the exit code, and what is said.
+SAID_NO: dict[str, tuple[int, str]] = {
+    r"rules diff .*": (1, r"^\d+ changed; `queenright rules export` writes"),
+    r"agents resume .*": (1, "There is no session 'session_20260124_100000_a30df858'"),
+    r"tickets dismiss .*": (1, "an operator has it already; it closes when the worker recovers"),
+    r"nudge .*": (1, "^Unreachable: it cannot be reached from here"),
+    r"terminate .*": (1, "^Unreachable: it cannot be reached from here"),
+    r"approvals approve .*": (1, "^worker-.*: Unreachable: it cannot be reached from here"),
+    r"dashboards check \S+": (1, "is no folder$"),
+    r"recover .*": (1, "no task '.*' is known"),
+    r"judge once .*": (3, "no worker is known here, so nothing is known of any"),
+}
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where the commands run: a service, and a folder with what the pages speak of."""
-
-    running: Running
-    folder: Path
-    ticket: str
-    seen: set[str] = field(default_factory=set)
-    """What ran on a page before."""
+# What a page says in place of what is here.
+STANDS_FOR = {
+    r"/(etc|var/lib)/(?P<rest>.*)": r"{folder}/\1/\g<rest>",
+    r"~/(?P<rest>.*)": r"{folder}/\g<rest>",
+    r"http://prometheus:9090|http://127.0.0.1:9090": "{prometheus}",
+    r"http://alertmanager:9093": "{alertmanager}",
+    r"http://127.0.0.1:8420|https://queenright.internal": "{url}",
+    r"anthropic/.*|openai/.*": "scripted:{folder}/script.json",
+}
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    folder = tmp_path_factory.mktemp("pages")
-    shutil.copytree(ROOT / "examples", folder / "examples")
-    step = {"kind": "tool", "name": "b", "args": "x", "result_excerpt": "y"}
-    run = json.dumps({"dataset": "d", "run_id": "r", "steps": [step]}) + "\n"
-    (folder / "runs.jsonl").write_text(run)
-    (folder / "runs.jsonl.gz").write_bytes(gzip.compress(run.encode()))
-    (folder / "queenright.yaml").write_text(f"storage: {folder / '.queenright'}\n")
-    found: list[Running] = []
-    ticket: list[str] = []
-    stop = threading.Event()
-
-    async def serve() -> None:
-        async with serving(demo_settings(folder / ".queenright")) as running:
-            service = running.service
-            await service.ingest(list(looping(service.clock(), agent="researcher")))
-            await until(lambda: service.tickets.open_tickets(), "a ticket")
-            ticket.append(service.tickets.open_tickets()[0].ticket_id)
-            found.append(running)
-            await asyncio.to_thread(stop.wait)
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()))
-    thread.start()
-    asyncio.run(until(lambda: found or not thread.is_alive(), "a service"))
-    yield Place(found[0], folder, ticket[0])
-    stop.set()
-    thread.join()
+    with running_in(tmp_path_factory.mktemp("pages")) as found:
+        yield found
 
 
-def begins(words: list[str], table: dict[str, str]) -> bool:
-    return any(words[: len(key.split())] == key.split() for key in table)
+def of(table: Mapping[str, object], said: str) -> str | None:
+    """Return the entry of a table that a command falls under."""
+    return next((key for key in table if re.fullmatch(key, said)), None)
+
+
+def words(line: str) -> list[str]:
+    """Return the words of a command, without what a shell does beside it."""
+    found = shlex.split(line, comments=True)
+    found = found[found.index("queenright") + 1 :]
+    return found[: next((at for at, word in enumerate(found) if word in ENDS), len(found))]
 
 
 def here(line: str, place: Place) -> list[str]:
     """Return the words of a command, with what is here in place of what a page speaks of."""
-    words = shlex.split(line, comments=True)[1:]
-    words = words[: next((at for at, word in enumerate(words) if word in ENDS), len(words))]
-    local = [re.sub(r"^/(etc|var/lib)/", f"{place.folder}/", word) for word in words]
-    return [place.ticket if word in ("01J...", "TICKET") else word for word in local]
+    known = {
+        "folder": place.folder,
+        "prometheus": place.running.prometheus_url,
+        "alertmanager": place.running.alertmanager_url,
+        "url": place.running.url,
+    }
+    found = words(line)
+    for at, word in enumerate(found):
+        for stands, what in STANDS_FOR.items():
+            if matched := re.fullmatch(stands, word):
+                found[at] = matched.expand(what).format(**known)
+    return found
+
+
+def with_ids(found: list[str], place: Place) -> list[str]:
+    """Put ids that are known here in place of those of a page, new ones where a command uses them up."""
+    made: dict[tuple[str, str], Callable[[], str]] = {
+        ("approvals", "approve"): place.approval,
+        ("approvals", "deny"): place.approval,
+        ("escalations", "decide"): place.escalation,
+        ("tickets", "resolve"): place.lost_ticket,
+        ("silences", "expire"): lambda: newest_silence(place),
+    }
+    if found[0] == "agents" and found[1] in ("trigger", "chat", "stop", "resume", "sessions"):
+        place.load(found[2])
+    if (make := made.get((found[0], "".join(found[1:2])))) is not None:
+        return [*found[:2], make(), *found[3:]]
+    return [place.ticket if word in ("01J...", "TICKET") else word for word in found]
+
+
+def newest_silence(place: Place) -> str:
+    listed = httpx.get(f"{place.running.url}/api/silences", trust_env=False).json()["silences"]
+    return str(listed[0]["silence_id"])
+
+
+def until_stopped(found: list[str], said: bytes, place: Place, env: Mapping[str, str]) -> int:
+    """Run a command until it has said what it must say, and Ctrl-C; return its exit code."""
+    with Talking(*found, cwd=place.folder, env=env) as running:
+        streams, shown, until = [running.stdout, running.stderr], b"", time.monotonic() + 60
+        while said not in shown or not shown:
+            assert time.monotonic() < until, f"{shlex.join(found)}: {shown.decode()}"
+            ready = select.select(streams, [], [], 0.2)[0]
+            pieces = [os.read(stream.fileno(), 65536) for stream in ready]
+            assert all(pieces), f"{shlex.join(found)} has ended: {shown.decode()}"
+            shown += b"".join(pieces)
+            if not ready:
+                place.stepped()
+        running.send_signal(2)
+        return running.wait()
+
+
+def on_a_terminal(found: list[str], place: Place, env: Mapping[str, str]) -> int:
+    """Run a command on a terminal until it shows the worker, and q; return its exit code."""
+    ours, theirs = pty.openpty()
+    running = Command(*found, cwd=place.folder, env=env, streams=(theirs, theirs, theirs))
+    os.close(theirs)
+    shown = b""
+    with contextlib.suppress(OSError):  # the terminal is gone
+        while piece := os.read(ours, 65536):
+            if b"researcher" not in shown and b"researcher" in shown + piece:
+                os.write(ours, b"q")
+            shown += piece
+    os.close(ours)
+    assert b"researcher" in shown, shown.decode()
+    return running.wait()
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=name)
 def test_what_a_page_says_to_run_runs(place: Place, page: Path) -> None:
-    env = os.environ | {"QUEENRIGHT_URL": place.running.url, "HOME": str(place.folder)}
     for line in commands(page):
-        words = here(line, place)
-        if begins(words, NOT_HERE) or (said := shlex.join(words)) in place.seen:
+        found = here(line, place)
+        told = environment(line)
+        said = shlex.join(found)
+        if of(NOT_HERE, shlex.join(words(line))) or f"{told}{said}" in place.seen:
             continue
-        place.seen.add(said)
-        done = queenright(*words, cwd=place.folder, env=env)
-        said = f"{name(page)}: {line}: {done.returncode}\n{done.stdout}{done.stderr}"
-        assert done.returncode == 0 or (done.returncode == 1 and begins(words, SAID_NO)), said
-        assert "Traceback" not in done.stderr, said
-        assert "No Queenright answers" not in done.stderr, said
+        place.seen.add(f"{told}{said}")
+        env = os.environ | {
+            "QUEENRIGHT_URL": place.running.url,
+            "QUEENRIGHT_HTTP__PORT": "0",
+            "QUEENRIGHT_OTLP__PORT": "0",
+            # One service has the database of the others.
+            **({"QUEENRIGHT_STORAGE": str(place.folder / "alone")} if found[0] == "serve" else {}),
+            "HOME": str(place.folder),
+            "SHELL": "/bin/bash",
+        }
+        env |= {key: value.replace("$PWD", str(place.folder)) for key, value in told.items()}
+        if (entry := of(UNTIL_STOPPED, said)) is not None:
+            assert until_stopped(found, UNTIL_STOPPED[entry], place, env) == 0, f"{name(page)}: {line}"
+            continue
+        if found[0] == "tui":
+            terminal = env | {"TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"}
+            assert on_a_terminal(found, place, terminal) == 0, f"{name(page)}: {line}"
+            continue
+        done = queenright(*with_ids(found, place), cwd=place.folder, env=env)
+        if found[:2] == ["stop-acting", "on"]:
+            queenright("stop-acting", "off", cwd=place.folder, env=env)
+        about = f"{name(page)}: {line}: {done.returncode}\n{done.stdout}{done.stderr}"
+        no = of(SAID_NO, said)
+        code, why = SAID_NO[no] if no is not None else (0, "")
+        assert done.returncode == code, about
+        assert re.search(why, done.stdout + done.stderr, re.MULTILINE), about
+        assert "Traceback" not in done.stderr, about
 
 
-def test_what_is_said_not_to_run_is_on_a_page() -> None:
-    lines = [shlex.split(line, comments=True)[1:] for page in PAGES for line in commands(page)]
+def test_what_is_said_not_to_run_is_on_a_page_and_run_elsewhere() -> None:
+    said = [shlex.join(words(line)) for page in PAGES for line in commands(page)]
 
-    for table in (NOT_HERE, SAID_NO):
+    for table in (NOT_HERE, UNTIL_STOPPED, SAID_NO):
         for key in table:
-            assert any(begins(words, {key: ""}) for words in lines), key
+            assert any(re.fullmatch(key, one) for one in said), key
+    for reason in NOT_HERE.values():
+        assert Path(reason.rpartition(": ")[2]).is_file(), reason
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if calls(page)], ids=name)
+def test_no_command_of_a_page_is_overlooked(page: Path) -> None:
+    """Each call of the program in a block of any kind is one of those that are run, or in the table."""
+    taken = "\n".join(commands(page))
+
+    for call in calls(page):
+        assert call in taken, f"{name(page)}: {call}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import typer
 
 from queenright.cli.main import app
+from queenright.cli.table import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*/*.md")])
@@ -30,18 +32,42 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+CALL = re.compile(r"^(?:\$ )?((?:[A-Z_]+=\S+ )*queenright [-\w].*)")
+DATA = ("yaml", "json", "python", "promql", "mermaid")
+
+
+def blocks(page: Path) -> Iterator[tuple[str, str]]:
+    """The lines of a page's blocks, those that go on in the next as one, each behind its language."""
+    language = None
+    for line in page.read_text("utf-8").replace("\\\n", " ").splitlines():
+        if line.lstrip().startswith("```"):
+            language = line.strip("` ") if language is None else None
+        elif language is not None:
+            yield language, line
+
+
 def commands(page: Path) -> list[str]:
-    """The lines of shell of a page that call us, without comments and what follows the command."""
-    text = page.read_text("utf-8")
-    blocks = "\n".join(re.findall(r"^```(?:sh|bash|console)\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
-    lines = blocks.replace("\\\n", " ").splitlines()
-    return [line.removeprefix("$ ") for line in lines if line.removeprefix("$ ").startswith("queenright ")]
+    """The lines of a page that call us, with the environment that they name."""
+    return [call[1] for kind, line in blocks(page) if kind not in DATA and (call := CALL.match(line))]
+
+
+def calls(page: Path) -> list[str]:
+    """What calls one of our commands anywhere in a block that is no data, and in no comment."""
+    known = "|".join(map(re.escape, sorted(COMMANDS, key=len, reverse=True)))
+    lines = (line.partition(" # ")[0] for kind, line in blocks(page) if kind not in DATA)
+    return [call[0] for line in lines for call in re.finditer(rf"(?<![`\w/-])queenright ({known})\b", line)]
+
+
+def environment(line: str) -> dict[str, str]:
+    """What a line sets for the command behind it."""
+    found = shlex.split(line, comments=True)
+    return dict(word.split("=", 1) for word in found[: found.index("queenright")])
 
 
 def understood(line: str) -> None:
     """Let the command line read a line with its options and arguments, and run nothing."""
     command: Any = typer.main.get_command(app)
-    called, *words = shlex.split(line, comments=True)
+    called, *words = shlex.split(line, comments=True)[len(environment(line)) :]
     end = next((at for at, word in enumerate(words) if word in ENDS), len(words))
     words = words[:end]
     while words and words[0] in getattr(command, "commands", {}):
