@@ -26,7 +26,6 @@ from tests.warm import Command, Talking, queenright
 # What is not run here: the whole command, and why. The rest of the reason is a test that is there.
 NOT_HERE = {
     r"up\b.*": "it starts all that is here once more: tests/end_to_end/test_up.py",
-    r"run FOLDER .*": "it says what may be said, in brackets: tests/server/test_cli.py",
     r"run .* --model openai/.*": "it needs a key: tests/end_to_end/test_examples.py",
     r"judge run\b.*": "it says nothing while there is nothing to say: tests/end_to_end/test_judge_job.py",
     r"judge score(?! --only).*": "it plays all scenarios, half a minute: tests/judge/test_scenarios.py",

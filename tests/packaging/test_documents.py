@@ -37,12 +37,12 @@ DATA = ("yaml", "json", "python", "promql", "mermaid")
 
 
 def blocks(page: Path) -> Iterator[tuple[str, str]]:
-    """The lines of a page's blocks, those that go on in the next as one, each behind its language."""
+    """The lines of a page's blocks, those that go on in the next as one, behind its language."""
     language = None
     for line in page.read_text("utf-8").replace("\\\n", " ").splitlines():
         if line.lstrip().startswith("```"):
             language = line.strip("` ") if language is None else None
-        elif language is not None:
+        elif language is not None and " [--" not in line:  # that would be what may be said
             yield language, line
 
 
