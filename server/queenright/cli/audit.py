@@ -52,7 +52,7 @@ def verify_export(settings: Settings, file: Path, public_keys: Sequence[Path], *
         with file.open("rb") as lines:
             found = check_export(counted(lines, "Checking events"), trusted if len(trusted) else None)
     except OSError as error:
-        raise Misuse(f"cannot read {file}: {error.strerror}; name an exported file") from error
+        raise QueenrightError(f"cannot read {file}: {error.strerror}; name an exported file") from error
     if as_json:
         typer.echo(json.dumps(_export_row(found)))
     else:
