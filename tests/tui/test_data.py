@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -36,6 +37,22 @@ def fleet() -> Fleet:
 
 
 # -- the fleet --------------------------------------------------------------------------------------
+
+
+def test_who_has_ended_not_well_fails_until_its_ticket_is_closed() -> None:
+    known = fleet()
+    over = known.workers[-1]
+    ticket = dataclasses.replace(known.tickets[0], agent_id=over.agent_id, session_id=over.session_id)
+    failing = known.counts["failing"]
+
+    known.take_tickets([ticket])
+
+    assert known.standing(over) == "failing"
+    assert known.counts["failing"] == failing + 1
+    assert over in known.workers[: failing + 1]
+    known.take_tickets([dataclasses.replace(ticket, status="resolved")])
+    assert known.standing(over) == "terminated"
+    assert known.workers[-1] == over
 
 
 def test_whoever_is_worst_off_comes_first_and_who_has_ended_last() -> None:

@@ -83,7 +83,7 @@ class Body(BaseModel):
 
 
 def one_of(term: Any) -> AfterValidator:
-    """Return what refuses any word but those of a term: who asks for it would find nothing, and not know why."""
+    """Return what refuses any word but a term's: who asks for it would find nothing, and not know why."""
     [words] = (one.words for one in get_args(term) if isinstance(one, Words))
 
     def known(value: str | None) -> str | None:

@@ -53,18 +53,21 @@ class Fleet:
         self.loaded: list[Loaded] = []
         self.feed: deque[Line] = deque(maxlen=_FEED)
         self.stale: set[str] = set(LISTS)
+        self._in_trouble: set[tuple[str, str]] = set()
         self._pulse: dict[str, deque[tuple[int, int]]] = {}
         self._known: dict[str, None] = {}
 
     def take_workers(self, found: Iterable[Worker]) -> None:
         """Take over the list of workers, the worst first."""
-        self.workers = sorted(found, key=lambda one: one.rank)
+        self.workers = list(found)
+        self._sort()
         names = {one.agent_id for one in self.workers}
         self._pulse = {name: beats for name, beats in self._pulse.items() if name in names}
 
     def take_tickets(self, found: Iterable[Ticket]) -> None:
         """Take over the list of tickets, the most severe first."""
         self.tickets = sorted(found, key=lambda one: one.rank)
+        self._sort()
 
     def take_breakers(self, found: Iterable[Breaker]) -> None:
         """Take over the list of circuit breakers, those that are open first."""
@@ -107,8 +110,23 @@ class Fleet:
     @property
     def counts(self) -> dict[str, int]:
         """How many of those who are alive are in each state that one can be alive in, the worst first."""
-        alive = [one.state for one in self.workers if not one.ended]
-        return {state: alive.count(state) for state in WORST_FIRST if state != "terminated"}
+        states = [self.standing(one) for one in self.workers]
+        return {state: states.count(state) for state in WORST_FIRST if state != "terminated"}
+
+    def standing(self, worker: Worker) -> str:
+        """
+        Return how a worker is to be shown: who has ended, and not well, fails until its ticket is closed.
+
+        Who has ended well is ``terminated``.
+        """
+        if not worker.ended:
+            return worker.state
+        return "failing" if (worker.agent_id, worker.session_id) in self._in_trouble else "terminated"
+
+    def _sort(self) -> None:
+        self._in_trouble = {(one.agent_id, one.session_id) for one in self.tickets if one.live}
+        worse = {state: place for place, state in enumerate(WORST_FIRST)}
+        self.workers.sort(key=lambda one: (worse.get(self.standing(one), len(worse)), *one.rank))
 
     @property
     def live_tickets(self) -> list[Ticket]:
@@ -151,4 +169,4 @@ class Fleet:
                     state_since=event.time,
                     reason=str(event.data.get("reason") or ""),
                 )
-        self.workers.sort(key=lambda one: one.rank)
+        self._sort()

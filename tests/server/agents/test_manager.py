@@ -347,4 +347,5 @@ def test_up_can_load_the_examples_of_a_checkout(tmp_path: Path) -> None:
 
     settings = load_settings(defaults=with_examples(tmp_path))
 
-    assert settings.agents.roots == (Path("agents").absolute(), Path("exports").absolute(), tmp_path / "examples")
+    here = (Path("agents").absolute(), Path("exports").absolute())
+    assert settings.agents.roots == (*here, tmp_path / "examples")

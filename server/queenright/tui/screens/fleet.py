@@ -135,7 +135,8 @@ class FleetScreen(Base):
     def _tabs(self) -> Text:
         fleet = self.shared.fleet
         open_breakers = sum(one.state != "closed" for one in fleet.breakers)
-        counts = {"fleet": len(fleet.workers), "tickets": len(fleet.live_tickets), "breakers": open_breakers}
+        alive = sum(fleet.standing(one) != "terminated" for one in fleet.workers)
+        counts = {"fleet": alive, "tickets": len(fleet.live_tickets), "breakers": open_breakers}
         words = Text(" ")
         for number, name in enumerate(TABS, 1):
             count = f" {counts[name]}" if name in counts else ""
@@ -148,7 +149,7 @@ class FleetScreen(Base):
 
     def _worker(self, one: Worker, now: float, room: int) -> tuple[Text, ...]:
         pulse = self.shared.fleet.pulse(one.agent_id, now, _ACTIVITY)
-        state = looks.word("terminated" if one.ended else one.state)
+        state = looks.word(self.shared.fleet.standing(one))
         # Where there is no room for a sentence, the name of the finding says more.
         why = ", ".join(one.findings) if room < _SENTENCE and one.findings else one.reason
         return (

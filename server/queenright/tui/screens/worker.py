@@ -70,7 +70,7 @@ class WorkerScreen(Following):
 
     def _vitals(self, one: Worker, width: int) -> Group:
         now = self.shared.clock()
-        state = "terminated" if one.ended else one.state
+        state = self.shared.fleet.standing(one)
         head = Text.assemble(
             (f"{clipped(one.agent_id, 30)}  ", "bold"),
             looks.word(state),
