@@ -64,6 +64,9 @@ __all__ = [
     "TerminationResult",
 ]
 
+_SORT_ALL: Final = 50
+"""A page is found by sorting all keys where there are fewer than so many pages of them."""
+
 _LIMIT: Final = 10_000
 
 _NO_TASK: Final = "default"
@@ -278,7 +281,7 @@ class HealthMonitoringService:
             keys = (
                 key for key in keys if (one := self._monitor.get(*key)) is not None and one.state is state
             )
-        wanted = sorted(keys) if limit is None else heapq.nsmallest(limit, keys)
+        wanted = _first(list(keys), limit)
         return [worker for key in wanted if (worker := self._monitor.get(*key)) is not None]
 
     async def get_health_history(
@@ -618,3 +621,10 @@ class HealthMonitoringService:
     ) -> list[Recovery]:
         """Return recoveries, newest first; with ``before`` the page that follows there."""
         return await self._store.read(lambda conn: newest(conn, limit, state=state, before=before))
+
+
+def _first(keys: list[WorkerKey], limit: int | None) -> list[WorkerKey]:
+    """Return the first of the keys in their order. To sort them all is quicker where most are wanted."""
+    if limit is None or len(keys) < _SORT_ALL * limit:
+        return sorted(keys)[:limit]
+    return heapq.nsmallest(limit, keys)

@@ -10,7 +10,7 @@ def ago(seconds: float | None) -> str:
     if seconds is None:
         return "-"
     if seconds < 90:
-        return f"{round(seconds)} s" if seconds > 0 else "0 s"
+        return f"{seconds:.0f} s" if seconds > 0 else "0 s"
     if seconds < 5400:
         return f"{seconds / 60:.0f} min"
     if seconds < 129_600:
