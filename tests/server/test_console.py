@@ -23,8 +23,6 @@ NAMES = [
     "\"><script>alert(1)</script>'../..",
     "bee/1",
     "bee/1/nudge",
-    "..",
-    ".",
     "a?b#c&d=e",
     "%2F",
     "☃ \u05d0\u05d1",
@@ -211,7 +209,7 @@ async def test_looking_changes_nothing(running: Running, browser: httpx.AsyncCli
     ):
         page = await browser.get(path)
         head = await browser.head(path)
-        assert (page.status_code, head.status_code) == (200, 405)
+        assert (page.status_code, head.status_code, head.content) == (200, 200, b"")
 
     [ticket] = running.service.tickets.open_tickets()
     assert (ticket.status.value, ticket.acknowledged_by) == ("intervening", "")

@@ -58,15 +58,16 @@ async def test_a_step_log_alone_is_followed_and_broken_lines_are_skipped(
 
 
 async def test_a_worker_that_sends_and_writes_is_counted_once(settings: Settings, tmp_path: Path) -> None:
-    agents = tmp_path / "agents"
+    agents, elsewhere = tmp_path / "agents", tmp_path / "elsewhere"
     followed = settings.model_copy(update={"step_logs": (agents,)})
 
     async with serving(followed) as running:
-        (agents / "sessions").mkdir(parents=True)
-        await asyncio.to_thread(works, agents, running.otlp_url, session="two", steps=5)
+        await asyncio.to_thread(works, elsewhere, running.otlp_url, session="two", steps=5)
+        sent = await steps_of(running.service, at_least=5)
+        elsewhere.rename(agents)
         steps = await steps_of(running.service, at_least=5)
 
-    assert steps == 5
+    assert (sent, steps) == (5, 5)
 
 
 async def test_a_log_that_cannot_be_read_harms_no_other_and_lines_that_are_no_steps_are_counted(
