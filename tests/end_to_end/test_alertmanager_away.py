@@ -49,7 +49,7 @@ async def test_alertmanager_down_for_the_first_20_seconds_loses_nothing(
         try:
             await until(lambda: received(running).keys() >= ONE_EACH.keys(), "the page")
             process.recover()
-            await until(lambda: received(running).keys() >= AND_RESOLVED.keys(), "the all-clear")
+            await until(lambda: received(running).keys() >= AND_RESOLVED.keys(), "the all-clear", seconds=180)
             await asyncio.to_thread(process.stop)
         finally:
             await child.stop()
