@@ -93,12 +93,20 @@ class Stack:
     def lose_its_targets(self) -> None:
         self._scrape("")
         self.prometheus.send_signal(signal.SIGHUP)
-        until(lambda: self.value("count(up)") == 0, "nothing is scraped")
+        until(lambda: self.has_nothing("up or queenright_worker_info"), "nothing is scraped")
 
     def find_its_targets(self) -> None:
         self._scrape(self._targets)
         self.prometheus.send_signal(signal.SIGHUP)
         until(lambda: self.value("count(queenright_worker_info)") == 3, "all three are scraped again")
+
+    def has_nothing(self, promql: str) -> bool:
+        """Whether a query is answered, and with nothing: no answer is none."""
+        try:
+            answer = self._client.get(f"{self.url}/api/v1/query", params={"query": promql}).json()
+        except (httpx.HTTPError, ValueError):
+            return False
+        return answer["status"] == "success" and not answer["data"]["result"]
 
     def value(self, promql: str) -> float:
         """What a query says now; 0 for nothing."""
