@@ -125,8 +125,13 @@ class Fleet:
 
     def _sort(self) -> None:
         self._in_trouble = {(one.agent_id, one.session_id) for one in self.tickets if one.live}
-        worse = {state: place for place, state in enumerate(WORST_FIRST)}
-        self.workers.sort(key=lambda one: (worse.get(self.standing(one), len(worse)), *one.rank))
+        self.workers.sort(key=self._rank)
+
+    def _rank(self, worker: Worker) -> tuple[int, bool, str, float]:
+        """Return where one stands in the list: who is worst off comes first, and then who is alive."""
+        state = self.standing(worker)
+        worse = WORST_FIRST.index(state) if state in WORST_FIRST else len(WORST_FIRST)
+        return worse, worker.ended, worker.agent_id, -worker.state_since
 
     @property
     def live_tickets(self) -> list[Ticket]:

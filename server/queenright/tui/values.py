@@ -83,12 +83,6 @@ class Worker:
             return "ended"
         return f"waits: {self.waiting}" if self.waiting else self.tool or self.phase
 
-    @property
-    def rank(self) -> tuple[bool, int, str, float]:
-        """Where it stands in the list: who is alive and worst off comes first."""
-        worse = WORST_FIRST.index(self.state) if self.state in WORST_FIRST else len(WORST_FIRST)
-        return (self.ended, worse, self.agent_id, -self.state_since)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ticket:
