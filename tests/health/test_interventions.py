@@ -95,6 +95,91 @@ async def test_any_progress_leads_back_to_the_ground(acting: Acting) -> None:
     assert acting.done().count("escalate done") == 0
 
 
+async def test_accepts_do_not_reset_the_ladder_of_a_stale_checkpoint(acting: Acting) -> None:
+    """B66: only a checkpoint cures a stale one: three nudges, then the orchestrator."""
+    await acting.start()
+    await acting.tell(EventType.CHECKPOINT_SAVED, checkpoint_id="c1")
+    for _ in range(70):
+        await acting.pass_time(60)
+        await acting.accept()
+
+    assert len(acting.hands.nudged) == 3
+    assert acting.done().count("escalate done") == 1
+
+
+async def test_checkpoint_resets_the_ladder_of_a_stale_one(acting: Acting) -> None:
+    await acting.start()
+    await acting.tell(EventType.CHECKPOINT_SAVED, checkpoint_id="c1")
+    for _ in range(45):
+        await acting.pass_time(60)
+        await acting.accept()
+    assert len(acting.hands.nudged) == 2
+
+    await acting.tell(EventType.CHECKPOINT_SAVED, checkpoint_id="c2")
+    assert acting.state() is HealthState.HEALTHY
+    for _ in range(31):
+        await acting.pass_time(60)
+        await acting.accept()
+    assert acting.of(EventType.NUDGE_SENT)[-1].data["attempt"] == 1
+
+
+async def test_stall_after_a_stale_checkpoint_begins_a_ladder_of_its_own(acting: Acting) -> None:
+    """A checkpoint that is no longer stale, as a wait has ended since, does not hold the ladder up."""
+    await acting.start()
+    await acting.tell(EventType.CHECKPOINT_SAVED, checkpoint_id="c1")
+    for _ in range(45):
+        await acting.pass_time(60)
+        await acting.accept()
+    await acting.tell(EventType.WORKER_WAITING, reason="user_input")
+    await acting.tell(EventType.WORKER_WAITING, reason="")
+    await acting.accept()
+
+    await acting.pass_time(STALL + NUDGE)
+    assert acting.of(EventType.NUDGE_SENT)[-1].data["attempt"] == 1
+
+
+async def test_worker_whose_tool_fails_differently_each_time_climbs_to_the_end(acting: Acting) -> None:
+    """A failed result is no progress, however new its message is."""
+    await acting.start()
+    for number in range(80):
+        await acting.tell(
+            EventType.TOOL_CALL_COMPLETED,
+            tool="search",
+            args_hash=f"a{number}",
+            result_hash=f"r{number}",
+            outcome="error",
+            error_type="HTTPError",
+            error=f"failed in yet another way: {number}",
+            turn=str(number),
+        )
+        await acting.pass_time(60)
+
+    assert acting.worker().vitals.last_progress is None
+    assert acting.done().count("escalate done") == 1
+    assert acting.done().count("terminate done") == 1
+
+
+async def test_worker_behind_an_open_breaker_that_only_fails_is_terminated(acting: Acting) -> None:
+    """New errors do not count as working around an open breaker."""
+    await acting.start()
+    await acting.breaker("open")
+    for number in range(40):
+        await acting.tell(
+            EventType.TOOL_CALL_COMPLETED,
+            tool=f"t{number % 3}",
+            args_hash=f"a{number}",
+            result_hash=f"r{number}",
+            outcome="error",
+            error_type="HTTPError",
+            error=f"error {number}",
+            turn=str(number),
+        )
+        await acting.pass_time(60)
+
+    assert acting.done().count("escalate done") == 1
+    assert acting.done().count("terminate done") == 1
+
+
 async def test_activity_without_progress_does_not_reset_the_ladder_and_nothing_is_done_while_it_lasts(
     acting: Acting,
 ) -> None:

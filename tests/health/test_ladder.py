@@ -43,6 +43,8 @@ def standings(draw: st.DrawFn) -> Standing:
         provider_at_fault=draw(st.booleans()),
         grace_until=draw(times),
         last_progress=draw(st.none() | times),
+        last_checkpoint=draw(st.none() | times),
+        checkpoint_is_stale=draw(st.booleans()),
         resumed_at=draw(times),
     )
 
@@ -56,6 +58,7 @@ ladders = st.builds(
     nudges=st.integers(0, 5),
     trouble_since=times,
     progress_before=st.none() | times,
+    needs_checkpoint=st.booleans(),
     acted_at=st.none() | times,
     until=st.none() | times,
 )
@@ -102,9 +105,11 @@ def test_nothing_of_one_life_goes_over_to_the_next(ladder: Ladder, standing: Sta
 def test_progress_leads_back_to_the_ground_and_leaves_an_interval_of_peace(
     ladder: Ladder, standing: Standing
 ) -> None:
-    """B66: any progress resets the ladder."""
+    """B66: progress resets the ladder; one climbed for a stale checkpoint takes a checkpoint."""
     before = -1.0 if ladder.progress_before is None else ladder.progress_before
     if standing.ended or ladder.target != standing.target or (standing.last_progress or -1.0) <= before:
+        return
+    if ladder.needs_checkpoint and standing.checkpoint_is_stale:
         return
     following = step(ladder, standing)
     if following.ladder is not None:
@@ -112,6 +117,20 @@ def test_progress_leads_back_to_the_ground_and_leaves_an_interval_of_peace(
     assert following.action not in FINAL
     if following.action is not None and ladder.acted_at is not None:
         assert following.at >= ladder.acted_at + SETTINGS.intervention.nudge.interval_seconds
+
+
+@given(ladders, standings())
+def test_only_a_checkpoint_resets_a_ladder_that_was_climbed_for_a_stale_one(
+    ladder: Ladder, standing: Standing
+) -> None:
+    """B66: an ACCEPT does not cure a stale checkpoint."""
+    needed = ladder.needs_checkpoint and standing.checkpoint_is_stale
+    if standing.ended or ladder.target != standing.target or not needed or ladder.grounded:
+        return
+    saved = standing.last_checkpoint is not None and standing.last_checkpoint > ladder.trouble_since
+    following = step(ladder, standing).ladder
+    assert following is not None
+    assert following.grounded is saved
 
 
 @given(ladders, standings())
@@ -152,6 +171,8 @@ def test_three_nudges_then_the_orchestrator_then_the_end_then_back() -> None:
         provider_at_fault=False,
         grace_until=0.0,
         last_progress=None,
+        last_checkpoint=None,
+        checkpoint_is_stale=False,
         resumed_at=0.0,
     )
     ladder, seen = None, []

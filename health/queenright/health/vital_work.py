@@ -198,7 +198,7 @@ def _on_tool(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: floa
         v.note_error(data)
     args, result, turn = data.get("args_hash"), data.get("result_hash"), data.get("turn")
     if tool in v._loops.exempt_tools:
-        if result is not None and v.is_new(digest("result", tool, result)):
+        if result is not None and not failed and v.is_new(digest("result", tool, result)):
             v.progressed(at)
         return
     seen: Seen | None = None
@@ -212,13 +212,20 @@ def _on_tool(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: floa
 
 
 def _weigh_result(v: VitalSigns, result: bytes, seen: Seen | None, failed: bool, at: float) -> None:
-    """Tell progress from none by one result: never seen, seen from this very call, seen from another."""
+    """
+    Tell progress from none by one result: never seen, seen from this very call, seen from another.
+
+    A new error is news, and so no repeat, but no progress: nothing came of the call.
+    """
     v._known_result = True
     v.told += 1
     if v.is_new(result):
         v._new_result = True
-        v.progressed(at)
         v.told_known += 0.5 if failed else 0.0
+        if failed:
+            v.stale_calls = v.stale_tries = 0
+        else:
+            v.progressed(at)
     elif seen is Seen.BEFORE or failed:
         if v.stale_calls == 0:
             v.stale_since = at

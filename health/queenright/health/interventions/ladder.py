@@ -2,7 +2,8 @@
 The ladder: what comes next for a worker that gets nowhere, as a pure function.
 
 Nudge, nudge, nudge; ask the orchestrator; stop it; bring it back. Each rung waits for the one below to have
-had its time, and any progress leads back to the ground. The rungs and their times are IMPL-REQ-003 FR-003.
+had its time, and progress leads back to the ground: any, but that a stale checkpoint takes a checkpoint. The
+rungs and their times are IMPL-REQ-003 FR-003.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from queenright.health.findings import FindingKind, HealthState
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.monitor import WorkerHealth
 from queenright.health.settings import HealthSettings
-from queenright.health.state import works_around
+from queenright.health.state import is_stuck, works_around
 from queenright.health.vitals import SessionStatus
 
 
@@ -56,6 +57,8 @@ class Ladder(BaseModel):
     """When the trouble began."""
     progress_before: float | None = None
     """The last progress before it; a later one ends the ladder."""
+    needs_checkpoint: bool = False
+    """The trouble includes a stale checkpoint: while that lasts, only a checkpoint ends the ladder."""
     acted_at: float | None = None
     """When something was last done."""
     until: float | None = None
@@ -96,6 +99,9 @@ class Standing:
     """Its model's provider fails: nothing that is done to the worker mends that."""
     grace_until: float
     last_progress: float | None
+    last_checkpoint: float | None
+    checkpoint_is_stale: bool
+    """Its last checkpoint is so old that it is stuck."""
     resumed_at: float
     """When its last wait ended, or its life began."""
 
@@ -115,6 +121,10 @@ class Standing:
             provider_at_fault=any(f.kind is FindingKind.PROVIDER_FAILURE for f in worker.findings),
             grace_until=grace_until(v, settings),
             last_progress=v.last_progress,
+            last_checkpoint=v.last_checkpoint,
+            checkpoint_is_stale=any(
+                f.kind is FindingKind.CHECKPOINT_STALE and is_stuck(f) for f in worker.findings
+            ),
             resumed_at=v.clock_base,
         )
 
@@ -163,6 +173,7 @@ def foot(s: Standing, acted_at: float | None = None) -> Ladder:
         incarnation_id=s.target.incarnation_id,
         trouble_since=s.state_since,
         progress_before=s.last_progress,
+        needs_checkpoint=s.checkpoint_is_stale,
         acted_at=acted_at,
     )
 
@@ -212,6 +223,8 @@ def _rung(ladder: Ladder, s: Standing, settings: HealthSettings) -> tuple[Action
 
 
 def _progressed(ladder: Ladder, s: Standing) -> bool:
+    if ladder.needs_checkpoint and s.checkpoint_is_stale:
+        return s.last_checkpoint is not None and s.last_checkpoint > ladder.trouble_since
     if s.last_progress is None:
         return False
     return ladder.progress_before is None or s.last_progress > ladder.progress_before
