@@ -242,7 +242,7 @@ async def test_after_a_restart_a_worker_that_is_known_no_more_has_not_recovered(
 
 @pytest.mark.parametrize("tool", [NOTIFY, DISMISS])
 async def test_deciding_on_an_unknown_or_closed_ticket_is_an_error(hive: Hive, tool: str) -> None:
-    """B49: the model is told which; nothing is sent."""
+    """B49: the model is told which; what it wrote is not sent, the rules' word is (B130)."""
     extra = {"analysis": ANALYSIS, "urgency": "high"} if tool == NOTIFY else {"reason": "because"}
     unknown = deciding(tool, ticket_id="no-such-ticket", **extra)
     hive.queen_model = unknown
@@ -250,7 +250,7 @@ async def test_deciding_on_an_unknown_or_closed_ticket_is_an_error(hive: Hive, t
     await hive.begin()
     await hive.bad_steps(16)
     assert unknown.shown[-1][-1].content.endswith("there is no ticket 'no-such-ticket'")
-    assert hive.of(EventType.QUEEN_INTERVENTION_REQUESTED) == []
+    assert [e.data["untriaged"] for e in hive.of(EventType.QUEEN_INTERVENTION_REQUESTED)] == [True]
 
     old = await hive.ticket()
     await hive.worker(EventType.EXECUTION_COMPLETED)
@@ -262,7 +262,7 @@ async def test_deciding_on_an_unknown_or_closed_ticket_is_an_error(hive: Hive, t
 
     assert (await hive.tickets.find(old.ticket_id) or old).status is TicketStatus.WORKER_GONE
     assert "not about ticket" in unknown.shown[-1][-1].content
-    assert hive.of(EventType.QUEEN_INTERVENTION_REQUESTED) == []
+    assert [e.data["untriaged"] for e in hive.of(EventType.QUEEN_INTERVENTION_REQUESTED)] == [True, True]
 
 
 async def test_a_decision_after_the_bypass_is_told_that_it_comes_too_late(hive: Hive) -> None:

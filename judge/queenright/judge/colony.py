@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from opentelemetry.trace import Tracer
 from prometheus_client import CollectorRegistry
@@ -38,6 +39,13 @@ from queenright.runtime.graphs.graph import GraphSpec
 from queenright.runtime.llm.model import LLMProvider
 from queenright.runtime.nodes.guard import GuardFactory
 from queenright.runtime.tooling.tools import Tool
+
+_REASONS: Final[dict[FallbackReason, str]] = {
+    "budget": "its budget is spent",
+    "timeout": "it took too long again and again",
+    "error": "it failed again and again",
+    "invalid": "its answers were invalid again and again",
+}
 
 
 class JudgeAndQueen:
@@ -96,6 +104,7 @@ class JudgeAndQueen:
         self.metrics.watch(budget)
         load = partial(load_model, metrics=self.metrics, budget=budget, monotonic=monotonic, sleep=sleep)
         judges, queens = models or (load(judge.judge, "judge"), load(judge.queen, "queen"))
+        self._models: tuple[LLMProvider, ...] = (judges, queens)
         self.runtime = AgentRuntime(
             bus=bus,
             storage=storage,
@@ -125,6 +134,7 @@ class JudgeAndQueen:
             trend_file=storage / "graphs" / JUDGE_GRAPH / "trend.json",
             looks=looks,
             answering=partial(_answering, judges),
+            no_decision=partial(_count_invalid, judges),
         )
         self._queen = Queen(
             monitor=monitor,
@@ -139,6 +149,7 @@ class JudgeAndQueen:
             hands=hands,
             looks=looks,
             answering=partial(_answering, queens),
+            no_decision=partial(_count_invalid, queens),
         )
         self.chat = OperatorChat(
             runtime=self.runtime,
@@ -163,6 +174,7 @@ class JudgeAndQueen:
                 tracer=tracer,
                 decide=decide,
                 retry=self._ask,
+                no_decision=partial(_count_invalid, queens),
             )
         self.runtime.add_graph(
             self._judge.graph(),
@@ -239,6 +251,15 @@ class JudgeAndQueen:
                 self._orchestrator.expect(escalation)
                 self._ask(escalation.escalation_id)
 
+    def replacements(self) -> list[str]:
+        """Return a sentence about each model in whose place the rules answer now."""
+        models = [model for model in self._models if isinstance(model, Metered)]
+        return [
+            f"The {model.role}'s model {model.name} is not asked ({_REASONS[reason]}); the rules answer."
+            for model in models
+            if (reason := model.replaced) is not None
+        ]
+
     def wake(self, agent_id: str | None = None, reason: str = "") -> None:
         """Have the judge look now: at one worker, or at all. From the loop's thread; does not wait."""
         self._wake(agent_id, None, reason or "woken")
@@ -276,3 +297,8 @@ def _answering(model: LLMProvider) -> str:
 
 def _replaced(model: LLMProvider) -> FallbackReason | None:
     return model.replaced if isinstance(model, Metered) else None
+
+
+def _count_invalid(model: LLMProvider, why: str) -> None:
+    if isinstance(model, Metered):
+        model.count_invalid(why)

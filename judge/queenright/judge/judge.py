@@ -77,6 +77,7 @@ class HealthJudge:
         trend_file: Where the last look at each worker is kept.
         looks: Tools besides the summary that only show something.
         answering: Returns the name of the model that answers now.
+        no_decision: Is told why what the model answered was no verdict.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class HealthJudge:
         trend_file: Path,
         looks: Sequence[Tool] = (),
         answering: Callable[[], str],
+        no_decision: Callable[[str], None],
     ) -> None:
         self._monitor = monitor
         self._tickets = tickets
@@ -110,6 +112,7 @@ class HealthJudge:
         self._trend_file = trend_file
         self._looks = tuple(looks)
         self._answering = answering
+        self._no_decision = no_decision
         self._trends = Trends()
         self._desk = WorkerDesk(monitor, clock)
         self._raised = False
@@ -328,6 +331,8 @@ class HealthJudge:
         said = f"said {verdict!r}" if result.outcome == "done" else f"gave no verdict: {result.error}"
         if self._refused:
             said = f"wrote no ticket that could be taken: {self._refused[-1]}"
+        if result.outcome != "no_answer" and not answered:
+            self._no_decision(said)
         health = self._desk.health
         if health is not None and await self._hold_floor(health, said):
             return ("ticket" if answered else "unknown"), f"ticket written by the rules; the model {said}"

@@ -15,6 +15,7 @@ from queenright.judge.budget import Budget, Held, Spent
 from queenright.judge.estimate import Cost, estimate
 from queenright.judge.metrics import FallbackReason, JudgeMetrics, ModelRole
 from queenright.judge.patience import Patience
+from queenright.judge.rules import DECIDE, DISMISS, EMIT, NOTIFY, SUMMARY
 from queenright.judge.settings import ModelSettings
 from queenright.runtime.deadline import Sleep, within
 from queenright.runtime.llm.litellm_provider import LiteLlmProvider
@@ -26,6 +27,8 @@ _log = logging.getLogger(__name__)
 STOOD_IN: Final = "rules_in_place"
 """How the ``finish_reason`` of an answer begins that the rules gave in place of the model."""
 
+_DECIDING: Final = frozenset({EMIT, NOTIFY, DISMISS, DECIDE, SET_OUTPUT})
+
 _NEARLY: Final = 0.99
 """Whoever asks may have the same limit, and be the first to see it reached."""
 
@@ -36,7 +39,8 @@ class Metered:
 
     Without ``stand_in`` it is asked whatever comes. With it, the stand-in answers in its place where the
     budget is spent, and from one failure too many (``Patience``) until a rest is over. A failure before
-    that is raised: it is no verdict, and the next check asks again.
+    that is raised: it is no verdict, and the next check asks again. An answer whose calls are all refused,
+    and a visit that ends without a decision, are failures too.
 
     What a call may cost is held before it is made. One that nobody answers, because it failed, was given up
     or ran out of time, is paid for as far as it can be known: its question was sent.
@@ -84,6 +88,11 @@ class Metered:
         return self._model.name
 
     @property
+    def role(self) -> ModelRole:
+        """As whom it is asked."""
+        return self._role
+
+    @property
     def replaced(self) -> FallbackReason | None:
         """Why the stand-in would answer now; None if the model is asked."""
         if self._stand_in is None:
@@ -100,6 +109,8 @@ class Metered:
         Raises:
             ModelError, TimeoutError: There is no answer.
         """
+        if must_call(tools) and (refusal := refusal_of(messages)) is not None:
+            self.count_invalid(refusal)
         reason = None if self._stand_in is None else self._patience.lost
         spent: Spent | None = None
         if reason is None:
@@ -111,6 +122,11 @@ class Metered:
                 if reply is not None:
                     return reply
         return await self._replace(reason or "error", spent, messages, tools, on_text)
+
+    def count_invalid(self, why: str) -> None:
+        """Count the newest answer as a failure: what it asked for was refused, or it decided nothing."""
+        if self._stand_in is not None and self._patience.lost is None and self._patience.refused("invalid"):
+            self._log_rest(why)
 
     async def _hold(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Held | Spent | None:
         """Set aside what a question may cost; return the limit that forbids it where another can answer."""
@@ -143,7 +159,9 @@ class Metered:
         if must_call(tools) and not _usable(reply, tools):
             given_up = self._failed("invalid", f"no usable tool call (it stopped by {reply.finish_reason!r})")
             return (None, "invalid") if given_up else (reply, None)
-        if self._patience.answered():
+        if must_call(tools) and not _decides(reply):
+            self._patience.looked()
+        elif self._patience.answered():
             _log.info("%s answers the %s again", self.name, self._role)
         return reply, None
 
@@ -173,13 +191,16 @@ class Metered:
         """Count a failure; return whether the stand-in answers from here on."""
         if self._stand_in is None or not self._patience.failed(reason):
             return False
+        self._log_rest(said)
+        return True
+
+    def _log_rest(self, why: str) -> None:
         _log.warning(
             "the %s's model %s keeps failing (%s); the rules answer in its place for a while",
             self._role,
             self.name,
-            redact(said, 300),
+            redact(why, 300),
         )
-        return True
 
     async def _replace(
         self,
@@ -214,8 +235,31 @@ def must_call(tools: Sequence[ToolSpec]) -> bool:
     return SET_OUTPUT in offered and ASK_USER not in offered
 
 
+def refusal_of(messages: Sequence[Message]) -> str | None:
+    """
+    Return why the newest answer was refused; None if one of its calls was taken, or nothing is known of it.
+
+    Only tools that have no outage of their own count: what a model may look at elsewhere can fail without it.
+    """
+    refusals: dict[str, str] = {}
+    for message in reversed(messages):
+        if message.role == "tool":
+            if not message.content.startswith("error:"):
+                return None
+            refusals[message.tool_call_id] = message.content
+            continue
+        ours = [call for call in message.tool_calls if call.name in _DECIDING or call.name == SUMMARY]
+        known = [refusals[call.id] for call in ours if call.id in refusals]
+        return known[0] if known and len(ours) == len(message.tool_calls) else None
+    return None
+
+
 def _cost(reply: ModelReply) -> Cost:
     return Cost(reply.cost, reply.input_tokens + reply.output_tokens)
+
+
+def _decides(reply: ModelReply) -> bool:
+    return any(call.name in _DECIDING for call in reply.tool_calls)
 
 
 def _usable(reply: ModelReply, tools: Sequence[ToolSpec]) -> bool:

@@ -94,6 +94,7 @@ class Orchestrator:
         tracer: Makes a ``triage`` span for each decision.
         decide: Carries a decision out; raises a ``QueenrightError`` if it comes too late.
         retry: Asks for another try at an escalation.
+        no_decision: Is told why what the model answered was no decision.
     """
 
     def __init__(
@@ -106,6 +107,7 @@ class Orchestrator:
         tracer: Tracer,
         decide: Decide,
         retry: Callable[[str], None],
+        no_decision: Callable[[str], None],
     ) -> None:
         self._desk = WorkerDesk(monitor, clock)
         self._model = model
@@ -115,6 +117,7 @@ class Orchestrator:
         self._tracer = tracer
         self._decide = decide
         self._retry = retry
+        self._no_decision = no_decision
         self._open: dict[str, _Open] = {}
         self._queued: set[str] = set()
         self._watches: dict[str, asyncio.Task[None]] = {}
@@ -238,6 +241,8 @@ class Orchestrator:
             return
         result = await run(escalation_message(asked, summary))
         if escalation.escalation_id in self._open:
+            if result.outcome != "no_answer":
+                self._no_decision(result.error or "it ended without a decision")
             _log.warning("escalation %s has no decision yet: %s", escalation.escalation_id, result.error)
 
     # -- the decision ---------------------------------------------------------------------------

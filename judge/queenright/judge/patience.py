@@ -38,6 +38,10 @@ class Patience:
         self._last: FallbackReason = "error"
         self._rested = False
         self._until = 0.0
+        self._before = (0, False)
+        """What an answer forgot: failures in a row, and whether there was a rest."""
+        self._looked = False
+        """Whether the newest call was an answer that decides nothing."""
 
     @property
     def lost(self) -> FallbackReason | None:
@@ -48,6 +52,7 @@ class Patience:
         """Count a failure; return whether a rest begins with it."""
         self._in_a_row += 1
         self._last = reason
+        self._looked = False
         self._calls.append((self._clock(), True))
         if not (self._rested or self._in_a_row >= self._limit or self._often()):
             return False
@@ -57,12 +62,32 @@ class Patience:
 
     def answered(self) -> bool:
         """Count an answer; return whether the model had been given a rest. Then it begins anew."""
+        self._before = self._in_a_row, self._rested
         self._in_a_row = 0
+        self._looked = False
         rested, self._rested = self._rested, False
         if rested:
             self._calls.clear()
         self._calls.append((self._clock(), False))
         return rested
+
+    def looked(self) -> None:
+        """Note an answer that asks for more to decide by: what comes of it shows whether it was one."""
+        self._looked = True
+
+    def refused(self, reason: FallbackReason) -> bool:
+        """
+        Count the newest answer as a failure after all; return whether a rest begins with it.
+
+        Nothing is counted twice: a call that failed has been counted.
+        """
+        if self._looked:
+            return self.failed(reason)
+        if not self._calls or self._calls[-1][1]:
+            return False
+        self._calls.pop()
+        self._in_a_row, self._rested = self._before
+        return self.failed(reason)
 
     def _often(self) -> bool:
         while self._calls[0][0] <= self._clock() - WINDOW:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -34,6 +33,7 @@ from queenright.runtime.deadline import Sleep
 from queenright.runtime.events import Clock, EventType
 from queenright.runtime.execution import Trigger
 from queenright.runtime.graphs.graph import EntryPointSpec, NodeSpec
+from queenright.runtime.nodes.event_loop import NodeResult
 from queenright.runtime.stream import RunNode
 from queenright.runtime.tooling.tools import Tool, ToolError
 
@@ -48,8 +48,12 @@ _WAITS: Final = "kept: its worker has begun a new life; it is looked at again wh
 _SETTLES: Final = 5.0
 """Seconds after a start grace until the monitor has surely said what it saw in it."""
 
+_FIRST_PAUSE: Final = 1.0
 _TRIES: Final = 4
-"""A triage that failed is tried again so many times within the bypass time."""
+"""
+A triage that failed is tried again after pauses of a second and more, none longer than this part of the
+bypass time: a model that fails at once is soon replaced by the rules.
+"""
 
 
 class DismissArguments(BaseModel):
@@ -80,6 +84,7 @@ class Queen:
         hands: Carries out what she does to a worker; without, she has no tools for it.
         looks: Tools besides the summary that only show something.
         answering: Returns the name of the model that answers now.
+        no_decision: Is told why what the model answered was no decision.
     """
 
     def __init__(
@@ -96,7 +101,8 @@ class Queen:
         retry: Callable[[str], None],
         hands: Hands | None = None,
         looks: Sequence[Tool] = (),
-        answering: Callable[[], str] = str,
+        answering: Callable[[], str],
+        no_decision: Callable[[str], None],
     ) -> None:
         self._monitor = monitor
         self._tickets = tickets
@@ -112,6 +118,7 @@ class Queen:
         self._acts = [] if hands is None else acting_tools(hands, self._checked)
         self._looks = tuple(looks)
         self._answering = answering
+        self._no_decision = no_decision
         self._desk = WorkerDesk(monitor, clock)
         self._current: EscalationTicket | None = None
         self._arrived: dict[str, float] = {}
@@ -199,15 +206,27 @@ class Queen:
                 else:
                     result = await run(triage_message(_fields(ticket), self._desk.summary()))
                     if self._undecided(ticket):
-                        _log.warning(
-                            "triage of ticket %s gave no decision: %s", ticket.ticket_id, result.error
-                        )
+                        await self._go_on_undecided(ticket, result)
             finally:
                 self._current = None
             after = self._tickets.get(ticket.ticket_id)
             decision = (after.triage_decision if after is not None else None) or "undecided"
             span.set_attribute(names.TRIAGE_DECISION, decision)
         return decision
+
+    async def _go_on_undecided(self, ticket: EscalationTicket, result: NodeResult) -> None:
+        """Pass on at once what binds and got an answer that is none: the same question would get the same."""
+        why = result.error or "it ended without a decision"
+        _log.warning("triage of ticket %s gave no decision: %s", ticket.ticket_id, why)
+        if result.outcome == "no_answer" or self._starting(ticket):
+            return  # it is tried again
+        self._no_decision(why)
+        if not policy.binding(ticket.severity) or not self._holds(ticket):
+            return
+        try:
+            await self._pass_on(ticket, "The queen's model gave no valid decision")
+        except Exception:
+            _log.exception("ticket %s could not be passed on untriaged; trying again", ticket.ticket_id)
 
     # -- the queen's tools ----------------------------------------------------------------------
 
@@ -303,15 +322,19 @@ class Queen:
     # -- the clock that goes past her -----------------------------------------------------------
 
     async def _watch(self, ticket_id: str) -> None:
-        """Try a failed triage again; past the bypass time, tell the operator of what binds."""
-        for attempt in itertools.count(1):
-            await self._sleep(self._timeout / _TRIES)
+        """Try a failed triage again, ever later; past the bypass time, tell the operator of what binds."""
+        bypass_at, pause = self._arrived[ticket_id] + self._timeout, _FIRST_PAUSE
+        while True:
+            left = bypass_at - self._clock()
+            await self._sleep(min(pause, left) if left > 0 else pause)
+            pause = min(2 * pause, self._timeout / _TRIES)
             ticket = self._tickets.get(ticket_id)
             if ticket is None or not self._undecided(ticket):
                 return
+            late = self._clock() >= bypass_at
             try:
-                if attempt >= _TRIES and policy.binding(ticket.severity) and self._holds(ticket):
-                    await self._bypass(ticket)
+                if late and policy.binding(ticket.severity) and self._holds(ticket):
+                    await self._pass_on(ticket, f"The queen has not triaged this within {self._timeout:g} s")
                     return
             except Exception:
                 _log.exception("ticket %s could not be passed on untriaged; trying again", ticket_id)
@@ -319,11 +342,9 @@ class Queen:
                 self._queued.add(ticket_id)
                 self._retry(ticket_id)
 
-    async def _bypass(self, ticket: EscalationTicket) -> None:
-        note = (
-            f"The queen has not triaged this within {self._timeout:g} s; it comes to you as the rules see it."
-        )
-        analysis = f"{_analysis(ticket)} {note}"
+    async def _pass_on(self, ticket: EscalationTicket, why: str) -> None:
+        """Tell the operator of a ticket without the queen's word."""
+        analysis = f"{_analysis(ticket)} {why}; it comes to you as the rules see it."
         await self._intervene(ticket, analysis, ticket.severity, by="rules", untriaged=True)
         self._settle(ticket.ticket_id)
 

@@ -18,6 +18,9 @@ NOTIFY: Final = "notify_operator"
 DISMISS: Final = "dismiss_ticket"
 DECIDE: Final = "decide_escalation"
 
+_CALL: Final = "rules_"
+"""How the ids of the rules' own calls begin."""
+
 
 class RulesModel:
     """Reads the conversation and says what the tables say. Has no memory and no clock of its own."""
@@ -115,11 +118,12 @@ def _since_last_question(messages: Sequence[Message]) -> Sequence[Message]:
 
 
 def _answers(said: Sequence[Message]) -> dict[str, str]:
-    """Return the last answer of each tool that was called."""
-    asked = {call.id: call.name for message in said for call in message.tool_calls}
+    """Return the last answer of each tool that the rules called, not of one that a model called before."""
+    calls = [call for message in said for call in message.tool_calls]
+    asked = {call.id: call.name for call in calls if call.id.startswith(_CALL)}
     return {asked[m.tool_call_id]: m.content for m in said if m.role == "tool" and m.tool_call_id in asked}
 
 
 def _call(said: Sequence[Message], tool: str, arguments: Mapping[str, Any]) -> ModelReply:
-    call = ToolCall(f"call_{len(said)}", tool, json.dumps(arguments, ensure_ascii=False))
+    call = ToolCall(f"{_CALL}{len(said)}", tool, json.dumps(arguments, ensure_ascii=False))
     return ModelReply(tool_calls=(call,))

@@ -209,7 +209,9 @@ class Acting(Wire):
     emergency_stop: StopShown
     storm: Storm
     budget: Budget
-    brakes: list[str] = Field(description="Why less is done than is due, a sentence each.")
+    brakes: list[str] = Field(
+        description="Why less is done than is due, and which model the rules stand in for, a sentence each."
+    )
     dry_run: bool = Field(description="Nothing is really done.")
     ladders: list[LadderShown]
     ladders_more: int = Field(description="So many are not shown.")

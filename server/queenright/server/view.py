@@ -279,7 +279,7 @@ def _by_name(health: WorkerHealth) -> tuple[str, float]:
 
 def _acting(service: Service, now: float) -> dict[str, Any]:
     ledger = service.interventions.ledger
-    return acting(
+    shown = acting(
         stop=service.health.emergency_stopped,
         storm=service.acting.storm,
         budget=service.interventions.budget,
@@ -291,6 +291,7 @@ def _acting(service: Service, now: float) -> dict[str, Any]:
         recoveries=service.recoveries.latest,
         now=now,
     )
+    return {**shown, "brakes": [*shown["brakes"], *service.judging.replacements()]}
 
 
 def _next(service: Service, ladder: Ladder) -> Step | None:
