@@ -43,10 +43,11 @@ class Bee:
         return "\n".join(message.content for message in self.shown[-1])
 
 
-def hive(**second: object) -> GraphSpec:
+def hive(*, repeatable: bool = False, **second: object) -> GraphSpec:
     more = {"output_keys": ("honey",), **second}
     return GraphSpec(
         id="hive",
+        repeatable=repeatable,
         nodes=(
             NodeSpec(id="gather", system_prompt="Gather.", output_keys=("nectar",)),
             NodeSpec(id="make", system_prompt="Make.", **more),  # type: ignore[arg-type]

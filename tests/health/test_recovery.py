@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from queenright.health.breakers.registry import BreakerRegistry
 from queenright.health.database import StoreError
-from queenright.health.event_log import read_events
+from queenright.health.event_log import append_events, read_events
 from queenright.health.findings import HealthState
 from queenright.health.interventions.permit import ActionRefused
 from queenright.health.interventions.record import Intervention, write_intervention
@@ -113,11 +114,11 @@ class Hive:
         )
         self.monitor.apply(event, self.now)
 
-    def loses(self, session: str = "s1", life: str = "") -> Target:
+    def loses(self, session: str = "s1", life: str = "", **about: Any) -> Target:
         """A worker that runs is terminated."""
         known = self.monitor.get("bee", session)
         life = life or (known.vitals.incarnation_id if known is not None else f"{session}-1")
-        self.tell(EventType.EXECUTION_STARTED, session, life)
+        self.tell(EventType.EXECUTION_STARTED, session, life, **about)
         self.now += 1
         self.tell(EventType.AGENT_TERMINATED, session, life)
         return Target(agent_id="bee", session_id=session, incarnation_id=life)
@@ -254,7 +255,7 @@ async def test_a_human_who_has_looked_may_go_beyond_the_limit_of_a_task(hive: Hi
     assert hive.data(FAILED)[-1]["exhausted"]
 
 
-async def test_five_recoveries_an_hour_over_all_tasks_hold_across_restarts(hive: Hive) -> None:
+async def test_five_recoveries_an_hour_of_an_agent_hold_across_restarts(hive: Hive) -> None:
     """B72: the sixth is a human's, and an hour after the first there is room again."""
     for n in range(5):
         assert (await hive.ask(hive.loses(f"s{n}"))).accepted
@@ -379,10 +380,13 @@ async def test_broken_checkpoints_are_passed_over_and_named(hive: Hive) -> None:
     assert hive.data(INITIATED)[0]["skipped"] == ["c3", "c2"]
 
 
-async def test_without_a_valid_checkpoint_the_task_begins_anew_and_that_is_said(hive: Hive) -> None:
-    """B74"""
-    hive.nursery.links = [CheckpointRef(checkpoint_id="c1", created_at=0.0, valid=False, reason="torn")]
-    await hive.ask()
+TORN = CheckpointRef(checkpoint_id="c1", created_at=0.0, valid=False, reason="torn")
+
+
+async def test_repeatable_task_without_a_valid_checkpoint_begins_again_and_that_is_told(hive: Hive) -> None:
+    """B74, B100"""
+    hive.nursery.links = [TORN]
+    await hive.ask(hive.loses(repeatable=True))
     await hive.go()
 
     assert hive.nursery.raised[0][1] is None
@@ -390,6 +394,90 @@ async def test_without_a_valid_checkpoint_the_task_begins_anew_and_that_is_said(
     assert "c1 cannot be believed; it begins again" in hive.data(INITIATED)[0]["reason"]
     assert (await hive.active()).from_start
     assert hive.types() == [INITIATED, COMPLETED]
+
+
+@pytest.mark.parametrize("links", [[], [TORN]], ids=["none", "torn"])
+async def test_task_that_is_not_repeatable_is_left_to_a_person_who_is_told_the_command(
+    hive: Hive, links: list[CheckpointRef]
+) -> None:
+    """B74, B100: nothing is repeated by itself; the finding names the command that begins it again."""
+    hive.nursery.links = links
+    await hive.ask()
+    await hive.go()
+
+    assert hive.nursery.raised == []
+    assert hive.types() == [FAILED]
+    [failed] = hive.data(FAILED)
+    assert failed["exhausted"]
+    assert "queenright recover s1 --from-start" in failed["reason"]
+    worker = hive.monitor.get("bee", "s1")
+    assert worker is not None
+    assert [finding.kind for finding in worker.findings if finding.ticket] == ["recovery_failed"]
+
+
+async def test_person_begins_a_task_again_from_its_start_only_by_saying_so(hive: Hive) -> None:
+    """B100: ``recover`` alone is refused at once, with the way out; what was allowed is in the record."""
+    hive.nursery.links = []
+    hive.loses()
+
+    refused = await hive.service.request_task("s1", by="ada")
+    assert not refused.accepted
+    assert "--from-start" in refused.reason
+    assert hive.types() == []
+    assert (await hive.service.request_task("s1", by="ada", from_start=True)).accepted
+    await hive.go()
+
+    assert len(hive.nursery.raised) == 1
+    assert hive.data(INITIATED)[0]["may_start_over"] is True
+    assert (await hive.active()).may_start_over
+    await hive.fail()
+    assert hive.data(FAILED)[-1]["exhausted"] is False
+    await hive.go(60)
+    assert len(hive.nursery.raised) == 1, "what a person allowed once is not repeated by itself"
+    assert hive.data(FAILED)[-1]["exhausted"]
+
+
+async def test_task_that_another_session_has_completed_is_not_brought_back(hive: Hive) -> None:
+    """B70: the dead worker's work was done by hand since."""
+    target = hive.loses(task_id="report")
+    hive.tell(EventType.EXECUTION_STARTED, "s2", "s2-1", task_id="report")
+    hive.tell(EventType.EXECUTION_COMPLETED, "s2", "s2-1")
+
+    result = await hive.ask(target)
+
+    assert not result.accepted
+    assert "session 's2' has completed it" in result.reason
+
+
+async def test_completed_task_that_the_monitor_has_forgotten_is_not_brought_back(hive: Hive) -> None:
+    """B70: the log knows of the end of the worker that was brought back."""
+    await hive.ask()
+    await hive.go()
+    for kind in (EventType.EXECUTION_STARTED, EventType.EXECUTION_COMPLETED):
+        event = AgentEvent(type=kind, time=hive.now, agent_id="bee", session_id="s1", incarnation_id="s1-2")
+        await hive.store.transact(partial(append_events, events=[event]))
+        hive.monitor.apply(event, hive.now)
+    await hive.go(900)
+    hive.monitor.forget(("bee", "s1"))
+
+    result = await hive.service.request_task("s1", by="ada")
+
+    assert not result.accepted
+    assert "what is over is not brought back" in result.reason
+    assert len(hive.nursery.raised) == 1
+
+
+async def test_recoveries_of_one_agent_do_not_use_up_those_of_another(hive: Hive) -> None:
+    """B101: the hour is the agent's, over restarts too."""
+    for n in range(5):
+        assert (await hive.ask(hive.loses(f"s{n}"))).accepted
+    await hive.go()
+    await hive.restart()
+    other = Target(agent_id="wasp", session_id="w1", incarnation_id="w1-1")
+
+    assert not (await hive.ask(hive.loses("s6"))).accepted
+    assert (await hive.ask(other)).accepted
+    assert (await hive.service.status("w1")).left_this_hour == 5
 
 
 async def test_progress_through_the_watch_is_success(hive: Hive) -> None:

@@ -32,9 +32,9 @@ ROOT = Path(__file__).parents[2]
 class Ward:
     """A colony, who watches over it, and who brings its workers back."""
 
-    def __init__(self, path: Path, time: FakeTime) -> None:
+    def __init__(self, path: Path, time: FakeTime, *, repeatable: bool = False) -> None:
         self.time = time
-        self.colony = Colony(path / "hive", time)
+        self.colony = Colony(path / "hive", time, repeatable=repeatable)
         self.published: list[AgentEvent] = []
         self.store = Store.open(f"sqlite:///{path / 'ward.db'}")
         self.monitor = HealthMonitor(HealthSettings())
@@ -97,8 +97,8 @@ class Ward:
 
 
 @pytest.fixture
-async def ward(tmp_path: Path) -> AsyncIterator[Ward]:
-    ward = Ward(tmp_path, FakeTime())
+async def ward(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Ward]:
+    ward = Ward(tmp_path, FakeTime(), repeatable=getattr(request, "param", False))
     yield ward
     await ward.close()
 
@@ -174,8 +174,9 @@ async def test_a_broken_checkpoint_falls_back_to_the_one_before(ward: Ward) -> N
     assert ward.colony.memory(target.session_id)["nectar"] == "sweet"
 
 
-async def test_with_no_checkpoint_left_the_task_begins_anew(ward: Ward) -> None:
-    """B74: with what it was given then; what was said in the run that failed is forgotten."""
+@pytest.mark.parametrize("ward", [True], indirect=True, ids=["repeatable"])
+async def test_repeatable_graph_with_no_checkpoint_left_begins_anew(ward: Ward) -> None:
+    """B74, B100: with what it was given then; what was said in the run that failed is forgotten."""
     target = await ward.lost()
     before = ward.colony.state(target.session_id)
     for path in chain(ward, target):
@@ -189,6 +190,20 @@ async def test_with_no_checkpoint_left_the_task_begins_anew(ward: Ward) -> None:
     assert len(gathers) == 2
     assert [m.content for m in gathers[1] if m.role == "user"].count("Make honey.") == 1
     assert any("start of the task" in m.content for m in gathers[1])
+
+
+async def test_graph_that_is_not_repeatable_with_no_checkpoint_left_is_left_to_a_person(ward: Ward) -> None:
+    """B100: its nodes run no second time."""
+    target = await ward.lost()
+    for path in chain(ward, target):
+        damage(path)
+    shown = len(ward.bee.shown)
+    await ward.recover(target)
+
+    assert len(ward.bee.shown) == shown
+    [failed] = ward.data(EventType.RECOVERY_FAILED)
+    assert failed["exhausted"]
+    assert f"queenright recover {target.session_id} --from-start" in str(failed["reason"])
 
 
 async def test_a_run_that_is_completed_is_not_brought_back(ward: Ward) -> None:

@@ -164,7 +164,7 @@ async def test_work_that_begins_again_from_its_start_is_counted_apart(
     )
     try:
         lost = Target(agent_id="bee", session_id="s", incarnation_id="one")
-        assert (await service.request(lost, "it crashed", by="ladder")).accepted
+        assert (await service.request(lost, "it crashed", by="ada", from_start=True)).accepted
         await service.advance(100.0)
         await service.settled()
     finally:

@@ -297,10 +297,12 @@ def tried(running: Running) -> Recovery | None:
     return next(iter(running.service.acting.recovery.active()), None)
 
 
-async def a_worker_that_crashed(running: Running) -> None:
+async def a_worker_that_crashed(running: Running, *, repeatable: bool = False) -> None:
     service = running.service
     now = service.clock() - 5
-    started = event(EventType.EXECUTION_STARTED, now, task_id="forage", start_records=True)
+    started = event(
+        EventType.EXECUTION_STARTED, now, task_id="forage", start_records=True, repeatable=repeatable
+    )
     saved = [event(EventType.CHECKPOINT_SAVED, now + n, checkpoint_id=f"cp-{n}") for n in (1, 2, 3)]
     await service.ingest([started, *saved, event(EventType.EXECUTION_FAILED, now + 4, error_type="Boom")])
 
@@ -310,12 +312,30 @@ def heir_at(now: float) -> AgentEvent:
     return event(EventType.EXECUTION_STARTED, now, session="s2", life="i2", task_id="forage")
 
 
+async def test_receiver_is_not_asked_to_begin_a_task_again_that_is_not_repeatable(
+    supervisor: Supervisor, tmp_path: Path
+) -> None:
+    """B100: once no checkpoint is left, a person decides, and the ticket names the command."""
+    supervisor.broken = {"cp-1", "cp-2", "cp-3"}
+    async with serving(settings_with(tmp_path / "storage", supervisor.url)) as running:
+        service = running.service
+        await a_worker_that_crashed(running)
+        await service.health.initiate_recovery("forage", by="ada")
+        await until(
+            lambda: any(t.kind == "recovery_failed" for t in service.tickets.open_tickets()), "a ticket"
+        )
+        [ticket] = service.tickets.open_tickets()
+
+    assert [asked["checkpoint_id"] for asked in supervisor.asked] == ["cp-3", "cp-2", "cp-1"]
+    assert "queenright recover forage --from-start" in ticket.finding_evidence
+
+
 async def test_broken_checkpoints_fall_back_within_one_try(supervisor: Supervisor, tmp_path: Path) -> None:
     """B74: a broken checkpoint falls back along the chain; at the start of the task a human is told."""
     supervisor.broken = {"cp-1", "cp-2", "cp-3"}
     async with serving(settings_with(tmp_path / "storage", supervisor.url)) as running:
         service = running.service
-        await a_worker_that_crashed(running)
+        await a_worker_that_crashed(running, repeatable=True)
         await service.health.initiate_recovery("forage", by="ada")
         await until(lambda: (one := tried(running)) is not None and bool(one.watch_until), "it was started")
         recovery = tried(running)

@@ -50,7 +50,7 @@ def settings(tmp_path: Path) -> Settings:
 async def crash(running: Running) -> None:
     now = running.service.clock()
     for kind, data in (
-        (EventType.EXECUTION_STARTED, {"task_id": TASK}),
+        (EventType.EXECUTION_STARTED, {"task_id": TASK, "repeatable": True}),
         (EventType.EXECUTION_FAILED, {"error_type": "Crash"}),
     ):
         event = AgentEvent(

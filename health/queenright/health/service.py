@@ -593,19 +593,22 @@ class HealthMonitoringService:
     # -- recovery -----------------------------------------------------------------------------------
 
     async def initiate_recovery(
-        self, task_id: str, *, by: str = "operator", reviewed: bool = False
+        self, task_id: str, *, by: str = "operator", reviewed: bool = False, from_start: bool = False
     ) -> RecoveryResult:
         """
         Bring a task back from its last valid checkpoint, within the limits.
 
         ``reviewed``: a person has looked at it, and it may be tried once beyond its limit; not the hour's.
+        ``from_start``: without a valid checkpoint it may begin again from its start.
 
         Raises:
             TaskUnknown: No such task is known.
             ActionRefused: All acting is stopped.
             StoreError: It could not be written down; nothing was done.
         """
-        return await self._recovery.request_task(task_id, by=redact(by, 100), reviewed=reviewed)
+        return await self._recovery.request_task(
+            task_id, by=redact(by, 100), reviewed=reviewed, from_start=from_start
+        )
 
     async def get_recovery_status(self, task_id: str) -> RecoveryStatus:
         """

@@ -321,6 +321,7 @@ class Recovery(_Block):
 
     max_attempts_per_task: Count = 3
     max_attempts_per_hour: Count = 5
+    """Of one agent, whatever its tasks: one agent's recoveries do not use up another's."""
     backoff_seconds: Annotated[tuple[Seconds, ...], Field(min_length=1)] = (60, 120, 240)
     jitter: Annotated[float, Field(ge=0, le=1)] = 0.2
     """Each backoff is longer by up to this share, so that many do not come back at once."""

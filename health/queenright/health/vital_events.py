@@ -37,6 +37,7 @@ def _on_execution_started(v: VitalSigns, event: AgentEvent, data: Mapping[str, A
     v.heartbeat_interval = seconds(data.get("heartbeat_interval")) or v.heartbeat_interval
     if data.get("task_id"):
         v.task_id = word(data["task_id"]) or v.task_id
+    v.repeatable = bool(data.get("repeatable"))
     if data.get("control"):
         v.fetches = True
     if data.get("start_records"):

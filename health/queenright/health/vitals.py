@@ -126,6 +126,7 @@ class VitalSigns:
         "recovered_at",
         "recovery_failed",
         "recovery_failed_at",
+        "repeatable",
         "saved_from",
         "session_id",
         "settings",
@@ -230,6 +231,8 @@ class VitalSigns:
         """Why bringing it back failed for good; empty once it has got further."""
         self.recovery_failed_at: float | None = None
         self.recovered_at: float | None = None
+        self.repeatable = False
+        """The task says that it may be done again from its start."""
         self.evidence = ""
         self.steps_since_last_accept = 0
         self.bad_repeats = 0

@@ -81,6 +81,7 @@ class Run:
         heartbeat_interval: float,
         clock: Callable[[], float],
         task_id: str = "",
+        repeatable: bool = False,
         control: ControlChannel | None = None,
     ) -> None:
         self.attributes: dict[str, str | int | float | bool] = {
@@ -95,6 +96,7 @@ class Run:
         self.incarnation_id = incarnation_id
         self.graph_id = graph_id
         self.task_id = task_id or session_id
+        self.repeatable = repeatable
         self.control = control
         self.telemetry = telemetry
         self.tracer = telemetry.tracer
@@ -144,6 +146,8 @@ class Run:
             names.HEARTBEAT_INTERVAL: self._interval,
             names.TASK_ID: self.task_id,
         }
+        if self.repeatable:
+            about[names.TASK_REPEATABLE] = True
         if self.control is not None:
             about[names.CONTROL] = True
         span = self._span = self.tracer.start_span(

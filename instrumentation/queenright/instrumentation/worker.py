@@ -56,6 +56,8 @@ class Worker:
             become blanks, and it is cut at 200 characters, as the service does; ``agent`` tells what it is.
         session_id: The run, made if left out; a restart of the same run passes the same.
         task_id: What the run is about, where that outlives the session; default the session.
+        repeatable: Whether the task may be done again from its start by itself, where there is no checkpoint
+            to go on from: what it has done by then does no harm if it is done twice.
         graph_id: The graph that the agent runs, if it runs one.
         framework: What the agent is built with.
         version: The agent's version.
@@ -90,6 +92,7 @@ class Worker:
         *,
         session_id: str | None = None,
         task_id: str = "",
+        repeatable: bool = False,
         graph_id: str = "",
         framework: str = "queenright",
         version: str = "",
@@ -133,6 +136,7 @@ class Worker:
             heartbeat_interval=heartbeat_interval,
             clock=clock,
             task_id=task_id,
+            repeatable=repeatable,
             control=self._control,
         )
         self._was: Token[Worker | None] | None = None

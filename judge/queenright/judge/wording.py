@@ -40,7 +40,8 @@ _WORDS: Final[dict[FindingKind, _Words]] = {
         "could not be brought back",
         "No further attempt is made by itself, so its task stands still until somebody takes it on.",
         "Read why it could not be, and mend that. Then start it where it ran, or let it go on from its last "
-        "checkpoint: queenright recover TASK --reviewed. Resolve this ticket if it was settled another way.",
+        "checkpoint: queenright recover TASK --reviewed (without one, --from-start). Resolve this ticket "
+        "if it was settled another way.",
     ),
     FindingKind.DOOM_LOOP: _Words(
         "has been going in circles",

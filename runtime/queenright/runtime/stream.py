@@ -411,6 +411,7 @@ class ExecutionStream:
             graph.agent_id or graph.spec.id,
             session_id=session.id,
             incarnation_id=life,
+            repeatable=graph.spec.repeatable,
             graph_id=graph.spec.id,
             framework=FRAMEWORK,
             telemetry=telemetry,
@@ -443,6 +444,8 @@ class ExecutionStream:
             fresh=self.spec.conversation_mode == "fresh",
         )
         about: dict[str, Any] = {"framework": FRAMEWORK, "start_records": True, "entry_point": self.spec.id}
+        if graph.spec.repeatable:
+            about["repeatable"] = True
         if graph.agent_id and around.heartbeats.interval is not None:
             about["heartbeat_interval"] = around.heartbeats.interval
         again = execution.respawn

@@ -35,6 +35,7 @@ class Recovery(Wire):
             "new_incarnation_id": "018f6f7e-0000-7000-8000-000000000002",
             "outcome": "",
             "reviewed": False,
+            "may_start_over": False,
             "exhausted": False,
         }
     )
@@ -61,6 +62,9 @@ class Recovery(Wire):
     new_incarnation_id: str
     outcome: str = Field(description="How it ended, in words; of one that waits, why it was put off.")
     reviewed: bool = Field(description="A person had looked at it, and let it go beyond its limit.")
+    may_start_over: bool = Field(
+        default=False, description="A person let it begin again from its start, without a checkpoint."
+    )
     exhausted: bool = Field(description="No other try follows: a person must look.")
 
 
@@ -91,7 +95,7 @@ class RecoveryStatus(Wire):
     task_id: str
     attempts: int = Field(description="Tries that were begun.")
     attempts_left: int
-    left_this_hour: int = Field(description="Of all tasks together.")
+    left_this_hour: int = Field(description="Of all tasks of its agent together.")
     active: Recovery | None
     held: str | None = Field(description="Why nothing is begun at present; null while something may be.")
     history: list[Recovery] = Field(description="Newest first.")

@@ -99,6 +99,13 @@ def recover(
             help="You have looked at why it fails: one try beyond its limit. It is kept in the audit trail.",
         ),
     ] = False,
+    from_start: Annotated[
+        bool,
+        typer.Option(
+            "--from-start",
+            help="Without a valid checkpoint begin again, and repeat what it did. Kept in the audit trail.",
+        ),
+    ] = False,
     by: By = WHO,
     as_json: Json = False,
     url: Url = LOCAL,
@@ -106,7 +113,7 @@ def recover(
 ) -> None:
     """Bring a task back from its last valid checkpoint, within the limits. Exit code 1 if it is refused."""
     with connect(url, token_file) as service:
-        done = service.recoveries.recover(task, by=by, reviewed=reviewed)
+        done = service.recoveries.recover(task, by=by, reviewed=reviewed, from_start=from_start)
     wait = max(0.0, (done.not_before or 0.0) - time.time())
     when = f" in {wait:.0f} s" if wait >= 1 else ""
     words = f"Attempt {done.attempt} begins{when}." if done.accepted else f"No: {done.reason}"

@@ -223,15 +223,20 @@ class _Workers:
             kind="check",
             hint="Allows one attempt beyond the task's limit. Kept in the audit trail.",
         )
+        over = Field(
+            name="from_start",
+            label="Without a checkpoint, begin again from the start",
+            kind="check",
+            hint="What the task did outside is repeated. Kept in the audit trail.",
+        )
         return Question(
             title=f"Bring {whose} back?",
             lead=f"It cannot be done now: {refused}."
             if refused
-            else "A worker is started that goes on from the task's last valid checkpoint; if there is none, "
-            "from its beginning.",
+            else "A worker is started that goes on from the task's last valid checkpoint.",
             back="/recoveries",
             facts=_stands(status, self._service.clock()),
-            fields=() if status.attempts_left else (limit,),
+            fields=(over,) if status.attempts_left else (limit, over),
             hidden={"task": status.task_id},
             buttons=() if refused else (Button(label="Bring it back"),),
         )
@@ -245,9 +250,12 @@ class _Workers:
 
     async def recover(self, form: Given, by: str) -> Done:
         reviewed = form.get("reviewed") == "yes"
-        given = checked(Recover, task_id=form.get("task", ""), by=by, reviewed=reviewed)
+        from_start = form.get("from_start") == "yes"
+        given = checked(
+            Recover, task_id=form.get("task", ""), by=by, reviewed=reviewed, from_start=from_start
+        )
         done = await self._service.health.initiate_recovery(
-            given.task_id, by=given.by, reviewed=given.reviewed
+            given.task_id, by=given.by, reviewed=given.reviewed, from_start=given.from_start
         )
         wait = max(0.0, (done.not_before or 0.0) - self._service.clock())
         when = f" in {ago(wait)}" if wait >= 1 else ""
@@ -302,7 +310,7 @@ def _stands(status: RecoveryStatus, now: float) -> tuple[tuple[str, str], ...]:
     facts = [
         ("Task", status.task_id),
         ("Attempts", f"{status.attempts} begun, {status.attempts_left} left"),
-        ("This hour", f"{status.left_this_hour} left, of all tasks together"),
+        ("This hour", f"{status.left_this_hour} left, of all tasks of its agent"),
     ]
     if status.active is not None:
         facts.append(("Under way", f"attempt {status.active.attempt}, {status.active.state.value}"))

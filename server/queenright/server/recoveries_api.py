@@ -24,6 +24,10 @@ class Recover(Body):
     task_id: Annotated[str, Field(min_length=1, max_length=256)]
     by: By = "operator"
     reviewed: StrictBool = False
+    from_start: Annotated[
+        StrictBool,
+        Field(description="Without a valid checkpoint it may begin again from its start, whatever it did."),
+    ] = False
 
 
 def recoveries_router(service: Service) -> APIRouter:
@@ -69,6 +73,8 @@ def recoveries_router(service: Service) -> APIRouter:
     )
     async def recover(request: Request, body: Recover) -> Any:
         """Bring a task back from its last valid checkpoint."""
-        return await health.initiate_recovery(body.task_id, by=who(request, body.by), reviewed=body.reviewed)
+        return await health.initiate_recovery(
+            body.task_id, by=who(request, body.by), reviewed=body.reviewed, from_start=body.from_start
+        )
 
     return router

@@ -62,6 +62,8 @@ class Recovery(BaseModel):
     """How it ended, in words; of one that waits, why it was put off."""
     reviewed: bool = False
     """A human had looked at the task, and let it go beyond its limit."""
+    may_start_over: bool = False
+    """A person said that it may begin from the start of the task where there is no checkpoint."""
     exhausted: bool = False
     """No other try follows: a human must look."""
 
@@ -107,7 +109,7 @@ class RecoveryStatus:
     """Tries that were begun."""
     attempts_left: int
     left_this_hour: int
-    """Of all tasks together."""
+    """Of all tasks of its agent together."""
     active: Recovery | None
     held: str | None
     """Why nothing is begun at present; None while something may be."""

@@ -57,8 +57,8 @@ class Ledger:
     ) -> None:
         self.live: dict[str, Recovery] = {}
         """By task: the try that has not ended."""
-        self.begun: list[float] = []
-        """When tries of the last hour were begun."""
+        self._begun: dict[str, list[float]] = {}
+        """By agent: when its tries of the last hour were begun."""
         self._store = store
         self._clock = clock
         self._ids = ids
@@ -70,7 +70,10 @@ class Ledger:
         rows, newest = await self._store.read(
             lambda conn: (table.under_way(conn), table.newest(conn, _LOOKED_BACK))
         )
-        self.begun = [each.started_at for each in newest if each.started_at is not None]
+        self._begun = {}
+        for each in newest:
+            if each.started_at is not None:
+                self._begun.setdefault(each.agent_id, []).append(each.started_at)
         self.live = {each.task_id: each for each in rows}
         return rows
 
@@ -82,23 +85,31 @@ class Ledger:
         """Return the newest tries of all tasks."""
         return await self._store.read(lambda conn: table.newest(conn, limit))
 
-    def waiting(self, now: float, but: Collection[str]) -> list[float]:
-        """Return when tries that have not begun are to begin, ``now`` at the earliest; without some tasks."""
+    def begun(self, agent_id: str) -> Sequence[float]:
+        """Return when tries of an agent were begun within the last hour."""
+        return self._begun.get(agent_id, ())
+
+    def waiting(self, agent_id: str, now: float, but: Collection[str]) -> list[float]:
+        """Return when an agent's tries that wait are to begin, ``now`` at the earliest, but some tasks'."""
         return [
             max(each.not_before, now)
             for each in self.live.values()
-            if each.state is RecoveryState.WAITING and each.task_id not in but
+            if each.agent_id == agent_id and each.state is RecoveryState.WAITING and each.task_id not in but
         ]
 
-    def begins(self, now: float) -> None:
-        """Count a try that is about to begin: from here on its place in the hour is taken."""
-        self.begun = [at for at in self.begun if at > now - plan.HOUR]
-        self.begun.append(now)
+    def begins(self, agent_id: str, now: float) -> None:
+        """Count a try that is about to begin: from here on its place in the agent's hour is taken."""
+        for agent, times in list(self._begun.items()):
+            self._begun[agent] = [at for at in times if at > now - plan.HOUR]
+            if not self._begun[agent]:
+                del self._begun[agent]
+        self._begun.setdefault(agent_id, []).append(now)
 
-    def begins_not(self, at: float) -> None:
+    def begins_not(self, agent_id: str, at: float) -> None:
         """Free the place that was taken ``at`` some time: nothing was tried."""
-        if at in self.begun:
-            self.begun.remove(at)
+        times = self._begun.get(agent_id, [])
+        if at in times:
+            times.remove(at)
 
     def event(self, type_: EventType, about: Target, data: dict[str, Any]) -> AgentEvent:
         """Return an event about a worker."""

@@ -54,7 +54,7 @@ def next_attempt(
 
     Args:
         past: What was tried with it so far.
-        begun: When the tries of all tasks were begun, or are to be.
+        begun: When the tries of the agent were begun, or are to be.
         now: The time.
         limits: The limits.
         dice: 0 to 1, spreads the backoff.
@@ -69,8 +69,8 @@ def next_attempt(
         )
     if hour_is_full(begun, now=now, limits=limits):
         return Exhausted(
-            f"{limits.max_attempts_per_hour} recoveries were begun within the hour, which is the limit; "
-            "look at what they have in common, and ask again later: queenright recover TASK"
+            f"{limits.max_attempts_per_hour} recoveries of this agent were begun within the hour, its "
+            "limit; look at what they have in common, and ask again later: queenright recover TASK"
         )
     not_before = now
     if tries:
@@ -129,6 +129,17 @@ def not_needed(
         return f"it lives on as incarnation {v.incarnation_id!r}"
     if not v.ended and v.last_progress is not None and v.last_progress > attempt.created_at:
         return "it has got further by itself"
+    return None
+
+
+def completed_elsewhere(attempt: Recovery, workers: Iterable[WorkerHealth]) -> str | None:
+    """Return why the work is done: another session of the agent has completed the same task since."""
+    for worker in workers:
+        v = worker.vitals
+        if v.session_id == attempt.session_id or v.task_id != attempt.task_id:
+            continue
+        if v.status is SessionStatus.COMPLETED:
+            return f"session {v.session_id!r} has completed it: what is over is not brought back"
     return None
 
 
@@ -241,7 +252,24 @@ def note(attempt: Recovery, checkpoint: CheckpointRef | None) -> str:
     )
 
 
+def is_repeatable(recovery: Recovery, worker: WorkerHealth | None) -> bool:
+    """Return whether the work may begin again from its start: a person said so, or the task does."""
+    return recovery.may_start_over or (worker is not None and worker.vitals.repeatable)
+
+
+def not_repeatable(task_id: str, skipped: Sequence[CheckpointRef]) -> str:
+    """Return why work without a valid checkpoint is left to a person, and what that person can do."""
+    return (
+        f"{_no_checkpoint(task_id, skipped)}, and it does not say that it may be repeated; see what it did, "
+        f"then begin it again from its start: queenright recover {shlex.quote(task_id)} --from-start"
+    )
+
+
 def from_the_start(attempt: Recovery, skipped: Sequence[CheckpointRef]) -> str:
     """Return what a human is told of work that begins again."""
+    return f"{_no_checkpoint(attempt.task_id, skipped)}; it begins again from the start"
+
+
+def _no_checkpoint(task_id: str, skipped: Sequence[CheckpointRef]) -> str:
     broken = f": {', '.join(link.checkpoint_id for link in skipped)} cannot be believed" if skipped else ""
-    return f"task {attempt.task_id!r} has no valid checkpoint{broken}; it begins again from the start"
+    return f"task {task_id!r} has no valid checkpoint{broken}"

@@ -42,6 +42,10 @@ __all__ = ["Recovery", "RecoveryResult", "RecoveryService", "RecoveryStatus", "T
 _STORE_SECONDS: Final = 5.0
 """A store that refuses is asked again after so long."""
 
+_LIFE: Final = frozenset(
+    {EventType.EXECUTION_STARTED, EventType.EXECUTION_COMPLETED, EventType.EXECUTION_FAILED}
+)
+
 _log = logging.getLogger(__name__)
 
 
@@ -156,6 +160,7 @@ class RecoveryService:
         task_id: str | None = None,
         not_before: float | None = None,
         reviewed: bool = False,
+        from_start: bool = False,
     ) -> RecoveryResult:
         """
         Ask for a worker's work to be brought back; while that is under way, asking again changes nothing.
@@ -167,6 +172,7 @@ class RecoveryService:
             task_id: What the work is about; without, what the worker says, else its session's id.
             not_before: The earliest time, in seconds since the epoch.
             reviewed: A human has looked at the task, and it may go beyond the limit for one task.
+            from_start: A human has looked, and it may begin from its start where there is no checkpoint.
 
         Raises:
             StoreError: It could not be written down; nothing has changed.
@@ -181,21 +187,10 @@ class RecoveryService:
                     return _accepted(live, "it is under way")
                 return await self._failed(live, reason, now)
             past = await self._ledger.of_task(task_id)
-            recovery = Recovery(
-                recovery_id=self._ids(),
-                task_id=task_id,
-                agent_id=target.agent_id,
-                session_id=target.session_id,
-                incarnation_id=target.incarnation_id,
-                state=RecoveryState.WAITING,
-                attempt=0,
-                by=by,
-                reason=reason,
-                created_at=now,
-                not_before=now,
-                reviewed=reviewed,
+            recovery = self._asked_for(target, task_id, by, reason).model_copy(
+                update={"reviewed": reviewed, "may_start_over": from_start}
             )
-            if why := plan.not_needed(recovery, self._monitor.get(*target.key)):
+            if why := await self._why_over(recovery):
                 return RecoveryResult(accepted=False, recovery_id="", attempt=0, not_before=None, reason=why)
             changes = Changes()
             result = self._plan(changes, recovery, past, not_before or now)
@@ -203,7 +198,13 @@ class RecoveryService:
             return result
 
     async def request_task(
-        self, task_id: str, *, by: str, reason: str = "asked for", reviewed: bool = False
+        self,
+        task_id: str,
+        *,
+        by: str,
+        reason: str = "asked for",
+        reviewed: bool = False,
+        from_start: bool = False,
     ) -> RecoveryResult:
         """
         Ask for a task to be brought back, by its name; see ``request``.
@@ -226,7 +227,16 @@ class RecoveryService:
             asked = await self._was_asked_to_stop(target)
             why = plan.still_runs(worker, task_id, asked=asked, settings=self._settings)
             raise ActionRefused(ActionKind.RECOVER, target.agent_id, why)
-        result = await self.request(target, reason, by=by, task_id=task_id, reviewed=reviewed)
+        if settled and not from_start:
+            refused = await self._starter.why_not_repeated(target, task_id)
+            if refused is not None:
+                refused = await self._why_over(self._asked_for(target, task_id, by, reason)) or refused
+                return RecoveryResult(
+                    accepted=False, recovery_id="", attempt=0, not_before=None, reason=refused
+                )
+        result = await self.request(
+            target, reason, by=by, task_id=task_id, reviewed=reviewed, from_start=from_start
+        )
         if result.accepted:
             self._asked.add(result.recovery_id)
         return result
@@ -239,10 +249,9 @@ class RecoveryService:
             TaskUnknown: No worker is, or was, about it.
         """
         history = await self._ledger.of_task(task_id)
-        if not history:
-            await self._target_of(task_id)
         begun = sum(each.started_at is not None for each in history)
-        this_hour = sum(at > self._clock() - plan.HOUR for at in self._ledger.begun)
+        agent = history[0].agent_id if history else (await self._target_of(task_id)).agent_id
+        this_hour = sum(at > self._clock() - plan.HOUR for at in self._ledger.begun(agent))
         return RecoveryStatus(
             task_id=task_id,
             attempts=begun,
@@ -390,7 +399,10 @@ class RecoveryService:
         now = recovery.created_at
         planned = plan.next_attempt(
             past,
-            [*self._ledger.begun, *self._ledger.waiting(now, self._starting)],
+            [
+                *self._ledger.begun(recovery.agent_id),
+                *self._ledger.waiting(recovery.agent_id, now, self._starting),
+            ],
             now=now,
             limits=self._limits,
             dice=self._random.random(),
@@ -540,13 +552,14 @@ class RecoveryService:
     # -- starting a worker --------------------------------------------------------------------------
 
     async def _start(self, recovery: Recovery, now: float) -> None:
-        """Begin a try that is due, if there is a place in the hour; with the lock held, as it takes that."""
-        free_at = plan.free_at(self._ledger.begun, now=now, limits=self._limits)
+        """Begin a try that is due, if there is a place in its agent's hour; with the lock held."""
+        free_at = plan.free_at(self._ledger.begun(recovery.agent_id), now=now, limits=self._limits)
         if free_at > now:
             most = self._limits.max_attempts_per_hour
-            await self._put_off(recovery, free_at, f"put off: {most} recoveries were begun within the hour")
+            why = f"put off: {most} recoveries of this agent were begun within the hour"
+            await self._put_off(recovery, free_at, why)
             return
-        self._ledger.begins(now)
+        self._ledger.begins(recovery.agent_id, now)
         task = asyncio.create_task(self._try(recovery, now), name=f"recovery:{recovery.recovery_id}")
         self._starting[recovery.task_id] = task
         task.add_done_callback(lambda _: self._starting.pop(recovery.task_id, None))
@@ -578,7 +591,7 @@ class RecoveryService:
         finally:
             live = self._ledger.live.get(recovery.task_id)
             if not counts and (live is None or live.started_at is None):
-                self._ledger.begins_not(place)
+                self._ledger.begins_not(recovery.agent_id, place)
 
     async def _conclude(self, recovery: Recovery, outcome: Outcome) -> None:
         now = self._clock()
@@ -625,6 +638,7 @@ class RecoveryService:
             "skipped": list(begun.skipped),
             "by": begun.by,
             "reviewed": begun.reviewed,
+            "may_start_over": begun.may_start_over,
         }
         if checkpoint is None:
             data["reason"] = plan.from_the_start(begun, skipped)
@@ -634,6 +648,38 @@ class RecoveryService:
             await self._ledger.commit(changes)
 
     # -- inside -------------------------------------------------------------------------------------
+
+    def _asked_for(self, target: Target, task_id: str, by: str, reason: str) -> Recovery:
+        now = self._clock()
+        return Recovery(
+            recovery_id=self._ids(),
+            task_id=task_id,
+            agent_id=target.agent_id,
+            session_id=target.session_id,
+            incarnation_id=target.incarnation_id,
+            state=RecoveryState.WAITING,
+            attempt=0,
+            by=by,
+            reason=reason,
+            created_at=now,
+            not_before=now,
+        )
+
+    async def _why_over(self, recovery: Recovery) -> str | None:
+        """Return why the work need not, or must not, be brought back any more; None if it is as it was."""
+        worker = self._monitor.get(*recovery.target.key)
+        why = plan.not_needed(recovery, worker) or plan.completed_elsewhere(
+            recovery, self._monitor.of_agent(recovery.agent_id)
+        )
+        if why is not None or worker is not None:
+            return why
+        # The monitor forgets who has ended; the log does not.
+        last = await self._store.history(
+            types=_LIFE, filter_agent=recovery.agent_id, session_id=recovery.session_id, limit=1
+        )
+        if last and last[0].type is EventType.EXECUTION_COMPLETED:
+            return "it is completed: what is over is not brought back"
+        return None
 
     async def _was_asked_to_stop(self, target: Target) -> bool:
         """Return whether a termination of this life was not confirmed."""

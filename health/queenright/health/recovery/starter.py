@@ -95,6 +95,19 @@ class Starter:
         """Return who can start a worker again, None if nobody can."""
         return next((each for each in self._respawners if each.reaches(target)), None)
 
+    async def why_not_repeated(self, target: Target, task_id: str) -> str | None:
+        """Return why a task is left to a person for want of a checkpoint; None if it may be brought back."""
+        worker = self._monitor.get(*target.key)
+        respawner = self.respawner(target)
+        if respawner is None or (worker is not None and worker.vitals.repeatable):
+            return None
+        try:
+            chain = await within(START_SECONDS, _awaited(respawner.chain(target)), self._sleep)
+        except (RespawnRefused, StoreError, TimeoutError, OSError):
+            return None  # what is wrong is said when it is tried
+        checkpoint, skipped = plan.choose(chain)
+        return None if checkpoint is not None else plan.not_repeatable(task_id, skipped)
+
     async def bring_back(self, recovery: Recovery, begins: Begins) -> Outcome:
         """
         Start a worker again, and say how that went.
@@ -103,12 +116,11 @@ class Starter:
             StoreError: What ``begins`` was to write down could not be written.
         """
         target = recovery.target
-        heirs = (
-            each
-            for each in self._monitor.of_agent(target.agent_id)
-            if plan.is_heir(recovery, each, self._tolerance)
-        )
-        needless = plan.not_needed(recovery, self._monitor.get(*target.key), heirs)
+        known = self._monitor.of_agent(target.agent_id)
+        heirs = (each for each in known if plan.is_heir(recovery, each, self._tolerance))
+        needless = plan.not_needed(
+            recovery, self._monitor.get(*target.key), heirs
+        ) or plan.completed_elsewhere(recovery, known)
         if needless is not None:
             return Dropped(needless)
         respawner = self.respawner(target)
@@ -141,6 +153,8 @@ class Starter:
         chain = await within(START_SECONDS, _awaited(respawner.chain(target)), self._sleep)
         while True:
             checkpoint, skipped = plan.choose(chain)
+            if checkpoint is None and not plan.is_repeatable(recovery, worker):
+                raise RespawnRefused(plan.not_repeatable(recovery.task_id, skipped), final=True)
             await begins(checkpoint, skipped)
             work = respawner.respawn(
                 target,

@@ -42,6 +42,8 @@ class GraphSpec(Spec):
 
     id: Identifier
     description: str = ""
+    repeatable: bool = False
+    """A run of it may be done again from its start by itself, where there is no checkpoint to go on from."""
     nodes: tuple[NodeSpec, ...] = ()
     edges: tuple[EdgeSpec, ...] = ()
     entry_points: tuple[EntryPointSpec, ...] = ()

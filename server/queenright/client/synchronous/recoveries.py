@@ -22,8 +22,18 @@ class Recoveries(Group):
         return self._ask.one(api.RecoveryStatus, path("api", "recoveries", task_id))
 
     def recover(
-        self, task_id: str, *, by: str | None = None, reviewed: bool | None = None
+        self,
+        task_id: str,
+        *,
+        by: str | None = None,
+        reviewed: bool | None = None,
+        from_start: bool | None = None,
     ) -> api.RecoveryResult:
-        """Bring a task back; ``reviewed``: a person looked at it, and it is tried once beyond its limit."""
-        sent = body(task_id=task_id, by=by, reviewed=reviewed)
+        """
+        Bring a task back.
+
+        ``reviewed``: a person looked at it, and it is tried once beyond its limit. ``from_start``: without a
+        valid checkpoint it may begin again from its start, though what it did is repeated.
+        """
+        sent = body(task_id=task_id, by=by, reviewed=reviewed, from_start=from_start)
         return self._ask.acted(api.RecoveryResult, "/api/recoveries", sent)

@@ -36,6 +36,7 @@ def _started(found: Fields, scope: InstrumentationScope, _: float) -> dict[str, 
         version=text_of(found.get("version")) or clean_name(scope.version),
         heartbeat_interval=number_of(found.get("heartbeat_interval")),
         task_id=text_of(found.get("task")),
+        repeatable=True if is_true(found.get("repeatable")) else None,
         control=True if is_true(found.get("control")) else None,
     )
 

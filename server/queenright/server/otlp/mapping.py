@@ -103,6 +103,7 @@ ATTRIBUTES: Final[Mapping[str, tuple[str, ...]]] = {
     "token_count": (names.HEARTBEAT_TOKEN_COUNT,),
     "error_count": (names.HEARTBEAT_ERROR_COUNT,),
     "task": (names.TASK_ID,),
+    "repeatable": (names.TASK_REPEATABLE,),
     "control": (names.CONTROL,),
     "waiting_reason": (names.WAITING_REASON,),
     "checkpoint": (names.CHECKPOINT_ID,),
