@@ -55,6 +55,34 @@ def test_what_the_settings_and_options_say_goes_before_the_services_address() ->
     assert "https://w.example/r/QueenrightLoop" in text
 
 
+@pytest.mark.parametrize(
+    ("http", "url"),
+    [
+        ("{port: 9999}", "http://127.0.0.1:9999"),
+        ("{host: 10.1.2.3, port: 9999}", "http://10.1.2.3:9999"),
+        ("{host: 0.0.0.0, port: 9999}", "http://127.0.0.1:9999"),
+        ('{host: "::1", port: 9999}', "http://[::1]:9999"),
+    ],
+)
+def test_links_lead_to_where_the_settings_let_the_service_listen(http: str, url: str) -> None:
+    Path("queenright.yaml").write_text(f"http: {http}\n")
+    _, text = exported(*GRAFANA, format_="prometheus")
+    assert f"{url}/runbooks/QueenrightLoop" in text
+    assert "8420" not in text
+
+    _, text = exported("--service-url", "http://queenright.agents:8420", *GRAFANA)
+    assert "http://queenright.agents:8420/runbooks/QueenrightLoop" in text
+
+
+def test_dashboards_lead_to_where_the_settings_let_the_service_listen() -> None:
+    Path("queenright.yaml").write_text("http: {port: 9999}\n")
+    result = CliRunner().invoke(app, ["dashboards", "export", "-o", "boards"])
+    assert result.exit_code == 0, result.output
+    text = "".join(path.read_text("utf-8") for path in Path("boards").rglob("*.json"))
+    assert '"query": "http://127.0.0.1:9999"' in text
+    assert "8420" not in text
+
+
 def test_a_login_for_alertmanager_is_in_no_link() -> None:
     _, text = exported("--service-url", "http://me:hunter2@queenright.agents:8420", *GRAFANA)
     assert "http://queenright.agents:8420/runbooks/" in text

@@ -78,7 +78,7 @@ def taken_along(settings: Settings) -> tuple[dict[str, str], str]:
 
 def check(config: Path | None, folder: Path | None, *, defaults: bool, as_json: bool) -> int:
     """Check the dashboards, and those in ``folder`` against them; 1 if anything is wrong."""
-    settings = load_settings(config)
+    settings = load_settings(config).linked_to_service()
     files = dashboards_of(settings, defaults=defaults)
     faults = _faults(files, settings.health_monitoring)
     if folder is not None:
@@ -95,7 +95,7 @@ def check(config: Path | None, folder: Path | None, *, defaults: bool, as_json: 
 
 def export(config: Path | None, output: Path, *, defaults: bool) -> int:
     """Write the dashboards' JSON."""
-    files = dashboards_of(load_settings(config), defaults=defaults)
+    files = dashboards_of(load_settings(config).linked_to_service(), defaults=defaults)
     try:
         output.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():

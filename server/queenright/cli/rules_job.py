@@ -62,7 +62,7 @@ class Asked:
             alerting = reached_at(settings.alerting, self.service_url)
         except ValueError as error:
             raise Misuse(f"--service-url {error}") from None
-        return settings.model_copy(update={"alerting": alerting})
+        return settings.model_copy(update={"alerting": alerting}).linked_to_service()
 
     def links(self, settings: Settings) -> Links:
         """Return where the alerts link to."""

@@ -46,6 +46,9 @@ _OTHER_VARIABLES = {
 _SECRET = frozenset({"database", "webhook_url", "prometheus_url", "tempo_url"})
 """Settings whose values no message repeats: they may hold a password or a token."""
 
+_REACHED_AT: Mapping[str, str] = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
+"""Where a service that listens on all addresses is reached from its own machine."""
+
 _AnyBlock = TypeVar("_AnyBlock", bound=BaseModel)
 
 Port = Annotated[int, Field(ge=0, le=65_535)]
@@ -184,6 +187,14 @@ class Settings(BaseSettings):
         None if these were not read from there. Raises ``SettingsRefused`` as ``load_settings`` does.
         """
         return None
+
+    def linked_to_service(self) -> Settings:
+        """Return the settings with the console where the service listens, unless they say where it is."""
+        if "console_url" in self.alerting.model_fields_set or self.http.port == 0:
+            return self
+        host = _REACHED_AT.get(self.http.host, self.http.host)
+        url = f"http://[{host}]:{self.http.port}" if ":" in host else f"http://{host}:{self.http.port}"
+        return self.model_copy(update={"alerting": self.alerting.model_copy(update={"console_url": url})})
 
     @property
     def database_url(self) -> str:
