@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 import yaml
 
+from queenright.alerting.rules import Alert, rule_groups
 from queenright.health.breakers.names import BreakerName
+from queenright.health.settings import HealthSettings
 from queenright.runtime.breakers import BreakerKind
 from queenright.server.settings import Settings, SettingsRefused, load_settings
 
@@ -101,6 +104,78 @@ def test_a_bad_value_is_refused_with_path_value_and_what_is_allowed() -> None:
 
     with pytest.raises(SettingsRefused, match=r"stall\.idle_seconds: -3 is refused: .*greater than 0"):
         load_settings(file)
+
+
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [
+        ("stuck_agent.channels", ["slack"]),
+        ("stuck_agent.severity", "critical"),
+        ("recovery_failed.channels", ["slack"]),
+        ("recovery_failed.severity", "warning"),
+    ],
+)
+def test_alerting_key_that_cannot_be_changed_is_refused_with_the_way_out(kind: str, given: object) -> None:
+    """002 §7: what would change nothing is not taken."""
+    name, key = kind.split(".")
+    block = {"health_monitoring": {"alerting": {name: {key: given}}}}
+    Path("queenright.yaml").write_text(json.dumps(block))
+
+    with pytest.raises(SettingsRefused, match=rf"alerting\.{name}\.{key}: .*a route of your own") as refused:
+        load_settings()
+    assert "leave it out" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("channels", "severity"),
+    [(["slack"], "critical"), (["slack", "pagerduty"], "warning"), (["pagerduty"], "critical"), ([], "info")],
+)
+def test_breaker_channels_that_do_not_go_with_the_severity_are_refused(
+    channels: list[str], severity: str
+) -> None:
+    """002 §7: only what is critical goes to PagerDuty."""
+    block = {"alerting": {"circuit_breaker_open": {"channels": channels, "severity": severity}}}
+    Path("queenright.yaml").write_text(json.dumps({"health_monitoring": block}))
+
+    with pytest.raises(
+        SettingsRefused, match=r"circuit_breaker_open.*change the severity, or leave channels out"
+    ):
+        load_settings()
+
+
+@pytest.mark.parametrize(
+    ("given", "channels", "severity"),
+    [
+        ({}, {"slack"}, "warning"),
+        ({"channels": ["slack"]}, {"slack"}, "warning"),
+        ({"severity": "critical"}, {"slack", "pagerduty"}, "critical"),
+        ({"channels": ["pagerduty", "slack"], "severity": "critical"}, {"slack", "pagerduty"}, "critical"),
+    ],
+)
+def test_breaker_channels_and_severity_reach_its_alert_rule(
+    given: dict[str, object], channels: set[str], severity: str
+) -> None:
+    """002 §7: Alertmanager's routes send what is critical to Slack and PagerDuty, the rest to Slack."""
+    block = {"health_monitoring": {"alerting": {"circuit_breaker_open": given}}}
+    Path("queenright.yaml").write_text(json.dumps(block))
+    health = load_settings().health_monitoring
+
+    assert set(health.alerting.circuit_breaker_open.channels) == channels
+    rules = [rule for group in rule_groups(health) for rule in group.rules]
+    [breaker] = [rule for rule in rules if rule.name == "QueenrightCircuitBreakerOpen"]
+    assert isinstance(breaker, Alert)
+    assert breaker.severity == severity
+
+
+def test_alerting_block_of_the_requirement_is_taken_as_written() -> None:
+    """002 §7."""
+    block = {
+        "stuck_agent": {"channels": ["slack", "pagerduty"], "severity": "warning"},
+        "circuit_breaker_open": {"channels": ["slack"], "severity": "warning"},
+        "recovery_failed": {"channels": ["slack", "pagerduty"], "severity": "critical"},
+    }
+    Path("queenright.yaml").write_text(json.dumps({"health_monitoring": {"alerting": block}}))
+    assert load_settings().health_monitoring == HealthSettings()
 
 
 def test_bands_that_do_not_rise_are_refused() -> None:

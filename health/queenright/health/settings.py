@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -19,6 +19,8 @@ from pydantic import (
     ConfigDict,
     Field,
     SecretStr,
+    ValidationInfo,
+    field_validator,
     model_validator,
 )
 
@@ -353,19 +355,71 @@ class Retention(_Block):
         return self
 
 
-class Channel(_Block):
-    """Where a kind of trouble is sent, in the requirement document's words."""
+ChannelName = Literal["slack", "pagerduty"]
+AlertSeverity = Literal["critical", "warning", "info"]
+_ALL_CHANNELS: Final[tuple[ChannelName, ...]] = ("slack", "pagerduty")
 
-    channels: tuple[Literal["slack", "pagerduty"], ...] = ("slack",)
-    severity: Literal["critical", "warning", "info"] = "warning"
+
+class TicketChannel(_Block):
+    """
+    Where tickets of a kind are sent, in the requirement document's words.
+
+    A ticket's severity follows its findings, and its channels follow the severity, so that the values of the
+    requirement document are taken and all others are refused: they would change nothing.
+    """
+
+    channels: tuple[ChannelName, ...] = _ALL_CHANNELS
+    severity: AlertSeverity = "critical"
+
+    @field_validator("channels", "severity")
+    @classmethod
+    def _as_required(cls, value: Any, info: ValidationInfo) -> Any:
+        required = cls.model_fields[info.field_name or ""].default
+        if (set(value) != set(required)) if isinstance(required, tuple) else (value != required):
+            allowed = ", ".join(required) if isinstance(required, tuple) else required
+            raise ValueError(
+                f"cannot be changed here (leave it out, or write {allowed}): high and critical tickets go to "
+                "Slack and PagerDuty, others to Slack; to send some elsewhere, put a route of your own "
+                "before ours in Alertmanager's configuration (docs/alerting.md)"
+            )
+        return value
+
+
+class StuckAgentChannel(TicketChannel):
+    """As IMPL-REQ-003 §7 writes it; what is sent has the severity of its ticket."""
+
+    severity: AlertSeverity = "warning"
+
+
+class BreakerChannel(_Block):
+    """Where the alert about a circuit breaker that stays open is sent: critical pages, the rest does not."""
+
+    channels: tuple[ChannelName, ...] = ("slack",)
+    severity: AlertSeverity = "warning"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _channels_left_out(cls, given: Any) -> Any:
+        if isinstance(given, dict) and given.get("severity") == "critical" and "channels" not in given:
+            return {**given, "channels": _ALL_CHANNELS}
+        return given
+
+    @model_validator(mode="after")
+    def _channels_of_severity(self) -> BreakerChannel:
+        if set(self.channels) != (set(_ALL_CHANNELS) if self.severity == "critical" else {"slack"}):
+            raise ValueError(
+                f"channels {list(self.channels)} do not go with severity {self.severity}: critical goes to "
+                "slack and pagerduty, warning and info to slack; change the severity, or leave channels out"
+            )
+        return self
 
 
 class Channels(_Block):
     """Kinds of trouble."""
 
-    stuck_agent: Channel = Channel(channels=("slack", "pagerduty"))
-    circuit_breaker_open: Channel = Channel()
-    recovery_failed: Channel = Channel(channels=("slack", "pagerduty"), severity="critical")
+    stuck_agent: StuckAgentChannel = StuckAgentChannel()
+    circuit_breaker_open: BreakerChannel = BreakerChannel()
+    recovery_failed: TicketChannel = TicketChannel()
 
 
 class BadStepsObjective(_Block):
