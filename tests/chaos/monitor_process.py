@@ -44,6 +44,7 @@ from queenright.health.ticket_service import TicketService
 from queenright.health.tickets import EscalationTicket, TicketDraft, TicketRefused
 from queenright.instrumentation.identity import new_id
 from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.rebuild import rebuild
 
 DAY = 86_400.0
 SETTINGS = HealthSettings.model_validate(
@@ -140,14 +141,9 @@ class Life:
         """Know again what was, as the service does at its start."""
         self.now = now
 
-        def replay(conn: Connection) -> float:
-            last = 0.0
-            for event in event_log.replay(conn, now - DAY):
-                self.known.add(event.id)
-                self.monitor.apply(event, event.time)
-                last = max(last, event.time)
-            self.monitor.advance(last)
-            return last
+        def replay(conn: Connection) -> int:
+            self.known = {event.id for event in event_log.replay(conn, now - DAY)}
+            return rebuild(conn, self.monitor, since=now - DAY, now=now).events
 
         if self.store.read_now(replay):
             self.monitor.clock_jumped(now)

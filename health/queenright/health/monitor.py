@@ -66,10 +66,10 @@ _SILENCE: Final = frozenset(
         FindingKind.OUTPUT_UNCHANGED,
     }
 )
-# What is told about a worker that is not known makes it known only after these: it is over, or begins.
-_INTRODUCES: Final = frozenset(
+INTRODUCES: Final = frozenset(
     {EventType.AGENT_TERMINATED, EventType.RECOVERY_FAILED, EventType.RECOVERY_COMPLETED}
 )
+"""What is told about a worker that is not known makes it known only after these: it is over, or begins."""
 
 
 @dataclass(slots=True, eq=False)
@@ -437,7 +437,7 @@ class HealthMonitor:
             agent = str(event.data.get("new_agent_id") or agent)
             session = str(event.data.get("new_session_id") or session)
         worker = self._workers.get((agent, session))
-        if worker is None and event.type in _INTRODUCES:
+        if worker is None and event.type in INTRODUCES:
             worker = self._welcome((agent, session), at)
         return [] if worker is None else [worker]
 

@@ -29,7 +29,7 @@ from sqlalchemy import (
 
 from queenright.health.event_log import event_of
 from queenright.health.findings import WorkerKey
-from queenright.health.monitor import HealthMonitor
+from queenright.health.monitor import INTRODUCES, HealthMonitor
 from queenright.health.tables import EVENTS, TICKETS
 from queenright.health.told import TELLING, Told
 from queenright.health.vitals import ABOUT_WORKERS, WORKER_EVENTS
@@ -288,7 +288,7 @@ def _begun_before(conn: Connection, first: int) -> dict[str, list[str]]:
     query = (
         select(EVENTS.c.agent_id, EVENTS.c.session_id, started, worked)
         # With the text added, the planner reads by sequence number.
-        .where(EVENTS.c.seq >= first, (kind + "").in_([one.value for one in WORKER_EVENTS]))
+        .where(EVENTS.c.seq >= first, (kind + "").in_([one.value for one in WORKER_EVENTS | INTRODUCES]))
         .group_by(EVENTS.c.agent_id, EVENTS.c.session_id)
     )
     seen = {(row[0], row[1]): row[2] is not None and row[2] == row[3] for row in conn.execute(query)}

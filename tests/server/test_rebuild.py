@@ -1,0 +1,113 @@
+"""What the service knows of its workers after a start, from a log of which it reads only the end."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from queenright.health.interventions.ladder import Standing, next_step
+from queenright.health.monitor import HealthMonitor
+from queenright.health.settings import HealthSettings
+from queenright.health.store import Store
+from queenright.health.vitals import SessionStatus
+from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.rebuild import rebuild
+
+SETTINGS = HealthSettings()
+START = 1_700_000_000.0
+DAY = 86_400.0
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    opened = Store.open(f"sqlite:///{tmp_path / 'q.db'}")
+    yield opened
+    await opened.close()
+
+
+def event(type_: EventType, after: float, incarnation: str = "first", **data: Any) -> AgentEvent:
+    return AgentEvent(
+        type=type_,
+        time=START + after,
+        agent_id="bee",
+        session_id="s",
+        incarnation_id=incarnation,
+        node_id="n",
+        data=data,
+    )
+
+
+def rebuilt(store: Store, since: float, now: float) -> HealthMonitor:
+    monitor = HealthMonitor(SETTINGS)
+    store.read_now(lambda conn: rebuild(conn, monitor, since=START + since, now=START + now))
+    monitor.clock_jumped(START + now)
+    return monitor
+
+
+LIFE = (
+    event(EventType.EXECUTION_STARTED, 0, start_records=True),
+    event(EventType.STEP_COMPLETED, 10, verdict="ACCEPT"),
+)
+BROUGHT_BACK = event(
+    EventType.RECOVERY_COMPLETED, 900, recovery_id="r", new_incarnation_id="second", new_session_id="s"
+)
+
+
+@pytest.mark.parametrize(
+    "ended",
+    [
+        event(EventType.AGENT_TERMINATED, 300, reason="it hangs"),
+        event(EventType.EXECUTION_FAILED, 300, error_type="OSError"),
+    ],
+    ids=["terminated", "failed"],
+)
+async def test_life_that_was_never_heard_of_is_not_alive_a_day_later(store: Store, ended: AgentEvent) -> None:
+    """
+    B67: its recovery is read again, and the end of the life before is not any more.
+
+    As it was then: the session is over, and nobody nudges or terminates a life that never began.
+    """
+    failed = event(
+        EventType.RECOVERY_FAILED, 1800, "second", reason="nothing was heard of it", exhausted=False
+    )
+    await store.append([*LIFE, ended, BROUGHT_BACK, failed])
+
+    monitor = rebuilt(store, since=600, now=600 + DAY)
+    for later in (600 + DAY + 600, 600 + 2 * DAY):
+        monitor.advance(START + later)
+        worker = monitor.get("bee", "s")
+        if worker is None:
+            continue  # it is over, and forgotten
+        assert worker.vitals.ended
+        assert worker.vitals.status in (SessionStatus.TERMINATED, SessionStatus.FAILED)
+        assert worker.vitals.incarnation_id == "first"
+        action = next_step(None, Standing.of(worker, SETTINGS), SETTINGS).action
+        assert action is None or worker.vitals.status is SessionStatus.FAILED
+
+
+async def test_life_that_was_heard_of_is_alive_a_day_later(store: Store) -> None:
+    ended = event(EventType.AGENT_TERMINATED, 300, reason="it hangs")
+    begun = event(EventType.EXECUTION_STARTED, 950, "second", start_records=True)
+    step = event(EventType.STEP_COMPLETED, 960, "second", verdict="ACCEPT")
+    await store.append([*LIFE, ended, BROUGHT_BACK, begun, step])
+
+    worker = rebuilt(store, since=600, now=1000).get("bee", "s")
+    assert worker is not None
+    assert not worker.vitals.ended
+    assert worker.vitals.incarnation_id == "second"
+
+
+async def test_task_that_was_given_up_keeps_its_life_a_day_later(store: Store) -> None:
+    """That nobody brings it back any more is about the life that it was said of, not one without a name."""
+    ended = event(EventType.AGENT_TERMINATED, 300, reason="it hangs")
+    given_up = event(EventType.RECOVERY_FAILED, 900, reason="the limit", exhausted=True)
+    await store.append([*LIFE, ended, given_up])
+
+    worker = rebuilt(store, since=600, now=1000).get("bee", "s")
+    assert worker is not None
+    assert worker.vitals.status is SessionStatus.TERMINATED
+    assert worker.vitals.incarnation_id == "first"
+    assert worker.vitals.lost
