@@ -126,17 +126,17 @@ def cases() -> list[Case]:
     unclaimed = replace(watchdog, labels={"alertname": "SomebodyElses", "cluster": "golden-unclaimed"})
     query = "http://127.0.0.1:9090/graph?g0.expr=up+%3D%3D+0&g0.tab=1"
     return [
-        Case("critical", [(post("critical", critical), 3)]),
+        Case("critical", [(post("critical", critical), 4)]),
         Case("medium", [(post("medium", medium), 2)]),
         Case("low-group", [(post("low-group", *low), 2)]),
         Case("storm", [(post("storm", *storm), 4)]),
-        Case("reminder", [(reminded, 3), ([turn, _end(reminded[0])], 3)]),
-        Case("resolved", [(post("resolved", critical), 3), (post("resolved", over, ended=True), 3)]),
+        Case("reminder", [(reminded, 4), ([turn, _end(reminded[0])], 4)]),
+        Case("resolved", [(post("resolved", critical), 4), (post("resolved", over, ended=True), 4)]),
         Case(
             "untriaged",
-            [(post("untriaged", ticket(untriaged=True, analysis="", kind=FindingKind.STALL)), 3)],
+            [(post("untriaged", ticket(untriaged=True, analysis="", kind=FindingKind.STALL)), 4)],
         ),
-        Case("hostile-model", [(post("hostile-model", hostile), 3)]),
+        Case("hostile-model", [(post("hostile-model", hostile), 4)]),
         Case(
             "fleet",
             [

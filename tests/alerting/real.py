@@ -171,5 +171,6 @@ def queen(severity: str, agent: str = "researcher", **labels: str) -> PostedAler
         "severity": severity,
         "ticket_severity": severity,
         "source": "queen",
+        "ticket_id": f"ticket-of-{agent}",
     }
     return alert(**values | labels)

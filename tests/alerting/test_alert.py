@@ -36,6 +36,7 @@ def test_labels_are_these_and_no_others(inside: Severity, outside: str) -> None:
         "ticket_severity": inside.value,
         "source": "queen",
         "cluster": "default",
+        "ticket_id": "ticket-1",
     }
 
 

@@ -582,8 +582,9 @@ def test_somebodys_own_alertmanager_with_our_part_in_it_leaves_their_alerts_alon
             labels = {"severity": alert.severity, "source": alert.source}
             receiver = routed(config, version, alertname=alert.name, **labels)
             assert receiver.startswith("queenright-"), alert.name
-    page = routed(config, version, alertname="QueenrightIntervention", source="queen", severity="critical")
-    assert page == "queenright-slack-and-pagerduty"
+    queens = {"alertname": "QueenrightIntervention", "source": "queen", "severity": "critical"}
+    assert routed(config, version, **queens, ticket_id="t1") == "queenright-pagerduty,queenright-slack"
+    assert routed(config, version, **queens) == "queenright-slack-and-pagerduty"
 
 
 def test_our_part_brings_its_own_slack_address_and_touches_nothing_global() -> None:

@@ -76,6 +76,7 @@ def _reminder(before: str, after: str) -> Pair:
             told("critical", "other", **turn),
             told("critical", cause="stall", **turn),
             told("critical", storm="storm-1", **turn),
+            told("critical", ticket_id="another", **turn),
         ),
     )
 
@@ -85,9 +86,18 @@ PAIRS: Final = [
         "critical-ticket",
         told("critical"),
         told("warning"),
-        (told("warning", "other"), told("warning", cause="stall")),
+        (
+            told("warning", "other"),
+            told("warning", cause="stall"),
+            told("warning", ticket_id="another"),
+        ),
     ),
-    Pair("warning-ticket", told("warning"), told("info"), (told("info", "other"), told("critical", "third"))),
+    Pair(
+        "warning-ticket",
+        told("warning"),
+        told("info"),
+        (told("info", "other"), told("critical", "third"), told("info", ticket_id="another")),
+    ),
     *(_reminder(*turn) for turn in (("", "1"), ("3", "1"), ("1", "2"), ("", "2"), ("2", "3"), ("", "3"))),
     Pair(
         "ticket-symptom",

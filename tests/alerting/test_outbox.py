@@ -8,21 +8,25 @@ from collections.abc import AsyncIterator
 
 import pytest
 from prometheus_client import CollectorRegistry
-from sqlalchemy import Connection
+from sqlalchemy import Connection, select, update
 
 from queenright.alerting.alert import LABEL_REMINDER
 from queenright.alerting.alertmanager import AlertmanagerClient
+from queenright.alerting.notification import alert_key
 from queenright.alerting.outbox import Outbox, enqueue
 from queenright.health import event_log
 from queenright.health.findings import FindingKind, Severity
 from queenright.health.store import Store
+from queenright.health.tables import OUTBOX
 from queenright.health.tickets import TicketStatus
+from queenright.instrumentation.names import ALERT_LABEL_TICKET_ID
 from queenright.runtime.events import EventType
 from tests.alerting.conftest import MakePost, ServedPeer, StartPeer
 from tests.alerting.parts import T0, ticket
 
 RESOLVED = {"status": TicketStatus.RESOLVED}
 GONE = {"status": TicketStatus.WORKER_GONE}
+RISEN = {"severity": Severity.CRITICAL}
 
 
 @pytest.fixture
@@ -358,7 +362,31 @@ async def test_a_refused_alert_is_not_tried_for_ever_and_holds_up_no_other(
     assert post.outbox.status()["active"] == 1
 
 
-async def test_two_sessions_with_one_identity_are_one_alert_until_both_have_ended(
+def without_ticket_label(conn: Connection) -> None:
+    """Write the rows as a version did that did not label alerts with the ticket's id."""
+    for row in conn.execute(select(OUTBOX.c.id, OUTBOX.c.labels)).all():
+        labels = {name: value for name, value in row.labels.items() if name != ALERT_LABEL_TICKET_ID}
+        values = {"labels": labels, "alert_key": alert_key(labels)}
+        conn.execute(update(OUTBOX).where(OUTBOX.c.id == row.id).values(**values))
+
+
+@pytest.mark.parametrize("change", [{"reminders": 1, "notified_at": T0, "bumped_at": T0 + 3600}, RISEN])
+async def test_alert_of_an_earlier_version_keeps_its_labels(
+    make_post: MakePost, peer: ServedPeer, change: dict[str, object]
+) -> None:
+    """DESIGN 36: what takes its place inhibits its end, as neither has the label."""
+    post = make_post(peer.url)
+    await post.say(ticket(severity=Severity.MEDIUM))
+    await post.store.transact(without_ticket_label)
+    await post.deliver()
+    await post.say(ticket(**{"severity": Severity.MEDIUM} | change))
+    await post.deliver(after=1)
+
+    assert len(peer.peer.alerts) == 3
+    assert not any(ALERT_LABEL_TICKET_ID in alert["labels"] for alert in peer.peer.alerts)
+
+
+async def test_two_sessions_of_an_earlier_version_are_one_alert_until_both_have_ended(
     make_post: MakePost, peer: ServedPeer
 ) -> None:
     post = make_post(peer.url)
@@ -366,6 +394,7 @@ async def test_two_sessions_with_one_identity_are_one_alert_until_both_have_ende
     second = {"ticket_id": "t2", "worker_session_id": "s2"}
     await post.say(ticket(**first))
     await post.say(ticket(**second))
+    await post.store.transact(without_ticket_label)
     await post.deliver()
     await post.say(ticket(**first, **RESOLVED))
     await post.deliver(after=5)

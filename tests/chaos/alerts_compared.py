@@ -169,24 +169,24 @@ class _Told:
 
 
 def _told(kept: Kept, fire: Fire) -> _Told:
-    """One message a page: as many as there were notifications at most, one at least, and the end."""
+    """One incident a ticket, firing before its end; one message a page: at least one, and the end."""
     told = _Told([])
-    groups: dict[tuple[str, str], list[Notification]] = defaultdict(list)
+    by_ticket: dict[str, list[Notification]] = defaultdict(list)
     for row in kept.rows:
-        groups[row.labels["agent"], row.labels["cause"]].append(row)
+        by_ticket[row.ticket_id].append(row)
     incidents = _incidents(fire.messages)
-    for group, pages in groups.items():
+    for ticket_id, pages in by_ticket.items():
         # Of a worker that ended while Alertmanager still gathered, nobody need hear.
-        gone = all(kept.tickets[row.ticket_id].status is TicketStatus.WORKER_GONE for row in pages)
-        said = incidents.pop(group, [])
+        gone = kept.tickets[ticket_id].status is TicketStatus.WORKER_GONE
+        said = incidents.pop(ticket_id, [])
         if not said:
-            told.wrong += [] if gone else [f"nobody was paged for {group}"]
+            told.wrong += [] if gone else [f"nobody was paged for {ticket_id}"]
         elif (said[-1][1] == "firing") != any(row.ends_at is None for row in pages):
-            told.wrong.append(f"the last that was said of {group} is {said[-1]}")
+            told.wrong.append(f"the last that was said of {ticket_id} is {said[-1]}")
         if len({key for key, _ in said}) > 1:
-            told.wrong.append(f"{group} is several incidents: {said}")
-    told.wrong += [f"there is an incident of {group}, which nobody decided" for group in incidents]
-    for agent in {agent for agent, _ in groups}:
+            told.wrong.append(f"{ticket_id} is several incidents: {said}")
+    told.wrong += [f"the incident {which}: {said}, which nobody decided" for which, said in incidents.items()]
+    for agent in {row.labels["agent"] for row in kept.rows}:
         pages = [row for row in kept.rows if row.labels["agent"] == agent]
         said_of = [m for m in fire.messages if m.channel == "slack" and agent in m.title]
         fired = sum(m.status == "firing" for m in said_of)
@@ -198,16 +198,17 @@ def _told(kept: Kept, fire: Fire) -> _Told:
     return told
 
 
-def _incidents(messages: list[Message]) -> dict[tuple[str, str], list[tuple[str, str]]]:
-    """Return what PagerDuty was told of each agent and cause: incident and status. All here is critical."""
-    found: dict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
-    groups: dict[str, tuple[str, str]] = {}
+def _incidents(messages: list[Message]) -> dict[str, list[tuple[str, str]]]:
+    """Return what PagerDuty was told of each ticket: incident and status. All here is critical."""
+    found: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    tickets: dict[str, str] = {}
     for m in messages:
         if m.channel == "pagerduty":
             key = m.body["dedup_key"]
             if m.status == "firing":
-                groups[key] = m.body["payload"]["component"], m.body["payload"]["class"]
-            found[groups[key]].append((key, m.status))
+                tickets[key] = str(m.body["payload"]["custom_details"]["ticket"]).strip()
+            # B124: one that was resolved before it fired has no ticket, and is wrong.
+            found[tickets.get(key, f"{key} without a beginning")].append((key, m.status))
     return found
 
 

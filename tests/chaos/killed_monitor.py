@@ -357,7 +357,7 @@ def _twice(kept: Kept) -> list[str]:
     wrong = [f"event {which} is kept {n} times" for which, n in Counter(kept.events).items() if n > 1]
     live = Counter(ticket.fingerprint for ticket in kept.tickets.values() if ticket.live)
     wrong += [f"{n} live tickets have the fingerprint {mark}" for mark, n in live.items() if n > 1]
-    # Sessions of one agent may share an alert; a ticket never has two of them.
+    # A ticket never has two alerts.
     active = Counter(ticket_id for ticket_id, _, _, is_on in kept.outbox if is_on)
     wrong += [f"ticket {ticket_id} has {n} notifications" for ticket_id, n in active.items() if n > 1]
     # One that gets worse goes out anew, under another severity: that is the only other name it may get.

@@ -11,7 +11,7 @@ from queenright.alerting.model_text import inert
 from queenright.alerting.settings import AlertingSettings
 from queenright.health.findings import FindingKind, Severity
 from queenright.health.tickets import EscalationTicket, TicketStatus
-from queenright.instrumentation.names import ALERT_INTERVENTION, SOURCE_QUEEN
+from queenright.instrumentation.names import ALERT_INTERVENTION, ALERT_LABEL_TICKET_ID, SOURCE_QUEEN
 from queenright.instrumentation.redaction import redact
 
 LABEL_STORM: Final = "storm"
@@ -72,6 +72,8 @@ def labels_for(ticket: EscalationTicket, settings: AlertingSettings) -> dict[str
         "ticket_severity": ticket.severity.value,
         "source": SOURCE_QUEEN,
         "cluster": settings.cluster,
+        # Two sessions of one agent in the same trouble are two alerts; grouping makes one message of them.
+        ALERT_LABEL_TICKET_ID: ticket.ticket_id,
     }
     if ticket.storm_id:
         # Alertmanager makes one message of a storm by this; of a ticket it never changes.

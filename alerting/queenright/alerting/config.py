@@ -17,6 +17,9 @@ from queenright.alerting.files import alertmanager_folder, prometheus_folder
 
 _MARK: Final = re.compile(r"@([A-Z_]+)@")
 
+GROUP_INTERVAL: Final = "45s"
+"""With it a second ticket in a group is told within a minute, also by the second of two Alertmanagers."""
+
 WEBHOOK_PATH: Final = "/api/alertmanager/webhook"
 TOLD_PATH: Final = "/api/alertmanager/told"
 """Where Alertmanager says what it told people."""
@@ -42,7 +45,7 @@ def render_alertmanager(
     templates: Path,
     pagerduty_url: str | None = None,
     group_wait: str = "10s",
-    group_interval: str = "1m",
+    group_interval: str = GROUP_INTERVAL,
     repeat_interval: str = "4h",
     info_group_wait: str | None = None,
     storm_group_wait: str | None = None,
@@ -82,7 +85,7 @@ def render_alertmanager(
         # Longer than the window in which a storm is seen, so that its first message has all of it.
         storm_group_wait = "45s" if group_wait == "10s" else group_wait
     if storm_group_interval is None:
-        storm_group_interval = "5m" if group_interval == "1m" else group_interval
+        storm_group_interval = "5m" if group_interval == GROUP_INTERVAL else group_interval
     if fleet_group_wait is None:
         # As long as one cause takes to make a second alert fire, so that the first message has both.
         fleet_group_wait = "30s" if group_wait == "10s" else group_wait

@@ -29,14 +29,17 @@ from queenright.alerting.silences import (
 )
 from queenright.health.store import Store, StoreError
 from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.names import ALERT_LABEL_TICKET_ID
 from queenright.runtime.events import AgentEvent, Clock
 
 _log = logging.getLogger(__name__)
 
 _REST: Final = 0.1
 """Seconds between two looks at the outbox."""
-_OF_ONE_ALERT: Final = frozenset({LABEL_REMINDER, "severity", "ticket_severity", "storm"})
-"""Labels that change when a ticket is brought up again, or gets worse: a silence must outlast that."""
+_OF_ONE_ALERT: Final = frozenset(
+    {LABEL_REMINDER, "severity", "ticket_severity", "storm", ALERT_LABEL_TICKET_ID}
+)
+"""Labels that differ from alert to alert of one agent and cause: a silence must outlast that."""
 
 
 class NothingToSilence(QueenrightError):

@@ -358,6 +358,8 @@ CAPTURE_CONTENT_ENV: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT
 
 ALERT_PREFIX: Final = "Queenright"
 ALERT_INTERVENTION: Final = "QueenrightIntervention"
+ALERT_LABEL_TICKET_ID: Final = "ticket_id"
+"""Of an alert about a ticket: which one. A label of alerts, never of metrics."""
 SOURCE_QUEEN: Final = "queen"
 SOURCE_RULES: Final = "rules"
 SOURCE_MONITOR: Final = "monitor"

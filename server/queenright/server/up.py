@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from prometheus_client import CollectorRegistry
 from pydantic import SecretStr
 
-from queenright.alerting.config import render_alertmanager, render_prometheus
+from queenright.alerting.config import GROUP_INTERVAL, render_alertmanager, render_prometheus
 from queenright.alerting.export import links_of
 from queenright.alerting.files import templates_folder
 from queenright.alerting.recorder import Recorder
@@ -405,7 +405,7 @@ async def alertmanager_beside(
             deadman_url=f"{receiver_url}/deadman",
             templates=templates_folder(),
             group_wait="1s" if options.fast else "10s",
-            group_interval="5s" if options.fast else "1m",
+            group_interval="5s" if options.fast else GROUP_INTERVAL,
             slack_interactive=settings.alerting.slack_signing_secret_file is not None,
             token_file=token_file,
         ),
