@@ -288,9 +288,40 @@ async def test_what_binds_and_triage_does_not_decide_is_told_at_the_end_of_the_l
     assert codes == [1, 1]
     assert [alert["labels"]["severity"] for alert in told] == ["critical"] * len(told)
     assert told, "nothing was told"
+    # DESIGN 36: without a state each job has a ticket of its own about it, and yet it is one alert.
+    assert len({alert["labels"]["ticket_id"] for alert in told}) == 1
     out = capsys.readouterr().out
     assert out.count("critical intervening") == 2
     assert all("Untriaged: " in json.dumps(alert["annotations"]) for alert in told)
+
+
+async def test_once_without_an_alertmanager_on_the_command_line_tells_nobody(
+    stack: Stack, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever looks once by hand, with the service's settings, pages nobody; the tickets are printed."""
+    stack.is_stuck()
+    told: list[Any] = []
+    async with alertmanager(told) as url:
+        config = tmp_path / "queenright.yaml"
+        config.write_text(f"alerting: {{alertmanager_urls: ['{url}']}}\n")
+        code = await once(stack, config=config)
+
+    assert (code, told) == (1, [])
+    assert "1 workers, 1 tickets" in capsys.readouterr().out
+
+
+async def test_batch_worker_that_has_ended_is_no_page(
+    stack: Stack, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its target is down for 50 min, and nothing was wrong when it spoke last."""
+    ended = row("last_activity_timestamp_seconds", stack.now - 3000)
+    stack.told = {"gone": [ended, row("steps_since_accept", 0)], "up": [row("up", 0, "")]}
+    told: list[Any] = []
+    async with alertmanager(told) as url:
+        code = await once(stack, alertmanagers=(url,))
+
+    assert (code, told) == (0, [])
+    assert "1 workers, 0 tickets, 0 dismissed, 1 with their target down" in capsys.readouterr().out
 
 
 async def test_who_was_not_told_of_what_is_said(

@@ -124,6 +124,19 @@ async def test_who_has_a_ticket_is_not_new_after_a_gap_of_prometheus(stack: Stac
     assert [t.condition_cleared_at for t in new_process.tickets] == [stack.now]
 
 
+async def test_ticket_of_a_worker_whose_target_went_down_stays(stack: Stack) -> None:
+    """That it is silent since is no recovery."""
+    stack.is_stuck()
+    [ticket] = (await stack.look(0)).tickets
+    gone = [row("last_activity_timestamp_seconds", stack.now + 10), row("steps_since_accept", 0)]
+    stack.told = {"gone": gone, "up": [row("up", 0, "")]}
+    looks = [await stack.look() for _ in range(8)]
+
+    assert [[t.ticket_id for t in look.tickets] for look in looks] == [[ticket.ticket_id]] * 8
+    assert [list(look.unseen) for look in looks] == [[ticket.ticket_id]] * 8
+    assert {look.down for look in looks} == {1}
+
+
 async def test_a_worker_whose_series_are_gone_while_its_target_is_up_has_ended(stack: Stack) -> None:
     stack.is_stuck()
     [ticket] = (await stack.look(0)).tickets

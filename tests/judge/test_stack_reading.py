@@ -97,7 +97,9 @@ def test_how_many_brought_nothing_new_is_said_only_where_it_is_known(
         ({"last_activity": NOW - 599}, False),
         ({"last_activity": NOW - 600}, True),
         ({"last_activity": NOW - 600, "waiting": WaitingReason.USER_INPUT}, False),
-        ({"last_activity": NOW - 600, "down": True}, True),
+        # A process that is gone is silent, whether it ended or died: its last word counts.
+        ({"last_activity": NOW - 600, "last_heartbeat": NOW - 590, "down": True}, False),
+        ({"last_activity": NOW - 1200, "last_heartbeat": NOW - 590, "down": True}, True),
         # The worker itself saw a stall, and said in what: then the phase is known.
         ({"last_activity": NOW - 240, "stalled_in": "llm"}, True),
         ({"last_activity": NOW - 240, "stalled_in": "idle"}, True),

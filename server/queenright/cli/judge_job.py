@@ -9,7 +9,7 @@ import logging
 import tempfile
 import traceback
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -47,6 +47,8 @@ _log = logging.getLogger(__name__)
 
 _TRACEBACK_LIMIT: Final = 4_000
 _LINE_LIMIT: Final = 4_000
+_LIFETIME_WITHOUT_STATE: Final = 3_600.0
+"""Seconds after which an alert ends that no job repeats, if there is no state by which to end it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +64,8 @@ class JobOptions:
     state: Path | None = None
     as_json: bool = False
     allow_empty: bool = False
+    prints_only: bool = False
+    """Whether nobody is told but by ``alertmanagers``: whoever looks once by hand pages nobody."""
     config: Path | None = None
 
 
@@ -97,7 +101,8 @@ def _faults(failing: Mapping[str, str]) -> str:
 
 
 def run_once(options: JobOptions) -> int:
-    """Look once; return the exit code."""
+    """Look once; return the exit code. Without an Alertmanager on the command line nobody is told."""
+    options = replace(options, prints_only=True)
     return _run(options, lambda settings: _look_once(options, settings))
 
 
@@ -220,7 +225,7 @@ def _settings(options: JobOptions) -> Settings:
         for role, model in (("judge", settings.judging.judge), ("queen", settings.judging.queen)):
             judging[role] = ModelSettings.model_validate({**model.model_dump(), "model": options.model})
     alerting = settings.alerting
-    if options.alertmanagers:
+    if options.alertmanagers or options.prints_only:
         alerting = AlertingSettings.model_validate(
             {**alerting.model_dump(), "alertmanager_urls": options.alertmanagers}
         )
@@ -244,6 +249,10 @@ async def _job(options: JobOptions, settings: Settings, *, once: bool = False) -
             state = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="queenright-judge-")))
         prometheus, tempo = _stack(settings.judging)
         registry, alerting = CollectorRegistry(), settings.alerting
+        if options.state is None:
+            # What is forgotten at the end of the job cannot be ended by the next one.
+            lifetime = min(alerting.lifetime_seconds, _LIFETIME_WITHOUT_STATE)
+            alerting = alerting.model_copy(update={"lifetime_seconds": lifetime})
         judge = StackJudge(
             prometheus=prometheus,
             tempo=tempo,
@@ -254,9 +263,15 @@ async def _job(options: JobOptions, settings: Settings, *, once: bool = False) -
             gone=options.gone,
             registry=registry,
             once=once,
-            on_change=lambda conn, ticket: enqueue(conn, ticket, alerting, judge.clock()),
+            on_change=lambda conn, ticket: enqueue(conn, identified(ticket), alerting, judge.clock()),
         )
         await judge.open()
+
+        def identified(ticket: EscalationTicket) -> EscalationTicket:
+            """Without a state every job opens a new ticket about the same trouble, which is one alert."""
+            known = {"ticket_id": ticket.fingerprint} if options.state is None else {}
+            return ticket.model_copy(update=known)
+
         client = AlertmanagerClient(timeout=alerting.timeout_seconds)
         try:
             outbox = None
@@ -292,6 +307,8 @@ def _tell_once(look: Look, job: _Job, options: JobOptions) -> int:
         unseen = _long_unseen(look, ticket)
         typer.echo(_line(ticket, unseen) if options.as_json else _words(ticket, unseen))
     seen = f"{len(look.workers)} workers, {len(look.tickets)} tickets, {look.dismissed} dismissed"
+    if look.down:
+        seen += f", {look.down} with their target down"
     if look.closed:
         seen += f", {len(look.closed)} over"
     if look.unseen:

@@ -40,7 +40,14 @@ from queenright.judge.stack.targets import ask_again
 from queenright.judge.stack.tempo import Tempo
 from queenright.judge.stack.tools import stack_tools
 from queenright.judge.stack.traces import TraceSpan
-from queenright.judge.stack.unseen import DOUBTFUL, SIGNS_OF_LIFE, Unseen, UnseenTickets, why_unseen
+from queenright.judge.stack.unseen import (
+    DOUBTFUL,
+    DOWN_LATELY,
+    SIGNS_OF_LIFE,
+    Unseen,
+    UnseenTickets,
+    why_unseen,
+)
 from queenright.judge.stack.workers import Sighting, find_workers, prometheus_time
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import Clock
@@ -73,6 +80,8 @@ class Look:
     """Workers that nobody could judge: the model gave no answer that can be used."""
     unseen: Mapping[str, Unseen] = field(default_factory=dict)
     """Tickets, by id, of whose workers nothing is seen, nor that they are no more: they stay as they are."""
+    down: int = 0
+    """Workers whose target is down: their processes ended, or died."""
     skipped: int = 0
     """Samples that were left out, as no worker can have such."""
 
@@ -235,6 +244,7 @@ class StackJudge:
             dismissed=await self._dismissed(),
             unknown=unknown,
             unseen=await asyncio.to_thread(self._unseen.note, unseen, now),
+            down=sum(sighting.down for sighting in sightings),
             skipped=self._samples.skipped - skipped,
         )
 
@@ -256,8 +266,12 @@ class StackJudge:
             if sighting is None and ticket.worker_session_id not in self._gone:
                 left.append(ticket)
                 continue
-            if sighting is not None and sighting.doubtful and not self._reasons(sighting, now):
+            if sighting is None or self._reasons(sighting, now):
+                continue
+            if sighting.doubtful:
                 unseen[ticket.ticket_id] = DOUBTFUL
+            elif sighting.down and ticket.worker_session_id not in self._gone:
+                unseen[ticket.ticket_id] = DOWN_LATELY
         targets = {ticket.worker_session_id for ticket in left}
         told = await ask_again(self._prometheus, targets, SIGNS_OF_LIFE, self._selector, now)
         for ticket in left:

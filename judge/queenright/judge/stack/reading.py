@@ -61,6 +61,9 @@ def health_of(
         spans: The worker's newest trace.
         trace_id: And its id.
     """
+    if sighting.down:
+        # A batch worker that has ended is silent, too: what counts is how it was when it spoke last.
+        now = min(now, max(sighting.last_heartbeat or 0.0, sighting.last_activity or 0.0))
     v = _vitals(sighting, settings, now)
     events = events_of(spans, sighting.agent)
     if events and events[-1].time < (sighting.last_activity or now) - _STALE_TRACE:

@@ -26,6 +26,7 @@ TOLD_AFTER: Final = 600.0
 SIGNS_OF_LIFE: Final = (names.WORKER_LAST_ACTIVITY.name, names.WORKER_LAST_HEARTBEAT.name)
 
 DOWN: Final = "its target is down, and its last word is older than an hour"
+DOWN_LATELY: Final = "its target is down: its process ended, or died"
 UNKNOWN: Final = "Prometheus has no target of this name (any more)"
 NOT_CHOSEN: Final = "it is there, but not among those that the selector chooses"
 DOUBTFUL: Final = "a metric of it is no number"
