@@ -23,6 +23,7 @@ from queenright.health.interventions.service import (
 from queenright.health.interventions.target import Target
 from queenright.health.settings import HealthSettings
 from queenright.health.store import Store, StoreError
+from queenright.health.vitals import SessionStatus
 from queenright.runtime.events import EventType
 from tests.health.acting import STALL, Acting
 
@@ -300,6 +301,43 @@ async def test_a_worker_that_ends_while_it_is_being_stopped_has_stopped(acting: 
     done = await acting.service.terminate("bee", "enough", by="op")
 
     assert done.outcome is Outcome.DONE
+
+
+@pytest.mark.parametrize(
+    ("last_word", "data"),
+    [
+        (EventType.EXECUTION_COMPLETED, {}),
+        (EventType.EXECUTION_FAILED, {"error_type": "CancelledError"}),
+        (EventType.EXECUTION_FAILED, {"error_type": "OSError"}),
+        (EventType.EXECUTION_FAILED, {"error_type": "terminated"}),
+    ],
+)
+async def test_termination_is_one_change_of_state(
+    acting: Acting, last_word: EventType, data: dict[str, Any]
+) -> None:
+    """Whatever a worker says as it is stopped: it is stuck, then terminated, and nothing in between."""
+    acting.hands.last_words = lambda: acting.publish(acting.event(last_word, **data))
+    await acting.start()
+    await acting.pass_time(STALL + 1)
+    await acting.service.terminate("bee", "enough", by="ann")
+    await acting.settle()
+
+    changes = [(e.data["from"], e.data["to"]) for e in acting.of(EventType.HEALTH_STATE_CHANGED)]
+    assert changes[-1] == ("stuck", "terminated")
+    assert ("stuck", "healthy") not in changes
+    assert ("stuck", "failing") not in changes
+    assert acting.worker().vitals.status is SessionStatus.TERMINATED
+
+
+async def test_worker_that_completes_after_a_termination_that_was_refused_is_completed(
+    acting: Acting,
+) -> None:
+    await acting.start()
+    acting.hands.reached = False
+    await acting.service.terminate("bee", "enough", by="ann")
+    await acting.tell(EventType.EXECUTION_COMPLETED)
+    assert acting.worker().vitals.status is SessionStatus.COMPLETED
+    assert acting.state() is HealthState.HEALTHY
 
 
 async def test_a_new_incarnation_begins_on_the_ground(acting: Acting) -> None:

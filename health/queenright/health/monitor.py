@@ -22,7 +22,7 @@ from queenright.health.fleet import Fleet, fleet_of
 from queenright.health.settings import HealthSettings
 from queenright.health.state import health_state, may_follow
 from queenright.health.vital_facts import NO_BREAKERS, OpenBreakers
-from queenright.health.vitals import ABOUT_WORKERS, WORKER_EVENTS, VitalSigns
+from queenright.health.vitals import ABOUT_WORKERS, WORKER_EVENTS, SessionStatus, VitalSigns
 from queenright.runtime.events import AgentEvent, EventType
 
 ENDED_KEPT: Final = 10_000
@@ -142,6 +142,8 @@ class HealthMonitor:
         self._breakers: dict[str, OpenBreakers] = {}
         self._unswept: list[WorkerKey] | None = None
         self._now = 0.0
+        self.is_stopping: Callable[[WorkerKey, str], bool] = lambda key, incarnation_id: False
+        """Says whether this life of a worker is being terminated: then that is its end, whatever it says."""
 
     def exchange(self, settings: HealthSettings) -> None:
         """
@@ -209,6 +211,8 @@ class HealthMonitor:
         ):
             self._schedule(worker, at)
         if v.ended_at is not None and v.ended_at != was_over:
+            if self.is_stopping(key, v.incarnation_id):
+                v.end(SessionStatus.TERMINATED, v.ended_at)
             said += self._over(worker, at, now)
         elif (
             worker.findings

@@ -138,6 +138,11 @@ class Ledger:
             elif again:
                 del self.uncertain[key]
 
+    def is_stopping(self, key: WorkerKey, incarnation_id: str) -> bool:
+        """Return whether a life of a worker is being terminated, or was asked to stop and may yet."""
+        one = self.uncertain.get(key)
+        return one is not None and one.incarnation_id == incarnation_id
+
     def forget_uncertain(self, key: WorkerKey) -> None:
         """Nobody waits any more for word of a termination."""
         self.uncertain.pop(key, None)

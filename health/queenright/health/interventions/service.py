@@ -124,6 +124,7 @@ class InterventionService:
         self._orchestrator = orchestrator
         self._seen_at: float | None = None
         self.ledger = Ledger(store, publish=publish)
+        monitor.is_stopping = self.ledger.is_stopping
         self._actions = Actions(
             self.ledger,
             monitor=monitor,
