@@ -11,6 +11,8 @@ from urllib.parse import unquote
 
 from markdown import anchors_of, lines_of, links_of
 
+from queenright.runtime.inputs import InputRefused
+
 _SKIPPED = {"node_modules", "build", "dist"}
 _SHELLS = {"sh", "bash", "shell", "console", "zsh"}
 _MAKE_TARGET = re.compile(r"^([A-Za-z0-9_.-]+(?:\s+[A-Za-z0-9_.-]+)*)\s*:(?!=)", re.MULTILINE)
@@ -20,7 +22,7 @@ def list_pages(folder: str) -> dict[str, Any]:
     """Return every Markdown file below ``folder``, without hidden and built folders."""
     root = Path(folder).expanduser().resolve()
     if not root.is_dir():
-        raise ValueError(
+        raise InputRefused(
             f"there is no folder {folder!r}; the input `folder` is the path of a folder with Markdown files, "
             "such as docs, from where Queenright was started"
         )

@@ -277,11 +277,13 @@ async def test_a_function_that_does_not_return_its_outputs_is_told_so(
 
 
 async def test_an_input_that_nobody_set_is_named(bench: Bench) -> None:
-    await bench.load(function("a", takes="x"), functions={"a": lambda x: None})
+    await bench.load(
+        function("a"), function("b", "x"), edges="a-b", functions={"a": lambda: None, "b": lambda x: None}
+    )
 
     result = await bench.run(z=1)
 
-    assert "node 'a' failed: it needs 'x', which nobody has set; there is: z" in result.error
+    assert "node 'b' failed: it needs 'x', which nobody has set; there is: z" in result.error
 
 
 async def test_an_edge_carries_what_it_maps(bench: Bench) -> None:

@@ -89,6 +89,17 @@ def test_a_line_that_cannot_be_obeyed_is_answered_and_the_talk_goes_on(
     assert done.stdout.endswith("sum: 3\n")
 
 
+def test_input_that_is_refused_is_answered_and_nothing_is_run(tmp_path: Path) -> None:
+    """B99: no run, so no session and no failure."""
+    adder(tmp_path / "agent")
+
+    done = shell(tmp_path, "agent", '{"a": 1, "c": 2}', "/quit")
+
+    assert done.returncode == 0, done.stderr
+    assert "input 'b' is missing" in done.stdout
+    assert "session_" not in done.stdout
+
+
 def test_a_run_that_fails_says_why_and_is_the_exit_code(tmp_path: Path) -> None:
     adder(tmp_path / "agent")
 

@@ -74,20 +74,35 @@ def test_the_guard_goes_by_the_settings(tmp_path: Path) -> None:
     assert "bad.yaml" in bad.stderr
 
 
-def test_an_input_that_is_missing_is_said_with_the_way_out(tmp_path: Path) -> None:
+def test_input_that_is_missing_is_misuse_with_the_way_out(tmp_path: Path) -> None:
+    """B99: nothing is run; a session that is there already may have it."""
     adder(tmp_path / "agent")
 
     done = run(tmp_path, "--input", '{"b": 2}')
 
-    said = "  node 'add' failed: it needs 'a', which nobody has set; there is: b"
-    assert said in done.stdout.splitlines()
-    session = done.stdout.split()[1]
-    again = f"queenright run agent --session {session} --storage here --input"
-    assert done.stderr == f"""Begin anew with what it needs: {again} '{{"a": ...}}'\n"""
-    resumed = run(tmp_path, "--resume", session)
-    assert resumed.stderr == done.stderr
-    mended = run(tmp_path, "--session", session, "--input", '{"a": 1}')
-    assert "  sum: 3" in mended.stdout.splitlines()
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "input 'a' is missing: node 'add' needs a, b, and was given 'b'" in done.stderr
+    assert "--input" in done.stderr
+    session = run(tmp_path, "--input", '{"a": 1, "b": 2}').stdout.split()[1]
+    again = run(tmp_path, "--session", session, "--input", '{"b": 3}')
+    assert "  sum: 4" in again.stdout.splitlines()
+
+
+def test_run_whose_input_its_first_node_refuses_is_called_off(tmp_path: Path) -> None:
+    """B99: the function says so; the run did not fail, and is not to be taken up."""
+    adder(
+        tmp_path / "agent",
+        "from queenright.runtime.inputs import InputRefused\n\n\n"
+        "def add(a, b):\n    raise InputRefused(f'a: {a} is too large; at most 9')\n",
+    )
+
+    done = run(tmp_path, "--input", '{"a": 10, "b": 2}')
+
+    assert done.returncode == 1
+    assert "cancelled" in done.stdout
+    assert "a: 10 is too large; at most 9" in done.stdout
+    assert "--resume" not in done.stderr
+    assert "Begin anew with another input: queenright run agent" in done.stderr
 
 
 def test_a_session_that_another_writes_in_is_left_to_it(tmp_path: Path) -> None:

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 Handler = Callable[["VitalSigns", AgentEvent, Mapping[str, Any], float], None]
 
-_CANCELLED: Final = frozenset({"cancelled", "canceled", "cancellederror", "keyboardinterrupt"})
+_CANCELLED: Final = frozenset(
+    {"cancelled", "canceled", "cancellederror", "keyboardinterrupt", "input_refused"}
+)
 
 # -- what a worker tells ----------------------------------------------------------------------------
 

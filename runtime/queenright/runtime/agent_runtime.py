@@ -26,6 +26,7 @@ from queenright.runtime.execution import Execution, ExecutionResult, Trigger
 from queenright.runtime.graphs.goal import Goal, GoalProgress
 from queenright.runtime.graphs.graph import EntryPointSpec, GraphSpec
 from queenright.runtime.heartbeats import Heartbeats
+from queenright.runtime.inputs import check_input, missing_input
 from queenright.runtime.llm.model import LLMProvider
 from queenright.runtime.nodes.function_node import NodeFunction
 from queenright.runtime.nodes.guard import GuardFactory
@@ -340,6 +341,7 @@ class AgentRuntime:
         Raises:
             GraphError: There is no such graph or entry point, or the runtime is not started.
             TooManyWaiting: As many runs wait for their turn there as may.
+            InputRefused: The run cannot begin with this input; nothing was run.
             TypeError: ``input_data`` is no mapping.
         """
         stream = self.get_stream(entry_point_id, graph_id=graph_id)
@@ -350,7 +352,32 @@ class AgentRuntime:
                 f"input_data of {stream.id!r} must be a mapping of names to JSON values, "
                 f'such as {{"question": "..."}}, not {kind}'
             )
+        await self._check_input(self._find(graph_id).graph, stream, input_data or {}, session_id)
         return stream.fire(Trigger(input_data=input_data or {}), session_id=session_id).id
+
+    async def _check_input(
+        self,
+        graph: LoadedGraph,
+        stream: ExecutionStream,
+        given: Mapping[str, Any],
+        session_id: str | None,
+    ) -> None:
+        """
+        Check that a run can begin with what it is given, and with what its session remembers.
+
+        Raises:
+            InputRefused: It cannot.
+        """
+        if stream.has_entry:
+            return  # whoever fires it makes the node's input
+        node = graph.spec.node(stream.spec.node_id)
+        function = graph.functions[node.function] if node.function else None
+        if missing_input(node, function, given):
+            known = await self.disk.run(lambda: self._sessions.memory(graph, stream.spec, session_id))
+            if known is None:
+                return  # whatever is wrong with that session, the run says
+            given = {**known, **given} if node.input_keys else given
+        check_input(node, function, given)
 
     async def resume(
         self, session_id: str, graph_id: str | None = None, *, checkpoint_id: str | None = None

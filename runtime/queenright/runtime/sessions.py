@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
+from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.identity import SessionIdRefused
 from queenright.runtime.graphs.graph import EntryPointSpec
 from queenright.runtime.parts import LoadedGraph
@@ -70,6 +72,23 @@ class Sessions:
             if shared is None:
                 raise
             return shared[0], self._main.read_state(session_id)
+
+    def memory(
+        self, graph: LoadedGraph, entry: EntryPointSpec, session_id: str | None
+    ) -> Mapping[str, Any] | None:
+        """Return what a run of an entry point would find in its session; None if that cannot be known."""
+        try:
+            if session_id is not None:
+                return self.known(graph, session_id)[1].memory
+            if entry.isolation_level == "shared" and (shared := self._shared(graph, None)) is not None:
+                return self._main.read_state(shared[0].id).memory
+            if entry.isolation_level == "isolated":
+                key = (graph.spec.id, entry.id)
+                states = graph.store.list_sessions()
+                return next((one.memory for one in states if (one.graph_id, one.entry_point) == key), {})
+        except (QueenrightError, OSError):
+            return None
+        return {}
 
     def is_there(self, graph: LoadedGraph, session_id: str) -> bool:
         """Return whether there is a session of this id that a graph has run in or may share."""

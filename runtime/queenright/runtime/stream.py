@@ -21,6 +21,7 @@ from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.execution import Execution, ExecutionResult, Respawn, Trigger
 from queenright.runtime.executor import GraphExecutor, NodeFailed
 from queenright.runtime.graphs.graph import EntryPointSpec
+from queenright.runtime.inputs import INPUT_REFUSED, InputRefused
 from queenright.runtime.llm.model import RUN
 from queenright.runtime.nodes.event_loop import EventLoopNode, NodeResult
 from queenright.runtime.nodes.reporting import Origin, Reporter
@@ -110,6 +111,11 @@ class ExecutionStream:
     def graph_id(self) -> str:
         """The graph that the entry point is of."""
         return self._graph.spec.id
+
+    @property
+    def has_entry(self) -> bool:
+        """Whether something else than one run of its graph is done when it fires."""
+        return self._entry is not None
 
     @property
     def pending(self) -> int:
@@ -314,6 +320,8 @@ class ExecutionStream:
         except NodeFailed as failed:
             status, error = SessionStatus.FAILED, str(failed)
             error_type = failed.result.error_type or failed.result.outcome
+            if error_type == InputRefused.__name__ and failed.node_id == self.spec.node_id:
+                status, error_type = SessionStatus.CANCELLED, INPUT_REFUSED
         except Exception as fault:
             status, error, error_type = SessionStatus.FAILED, redact(str(fault)), type(fault).__name__
             self._log_fault("a run of %s failed", fault)

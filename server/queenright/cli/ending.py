@@ -16,6 +16,7 @@ from queenright.instrumentation.errors import QueenrightError
 from queenright.runtime.agents.runner import AgentRunner
 from queenright.runtime.execution import ExecutionResult
 from queenright.runtime.executor import MissingInput
+from queenright.runtime.inputs import INPUT_REFUSED
 from queenright.runtime.storage.session_state import ExecutionState, SessionState
 from queenright.runtime.storage.session_store import SessionStatus, SessionStore
 
@@ -101,6 +102,8 @@ class Ending:
             # Where it never began, there is nothing to take up: its error says what to do.
             never = result.status is SessionStatus.PAUSED
             return "Paused before it had begun; nothing was run." if never else ""
+        if result.error_type == INPUT_REFUSED:
+            return f"Begin anew with another input: {self.options.command()} --input JSON"
         again = self.options.resume_command(result.session_id)
         if result.status is SessionStatus.PAUSED:
             return f"Paused. Go on with: {again}"

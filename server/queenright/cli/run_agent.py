@@ -24,6 +24,7 @@ from queenright.instrumentation.telemetry import shared_telemetry
 from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.agents.runner import AgentRunner
 from queenright.runtime.execution import ExecutionResult
+from queenright.runtime.inputs import InputRefused
 from queenright.server.guards import health_guard
 from queenright.server.settings import load_settings
 
@@ -113,12 +114,15 @@ async def _run(runner: AgentRunner, options: RunOptions, given: dict[str, Any]) 
         if options.resume:
             execution_id = await runtime.resume(options.resume, graph_id)
         else:
-            execution_id = await runtime.trigger(
-                options.entry_point or runner.default_entry_point,
-                given,
-                graph_id=graph_id,
-                session_id=options.session,
-            )
+            try:
+                execution_id = await runtime.trigger(
+                    options.entry_point or runner.default_entry_point,
+                    given,
+                    graph_id=graph_id,
+                    session_id=options.session,
+                )
+            except InputRefused as refused:
+                raise Misuse(f"{refused}. Nothing was run; say it with --input.") from refused
         stopping.execution_id = execution_id
         answering = asyncio.create_task(answers.give(progress.asked, stop))
         try:

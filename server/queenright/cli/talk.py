@@ -18,6 +18,7 @@ from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.agents.lifecycle_tools import Lifecycle
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.execution import ExecutionResult
+from queenright.runtime.inputs import INPUT_REFUSED
 from queenright.runtime.storage.session_store import SessionStatus
 
 _ENDS: Final = frozenset(
@@ -239,7 +240,7 @@ class Talk:
         self.failed = not result.succeeded
         if result.status is not SessionStatus.COMPLETED:
             self._say(f"{result.status.value}" + (f": {result.error}" if result.error else ""))
-            if result.session_id:
+            if result.session_id and result.error_type != INPUT_REFUSED:
                 self._say(f"Go on with: /resume {result.session_id}")
         for key, value in result.outputs.items():
             self._say(said(value) if key == "text" else f"{key}: {said(value)}")

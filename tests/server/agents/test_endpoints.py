@@ -145,13 +145,11 @@ async def test_post_api_agents__id__trigger(home: House) -> None:
             headers={"Content-Type": "application/json"},
         )
         assert (response.status_code, "no JSON" in response.json()["title"]) == (422, True)
-    failed = await home.ask("POST", "/api/agents/guide/trigger", status=202)
 
     session = await home.waits("guide", started["execution_id"])
     seen = await home.ask("GET", f"/api/agents/guide/sessions/{session}")
     assert (started["status"], started["entry_point_id"]) == ("started", "start")
     assert seen["memory"]["about"] == "all about wax"
-    assert "'topic'" in (await home.over("guide", failed["execution_id"]))["error"]
 
 
 async def test_post_api_agents__id__chat(home: House) -> None:

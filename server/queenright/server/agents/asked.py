@@ -17,6 +17,7 @@ from queenright.runtime.agents.agent_spec import AgentLoadError
 from queenright.runtime.agents.mcp_tools import McpUnavailable
 from queenright.runtime.graphs.goal import Goal
 from queenright.runtime.graphs.graph import GraphSpec, NodeSpec
+from queenright.runtime.inputs import InputRefused
 from queenright.runtime.storage.checkpoint_store import CheckpointBroken, CheckpointNotFound
 from queenright.runtime.storage.files import FileUnusable
 from queenright.runtime.storage.session_store import (
@@ -64,6 +65,7 @@ STATUS: Final[Mapping[type[Exception], int]] = {
     McpUnavailable: 422,
     GraphError: 409,
     TooManyWaiting: 429,
+    InputRefused: 422,
     SessionIdRefused: 422,
     SessionNotFound: 404,
     SessionBusy: 409,
@@ -82,7 +84,8 @@ def add_refusals(app: FastAPI) -> None:
 
 def _answering(status: int) -> Callable[[Request, Exception], Awaitable[JSONResponse]]:
     async def answer(request: Request, error: Exception) -> JSONResponse:
-        response = problem(status, str(error))
+        more = {"field": error.field} if isinstance(error, InputRefused) and error.field else {}
+        response = problem(status, str(error), **more)
         if status == 429:
             response.headers["Retry-After"] = _LATER
         return response

@@ -1,0 +1,106 @@
+"""B99: input that a run cannot begin with is the caller's error: no run, no failure, no ticket."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from queenright.health.vitals import SessionStatus
+from queenright.runtime.events import AgentEvent, EventType
+from tests.server.agents.parts import guide, house, written
+from tests.waiting import until
+
+EAGER = {"judge": {"start_grace_seconds": 0}, "intervention": {"quiet_seconds": 0}}
+AGENT = """
+from queenright.runtime.agents.agent_spec import AgentSpec
+
+agent = AgentSpec.model_validate(
+    {
+        "name": "clerk",
+        "graph": {
+            "nodes": [{"id": "file", "node_type": "function", "function": "file"}],
+            "entry_points": [{"id": "start", "node_id": "file"}],
+        },
+    }
+)
+"""
+FUNCTIONS = """
+from queenright.runtime.inputs import InputRefused
+
+
+def file(folder: str, copies: int = 1, *, session_id: str):
+    if folder == "nowhere":
+        raise InputRefused(f"there is no folder {folder!r}; name one that is there", field="folder")
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "field", "words"),
+    [
+        (
+            {"foldr": "docs"},
+            "folder",
+            ["'folder' is missing", "is 'foldr' meant to be 'folder'?", "node 'file'"],
+        ),
+        ({}, "folder", ["'folder' is missing", "was given nothing"]),
+        ({"folder": ["docs"]}, "folder", ["input 'folder': ['docs'] is refused", "valid string"]),
+        ({"folder": "docs", "copies": "many"}, "copies", ["input 'copies': 'many' is refused"]),
+    ],
+)
+async def test_trigger_refuses_input_that_the_first_node_does_not_take(
+    tmp_path: Path, given: dict[str, Any], field: str, words: list[str]
+) -> None:
+    written(tmp_path / "agents" / "clerk", agent=AGENT, functions=FUNCTIONS)
+    async with house(tmp_path, agents={"load": ["clerk"]}, health_monitoring=EAGER) as home:
+        heard: list[AgentEvent] = []
+        home.service.bus.subscribe(heard.append, name="test", filter_agent="clerk")
+        for _ in range(5):
+            response = await home.http.post("/api/agents/clerk/trigger", json={"input_data": given})
+            assert response.status_code == 422, response.text
+        await home.service.bus.drain()
+
+        problem = response.json()
+        assert response.headers["content-type"] == "application/problem+json"
+        assert problem["field"] == field
+        assert all(word in problem["title"] for word in words), problem["title"]
+        assert [event.type for event in heard if event.type is not EventType.AGENT_OPERATED] == []
+        assert (await home.ask("GET", "/api/agents/clerk/sessions"))["sessions"] == []
+        assert home.service.tickets.open_tickets() == []
+        assert await home.service.health.recoveries(10) == []
+
+
+async def test_input_that_a_session_remembers_is_not_missing(tmp_path: Path) -> None:
+    guide(tmp_path / "agents" / "guide")
+    async with house(tmp_path, agents={"load": ["guide"]}) as home:
+        _, session = await home.done()
+        body = {"session_id": session}
+        started = await home.ask("POST", "/api/agents/guide/trigger", json=body, status=202)
+
+        assert await home.waits("guide", started["execution_id"]) == session
+        await home.ask("POST", "/api/agents/guide/trigger", status=422)
+
+
+async def test_run_whose_first_node_refuses_its_input_is_called_off(tmp_path: Path) -> None:
+    """Its function alone can see it; the run is no failure, is not brought back, and opens no ticket."""
+    written(tmp_path / "agents" / "clerk", agent=AGENT, functions=FUNCTIONS)
+    async with house(tmp_path, agents={"load": ["clerk"]}, health_monitoring=EAGER) as home:
+        body = {"input_data": {"folder": "nowhere"}}
+        started = await home.ask("POST", "/api/agents/clerk/trigger", json=body, status=202)
+        row = await home.over("clerk", started["execution_id"])
+        monitor = home.service.monitor
+
+        def ended() -> bool:
+            worker = monitor.get("clerk")
+            return worker is not None and worker.vitals.ended
+
+        await until(ended, "its end was heard of")
+        worker = monitor.get("clerk")
+        assert worker is not None
+
+        assert (row["status"], "there is no folder 'nowhere'" in row["error"]) == ("cancelled", True)
+        assert worker.vitals.status is SessionStatus.CANCELLED
+        assert not worker.state.in_trouble
+        assert not worker.findings
+        assert await home.service.health.recoveries(10) == []
