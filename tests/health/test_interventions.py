@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from queenright.health.findings import HealthState
+from queenright.health.findings import FindingKind, HealthState, Severity
 from queenright.health.interventions.control import Delivery
 from queenright.health.interventions.instructions import Instruction, InstructionStatus
 from queenright.health.interventions.ladder import Level
@@ -23,6 +23,8 @@ from queenright.health.interventions.service import (
 from queenright.health.interventions.target import Target
 from queenright.health.settings import HealthSettings
 from queenright.health.store import Store, StoreError
+from queenright.health.ticket_service import TicketService
+from queenright.health.tickets import TicketDraft
 from queenright.health.vitals import SessionStatus
 from queenright.runtime.events import EventType
 from tests.health.acting import STALL, Acting
@@ -327,6 +329,44 @@ async def test_termination_is_one_change_of_state(
     assert ("stuck", "healthy") not in changes
     assert ("stuck", "failing") not in changes
     assert acting.worker().vitals.status is SessionStatus.TERMINATED
+
+
+@pytest.mark.parametrize(
+    ("last_word", "data"),
+    [(EventType.EXECUTION_COMPLETED, {}), (EventType.EXECUTION_FAILED, {"error_type": "CancelledError"})],
+)
+async def test_work_that_was_given_up_stays_with_a_person(
+    acting: Acting, last_word: EventType, data: dict[str, Any]
+) -> None:
+    """The ladder does not stop it into silence; when a person stops it, its ticket stays all the same."""
+    tickets = TicketService(acting.store, settings=acting.settings, clock=acting.time, publish=acting.publish)
+    await acting.start()
+    await acting.pass_time(STALL + 1)
+    await acting.tell(EventType.RECOVERY_FAILED, exhausted=True, reason="the limit")
+    draft = TicketDraft(
+        severity=Severity.CRITICAL,
+        cause="c",
+        judge_reasoning="r",
+        suggested_action="a",
+        evidence_snippet="e",
+    )
+    ticket = (await tickets.raise_ticket(acting.worker(), draft)).ticket
+    assert ticket.kind is FindingKind.RECOVERY_FAILED
+    before = len(acting.done())
+
+    await acting.pass_time(3 * 3600)
+    assert acting.done()[before:] == []
+    assert acting.hands.stopped == []
+
+    acting.hands.last_words = lambda: acting.publish(acting.event(last_word, **data))
+    await acting.service.terminate("bee", "enough", by="ann")
+    await acting.settle()
+    await tickets.observe(acting.worker())
+    assert acting.worker().vitals.status is SessionStatus.TERMINATED
+    assert [one.ticket_id for one in tickets.open_tickets()] == [ticket.ticket_id]
+
+    await tickets.resolve(ticket.ticket_id, "done by hand", by="ann")
+    assert tickets.open_tickets() == []
 
 
 async def test_worker_that_completes_after_a_termination_that_was_refused_is_completed(

@@ -41,6 +41,7 @@ def standings(draw: st.DrawFn) -> Standing:
         state=draw(st.sampled_from(HealthState)),
         state_since=draw(times),
         provider_at_fault=draw(st.booleans()),
+        given_up=draw(st.booleans()),
         grace_until=draw(times),
         last_progress=draw(st.none() | times),
         last_checkpoint=draw(st.none() | times),
@@ -119,6 +120,16 @@ def test_progress_leads_back_to_the_ground_and_leaves_an_interval_of_peace(
         assert following.at >= ladder.acted_at + SETTINGS.intervention.nudge.interval_seconds
 
 
+@given(st.none() | ladders, standings())
+def test_nothing_is_done_by_itself_to_a_worker_whose_recovery_was_given_up(
+    ladder: Ladder | None, standing: Standing
+) -> None:
+    """A person has its ticket; what somebody decided before is done."""
+    decided = {Level.HANDING_OFF, Level.TERMINATING, Level.TERMINATED}
+    if standing.given_up and (ladder is None or ladder.level not in decided):
+        assert step(ladder, standing).action is None
+
+
 @given(ladders, standings())
 def test_only_a_checkpoint_resets_a_ladder_that_was_climbed_for_a_stale_one(
     ladder: Ladder, standing: Standing
@@ -169,6 +180,7 @@ def test_three_nudges_then_the_orchestrator_then_the_end_then_back() -> None:
         state=HealthState.STUCK,
         state_since=1000.0,
         provider_at_fault=False,
+        given_up=False,
         grace_until=0.0,
         last_progress=None,
         last_checkpoint=None,

@@ -640,6 +640,28 @@ async def test_what_can_never_be_started_is_a_humans_at_once(hive: Hive) -> None
     assert hive.service.active() == []
 
 
+async def test_work_that_was_given_up_and_got_further_is_given_up_anew_when_it_fails_again(
+    hive: Hive,
+) -> None:
+    """Its ticket has closed since: somebody must hear of it again, and once."""
+    hive.nursery.absent = True
+    target = hive.loses()
+    assert not (await hive.ask(target)).accepted
+    assert not (await hive.ask(target)).accepted
+    assert len(hive.data(FAILED)) == 1
+
+    hive.now += 60
+    hive.tell(EventType.EXECUTION_STARTED)
+    hive.tell(EventType.STEP_COMPLETED, verdict="ACCEPT")
+    target = hive.loses()
+    assert not next(iter(hive.monitor.workers())).vitals.lost
+    hive.now += 1
+    assert not (await hive.ask(target)).accepted
+    assert not (await hive.ask(target)).accepted
+    assert [row["exhausted"] for row in hive.data(FAILED)] == [True, True]
+    assert next(iter(hive.monitor.workers())).vitals.lost
+
+
 async def test_a_worker_that_nobody_can_start_is_a_humans_at_once(hive: Hive) -> None:
     hive.nursery.absent = True
     result = await hive.ask()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ from queenright.health.fleet import Fleet, fleet_of
 from queenright.health.settings import HealthSettings
 from queenright.health.state import health_state, may_follow
 from queenright.health.vital_facts import NO_BREAKERS, OpenBreakers
-from queenright.health.vitals import ABOUT_WORKERS, WORKER_EVENTS, SessionStatus, VitalSigns
+from queenright.health.vitals import ABOUT_WORKERS, WORKER_EVENTS, VitalSigns
 from queenright.runtime.events import AgentEvent, EventType
 
 ENDED_KEPT: Final = 10_000
@@ -54,6 +54,7 @@ _COUNTED: Final = frozenset(
 # Looked up for every event: a name is found faster here than in its class.
 _TOOL_STARTED: Final = EventType.TOOL_CALL_STARTED
 _TOOL_ENDED: Final = EventType.TOOL_CALL_COMPLETED
+_ENDS: Final = frozenset({EventType.EXECUTION_COMPLETED, EventType.EXECUTION_FAILED})
 _HEALTHY: Final = HealthState.HEALTHY
 _SILENCE: Final = frozenset(
     {
@@ -193,6 +194,8 @@ class HealthMonitor:
             said = self._look(worker, at, now)
         v = worker.vitals
         was_over = v.ended_at
+        if kind in _ENDS and self.is_stopping(key, event.incarnation_id or v.incarnation_id):
+            event = replace(event, type=EventType.EXECUTION_FAILED, data={"error_type": "terminated"})
         v.apply(event, at)
         deadline = worker.deadline
         if (
@@ -211,8 +214,6 @@ class HealthMonitor:
         ):
             self._schedule(worker, at)
         if v.ended_at is not None and v.ended_at != was_over:
-            if self.is_stopping(key, v.incarnation_id):
-                v.end(SessionStatus.TERMINATED, v.ended_at)
             said += self._over(worker, at, now)
         elif (
             worker.findings

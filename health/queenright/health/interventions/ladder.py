@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from pydantic import BaseModel, ConfigDict
 
@@ -41,6 +42,10 @@ class Level(StrEnum):
     """It is being brought back: from here on that is the recovery's affair."""
     HUMAN = "human"
     """Nothing more is done by itself: a person has to."""
+
+
+_DECIDED: Final = frozenset({Level.HANDING_OFF, Level.TERMINATING})
+"""What somebody has decided is done, to a worker that was given up too."""
 
 
 class Ladder(BaseModel):
@@ -97,6 +102,8 @@ class Standing:
     """Of one in trouble: since when, whether it has been stuck or failing since."""
     provider_at_fault: bool
     """Its model's provider fails: nothing that is done to the worker mends that."""
+    given_up: bool
+    """Nobody brings it back any more, and it has not got further since: a person has its ticket."""
     grace_until: float
     last_progress: float | None
     last_checkpoint: float | None
@@ -119,6 +126,7 @@ class Standing:
             state=HealthState.DEGRADED if works_around(v, worker.findings) else worker.state,
             state_since=worker.state_since if worker.trouble_since is None else worker.trouble_since,
             provider_at_fault=any(f.kind is FindingKind.PROVIDER_FAILURE for f in worker.findings),
+            given_up=v.lost and settings.acts_on(FindingKind.RECOVERY_FAILED),
             grace_until=grace_until(v, settings),
             last_progress=v.last_progress,
             last_checkpoint=v.last_checkpoint,
@@ -147,8 +155,9 @@ def next_step(ladder: Ladder | None, s: Standing, settings: HealthSettings) -> S
     """
     Return what is to be done next about a worker, and when.
 
-    Nothing is ever due for a worker that waits, is paused or has finished, and nothing twice within the
-    interval between nudges, but for what the orchestrator decides.
+    Nothing is ever due for a worker that waits, is paused or has finished, nothing by itself for one whose
+    recovery was given up, and nothing twice within the interval between nudges, but for what the orchestrator
+    decides.
     """
     if ladder is not None and ladder.target != s.target:
         ladder = None
@@ -158,6 +167,8 @@ def next_step(ladder: Ladder | None, s: Standing, settings: HealthSettings) -> S
         # When something was last done is not forgotten: who has just been acted on is left in peace.
         ladder = foot(s, ladder.acted_at)
     if s.waiting or s.unknown or s.provider_at_fault or not s.state.in_trouble:
+        return Step(ladder=ladder)
+    if s.given_up and (ladder is None or ladder.level not in _DECIDED):
         return Step(ladder=ladder)
     if ladder is None or ladder.grounded:
         ladder = foot(s, ladder.acted_at if ladder is not None else None)
@@ -190,7 +201,7 @@ def _after_the_end(ladder: Ladder | None, s: Standing, settings: HealthSettings)
     # One that was to be stopped and has ended before anybody did is as good as stopped.
     if level in (Level.TERMINATING, Level.TERMINATED):
         return Step(ladder=ladder, action=ActionKind.RECOVER, at=s.state_since)
-    if s.status is not SessionStatus.FAILED or not settings.recovery.automatic:
+    if s.status is not SessionStatus.FAILED or s.given_up or not settings.recovery.automatic:
         return Step(ladder=None)
     crashed = foot(s).model_copy(update={"level": Level.TERMINATED})
     return Step(ladder=crashed, action=ActionKind.RECOVER, at=s.state_since)

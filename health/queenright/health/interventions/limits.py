@@ -59,6 +59,8 @@ def held_back(
         return "it is known by heartbeats only: what it is at, nobody knows"
     if not reasons(worker):
         return "nothing is wrong with it now"
+    if standing.given_up:
+        return "its recovery was given up; a person has to look"
     if in_hand:
         return "it is being brought back, and watched closely"
     if ladder is not None and ladder.level in _BUSY:

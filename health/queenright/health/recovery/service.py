@@ -423,7 +423,7 @@ class RecoveryService:
     ) -> RecoveryResult:
         last = past[0] if past else None
         told = last is not None and last.exhausted and recovery.target in (last.target, last.successor)
-        if last is None or not told:
+        if last is None or not told or self._got_further(recovery.target, last.ended_at):
             last = recovery.model_copy(
                 update={
                     "state": RecoveryState.FAILED,
@@ -437,6 +437,12 @@ class RecoveryService:
         return RecoveryResult(
             accepted=False, recovery_id=last.recovery_id, attempt=0, not_before=None, reason=why
         )
+
+    def _got_further(self, target: Target, since: float | None) -> bool:
+        """Return whether a worker that was given up has got further since, so that nobody has its ticket."""
+        worker = self._monitor.get(*target.key)
+        progress = worker.vitals.last_progress if worker is not None else None
+        return progress is not None and since is not None and progress > since
 
     async def _watch(self, recovery: Recovery, now: float) -> None:
         worker = self._life_of(recovery)
