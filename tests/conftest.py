@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Iterator
 from pathlib import PurePath
 from typing import Any
 
@@ -11,7 +12,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
+from tests import isolation
 from tests.databases import database_url, migrated_once, postgres, real_migrations
+
+isolation.isolate()
 
 __all__ = ["database_url", "migrated_once", "postgres", "real_migrations"]
 
@@ -24,6 +28,9 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("queenright")
+
+_SHOWN = 4000
+"""So many characters of what the guard refused are shown: a sender tries again and again."""
 
 # Their tests share something that takes long to make, so each file stays in one process.
 _WHOLE = {
@@ -87,3 +94,11 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Iterator[None]:
+    """Fail the test that used a default port: what its code did about the refusal does not count."""
+    yield
+    if refused := isolation.take_refusals():
+        pytest.fail(f"{refused[:_SHOWN]}\nUse port 0, or an endpoint of the test's own.", pytrace=False)

@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, NoReturn, Self
@@ -36,6 +36,8 @@ _IMPORTED = (
     *("queenright.cli.run", "queenright.cli.run_agent", "queenright.cli.rules_job", "queenright.server.up"),
     *("httpcore", "rich.markdown"),
 )
+
+_RUN_AGENTS = ("run", "code", "shell")
 
 PROGRAM = Path(sys.executable).with_name("queenright")
 
@@ -66,7 +68,7 @@ class Command:
             {
                 "arguments": [str(argument) for argument in arguments],
                 "cwd": str(cwd or Path.cwd()),
-                "env": dict(os.environ if env is None else env),
+                "env": _environment(arguments, os.environ if env is None else env),
                 "open": [number for number, stream in enumerate(streams) if stream is not None],
                 "ignored": list(ignored),
                 "file_bytes": file_bytes,
@@ -139,6 +141,13 @@ class Talking(Command):
         for file in (self.stdin, self.stdout, self.stderr):
             file.close()
         self.wait()
+
+
+def _environment(arguments: Sequence[str | Path], env: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a command; its agents report to nobody, unless ``env`` says to whom."""
+    from tests.isolation import TO_NOBODY  # not in the process that commands are forked from
+
+    return (TO_NOBODY if arguments and arguments[0] in _RUN_AGENTS else {}) | dict(env)
 
 
 def queenright(

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.benchmarks.row import Row
+from tests.isolation import isolate
 
 
 def main(chosen: list[str]) -> int:
@@ -39,4 +40,5 @@ def main(chosen: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    isolate()
     sys.exit(main(sys.argv[1:]))

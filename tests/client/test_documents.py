@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import subprocess
 import sys
@@ -14,6 +13,7 @@ import pytest
 from queenright.client import Queenright
 from queenright.client import __all__ as public
 from queenright.server.up import Running
+from tests.isolation import environment
 from tests.server.conftest import looping
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -23,11 +23,10 @@ BLOCKS = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
 
 
 async def test_its_blocks_run(running: Running) -> None:
-    environment = {"QUEENRIGHT_URL": running.url, "PATH": os.environ["PATH"]}
     ran = [
         await asyncio.create_subprocess_exec(
             *(sys.executable, "-u", "-W", "error", "-c", block),
-            env=environment,
+            env=environment(QUEENRIGHT_URL=running.url),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -13,6 +12,7 @@ import pytest
 
 from queenright.server.settings import Settings, load_settings
 from queenright.server.up import DEMO_DEFAULTS, Running, UpOptions, up
+from tests.isolation import environment
 
 AGENTS = Path(__file__).parent / "agents"
 
@@ -42,7 +42,7 @@ class AgentProcess:
         self._recover, self._stop = folder / "recover", folder / "stop"
         self.process = subprocess.Popen(
             [sys.executable, str(AGENTS / script), str(self._recover), str(self._stop)],
-            env=os.environ | {"OTEL_EXPORTER_OTLP_ENDPOINT": otlp_url, "QUEENRIGHT_STORAGE": str(folder)},
+            env=environment(OTEL_EXPORTER_OTLP_ENDPOINT=otlp_url, QUEENRIGHT_STORAGE=str(folder)),
             stderr=subprocess.PIPE,
             text=True,
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -11,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.isolation import environment
 
 ROOT = Path(__file__).parents[2]
 MODEL = "anthropic/claude-sonnet-4-5"
@@ -45,7 +46,7 @@ def run(page: str, code: str, folder: Path) -> str:
     done = subprocess.run(
         [sys.executable, "-W", "error", str(file)],
         cwd=folder,
-        env={**os.environ, "HOME": str(folder)},
+        env=environment(HOME=str(folder)),
         capture_output=True,
         text=True,
         check=False,

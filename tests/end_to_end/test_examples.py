@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.instrumentation.parts import Otlp
+from tests.isolation import environment
+
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted(path.parent.name for path in ROOT.glob("examples/*/README.md"))
 
@@ -21,11 +24,15 @@ def blocks(example: str, language: str) -> list[str]:
 
 
 def run(command: str, home: Path) -> subprocess.CompletedProcess[str]:
-    program = Path(sys.executable).parent
-    environment = {"HOME": str(home), "PATH": f"{program}{os.pathsep}{os.environ['PATH']}"}
-    return subprocess.run(
-        command, shell=True, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-    )
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    receiver = Otlp()
+    env = environment(HOME=str(home), PATH=path, OTEL_EXPORTER_OTLP_ENDPOINT=receiver.url)
+    try:
+        return subprocess.run(
+            command, shell=True, cwd=ROOT, env=env, capture_output=True, text=True, check=False
+        )
+    finally:
+        receiver.stop()
 
 
 def artifacts(home: Path, example: str) -> Path:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-from opentelemetry.trace import NoOpTracerProvider
 
 from queenright.instrumentation import Telemetry, Worker
 from queenright.runtime.events import AgentEvent, EventType
@@ -56,7 +55,7 @@ async def test_a_symptom_wakes_the_judge_and_pages_nobody(
     await service.ingest(
         [AgentEvent(type=EventType.EXECUTION_STARTED, time=time.time(), agent_id=AGENT, session_id="s")]
     )
-    no_spans = Telemetry(tracer_provider=NoOpTracerProvider())
+    no_spans = Telemetry.muted()
 
     with Worker(AGENT, telemetry=no_spans, registry=service.registry) as worker:
         for _ in range(25):

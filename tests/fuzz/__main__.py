@@ -22,6 +22,7 @@ import httpx
 
 from tests.fuzz.seeded import bearing, seeded
 from tests.fuzz.streams import probe_streams
+from tests.isolation import isolate
 
 CONFIG: Final = Path(__file__).with_name("schemathesis.toml")
 STREAMS: Final = r"/events$"
@@ -102,4 +103,5 @@ def _environment(folder: Path, words: str) -> dict[str, str]:
 
 
 if __name__ == "__main__":
+    isolate()
     raise SystemExit(main())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from queenright.instrumentation import Telemetry
 from tests.instrumentation.parts import Clock, Memory, Otlp, Script
+from tests.isolation import environment
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def script(tmp_path: Path) -> Script:
         path.write_text(source, encoding="utf-8")
         return subprocess.run(
             [sys.executable, str(path)],
-            env={"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path), **env},
+            env=environment(**env),
             capture_output=True,
             text=True,
             timeout=60,

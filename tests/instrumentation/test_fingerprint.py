@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queenright.instrumentation.fingerprint import fingerprint, scrub
+from tests.isolation import environment
 
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=30),
@@ -147,7 +148,7 @@ def test_a_fingerprint_is_the_same_in_every_process() -> None:
     seen = {
         subprocess.run(
             [sys.executable, "-c", code],
-            env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},
+            env=environment(PYTHONHASHSEED=seed),
             capture_output=True,
             text=True,
             check=True,

@@ -81,7 +81,7 @@ def test_a_provider_of_the_application_gets_the_spans(registry: CollectorRegistr
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    telemetry = Telemetry(tracer_provider=provider)
+    telemetry = Telemetry(tracer_provider=provider, records=False)
 
     with Worker("bee", telemetry=telemetry, registry=registry) as worker, worker.step("forager") as step:
         step.verdict("ACCEPT")

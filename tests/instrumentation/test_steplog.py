@@ -19,6 +19,7 @@ from queenright.instrumentation.dropped import DROPPED
 from queenright.instrumentation.fingerprint import fingerprint
 from queenright.instrumentation.steplog import StepLog, iso, step_log_path
 from tests.instrumentation.parts import Clock, Script
+from tests.isolation import environment
 
 
 def lines(storage: Path, session_id: str) -> list[dict[str, Any]]:
@@ -88,7 +89,7 @@ with Worker("bee", session_id="s1", storage={str(tmp_path)!r}) as worker:
 """
     done = subprocess.run(
         [sys.executable, "-c", source],
-        env={"PYTHONPATH": os.pathsep.join(sys.path)},
+        env=environment(),
         capture_output=True,
         timeout=60,
         check=False,

@@ -34,6 +34,7 @@ from queenright.runtime.llm.model import (
     TransientModelError,
 )
 from queenright.runtime.llm.scripted_provider import ScriptedProvider
+from tests.isolation import environment
 from tests.runtime.conftest import FakeTime
 from tests.runtime.openai_server import (
     Answer,
@@ -614,7 +615,7 @@ def test_alone_in_a_process_nobody_but_the_provider_is_asked(tmp_path: Path) -> 
         capture_output=True,
         text=True,
         cwd=root,
-        env={"PATH": "", "HOME": str(tmp_path), "OPENAI_API_KEY": KEY, "PYTHONPATH": str(root)},
+        env=environment(PATH="", HOME=str(tmp_path), OPENAI_API_KEY=KEY),
         check=False,
     )
 

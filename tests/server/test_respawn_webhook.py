@@ -32,6 +32,7 @@ from queenright.server.settings import Settings, load_settings
 from queenright.server.sockets import free_port
 from queenright.server.up import DEMO_DEFAULTS, Running, serving
 from queenright.server.webhook_post import ATTEMPTS, SIGNATURE, TIMESTAMP
+from tests.isolation import environment
 from tests.waiting import until
 
 PAGE = Path(__file__).parents[2] / "docs" / "recovery.md"
@@ -410,8 +411,8 @@ with Worker("bee", session_id=session, task_id=task, heartbeat_interval=0.3) as 
 
 @contextlib.contextmanager
 def process(*arguments: str, folder: Path, otlp_url: str) -> Iterator[subprocess.Popen[bytes]]:
-    environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": otlp_url, "PATH": "/usr/bin:/bin"}
-    with subprocess.Popen([sys.executable, *arguments], cwd=folder, env=environment) as started:
+    env = environment(OTEL_EXPORTER_OTLP_ENDPOINT=otlp_url, PATH="/usr/bin:/bin")
+    with subprocess.Popen([sys.executable, *arguments], cwd=folder, env=env) as started:
         try:
             yield started
         finally:

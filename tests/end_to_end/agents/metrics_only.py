@@ -11,15 +11,13 @@ import sys
 import time
 from pathlib import Path
 
-from opentelemetry.trace import NoOpTracerProvider
-
 from queenright.instrumentation import Telemetry, Worker, serve_metrics
 
 LOOPS, WAITS, IS_WELL = "going_round", "asking_ada", "getting_on"
 
 
 def main(port_file: Path, recover: Path, stop: Path) -> None:
-    telemetry = Telemetry(tracer_provider=NoOpTracerProvider())
+    telemetry = Telemetry.muted()
     with (
         Worker(LOOPS, telemetry=telemetry) as looping,
         Worker(WAITS, telemetry=telemetry) as waiting,

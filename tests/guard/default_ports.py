@@ -1,0 +1,108 @@
+"""
+Keep a process of a test run away from the default ports, where somebody's own service may listen.
+
+Only the standard library is imported here: every Python process that a test starts loads this first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sys
+import traceback
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any, Final
+
+DEFAULT_PORTS: Final = {
+    4317: "OTLP over gRPC",
+    4318: "OTLP over HTTP",
+    8420: "the service",
+    9090: "Prometheus",
+    9093: "Alertmanager",
+    9094: "Alertmanager's cluster",
+}
+REFUSALS_ENV: Final = "TESTS_REFUSED_CONNECTIONS"
+"""The file that refusals are appended to, for a test to fail with."""
+
+_EVENTS: Final = {"socket.connect": "connects to", "socket.bind": "listens on", "socket.sendto": "sends to"}
+_FRAMES: Final = 12
+
+
+def install() -> None:
+    """Refuse every connection to a default port from now on, in this process and those forked from it."""
+    inherited = os.environ[REFUSALS_ENV]
+
+    def watch(event: str, arguments: tuple[Any, ...]) -> None:
+        if (verb := _EVENTS.get(event)) is not None:
+            refuse(verb, arguments[1], inherited)
+
+    sys.addaudithook(watch)
+    sys.meta_path.insert(0, _UvloopFinder(inherited))
+
+
+def refuse(verb: str, address: object, inherited: str) -> None:
+    """
+    Write down who uses a default port, and raise what an unused port raises.
+
+    Args:
+        verb: What is done with the port.
+        address: The socket's address.
+        inherited: The file to write to if this process has lost its environment since it started.
+
+    Raises:
+        ConnectionRefusedError: the port of ``address`` is one of ``DEFAULT_PORTS``.
+    """
+    if not isinstance(address, tuple) or address[1] not in DEFAULT_PORTS:
+        return
+    text = f"a test {verb} {address[0]}:{address[1]}, the default port of {DEFAULT_PORTS[address[1]]}"
+    frames = "".join(traceback.format_list(traceback.extract_stack()[-_FRAMES:-2]))
+    with (
+        contextlib.suppress(OSError),
+        open(os.environ.get(REFUSALS_ENV, inherited), "a", encoding="utf-8") as refusals,
+    ):
+        refusals.write(f"{text}; process {os.getpid()}: {str(sys.orig_argv)[:300]}\n{frames}\n")
+    raise ConnectionRefusedError(errno.ECONNREFUSED, text)
+
+
+class _UvloopFinder(MetaPathFinder):
+    """Guards uvloop's connections when it is imported: it connects without Python's sockets, so unaudited."""
+
+    def __init__(self, inherited: str) -> None:
+        self._inherited = inherited
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        if fullname != "uvloop":
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _UvloopLoader(spec.loader, self._inherited)
+        return spec
+
+
+class _UvloopLoader(Loader):
+    def __init__(self, loader: Loader, inherited: str) -> None:
+        self._loader = loader
+        self._inherited = inherited
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._loader.exec_module(module)
+        inherited, base = self._inherited, module.Loop
+
+        class Loop(base):  # type: ignore[misc, valid-type]
+            """uvloop's loop, guarded."""
+
+            async def create_connection(
+                self, factory: Any, host: Any = None, port: Any = None, **more: Any
+            ) -> Any:
+                refuse("connects to", (host, port), inherited)
+                return await super().create_connection(factory, host, port, **more)
+
+        module.Loop = Loop  # type: ignore[attr-defined]

@@ -1,0 +1,107 @@
+"""B126: a service on the default ports sees nothing of a test run."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from tests import isolation, warm
+from tests.guard.default_ports import DEFAULT_PORTS
+from tests.isolation import environment, take_refusals
+
+CONNECT = "import socket; socket.create_connection(('127.0.0.1', {port}))"
+
+
+@pytest.mark.parametrize("port", DEFAULT_PORTS)
+def test_connecting_to_a_default_port_is_refused_and_reported(port: int) -> None:
+    with pytest.raises(ConnectionRefusedError, match=f"connects to 127.0.0.1:{port}, the default"):
+        socket.create_connection(("127.0.0.1", port))
+
+    assert "test_default_ports.py" in take_refusals()
+    assert take_refusals() == ""
+
+
+def test_listening_on_a_default_port_is_refused_and_reported() -> None:
+    with socket.socket() as listening, pytest.raises(ConnectionRefusedError):
+        listening.bind(("127.0.0.1", 8420))
+
+    assert "a test listens on 127.0.0.1:8420, the default port of the service" in take_refusals()
+
+
+def test_uvloop_is_guarded_although_it_connects_without_python_sockets() -> None:
+    async def connect() -> None:
+        await asyncio.open_connection("127.0.0.1", 4318)
+
+    with pytest.raises(ConnectionRefusedError):
+        uvloop.run(connect())
+
+    assert "127.0.0.1:4318" in take_refusals()
+
+
+@pytest.mark.parametrize("env", [None, environment()], ids=["inherited", "short"])
+def test_children_are_guarded(env: dict[str, str] | None) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CONNECT.format(port=8420)],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert "ConnectionRefusedError" in done.stderr
+    assert "127.0.0.1:8420" in take_refusals()
+
+
+def test_commands_are_guarded() -> None:
+    done = warm.queenright("list", "--url", "http://127.0.0.1:8420")
+
+    assert done.returncode != 0
+    assert "127.0.0.1:8420" in take_refusals()
+
+
+def test_settings_and_endpoints_of_whoever_runs_the_tests_are_forgotten() -> None:
+    show = "import os; from tests import isolation; isolation.isolate(); print(sorted(os.environ))"
+    users = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318", "QUEENRIGHT_HTTP__PORT": "8420"}
+    users |= {"QUEENRIGHT_URL": "http://127.0.0.1:8420", "OTEL_SERVICE_NAME": "theirs"}
+    done = subprocess.run(
+        [sys.executable, "-c", show],
+        env=os.environ | users,
+        cwd=isolation.ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert "PATH" in done.stdout
+    assert [name for name in users if name in done.stdout] == []
+
+
+USES_A_DEFAULT_PORT = """
+import contextlib, socket
+
+def test_swallows():
+    with contextlib.suppress(OSError):
+        socket.create_connection(("127.0.0.1", 4318))
+
+def test_other():
+    pass
+"""
+
+
+def test_using_a_default_port_fails_the_test_even_if_its_code_swallows_the_error(tmp_path: Path) -> None:
+    """Agents go on when nobody takes their telemetry; their tests would pass."""
+    test = tmp_path / "test_telemetry.py"
+    test.write_text(USES_A_DEFAULT_PORT, encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", "-p", "no:cacheprovider", str(test)]
+    done = subprocess.run(command, cwd=isolation.ROOT, capture_output=True, text=True, check=False)
+
+    assert "2 passed, 1 error" in done.stdout
+    assert "a test connects to 127.0.0.1:4318, the default port of OTLP over HTTP" in done.stdout
+    assert "Use port 0, or an endpoint of the test's own." in done.stdout

@@ -1,0 +1,52 @@
+"""What keeps a test run apart from everything else on this machine: its environment, and a guard."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from tests.guard import default_ports
+
+ROOT: Final = Path(__file__).parents[1]
+_GUARD: Final = str(Path(default_ports.__file__).parent)
+_SET_BY_USERS: Final = ("OTEL_", "QUEENRIGHT_")
+_OWN: Final = frozenset({"QUEENRIGHT_SOAK_SECONDS", "QUEENRIGHT_TRACES"})
+"""What the tests themselves are told by."""
+
+NOBODY: Final = "http://127.0.0.1:1"
+"""Where nobody listens: only root could, and nobody does."""
+
+
+TO_NOBODY: Final = {"OTEL_EXPORTER_OTLP_ENDPOINT": NOBODY, "QUEENRIGHT_ENDPOINT": NOBODY}
+"""For agents whose telemetry a test does not ask for: else it goes to the default ports."""
+
+
+def isolate() -> None:
+    """Forget endpoints and settings of whoever runs the tests; guard this process and its children."""
+    for name in [name for name in os.environ if name.startswith(_SET_BY_USERS) and name not in _OWN]:
+        del os.environ[name]
+    number, file = tempfile.mkstemp(prefix="refused-")
+    os.close(number)
+    atexit.register(Path(file).unlink, missing_ok=True)
+    os.environ[default_ports.REFUSALS_ENV] = file
+    others = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path != _GUARD]
+    os.environ["PYTHONPATH"] = os.pathsep.join([_GUARD, *others])
+    default_ports.install()
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Return a short environment for a child: the guard, agents that report to nobody, and ``more``."""
+    kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", default_ports.REFUSALS_ENV)}
+    return kept | TO_NOBODY | more
+
+
+def take_refusals() -> str:
+    """Return what the guard has refused since the last call, in this process and its children."""
+    file = Path(os.environ[default_ports.REFUSALS_ENV])
+    text = file.read_text(encoding="utf-8")
+    if text:
+        file.write_text("", encoding="utf-8")
+    return text
