@@ -1,6 +1,6 @@
 # GNU make 3.81 and later (macOS ships that one). Each target sets up what it needs.
 .DEFAULT_GOAL := help
-.PHONY: help up demo llm test check bench clean requirements programs
+.PHONY: help up demo llm test test-slow check bench clean requirements programs
 
 BIN := .venv/bin
 PROVIDE := .ci/provide.py
@@ -27,7 +27,7 @@ PYTHON := $(shell for python in python3.13 python3.12 python3.11 python3; do \
 	if $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then echo $$python; break; fi; done)
 
 help: ## Show this
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 up: .venv/.$(UP_GROUP) ## Run everything on this machine, with demo agents to watch; ARGS="..." is passed on
 	@$(PYTHON) $(PROVIDE) programs || echo "Going on without: the service needs neither to detect, judge and keep."
@@ -37,11 +37,14 @@ demo: up ## The same as up
 
 llm: .venv/.llm ## Install litellm, for models other than the built-in rules (queenright run --model)
 
-test: .venv/.dev ## Run the tests; PYTEST="..." is passed on
+test: ## Run the tests; PYTEST="..." is passed on
+test-slow: ## Run the slow tests, and search at random for what breaks the properties; PYTEST="..." too
+test-slow: SLOW := -m "slow or hypothesis" --hypothesis-profile=search
+test test-slow: .venv/.dev
 	@$(PYTHON) $(PROVIDE) programs || echo "The tests that need these programs will fail." >&2
 	@$(PYTHON) $(PROVIDE) newest || echo "The tests with the newest of these programs are skipped." >&2
 	@$(PYTHON) $(PROVIDE) browser || echo "The tests that need a browser will fail." >&2
-	@$(IN_MEMORY) $(BIN)/python -m pytest -n 4 $(PYTEST)
+	@$(IN_MEMORY) $(BIN)/python -m pytest -n 4 $(SLOW) $(PYTEST)
 
 check: .venv/.dev programs ## Everything that is checked beside the tests; the API is fuzzed
 	$(BIN)/ruff check .

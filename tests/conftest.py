@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 from collections.abc import Iterator
 from pathlib import PurePath
 from typing import Any
@@ -19,15 +18,12 @@ isolation.isolate()
 
 __all__ = ["database_url", "migrated_once", "postgres", "real_migrations"]
 
-# How fast an example runs says how busy the machine is, not whether the code is right. 25 examples a run, and
-# new ones each time; HYPOTHESIS_EXAMPLES=1000 looks longer.
-settings.register_profile(
-    "queenright",
-    deadline=None,
-    max_examples=int(os.environ.get("HYPOTHESIS_EXAMPLES", "25")),
-    suppress_health_check=[HealthCheck.too_slow],
-)
-settings.load_profile("queenright")
+# How fast an example runs says how busy the machine is, not whether the code is right. `make test` tries the
+# same examples each time, so that it fails for a change only; `make test-slow` searches for new ones.
+_COMMON = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("gate", _COMMON, derandomize=True, max_examples=25)
+settings.register_profile("search", _COMMON, max_examples=500, print_blob=True)
+settings.load_profile("gate")
 
 _SHOWN = 4000
 """So many characters of what the guard refused are shown: a sender tries again and again."""

@@ -37,9 +37,11 @@ DOCUMENT = ROOT / "docs" / "detection.md"
 
 @pytest.fixture(scope="module")
 def traces() -> Path:
-    folder = Path(os.environ.get("QUEENRIGHT_TRACES") or ROOT.parent / "shared" / "data" / "traces")
-    if not sorted(folder.glob("*.jsonl*")):
-        pytest.skip(f"no recorded runs in {folder}; QUEENRIGHT_TRACES names their folder")
+    named = os.environ.get("QUEENRIGHT_TRACES")
+    if not named:
+        pytest.skip("the recorded runs are not part of the checkout; QUEENRIGHT_TRACES names their folder")
+    folder = Path(named)
+    assert sorted(folder.glob("*.jsonl*")), f"QUEENRIGHT_TRACES={named} holds no recorded runs (*.jsonl)"
     return folder
 
 

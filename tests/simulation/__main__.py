@@ -20,11 +20,15 @@ from tests.simulation.fleet import Fleet, Odds
 from tests.simulation.gaps import Gaps
 from tests.simulation.report import report
 
-TRACES = Path(__file__).parents[3] / "shared" / "data" / "traces"
-
 
 async def simulate(
-    folder: Path, *, days: float, workers: int, seed: int, traces: Path = TRACES, odds: Odds | None = None
+    folder: Path,
+    *,
+    days: float,
+    workers: int,
+    seed: int,
+    traces: Path | None = None,
+    odds: Odds | None = None,
 ) -> dict[str, Any]:
     """Run the simulation with its database in ``folder``, and return the report."""
     store = Store.open(f"sqlite:///{folder / 'simulated.db'}")
@@ -58,7 +62,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--faults", type=float, default=Odds.faults_per_worker_day, help="a worker and day")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--traces", type=Path, default=TRACES, help="folder of recorded runs")
+    parser.add_argument("--traces", type=Path, help="folder of recorded runs; a table without")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         found = asyncio.run(

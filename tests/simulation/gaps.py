@@ -47,10 +47,10 @@ class Gaps:
         self.origin = f"{len(recorded):,} recorded gaps" if recorded else "the table of quantiles"
 
     @classmethod
-    def of(cls, traces: Path) -> Gaps:
-        """Return the gaps of the runs in a folder, or of the table if they are not there."""
-        file = traces / RECORDED
-        return cls(_read(file) if file.is_file() else [])
+    def of(cls, traces: Path | None) -> Gaps:
+        """Return the gaps of the runs in a folder, or of the table without one or if they are not there."""
+        file = traces / RECORDED if traces is not None else None
+        return cls(_read(file) if file is not None and file.is_file() else [])
 
     def draw(self, random: Random) -> float:
         """Return the length of one turn."""
