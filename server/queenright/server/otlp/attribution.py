@@ -18,12 +18,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from itertools import islice
 from typing import Final, TypeVar
 
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from queenright.server.otlp.mapping import PROCESS_ATTRIBUTES, RESOURCE_ATTRIBUTES
-from queenright.server.otlp.values import plain_of, text_of
+from queenright.server.otlp.values import MAX_ATTRIBUTES, plain_of, text_of
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -49,7 +50,7 @@ class Source:
     @classmethod
     def of(cls, resource: Resource) -> Source:
         """Read the resource; a process that gives itself no instance id is known by its host, pod and pid."""
-        found = {a.key: a.value for a in resource.attributes}
+        found = {a.key: a.value for a in islice(resource.attributes, MAX_ATTRIBUTES)}
         texts = {name: text_of(found.get(key)) for name, key in RESOURCE_ATTRIBUTES.items()}
         incarnation = texts["incarnation"] or texts["instance"]
         if not incarnation:

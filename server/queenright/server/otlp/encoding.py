@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 from typing import Any, Final, TypeVar
 
@@ -14,13 +15,22 @@ from google.protobuf import json_format
 from google.protobuf.message import DecodeError, Message
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # ships stubs without py.typed
 
-from queenright.server.otlp.errors import INVALID_ARGUMENT, Refused, malformed, too_large
+from queenright.server.otlp.errors import INVALID_ARGUMENT, Refused, malformed, too_large, too_many
 
 M = TypeVar("M", bound=Message)
 
 _ID_KEYS: Final = frozenset({"traceId", "trace_id", "spanId", "span_id", "parentSpanId", "parent_span_id"})
 _MAX_DEPTH: Final = 64
 _WINDOW_BITS: Final = {"gzip": 31, "deflate": 15}
+_MAX_MEMBERS: Final = 1_000
+_TOKEN: Final = re.compile(rb'[\[{,:]|"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+
+PART: Final = 256 * 1024
+"""Bytes decompressed in one step."""
+
+MAX_JSON: Final = 8 * 1024 * 1024
+MAX_VALUES: Final = 200_000
+"""Values in a JSON body: its brackets, commas and colons. The parser holds the interpreter for 25 ms."""
 
 
 class MediaType(StrEnum):
@@ -45,39 +55,81 @@ class MediaType(StrEnum):
             raise Refused(415, INVALID_ARGUMENT, reason) from None
 
 
-def inflate(body: bytes, content_encoding: str, limit: int) -> bytes:
+def inflating(body: bytes, content_encoding: str, limit: int) -> Iterator[bytes]:
     """
-    Undo a ``Content-Encoding``, never making more than ``limit`` bytes.
+    Undo a ``Content-Encoding``, at most `PART` bytes a step and never more than ``limit`` in all.
 
     Raises:
         Refused: It is unknown (415), the body is broken (400), or longer than ``limit`` (413).
     """
     name = content_encoding.strip().lower()
     if name in ("", "identity"):
-        return body
+        yield body
+        return
     bits = _WINDOW_BITS.get(name)
     if bits is None:
         reason = f"content encoding {name[:100]!r} is not known here; send gzip, deflate or none"
         raise Refused(415, INVALID_ARGUMENT, reason, ((b"accept-encoding", b"gzip, deflate"),))
-    parts: list[bytes] = []
-    left = limit
+    left, members, at = limit, 0, 0
+    stream = None
+    rest = b""
     try:
-        while body:
-            stream = zlib.decompressobj(bits)
-            part = stream.decompress(body, left + 1)
+        while rest or at < len(body):
+            if not rest:
+                # Not all of it at once: what one member leaves over is copied for the next.
+                rest = body[at : at + PART]
+                at += PART
+            if stream is None:
+                members += 1
+                if members > _MAX_MEMBERS:
+                    raise malformed(f"the body has more than {_MAX_MEMBERS} {name} streams")
+                stream = zlib.decompressobj(bits)
+            part = stream.decompress(rest, PART)
+            rest = stream.unconsumed_tail
             left -= len(part)
             if left < 0:
                 raise too_large("the body, decompressed,", limit)
-            if not stream.eof:
+            if stream.eof:
+                rest = stream.unused_data
+                stream = None
+            if part:
+                yield part
+        while stream is not None:
+            # What was read and could not be given out yet, at most a part at a time.
+            part = stream.decompress(b"", PART)
+            left -= len(part)
+            if left < 0:
+                raise too_large("the body, decompressed,", limit)
+            if stream.eof:
+                stream = None
+            elif not part:
                 raise malformed(f"the body ends in the middle of its {name} stream")
-            parts.append(part)
-            body = stream.unused_data
+            if part:
+                yield part
     except zlib.error as error:
         raise malformed(f"the body is not {name}: {error}") from None
-    return b"".join(parts)
 
 
-def parse(body: bytes, media_type: MediaType, make: Callable[[], M]) -> M:
+def check_json(body: bytes | bytearray) -> None:
+    """
+    Refuse JSON that would take long to parse or become much bigger than it is; bounded work, for a thread.
+
+    Raises:
+        Refused: It is longer than `MAX_JSON` bytes, or holds more than `MAX_VALUES` values (413).
+    """
+    if len(body) > MAX_JSON:
+        raise too_large("the body, as JSON and decompressed,", MAX_JSON)
+    if sum(body.count(sign) for sign in (b"[", b"{", b",", b":")) <= MAX_VALUES:
+        return
+    # Texts have such signs, too, and those cost nothing: now without them.
+    values = 0
+    for token in _TOKEN.finditer(body):
+        values += token[0][:1] != b'"'
+        if values > MAX_VALUES:
+            raise too_many("values in JSON", MAX_VALUES)
+
+
+def parse(body: bytes | bytearray, media_type: MediaType, make: Callable[[], M]) -> M:
     """
     Return the message that a body holds; an empty body is an empty message, unknown fields are ignored.
 
@@ -89,7 +141,7 @@ def parse(body: bytes, media_type: MediaType, make: Callable[[], M]) -> M:
         return message
     try:
         if media_type is MediaType.PROTOBUF:
-            message.ParseFromString(body)
+            message.ParseFromString(bytes(body))
         else:
             parsed = orjson.loads(body)
             if not isinstance(parsed, dict):

@@ -50,6 +50,11 @@ def too_large(what: str, limit: int) -> Refused:
     )
 
 
+def too_many(what: str, limit: int) -> Refused:
+    """Return the refusal of a body that holds more of something than ``limit``."""
+    return Refused(413, RESOURCE_EXHAUSTED, f"the body holds more than {limit} {what}; send smaller batches")
+
+
 def unavailable(reason: str, retry_after: int) -> Refused:
     """Return the refusal of a request that is right but cannot be taken now; clients send it again."""
     return Refused(503, UNAVAILABLE, reason, ((b"retry-after", str(retry_after).encode()),))

@@ -13,9 +13,10 @@ from queenright.instrumentation import names
 from queenright.instrumentation.identity import clean_name
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.otlp.attribution import Source
-from queenright.server.otlp.batch import CHUNK, Decoded, Memory
+from queenright.server.otlp.batch import Decoded, Memory
 from queenright.server.otlp.spans import UNNAMED_TOOL
 from queenright.server.otlp.values import (
+    MAX_ATTRIBUTES,
     Fields,
     count_of,
     fields_of,
@@ -120,17 +121,18 @@ def decode_logs(request: ExportLogsServiceRequest, memory: Memory, now: float) -
 def decoding_logs(
     request: ExportLogsServiceRequest, memory: Memory, now: float, decoded: Decoded
 ) -> Iterator[None]:
-    """Decode as `decode_logs` does, pausing every `CHUNK` records."""
-    left = CHUNK
+    """Decode as `decode_logs` does, pausing after each record and each group."""
     for resource_logs in request.resource_logs:
+        decoded.count_group()
         source = Source.of(resource_logs.resource)
         for scope_logs in resource_logs.scope_logs:
+            decoded.count_group()
+            decoded.count_items(len(scope_logs.log_records))
+            yield
             for record in scope_logs.log_records:
                 _add(decoded, memory, source, scope_logs.scope, record, now)
-                left -= 1
-                if not left:
-                    left = CHUNK
-                    yield
+                yield
+        yield
     decoded.finish()
 
 
@@ -142,6 +144,9 @@ def _add(
     record: LogRecord,
     now: float,
 ) -> None:
+    if len(record.attributes) > MAX_ATTRIBUTES:
+        decoded.reject(f"a record with more than {MAX_ATTRIBUTES} attributes")
+        return
     found = fields_of(record.attributes)
     event_name = record.event_name or text_of(found.get("event"))
     known = RECORDS.get(event_name)

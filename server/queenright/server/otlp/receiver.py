@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from google.protobuf.message import Message
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
@@ -31,9 +32,16 @@ from prometheus_client import CollectorRegistry, Counter
 
 from queenright.instrumentation import names
 from queenright.runtime.events import AgentEvent, Clock
-from queenright.server.otlp.batch import Decoded, Memory
+from queenright.server.otlp.batch import MAX_EVENTS, Decoded, Memory
 from queenright.server.otlp.duplicates import StillStoring
-from queenright.server.otlp.encoding import MediaType, inflate, parse, render, render_status
+from queenright.server.otlp.encoding import (
+    MediaType,
+    check_json,
+    inflating,
+    parse,
+    render,
+    render_status,
+)
 from queenright.server.otlp.errors import (
     DEADLINE_EXCEEDED,
     NOT_FOUND,
@@ -46,7 +54,11 @@ from queenright.server.otlp.errors import (
 )
 from queenright.server.otlp.forward import Forwarder
 from queenright.server.otlp.logs import decoding_logs
+from queenright.server.otlp.loop_share import LoopShare, Room
 from queenright.server.otlp.spans import decoding_spans
+from queenright.server.otlp.wire import PIECE, pieces_of
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -59,9 +71,12 @@ Ingest = Callable[[list[AgentEvent]], Awaitable[None]]
 MAX_BODY: Final = 16 * 1024 * 1024
 MAX_INFLATED: Final = 64 * 1024 * 1024
 MAX_IN_FLIGHT: Final = 128 * 1024 * 1024
+"""Bytes of bodies that are held at one time, as sent and decompressed."""
 BODY_TIMEOUT: Final = 30.0
-BIG: Final = 256 * 1024
-"""Bodies from this many bytes on are decompressed and parsed beside the event loop, not in it."""
+SMALL_JSON: Final = 8 * 1024
+"""JSON up to so many bytes is parsed in the event loop, and more in a thread: it takes 1 ms a kilobyte."""
+MAX_HANDED: Final = 2_048
+"""Events that are being stored at one time; all that are stored together are looked at in one go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +137,7 @@ class OtlpReceiver:
         max_in_flight: int = MAX_IN_FLIGHT,
         body_timeout: float = BODY_TIMEOUT,
         clock: Clock = time.time,
+        share: LoopShare | None = None,
     ) -> None:
         self.counts = Counts()
         self._ingest = ingest
@@ -130,6 +146,10 @@ class OtlpReceiver:
         self._max_inflated = max_inflated
         self._max_in_flight = max_in_flight
         self._in_flight = 0
+        self._share = share or LoopShare()
+        self._handed = Room(MAX_HANDED)
+        # One, so that no number of requests takes more than half of the interpreter's turns.
+        self._thread = ThreadPoolExecutor(1, "otlp")
         self._body_timeout = body_timeout
         self._clock = clock
         self._memory = Memory()
@@ -182,22 +202,20 @@ class OtlpReceiver:
         if scope["method"] != "POST":
             raise Refused(405, UNIMPLEMENTED, f"{path} takes POST", ((b"allow", b"POST"),))
         media_type = MediaType.of(content_type)
-        declared = self._declared_length(headers)
-        reserved = declared or 0
-        if self._in_flight + reserved > self._max_in_flight:
-            raise unavailable("too many requests are being handled; send this again later", 2)
-        self._in_flight += reserved
+        # What was only announced takes no place from what others have sent.
+        held = _Held(self, self._declared_length(headers))
         try:
-            raw = await self._body(receive)
-            if declared is None:
-                self._in_flight += len(raw)
-                reserved = len(raw)
+            raw = await self._body(receive, held)
             if self._forwarder is not None:
                 # Before anything of ours can fail: what we cannot read or keep still goes where it went.
                 self._forwarder.offer(path, scope["headers"], raw)
-            decoded = await self._store(signal, headers, media_type, raw)
+            encoding = headers.get(b"content-encoding", b"").decode("latin-1")
+            decoded = Decoded()
+            for body, form in await self._bodies(signal, encoding, media_type, raw, held):
+                await self._store(signal, await self._parsed(signal, body, form), decoded)
+            self.counts.last_received = self._clock()
         finally:
-            self._in_flight -= reserved
+            held.release()
         return 200, (), render(_response(signal, decoded), media_type), media_type
 
     def _declared_length(self, headers: dict[bytes, bytes]) -> int | None:
@@ -211,7 +229,7 @@ class OtlpReceiver:
             raise too_large("the body", self._max_body)
         return length
 
-    async def _body(self, receive: Receive) -> bytes:
+    async def _body(self, receive: Receive, held: _Held) -> bytes:
         parts: list[bytes] = []
         size = 0
         try:
@@ -224,6 +242,7 @@ class OtlpReceiver:
                     size += len(part)
                     if size > self._max_body:
                         raise too_large("the body", self._max_body)
+                    held.add(len(part))
                     parts.append(part)
                     if not message.get("more_body", False):
                         return parts[0] if len(parts) == 1 else b"".join(parts)
@@ -231,50 +250,76 @@ class OtlpReceiver:
             reason = f"the body did not arrive within {self._body_timeout:g} s"
             raise Refused(408, DEADLINE_EXCEEDED, reason, ((b"connection", b"close"),)) from None
 
-    async def _store(
-        self, signal: _Signal, headers: dict[bytes, bytes], media_type: MediaType, raw: bytes
-    ) -> Decoded:
-        encoding = headers.get(b"content-encoding", b"").decode("latin-1")
+    async def _bodies(
+        self, signal: _Signal, encoding: str, media_type: MediaType, raw: bytes, held: _Held
+    ) -> Iterable[tuple[bytes | bytearray, MediaType]]:
+        """Return a body as it is parsed: decompressed, and in pieces if it is big."""
+        body: bytes | bytearray = raw
+        if encoding.strip():
+            parts = inflating(raw, encoding, self._max_inflated)
+            body = bytearray()
+            while part := await self._share.run(lambda _: next(parts, b"")):
+                held.add(len(part))
+                body += part
+        if media_type is MediaType.JSON:
+            if len(body) <= SMALL_JSON:
+                return [(body, media_type)]
+            body = await self._in_thread(_as_protobuf, body, signal.request)
+        if len(body) <= PIECE:
+            return [(body, MediaType.PROTOBUF)]
+        pieces = await self._in_thread(pieces_of, body, signal.request)
+        return ((piece, MediaType.PROTOBUF) for piece in _taken(pieces))
 
-        def read() -> Message:
-            return parse(inflate(raw, encoding, self._max_inflated), media_type, signal.request)
+    async def _parsed(self, signal: _Signal, body: bytes | bytearray, media_type: MediaType) -> Message:
+        return await self._share.run(lambda _: parse(body, media_type, signal.request))
 
-        # JSON and compressed bodies take longer than their size says.
-        plain = media_type is MediaType.PROTOBUF and not encoding
-        request = await asyncio.to_thread(read) if len(raw) >= (BIG if plain else BIG // 16) else read()
-        decoded = Decoded()
-        if signal.decoding is not None:
-            stored = False
-            try:
-                for _ in signal.decoding(request, self._memory, self._clock(), decoded):
-                    await asyncio.sleep(0)
+    async def _in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
+
+    async def _store(self, signal: _Signal, request: Message, decoded: Decoded) -> None:
+        """Decode a message and hand over its events, a bounded number at a time."""
+        if signal.decoding is None:
+            return
+        steps = signal.decoding(request, self._memory, self._clock(), decoded)
+
+        def decode(is_over: Callable[[], bool]) -> bool:
+            events = decoded.events
+            for _ in steps:  # noqa: SIM110  # `any` costs a span 2 % more
+                if is_over() or len(events) >= MAX_EVENTS:
+                    return True
+            return False
+
+        more = True
+        try:
+            while more:
+                more = await self._share.run(decode)
+                # Whoever sends one of these again from now on has to wait.
+                self._memory.duplicates.storing(decoded.spans)
+                if more and len(decoded.events) < MAX_EVENTS:
+                    continue
+                decoded.finish()
                 await self._hand_over(decoded)
-                stored = True
-            except StillStoring as error:
-                raise unavailable(str(error), 1) from None
-            finally:
-                if not stored:
-                    decoded.undo()
-        self._count(signal, decoded)
-        return decoded
+                self._memory.duplicates.settle(decoded.spans, stored=True)
+                self._count(signal, decoded)
+                decoded.clear()
+        except StillStoring as error:
+            raise unavailable(str(error), 1) from None
+        finally:
+            self._memory.duplicates.settle(decoded.spans, stored=False)
+            decoded.undo()
 
     async def _hand_over(self, decoded: Decoded) -> None:
         if not decoded.events:
             return
-        duplicates = self._memory.duplicates
-        duplicates.storing(decoded.spans)
-        stored = False
         try:
-            await self._ingest(decoded.events)
-            stored = True
+            async with self._handed.taken(len(decoded.events)):
+                await self._ingest(decoded.events)
         except Overloaded as error:
             raise unavailable(str(error), error.retry_after) from None
         except Exception:
             # The client keeps what was not stored and sends it again, so nothing is lost.
             logger.exception("%d events received over OTLP could not be stored", len(decoded.events))
             raise unavailable("the events could not be stored; send this again later", 5) from None
-        finally:
-            duplicates.settle(decoded.spans, stored=stored)
 
     def _count(self, signal: _Signal, decoded: Decoded) -> None:
         counts = self.counts
@@ -282,11 +327,51 @@ class OtlpReceiver:
         counts.ignored += decoded.ignored
         counts.rejected += decoded.rejected
         counts.events += len(decoded.events)
-        counts.last_received = self._clock()
         if signal.decoding is decoding_spans:
             self._accepted.inc(decoded.accepted)
             self._ignored.inc(decoded.ignored)
             self._rejected.inc(decoded.rejected)
+
+
+class _Held:
+    """How many bytes one request holds of those that all may hold together."""
+
+    def __init__(self, receiver: OtlpReceiver, announced: int | None) -> None:
+        self._receiver = receiver
+        self._bytes = 0
+        self._check(announced or 0)
+
+    def add(self, count: int) -> None:
+        """
+        Hold more.
+
+        Raises:
+            Refused: All of them hold too much (503).
+        """
+        self._check(count)
+        self._receiver._in_flight += count
+        self._bytes += count
+
+    def release(self) -> None:
+        """Hold nothing any more."""
+        self._receiver._in_flight -= self._bytes
+        self._bytes = 0
+
+    def _check(self, count: int) -> None:
+        if self._receiver._in_flight + count > self._receiver._max_in_flight:
+            raise unavailable("too many requests are being handled; send this again later", 2)
+
+
+def _as_protobuf(body: bytes | bytearray, make: Callable[[], Message]) -> bytes:
+    check_json(body)
+    return parse(body, MediaType.JSON, make).SerializeToString()
+
+
+def _taken(pieces: list[bytes]) -> Iterator[bytes]:
+    """Yield pieces and keep none that was yielded."""
+    pieces.reverse()
+    while pieces:
+        yield pieces.pop()
 
 
 def otlp_app(
@@ -299,6 +384,7 @@ def otlp_app(
     max_in_flight: int = MAX_IN_FLIGHT,
     body_timeout: float = BODY_TIMEOUT,
     clock: Clock = time.time,
+    share: LoopShare | None = None,
 ) -> OtlpReceiver:
     """
     Return the receiver as an ASGI app.
@@ -311,9 +397,11 @@ def otlp_app(
         forwarder: Passes every accepted request on; started and stopped by whoever made it.
         max_body: Longest body taken, in bytes as sent.
         max_inflated: The same, decompressed.
-        max_in_flight: Bytes of bodies held at one time; above it requests are answered with 503.
+        max_in_flight: Bytes of bodies held at one time, as sent and decompressed; above it requests are
+            answered with 503.
         body_timeout: Seconds that a body may take to arrive.
         clock: Seconds since the epoch.
+        share: What decoding may take of the event loop.
     """
     return OtlpReceiver(
         ingest,
@@ -324,13 +412,14 @@ def otlp_app(
         max_in_flight=max_in_flight,
         body_timeout=body_timeout,
         clock=clock,
+        share=share,
     )
 
 
 def _response(signal: _Signal, decoded: Decoded) -> Message:
     response: Any = signal.response()
-    if decoded.rejected:
-        setattr(response.partial_success, signal.rejected, decoded.rejected)
+    if decoded.all_rejected:
+        setattr(response.partial_success, signal.rejected, decoded.all_rejected)
         response.partial_success.error_message = "; ".join(decoded.reasons)
     message: Message = response
     return message

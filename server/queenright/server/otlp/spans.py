@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any, Final
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -14,7 +15,7 @@ from queenright.instrumentation.names import SPAN_STEP, ToolOutcome, Verdict, Wa
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.otlp.attribution import Run, Source, Trace
-from queenright.server.otlp.batch import CHUNK, Decoded, Memory
+from queenright.server.otlp.batch import Decoded, Memory
 from queenright.server.otlp.mapping import (
     EXCEPTION_EVENT,
     EXCEPTION_MESSAGE,
@@ -24,6 +25,7 @@ from queenright.server.otlp.mapping import (
     named_in,
 )
 from queenright.server.otlp.values import (
+    MAX_ATTRIBUTES,
     Fields,
     count_of,
     duration_of,
@@ -60,19 +62,20 @@ def decode_spans(request: ExportTraceServiceRequest, memory: Memory, now: float)
 def decoding_spans(
     request: ExportTraceServiceRequest, memory: Memory, now: float, decoded: Decoded
 ) -> Iterator[None]:
-    """Decode as `decode_spans` does, pausing every `CHUNK` spans."""
-    left = CHUNK
+    """Decode as `decode_spans` does, pausing after each span and each group."""
     for resource_spans in request.resource_spans:
+        decoded.count_group()
         source = Source.of(resource_spans.resource)
         for scope_spans in resource_spans.scope_spans:
+            decoded.count_group()
             scope = scope_spans.scope
             decoder = _Decoder(decoded, memory, source, scope_spans.spans, scope.name, scope.version, now)
+            decoded.count_items(len(scope_spans.spans))
+            yield
             for span in scope_spans.spans:
                 decoder.add(span)
-                left -= 1
-                if not left:
-                    left = CHUNK
-                    yield
+                yield
+        yield
     decoded.finish()
 
 
@@ -118,7 +121,11 @@ class _Decoder:
         if len(trace_id) != 16 or len(span_id) != 8 or trace_id == _NO_TRACE or span_id == _NO_SPAN:
             decoded.reject("a span without a valid trace id (16 bytes) and span id (8 bytes)")
             return
-        found = fields_of(span.attributes)
+        attributes = span.attributes
+        if len(attributes) > MAX_ATTRIBUTES:
+            decoded.reject(f"a span with more than {MAX_ATTRIBUTES} attributes")
+            return
+        found = fields_of(attributes)
         name = span.name
         own = "incarnation" in found or self._source.own
         kind = Kind.STEP if own and "operation" not in found and _is_step(found, name) else _kind(found, name)
@@ -170,7 +177,7 @@ class _Decoder:
         outer = self._by_id.get(parent)
         if outer is None:
             return "", session
-        found = fields_of(outer.attributes)
+        found = fields_of(islice(outer.attributes, MAX_ATTRIBUTES))
         kind = _kind(found, outer.name)
         if kind is None or kind is Kind.AGENT:
             return "", session
@@ -351,9 +358,9 @@ def _failure(span: Span, found: Fields) -> dict[str, Any]:
     if status.code != _ERROR and not error_type:
         return {}
     message = status.message
-    for event in reversed(span.events):
+    for event in islice(reversed(span.events), MAX_ATTRIBUTES):
         if event.name == EXCEPTION_EVENT:
-            texts = {a.key: a.value.string_value for a in event.attributes}
+            texts = {a.key: a.value.string_value for a in islice(event.attributes, MAX_ATTRIBUTES)}
             error_type = error_type or clean_name(texts.get(EXCEPTION_TYPE, ""))
             message = texts.get(EXCEPTION_MESSAGE) or message
             break

@@ -6,6 +6,7 @@ import math
 import os
 import time
 from collections.abc import Iterable
+from hashlib import blake2b
 from typing import Any, Final
 
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
@@ -21,7 +22,14 @@ FUTURE_LIMIT: Final = 86_400.0
 MAX_DURATION: Final = 366 * 86_400.0
 MAX_COUNT: Final = 10**12
 
+MAX_ATTRIBUTES: Final = 1_024
+"""Attributes of one span, record, resource or exception; SDKs send at most 128 by themselves."""
+
 _MAX_DEPTH = 16
+_MAX_VALUES = 5_000
+"""Values of one attribute that are looked at one by one."""
+_MAX_NAME = 16_384
+"""Characters of a name that are looked at; what is after them is part of its hash no more."""
 
 Fields = dict[str, AnyValue]
 
@@ -48,8 +56,8 @@ def text_of(value: AnyValue | None) -> str:
         # Nearly every text is clean; this way is taken six times a span.
         if len(text) <= NAME_LIMIT and text[0] != " " and text[-1] != " " and text.isprintable():
             return text
-        return clean_name(text)
-    plain = plain_of(value)
+        return clean_name(text[:_MAX_NAME])
+    plain = plain_of(value, 16)
     return "" if plain is None or plain == "" else clean_name(str(plain))
 
 
@@ -96,8 +104,17 @@ def is_true(value: AnyValue | None) -> bool:
     return value is not None and (value.bool_value or value.string_value.lower() == "true")
 
 
-def plain_of(value: AnyValue, depth: int = 0) -> Any:
-    """Return a value as JSON types; what is nested deeper than anyone writes is cut off."""
+def plain_of(value: AnyValue, limit: int = _MAX_VALUES) -> Any:
+    """
+    Return a value as JSON types.
+
+    What is nested deeper than anyone writes is cut off; lists and mappings after the first ``limit`` values
+    are their hash.
+    """
+    return _plain(value, 0, [limit])
+
+
+def _plain(value: AnyValue, depth: int, left: list[int]) -> Any:
     match value.WhichOneof("value"):
         case "string_value":
             return value.string_value
@@ -110,10 +127,23 @@ def plain_of(value: AnyValue, depth: int = 0) -> Any:
         case "bytes_value":
             return value.bytes_value.hex()
         case "array_value" if depth < _MAX_DEPTH:
-            return [plain_of(item, depth + 1) for item in value.array_value.values]
+            if (items := value.array_value.values) and _spend(left, len(items)):
+                return [_plain(item, depth + 1, left) for item in items]
+            return _hash(value) if items else []
         case "kvlist_value" if depth < _MAX_DEPTH:
-            return {item.key: plain_of(item.value, depth + 1) for item in value.kvlist_value.values}
+            if (pairs := value.kvlist_value.values) and _spend(left, len(pairs)):
+                return {pair.key: _plain(pair.value, depth + 1, left) for pair in pairs}
+            return _hash(value) if pairs else {}
     return None
+
+
+def _spend(left: list[int], count: int) -> bool:
+    left[0] -= count
+    return left[0] >= 0
+
+
+def _hash(value: AnyValue) -> str:
+    return blake2b(value.SerializeToString(deterministic=True), digest_size=8).hexdigest()
 
 
 def fingerprint_of(value: AnyValue | None) -> str | None:

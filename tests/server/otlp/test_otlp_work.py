@@ -1,0 +1,271 @@
+"""However a body is made, the event loop is given back after a bounded amount of work (B127)."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import itertools
+import zlib
+from collections.abc import Callable, MutableMapping
+from typing import Any, TypeVar
+
+import pytest
+from google.protobuf.message import Message
+from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # ships stubs without py.typed
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from prometheus_client import CollectorRegistry
+
+from queenright.runtime.events import AgentEvent
+from queenright.server.otlp import encoding, otlp_app, receiver, wire
+from queenright.server.otlp.encoding import MediaType, check_json, inflating
+from queenright.server.otlp.errors import Refused
+from queenright.server.otlp.loop_share import LoopShare, Room
+from queenright.server.otlp.wire import MAX_ITEM, MAX_SHARED, PIECE, pieces_of
+from tests.server.otlp.bodies import CORPUS, Body, field, item
+
+T = TypeVar("T")
+STEPS = 64
+
+
+class Counted(LoopShare):
+    """Counts steps instead of seconds, and keeps how many were taken at one time."""
+
+    def __init__(self) -> None:
+        counter = itertools.count()
+        super().__init__(STEPS, lambda: next(counter))
+        self.slices: list[int] = []
+        self.asked = 0
+
+    async def run(self, work: Callable[[Callable[[], bool]], T]) -> T:
+        def counting(is_over: Callable[[], bool]) -> T:
+            asked = 0
+
+            def ask() -> bool:
+                nonlocal asked
+                asked += 1
+                return is_over()
+
+            try:
+                return work(ask)
+            finally:
+                self.slices.append(asked)
+
+        return await super().run(counting)
+
+
+class Sent:
+    """One request, sent straight to the app, and what it took."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.share = Counted()
+        self.parsed: list[int] = []
+        self.batches: list[int] = []
+        self.status = 0
+        self.body = b""
+        parse = encoding.parse
+
+        def measured(body: bytes, media_type: MediaType, make: Callable[[], Message]) -> Message:
+            self.parsed.append(len(body))
+            return parse(body, media_type, make)
+
+        monkeypatch.setattr(receiver, "parse", measured)
+
+    async def ingest(self, events: list[AgentEvent]) -> None:
+        self.batches.append(len(events))
+
+    async def post(self, body: Body) -> None:
+        app = otlp_app(self.ingest, registry=CollectorRegistry(), share=self.share)
+        headers, content = body.sent()
+        raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+
+        async def receive() -> MutableMapping[str, Any]:
+            return {"type": "http.request", "body": content, "more_body": False}
+
+        async def send(message: MutableMapping[str, Any]) -> None:
+            self.status = message.get("status", self.status)
+            self.body += message.get("body", b"")
+
+        scope = {"type": "http", "method": "POST", "path": body.path, "headers": raw}
+        await app(scope, receive, send)
+        assert app._in_flight == 0
+
+
+@pytest.mark.parametrize("name", CORPUS)
+def test_a_hostile_body_is_answered_in_bounded_slices(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = Sent(monkeypatch)
+    body = CORPUS[name](0.1)
+
+    asyncio.run(sent.post(body))
+
+    assert sent.status in (200, 400, 413)
+    if sent.status != 200 and body.content_type.endswith("protobuf"):
+        assert Status.FromString(sent.body).message
+    assert max(sent.share.slices, default=0) <= STEPS
+    assert all(size <= max(PIECE, MAX_ITEM) + 4 * MAX_SHARED for size in sent.parsed)
+    assert all(count <= 1_026 for count in sent.batches)
+
+
+@pytest.mark.parametrize(
+    ("name", "status"),
+    [
+        ("empty resources", 413),
+        ("empty scopes", 413),
+        ("empty attributes", 413),
+        ("values in a list", 413),
+        ("attributes of a resource", 413),
+        ("a damaged end", 413),
+        ("empty spans", 413),
+        ("lists in JSON", 413),
+        ("streams of gzip", 400),
+    ],
+)
+def test_a_body_of_too_many_messages_is_refused(
+    name: str, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = Sent(monkeypatch)
+
+    asyncio.run(sent.post(CORPUS[name](0.1)))
+
+    assert sent.status == status
+
+
+values: st.SearchStrategy[bytes] = st.deferred(
+    lambda: (
+        st.binary(max_size=12)
+        | st.builds(
+            lambda number, value, count: (
+                field(number, value) * (count if count * len(value) < 1_000_000 else 1)
+            ),
+            st.integers(1, 16),
+            values,
+            st.sampled_from([1, 1, 2, 3, 40, 3_000]),
+        )
+        | st.builds(bytes.__add__, values, values)
+    )
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    content=values,
+    path=st.sampled_from(["/v1/traces", "/v1/logs", "/v1/metrics"]),
+    inside=st.sampled_from(
+        [bytes, lambda value: field(1, value), lambda value: field(1, field(2, value)), item]
+    ),
+    compressed=st.booleans(),
+)
+def test_any_body_is_answered_in_bounded_slices(
+    content: bytes, path: str, inside: Callable[[bytes], bytes], compressed: bool
+) -> None:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        sent = Sent(monkeypatch)
+        asyncio.run(sent.post(Body(path, "application/x-protobuf", lambda: inside(content), compressed)))
+
+    assert sent.status in (200, 400, 413)
+    assert max(sent.share.slices, default=0) <= STEPS
+    assert all(size <= max(PIECE, MAX_ITEM) + 4 * MAX_SHARED for size in sent.parsed)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.lists(st.lists(st.integers(0, 60), max_size=6), max_size=4), max_size=4), st.integers(30, 400)
+)
+def test_pieces_hold_every_span_once_with_its_resource(sizes: list[list[list[int]]], limit: int) -> None:
+    request = ExportTraceServiceRequest()
+    for number, scopes in enumerate(sizes):
+        resource = request.resource_spans.add(schema_url=f"r{number}")
+        for place, spans in enumerate(scopes):
+            scope = resource.scope_spans.add(schema_url=f"s{place}")
+            scope.scope.name = "scope"
+            for size in spans:
+                scope.spans.add(name="x" * size)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(wire, "PIECE", limit)
+        pieces = [
+            ExportTraceServiceRequest.FromString(piece)
+            for piece in pieces_of(request.SerializeToString(), ExportTraceServiceRequest)
+        ]
+
+    assert _spans(*pieces) == _spans(request)
+    assert all(piece.ByteSize() <= limit + 120 for piece in pieces)
+
+
+def _spans(*requests: ExportTraceServiceRequest) -> list[tuple[str, str, str]]:
+    return [
+        (resource.schema_url, scope.schema_url, span.name)
+        for request in requests
+        for resource in request.resource_spans
+        for scope in resource.scope_spans
+        for span in scope.spans
+    ]
+
+
+@pytest.mark.parametrize("body", [b"\x0a\x05\x00", b"\x0b", b"\x00\x00", b"\x0a" + b"\xff" * 11, b"\x09\x00"])
+def test_a_damaged_body_is_not_cut_into_pieces(body: bytes) -> None:
+    with pytest.raises(Refused) as refused:
+        pieces_of(body, ExportTraceServiceRequest)
+
+    assert refused.value.status == 400
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.binary(max_size=40_000) | st.just(b"\x00" * 700_000), min_size=1, max_size=5), st.booleans()
+)
+def test_decompressing_step_by_step_gives_the_whole_body(members: list[bytes], is_deflate: bool) -> None:
+    if is_deflate:
+        members = members[:1]
+    pack: Callable[[bytes], bytes] = zlib.compress if is_deflate else gzip.compress
+    steps = inflating(b"".join(map(pack, members)), "deflate" if is_deflate else "gzip", 1 << 22)
+
+    parts = list(steps)
+
+    assert b"".join(parts) == b"".join(members)
+    assert all(0 < len(part) <= 256 * 1024 for part in parts)
+
+
+def test_signs_in_the_texts_of_json_are_no_values() -> None:
+    check_json(b'{"x":"' + b"[,:{" * 500_000 + b'"}')
+    with pytest.raises(Refused):
+        check_json(b"[" + b"[]," * 100_000 + b"[]]")
+
+
+async def test_work_that_waits_gets_its_turn_and_nobody_waits_for_whoever_left() -> None:
+    share, done = Counted(), list[int]()
+
+    async def work(number: int) -> None:
+        for _ in range(3):
+            await share.run(lambda is_over: [is_over() for _ in range(STEPS)])
+            done.append(number)
+
+    tasks = [asyncio.create_task(work(number)) for number in range(3)]
+    tasks.append(asyncio.create_task(share.run(lambda _: None)))
+    await asyncio.sleep(0)
+    tasks.pop().cancel()
+    async with asyncio.timeout(60):
+        await asyncio.gather(*tasks)
+
+    assert sorted(done) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+
+
+async def test_room_is_for_so_much_at_one_time() -> None:
+    room, inside, most = Room(10), 0, 0
+
+    async def stay(size: int) -> None:
+        nonlocal inside, most
+        async with room.taken(size):
+            inside += size
+            most = max(most, inside)
+            await asyncio.sleep(0)
+            inside -= size
+
+    tasks = [asyncio.create_task(stay(size)) for size in (4, 4, 4, 30, 1, 9, 2)]
+    await asyncio.sleep(0)
+    tasks[3].cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+    assert (most <= 10, inside) == (True, 0)
+    async with asyncio.timeout(60):
+        await stay(50)
