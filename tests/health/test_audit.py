@@ -359,7 +359,7 @@ def test_a_change_to_any_column_of_a_pruned_log_is_found_at_its_row(
         ("DELETE FROM audit_archive", 1),
         ("UPDATE audit_archive SET seq = 0 WHERE seq = 2", 0),
         ("UPDATE audit_archive SET seq = 9 WHERE seq = 6", 9),
-        ("UPDATE event_log_head SET archive_base_seq = 1", 1),
+        ("UPDATE event_log_head SET archive_base_seq = 1", 2),
         ("UPDATE event_log_head SET archive_hash = NULL", 7),
         ("UPDATE event_log_head SET archive_base_hash = hash", 1),
         ("DELETE FROM event_log_head", 1),
@@ -626,3 +626,33 @@ async def test_a_database_of_the_version_before_is_taken_over(tmp_path: Path) ->
     await store.close()
 
     assert (pruned.rows, found.ok, found.log.rows, found.archive.rows) == (2, True, 2, 2)
+
+
+@pytest.mark.usefixtures("real_migrations")
+def test_archive_of_the_version_before_is_whole_with_what_was_let_go_of(tmp_path: Path) -> None:
+    """B80: a database of before its beginning was hashed is not called changed."""
+    from alembic import command
+    from alembic.config import Config
+
+    from queenright.health import event_chain
+
+    config = Config()
+    folder = Path(event_chain.__file__).parent / "migrations"
+    config.set_main_option("script_location", str(folder).replace("%", "%%"))
+    engine = create_engine(f"sqlite:///{tmp_path / 'hive.db'}")
+    with engine.connect() as conn:
+        config.attributes["connection"] = conn
+        command.upgrade(config, "0005")
+        conn.exec_driver_sql(
+            "UPDATE event_log_head SET base_length = 4, archive_base_seq = 3, "
+            "archive_base_hash = zeroblob(32)"
+        )
+        command.upgrade(config, "head")
+
+        found = event_chain.verify_archive(conn)
+        conn.exec_driver_sql("UPDATE event_log_head SET archive_base_seq = 4")
+        changed = event_chain.verify_archive(conn)
+    engine.dispose()
+
+    assert (found.ok, found.let_go) == (True, 3)
+    assert not changed.ok

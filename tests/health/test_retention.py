@@ -423,7 +423,7 @@ def test_after_any_appends_and_prunes_both_chains_are_whole(steps: list[Any]) ->
         assert is_whole(conn)
 
 
-_HEAD = ["length", "hash", "base_length", "base_hash", "archive_hash", "archive_base_seq"]
+_HEAD = [column.name for column in EVENT_LOG_HEAD.columns if column.name != "id"]
 
 
 @given(steps=_work, more=_work, data=st.data())
@@ -441,7 +441,7 @@ def test_after_any_change_they_are_not_whatever_is_let_go_of_then(
         name = data.draw(st.sampled_from([column.name for column in table.columns] + ["row", "head"]))
         if name == "head":
             name = data.draw(st.sampled_from(_HEAD))
-            value = "randomblob(32)" if name.endswith("hash") else f"{name} + 1"
+            value = "randomblob(32)" if name.endswith(("hash", "check")) else f"{name} + 1"
             conn.exec_driver_sql(f"UPDATE event_log_head SET {name} = {value}")
         elif name == "row":
             conn.exec_driver_sql(f"DELETE FROM {table.name} WHERE seq = {seq}")
@@ -453,6 +453,26 @@ def test_after_any_change_they_are_not_whatever_is_let_go_of_then(
         assert not is_whole(conn)
         work(conn, [step for step in more if not isinstance(step, list)])
         assert not is_whole(conn)
+
+
+@pytest.mark.parametrize("audited", [[], [400], [40], [400, 40]], ids=["empty", "emptied", "kept", "both"])
+def test_moved_beginning_of_the_archive_is_found(conn: Connection, audited: list[int]) -> None:
+    """B80: with nothing in the archive, and before its first row, whose number need not be the next one."""
+    for age in audited:
+        append_events(conn, [event(age, CHANGE), event(age), event(age)])
+        prune(conn, NOW, SETTINGS)
+    append_events(conn, [event(0)])
+    was_whole = is_whole(conn)
+    conn.execute(EVENT_LOG_HEAD.update().values(archive_base_seq=EVENT_LOG_HEAD.c.archive_base_seq + 1))
+
+    found = verify_archive(conn)
+    refused = prune(conn, NOW + 600 * DAY, SETTINGS).refused
+
+    assert was_whole
+    assert not found.ok
+    assert found.reason == "the record of what the archive begins after is not what was written"
+    assert found.reason in refused
+    assert not verify_archive(conn).ok
 
 
 def test_idempotency_keys_go_after_a_day_and_only_those_that_are_so_old(conn: Connection) -> None:

@@ -8,7 +8,8 @@ begins since its oldest rows were let go of (``queenright.health.retention``).
 
 Rows of the audit trail are kept for longer, in ``audit_archive``: whole, with ``previous_hash``, so that
 each can be checked alone, and ``archive_hash``, which is SHA-256 over the ``archive_hash`` of the row
-before, ``previous_hash`` and ``hash``, so that none can be taken out.
+before, ``previous_hash`` and ``hash``, so that none can be taken out. The numbers of its rows have gaps, so
+where it begins is hashed too: ``archive_base_check`` of the head.
 
 What a chain without a key cannot find: somebody who rewrites every row from some point on, and the head.
 Against that, keep ``Verification.head`` somewhere else now and then.
@@ -29,6 +30,9 @@ from queenright.health.tables import AUDIT_ARCHIVE, EVENT_LOG_HEAD, EVENTS
 
 BEGINNING: Final = bytes(32)
 """The hash before the first row."""
+
+ARCHIVE_BASE_CHANGED: Final = "the record of what the archive begins after is not what was written"
+"""Why an archive is not whole whose rows may be."""
 
 _HASHED: Final = tuple(column.name for column in EVENTS.columns if column.name != "hash")
 _WIDTH: Final = len(_HASHED)
@@ -62,6 +66,21 @@ def link(previous: bytes, row: Sequence[Any]) -> bytes | None:
 def archive_link(archived: bytes, previous: bytes, own: bytes) -> bytes:
     """Return ``archive_hash`` of a row: after the one before it, of its ``previous_hash`` and ``hash``."""
     return hashlib.sha256(archived + previous + own).digest()
+
+
+def archive_base_check(base_seq: int, base_hash: bytes | None) -> bytes | None:
+    """Return what ``archive_base_check`` of the head has to be; None if nothing was let go of."""
+    if not base_seq and base_hash is None:
+        return None
+    return hashlib.sha256((base_hash or BEGINNING) + b"%d" % base_seq).digest()
+
+
+def is_archive_base_whole(head: Row[Any]) -> bool:
+    """Return whether the head's record of what the archive begins after is what was written."""
+    seq, digest = head.archive_base_seq, head.archive_base_hash
+    if not isinstance(seq, int) or not (digest is None or _is_hash(digest)):
+        return False
+    return bool(head.archive_base_check == archive_base_check(seq, digest))
 
 
 def is_whole(row: Row[Any]) -> bool:
@@ -133,9 +152,9 @@ def verify_archive(conn: Connection) -> Verification:
 
     if head is None:
         return bad("the record of the archive's end is missing", 1)
-    if not _is_hash(digest):
+    if not is_archive_base_whole(head):
         digest = BEGINNING
-        return bad("the record of what the archive begins after is not what was written", after + 1)
+        return bad(ARCHIVE_BASE_CHANGED, after + 1)
     names = (*_HASHED, "hash", "previous_hash", "archive_hash")
     pages = _pages(conn, select(*(AUDIT_ARCHIVE.c[name] for name in names)))
     while True:

@@ -21,7 +21,15 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy import ColumnElement, Connection, Table, and_, delete, func, insert, select, update
 
 from queenright.health import settings as health_settings
-from queenright.health.event_chain import BEGINNING, archive_link, is_whole, link
+from queenright.health.event_chain import (
+    ARCHIVE_BASE_CHANGED,
+    BEGINNING,
+    archive_base_check,
+    archive_link,
+    is_archive_base_whole,
+    is_whole,
+    link,
+)
 from queenright.health.keyed_requests import KEPT_SECONDS
 from queenright.health.tables import (
     APPROVALS,
@@ -190,6 +198,8 @@ def _prune_log(conn: Connection, old: float, now: float, room: int) -> Pruned:
 def _prune_archive(conn: Connection, old: float, now: float, room: int) -> Pruned:
     """Delete the oldest rows of the archive."""
     head = conn.execute(select(EVENT_LOG_HEAD)).one()
+    if not is_archive_base_whole(head):
+        return Pruned(refused=ARCHIVE_BASE_CHANGED)
     query = select(*(AUDIT_ARCHIVE.c[c.name] for c in EVENTS.columns))
     query = query.add_columns(AUDIT_ARCHIVE.c.previous_hash, AUDIT_ARCHIVE.c.archive_hash)
     query = query.where(AUDIT_ARCHIVE.c.seq > head.archive_base_seq)
@@ -201,7 +211,12 @@ def _prune_archive(conn: Connection, old: float, now: float, room: int) -> Prune
             break
         digest, gone, count = row.archive_hash, row.seq, count + 1
     if count:
-        conn.execute(update(EVENT_LOG_HEAD).values(archive_base_seq=gone, archive_base_hash=digest))
+        check = archive_base_check(gone, digest)
+        conn.execute(
+            update(EVENT_LOG_HEAD).values(
+                archive_base_seq=gone, archive_base_hash=digest, archive_base_check=check
+            )
+        )
         conn.execute(
             delete(AUDIT_ARCHIVE).where(AUDIT_ARCHIVE.c.seq.between(head.archive_base_seq + 1, gone))
         )

@@ -25,7 +25,7 @@ from sqlalchemy import (
     text,
 )
 
-SCHEMA_REVISION: Final = "0005"
+SCHEMA_REVISION: Final = "0006"
 """The newest migration, so that opening a database that is up to date need not import Alembic."""
 
 METADATA: Final = MetaData()
@@ -70,6 +70,7 @@ EVENT_LOG_HEAD: Final = Table(
     Column("archive_hash", LargeBinary),
     Column("archive_base_seq", BigInteger, nullable=False, server_default="0"),
     Column("archive_base_hash", LargeBinary),
+    Column("archive_base_check", LargeBinary),
     CheckConstraint("id = 1", name="ck_event_log_head_one_row"),
 )
 """
@@ -77,7 +78,8 @@ How long the event log is and how it ends, so that a cut tail is found. One row.
 
 ``base_length`` rows at its beginning were let go of by age, and ``base_hash`` is what they ended in.
 ``archive_hash`` is how the audit archive ends; its rows up to ``archive_base_seq`` were let go of, and
-``archive_base_hash`` is what they ended in. A hash that is null stands for 32 zero bytes.
+``archive_base_hash`` is what they ended in; ``archive_base_check`` is SHA-256 over that hash and that number
+in decimal digits, null as long as no row was let go of. A hash that is null stands for 32 zero bytes.
 """
 
 AUDIT_ARCHIVE: Final = Table(
