@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from queenright.alerting.delivery_plan import Said, plan
@@ -24,6 +24,10 @@ class World:
     said: dict[str, Said] = field(default_factory=dict)
     believes: dict[str, float] = field(default_factory=dict)
     ever: set[str] = field(default_factory=set)
+    ends: dict[str, float] = field(default_factory=dict)
+    people: dict[str, bool] = field(default_factory=dict)
+    """What the peer told people last: whether it fires. It keeps this when it is begun anew."""
+    wrong: list[str] = field(default_factory=list)
 
     def open(self, key: str) -> None:
         number = len(self.notifications)
@@ -46,7 +50,13 @@ class World:
 
     def deliver(self, *, up: bool, crash: bool = False) -> float:
         work = plan(
-            self.notifications.values(), "p", said=self.said, refused={}, settings=SETTINGS, now=self.now
+            self.notifications.values(),
+            "p",
+            said=self.said,
+            ends=self.ends,
+            refused={},
+            settings=SETTINGS,
+            now=self.now,
         )
         if not up:
             return self.now
@@ -58,14 +68,31 @@ class World:
                 continue
             if post.status == "firing":
                 self.said[post.key] = Said(self.now, post.content)
+                self.ends.pop(post.key, None)
+            else:
+                self.ends[post.key] = self.now
             for about in post.about:
                 (about.fired if post.status == "firing" else about.resolved)["p"] = self.now
         if not crash:
             for quiet in work.silent:
                 quiet.resolved["p"] = self.now
         else:
-            self.said.clear()
+            self.restart()
         return work.next_due
+
+    def restart(self) -> None:
+        self.said.clear()
+        self.ends.clear()
+
+    def flush(self) -> None:
+        """Let the peer tell people what has changed, as Alertmanager does once every group_interval."""
+        for key, until in self.believes.items():
+            fires = until > self.now
+            if fires == self.people.get(key, False):
+                continue
+            if not fires and any(n.key == key and n.ends_at is None for n in self.notifications.values()):
+                self.wrong.append(f"an all-clear for {key}, which holds")
+            self.people[key] = fires
 
 
 ACTIONS = st.lists(
@@ -73,13 +100,17 @@ ACTIONS = st.lists(
         st.tuples(st.just("open"), st.sampled_from(["a", "b"])),
         st.tuples(st.just("end"), st.integers(0, 9)),
         st.tuples(st.just("pass"), st.sampled_from([1, 59, 60, 61, 4000])),
-        st.tuples(st.sampled_from(["deliver", "down", "crash", "restart"]), st.just(0)),
+        st.tuples(st.sampled_from(["deliver", "down", "crash", "restart", "peer restart"]), st.just(0)),
     ),
     max_size=40,
 )
 
 
 @given(ACTIONS)
+# B124: the peer took the end, and was begun anew before it told anybody.
+@example([("open", "a"), ("deliver", 0), ("pass", 60), ("end", 0), ("deliver", 0), ("peer restart", 0)])
+# The service was away for longer than an hour.
+@example([("open", "a"), ("deliver", 0), ("pass", 60), ("pass", 4000)])
 def test_what_holds_is_believed_and_what_ended_is_not_and_nothing_is_lost(
     actions: list[tuple[str, int | str]],
 ) -> None:
@@ -92,14 +123,19 @@ def test_what_holds_is_believed_and_what_ended_is_not_and_nothing_is_lost(
             world.end(int(value))
         elif action == "pass":
             world.now += float(value)
+            if float(value) > 1:
+                world.flush()
         elif action == "restart":
-            world.said.clear()
+            world.restart()
+        elif action == "peer restart":
+            world.believes.clear()
         else:
             world.deliver(up=action != "down", crash=action == "crash")
     # From here on the peer is up: a few rounds settle everything.
     for _ in range(4):
         world.deliver(up=True)
         world.now += SETTINGS.late_resolve_seconds
+        world.flush()
 
     holding = {n.key for n in world.notifications.values() if n.ends_at is None}
     believed = {key for key, until in world.believes.items() if until > world.now}
@@ -107,6 +143,9 @@ def test_what_holds_is_believed_and_what_ended_is_not_and_nothing_is_lost(
     assert world.ever == {n.key for n in world.notifications.values()}
     for notification in world.notifications.values():
         assert notification.ends_at is None or "p" in notification.resolved
+    # B124: nobody is told that something is over which is not, or believes that it is not when it is.
+    assert world.wrong == []
+    assert {key for key, fires in world.people.items() if fires} == holding
     # And then there is nothing to say until the next repeat.
     world.deliver(up=True)
     assert world.deliver(up=True) > world.now

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import time
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -25,6 +27,7 @@ from tests.alerting.conftest import MakePost, ServedPeer, StartPeer
 from tests.alerting.parts import T0, ticket
 
 RESOLVED = {"status": TicketStatus.RESOLVED}
+WEEK = 7 * 86_400
 GONE = {"status": TicketStatus.WORKER_GONE}
 RISEN = {"severity": Severity.CRITICAL}
 
@@ -39,6 +42,11 @@ async def store(database_url: str) -> AsyncIterator[Store]:
 
 def firing(alert: dict[str, str], at: float) -> bool:
     return alert["endsAt"] > stamp(at)
+
+
+def changes(alerts: list[dict[str, Any]], at: float) -> list[bool]:
+    """Return what a peer was told, without repeats: an end is repeated for a while, as a beginning is."""
+    return [fires for fires, _ in itertools.groupby(firing(alert, at) for alert in alerts)]
 
 
 def stamp(at: float) -> str:
@@ -74,7 +82,7 @@ async def test_an_active_alert_is_repeated_before_alertmanager_forgets_it(
 
     first, second = peer.peer.alerts
     assert first["startsAt"] == second["startsAt"] == stamp(T0)
-    assert [first["endsAt"], second["endsAt"]] == [stamp(T0 + 3600), stamp(T0 + 3660)]
+    assert [first["endsAt"], second["endsAt"]] == [stamp(T0 + WEEK), stamp(T0 + WEEK + 60)]
     assert len(post.events) == 1
 
 
@@ -88,9 +96,34 @@ async def test_a_resolved_ticket_ends_its_alert_once(make_post: MakePost, peer: 
     await post.deliver()
     await post.deliver(after=300)
 
-    assert [firing(a, T0 + 30) for a in peer.peer.alerts] == [True, False]
+    assert changes(peer.peer.alerts, T0 + 30) == [True, False]
     assert [e.data["status"] for e in post.events] == ["firing", "resolved"]
     assert post.outbox.status()["active"] == post.outbox.status()["pending"] == 0
+
+
+async def test_end_that_was_taken_is_repeated_for_a_while_and_once_more_after_a_restart(
+    make_post: MakePost, peer: ServedPeer
+) -> None:
+    """B124: an Alertmanager that was begun anew knows whom it told of an alert, and not the alert."""
+    post = make_post(peer.url)
+    await post.say(ticket())
+    await post.deliver()
+    await post.say(ticket(**RESOLVED))
+    await post.deliver(after=1)
+    peer.peer.posts.clear()
+    assert await post.deliver(after=59) <= T0 + 61
+    assert await post.deliver(after=1) == T0 + 121
+    assert [firing(a, post.now) for a in peer.peer.alerts] == [False]
+    post.restart()
+    peer.peer.posts.clear()
+    await post.deliver(after=12 * 3600)
+    assert [firing(a, post.now) for a in peer.peer.alerts] == [False]
+    for _ in range(3):
+        await post.deliver(after=60)
+    post.restart()
+    await post.deliver(after=60)
+    assert len(peer.peer.alerts) == 1
+    assert [e.data["status"] for e in post.events] == ["firing", "resolved"]
 
 
 async def test_the_end_is_repeated_until_every_peer_took_it(
@@ -107,12 +140,11 @@ async def test_the_end_is_repeated_until_every_peer_took_it(
     for _ in range(10):
         await post.deliver(after=31)
 
-    assert [firing(a, T0 + 30) for a in up.peer.alerts] == [True, False]
-    assert [firing(a, T0 + 30) for a in down.peer.alerts] == [True]
+    assert changes(up.peer.alerts, T0 + 30) == [True, False]
+    assert changes(down.peer.alerts, T0 + 30) == [True]
     down.peer.status = 200
     await post.deliver(after=31)
-    assert [firing(a, T0 + 30) for a in down.peer.alerts] == [True, False]
-    assert len(up.peer.alerts) == 2
+    assert changes(down.peer.alerts, T0 + 30) == [True, False]
 
 
 async def test_an_hour_without_alertmanager_loses_nothing(make_post: MakePost, peer: ServedPeer) -> None:
@@ -192,7 +224,7 @@ async def test_a_worker_that_ended_during_an_outage_alerts_nobody(
     await post.deliver(after=60)
     await post.deliver(after=60)
 
-    assert [firing(a, post.now) for a in peer.peer.alerts] == [False]
+    assert changes(peer.peer.alerts, post.now) == [False]
 
 
 async def test_a_worker_that_ended_ends_its_alert(make_post: MakePost, peer: ServedPeer) -> None:
@@ -204,7 +236,7 @@ async def test_a_worker_that_ended_ends_its_alert(make_post: MakePost, peer: Ser
     for _ in range(5):
         await post.deliver(after=60)
 
-    assert [firing(a, T0 + 1) for a in peer.peer.alerts] == [True, False]
+    assert changes(peer.peer.alerts, T0 + 1) == [True, False]
 
 
 async def test_a_rise_that_people_see_is_one_update_and_the_old_alert_ends_after_the_new_begins(
@@ -270,7 +302,9 @@ async def test_a_reminder_is_another_alert_of_the_group_and_the_one_before_ends_
             await post.say(again)
         await post.deliver()
 
-        begun, over = peer.peer.alerts
+        # The ends of earlier ones are repeated.
+        begun, over, *repeated = peer.peer.alerts
+        assert not any(firing(alert, post.now) for alert in repeated)
         assert begun["labels"] == first["labels"] | {LABEL_REMINDER: turn}
         assert firing(begun, post.now)
         assert not firing(over, post.now)
@@ -283,8 +317,8 @@ async def test_a_reminder_is_another_alert_of_the_group_and_the_one_before_ends_
     post.restart()
     await post.say(again.model_copy(update={"status": TicketStatus.RESOLVED}))
     await post.deliver()
-    [end] = peer.peer.alerts
-    assert end["labels"] == begun["labels"]
+    assert not any(firing(alert, post.now) for alert in peer.peer.alerts)
+    [end] = [alert for alert in peer.peer.alerts if alert["labels"] == begun["labels"]]
     assert "reminder" not in end["annotations"]["summary"]
 
 

@@ -16,6 +16,12 @@ from queenright.alerting.alertmanager import PostedAlert
 from queenright.alerting.notification import Notification, Status
 from queenright.alerting.settings import AlertingSettings
 
+REPEAT_END_SECONDS: Final = 900.0
+"""
+How long an end that a peer took is repeated to it, as Prometheus does. Alertmanager keeps no alerts over a
+restart, but what it told whom: only an alert that it is sent again does it tell the end of.
+"""
+
 _PROMPT: Final = 1 / 12
 """Taken within this share of ``late_resolve_seconds`` after the decision, 5 s by default, it is not late."""
 
@@ -56,6 +62,7 @@ def plan(
     peer: str,
     *,
     said: Mapping[str, Said],
+    ends: Mapping[str, float],
     refused: Mapping[str, float],
     settings: AlertingSettings,
     now: float,
@@ -67,15 +74,19 @@ def plan(
         notifications: Everything that is active in the outbox.
         peer: Its name.
         said: What this process told it, by alert; empty after a restart, and then all is repeated.
+        ends: When this process last told it the end of an alert; empty after a restart, too.
         refused: Alerts that it refused, by the state of their text that it refused.
         settings: How often to repeat, and how long an alert lives.
         now: Seconds since the epoch.
     """
     groups: dict[str, list[Notification]] = defaultdict(list)
+    taken: dict[str, list[Notification]] = defaultdict(list)
     for notification in notifications:
-        if peer not in notification.resolved:
-            groups[notification.key].append(notification)
+        (taken if peer in notification.resolved else groups)[notification.key].append(notification)
     result = Plan()
+    for key, group in taken.items():
+        if key not in groups and key not in refused:
+            _repeat_end(result, key, group, peer, ends.get(key), settings, now)
     for key, group in groups.items():
         holding = [n for n in group if n.ends_at is None]
         if holding:
@@ -137,16 +148,46 @@ def _end(
     if now < due <= now + settings.late_resolve_seconds:
         result.next_due = min(result.next_due, due)
         return
-    ends_at = newest.ends_at or now
     result.pending |= {n.id: n.ends_at or now for n in ended}
-    alert = PostedAlert(
+    alert = _ended(newest, ended, now)
+    result.posts.append(
+        Post(key=key, alert=alert, status="resolved", content=newest.updated_at, about=tuple(ended))
+    )
+
+
+def _repeat_end(
+    result: Plan,
+    key: str,
+    ended: list[Notification],
+    peer: str,
+    last: float | None,
+    settings: AlertingSettings,
+    now: float,
+) -> None:
+    # A clock that was set back must not silence the repeats.
+    fresh = last is not None and last <= now < last + settings.resend_seconds
+    newest = max(ended, key=lambda n: (n.ends_at or 0.0, n.id))
+    if last is not None and is_end_repeated(newest, peer, now):
+        return
+    if last is not None and fresh:
+        result.next_due = min(result.next_due, last + settings.resend_seconds)
+        return
+    alert = _ended(newest, ended, now)
+    result.posts.append(Post(key=key, alert=alert, status="resolved", content=newest.updated_at, about=()))
+
+
+def is_end_repeated(notification: Notification, peer: str, now: float) -> bool:
+    """Return whether a peer took an end so long ago that it is not repeated any more."""
+    return now >= notification.resolved.get(peer, float("inf")) + REPEAT_END_SECONDS
+
+
+def _ended(newest: Notification, ended: list[Notification], now: float) -> PostedAlert:
+    ends_at = newest.ends_at or now
+    return PostedAlert(
         labels=newest.labels,
         annotations=newest.annotations,
         starts_at=min(n.starts_at for n in ended),
         ends_at=min(ends_at, now) if now >= newest.starts_at else ends_at,
-    )
-    result.posts.append(
-        Post(key=key, alert=alert, status="resolved", content=newest.updated_at, about=tuple(ended))
     )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
@@ -118,7 +117,7 @@ class HandedOver:
     written_at: float
     ended_at: float | None
     active: bool
-    """Whether it still holds, or some peer is still to be told of its end."""
+    """Whether it still holds, or some peer that was told of it is still to be told of its end."""
     peers: tuple[Handover, ...]
     """By peer, the firing alert before its end; a peer that has not answered yet is not among them."""
     told: tuple[ToldTo, ...] = ()
@@ -298,10 +297,16 @@ def _handed_over(row: Row[Any], peers: tuple[Handover, ...], told: tuple[ToldTo,
         status="firing" if row.ends_at is None else "resolved",
         written_at=row.created_at,
         ended_at=row.ends_at,
-        active=row.active,
+        active=row.active and not _is_over(row, peers),
         peers=peers,
         told=told,
     )
+
+
+def _is_over(row: Row[Any], peers: Collection[Handover]) -> bool:
+    """Whether every peer that answered took the end; it is repeated for a while."""
+    took = {one.peer for one in peers if one.status == "resolved"}
+    return row.ends_at is not None and bool(took) and took >= {one.peer for one in peers}
 
 
 def _notification(row: object) -> Notification:
@@ -311,14 +316,14 @@ def _notification(row: object) -> Notification:
     return Notification(**values)
 
 
-def record(conn: Connection, receipts: Iterable[Receipt], peers: Collection[str], now: float) -> None:
+def record(conn: Connection, receipts: Iterable[Receipt], done: Collection[int], now: float) -> None:
     """
     Write down what peers took, and close what needs no more work.
 
     Args:
         conn: In a transaction.
         receipts: What became of notifications; one peer's first acceptance stays.
-        peers: Every peer that must be told.
+        done: Notifications that need no more work: every peer was told of their end.
         now: Seconds since the epoch.
     """
     table = OUTBOX_DELIVERIES
@@ -342,21 +347,13 @@ def record(conn: Connection, receipts: Iterable[Receipt], peers: Collection[str]
         else:
             key = {"outbox_id": receipt.notification_id, "peer": receipt.peer, "status": receipt.status}
             conn.execute(insert(table).values(**key, **values))
-    _close(conn, frozenset(peers), now)
+    _close(conn, done, now)
 
 
-def _close(conn: Connection, peers: frozenset[str], now: float) -> None:
-    ended = select(OUTBOX.c.id, OUTBOX.c.ends_at).where(OUTBOX.c.active, OUTBOX.c.ends_at.is_not(None))
-    took: dict[int, set[str]] = defaultdict(set)
-    for row in conn.execute(
-        select(OUTBOX_DELIVERIES.c.outbox_id, OUTBOX_DELIVERIES.c.peer)
-        .join(OUTBOX, OUTBOX.c.id == OUTBOX_DELIVERIES.c.outbox_id)
-        .where(OUTBOX.c.active, OUTBOX_DELIVERIES.c.status == "resolved")
-    ):
-        took[row.outbox_id].add(row.peer)
-    for row in conn.execute(ended).all():
-        if peers <= took[row.id] or now - row.ends_at > KEEP_UNDELIVERED_SECONDS:
-            conn.execute(update(OUTBOX).where(OUTBOX.c.id == row.id).values(active=False, updated_at=now))
+def _close(conn: Connection, done: Collection[int], now: float) -> None:
+    given_up = OUTBOX.c.ends_at < now - KEEP_UNDELIVERED_SECONDS
+    closed = update(OUTBOX).where(OUTBOX.c.active, OUTBOX.c.id.in_(done) | given_up)
+    conn.execute(closed.values(active=False, updated_at=now))
     old = select(OUTBOX.c.id).where(~OUTBOX.c.active, OUTBOX.c.updated_at < now - KEEP_SECONDS)
     conn.execute(delete(OUTBOX_DELIVERIES).where(OUTBOX_DELIVERIES.c.outbox_id.in_(old)))
     conn.execute(delete(OUTBOX).where(OUTBOX.c.id.in_(old)))

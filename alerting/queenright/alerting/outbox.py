@@ -160,12 +160,12 @@ class Outbox:
         if line is None:
             return await self._wait_for_peers(notifications, now)
         told, due = await line.tell(notifications, now)
-        if told.receipts or told.failures:
+        done = [n.id for n in notifications if all(known.is_done_with(n, now) for known in self._lines)]
+        if told.receipts or told.failures or done:
             events = self._events(line, told, now)
-            peers = [known.peer.name for known in self._lines]
 
             def write(conn: Any) -> None:
-                record(conn, told.receipts, peers, now)
+                record(conn, told.receipts, done, now)
                 append_events(conn, events)
 
             await self._store.transact(write)
@@ -178,7 +178,8 @@ class Outbox:
         """Without any peer: what has ended is closed, what holds waits until there is one."""
         self._unaddressed = {n.id: n.created_at for n in notifications if n.ends_at is None}
         if any(n.ends_at is not None for n in notifications):
-            await self._store.transact(lambda conn: record(conn, (), (), now))
+            ended = [n.id for n in notifications if n.ends_at is not None]
+            await self._store.transact(lambda conn: record(conn, (), ended, now))
         return float("inf")
 
     def _pending(self) -> dict[int, float]:

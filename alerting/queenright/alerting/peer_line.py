@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
 
 from queenright.alerting.alertmanager import AlertmanagerClient, AlertsRefused, PeerUnavailable
-from queenright.alerting.delivery_plan import Plan, Post, Said, plan
+from queenright.alerting.delivery_plan import Plan, Post, Said, is_end_repeated, plan
 from queenright.alerting.notification import Notification, Receipt
 from queenright.alerting.peer import PeerAddress
 from queenright.alerting.settings import AlertingSettings
@@ -89,6 +89,8 @@ class PeerLine:
         self._count = count
         self._jitter = jitter
         self._said: dict[str, Said] = {}
+        self._ends: dict[str, float] = {}
+        """When this process last told the end of each alert."""
         self._attempts: dict[tuple[int, str], int] = {}
         self._failed_in_row = 0
 
@@ -99,6 +101,12 @@ class PeerLine:
         """Return whether the peer failed so lately that it is left alone."""
         # The second bound is for a clock that was set back.
         return now < self.next_attempt_at <= now + 2 * _BACKOFF
+
+    def is_done_with(self, notification: Notification, now: float) -> bool:
+        """Return whether the peer took a notification's end, and was told of it often enough."""
+        if notification.key not in self._ends and notification.key not in self.refused:
+            return False
+        return is_end_repeated(notification, self.peer.name, now)
 
     async def tell(self, notifications: Sequence[Notification], now: float) -> tuple[Round, float]:
         """Send what is due; return what came of it, and when to look again."""
@@ -123,6 +131,7 @@ class PeerLine:
             notifications,
             self.peer.name,
             said=self._said,
+            ends=self._ends,
             refused=refused,
             settings=self._settings,
             now=now,
@@ -167,8 +176,10 @@ class PeerLine:
         self.refused.pop(post.key, None)
         if post.status == "firing":
             self._said[post.key] = Said(now, post.content)
+            self._ends.pop(post.key, None)
         else:
             self._said.pop(post.key, None)
+            self._ends[post.key] = now
         for notification in post.about:
             receipt = self._receipt(notification, post.status, now)
             told.receipts.append(receipt)
@@ -220,6 +231,7 @@ class PeerLine:
         ids, keys = {n.id for n in notifications}, {n.key for n in notifications}
         self._attempts = {at: count for at, count in self._attempts.items() if at[0] in ids}
         self._said = {key: said for key, said in self._said.items() if key in keys}
+        self._ends = {key: at for key, at in self._ends.items() if key in keys}
         self.refused = {key: shown for key, shown in self.refused.items() if key in keys}
 
 

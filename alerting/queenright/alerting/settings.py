@@ -25,8 +25,8 @@ class AlertingSettings(BaseModel):
     """Every peer of the cluster, for each is told; ``http://user:password@host:9093`` logs in."""
     resend_seconds: Seconds = 60
     """How often an active alert is repeated to a peer, which forgets it otherwise."""
-    lifetime_seconds: Seconds = 3600
-    """An alert that is not repeated for so long ends by itself at Alertmanager."""
+    lifetime_seconds: Annotated[float, Field(gt=0, le=30 * 86_400)] = 7 * 86_400
+    """An alert that is not repeated for so long ends by itself at Alertmanager: people get an all-clear."""
     late_resolve_seconds: Seconds = 60
     """A notification that was late, and over when it left, ends so much later; longer than ``group_wait``."""
     timeout_seconds: Seconds = 10

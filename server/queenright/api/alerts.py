@@ -64,7 +64,9 @@ class Notification(Wire):
     status: AlertStatus = Field(description="`resolved` once it has ended, for whatever reason.")
     written_at: float
     ended_at: float | None
-    active: bool = Field(description="Whether it holds, or some peer is still to be told of its end.")
+    active: bool = Field(
+        description="Whether it holds, or some peer that was told of it is still to be told of its end."
+    )
     peers: list[Handover]
     told: list[Told]
     time: str = Field(description="`written_at` as a time of day, UTC.")

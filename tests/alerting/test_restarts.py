@@ -1,0 +1,97 @@
+"""What people are told when the service and the real Alertmanager stop and start again."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from queenright.alerting.alertmanager import AlertmanagerClient
+from queenright.alerting.outbox import Outbox, enqueue
+from queenright.alerting.recorder import Message
+from queenright.alerting.settings import AlertingSettings
+from queenright.health.store import Store
+from queenright.health.tickets import TicketStatus
+from queenright.runtime.events import AgentEvent
+from tests.alerting.parts import ticket
+from tests.alerting.real import RealAlertmanager, configure, people, queen, real_alertmanager
+from tests.programs import VERSIONS
+
+
+async def say(store: Store, alertmanager: RealAlertmanager, *, at: float = 0.0, **changes: Any) -> None:
+    """Write a change of a ticket, and let a service that has just started deliver what there is."""
+    settings = AlertingSettings(alertmanager_urls=(alertmanager.url,))
+
+    async def publish(*events: AgentEvent) -> None: ...
+
+    now = at or time.time()
+    if changes:
+        await store.transact(lambda conn: enqueue(conn, ticket(**changes), settings, now))
+    client = AlertmanagerClient()
+    outbox = Outbox(store, settings, client, clock=time.time, publish=publish, registry=CollectorRegistry())
+    await outbox.deliver_due(now)
+    await client.aclose()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_resolve_before_a_stop_is_told_and_a_ticket_after_it_fires(
+    tmp_path: Path, store: Store, version: str
+) -> None:
+    """
+    B124: Alertmanager takes an end and is stopped before it tells anybody.
+
+    It keeps whom it told of what, and no alert. So it must be sent the end again; and a new ticket of the
+    same agent and cause must not look like the alert that it told people of.
+    """
+    async with people() as everybody:
+        received = everybody.recorder.received
+
+        def of(channel: str) -> list[Message]:
+            return [m for m in received if m.channel == channel]
+
+        slow = configure(tmp_path / "slow", everybody, group_interval="10m")
+        async with real_alertmanager(tmp_path, everybody, version, config=slow) as first:
+            await say(store, first, ticket_id="t1")
+            await first.until(lambda: len(received) == 2, "the first ticket on both channels")
+            await say(store, first, ticket_id="t1", status=TicketStatus.RESOLVED)
+        assert len(received) == 2
+        async with real_alertmanager(tmp_path, everybody, version) as second:
+            await say(store, second, ticket_id="t2", worker_session_id="session-2")
+            await second.until(lambda: len(of("pagerduty")) == 3, "the first's end and the second ticket")
+            await second.until(
+                lambda: any(m.status == "firing" for m in of("slack")[1:]), "the second ticket in Slack"
+            )
+
+        [one, *rest] = [(m.status, m.body["dedup_key"]) for m in of("pagerduty")]
+        assert one[0] == "firing"
+        assert ("resolved", one[1]) in rest
+        [(status, other)] = [told for told in rest if told[1] != one[1]]
+        assert status == "firing"
+        assert other != one[1]
+        assert of("slack")[0].status == of("slack")[-1].status == "firing"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_service_that_is_away_for_days_gives_no_false_all_clear(
+    tmp_path: Path, store: Store, version: str
+) -> None:
+    """An alert outlives its last repeat by a week, and the service's return says nothing anew."""
+    async with (
+        people() as everybody,
+        real_alertmanager(tmp_path, everybody, version) as alertmanager,
+    ):
+        received = everybody.recorder.received
+        # As if it was last repeated six days ago.
+        await say(store, alertmanager, ticket_id="t1", at=time.time() - 6 * 86_400)
+        await alertmanager.until(lambda: len(received) == 2, "the ticket on both channels")
+        for marker in ("one", "another"):
+            client = AlertmanagerClient()
+            await client.post_alerts(alertmanager.address, [queen("warning", agent=marker)])
+            await client.aclose()
+            await alertmanager.until(lambda m=marker: any(m in one.title for one in received), marker)  # type: ignore[misc]  # mypy cannot infer a lambda's default
+            await say(store, alertmanager)
+
+        assert [m.status for m in received if "researcher" in m.title] == ["firing", "firing"]
