@@ -16,6 +16,7 @@ import yaml
 from queenright.cli.log import Once, OnceHandler
 from queenright.cli.screen import Screen
 from queenright.instrumentation.errors import QueenrightError
+from queenright.server.connections import raise_descriptor_limit
 from queenright.server.programs import ProgramMissing, find_program
 from queenright.server.reload import reload
 from queenright.server.service import Service, calm_collector, short_turns
@@ -81,6 +82,7 @@ def _run(main: Coroutine[Any, Any, None]) -> None:
         raise QueenrightError("Windows is not supported; run it in WSL or in a container.")
     import uvloop
 
+    raise_descriptor_limit()
     calm_collector()
     short_turns()
     uvloop.run(main)

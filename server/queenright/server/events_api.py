@@ -17,10 +17,10 @@ from queenright.health.store import StoreError
 from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.events import EventType
-from queenright.server.abortable import ABORT
 from queenright.server.access.addresses import loopback
 from queenright.server.access.caller import Caller, caller_of
 from queenright.server.agents.beside import Beside
+from queenright.server.connections import ABORT
 from queenright.server.feed import Feed
 from queenright.server.feed_lines import Wanted
 from queenright.server.feed_reader import Reader, at, reset

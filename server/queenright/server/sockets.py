@@ -8,14 +8,15 @@ import errno
 import random
 import socket
 from collections.abc import AsyncIterator, Iterator
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, cast
 
 import httpx
 import uvicorn
 
 from queenright.instrumentation.certificates import certificates
 from queenright.instrumentation.errors import QueenrightError
-from queenright.server.abortable import AbortableProtocol
+from queenright.server.connections import Connections, GuardedProtocol, connection_limit
 
 # Below what Linux (from 32768) and macOS (from 49152) hand out by themselves.
 _NOT_EPHEMERAL: Final = range(20000, 32000)
@@ -105,6 +106,7 @@ def url_of(sock: socket.socket) -> str:
 @contextlib.asynccontextmanager
 async def listening(app: Any, sock: socket.socket) -> AsyncIterator[None]:
     """Serve an ASGI app on a listening socket, from when it answers until the block is left."""
+    connections = Connections(connection_limit())
     http = Server(
         uvicorn.Config(
             app,
@@ -114,7 +116,8 @@ async def listening(app: Any, sock: socket.socket) -> AsyncIterator[None]:
             timeout_graceful_shutdown=2,
             server_header=False,
             proxy_headers=False,  # else a header that anybody may send would say where a request is from
-            http=AbortableProtocol,
+            # uvicorn calls it like a class, with what it has itself.
+            http=cast("type[GuardedProtocol]", partial(GuardedProtocol, connections)),
         )
     )
     task = asyncio.create_task(http.serve(sockets=[sock]))
@@ -123,7 +126,8 @@ async def listening(app: Any, sock: socket.socket) -> AsyncIterator[None]:
             task.result()
         await asyncio.sleep(0.01)
     try:
-        yield
+        with connections.sweeping():
+            yield
     finally:
         http.should_exit = True
         await task

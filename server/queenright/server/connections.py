@@ -1,0 +1,222 @@
+"""
+The connections of one port: how many there may be, and how long a client may hold one and ask nothing.
+
+Descriptors are the process's: what clients hold, the store, the judge and the outbox cannot open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, cast
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from queenright.server.access.addresses import network_of
+
+_log = logging.getLogger(__name__)
+
+ABORT: Final = "queenright.abort"
+"""In a request's ``extensions``: a function that breaks off its connection, with what is still to be sent."""
+
+HEADERS_SECONDS: Final = 10.0
+BODY_SECONDS: Final = 35.0
+"""The OTLP receiver gives a body 30 s, and answers; this is for whoever waits for one without a limit."""
+ANSWER_SECONDS: Final = 30.0
+"""How long a client may take to receive the end of an answer, and to ask again or let go."""
+
+SHARE: Final = 4
+"""A port may have one in so many descriptors; half of them all stay for the service itself."""
+MOST: Final = 10_000
+_SWEEP_SECONDS: Final = 1.0
+_LOG_SECONDS: Final = 60.0
+
+
+def raise_descriptor_limit() -> None:
+    """Let this process open as many files and connections as it is allowed to. Once a process."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # macOS says "no limit" and then refuses it.
+    wanted = 65_536 if hard == resource.RLIM_INFINITY else hard
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        except (OSError, ValueError) as error:
+            _log.warning("the limit of open files stays at %d: %s", soft, error)
+
+
+def connection_limit() -> int:
+    """Return how many connections one port may have."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MOST if soft == resource.RLIM_INFINITY else max(16, min(MOST, soft // SHARE))
+
+
+class Connections:
+    """
+    The connections of one port.
+
+    A connection waits while its client has not sent a whole request: it is idle, or its headers or its body
+    have not arrived. When a connection comes and the port has all that it may have, the network that holds
+    the most gives up the one that has waited longest; if none of that network waits, the new one is refused.
+
+    Args:
+        limit: How many there may be at one time.
+        clock: Seconds that only rise.
+    """
+
+    def __init__(self, limit: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limit = limit
+        self._clock = clock
+        self._open: dict[str, int] = {}
+        self._waiting: dict[str, dict[GuardedProtocol, None]] = {}
+        self._due: dict[GuardedProtocol, float] = {}
+        self._logged = -_LOG_SECONDS
+        self.refused = 0
+        self.expired = 0
+
+    def __len__(self) -> int:
+        return sum(self._open.values())
+
+    def opened(self, connection: GuardedProtocol) -> bool:
+        """Take a new connection in; False if there is no room for it."""
+        has_room = len(self) < self._limit or self._make_room()
+        if has_room:
+            network = connection.network
+            self._open[network] = self._open.get(network, 0) + 1
+            self.wait(connection, HEADERS_SECONDS)
+        return has_room
+
+    def closed(self, connection: GuardedProtocol) -> None:
+        """Forget a connection that was taken in."""
+        self.serve(connection)
+        network = connection.network
+        self._open[network] -= 1
+        if not self._open[network]:
+            del self._open[network]
+
+    def wait(self, connection: GuardedProtocol, seconds: float) -> None:
+        """Note that a connection waits for its client from now on, at most so long."""
+        self._due[connection] = self._clock() + seconds
+        self._waiting.setdefault(connection.network, {}).setdefault(connection)
+
+    def waits(self, connection: GuardedProtocol) -> bool:
+        """Return whether a connection waits for its client."""
+        return connection in self._due
+
+    def serve(self, connection: GuardedProtocol) -> None:
+        """Note that a connection waits for its client no more."""
+        self._due.pop(connection, None)
+        waiting = self._waiting.get(connection.network)
+        if waiting is not None:
+            waiting.pop(connection, None)
+            if not waiting:
+                del self._waiting[connection.network]
+
+    def sweep(self) -> None:
+        """Break off what has waited too long."""
+        now = self._clock()
+        for connection, due in list(self._due.items()):
+            if due > now:
+                continue
+            if connection.flow.read_paused and not connection.transport.is_closing():
+                # It is not the client that is slow: nothing is read from it just now.
+                self._due[connection] = now + HEADERS_SECONDS
+            else:
+                self.expired += 1
+                connection.abort()
+
+    @contextmanager
+    def sweeping(self) -> Iterator[None]:
+        """Sweep every second, for as long as the block lasts."""
+
+        async def sweep() -> None:
+            while True:
+                await asyncio.sleep(_SWEEP_SECONDS)
+                self.sweep()
+
+        task = asyncio.create_task(sweep(), name="connections")
+        try:
+            yield
+        finally:
+            task.cancel()
+
+    def _make_room(self) -> bool:
+        network = max(self._open, key=lambda one: self._open[one])
+        oldest = next(iter(self._waiting.get(network, ())), None)
+        self.refused += 1
+        now = self._clock()
+        if now - self._logged >= _LOG_SECONDS:
+            self._logged = now
+            _log.warning(
+                "a port has its %d connections, most from %s, and takes others for those that wait",
+                len(self),
+                network,
+            )
+        if oldest is None:
+            return False
+        oldest.abort()
+        return True
+
+
+class GuardedProtocol(HttpToolsProtocol):
+    """uvicorn's HTTP: what a client sends has to arrive in time, and an app can break its connection off."""
+
+    network: str = ""
+    _taken = False
+
+    def __init__(self, connections: Connections, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._all = connections
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait for a request, if there is room."""
+        super().connection_made(transport)
+        self.network = network_of(self.client[0]) if self.client else ""
+        self._taken = self._all.opened(self)
+        if not self._taken:
+            transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Give the place back."""
+        self._give_back()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Read on; whatever is not the whole of a request's headers is waited for."""
+        super().data_received(data)
+        if self._taken and self._is_idle() and not self._all.waits(self):
+            self._all.wait(self, HEADERS_SECONDS)
+
+    def on_headers_complete(self) -> None:
+        """Begin the request, which does not run before this returns."""
+        super().on_headers_complete()
+        if self._taken:
+            self._all.wait(self, BODY_SECONDS)
+        cast("dict[str, Any]", self.scope).setdefault("extensions", {})[ABORT] = self.transport.abort
+
+    def on_message_complete(self) -> None:
+        """Wait no more: the request is there."""
+        self._all.serve(self)
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request, or for the client to take the end of this one."""
+        super().on_response_complete()
+        if self._taken and self._is_idle():
+            self._all.wait(self, ANSWER_SECONDS)
+
+    def abort(self) -> None:
+        """Break the connection off, and give its place to another at once."""
+        self._give_back()
+        self.transport.abort()
+
+    def _is_idle(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+    def _give_back(self) -> None:
+        if self._taken:
+            self._taken = False
+            self._all.closed(self)
