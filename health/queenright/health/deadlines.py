@@ -76,6 +76,24 @@ def heartbeat_due(v: VitalSigns, settings: HealthSettings) -> float | None:
     return max(silent_since(v), v.last_heartbeat or 0.0) + limit
 
 
+def silent_from(v: VitalSigns, settings: HealthSettings) -> float | None:
+    """
+    Return from when a worker that says nothing counts as dead; None for one that waits, or is over.
+
+    One that sends no heartbeats may hang in a long call: it has the time of a heartbeat beyond its stall.
+    """
+    if v.last_heartbeat is not None or v.heartbeat_interval is not None:
+        return heartbeat_due(v, settings)
+    clock = stall_clock(v, settings)
+    return None if clock is None else clock.ticket_due + settings.heartbeat.timeout_seconds
+
+
+def over_from(v: VitalSigns, settings: HealthSettings) -> float | None:
+    """Return from when a dead worker is over for good, if nobody hears of it; None as ``silent_from``."""
+    silent = silent_from(v, settings)
+    return None if silent is None else silent + settings.tickets.dead_worker_seconds
+
+
 def checkpoint_from(v: VitalSigns) -> float | None:
     """
     Return from when the checkpoint's age counts; None for a worker that makes none or may be silent.
@@ -159,6 +177,9 @@ def moments(v: VitalSigns, settings: HealthSettings) -> Iterator[float]:
     heartbeat = heartbeat_due(v, settings)
     if heartbeat is not None:
         yield heartbeat
+    over = over_from(v, settings)
+    if over is not None:
+        yield over
     for limit in (
         settings.health_check.checkpoint_degraded_seconds,
         settings.health_check.checkpoint_stale_threshold_seconds,

@@ -15,14 +15,14 @@ from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 from typing import Any, Final
 
-from queenright.health.deadlines import grace_until, moments, shortest_limit
+from queenright.health.deadlines import grace_until, moments, over_from, shortest_limit, silent_from
 from queenright.health.detectors import detect, detect_shadow, suspicious
 from queenright.health.findings import Finding, FindingKind, HealthState, WorkerKey, worst
 from queenright.health.fleet import Fleet, fleet_of
 from queenright.health.settings import HealthSettings
 from queenright.health.state import health_state, may_follow
 from queenright.health.vital_facts import NO_BREAKERS, OpenBreakers
-from queenright.health.vitals import ABOUT_WORKERS, WORKER_EVENTS, VitalSigns
+from queenright.health.vitals import ABOUT_WORKERS, WORKER_EVENTS, SessionStatus, VitalSigns
 from queenright.runtime.events import AgentEvent, EventType
 
 ENDED_KEPT: Final = 10_000
@@ -374,6 +374,14 @@ class HealthMonitor:
         """Return how many workers are how, in one pass."""
         return fleet_of(self._workers.values())
 
+    def is_dead(self, key: WorkerKey, now: float) -> bool:
+        """Return whether a worker is gone, as far as anybody can see: it is unknown, over, or long silent."""
+        worker = self._workers.get(key)
+        if worker is None or worker.vitals.ended:
+            return True
+        silent = silent_from(worker.vitals, self.settings)
+        return silent is not None and silent <= now
+
     def forget(self, key: WorkerKey) -> None:
         """Drop a worker, if it is known."""
         if self._workers.pop(key, None) is None:
@@ -449,13 +457,18 @@ class HealthMonitor:
     def _over(self, worker: WorkerHealth, at: float, now: float) -> list[AgentEvent]:
         ended_at = worker.vitals.ended_at
         assert ended_at is not None
-        self._ended.append((ended_at, ended_at, worker.key))
+        self._ended.append((at, ended_at, worker.key))
         return self._examine(worker, at, now, now - at)
 
     # -- looking ------------------------------------------------------------------------------------
 
     def _look(self, worker: WorkerHealth, at: float, now: float) -> list[AgentEvent]:
         """Examine a worker because time has passed, and set its next deadline."""
+        over = over_from(worker.vitals, self.settings)
+        if over is not None and over <= at:
+            worker.vitals.end(SessionStatus.UNKNOWN, over)
+            worker.deadline = None
+            return self._over(worker, at, now)
         due = worker.deadline
         said = self._examine(worker, at, now, 0.0 if due is None else now - due)
         worker.deadline = None
@@ -552,6 +565,7 @@ _REASONS: Final = {
     "failed": "the session has failed",
     "cancelled": "the session was cancelled",
     "terminated": "the worker was terminated",
+    "unknown": "its process is dead; nobody knows how it ended",
 }
 
 

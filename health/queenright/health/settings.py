@@ -229,6 +229,8 @@ class Tickets(_Block):
 
     hold_seconds: Annotated[float, Field(ge=0)] = 120
     """How long a recovery must hold before its ticket resolves; a relapse within it reopens."""
+    dead_worker_seconds: Seconds = 86_400
+    """So long after a worker was found to be dead it is over, outcome unknown, and its tickets close."""
     re_escalation: ReEscalation = ReEscalation()
 
 

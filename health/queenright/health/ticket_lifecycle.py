@@ -8,7 +8,7 @@ The life of a ticket: every change it may go through, as pure functions that ret
     acknowledged ──unacknowledge──▶ intervening, or open if triage has not answered
     any ──cleared, and stayed so for the hold──▶ closed (resolved; a dismissed one stays dismissed)
     any ──worker ended──▶ closed (worker_gone; a dismissed one stays dismissed)
-    not dismissed, about a failed recovery ──resolve──▶ closed (resolved)
+    not dismissed, about a failed recovery or a dead worker ──resolve──▶ closed (resolved)
     intervening ──nobody acknowledges──▶ intervening, and the operator is reminded
 
 While the hold runs the status stays what it was and ``condition_cleared_at`` is set; a relapse unsets it.
@@ -138,15 +138,26 @@ def remind(ticket: EscalationTicket, *, now: float) -> EscalationTicket:
     return ticket.model_copy(update=update)
 
 
-def worker_ended(ticket: EscalationTicket, *, now: float) -> EscalationTicket:
+def worker_ended(
+    ticket: EscalationTicket, *, now: float, reason: str = "the worker ended"
+) -> EscalationTicket:
     """Close the ticket of a worker that is no more."""
     _must_be_live(ticket)
-    return _close(ticket, TicketStatus.WORKER_GONE, "the worker ended", now)
+    return _close(ticket, TicketStatus.WORKER_GONE, reason, now)
 
 
-def resolve(ticket: EscalationTicket, *, reason: str, by: str, now: float) -> EscalationTicket:
+def resolve(
+    ticket: EscalationTicket, *, reason: str, by: str, now: float, worker_dead: bool = False
+) -> EscalationTicket:
     """
     Close a ticket about a worker that nobody could bring back: a person has settled it some other way.
+
+    Args:
+        ticket: Such a ticket, or any of a dead worker.
+        reason: How it was settled.
+        by: Who settled it.
+        now: Seconds since the epoch.
+        worker_dead: Its worker is gone, so that nothing else closes it soon.
 
     Raises:
         TicketClosed: It is closed.
@@ -155,8 +166,13 @@ def resolve(ticket: EscalationTicket, *, reason: str, by: str, now: float) -> Es
     _must_be_live(ticket)
     if ticket.status is TicketStatus.DISMISSED:
         raise WrongStatus(ticket, "resolve", "nobody was told of it; it closes when the condition is gone")
-    if FindingKind.RECOVERY_FAILED not in (ticket.kind, *ticket.active_kinds):
-        raise WrongStatus(ticket, "resolve", "it closes by itself when the worker recovers or ends")
+    if not worker_dead and FindingKind.RECOVERY_FAILED not in (ticket.kind, *ticket.active_kinds):
+        raise WrongStatus(
+            ticket,
+            "resolve",
+            "its worker lives, and it closes by itself when that recovers or ends; to stop the worker: "
+            f'queenright terminate {ticket.worker_agent_id} --reason "..."',
+        )
     return _close(ticket, TicketStatus.RESOLVED, f"{by}: {reason}", now)
 
 

@@ -215,5 +215,11 @@ def look(
     return report_on(ticket, findings, floor(findings), now)
 
 
+def is_of_life_before(ticket: EscalationTicket, health: WorkerHealth) -> bool:
+    """Return whether a dismissed ticket is about another life of the worker: it covers nothing now."""
+    now = health.vitals.incarnation_id
+    return not ticket.is_open and ticket.incarnation_id not in ("", now) and bool(now)
+
+
 def _mark(facts: WorkerFacts, kind: FindingKind) -> str:
     return fingerprint(facts.worker_agent_id, facts.worker_session_id, facts.worker_node_id, kind)

@@ -22,7 +22,7 @@ from queenright.health import ticket_lifecycle as lifecycle
 from queenright.health import ticket_rules as rules
 from queenright.health import ticket_table as table
 from queenright.health.event_log import append_events
-from queenright.health.findings import Finding, Severity, WorkerKey
+from queenright.health.findings import Finding, FindingKind, Severity, WorkerKey
 from queenright.health.keyset import Place
 from queenright.health.monitor import WorkerHealth
 from queenright.health.settings import HealthSettings
@@ -38,6 +38,7 @@ from queenright.health.tickets import (
     WrongStatus,
     mismatches,
 )
+from queenright.health.vitals import SessionStatus
 from queenright.instrumentation.identity import new_id
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.events import AgentEvent, Clock, EventType
@@ -82,6 +83,7 @@ class TicketService:
             an operator has been told or must be: the outbox. It must only use the connection it is given.
         silenced_until: Returns until when nobody would hear of a ticket, in seconds since the epoch; None if
             they would. It is called from several threads.
+        is_dead: Returns whether a worker is gone at a time, as far as anybody can see.
     """
 
     def __init__(
@@ -95,6 +97,7 @@ class TicketService:
         storm: Callable[[], str] = str,
         on_change: OnChange | None = None,
         silenced_until: Callable[[str], float | None] | None = None,
+        is_dead: Callable[[WorkerKey, float], bool] = lambda key, now: False,
     ) -> None:
         self._store = store
         self.exchange(settings)
@@ -104,6 +107,7 @@ class TicketService:
         self._storm = storm
         self._on_change = on_change
         self._silenced_until = silenced_until
+        self._is_dead = is_dead
         self._live: dict[str, EscalationTicket] = {}
         self._by_worker: dict[WorkerKey, set[str]] = {}
         self._closed: OrderedDict[str, EscalationTicket] = OrderedDict()
@@ -256,13 +260,16 @@ class TicketService:
         now = self._clock()
         findings = rules.reasons(health)
         ended = health.vitals.ended and not findings
+        unknown = health.vitals.status is SessionStatus.UNKNOWN
+        reason = "nothing was heard of the worker any more" if unknown else "the worker ended"
 
         def work(conn: Connection, changes: _Changes) -> None:
             live = table.live_tickets(conn, agent_id=key[0], session_id=key[1])
             taken = False
             for ticket in sorted(live, key=lambda t: not t.is_open):
-                if ended:
-                    self._close(conn, changes, lifecycle.worker_ended(ticket, now=now))
+                if ended or rules.is_of_life_before(ticket, health):
+                    why = reason if ended else "the worker has begun another life"
+                    self._close(conn, changes, lifecycle.worker_ended(ticket, now=now, reason=why))
                 else:
                     taken = self._look(conn, changes, ticket, health, findings, now, taken=taken) or taken
 
@@ -462,7 +469,9 @@ class TicketService:
 
     async def resolve(self, ticket_id: str, reason: str, *, by: str) -> EscalationTicket:
         """
-        Close a ticket about a failed recovery: a person has settled it, and the worker may never come back.
+        Close a ticket about a failed recovery or a dead worker: a person has settled it.
+
+        A worker that is dead is over with that, until it is heard of again.
 
         Raises:
             TicketRefused: No reason is given, or nobody is named.
@@ -475,11 +484,24 @@ class TicketService:
             ticket = table.find_ticket(conn, ticket_id)
             if ticket is None:
                 raise TicketUnknown(ticket_id)
-            closed = lifecycle.resolve(ticket, reason=reason, by=by, now=now)
-            self._close(conn, changes, closed, by=by)
+            dead = self.is_about_dead_worker(ticket)
+            closed = lifecycle.resolve(ticket, reason=reason, by=by, now=now, worker_dead=dead)
+            self._close(conn, changes, closed, by=by, worker_dead=dead)
             return closed
 
         return await self._commit(work)
+
+    def is_about_dead_worker(self, ticket: EscalationTicket) -> bool:
+        """Return whether the worker of a live ticket is gone, so that a person's word closes it."""
+        return ticket.live and self._is_dead(
+            (ticket.worker_agent_id, ticket.worker_session_id), self._clock()
+        )
+
+    def can_be_resolved(self, ticket: EscalationTicket) -> bool:
+        """Return whether a ticket ends by a person's word alone."""
+        kinds = (ticket.kind, *ticket.active_kinds)
+        settles = FindingKind.RECOVERY_FAILED in kinds or self.is_about_dead_worker(ticket)
+        return ticket.live and ticket.status is not TicketStatus.DISMISSED and settles
 
     # -- one transaction ----------------------------------------------------------------------------
 
@@ -563,15 +585,27 @@ class TicketService:
         return looked.is_open
 
     def _close(
-        self, conn: Connection, changes: _Changes, ticket: EscalationTicket, *, by: str | None = None
+        self,
+        conn: Connection,
+        changes: _Changes,
+        ticket: EscalationTicket,
+        *,
+        by: str | None = None,
+        worker_dead: bool = False,
     ) -> None:
         table.update_ticket(conn, ticket)
         changes.tickets.append(ticket)
         if ticket.status is TicketStatus.DISMISSED:
             return
-        data = {"ticket_id": ticket.ticket_id, "status": ticket.status.value, "reason": ticket.closed_reason}
+        data: dict[str, Any] = {
+            "ticket_id": ticket.ticket_id,
+            "status": ticket.status.value,
+            "reason": ticket.closed_reason,
+        }
         if by is not None:
             data["by"] = by
+        if worker_dead:
+            data["worker_dead"] = True
         changes.events.append(self._event(ticket, EventType.TICKET_RESOLVED, data))
         self._tell(conn, ticket)
 

@@ -127,6 +127,8 @@ def _on_checkpoint(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at
 
 def _on_heartbeat(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     """Take in a sign of life; what of it cannot be read was not said, and none of it is progress."""
+    if v.ended_at is not None and v.status is SessionStatus.UNKNOWN and at > v.ended_at:
+        v.reopen(at)  # it was thought to be dead
     if v.ended_at is not None:
         return
     last = max(v.last_activity, v.clock_base, v.last_heartbeat or 0.0)
@@ -195,9 +197,12 @@ def _on_recovered(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at:
 
 
 def _on_ticket_resolved(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    """Let go of a failed recovery that an operator has settled."""
-    if data.get("status") == "resolved" and data.get("by"):
-        v.recovery_failed = ""
+    """Let go of a failed recovery, or of a dead worker, that an operator has settled."""
+    if data.get("status") != "resolved" or not data.get("by"):
+        return
+    v.recovery_failed = ""
+    if data.get("worker_dead") and v.ended_at is None and _of_this_life(v, event.incarnation_id):
+        v.end(SessionStatus.UNKNOWN, at)
 
 
 def _of_this_life(v: VitalSigns, incarnation: str) -> bool:

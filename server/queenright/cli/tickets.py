@@ -161,6 +161,7 @@ def dismiss(
     Say that it is nothing: nobody is told.
 
     Not of what is high or critical and still holds, nor of what people were told of: that closes by itself.
+    A ticket of a dead worker is closed, however bad it was.
     Exit code 1 if it is refused.
     """
     if not reason.strip():
@@ -180,7 +181,7 @@ def resolve(
     token_file: TokenFile = None,
 ) -> None:
     """
-    Close a ticket about a worker that could not be brought back, and that a person has seen to.
+    Close a ticket about a worker that is dead or could not be brought back, and that a person has seen to.
 
     Every other ticket closes by itself, when its worker recovers or ends. Exit code 1 if it is refused.
     """

@@ -31,7 +31,6 @@ from queenright.server.console_answers import answers
 from queenright.server.console_forms import Act, Given, Incomplete, Question
 from queenright.server.console_tickets import (
     can_be_acknowledged,
-    can_be_resolved,
     can_be_silenced,
     ticket_acts,
 )
@@ -161,7 +160,7 @@ class _Console:
             "ticket.html",
             ticket=row,
             may_acknowledge=can_be_acknowledged(ticket),
-            may_resolve=can_be_resolved(ticket),
+            may_resolve=service.tickets.can_be_resolved(ticket),
             silences_unknown=service.silences.unknown,
             may_silence=can_be_silenced(ticket),
             known_agent=service.monitor.get(ticket.worker_agent_id) is not None,

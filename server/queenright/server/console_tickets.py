@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from queenright.health.findings import FindingKind
 from queenright.health.tickets import EscalationTicket, TicketStatus, TicketUnknown, Way
 from queenright.instrumentation.redaction import redact
 from queenright.server.console_forms import (
@@ -52,14 +51,6 @@ def can_be_silenced(ticket: EscalationTicket) -> bool:
 def can_be_acknowledged(ticket: EscalationTicket) -> bool:
     """Return whether a ticket still waits for somebody to say that it is in hand."""
     return ticket.live and ticket.status in (TicketStatus.OPEN, TicketStatus.INTERVENING)
-
-
-def can_be_resolved(ticket: EscalationTicket) -> bool:
-    """Return whether a ticket ends by a person's word alone."""
-    kinds = (ticket.kind, *ticket.active_kinds)
-    return (
-        ticket.live and ticket.status is not TicketStatus.DISMISSED and FindingKind.RECOVERY_FAILED in kinds
-    )
 
 
 def _way(given: Given) -> Way:
@@ -111,10 +102,10 @@ class _Tickets:
 
     async def ask_resolve(self, given: Given) -> Question:
         ticket = await self._find(given)
-        may = can_be_resolved(ticket)
+        may = self._service.tickets.can_be_resolved(ticket)
         return Question(
             title="Resolve this ticket?",
-            lead="Nobody could bring this work back. You say that it is settled, and how."
+            lead="Its worker is gone, or its work could not be brought back. You say how that was settled."
             if may
             else "It closes by itself, when its worker recovers or ends."
             if ticket.live

@@ -253,6 +253,7 @@ class Service:
             on_change=self._hand_to_outbox,
             silenced_until=lambda ticket_id: self.silences.silenced_until(ticket_id),
             storm=lambda: self.acting.storm.storm(self.clock()),
+            is_dead=lambda key, now: self.monitor.is_dead(key, now),
         )
         slack, pagerduty = callback_secrets(settings.alerting)
         self.callbacks = Callbacks(

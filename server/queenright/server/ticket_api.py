@@ -234,8 +234,12 @@ def _routes(service: Service) -> APIRouter:
         Say that it is nothing: nobody is told, and it opens again if it gets worse.
 
         As for the queen: not of one that is high or critical and still holds, nor of one that an operator
-        was told of, which closes by itself.
+        was told of, which closes by itself. One of a dead worker is closed, however bad it was.
         """
+        ticket = await service.tickets.find(ticket_id)
+        if ticket is not None and service.tickets.can_be_resolved(ticket):
+            await service.tickets.resolve(ticket_id, f"dismissed: {body.reason}", by=who(request, body.by))
+            return await found_ticket(service, ticket_id)
         await service.tickets.dismiss(ticket_id, body.reason, by=who(request, body.by))
         return await found_ticket(service, ticket_id)
 
@@ -256,7 +260,7 @@ def _routes(service: Service) -> APIRouter:
         **says("resolve_ticket", api.Ticket, refused=(404, 409)),
     )
     async def resolve(request: Request, ticket_id: TicketId, body: Resolved) -> dict[str, Any]:
-        """Close a ticket about a failed recovery: a person has settled it some other way."""
+        """Close a ticket about a dead worker or a failed recovery: a person has settled it."""
         await service.tickets.resolve(ticket_id, body.reason, by=who(request, body.by))
         return await found_ticket(service, ticket_id)
 

@@ -27,6 +27,7 @@ from queenright.health.interventions.storm import ActionBudget
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.settings import HealthSettings
+from queenright.health.vitals import SessionStatus
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.events import AgentEvent, Clock, EventType
 
@@ -321,7 +322,8 @@ class Climber:
     def _is_certain(self, worker: WorkerHealth) -> bool:
         """Return whether a worker that was asked to stop has ended, and nobody has written that down."""
         one = self._ledger.uncertain.get(worker.key)
-        return one is not None and (worker.vitals.ended or one.target != Target.of(worker.vitals))
+        ended = worker.vitals.ended and worker.vitals.status is not SessionStatus.UNKNOWN
+        return one is not None and (ended or one.target != Target.of(worker.vitals))
 
     async def _confirm(self, worker: WorkerHealth, ladder: Ladder | None) -> None:
         one = self._ledger.uncertain[worker.key]

@@ -191,6 +191,8 @@ def foot(s: Standing, acted_at: float | None = None) -> Ladder:
 
 def _after_the_end(ladder: Ladder | None, s: Standing, settings: HealthSettings) -> Step:
     """Bring back what crashed and what was stopped; never what finished or was cancelled by its people."""
+    if s.status is SessionStatus.UNKNOWN:
+        return Step(ladder=None)  # dead for long, or settled by a person: nothing more is done by itself
     level = ladder.level if ladder is not None else None
     failed = s.status in (SessionStatus.FAILED, SessionStatus.TERMINATED)
     # Of what is stopped on our request, its own word about that may come first: that it was cancelled.

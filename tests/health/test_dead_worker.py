@@ -1,0 +1,209 @@
+"""B125: the ticket of a dead worker ends by a person's word or by itself, and hides no next life."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from queenright.health.findings import Severity
+from queenright.health.monitor import HealthMonitor, WorkerHealth
+from queenright.health.settings import HealthSettings, Tickets
+from queenright.health.store import Store
+from queenright.health.ticket_service import TicketService
+from queenright.health.tickets import EscalationTicket, TicketDraft, TicketStatus, WrongStatus
+from queenright.health.vitals import SessionStatus
+from queenright.runtime.events import AgentEvent, EventType
+
+DAY = 86_400.0
+STARTED, HEARTBEAT = EventType.EXECUTION_STARTED, EventType.AGENT_HEARTBEAT
+
+
+class Hive:
+    """A monitor and the tickets of its workers, on a clock of their own."""
+
+    def __init__(self, url: str) -> None:
+        self.now = 1_000_000.0
+        self.settings = HealthSettings(tickets=Tickets(dead_worker_seconds=DAY))
+        self.monitor = HealthMonitor(self.settings)
+        self.store = Store.open(url)
+        self.told: list[EscalationTicket] = []
+        self.tickets = TicketService(
+            self.store,
+            settings=self.settings,
+            clock=lambda: self.now,
+            publish=self.publish,
+            on_change=lambda conn, ticket: self.told.append(ticket),
+            is_dead=self.monitor.is_dead,
+        )
+
+    def publish(self, *events: AgentEvent) -> None:
+        for event in events:
+            self.monitor.apply(event, self.now)
+
+    def tell(self, type_: EventType, life: str = "i1", **data: Any) -> None:
+        event = AgentEvent(
+            type=type_, time=self.now, agent_id="bee", session_id="s1", incarnation_id=life, data=data
+        )
+        self.monitor.apply(event, self.now)
+
+    @property
+    def worker(self) -> WorkerHealth:
+        known = self.monitor.get("bee", "s1")
+        assert known is not None
+        return known
+
+    async def passes(self, seconds: float) -> None:
+        """Let time pass, and tickets be told of it."""
+        self.now += seconds
+        self.monitor.advance(self.now)
+        await self.tickets.observe(self.worker)
+
+    async def killed(self, **about: Any) -> EscalationTicket:
+        """A worker is killed in a step: it is stalled, its heartbeats are missing, and people are told."""
+        self.tell(STARTED, start_records=True, **about)
+        self.tell(EventType.STEP_STARTED)
+        return await self.paged()
+
+    async def paged(self) -> EscalationTicket:
+        await self.passes(900)
+        ticket = await self.raised()
+        return await self.tickets.intervene(ticket.ticket_id, "it is dead", "now")
+
+    async def raised(self) -> EscalationTicket:
+        draft = TicketDraft(
+            severity=Severity.LOW,
+            cause="it is silent",
+            judge_reasoning="nothing was heard",
+            suggested_action="look",
+            evidence_snippet="",
+        )
+        return (await self.tickets.raise_ticket(self.worker, draft)).ticket
+
+
+@pytest.fixture
+async def hive(database_url: str) -> AsyncIterator[Hive]:
+    hive = Hive(database_url)
+    yield hive
+    await hive.store.close()
+
+
+@pytest.mark.parametrize("about", [{"heartbeat_interval": 300.0}, {}], ids=["beats", "no-heartbeats"])
+async def test_ticket_of_a_dead_worker_is_resolved_by_a_person(hive: Hive, about: dict[str, Any]) -> None:
+    ticket = await hive.killed(**about)
+    assert ticket.severity == "critical"
+
+    resolved = await hive.tickets.resolve(ticket.ticket_id, "killed on purpose", by="ada")
+
+    assert (resolved.status, resolved.closed_reason) == (TicketStatus.RESOLVED, "ada: killed on purpose")
+    assert hive.told[-1].status is TicketStatus.RESOLVED, "the page ends"
+    assert hive.worker.vitals.status is SessionStatus.UNKNOWN
+    assert hive.worker.findings == ()
+    assert not hive.worker.state.in_trouble
+
+
+async def test_ticket_of_a_dead_worker_closes_by_itself_after_the_set_time(hive: Hive) -> None:
+    ticket = await hive.killed(heartbeat_interval=300.0)
+    dead_since = 1_000_000.0 + 600.0
+
+    await hive.passes(dead_since + DAY - 1 - hive.now)
+    assert hive.tickets.get(ticket.ticket_id) in hive.tickets.open_tickets()
+    await hive.passes(1)
+
+    closed = hive.tickets.get(ticket.ticket_id)
+    assert closed is not None
+    assert (closed.status, closed.closed_reason) == (
+        TicketStatus.WORKER_GONE,
+        "nothing was heard of the worker any more",
+    )
+    assert (hive.worker.vitals.status, hive.worker.vitals.ended_at) == (
+        SessionStatus.UNKNOWN,
+        dead_since + DAY,
+    )
+
+
+async def test_ticket_of_a_worker_that_lives_is_not_resolved_by_a_person(hive: Hive) -> None:
+    """It hangs, and its heartbeats come: stopping it is the way out."""
+    hive.tell(STARTED, start_records=True, heartbeat_interval=300.0)
+    hive.tell(EventType.STEP_STARTED)
+    await hive.passes(300)
+    hive.tell(HEARTBEAT)
+    await hive.passes(300)
+    hive.tell(HEARTBEAT)
+    ticket = await hive.raised()
+
+    with pytest.raises(WrongStatus, match="queenright terminate bee"):
+        await hive.tickets.resolve(ticket.ticket_id, "tired of it", by="ada")
+    assert hive.worker.vitals.ended_at is None
+
+
+@pytest.mark.parametrize("word", [HEARTBEAT, EventType.STEP_STARTED])
+async def test_worker_that_was_thought_to_be_dead_is_watched_again_once_it_says_something(
+    hive: Hive, word: EventType
+) -> None:
+    """It was cut off; what comes then is seen, and its next stall has a ticket of its own."""
+    first = await hive.killed(heartbeat_interval=300.0)
+    await hive.tickets.resolve(first.ticket_id, "it is gone", by="ada")
+    hive.now += 5
+    hive.tell(word)
+    assert hive.worker.vitals.ended_at is None
+
+    second = await hive.paged()
+
+    assert second.ticket_id != first.ticket_id
+    assert second.live
+
+
+@pytest.mark.parametrize("settled", ["resolved", "dismissed", "by itself"])
+async def test_next_life_of_a_dead_worker_has_tickets_of_its_own(hive: Hive, settled: str) -> None:
+    """In the same session, with the same trouble in the same place: what was settled covers none of it."""
+    if settled == "dismissed":  # while it was not bad: a process that is silent, and waited for nobody
+        hive.tell(STARTED, heartbeat_interval=30.0)
+        await hive.passes(150)
+        ticket = await hive.raised()
+        await hive.tickets.dismiss(ticket.ticket_id, "a laptop that sleeps", by="ada")
+    else:
+        ticket = await hive.killed(heartbeat_interval=300.0)
+    if settled == "resolved":
+        await hive.tickets.resolve(ticket.ticket_id, "seen to", by="ada")
+    elif settled == "by itself":
+        await hive.passes(DAY)
+    hive.now += 5
+    hive.tell(STARTED, "i2", start_records=True, heartbeat_interval=300.0)
+    hive.tell(EventType.STEP_STARTED, "i2")
+    await hive.tickets.observe(hive.worker)
+
+    again = await hive.paged()
+
+    assert again.ticket_id != ticket.ticket_id
+    assert again.status is TicketStatus.INTERVENING
+    assert again.incarnation_id == "i2"
+    before = hive.tickets.get(ticket.ticket_id)
+    assert before is not None
+    assert not before.live
+
+
+async def test_settled_death_holds_over_a_restart(hive: Hive) -> None:
+    """The event says so: a monitor that reads the log again does not find the worker stalled."""
+    ticket = await hive.killed(heartbeat_interval=300.0)
+    await hive.tickets.resolve(ticket.ticket_id, "it is gone", by="ada")
+    logged = await hive.store.history(types={EventType.TICKET_RESOLVED})
+
+    monitor = HealthMonitor(hive.settings)
+    start = AgentEvent(
+        type=STARTED,
+        time=1_000_000.0,
+        agent_id="bee",
+        session_id="s1",
+        incarnation_id="i1",
+        data={"start_records": True, "heartbeat_interval": 300.0},
+    )
+    monitor.apply(start, 1_000_000.0)
+    for event in logged:
+        monitor.apply(event, hive.now)
+    monitor.advance(hive.now + 1800)
+
+    worker = monitor.get("bee", "s1")
+    assert worker is not None
+    assert (worker.vitals.status, worker.findings) == (SessionStatus.UNKNOWN, ())
