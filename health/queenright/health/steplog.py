@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from queenright.instrumentation.fingerprint import fingerprint
-from queenright.instrumentation.identity import check_session_id
+from queenright.instrumentation.identity import check_session_id, clean_name
 from queenright.instrumentation.names import ToolOutcome, Verdict
 from queenright.instrumentation.redaction import redact
 from queenright.instrumentation.steplog import step_log_path
@@ -140,7 +140,7 @@ class StepLogReader:
         data = {
             "index": row.get("step_index"),
             "verdict": verdict.upper() if isinstance(verdict, str) and verdict.upper() in _VERDICTS else None,
-            "error_type": _text(row.get("error_type")),
+            "error_type": _named(row, "error_type") or None,
             "error": _text(row.get("error")),
             "text": _text(row.get("feedback") or row.get("verdict_feedback") or row.get("llm_text")),
         }
@@ -153,18 +153,18 @@ class StepLogReader:
         if outcome not in _OUTCOMES:
             outcome = "error" if call.get("is_error") else "ok"
         data = {
-            "tool": str(call.get("tool_name") or ""),
-            "call_id": _text(call.get("call_id") or call.get("tool_use_id")),
-            "turn": f"{row.get('node_id')}:{row.get('step_index')}",
+            "tool": _named(call, "tool_name"),
+            "call_id": _named(call, "call_id") or _named(call, "tool_use_id") or None,
+            "turn": f"{_named(row, 'node_id')}:{row.get('step_index')}",
             "args_hash": _hash(call, "args_hash", "tool_input"),
             "result_hash": _hash(call, "result_hash", "result"),
             "outcome": outcome,
-            "error_type": _text(call.get("error_type")),
+            "error_type": _named(call, "error_type") or None,
             "error": _text(call.get("error")),
         }
         at = _time(call.get("ended_at"), ended)
         event = self._event(EventType.TOOL_CALL_COMPLETED, row, at, _given(data.items()))
-        event.span_id = str(call.get("span_id") or event.span_id)
+        event.span_id = _named(call, "span_id") or event.span_id
         return event
 
     def _event(
@@ -173,13 +173,13 @@ class StepLogReader:
         return AgentEvent(
             type=type_,
             time=at,
-            agent_id=str(row.get("agent_id") or ""),
-            session_id=str(row.get("session_id") or ""),
-            incarnation_id=str(row.get("incarnation_id") or ""),
-            graph_id=str(row.get("graph_id") or ""),
-            node_id=str(row.get("node_id") or ""),
-            trace_id=str(row.get("trace_id") or ""),
-            span_id=str(row.get("span_id") or ""),
+            agent_id=_named(row, "agent_id"),
+            session_id=_named(row, "session_id"),
+            incarnation_id=_named(row, "incarnation_id"),
+            graph_id=_named(row, "graph_id"),
+            node_id=_named(row, "node_id"),
+            trace_id=_named(row, "trace_id"),
+            span_id=_named(row, "span_id"),
             data=data,
         )
 
@@ -195,6 +195,12 @@ def _is_step(row: Mapping[str, Any]) -> bool:
     return any(key in row for key in ("step_index", "verdict", "tool_calls", "error"))
 
 
+def _named(row: Mapping[str, Any], key: str) -> str:
+    """Return a name or an id as it is known everywhere: one line, without secrets."""
+    value = row.get(key)
+    return clean_name(str(value)) if value else ""
+
+
 def _given(items: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     return {key: value for key, value in items if value is not None}
 
@@ -203,7 +209,7 @@ def _hash(call: Mapping[str, Any], key: str, content: str) -> str | None:
     """Return the fingerprint that the row has, or that of the content if it has that."""
     known = call.get(key)
     if isinstance(known, str) and known:
-        return known
+        return clean_name(known)
     return fingerprint(call[content]) if call.get(content) is not None else None
 
 

@@ -9,6 +9,7 @@ from hashlib import blake2b
 from typing import Final
 
 from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.redaction import mask_name
 
 NAME_LIMIT: Final = 200
 """Longest name kept, in characters."""
@@ -49,7 +50,8 @@ def clean_name(text: str, limit: int = NAME_LIMIT) -> str:
     Return a name fit for a label, a log line and a page: no control characters, at most ``limit`` long.
 
     A longer one is cut and ends in a hash of the whole, so that two long names stay two. What shows nothing
-    is nothing, and so are ``.`` and ``..``, which are places in every address. Workers and the service both
+    is nothing, and so are ``.`` and ``..``, which are places in every address. Secrets are masked, one secret
+    always alike (``mask_name``). Workers and the service both
     clean with this, so that a worker goes by one name wherever it is heard of.
     """
     if not text.isprintable():
@@ -57,6 +59,7 @@ def clean_name(text: str, limit: int = NAME_LIMIT) -> str:
     text = text.strip()
     if _blank(text):
         return ""
+    text = mask_name(text)
     if len(text) <= limit:
         return text
     return f"{text[: limit - 17]}~{blake2b(text.encode(), digest_size=8).hexdigest()}"
@@ -71,7 +74,7 @@ def _blank(text: str) -> bool:
 
 def check_session_id(session_id: str) -> str:
     """
-    Return ``session_id`` if it can be the name of a directory.
+    Return ``session_id``, without secrets, if it can be the name of a directory.
 
     Raises:
         SessionIdRefused: it is empty, too long, not printable, or has a path separator or ``..`` in it.
@@ -86,4 +89,4 @@ def check_session_id(session_id: str) -> str:
     )
     if refused:
         raise SessionIdRefused(session_id)
-    return session_id
+    return mask_name(session_id)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
 import threading
 import traceback
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from hashlib import blake2b
 from typing import Final
 from urllib.parse import quote
 
@@ -15,6 +18,13 @@ MASK: Final = "[redacted]"
 
 _WINDOW: Final = 16_384
 """At most this many characters from the end are looked at, so that a huge text costs no more than this."""
+
+_NAMES_KEPT: Final = 16_384
+_LONGEST_KEPT: Final = 256
+_SHORTEST_NAME: Final = 12
+"""No shape is shorter."""
+# Digits of an id or a hash, or one plain word: most names and ids are one of these.
+_HARMLESS_NAME = re.compile(r"[0-9a-f-]{1,80}|[a-z_-]{1,40}")
 
 _SHORTEST: Final = 6
 """Shorter values are part of too many words to be masked wherever they stand."""
@@ -53,7 +63,7 @@ _USERINFO = re.compile(r"(://)[^\s/?#\"'<>]{0,512}@")
 _WEBHOOK = re.compile(
     r"(hooks\.slack\.com/(?:services|workflows|triggers)/|webhook\.office\.com/webhookb2/|discord(?:app)?\.com/api/webhooks/)[\w/@-]+"
 )
-_NAMES = ("pass", "pwd", "secret", "credential", "key", "token", "sig")
+_NAMES = ("pass", "pwd", "secret", "credential", "key", "token", "sig", "curl", "mysql", "mariadb")
 _NAMED = re.compile(
     r"""(?ix)
     (
@@ -115,6 +125,46 @@ _SHAPE = re.compile(
       | eyJ[\w-]{6,}\.[\w-]{4,}(?:\.[\w-]*)?
     )
     """
+)
+# Secret access keys of AWS, account keys of Azure: nothing but their length and letters says what they are.
+_BARE = re.compile(
+    r"(?<![A-Za-z0-9/+=_.-])(?:[A-Za-z0-9/+]{40}|[A-Za-z0-9/+]{86}==)(?![A-Za-z0-9/+=_-]|\.\w)"
+    r"|(?<![A-Za-z0-9])(?:[A-Za-z0-9]{50,54}JQQJ99[A-Za-z0-9]{20,30}|[A-Za-z0-9]{76}AZDO[A-Za-z0-9]{4})(?![A-Za-z0-9])"
+)
+_SHORTEST_BARE: Final = 40
+_SEPARATORS = str.maketrans("", "", "/+=")
+_MOST_ALIKE: Final = 12
+"""What is written by people changes from small to large letters or digits less often in 40 characters."""
+
+# What people write about a password, and what programs are given one by.
+_ORDINARY_WORD = re.compile(
+    r"""(?ix)
+    (?: a | about | again | all | also | an | and | any | as | at | be | because | been | being | blank | by
+    | can | changed | compared | correct | different | either | empty | enabled | encrypted | expired
+    | false | for | from | given | hashed | identical | in | incorrect | invalid | it | its | known
+    | less | long | longer | mandatory | masked | missing | more | never | no | none | not | now | null
+    | ok | old | on | only | optional | or | per | plain | protected | redacted | required | reset
+    | right | safe | same | secret | set | shorter | so | still | stored | strong | stronger
+    | sufficient | that | the | there | this | to | too | true | unchanged | undefined | unknown | unset
+    | unused | up | used | valid | verified | very | weak | what | when | where | wrong | yours )
+    """
+)
+_SENTENCE = re.compile(
+    r"(?i)\b(pass(?:word|wd|phrase|code)|pwd)(\s{1,3}(?:is|was|=)\s{1,3}|\s{1,3})([\"'`]?)([^\s\"'`<>]{4,200})"
+)
+_OPTION = re.compile(
+    r"""(?ix)
+    ( \bcurl\b [^\n]{0,500}? \s (?: -[a-z]{0,4}u | --user | --proxy-user ) [\s=]{0,3}
+        ["']? [^\s:"']{0,100} : (?!//)
+    | \b (?: mysql | mysqldump | mariadb ) \b [^\n]{0,200}? \s -p (?!ort)
+    | \b sshpass \s{1,3} -p \s{0,3} ["']?
+    )
+    [^\s"']+
+    """
+)
+_ELEMENT = re.compile(
+    r"(?i)(<([\w:.-]{0,40}(?:password|passwd|passphrase|secret|token|api[_-]?key|access[_-]?key|credentials?))"
+    r"(?:\s[^<>]{0,200})?>)(?!\[redacted\])[^<>]{1,2048}(?=</\2)"
 )
 _EMAIL = re.compile(r"[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}")
 
@@ -218,14 +268,104 @@ def redact(text: str, limit: int = 500) -> str:
     window = _LONG_WORD.sub(_without_keys, window)
     lower = window.lower()
     if any(name in lower for name in _NAMES):  # dear, and most texts speak of none of these
-        window = _NAMED.sub(rf"\1{MASK}", window)
+        window = _without_named(window)
     if "@" in window:
         window = _EMAIL.sub(MASK, window)
     return window[-limit:].encode("utf-8", "replace").decode("utf-8")
 
 
+def _without_named(text: str) -> str:
+    """Mask what is named as a secret: by its key, its element, its option or the words before it."""
+    text = _NAMED.sub(rf"\1{MASK}", text)
+    if "<" in text:
+        text = _ELEMENT.sub(rf"\1{MASK}", text)
+    text = _OPTION.sub(rf"\1{MASK}", text)
+    return _SENTENCE.sub(_without_said, text)
+
+
+def _without_said(words: re.Match[str]) -> str:
+    name, between, quote_, value = words.groups()
+    bare = value.rstrip(".,;:!?)]}")
+    if not bare or MASK in value or value.startswith("["):
+        return words[0]
+    if not between.strip() and not quote_:
+        # "password X" may go on with any word: only what no word looks like is masked.
+        secret = len(bare) >= _SHORTEST and not bare.replace("-", "").replace("_", "").isalpha()
+        secret = secret and re.search(r"\d", bare) is not None and bare[0] not in "(-/$"
+    else:
+        secret = _ORDINARY_WORD.fullmatch(bare) is None
+    return f"{name}{between}{quote_}{MASK}{value[len(bare) :]}" if secret else words[0]
+
+
 def _without_keys(word: re.Match[str]) -> str:
-    return _SHAPE.sub(MASK, word[0])
+    text = _SHAPE.sub(MASK, word[0])
+    if len(text) >= _SHORTEST_BARE:
+        text = _BARE.sub(_without_bare_key, text)
+    return text
+
+
+def _without_bare_key(found: re.Match[str]) -> str:
+    text = found[0].translate(_SEPARATORS)
+    kinds = [1 if c.isdigit() else 2 if c.isupper() else 3 for c in text]
+    changes = sum(one != other for one, other in itertools.pairwise(kinds))
+    # A hash in hexadecimal digits has one kind of letters.
+    return MASK if len(set(kinds)) == 3 and changes >= _MOST_ALIKE else found[0]
+
+
+def mask_name(name: str) -> str:
+    """
+    Return a name with the secrets in it masked; nearly every name is returned as it is.
+
+    A masked one ends up as another name of its own: of each secret a mark is kept, ``redacted-`` and ten
+    digits of a hash of the whole name, so that two names stay two and one stays one, in every process.
+    E-mail addresses are names, no secrets, here.
+    """
+    hidden = _hidden.forms
+    if len(name) > _LONGEST_KEPT:
+        return _mask_name.__wrapped__(name, hidden)
+    if hidden:
+        return _mask_name(name, hidden)
+    return name if len(name) < _SHORTEST_NAME else _mask_plain_name(name)
+
+
+@lru_cache(_NAMES_KEPT)
+def _mask_name(name: str, hidden: tuple[str, ...]) -> str:
+    masked = name
+    for form in hidden:
+        if form in masked:
+            masked = masked.replace(form, MASK)
+    return _marked(name, _without_secrets(masked))
+
+
+@lru_cache(_NAMES_KEPT)
+def _mask_plain_name(name: str) -> str:
+    if _HARMLESS_NAME.fullmatch(name):
+        return name
+    return _marked(name, _without_secrets(name))
+
+
+def _without_secrets(name: str) -> str:
+    """Mask what ``redact`` would in a name, but e-mail addresses."""
+    if "PRIVATE KEY" in name:
+        name = _PRIVATE_KEY.sub(MASK, name)
+    if " " in name or ":" in name or "=" in name:
+        name = _HEADER.sub(rf"\1\2{MASK}", name)
+        name = _SCHEME.sub(rf"\1 {MASK}", name)
+    if "://" in name:
+        name = _USERINFO.sub(rf"\1{MASK}@", name)
+        name = _WEBHOOK.sub(rf"\1{MASK}", name)
+    name = _LONG_WORD.sub(_without_keys, name)
+    lower = name.lower()
+    if any(one in lower for one in _NAMES):
+        name = _without_named(name)
+    return name
+
+
+def _marked(name: str, masked: str) -> str:
+    if masked == name:
+        return name
+    mark = blake2b(name.encode("utf-8", "replace"), digest_size=5).hexdigest()
+    return masked.replace(MASK, f"redacted-{mark}")
 
 
 def _after_hidden(text: str, start: int, hidden: Iterable[str]) -> int:

@@ -17,7 +17,7 @@ from queenright.instrumentation.forks import epoch
 from queenright.instrumentation.metrics import WorkerFamilies
 from queenright.instrumentation.names import Operation, Phase, WaitingReason
 from queenright.instrumentation.pulse import LONGEST, PULSE
-from queenright.instrumentation.redaction import redact
+from queenright.instrumentation.redaction import mask_name, redact
 from queenright.instrumentation.steplog import StepLog
 from queenright.instrumentation.telemetry import Attributes, Telemetry
 
@@ -251,7 +251,7 @@ class Run:
 
     def fail(self, span: Span, error: BaseException) -> tuple[str, str]:
         """Mark ``span`` as failed, count the error once however far it travels, return its type and text."""
-        kind, text = type(error).__qualname__, described(error)
+        kind, text = mask_name(type(error).__qualname__), described(error)
         span.set_attribute(names.ERROR_TYPE, kind)
         span.set_status(Status(StatusCode.ERROR, text))
         if self._error != id(error):

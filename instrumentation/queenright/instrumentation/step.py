@@ -13,7 +13,7 @@ from queenright.instrumentation import names
 from queenright.instrumentation.fingerprint import fingerprint
 from queenright.instrumentation.harmless import harmless, report
 from queenright.instrumentation.names import Operation, Phase, ToolOutcome, Verdict
-from queenright.instrumentation.redaction import redact
+from queenright.instrumentation.redaction import mask_name, redact
 from queenright.instrumentation.run import Run, is_failure, nanoseconds, step_line
 from queenright.instrumentation.steplog import iso
 
@@ -31,11 +31,11 @@ def current_step() -> Step | None:
 
 
 def _name(value: object) -> str:
-    """Return a name as text that can be a label and go over the wire, whatever was given."""
+    """Return a name as text that can be a label and go over the wire, whatever was given; without secrets."""
     if type(value) is str and value.isascii():
-        return value
+        return mask_name(value)
     try:
-        return str(value).encode("utf-8", "replace").decode("utf-8")
+        return mask_name(str(value).encode("utf-8", "replace").decode("utf-8"))
     except Exception:
         return "?"
 

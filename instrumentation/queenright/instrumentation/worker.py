@@ -25,6 +25,7 @@ from queenright.instrumentation.instructions import Instruction
 from queenright.instrumentation.metrics import WorkerFamilies
 from queenright.instrumentation.names import WaitingReason
 from queenright.instrumentation.pulse import PULSE
+from queenright.instrumentation.redaction import mask_name
 from queenright.instrumentation.run import Run
 from queenright.instrumentation.step import Step
 from queenright.instrumentation.steplog import STORAGE_ENV, StepLog, step_log_path
@@ -119,7 +120,7 @@ class Worker:
         _check_function("on_terminate", on_terminate)
         self.agent = agent
         self.session_id = check_session_id(session_id) if session_id is not None else ids()
-        self.incarnation_id = incarnation_id or ids()
+        self.incarnation_id = mask_name(incarnation_id) if incarnation_id else ids()
         self._control: ControlChannel | None = None
         if control or on_nudge is not None or on_terminate is not None:
             self._control = self._channel(control_endpoint, on_nudge, on_terminate, control, clock)
@@ -127,9 +128,9 @@ class Worker:
             agent=agent,
             session_id=self.session_id,
             incarnation_id=self.incarnation_id,
-            graph_id=graph_id,
-            framework=framework,
-            version=version,
+            graph_id=mask_name(graph_id),
+            framework=mask_name(framework),
+            version=mask_name(version),
             telemetry=telemetry or _telemetry(endpoint),
             families=_families(registry or REGISTRY),
             log=_step_log(step_log, storage or os.environ.get(STORAGE_ENV), self.session_id),

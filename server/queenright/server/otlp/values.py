@@ -13,6 +13,7 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
 from queenright.instrumentation.fingerprint import fingerprint
 from queenright.instrumentation.identity import NAME_LIMIT, clean_name
+from queenright.instrumentation.redaction import mask_name
 from queenright.runtime.events import AgentEvent
 from queenright.server.otlp.mapping import LOOKUP
 
@@ -48,14 +49,14 @@ def fields_of(attributes: Iterable[KeyValue]) -> Fields:
 
 
 def text_of(value: AnyValue | None) -> str:
-    """Return a value as one clean line; "" if there is none."""
+    """Return a value as one clean line without secrets; "" if there is none."""
     if value is None:
         return ""
     text = value.string_value
     if text:
         # Nearly every text is clean; this way is taken six times a span.
         if len(text) <= NAME_LIMIT and text[0] != " " and text[-1] != " " and text.isprintable():
-            return text
+            return mask_name(text)
         return clean_name(text[:_MAX_NAME])
     plain = plain_of(value, 16)
     return "" if plain is None or plain == "" else clean_name(str(plain))

@@ -1,0 +1,144 @@
+"""B129: secrets in names are masked, one always alike; ordinary names and texts stay as they are."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from queenright.instrumentation.identity import check_session_id, clean_name
+from queenright.instrumentation.redaction import hide, redact
+
+# Made up, and put together here, so that no scanner takes one for real.
+AWS = "wJalrXUtnFEMI" + "/K7MDENG/bPxRfiCY" + "EXAMPLEKEY"
+AZURE = "Ab3dEf6hIj9kLm2nOp5qRs8tUv1wXy4z" * 3
+ORDINARY_NAMES = [
+    "deep_research_agent",
+    "anthropic/claude-sonnet-4-5",
+    "claude-sonnet-4-5@20250929",
+    "us.anthropic.claude-3-5-sonnet-20241022-v2:0",
+    "gpt-4o-mini-2024-07-18",
+    "accounts/fireworks/models/llama-v3p1-405b-instruct",
+    "projects/x/locations/us-central1/publishers/google/models/gemini-2.5-pro",
+    "arn:aws:bedrock:us-east-1:123456789012:inference-profile/us.anthropic.claude",
+    "01a203cf-bf30-7a62-b250-6dcbba84f828",
+    "01ARZ3NDEKTSV4RRFFQ69G5FAV",
+    "0af7651916cd43dd8448eb211c80319c",
+    "da39a3ee5e6b4b0d3255bfef95601890afd80709",
+    "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+    "V1StGXR8_Z5jdHi6B-myT",
+    "call_abcDEF123ghiJKL456mnoPQR",
+    "toolu_01A09q90qw90lq917835lq9",
+    "msg_01XFDUDYJgAACzvnptvVoYEL",
+    "resp_68a1b2c3d4e5f60718293a4b5c6d7e8f90a1b2c3d4e5f607",
+    "thread_BLzZPVHdo2xcVUDpQGAbcDEF",
+    "pod-7d9c5b8f6d-x2x9z",
+    "run:2025-11-22T15:04:05Z",
+    "mcp__github__create_pull_request",
+    "packages/Web2/src/Components/ButtonGroup",
+    "get_secret",
+    "rotate_api_key",
+    "password-reset-bot",
+    "token_counter",
+    "alice@example.com",
+    "ConnectionRefusedError",
+    "openai.AuthenticationError",
+    "агент поиска",
+]
+ORDINARY_TEXTS = [
+    "the password is incorrect",
+    "password is required",
+    "Password was not set.",
+    "password field is empty",
+    "your password is too short",
+    "password reset done, password policy of 2024",
+    "passwd root",
+    "docker run -u 1000:1000 image",
+    "curl -u https://example.org/x",
+    "mysql -u root -p",
+    "<token>s are counted</b>",
+    "tokens used: 512",
+    "commit da39a3ee5e6b4b0d3255bfef95601890afd80709 fixes it",
+    "integrity sha512-" + ("z4PhNX7vuL3xVChQ1m2AB9Yg5AULVxXc" * 3)[:86] + "==",
+]
+SECRET_TEXTS = [
+    ("passwd {}", "hunter22"),
+    ("password is {}.", "hunter22"),
+    ("the password is {}", "correcthorse"),
+    ("the passwd was {}!", "Sw0rdfish"),
+    ('password "{}" was refused', "hunter22"),
+    ("curl -u bob:{} https://example.org", "hunter22"),
+    ("curl -sSu bob:{} https://example.org", "hunter22"),
+    ('curl https://example.org --user "bob:{}"', "hunter22"),
+    ("sshpass -p {} ssh bob@host", "hunter22"),
+    ("mysql -u root -p{} shop", "hunter22"),
+    ("<password>{}</password>", "hunter22"),
+    ('<db:password type="plain">{}</db:password>', "hunter22"),
+    ("<apiKey>{}</apiKey>", "hunter22"),
+    ("the key is {}.", AWS),
+    ("{}", AWS),
+    ("account key {}", AZURE[:86] + "=="),
+    ("pat {}", AZURE[:76] + "AZDO" + "a1B2"),
+]
+
+
+@pytest.mark.parametrize("name", ORDINARY_NAMES)
+def test_ordinary_name_is_unchanged(name: str) -> None:
+    """B129: ids, hashes and names of models are no secrets."""
+    assert clean_name(name) == name
+
+
+@pytest.mark.parametrize("text", ORDINARY_TEXTS)
+def test_ordinary_text_is_unchanged(text: str) -> None:
+    assert redact(text) == text
+
+
+@pytest.mark.parametrize(("text", "secret"), SECRET_TEXTS)
+def test_secret_in_text_is_masked(text: str, secret: str) -> None:
+    """B129: what people write about a password, options of programs, elements, bare cloud keys."""
+    masked = redact(text.format(secret))
+
+    assert secret not in masked
+    assert "[redacted]" in masked
+    assert redact(masked) == masked
+
+
+@pytest.mark.parametrize(("text", "secret"), SECRET_TEXTS)
+def test_secret_in_name_is_masked(text: str, secret: str) -> None:
+    assert secret not in clean_name(text.format(secret))
+
+
+def test_masked_names_stay_two_and_one() -> None:
+    """B129: identity and grouping work with masked names as with others."""
+    one, other = "bot ghp_" + "a1B2" * 6, "bot ghp_" + "c3D4" * 6
+
+    masked = clean_name(one)
+
+    assert masked.startswith("bot redacted-")
+    assert masked != clean_name(other)
+    assert clean_name(one) == masked
+    assert clean_name(masked) == masked
+
+
+def test_masked_name_is_the_same_in_another_process() -> None:
+    name = "ghp_" + "a1B2" * 6
+    code = f"from queenright.instrumentation.identity import clean_name; print(clean_name({name!r}))"
+
+    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+    assert other.strip() == clean_name(name)
+
+
+def test_session_id_with_a_secret_is_masked_and_still_a_folder() -> None:
+    assert check_session_id("sk-" + "a1B2" * 6).startswith("redacted-")
+
+
+def test_hidden_value_is_masked_in_names_seen_before() -> None:
+    """B129: what is hidden later counts at once, whatever is remembered of names."""
+    name = "the worker of zebra-crossing-7"
+    assert clean_name(name) == name
+
+    hide(["zebra-crossing-7"])
+
+    assert clean_name(name).startswith("the worker of redacted-")

@@ -1,0 +1,265 @@
+"""B129: a secret in any field, over any way in, is found over no way out: names are masked as texts are."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from google.protobuf.json_format import MessageToDict
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+from prometheus_client import CollectorRegistry, generate_latest
+
+from queenright.instrumentation import Worker, names
+from queenright.server.otlp.logs import RECORDS
+from queenright.server.otlp.mapping import ATTRIBUTES, PROCESS_ATTRIBUTES, RESOURCE_ATTRIBUTES
+from queenright.server.settings import Settings
+from queenright.server.up import Running
+from tests.server.conftest import demo_settings
+from tests.waiting import until
+
+READ = (
+    "/api/agents",
+    "/api/agents/health",
+    "/api/tickets",
+    "/api/notifications",
+    "/api/status",
+    "/api/breakers",
+    "/api/recoveries",
+    "/api/interventions",
+    "/metrics",
+    "/",
+)
+_KINDS = {"chat gpt": "chat", "execute_tool": "execute_tool", "invoke_agent": "invoke_agent", "step": ""}
+_NANO = 1_000_000_000
+
+
+class Secrets:
+    """Keys that differ in every field, of shapes by turns that providers document."""
+
+    def __init__(self) -> None:
+        self.used: list[str] = []
+
+    def new(self) -> str:
+        number = len(self.used)
+        shapes = (
+            f"sk-{number:05d}abcdefghijklmnopqrst",
+            f"ghp_{number:05d}AbCdEfGhIjKlMnOpQrSt",
+            f"AKIA{number:05d}ABCDEFGHIJK",
+            f"Zq3/{number:05d}aB9cD2eF+5gH7iJ1kL4mN8oP0qR6sTU",
+        )
+        self.used.append(shapes[number % len(shapes)])
+        assert len(self.used[-1]) >= 16
+        return self.used[-1]
+
+    def text(self) -> str:
+        return f"my {self.new()} key"
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    found = demo_settings(tmp_path / "storage", orchestrator="none")
+    return found.model_copy(update={"step_logs": (tmp_path / "workers",)})
+
+
+def attributes(secrets: Secrets, **given: str) -> Iterator[KeyValue]:
+    """Yield every attribute that we read, each with a secret of its own, and what is ``given``."""
+    for field, spellings in ATTRIBUTES.items():
+        for key in spellings:
+            if field not in ("operation", "marker", "event", "verdict"):
+                yield KeyValue(key=key, value=AnyValue(string_value=secrets.text()))
+    for key, value in given.items():
+        yield KeyValue(key=key, value=AnyValue(string_value=value))
+
+
+def resource(secrets: Secrets) -> list[KeyValue]:
+    keys = {*RESOURCE_ATTRIBUTES.values(), *PROCESS_ATTRIBUTES} - {names.INCARNATION_ID}
+    return [KeyValue(key=key, value=AnyValue(string_value=secrets.text())) for key in sorted(keys)]
+
+
+def spans(secrets: Secrets, first: int) -> ExportTraceServiceRequest:
+    request = ExportTraceServiceRequest()
+    group = request.resource_spans.add()
+    group.resource.attributes.extend(resource(secrets))
+    scope = group.scope_spans.add()
+    scope.scope.name, scope.scope.version = secrets.text(), secrets.text()
+    now = time.time_ns()
+    for number, (name, operation) in enumerate(_KINDS.items(), first):
+        span = Span(
+            name=f"{name} {secrets.new()}",
+            trace_id=(number + 1).to_bytes(16, "big"),
+            span_id=(number + 1).to_bytes(8, "big"),
+            start_time_unix_nano=now - _NANO,
+            end_time_unix_nano=now,
+            status=Status(code=Status.STATUS_CODE_ERROR, message=secrets.text()),
+        )
+        given = {names.GEN_AI_OPERATION_NAME: operation} if operation else {names.STEP_VERDICT: "RETRY"}
+        span.attributes.extend(attributes(secrets, **given))
+        event = span.events.add(name="exception")
+        event.attributes.append(KeyValue(key="exception.type", value=AnyValue(string_value=secrets.text())))
+        event.attributes.append(
+            KeyValue(key="exception.message", value=AnyValue(string_value=secrets.text()))
+        )
+        scope.spans.append(span)
+    return request
+
+
+def records(secrets: Secrets) -> ExportLogsServiceRequest:
+    request = ExportLogsServiceRequest()
+    group = request.resource_logs.add()
+    group.resource.attributes.extend(resource(secrets))
+    scope = group.scope_logs.add()
+    scope.scope.name, scope.scope.version = secrets.text(), secrets.text()
+    for name in RECORDS:
+        record = scope.log_records.add(time_unix_nano=time.time_ns())
+        record.event_name = name
+        record.attributes.extend(attributes(secrets))
+    return request
+
+
+async def post_otlp(http: httpx.AsyncClient, running: Running, secrets: Secrets) -> None:
+    first = spans(secrets, 0)
+    second = spans(secrets, 100)
+    proto = {"content-type": "application/x-protobuf"}
+    for path, body, headers in (
+        ("traces", first.SerializeToString(), proto),
+        ("traces", json.dumps(as_json(second)).encode(), {"content-type": "application/json"}),
+        ("logs", records(secrets).SerializeToString(), proto),
+    ):
+        answer = await http.post(f"{running.otlp_url}/v1/{path}", content=body, headers=headers)
+        assert answer.status_code == 200, answer.text
+
+
+def as_json(request: ExportTraceServiceRequest) -> dict[str, Any]:
+    found = MessageToDict(request)
+    for group in found["resourceSpans"]:
+        for scope in group["scopeSpans"]:
+            for number, span in enumerate(scope["spans"], 101):
+                span["traceId"], span["spanId"] = f"{number:032x}", f"{number:016x}"
+    return dict(found)
+
+
+def write_step_log(folder: Path, secrets: Secrets) -> None:
+    row = {
+        "agent_id": secrets.text(),
+        "session_id": secrets.new(),
+        "incarnation_id": secrets.new(),
+        "graph_id": secrets.text(),
+        "node_id": secrets.text(),
+        "trace_id": secrets.new(),
+        "span_id": secrets.new(),
+        "step_index": 1,
+        "verdict": "RETRY",
+        "ended_at": time.time(),
+        "error_type": secrets.text(),
+        "error": secrets.text(),
+        "feedback": secrets.text(),
+        "tool_calls": [
+            {
+                "tool_name": secrets.text(),
+                "call_id": secrets.new(),
+                "error_type": secrets.text(),
+                "error": secrets.text(),
+                "outcome": "error",
+                "args_hash": secrets.new(),
+                "result_hash": secrets.new(),
+            }
+        ],
+    }
+    log = folder / "sessions" / "session-1" / "logs" / "tool_logs.jsonl"
+    log.parent.mkdir(parents=True)
+    log.write_text(json.dumps(row) + "\n")
+
+
+def work(endpoint: str, storage: Path, secrets: Secrets) -> bytes:
+    """Work as an instrumented agent does whose every name has a secret; return its page of metrics."""
+    registry = CollectorRegistry()
+    failure = type(secrets.new().replace("/", "_"), (Exception,), {})
+    with Worker(
+        secrets.text(),
+        endpoint=endpoint,
+        storage=storage,
+        registry=registry,
+        graph_id=secrets.text(),
+        framework=secrets.text(),
+        version=secrets.text(),
+    ) as worker:
+        with worker.step(secrets.text()) as step:
+            with step.llm(secrets.text(), secrets.text()):
+                pass
+            with pytest.raises(failure), step.tool(secrets.text(), {"q": 1}, call_id=secrets.new()):
+                raise failure(secrets.text())
+            step.verdict("RETRY", secrets.text())
+        worker.checkpoint(secrets.text())
+    return generate_latest(registry)
+
+
+async def post_api(http: httpx.AsyncClient, secrets: Secrets) -> list[httpx.Response]:
+    beat = {"session_id": secrets.new().replace("/", "_"), "incarnation_id": secrets.new()}
+    return [
+        await http.post(f"/api/agents/{secrets.new().replace('/', '_')}/heartbeat", json=beat),
+        await http.post("/api/agents/nobody/nudge", json={"message": secrets.text(), "by": secrets.new()}),
+        await http.get(f"/api/agents/{secrets.new().replace('/', '_')}/health"),
+        await http.get("/api/tickets", params={"agent": secrets.new()}),
+    ]
+
+
+async def stream(http: httpx.AsyncClient) -> str:
+    """Return what the stream of events has shown so far."""
+    shown = ""
+    try:
+        async with asyncio.timeout(2), http.stream("GET", "/api/events") as answer:
+            async for text in answer.aiter_text():
+                shown += text
+    except TimeoutError:
+        pass
+    return shown
+
+
+def kept_in(folder: Path) -> dict[str, str]:
+    """Return every file but the step log that was written by the worker's own hand."""
+    files = [path for path in folder.rglob("*") if path.is_file() and "workers" not in path.parts]
+    return {str(path.relative_to(folder)): path.read_bytes().decode("utf-8", "replace") for path in files}
+
+
+async def test_secret_in_any_field_over_any_way_in_is_found_over_no_way_out(
+    running: Running, http: httpx.AsyncClient, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """B129: the database, the API, the event stream, the metrics, the pages and the log."""
+    caplog.set_level(logging.DEBUG)
+    secrets = Secrets()
+    listening = asyncio.create_task(stream(http))
+    await asyncio.sleep(0.2)
+
+    await post_otlp(http, running, secrets)
+    write_step_log(tmp_path / "workers", secrets)
+    agents_page = await asyncio.to_thread(work, running.otlp_url, tmp_path / "agent", secrets)
+    answers = await post_api(http, secrets)
+    await until(lambda: len(running.service.workers()) >= 5, "the workers are known")
+    shown = {path: await http.get(path) for path in READ}
+    for health in running.service.workers():
+        path = f"/api/agents/{health.vitals.agent_id}/history"
+        shown[path] = await http.get(path)
+    events = await listening
+    await running.service.store.read(lambda conn: conn.exec_driver_sql("SELECT 1").fetchall())
+
+    ways_out: dict[str, str] = {path: answer.text for path, answer in shown.items()}
+    ways_out |= {f"answer {n}": answer.text for n, answer in enumerate(answers)}
+    ways_out["the agent's metrics"] = agents_page.decode()
+    ways_out["the event stream"] = events
+    # The client of the test writes the addresses that it asks for.
+    others = [one.getMessage() for one in caplog.records if not one.name.startswith(("httpx", "httpcore"))]
+    ways_out["the log"] = "\n".join(others)
+    ways_out |= kept_in(tmp_path)
+    found = {(secret, way) for way, text in ways_out.items() for secret in secrets.used if secret in text}
+    assert not found
+    assert len(secrets.used) > 200
