@@ -75,6 +75,13 @@ def test_the_end_says_how_long_it_lasted_and_why_it_is_over() -> None:
     assert ended == "It lasted 1.5 h: ada: [!channel> mended it. grace had acknowledged it."
 
 
+@pytest.mark.parametrize(("seconds", "lasted"), [(6, "6 s"), (240, "4 min"), (9000, "2.5 h")])
+def test_end_says_the_duration_in_plain_units(seconds: float, lasted: str) -> None:
+    over = ticket(status=TicketStatus.RESOLVED, closed_at=T0 + seconds)
+
+    assert annotations_for(over, SETTINGS)["ended"].startswith(f"It lasted {lasted}")
+
+
 def test_evidence_is_short_and_holds_no_secret() -> None:
     secret = "sk-" + "a1B2" * 12
     annotations = annotations_for(
@@ -148,7 +155,7 @@ def test_a_link_that_needs_what_is_not_known_is_left_out() -> None:
         ("alertmanager_urls", ("ftp://x",), "needs http"),
         ("alertmanager_urls", ("http://a:9093", "http://u:p@a:9093/"), "named twice"),
         ("alertmanager_urls", ("http://a:port",), "is no URL"),
-        ("resend_seconds", 2000, "at least three times"),
+        ("lifetime_seconds", 179, "at least three times"),
         ("resend", 1, "Extra inputs"),
     ],
 )

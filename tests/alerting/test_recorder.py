@@ -99,3 +99,18 @@ async def test_the_latest_two_hundred_are_kept_and_each_is_told() -> None:
             await http.post("/slack/x", json={"text": str(number)})
     assert len(told) == 205
     assert [m.title for m in recorder.received] == [str(n) for n in range(5, 205)]
+
+
+async def test_every_message_after_a_count_is_returned_though_only_the_latest_are_kept(
+    http: httpx.AsyncClient, recorder: Recorder
+) -> None:
+    """`queenright up` with its output in a file prints every page, not only the first 200."""
+    printed: list[str] = []
+    for number in range(450):
+        await http.post("/slack/services/T/B/X", json={"text": f"page {number}"})
+        if number % 7 == 0:
+            printed += [message.title for message in recorder.after(len(printed))]
+    printed += [message.title for message in recorder.after(len(printed))]
+
+    assert printed == [f"page {number}" for number in range(450)]
+    assert recorder.after(recorder.count) == []

@@ -70,7 +70,7 @@ async def test_a_ticket_is_silenced_and_heard_again_from_the_command_line(stack:
     [silence] = json.loads(again.output)["silences"]
     assert silence["silence_id"] in made.output
     assert (silence["tickets"], silence["comment"]) == ([ticket_id], f"known (ticket {ticket_id})")
-    for said in ("2.0 h left", 'agent="looper"', ticket_id):
+    for said in ("2 h left", 'agent="looper"', ticket_id):
         assert said in shown.output
     for row in (
         await stack.get(f"/api/tickets/{ticket_id}"),

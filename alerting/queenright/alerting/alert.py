@@ -11,6 +11,7 @@ from queenright.alerting.model_text import inert
 from queenright.alerting.settings import AlertingSettings
 from queenright.health.findings import FindingKind, Severity
 from queenright.health.tickets import EscalationTicket, TicketStatus
+from queenright.instrumentation.durations import format_duration
 from queenright.instrumentation.names import ALERT_INTERVENTION, ALERT_LABEL_TICKET_ID, SOURCE_QUEEN
 from queenright.instrumentation.redaction import redact
 
@@ -144,7 +145,7 @@ def _reminder(ticket: EscalationTicket) -> str:
         return ""
     nth = _NTH[ticket.reminders] if ticket.reminders < len(_NTH) else f"{ticket.reminders}th"
     since = (ticket.bumped_at or 0.0) - (ticket.notified_at or 0.0)
-    return f" {nth} reminder, unacknowledged for {_span(since)}."
+    return f" {nth} reminder, unacknowledged for {format_duration(since)}."
 
 
 def _ended(ticket: EscalationTicket) -> str:
@@ -153,12 +154,9 @@ def _ended(ticket: EscalationTicket) -> str:
         return ""
     why = f": {ticket.closed_reason.strip().removesuffix('.')}" if ticket.closed_reason else ""
     acknowledged = f" {ticket.acknowledged_by} had acknowledged it." if ticket.acknowledged_by else ""
-    return redact(inert(f"It lasted {_span(ticket.closed_at - ticket.first_seen)}{why}.{acknowledged}"), 400)
-
-
-def _span(seconds: float) -> str:
-    minutes = max(round(seconds / 60), 1)
-    return f"{minutes} min" if minutes < 60 else f"{minutes / 60:.1f}".removesuffix(".0") + " h"
+    return redact(
+        inert(f"It lasted {format_duration(ticket.closed_at - ticket.first_seen)}{why}.{acknowledged}"), 400
+    )
 
 
 def _our_places(settings: AlertingSettings) -> tuple[str, ...]:

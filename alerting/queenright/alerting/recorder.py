@@ -63,6 +63,8 @@ class Recorder:
     ) -> None:
         self.received: deque[Message] = deque(maxlen=_KEPT)
         """The latest messages, oldest first."""
+        self.count = 0
+        """How many messages have arrived; only the latest are kept."""
         self.refused: deque[str] = deque(maxlen=_KEPT)
         """Why others were not taken."""
         self.deadman_at: float | None = None
@@ -72,6 +74,11 @@ class Recorder:
 
     def __repr__(self) -> str:
         return f"Recorder(received={len(self.received)})"
+
+    def after(self, count: int) -> list[Message]:
+        """Return what arrived after the first ``count`` messages, oldest first, as far as it is kept."""
+        new = min(self.count - count, len(self.received))
+        return list(self.received)[len(self.received) - new :]
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -111,6 +118,7 @@ class Recorder:
             time=self._clock(), channel=channel, status=status, title=title, text=text, path=path, body=body
         )
         self.received.append(message)
+        self.count += 1
         if self._on_message is not None:
             self._on_message(message)
 

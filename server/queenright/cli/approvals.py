@@ -23,6 +23,7 @@ from queenright.cli.asking import (
     tell,
     tell_all,
 )
+from queenright.instrumentation.durations import format_duration
 
 if TYPE_CHECKING:
     from queenright.api.acting import Approval
@@ -104,4 +105,4 @@ def _state(one: Approval) -> str:
     if one.status != "requested":
         return str(one.outcome or one.status)
     left = max(0.0, one.expires_at - time.time())
-    return f"{left:.0f} s left" if left < 90 else f"{left / 60:.0f} min left"
+    return f"{format_duration(left)} left"

@@ -25,6 +25,7 @@ from queenright.cli.asking import (
     tell,
     tell_all,
 )
+from queenright.instrumentation.durations import format_duration
 
 All = Annotated[bool, typer.Option("--all", help="Those with an answer too.")]
 
@@ -104,4 +105,4 @@ def _left(seconds: float, *, frozen: bool) -> str:
         return "frozen"
     if seconds <= 0:
         return "waits its turn"
-    return f"{seconds:.0f} s left" if seconds < 90 else f"{seconds / 60:.0f} min left"
+    return f"{format_duration(seconds)} left"

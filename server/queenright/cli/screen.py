@@ -14,6 +14,7 @@ from rich.text import Text
 from queenright.cli.asking import on_one_line
 from queenright.server.up import Running, UpOptions
 from queenright.server.view import status
+from queenright.server.words import clock_time
 
 _STYLE = {
     "healthy": "green",
@@ -81,9 +82,10 @@ class Screen:
                 if event["id"] not in shown:
                     shown.add(event["id"])
                     self._line(f"{event['time']} {event['text']}")
-            for page in list(reversed(now["paged"]))[pages:]:
-                self._line(f"{page['time']} {page['channel']} got {page['status']}: {page['title']}")
-            pages = len(now["paged"])
+            if (recorder := running.service.recorder) is not None:
+                for page in recorder.after(pages):
+                    self._line(f"{clock_time(page.time)} {page.channel} got {page.status}: {page.title}")
+                pages = recorder.count
             await asyncio.sleep(_REFRESH)
 
     def _line(self, text: str) -> None:

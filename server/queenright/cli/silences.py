@@ -24,6 +24,7 @@ from queenright.cli.asking import (
     values,
 )
 from queenright.cli.tickets import Ticket
+from queenright.instrumentation.durations import format_duration
 
 if TYPE_CHECKING:
     from queenright.api.alerts import Silence
@@ -117,4 +118,4 @@ def _left(one: Silence) -> str:
     if one.state == "pending":
         return "has not begun"
     left = max(0.0, one.ends_at - time.time())
-    return f"{left / 60:.0f} min left" if left < 5400 else f"{left / 3600:.1f} h left"
+    return f"{format_duration(left)} left"

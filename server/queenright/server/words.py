@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from queenright.instrumentation.durations import format_duration
+
 
 def ago(seconds: float | None) -> str:
-    """Return a time span as people say it: ``4 s``, ``3 min``, ``2 h``; a dash for none."""
-    if seconds is None:
-        return "-"
-    if seconds < 90:
-        return f"{seconds:.0f} s" if seconds > 0 else "0 s"
-    if seconds < 5400:
-        return f"{seconds / 60:.0f} min"
-    if seconds < 129_600:
-        return f"{seconds / 3600:.0f} h"
-    return f"{seconds / 86_400:.0f} d"
+    """Return a time span as people say it; a dash for none."""
+    return "-" if seconds is None else format_duration(seconds)
 
 
 def clock_time(moment: float) -> str:
