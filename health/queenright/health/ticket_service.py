@@ -310,6 +310,33 @@ class TicketService:
 
         return await self._commit(work)
 
+    async def bring_up(self, ticket_id: str, *, since: float) -> None:
+        """
+        Tell people of a ticket again, as there is something for them to decide or do; once.
+
+        Whoever was told at ``since`` or later is not told again, nor is whoever has acknowledged it: they
+        read it on the ticket.
+
+        Args:
+            ticket_id: A ticket that people were told of.
+            since: From when on there is that, in seconds since the epoch.
+
+        Raises:
+            StoreError: It could not be stored; nobody was told.
+        """
+        now = self._clock()
+
+        def work(conn: Connection, changes: _Changes) -> None:
+            ticket = table.find_ticket(conn, ticket_id)
+            if ticket is None or not ticket.live:
+                return
+            if ticket.status is TicketStatus.INTERVENING and (ticket.bumped_at or 0.0) < since:
+                self._remind(conn, changes, lifecycle.remind(ticket, now=now))
+            else:
+                self._tell(conn, ticket)
+
+        await self._commit(work)
+
     def _due(self, ticket: EscalationTicket) -> float | None:
         """Return when ``settle`` has something to do; of a ticket in its hold nobody is reminded."""
         ends = lifecycle.hold_ends(ticket, self._hold)

@@ -54,6 +54,7 @@ from queenright.server.guards import health_guard
 from queenright.server.latest import Latest
 from queenright.server.latest_notifications import CHANGING, LatestNotifications
 from queenright.server.metrics import ServiceMetrics
+from queenright.server.operator_requests import REQUESTING, OperatorRequests, find_request
 from queenright.server.rebuild import Rebuilt, rebuild
 from queenright.server.secret_files import callback_secrets
 from queenright.server.settings import Settings
@@ -298,6 +299,14 @@ class Service:
         self.bus.subscribe(self._worker_changed, name="tickets", types=_WORKER_CHANGES)
         self.bus.subscribe(self.acting.ticket_decided, name="approvals", types=_TICKET_ENDS)
         self.bus.subscribe(self.recoveries.changed, name="recoveries", types=_RECOVERY_CHANGES)
+        requests = OperatorRequests(
+            self.store,
+            tickets=self.tickets,
+            monitor=self.monitor,
+            ledger=lambda: self.interventions.ledger,
+            settings=health.intervention,
+        )
+        self.bus.subscribe(requests.changed, name="operator-requests", types=REQUESTING)
         self.metrics.subscribed([*(one.name for one in self.bus.subscriptions), SUBSCRIBER])
         await self._know_workers_again()
         await self.notifications.load()
@@ -310,6 +319,7 @@ class Service:
         self._retention = Retention(self.store, health.retention, clock=self.clock)
         self._say_what_was_not_said()
         await self._end_tickets_of_the_ended()
+        await requests.load()
         self._tasks = [
             asyncio.create_task(self._watch(), name="deadlines"),
             asyncio.create_task(self._speak(), name="vital-signs"),
@@ -567,6 +577,10 @@ class Service:
             # The reason may be a model's; the command beside it is ours.
             reason = plain(asked.reason, 500)
             ask = call_to_action(asked.model_copy(update={"reason": reason}))
+        who = (ticket.worker_agent_id, ticket.worker_session_id)
+        request = find_request(connection, *who, self.settings.health_monitoring.intervention)
+        if request is not None:
+            ask = f"{request.text}\n{ask}".strip()
         enqueue(connection, ticket, self.settings.alerting, self.clock(), ask=ask)
         self._loop.call_soon_threadsafe(self.outbox.wake)
 

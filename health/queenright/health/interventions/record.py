@@ -161,6 +161,13 @@ def write_ladder(conn: Connection, key: WorkerKey, ladder: Ladder | None, now: f
         )
 
 
+def find_ladder(conn: Connection, key: WorkerKey) -> Ladder | None:
+    """Return how far the ladder of a worker has been climbed; None: it is on the ground."""
+    where = (LADDERS.c.agent_id == key[0], LADDERS.c.session_id == key[1])
+    body = conn.execute(select(LADDERS.c.body).where(*where)).scalar()
+    return None if body is None else Ladder.model_validate_json(body)
+
+
 def read_ladders(conn: Connection) -> list[Ladder]:
     """Return every ladder that is not on the ground."""
     return [Ladder.model_validate_json(body) for body in conn.execute(select(LADDERS.c.body)).scalars()]

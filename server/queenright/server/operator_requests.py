@@ -1,0 +1,192 @@
+"""What only a person can decide or do about a worker: said once, on its ticket, to those who are on call."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from sqlalchemy import Connection
+
+from queenright.alerting.model_text import plain
+from queenright.health.findings import Severity, WorkerKey
+from queenright.health.interventions.approvals_record import latest_about
+from queenright.health.interventions.ladder import Ladder, Level
+from queenright.health.interventions.ledger import Ledger
+from queenright.health.interventions.record import (
+    Escalation,
+    EscalationStatus,
+    Intervention,
+    Outcome,
+    find_escalation,
+    find_ladder,
+    read_interventions,
+)
+from queenright.health.interventions.target import ActionKind
+from queenright.health.monitor import HealthMonitor, WorkerHealth
+from queenright.health.settings import Intervention as InterventionSettings
+from queenright.health.store import Store
+from queenright.health.ticket_rules import reasons
+from queenright.health.ticket_service import TicketService
+from queenright.health.tickets import EVIDENCE_LIMIT, TicketDraft, TicketRefused, TicketStatus
+from queenright.instrumentation.redaction import redact
+from queenright.judge import wording
+from queenright.runtime.events import AgentEvent, EventType
+
+_log = logging.getLogger(__name__)
+
+REQUESTING: Final = frozenset(
+    {EventType.ESCALATION_TRIGGERED, EventType.ESCALATION_DECIDED, EventType.INTERVENTION_RECORDED}
+)
+"""After these there may be something for a person to decide or do."""
+
+_NOT_STOPPED: Final = {
+    Outcome.UNREACHABLE: "it could not be reached",
+    Outcome.UNCONFIRMED: "nothing says that it has stopped",
+    Outcome.FAILED: "that failed",
+    Outcome.EXPIRED: "it did not fetch that in time",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorRequest:
+    """Something for a person: what, in our own words, and since when (seconds since the epoch)."""
+
+    text: str
+    since: float
+
+
+def find_request(
+    conn: Connection, agent_id: str, session_id: str, settings: InterventionSettings
+) -> OperatorRequest | None:
+    """Return what only a person can decide or do about a worker's session; None if there is nothing."""
+    ladder = find_ladder(conn, (agent_id, session_id))
+    if ladder is not None and ladder.level is Level.ESCALATED and settings.escalation.orchestrator == "none":
+        question = find_escalation(conn, ladder.escalation_id)
+        if question is not None and question.status is EscalationStatus.PENDING:
+            return OperatorRequest(_decision(question, settings), question.created_at)
+    is_left = ladder is not None and ladder.level is Level.HUMAN
+    approval = latest_about(conn, agent_id, session_id)
+    if not is_left and approval is None:
+        return None
+    last = next(iter(_terminations(conn, agent_id, session_id)), None)
+    is_approved = (
+        approval is not None and last is not None and approval.intervention_id == last.intervention_id
+    )
+    if last is not None and last.outcome in _NOT_STOPPED and (is_approved or is_left):
+        return OperatorRequest(_not_stopped(last), last.finished_at or last.created_at)
+    if ladder is not None and is_left and not settings.termination.automatic and last is None:
+        return OperatorRequest(_undecided(ladder), ladder.until or 0.0)
+    return None
+
+
+def _terminations(conn: Connection, agent_id: str, session_id: str) -> list[Intervention]:
+    found = read_interventions(conn, limit=20, agent_id=agent_id, kind=ActionKind.TERMINATE)
+    return [one for one in found if one.session_id == session_id and one.outcome is not Outcome.REFUSED]
+
+
+def _decision(question: Escalation, settings: InterventionSettings) -> str:
+    until = datetime.fromtimestamp(question.deadline, UTC)
+    after = "it is terminated" if settings.termination.automatic else "nothing is done to it"
+    return (
+        f"Decide until {until:%H:%M} UTC what is to become of this worker: "
+        f"queenright escalations decide {question.escalation_id} more_time (or hand_off, or terminate). "
+        f"Without an answer {after} then."
+    )
+
+
+def _not_stopped(one: Intervention) -> str:
+    detail = plain(one.detail, 300)
+    why = f"{_NOT_STOPPED[one.outcome]} ({detail})" if detail else _NOT_STOPPED[one.outcome]
+    return (
+        f"This worker was to be terminated, and {why}. It may be at work still: end its process yourself; "
+        "if its work is to go on then: queenright recover TASK (queenright list names the task)."
+    )
+
+
+def _undecided(ladder: Ladder) -> str:
+    who = shlex.join([ladder.agent_id, "--session", ladder.session_id])
+    return (
+        "Nobody decided in time what is to become of this worker, and it is not terminated by itself: "
+        f'queenright terminate {who} --reason "..."'
+    )
+
+
+class OperatorRequests:
+    """
+    Brings up what only a person can decide or do. Belongs to one event loop.
+
+    Args:
+        store: Where it is looked up.
+        tickets: Carry it to people.
+        monitor: Knows the workers.
+        ledger: Knows the ladders.
+        settings: Who decides.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        tickets: TicketService,
+        monitor: HealthMonitor,
+        ledger: Callable[[], Ledger],
+        settings: InterventionSettings,
+    ) -> None:
+        self._store = store
+        self._tickets = tickets
+        self._monitor = monitor
+        self._ledger = ledger
+        self._settings = settings
+
+    async def load(self) -> None:
+        """Bring up what a restart came before; whoever was told is not told again."""
+        for key, ladder in list(self._ledger().ladders.items()):
+            if ladder.level in (Level.ESCALATED, Level.HUMAN):
+                await self._bring_up(key)
+
+    async def changed(self, event: AgentEvent) -> None:
+        """Bring up what an event leaves to a person."""
+        kind = event.data.get("kind", ActionKind.TERMINATE.value)
+        if kind != ActionKind.TERMINATE.value:
+            return
+        await self._bring_up((event.agent_id, event.session_id))
+
+    async def _bring_up(self, key: WorkerKey) -> None:
+        request = await self._store.read(lambda conn: find_request(conn, *key, self._settings))
+        worker = self._monitor.get(*key)
+        if request is None or worker is None or worker.vitals.ended:
+            return
+        try:
+            await self._raise(worker)
+        except TicketRefused as error:
+            ticket = self._tickets.open_for(*key)
+            if ticket is None:
+                _log.warning("%r: %s (there is no ticket to say this on: %s)", key[0], request.text, error)
+                return
+        ticket = self._tickets.open_for(*key)
+        if ticket is None:
+            return
+        if ticket.status is TicketStatus.OPEN:
+            await self._tickets.intervene(ticket.ticket_id, request.text, "high", by="ladder")
+        else:
+            await self._tickets.bring_up(ticket.ticket_id, since=request.since)
+
+    async def _raise(self, worker: WorkerHealth) -> None:
+        """Let the worker have a ticket that pages: there is a deadline, or nobody else who does anything."""
+        ticket = self._tickets.open_for(*worker.key)
+        if ticket is not None and ticket.severity.rank >= Severity.HIGH.rank:
+            return
+        found = reasons(worker)
+        evidence = found[0].evidence if found else worker.reason
+        draft = TicketDraft(
+            severity=Severity.HIGH,
+            cause=redact(evidence, 1000) or "it gets nowhere",
+            judge_reasoning="What is done by itself has come to nothing: a person has to decide.",
+            suggested_action=wording.advice(found[0].kind) if found else "Look at it, and decide.",
+            evidence_snippet=redact(worker.vitals.evidence, EVIDENCE_LIMIT),
+        )
+        await self._tickets.raise_ticket(worker, draft)

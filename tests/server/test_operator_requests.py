@@ -1,0 +1,138 @@
+"""What only a person can decide or do reaches whoever is on call: once, with the deadline and the command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from queenright.alerting.notification import Notification, read_active
+from queenright.health.findings import Severity
+from queenright.runtime.events import EventType
+from queenright.server.operator_requests import OperatorRequests
+from queenright.server.service import Service
+from queenright.server.settings import Settings
+from queenright.server.up import Running, serving
+from tests.server.conftest import demo_settings
+from tests.server.test_app import ticket_on
+from tests.waiting import until
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """Nobody decides but a person."""
+    return demo_settings(tmp_path / "storage", orchestrator="none")
+
+
+async def firing(service: Service) -> Notification:
+    """Return the one notification that is out."""
+    [found] = [one for one in await service.store.read(read_active) if one.ends_at is None]
+    return found
+
+
+def times_brought_up(service: Service) -> int:
+    return sum(ticket.reminders for ticket in service.tickets.open_tickets())
+
+
+def requests_of(service: Service) -> OperatorRequests:
+    return OperatorRequests(
+        service.store,
+        tickets=service.tickets,
+        monitor=service.monitor,
+        ledger=lambda: service.interventions.ledger,
+        settings=service.settings.health_monitoring.intervention,
+    )
+
+
+async def test_pending_decision_is_brought_up_once_with_deadline_and_command(
+    running: Running, settings: Settings
+) -> None:
+    service = running.service
+    await ticket_on(running)
+    before = await firing(service)
+
+    await service.interventions.escalate("looper", "it gets nowhere", by="ann")
+    await until(lambda: times_brought_up(service) == 1, "the ticket is brought up")
+    [question] = service.interventions.ledger.pending.values()
+    told = await firing(service)
+    assert told.labels != before.labels, "equal labels would be no news for Alertmanager"
+    assert told.labels["severity"] == "critical"
+    action = told.annotations["suggested_action"]
+    assert f"queenright escalations decide {question.escalation_id} more_time" in action
+    assert "Decide until" in action
+
+    await requests_of(service).load()
+    assert times_brought_up(service) == 1
+
+    await service.interventions.decide(question.escalation_id, "more_time", by="ann")
+    ticket = service.tickets.open_tickets()[0]
+    await service.tickets.bring_up(ticket.ticket_id, since=0.0)
+    assert "escalations decide" not in (await firing(service)).annotations["suggested_action"]
+    assert times_brought_up(service) == 1
+
+
+async def test_pending_decision_is_brought_up_after_a_restart_that_came_before(settings: Settings) -> None:
+    async with serving(settings) as running:
+        service = running.service
+        await ticket_on(running)
+        # As if it was killed before anybody could be told.
+        service.tickets.bring_up = _nothing  # type: ignore[method-assign]
+        await service.interventions.escalate("looper", "it gets nowhere", by="ann")
+        assert times_brought_up(service) == 0
+    async with serving(settings) as running:
+        await until(lambda: times_brought_up(running.service) == 1, "the ticket is brought up")
+        assert "Decide until" in (await firing(running.service)).annotations["suggested_action"]
+
+
+async def _nothing(*args: Any, **kwargs: Any) -> None:
+    return None
+
+
+async def test_termination_that_reached_nobody_is_brought_up_once(running: Running) -> None:
+    service = running.service
+    await ticket_on(running)
+    await service.interventions.escalate("looper", "it gets nowhere", by="ann")
+    await until(lambda: times_brought_up(service) == 1, "the ticket is brought up")
+    [question] = service.interventions.ledger.pending.values()
+
+    await service.interventions.decide(question.escalation_id, "terminate", by="ann")
+    await until(lambda: times_brought_up(service) == 2, "the ticket is brought up again")
+    action = (await firing(service)).annotations["suggested_action"]
+    assert "was to be terminated, and it could not be reached" in action
+    assert "end its process yourself" in action
+    await requests_of(service).load()
+    assert times_brought_up(service) == 2
+
+
+async def test_decision_about_a_worker_with_a_lesser_ticket_makes_it_page(
+    tmp_path: Path, settings: Settings
+) -> None:
+    """A deadline of minutes is nothing for a channel that somebody reads tomorrow."""
+    async with serving(settings) as running:
+        service = running.service
+        ticket_id = await ticket_on(running, times=7)
+        ticket = service.tickets.get(ticket_id)
+        assert ticket is not None
+        assert ticket.severity is Severity.MEDIUM
+
+        await service.interventions.escalate("looper", "it gets nowhere", by="ann")
+
+        def risen() -> bool:
+            now = service.tickets.get(ticket_id)
+            return now is not None and now.severity is Severity.HIGH
+
+        await until(risen, "the ticket is high")
+        told = await firing(service)
+        assert told.labels["severity"] == "critical"
+        assert "Decide until" in told.annotations["suggested_action"]
+        assert EventType.ESCALATION_TRIGGERED in {event.type for event in service.recent}
+
+
+async def test_with_the_queen_nobody_is_asked_for_a_decision(tmp_path: Path) -> None:
+    async with serving(demo_settings(tmp_path / "storage", orchestrator="queen")) as running:
+        service = running.service
+        await ticket_on(running)
+        await service.interventions.escalate("looper", "it gets nowhere", by="ann")
+        await until(lambda: not service.interventions.ledger.pending, "the queen decides")
+        assert "Decide until" not in (await firing(service)).annotations["suggested_action"]
