@@ -158,6 +158,37 @@ def test_closing_waits_no_longer_than_it_may_and_counts_what_is_left() -> None:
     sender.free.set()
 
 
+class Slow(Memory):
+    """A sender whose first delivery takes until it is let go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.busy = threading.Event()
+        self.free = threading.Event()
+
+    def send(self, signal: Signal, batch: Sequence[Any]) -> Sent:
+        self.busy.set()
+        self.free.wait(60)
+        return super().send(signal, batch)
+
+
+def test_closing_delivers_what_was_queued_during_a_delivery() -> None:
+    """Else a service that is slow to answer never hears that a run is over."""
+    sender = Slow()
+    delivery = Delivery(lambda: sender, interval=0.01)
+    delivery.put_span("first")
+    assert sender.busy.wait(60)
+    delivery.put_span("the run's end")
+    closing = threading.Thread(target=delivery.close, args=(60,))
+    closing.start()
+    assert eventually(lambda: delivery._closed)
+
+    sender.free.set()
+    closing.join()
+
+    assert sender.spans == ["first", "the run's end"]
+
+
 def test_a_sender_that_cannot_even_be_made_is_no_trouble() -> None:
     """B81: the agent's side never sees it."""
 

@@ -159,6 +159,9 @@ class Delivery:
             self._wake.wait(self._pause())
             self._wake.clear()
             self._cycle()
+        if not self._failures and (self._records.items or self._spans.items):
+            # Queued during the last delivery, such as the end of the run.
+            self._cycle()
         if self._sender is not None:
             with harmless:
                 self._sender.close()
