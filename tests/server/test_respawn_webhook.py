@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import hmac
@@ -285,12 +286,12 @@ async def test_the_chain_is_what_the_worker_reported_newest_first(store: Store) 
 # -- with the service ---------------------------------------------------------------------------------
 
 
-def settings_with(storage: Path, url: str) -> Settings:
+def settings_with(storage: Path, url: str, **recovery: Any) -> Settings:
     return load_settings(
         defaults=DEMO_DEFAULTS | {"storage": storage},
         http={"port": 0},
         otlp={"port": 0},
-        health_monitoring={"recovery": {"webhook_url": url}, "intervention": {"quiet_seconds": 0}},
+        health_monitoring={"recovery": {"webhook_url": url} | recovery, "intervention": {"quiet_seconds": 0}},
     )
 
 
@@ -397,12 +398,14 @@ from queenright.instrumentation import Worker
 
 session, task, checkpoint, note = sys.argv[1:]
 pathlib.Path("notes.txt").open("a").write(f"{checkpoint}|{note}\\n")
-with Worker("bee", session_id=session, task_id=task, heartbeat_interval=0.3) as worker:
+# The first is to be missed soon after it was killed; the second never, however busy the machine is.
+beats = 30 if checkpoint else 0.3
+with Worker("bee", session_id=session, task_id=task, heartbeat_interval=beats) as worker:
     for number in (1, 2) if not checkpoint else (3,):
         with worker.step("forage") as step:
             step.verdict("ACCEPT")
         worker.checkpoint(f"cp-{number}")
-    for _ in range(1200):
+    for _ in range(12_000):
         if checkpoint and pathlib.Path("end").exists():
             break
         time.sleep(0.05)
@@ -420,7 +423,8 @@ def process(*arguments: str, folder: Path, otlp_url: str) -> Iterator[subprocess
 
 
 def receiver_of_the_page() -> str:
-    [code] = re.findall(r"^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    [code] = [block for block in blocks if "HTTPServer" in block]
     return str(code)
 
 
@@ -434,7 +438,8 @@ async def test_a_killed_process_goes_on_from_its_checkpoint_in_a_new_one(tmp_pat
     (tmp_path / "worker.py").write_text(WORKER, encoding="utf-8")
     (tmp_path / "receiver.py").write_text(receiver_of_the_page(), encoding="utf-8")
     port = free_port("127.0.0.1", 0, what="the receiver", option="")
-    async with serving(settings_with(tmp_path / "storage", f"http://127.0.0.1:{port}/")) as running:
+    settings = settings_with(tmp_path / "storage", f"http://127.0.0.1:{port}/", automatic=False)
+    async with serving(settings) as running:
         service, where = running.service, {"folder": tmp_path, "otlp_url": running.otlp_url}
 
         def bee() -> Any:
@@ -446,6 +451,11 @@ async def test_a_killed_process_goes_on_from_its_checkpoint_in_a_new_one(tmp_pat
         ):
             await until(lambda: listens(port), "the receiver listens")
             await until(lambda: bee() is not None and bee().vitals.last_heartbeat is not None, "it beats")
+            saved: list[AgentEvent] = []
+            async with asyncio.timeout(60):
+                while len(saved) < 2:
+                    saved = await service.store.history(types={EventType.CHECKPOINT_SAVED})
+                    await asyncio.sleep(0.05)
             first_life = bee().vitals.incarnation_id
             first.kill()
             await until(lambda: is_lost(bee()), "it is missed")
