@@ -216,6 +216,18 @@ async def test_a_run_that_is_completed_is_not_brought_back(ward: Ward) -> None:
     assert refused.value.over
 
 
+async def test_run_that_was_stopped_on_purpose_is_not_brought_back_after_a_restart(ward: Ward) -> None:
+    """B107: the service's own stop pauses it; by what the disk says, whatever the monitor believes."""
+    target = await ward.colony.begin()
+    await ward.colony.runtime.stop()
+    ward.colony = Colony(ward.colony.path, ward.time)
+    await ward.colony.runtime.start()
+
+    with pytest.raises(RespawnRefused, match="stopped on purpose") as refused:
+        await RuntimeRespawner(ward.colony.runtime).chain(target)
+    assert refused.value.over
+
+
 async def test_a_run_that_was_cancelled_is_not_brought_back(ward: Ward) -> None:
     """B70"""
     target = await ward.colony.begin()

@@ -95,10 +95,13 @@ def test_a_run_that_was_killed_with_its_service_is_brought_back_at_once_if_someb
     # By the log it is still at work; that it went with its service is a person's word.
     early = http.post("/api/recoveries", json=task)
     ended = http.post("/api/agents/looper/terminate", json={"reason": "killed", "by": "ada"})
-    brought = http.post("/api/recoveries", json=task)
+    refused = http.post("/api/recoveries", json=task)
+    brought = http.post("/api/recoveries", json=task | {"from_start": True})
 
     assert (early.status_code, ended.status_code, brought.status_code) == (409, 202, 202)
     assert "terminate it first" in early.json()["title"]
+    assert (refused.json()["accepted"], brought.json()["accepted"]) == (False, True)
+    assert "--from-start" in refused.json()["reason"], "it was killed before its first checkpoint (B100)"
     [back] = answered(http, LOOPS + "recovery_completed", "recovery_completed")["events"]
     assert back["data"]["new_session_id"] == session
     assert back["data"]["new_incarnation_id"] not in ("", life)

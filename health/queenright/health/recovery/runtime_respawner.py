@@ -10,6 +10,7 @@ from queenright.instrumentation.identity import new_id
 from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.storage.checkpoint_store import ChainLink, CheckpointBroken, CheckpointNotFound
 from queenright.runtime.storage.files import FileUnusable
+from queenright.runtime.storage.session_state import SessionStatus
 from queenright.runtime.storage.session_store import SessionNotFound
 from queenright.runtime.workers import StoppedWorker, WorkerRefused
 
@@ -66,11 +67,20 @@ class RuntimeRespawner:
 
     async def _stopped(self, target: Target) -> StoppedWorker:
         try:
-            return await self._workers.interrupted(target.agent_id, target.session_id, target.incarnation_id)
+            stopped = await self._workers.interrupted(
+                target.agent_id, target.session_id, target.incarnation_id
+            )
         except WorkerRefused as refusal:
             raise RespawnRefused(str(refusal), final=refusal.final, over=refusal.over) from refusal
         except (SessionNotFound, FileUnusable) as error:
             raise RespawnRefused(str(error), final=True) from error
+        if stopped.state.status is SessionStatus.PAUSED:
+            raise RespawnRefused(
+                f"session {target.session_id!r} was stopped on purpose and is paused; resume it instead",
+                final=True,
+                over=True,
+            )
+        return stopped
 
 
 def _ref(link: ChainLink) -> CheckpointRef:
