@@ -189,6 +189,36 @@ def test_closing_delivers_what_was_queued_during_a_delivery() -> None:
     assert sender.spans == ["first", "the run's end"]
 
 
+def test_end_of_a_run_reaches_a_service_that_restarts_meanwhile() -> None:
+    """A worker that ended cleanly is not taken for one that died."""
+    sender = Moody()
+    delivery = Delivery(lambda: sender, interval=0.01)
+    delivery.put_span("begin")
+    assert eventually(lambda: sender.spans == ["begin"])
+    sender.answer = Sent.LATER
+    delivery.put_span("end")
+    closing = threading.Thread(target=delivery.close, kwargs={"timeout": 60.0})
+    closing.start()
+    asked = sender.asked
+    assert eventually(lambda: sender.asked > asked + 2), "it is tried again"
+
+    sender.answer = Sent.DONE
+    closing.join(60)
+
+    assert sender.spans == ["begin", "end"]
+
+
+def test_closing_does_not_wait_for_a_service_that_never_was_there() -> None:
+    """B81: where nobody listens, the agent's end is not held up."""
+    sender = Moody(Sent.LATER)
+    delivery = Delivery(lambda: sender, interval=60.0)
+    delivery.put_span("a")
+
+    delivery.close(timeout=60.0)
+
+    assert sender.asked == 1
+
+
 def test_a_sender_that_cannot_even_be_made_is_no_trouble() -> None:
     """B81: the agent's side never sees it."""
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum
@@ -26,6 +27,9 @@ BATCH: Final = 512
 """At most this many records or spans in one request."""
 
 _BACKOFF_LIMIT: Final = 30.0
+
+LAST_WORD_SECONDS: Final = 5.0
+"""So long an ending process tries to deliver its end to a service that was there before, and may restart."""
 
 
 class Sent(Enum):
@@ -91,6 +95,7 @@ class Delivery:
         self._records: _Queue[Any] = _Queue("logs", capacity)
         self._spans: _Queue[Any] = _Queue("spans", capacity)
         self._closed = False
+        self._give_up_at = 0.0
         self._reset()
         after_fork_in_child(self._forked)
 
@@ -101,6 +106,7 @@ class Delivery:
         self._thread: threading.Thread | None = None
         self._sender: Sender | None = None
         self._failures = 0
+        self._delivered = False
 
     def _forked(self) -> None:
         # What is queued belongs to the parent, which sends it. So does its connection.
@@ -141,9 +147,17 @@ class Delivery:
         return done.wait(timeout) and not self._records.items and not self._spans.items
 
     def close(self, timeout: float = 2.0) -> None:
-        """Send what is queued, for at most ``timeout`` seconds; the rest is given up and counted."""
+        """
+        Send what is queued, for at most ``timeout`` seconds; the rest is given up and counted.
+
+        Where something was delivered before it is tried again for up to ``LAST_WORD_SECONDS``: the end of a
+        run that is lost while the service restarts looks like a process that died.
+        """
         if self._closed:
             return
+        if self._delivered:
+            timeout = max(timeout, LAST_WORD_SECONDS)
+        self._give_up_at = time.monotonic() + timeout
         self._closed = True
         thread = self._thread
         self._wake.set()
@@ -159,8 +173,12 @@ class Delivery:
             self._wake.wait(self._pause())
             self._wake.clear()
             self._cycle()
-        if not self._failures and (self._records.items or self._spans.items):
-            # Queued during the last delivery, such as the end of the run.
+        # What came in during the last delivery, such as the end of the run, or could not be delivered yet.
+        while self._delivered and (self._records.items or self._spans.items):
+            left = self._give_up_at - time.monotonic()
+            if left <= 0:
+                break
+            time.sleep(min(self._interval, left))
             self._cycle()
         if self._sender is not None:
             with harmless:
@@ -198,6 +216,7 @@ class Delivery:
                 return False
             if sent is Sent.REFUSED:
                 DROPPED.count(queue.signal, len(batch))
+            self._delivered = self._delivered or sent is Sent.DONE
         return True
 
 
