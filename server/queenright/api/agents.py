@@ -142,6 +142,7 @@ class Ladder(Wire):
             "nudges": 1,
             "trouble_since": NOW - 120,
             "progress_before": NOW - 140,
+            "needs_checkpoint": False,
             "acted_at": NOW - 60,
             "until": NOW + 240,
             "escalation_id": "",
@@ -159,6 +160,7 @@ class Ladder(Wire):
     nudges: int
     trouble_since: float
     progress_before: float | None = Field(description="The last progress before; a later one ends it.")
+    needs_checkpoint: bool = Field(description="Only a checkpoint ends it: its last one is stale.")
     acted_at: float | None = Field(description="When something was last done.")
     until: float | None = Field(description="Until when what was done last has time to show.")
     escalation_id: str
