@@ -1,0 +1,348 @@
+"""
+`python -m tests.attack`: bodies and connections that would silence the service, sent to a real one.
+
+Each attack has a `queenright serve` of its own, on free ports of loopback and in a folder of its own, that
+watches an agent which loops and has to page for it meanwhile; pages go to a double of Alertmanager. Exit code
+1: the event loop is blocked for longer than 50 ms, memory grows by more than 300 MB, or a page is 15 s late.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import http.client
+import http.server
+import json
+import os
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from multiprocessing.queues import Queue
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from rich.console import Console
+from rich.table import Table
+
+from queenright.server.up import DEMO_DEFAULTS
+from tests.attack.attacker import attack
+from tests.isolation import ROOT
+
+MOST_BLOCK_MS: Final = 50.0
+MOST_MEMORY_MB: Final = 300.0
+MOST_DELAY: Final = 15.0
+AGENT: Final = ROOT / "tests/end_to_end/agents/looping_worker.py"
+ATTACK_AFTER: Final = 2.0
+"""Seconds after the agent's start: its page is not due yet."""
+ATTACK_SECONDS: Final = 8.0
+PAGE_SECONDS: Final = 100.0
+DESCRIPTORS: Final = 1_024
+LISTED: Final = (
+    "empty resources",
+    "many more empty resources",
+    "empty resources, not compressed",
+    "empty records",
+    "empty attributes",
+    "values in a list",
+    "spans with a list each",
+    "lists in JSON",
+    "texts in JSON",
+    "times of day",
+    "streams of gzip",
+)
+
+
+class Alertmanager(http.server.ThreadingHTTPServer):
+    """A double that takes alerts, and keeps when the first came that fires."""
+
+    def __init__(self) -> None:
+        self.fired = threading.Event()
+        self.fired_at = 0.0
+        super().__init__(("127.0.0.1", 0), _Peer)
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class _Peer(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        alerts = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        double: Any = self.server
+        if self.path.endswith("/alerts") and alerts and not double.fired.is_set():
+            double.fired_at = time.monotonic()
+            double.fired.set()
+        self._answer({})
+
+    def do_GET(self) -> None:
+        self._answer({"cluster": {"status": "disabled"}} if self.path.endswith("/status") else [])
+
+    def _answer(self, content: object) -> None:
+        body = json.dumps(content).encode()
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@dataclass(slots=True)
+class Measured:
+    """What an attack did."""
+
+    name: str
+    answer: str = ""
+    block_ms: float = 0.0
+    memory_mb: float = 0.0
+    page_after: float | None = None
+    faults: list[str] = field(default_factory=list)
+
+
+def main() -> int:
+    """Run it; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.attack", description=(__doc__ or "").strip())
+    parser.add_argument("--queenright", default=shutil.which("queenright", path=Path(sys.executable).parent))
+    parser.add_argument("--only", default="", metavar="REGEX", help="only attacks whose names match")
+    options = parser.parse_args()
+    names = [name for name in ("half-open connections", *LISTED) if re.search(options.only, name)]
+    quiet = _measure("none", options.queenright)
+    if quiet.page_after is None:
+        print("Without an attack there was no page; is the machine busy?", file=sys.stderr)
+        return 2
+    measured = [quiet, *(_measure(name, options.queenright) for name in names)]
+    table = Table("attack", "answer", "loop blocked, worst", "memory", "page after", "")
+    for one in measured:
+        _judge(one, quiet.page_after)
+        table.add_row(
+            one.name,
+            one.answer,
+            f"{one.block_ms:,.0f} ms",
+            f"+{one.memory_mb:,.0f} MB",
+            "never" if one.page_after is None else f"{one.page_after:.0f} s",
+            ", ".join(one.faults) or "ok",
+        )
+    Console(width=None if sys.stdout.isatty() else 130).print(table)
+    return 1 if any(one.faults for one in measured) else 0
+
+
+def _judge(one: Measured, usual: float) -> None:
+    late = one.page_after is None or one.page_after - usual > MOST_DELAY
+    wrong = {
+        "blocked": one.block_ms > MOST_BLOCK_MS,
+        "memory": one.memory_mb > MOST_MEMORY_MB,
+        "page late": late,
+    }
+    one.faults = [name for name, is_wrong in wrong.items() if is_wrong]
+
+
+def _measure(name: str, program: str) -> Measured:
+    """Attack a service of its own."""
+    print(f"{name} ...", flush=True)
+    measured = Measured(name)
+    with (
+        tempfile.TemporaryDirectory(prefix="attack-") as folder,
+        Alertmanager() as alertmanager,
+        _served(program, Path(folder), alertmanager.url) as (pid, url, otlp),
+    ):
+        before = _memory(pid, "VmRSS")
+        # The attacker makes its bodies before the clock begins.
+        with (
+            _attacker(name, otlp) as attacker,
+            _agent(url, otlp, Path(folder)) as began,
+            _Probe(url, pid) as probe,
+        ):
+            time.sleep(ATTACK_AFTER)
+            attacker.go()
+            time.sleep(ATTACK_SECONDS)
+            alertmanager.fired.wait(PAGE_SECONDS)
+            measured.answer = attacker.stop()
+            probe.stop()
+        measured.block_ms = probe.worst_ms
+        measured.memory_mb = _memory(pid, "VmHWM") - before
+        if alertmanager.fired.is_set():
+            measured.page_after = alertmanager.fired_at - began
+        after = "never" if measured.page_after is None else f"{measured.page_after:.0f} s"
+        print(f"  {measured.block_ms:.0f} ms, +{measured.memory_mb:.0f} MB, page after {after}", flush=True)
+        alertmanager.shutdown()
+    return measured
+
+
+def _environment() -> dict[str, str]:
+    """Return what children see of the environment: no endpoint or setting of whoever runs this."""
+    return {
+        name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "QUEENRIGHT_"))
+    }
+
+
+@contextlib.contextmanager
+def _served(program: str, folder: Path, alertmanager: str) -> Iterator[tuple[int, str, str]]:
+    """Yield the service's process id, its URL, and that for telemetry."""
+    config = {
+        **DEMO_DEFAULTS,
+        "storage": str(folder / "storage"),
+        "http": {"port": 0},
+        "otlp": {"port": 0},
+        "alerting": {"alertmanager_urls": [alertmanager]},
+    }
+    (folder / "queenright.yaml").write_text(json.dumps(config), encoding="utf-8")
+
+    def usual_limits() -> None:
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, hard))
+
+    with (folder / "log").open("w+") as log:
+        process = subprocess.Popen(
+            [program, "serve", "--config", str(folder / "queenright.yaml")],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            cwd=folder,
+            env=_environment(),
+            preexec_fn=usual_limits,  # before any thread of ours
+        )
+        try:
+            until = time.monotonic() + 60
+            found = None
+            while found is None:
+                said = (folder / "log").read_text()
+                found = re.search(r"Status page (\S+), telemetry (\S+)", said)
+                if process.poll() is not None or time.monotonic() > until:
+                    raise RuntimeError(f"{program} serve did not start: {said[-2000:]}")
+                time.sleep(0.05)
+            yield process.pid, found[1], found[2]
+        finally:
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(20)
+            process.kill()
+            process.wait()
+
+
+@contextlib.contextmanager
+def _agent(url: str, otlp: str, folder: Path) -> Iterator[float]:
+    """Start an agent that loops; yield when."""
+    process = subprocess.Popen(
+        [sys.executable, str(AGENT), str(folder / "recover"), str(folder / "stop")],
+        env={
+            **_environment(),
+            "OTEL_EXPORTER_OTLP_ENDPOINT": otlp,
+            "QUEENRIGHT_ENDPOINT": url,
+            "QUEENRIGHT_STORAGE": str(folder / "agent"),
+        },
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        yield time.monotonic()
+    finally:
+        process.kill()
+        process.wait()
+
+
+class _Probe:
+    """
+    Asks ``/healthz`` again and again, and keeps how long the worst answer took.
+
+    Not counted is how long the system let the service's main thread, or the probe, wait for a processor.
+    """
+
+    def __init__(self, url: str, pid: int) -> None:
+        self.worst_ms = 0.0
+        self._address = urlsplit(url).netloc
+        self._threads = (f"/proc/{pid}/task/{pid}/schedstat", "/proc/thread-self/schedstat")
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> _Probe:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Take the last answer into account, and end."""
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            waited, began = self._waited(), time.monotonic()
+            try:
+                client = http.client.HTTPConnection(self._address, timeout=PAGE_SECONDS)
+                client.request("GET", "/healthz")
+                client.getresponse().read()
+                client.close()
+            except OSError:
+                time.sleep(0.02)  # refused is not blocked; the page says what it did
+                continue
+            taken = time.monotonic() - began - (self._waited() - waited)
+            self.worst_ms = max(self.worst_ms, taken * 1e3)
+            time.sleep(0.01)
+
+    def _waited(self) -> float:
+        with contextlib.suppress(OSError):
+            return sum(int(Path(name).read_text().split()[1]) for name in self._threads) / 1e9
+        return 0.0
+
+
+class _Attack:
+    """The attacker's process, which is not to take the time of the one that measures."""
+
+    def __init__(self, name: str, otlp: str) -> None:
+        context = get_context("spawn")
+        self._words: Queue[str] = context.Queue()
+        self._go, self._ready, self._stopping = context.Event(), context.Event(), context.Event()
+        self._process = context.Process(
+            target=attack, args=(name, otlp, self._ready, self._go, self._stopping, self._words)
+        )
+        self._process.start()
+        self._ready.wait(60)
+
+    def go(self) -> None:
+        """Begin."""
+        self._go.set()
+
+    def stop(self) -> str:
+        """Stop; return how the service answered."""
+        self._stopping.set()
+        self._go.set()
+        try:
+            return self._words.get(timeout=5)
+        except Exception:
+            return "none yet"
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.join()
+
+
+@contextlib.contextmanager
+def _attacker(name: str, otlp: str) -> Iterator[_Attack]:
+    with contextlib.closing(_Attack(name, otlp)) as attacker:
+        yield attacker
+
+
+def _memory(pid: int, name: str) -> float:
+    """Return a figure of the process's memory, in MB."""
+    found = re.search(rf"{name}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    return int(found[1]) / 1e3 if found else 0.0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

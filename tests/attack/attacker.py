@@ -1,0 +1,70 @@
+"""The attacker, in a process of its own so that it does not take the time of the one that measures."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import resource
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from tests.server.otlp.bodies import CORPUS
+
+HALF_OPEN: Final = 1_000
+HALF_REQUEST: Final = b"POST /v1/traces HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-"
+PATIENCE: Final = 120.0
+
+
+def attack(name: str, otlp: str, ready: Any, go: Any, stopping: Any, words: Any) -> None:
+    """Attack until it is over; say how the service answered."""
+    address = urlsplit(otlp)
+    host, port = address.hostname or "", address.port or 0
+    if name in CORPUS:
+        body = CORPUS[name](1.0)
+        headers, content = body.sent()
+        ready.set()
+        go.wait()
+        words.put(_send(host, port, body.path, headers, content, stopping))
+        return
+    ready.set()
+    go.wait()
+    if name == "none":
+        words.put("")
+        return
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+    kept: list[socket.socket] = []
+    while not stopping.is_set():
+        with contextlib.suppress(OSError):
+            if len(kept) < HALF_OPEN:
+                kept.append(socket.create_connection((host, port), timeout=5))
+                kept[-1].sendall(HALF_REQUEST)
+                continue
+        stopping.wait(0.2)
+    words.put(f"{len(kept)} opened")
+
+
+def _send(host: str, port: int, path: str, headers: dict[str, str], content: bytes, stopping: Any) -> str:
+    """Send a body on three connections, again and again, until there is enough of it."""
+    answers: dict[str, int] = {}
+
+    def send() -> None:
+        while not stopping.is_set():
+            try:
+                client = http.client.HTTPConnection(host, port, timeout=PATIENCE)
+                client.request("POST", path, content, headers)
+                answer = str(client.getresponse().status)
+                client.close()
+            except OSError as error:
+                answer = type(error).__name__
+            answers[answer] = answers.get(answer, 0) + 1
+            stopping.wait(0.5)
+
+    pool = ThreadPoolExecutor(3)
+    for _ in range(3):
+        pool.submit(send)
+    stopping.wait()
+    time.sleep(1)
+    return ", ".join(f"{count} x {answer}" for answer, count in sorted(answers.items()))
