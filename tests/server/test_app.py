@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import httpx
 import pytest
 
 from queenright.cli.fleet import list_
+from queenright.health.findings import HealthState
 from queenright.instrumentation import names
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.up import Running, serving
@@ -32,6 +34,45 @@ async def test_a_loop_that_comes_in_becomes_a_triaged_ticket(running: Running) -
     assert ticket.kind.value == "doom_loop"
     assert ticket.status.value == "intervening"
     assert "search" in (ticket.analysis or "")
+
+
+@pytest.mark.parametrize("ended", [EventType.AGENT_TERMINATED, EventType.EXECUTION_FAILED])
+async def test_worker_whose_recovery_was_given_up_is_failing_everywhere(
+    running: Running, http: httpx.AsyncClient, ended: EventType
+) -> None:
+    """B102: list, status, health and Prometheus say the same, until a person has settled it."""
+    service = running.service
+    first = next(iter(looping(service.clock())))
+    await service.ingest([first])
+    for kind, data in (
+        (ended, {"error_type": "OSError"}),
+        (EventType.RECOVERY_FAILED, {"exhausted": True, "reason": "the limit"}),
+    ):
+        event = replace(first, id=kind.value, type=kind, time=service.clock(), data=data)
+        service.monitor.apply(event, service.clock())
+
+    async def states() -> set[str]:
+        [row] = (await http.get("/api/agents")).json()["agents"]
+        counts = (await http.get("/api/status")).json()["counts"]
+        metrics = (await http.get("/metrics")).text
+        [counted] = [
+            state.value
+            for state in HealthState
+            if f'queenright_agents{{state="{state.value}"}} 1.0' in metrics
+        ] or ["none"]
+        return {
+            row["state"],
+            (await http.get("/api/agents/looper/health")).json()["state"],
+            *(state for state, count in counts.items() if count),
+            counted,
+            *(["failing"] if service.monitor.aggregate().states[HealthState.FAILING] else ["none"]),
+        }
+
+    assert await states() == {"failing"}
+    settled = replace(first, id="r", type=EventType.TICKET_RESOLVED, data={"status": "resolved", "by": "ann"})
+    service.monitor.apply(settled, service.clock())
+    assert service.monitor.aggregate().sessions == 0
+    assert (await http.get("/api/status")).json()["counts"]["failing"] == 0
 
 
 async def test_the_api_tells_agents_and_tickets(running: Running, http: httpx.AsyncClient) -> None:

@@ -20,8 +20,8 @@ class Fleet:
     """
     Sessions, counted at one moment.
 
-    ``states``, ``waiting`` and ``agents`` are of those that are not over. An agent with several sessions
-    is as bad as the worst of them.
+    ``states``, ``waiting`` and ``agents`` are of those that are not over, or were given up. An agent with
+    several sessions is as bad as the worst of them.
     """
 
     sessions: int
@@ -46,8 +46,11 @@ def fleet_of(workers: Iterable[WorkerHealth]) -> Fleet:
     for worker in workers:
         v, state = worker.vitals, worker.state
         if v.ended_at is not None:
-            over[v.status] += 1
-            continue
+            standing = worker.standing
+            if standing is None:
+                over[v.status] += 1
+                continue
+            state = standing
         if state is healthy_state:
             healthy += 1
         else:

@@ -98,6 +98,18 @@ class WorkerHealth:
         """Agent and session."""
         return (self.vitals.agent_id, self.vitals.session_id)
 
+    @property
+    def standing(self) -> HealthState | None:
+        """
+        How it counts, wherever workers are counted: its state, or None once its run is over.
+
+        One whose recovery was given up is failing, however it ended, until a person has settled that.
+        """
+        if self.vitals.ended_at is None:
+            return self.state
+        is_given_up = any(finding.kind is FindingKind.RECOVERY_FAILED for finding in self.findings)
+        return HealthState.FAILING if is_given_up else None
+
 
 @dataclass(frozen=True, slots=True)
 class SweepPart:

@@ -279,7 +279,9 @@ class HealthMonitoringService:
             keys = (key for key in keys if key[0] == agent_id)
         if state is not None:
             keys = (
-                key for key in keys if (one := self._monitor.get(*key)) is not None and one.state is state
+                key
+                for key in keys
+                if (one := self._monitor.get(*key)) is not None and (one.standing or one.state) is state
             )
         wanted = _first(list(keys), limit)
         return [worker for key in wanted if (worker := self._monitor.get(*key)) is not None]
@@ -313,7 +315,7 @@ class HealthMonitoringService:
             task_id=v.task_id or v.session_id,
             session_id=v.session_id,
             incarnation_id=v.incarnation_id,
-            state=worker.state,
+            state=worker.standing or worker.state,
             state_changed_at=worker.state_since,
             reason=worker.reason,
             waiting=v.waiting.value if v.waiting is not None else "",

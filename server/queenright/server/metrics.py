@@ -175,12 +175,13 @@ class _Fleet(Collector):
         worst: dict[str, tuple[HealthState, float]] = {}
         troubled: dict[FindingKind, set[str]] = {kind: set() for kind in FindingKind}
         for health in self._workers():
-            if health.vitals.ended:
+            state = health.standing
+            if state is None:
                 continue
             # Of an agent's sessions the worst speaks; of those that are equally bad, the one longest so.
             agent, known = health.vitals.agent_id, worst.get(health.vitals.agent_id)
-            if known is None or (health.state.rank, -health.state_since) > (known[0].rank, -known[1]):
-                worst[agent] = health.state, health.state_since
+            if known is None or (state.rank, -health.state_since) > (known[0].rank, -known[1]):
+                worst[agent] = state, health.state_since
             for finding in health.findings:
                 troubled[finding.kind].add(agent)  # a set: two sessions of one agent are one agent
 

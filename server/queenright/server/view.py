@@ -52,7 +52,7 @@ def agent_row(health: WorkerHealth, now: float) -> dict[str, Any]:
         "incarnation_id": vitals.incarnation_id,
         "framework": vitals.framework,
         "node_id": vitals.node_id,
-        "state": health.state.value,
+        "state": (health.standing or health.state).value,
         "state_since": health.state_since,
         "state_for": ago(now - health.state_since),
         # As it is now, beside the numbers of now; the monitor's own is of when the state began.
@@ -223,10 +223,9 @@ def status(service: Service) -> dict[str, Any]:
     over: list[WorkerHealth] = []
     in_trouble = _in_trouble(service)
     for health in service.monitor.workers():
-        vitals = health.vitals
-        if not vitals.ended:
-            by_state[health.state].append(health)
-        elif (vitals.agent_id, vitals.session_id) in in_trouble:
+        if (standing := health.standing) is not None:
+            by_state[standing].append(health)
+        elif health.key in in_trouble:
             # It has not ended well, and somebody has yet to see to it.
             by_state[HealthState.FAILING].append(health)
         else:
