@@ -8,17 +8,21 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_a_run_that_is_killed_at_any_moment_goes_on_to_the_same_end(tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize(
+    ("seed", "kills"), [(0, 12), *(pytest.param(seed, 40, marks=pytest.mark.slow) for seed in range(1, 4))]
+)
+def test_a_run_that_is_killed_at_any_moment_goes_on_to_the_same_end(
+    tmp_path: Path, seed: int, kills: int
+) -> None:
     """B33: conversation, outputs, turns, user, question and the guard's counters are what they were."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.runtime.killed_agent", str(tmp_path), str(seed), "12"],
+        [sys.executable, "-m", "tests.runtime.killed_agent", str(tmp_path), str(seed), str(kills)],
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=280,
         check=False,
     )
 
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-    assert json.loads(done.stdout.splitlines()[-1])["kills"] >= 12
+    assert json.loads(done.stdout.splitlines()[-1])["kills"] >= kills
