@@ -21,6 +21,6 @@ def test_every_attribute_read_is_documented_in_its_order() -> None:
 
 
 def test_limits_and_span_names_are_the_codes() -> None:
-    assert f"{MAX_BODY >> 20} MiB as sent, or {MAX_INFLATED >> 20} MiB decompressed" in DOCUMENT
+    assert f"{MAX_BODY >> 20} MiB as sent, {MAX_INFLATED >> 20} MiB decompressed" in DOCUMENT
     assert all(str(status) in DOCUMENT for status in RETRIED)
     assert all(f"`{prefix.strip(': ')}" in DOCUMENT for prefix, _ in SPAN_NAMES)
