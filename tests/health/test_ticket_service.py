@@ -1071,7 +1071,7 @@ async def test_a_ticket_keeps_the_storm_that_it_was_opened_in(hive: Hive) -> Non
         settings=HealthSettings(),
         clock=lambda: hive.now,
         publish=lambda *_: None,
-        storm=lambda: now_on[0],
+        storm=lambda key: now_on[0],
     )
     first = (await service.raise_ticket(worker(finding()), draft())).ticket
     now_on[0] = ""

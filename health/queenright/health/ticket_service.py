@@ -11,6 +11,7 @@ a worker that is well, nor wave one away that is not.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ from queenright.health.store import Store
 from queenright.health.ticket_lifecycle import Change
 from queenright.health.tickets import (
     EscalationTicket,
+    TicketClosed,
     TicketDraft,
     TicketRefused,
     TicketStatus,
@@ -59,12 +61,38 @@ class Raised:
     change: Change
 
 
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What the judge says of one worker as it is now; ``model`` wrote it, in this trace and span."""
+
+    health: WorkerHealth
+    draft: TicketDraft
+    trace_id: str = ""
+    span_id: str = ""
+    model: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """That an operator must know of a ticket, in which words, how soon, and who says so."""
+
+    ticket_id: str
+    analysis: str
+    urgency: str
+    by: str = "queen"
+    untriaged: bool = False
+    model: str = ""
+
+
 @dataclass(slots=True)
 class _Changes:
     """What one transaction did: to be remembered and fanned out once it is committed."""
 
     tickets: list[EscalationTicket] = field(default_factory=list)
     events: list[AgentEvent] = field(default_factory=list)
+
+
+_Work = Callable[[Connection, _Changes], T]
 
 
 class TicketService:
@@ -77,8 +105,8 @@ class TicketService:
         clock: Seconds since the epoch.
         ids: Makes the ids of tickets and events.
         publish: Is given events once they are durable (``EventBus.fan_out``).
-        storm: Returns the id of the storm that is on, else an empty string; a ticket keeps the one it is
-            opened in.
+        storm: Returns the id of the storm in which a worker got worse, else an empty string; a ticket keeps
+            the one it is opened with.
         on_change: Is called inside the transaction of every change that the outside must hear of, when
             an operator has been told or must be: the outbox. It must only use the connection it is given.
         silenced_until: Returns until when nobody would hear of a ticket, in seconds since the epoch; None if
@@ -94,7 +122,7 @@ class TicketService:
         clock: Clock,
         ids: Callable[[], str] = new_id,
         publish: Callable[..., None],
-        storm: Callable[[], str] = str,
+        storm: Callable[[WorkerKey], str] = lambda key: "",
         on_change: OnChange | None = None,
         silenced_until: Callable[[str], float | None] | None = None,
         is_dead: Callable[[WorkerKey, float], bool] = lambda key, now: False,
@@ -209,20 +237,47 @@ class TicketService:
             TicketRefused: The worker gives no reason for a ticket (any more), or the draft speaks of another.
             StoreError: It could not be stored; then nothing has changed.
         """
-        now = self._clock()
-        facts = rules.facts_of(health, now)
-        findings = rules.reasons(health)
-        if wrong := rules.objections(health, findings) or mismatches(draft, facts):
+        return await self._commit(self._report(Report(health, draft, trace_id, span_id, model)))
+
+    async def raise_tickets(self, reports: Sequence[Report]) -> list[Raised | None]:
+        """
+        Do what ``raise_ticket`` does for many workers, in one transaction.
+
+        Returns:
+            What became of each; None for one that gives no reason for a ticket.
+
+        Raises:
+            StoreError: It could not be stored; then nothing has changed.
+        """
+        works = [self._report_or_none(report) for report in reports]
+
+        def work(conn: Connection, changes: _Changes) -> list[Raised | None]:
+            return [None if one is None else one(conn, changes) for one in works]
+
+        return await self._commit(work)
+
+    def _report_or_none(self, report: Report) -> _Work[Raised] | None:
+        try:
+            return self._report(report)
+        except TicketRefused:
+            return None
+
+    def _report(self, report: Report) -> _Work[Raised]:
+        """Return what writes a report into a transaction."""
+        now, draft = self._clock(), report.draft
+        facts = rules.facts_of(report.health, now)
+        findings = rules.reasons(report.health)
+        if wrong := rules.objections(report.health, findings) or mismatches(draft, facts):
             raise TicketRefused(*wrong)
-        storm_id = self._storm()
+        storm_id = self._storm(report.health.key)
         texts: dict[str, Any] = {
             "cause": redact(draft.cause, _TEXT_LIMIT),
             "judge_reasoning": redact(draft.judge_reasoning, _LONG_TEXT_LIMIT),
             "suggested_action": redact(draft.suggested_action, _TEXT_LIMIT),
             "evidence_snippet": redact(draft.evidence_snippet or findings[0].evidence),
-            "trace_id": trace_id,
-            "span_id": span_id,
-            "judge_model": model,
+            "trace_id": report.trace_id,
+            "span_id": report.span_id,
+            "judge_model": report.model,
         }
 
         def work(conn: Connection, changes: _Changes) -> Raised:
@@ -231,20 +286,20 @@ class TicketService:
             )
             ticket, finding, severity = rules.whom_it_concerns(live, findings, draft.severity, facts)
             if ticket is None:
-                texts.update(rules.seen(health, None, [finding]))
+                texts.update(rules.seen(report.health, None, [finding]))
                 ticket = rules.new_ticket(
                     self._ids(), facts, finding, findings, severity, texts, now, storm_id=storm_id
                 )
                 table.insert_ticket(conn, ticket)
                 return self._raised(conn, changes, ticket, "opened")
             changed, change = rules.report_on(ticket, findings, severity, now)
-            texts.update(rules.seen(health, changed, findings))
+            texts.update(rules.seen(report.health, changed, findings))
             # A count brings the numbers up to date; what the operator may be reading changes with its cause.
             changed = rules.brought_up_to_date(changed, facts, {} if change == "counted" else texts)
             table.update_ticket(conn, changed)
             return self._raised(conn, changes, changed, change)
 
-        return await self._commit(work)
+        return work
 
     async def observe(self, health: WorkerHealth) -> None:
         """
@@ -407,31 +462,62 @@ class TicketService:
             TicketRefused: Analysis or urgency is empty.
             TicketUnknown, TicketClosed, WrongStatus: See ``ticket_lifecycle.intervene``.
         """
-        analysis = _said("analysis", analysis)
-        urgency = _said("urgency", urgency)
+        decision = Decision(ticket_id, analysis, urgency, by, untriaged, model)
+        return await self._commit(self._intervention(decision, graph_id, stream_id))
+
+    async def intervene_all(
+        self, decisions: Sequence[Decision], *, graph_id: str = "queen", stream_id: str = ""
+    ) -> list[EscalationTicket]:
+        """
+        Do what ``intervene`` does for many tickets, in one transaction; return those that it was done for.
+
+        Raises:
+            TicketRefused: Analysis or urgency is empty.
+            StoreError: It could not be stored; then nothing has changed.
+        """
+        works = [self._intervention(decision, graph_id, stream_id) for decision in decisions]
+
+        def work(conn: Connection, changes: _Changes) -> list[EscalationTicket]:
+            changed = []
+            for one in works:
+                # A ticket that was decided on meanwhile is left as it is.
+                with contextlib.suppress(TicketUnknown, TicketClosed, WrongStatus):
+                    changed.append(one(conn, changes))
+            return changed
+
+        return await self._commit(work)
+
+    def _intervention(self, given: Decision, graph_id: str, stream_id: str) -> _Work[EscalationTicket]:
+        """Return what writes a decision for the operator into a transaction."""
+        analysis = _said("analysis", given.analysis)
+        urgency = _said("urgency", given.urgency)
         now = self._clock()
 
         def change(ticket: EscalationTicket) -> tuple[EscalationTicket, list[AgentEvent]]:
             changed = lifecycle.intervene(
-                ticket, analysis=analysis, urgency=urgency, by=by, now=now, untriaged=untriaged
+                ticket, analysis=analysis, urgency=urgency, by=given.by, now=now, untriaged=given.untriaged
             )
-            changed = changed.model_copy(update={"queen_model": model})
-            triaged = {"ticket_id": ticket_id, "decision": changed.triage_decision, "reason": analysis}
+            changed = changed.model_copy(update={"queen_model": given.model})
+            triaged = {
+                "ticket_id": ticket.ticket_id,
+                "decision": changed.triage_decision,
+                "reason": analysis,
+            }
             requested = {
-                "ticket_id": ticket_id,
+                "ticket_id": ticket.ticket_id,
                 "analysis": analysis,
                 "severity": changed.severity.value,
                 "urgency": urgency,
                 "queen_graph_id": graph_id,
                 "queen_stream_id": stream_id,
-                "untriaged": untriaged,
+                "untriaged": given.untriaged,
             }
             return changed, [
                 self._event(changed, EventType.TICKET_TRIAGED, triaged),
                 self._event(changed, EventType.QUEEN_INTERVENTION_REQUESTED, requested),
             ]
 
-        return await self._decide(ticket_id, change, tell=True)
+        return self._decision(given.ticket_id, change, tell=True)
 
     async def acknowledge(
         self, ticket_id: str, *, by: str, via: Way = Way.API, note: str = ""
@@ -532,7 +618,7 @@ class TicketService:
 
     # -- one transaction ----------------------------------------------------------------------------
 
-    async def _commit(self, work: Callable[[Connection, _Changes], T]) -> T:
+    async def _commit(self, work: _Work[T]) -> T:
         """Run ``work`` in a transaction with its events; then remember and fan out."""
 
         async def commit() -> T:
@@ -566,6 +652,15 @@ class TicketService:
         *,
         tell: bool,
     ) -> EscalationTicket:
+        return await self._commit(self._decision(ticket_id, change, tell=tell))
+
+    def _decision(
+        self,
+        ticket_id: str,
+        change: Callable[[EscalationTicket], tuple[EscalationTicket, list[AgentEvent]]],
+        *,
+        tell: bool,
+    ) -> _Work[EscalationTicket]:
         def work(conn: Connection, changes: _Changes) -> EscalationTicket:
             ticket = table.find_ticket(conn, ticket_id)
             if ticket is None:
@@ -578,7 +673,7 @@ class TicketService:
                 self._tell(conn, changed)
             return changed
 
-        return await self._commit(work)
+        return work
 
     def _raised(
         self, conn: Connection, changes: _Changes, ticket: EscalationTicket, change: Change

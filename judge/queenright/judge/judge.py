@@ -11,12 +11,12 @@ from typing import Any, Final
 
 from opentelemetry.trace import Span, Tracer, get_current_span
 
-from queenright.health.findings import WorkerKey
+from queenright.health.findings import Finding, WorkerKey
 from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.settings import HealthSettings
 from queenright.health.summary import summarise
-from queenright.health.ticket_service import TicketService
-from queenright.health.tickets import EscalationTicket, TicketRefused
+from queenright.health.ticket_service import Report, TicketService
+from queenright.health.tickets import EscalationTicket, TicketRefused, parse_draft
 from queenright.instrumentation import names
 from queenright.judge import policy
 from queenright.judge.answers import Answers
@@ -51,6 +51,12 @@ _EVALUATION: Final = "worker_health"
 
 _LOOKS: Final = 4
 """Within the bypass time it is looked so often who waits for a slow model."""
+
+_CROWD: Final = 20
+"""If more than so many are due at once, the rules write their tickets: no model answers so often."""
+
+_BATCH: Final = 50
+"""Tickets that one transaction writes; others have the loop between two."""
 
 _REPAIRS: Final = 1
 """A ticket that is refused may be mended so often; then the rules' answer stands."""
@@ -208,10 +214,13 @@ class HealthJudge:
     ) -> dict[WorkerKey, CheckOutcome]:
         """Judge one worker after another, the worst first; who waits too long is judged by the rules."""
         worst = sorted(due, key=lambda health: -_severity(health))
+        outcomes: dict[WorkerKey, CheckOutcome] = {}
+        if len(worst) > _CROWD:
+            outcomes = await self._judge_crowd(worst)
+            worst = [health for health in worst if health.key not in outcomes]
         now = self._clock()
         self._waiting = {health.key: now for health in worst}
         watch = asyncio.create_task(self._go_past(), name="judge-bypass")
-        outcomes: dict[WorkerKey, CheckOutcome] = {}
         try:
             for key in [health.key for health in worst]:
                 outcomes[key] = await self._judge(key, woken.get(key, HEALTH_CHECK), run, record)
@@ -220,6 +229,53 @@ class HealthJudge:
         finally:
             watch.cancel()
             self._waiting = {}
+        return outcomes
+
+    async def _judge_crowd(self, due: Sequence[WorkerHealth]) -> dict[WorkerKey, CheckOutcome]:
+        """Write the rules' tickets of a crowd, many in one transaction: where they bind, or judge anyway."""
+        judging = self._answering()
+        keys = [h.key for h in due if judging == RULES or policy.binding(_reason(h).severity)]
+        note = "" if judging == RULES else " Written by the rules: too many at once for the model."
+        outcomes: dict[WorkerKey, CheckOutcome] = {}
+        for first in range(0, len(keys), _BATCH):
+            try:
+                outcomes |= await self._write_rules_tickets(keys[first : first + _BATCH], note)
+            except Exception:
+                _log.exception("no tickets could be written about a crowd; they are tried one by one")
+                break
+            await asyncio.sleep(0)
+        return outcomes
+
+    async def _write_rules_tickets(
+        self, keys: Sequence[WorkerKey], note: str
+    ) -> dict[WorkerKey, CheckOutcome]:
+        """Write the rules' tickets about these workers in one transaction; return what came of each."""
+        now = self._clock()
+        trace_id, span_id = ids_of(get_current_span())
+        reports: list[tuple[Report, dict[str, Any]]] = []
+        outcomes: dict[WorkerKey, CheckOutcome] = {}
+        for key in keys:
+            health = self._monitor.get(*key)
+            summary = None if health is None else summarise(health, now)
+            draft = None if summary is None else policy.should_ticket(summary)
+            if health is None or summary is None or draft is None or not self.wants(health):
+                outcomes[key] = "healthy" if self._coverage.ticket_of(key) is None else "ticket"
+                continue
+            draft["judge_reasoning"] += note
+            report = Report(health, parse_draft(json.dumps(draft)), trace_id, span_id, RULES)
+            reports.append((report, summary))
+        raised = await self._tickets.raise_tickets([report for report, _ in reports])
+        for (report, summary), one in zip(reports, raised, strict=True):
+            health = report.health
+            outcome: CheckOutcome = "healthy" if one is None else "ticket"
+            if one is not None:
+                self._coverage.ticketed(health, one.ticket)
+            self._answers.asked(health, now)
+            self._answers.answered(health.key, outcome, now)
+            self._trends.note(summary, now, outcome)
+            outcomes[health.key] = outcome
+        for outcome in outcomes.values():
+            self._metrics.checked(outcome, now)
         return outcomes
 
     async def _go_past(self) -> None:
@@ -262,21 +318,32 @@ class HealthJudge:
     async def _count_standing(self, record: CheckRecord) -> bool:
         """Count once more each condition that has a ticket and still stands; no model is asked."""
         counted = False
-        for key in self._coverage.workers():
-            health = self._monitor.get(*key)
-            if health is None or reason_for_ticket(health) is None or self.wants(health):
-                continue
-            summary = summarise(health, self._clock())
-            draft = policy.should_ticket(summary)
-            if draft is None:
+        standing = self._coverage.workers()
+        for first in range(0, len(standing), _BATCH):
+            now = self._clock()
+            reports: list[tuple[Report, dict[str, Any]]] = []
+            for key in standing[first : first + _BATCH]:
+                health = self._monitor.get(*key)
+                if health is None or reason_for_ticket(health) is None or self.wants(health):
+                    continue
+                summary = summarise(health, now)
+                draft = policy.should_ticket(summary)
+                if draft is not None:
+                    reports.append((Report(health, parse_draft(json.dumps(draft))), summary))
+            if not reports:
                 continue
             try:
-                await write_ticket(self._tickets, health, json.dumps(draft))
-                counted = True
-                record.counted += 1
-                self._trends.note(summary, self._clock(), "counted")
+                raised = await self._tickets.raise_tickets([report for report, _ in reports])
             except Exception:
-                _log.exception("the ticket of %s could not be counted", key[0])
+                _log.exception("%d tickets could not be counted", len(reports))
+                continue
+            for (report, summary), one in zip(reports, raised, strict=True):
+                if one is not None:
+                    self._coverage.ticketed(report.health, one.ticket)
+                    counted = True
+                    record.counted += 1
+                    self._trends.note(summary, now, "counted")
+            await asyncio.sleep(0)
         return counted
 
     async def _judge(self, key: WorkerKey, reason: str, run: RunNode, record: CheckRecord) -> CheckOutcome:
@@ -391,6 +458,13 @@ class HealthJudge:
             "woken_by": reason,
         }
         return check_message(now, check, summary, self._trends.of(summary, now))
+
+
+def _reason(health: WorkerHealth) -> Finding:
+    """Return the reason for a ticket of a worker that has one."""
+    finding = reason_for_ticket(health)
+    assert finding is not None, "only workers with a reason are due"
+    return finding
 
 
 def _severity(health: WorkerHealth) -> int:

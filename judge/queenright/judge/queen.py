@@ -15,7 +15,7 @@ from queenright.health.findings import Severity
 from queenright.health.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
 from queenright.health.summary import summarise
-from queenright.health.ticket_service import TicketService
+from queenright.health.ticket_service import Decision, TicketService
 from queenright.health.tickets import EscalationTicket, TicketError, TicketStatus
 from queenright.instrumentation import names
 from queenright.judge import policy, wording
@@ -54,6 +54,13 @@ _TRIES: Final = 4
 A triage that failed is tried again after pauses of a second and more, none longer than this part of the
 bypass time: a model that fails at once is soon replaced by the rules.
 """
+
+
+_CROWD: Final = 20
+"""If more tickets than this wait, the rules pass them on: no model decides on so many in a minute."""
+
+_BATCH: Final = 50
+"""Tickets that one transaction passes on; others have the loop between two."""
 
 
 class DismissArguments(BaseModel):
@@ -123,6 +130,8 @@ class Queen:
         self._current: EscalationTicket | None = None
         self._arrived: dict[str, float] = {}
         self._queued: set[str] = set()
+        self._left_to_model: set[str] = set()
+        """Of those that wait, the tickets that the rules did not pass on when a crowd waited."""
         self._watches: dict[str, asyncio.Task[None]] = {}
 
     def node(self) -> NodeSpec:
@@ -178,13 +187,61 @@ class Queen:
         """Triage the ticket that a trigger brought. This is the entry point ``ticket_receiver``."""
         ticket_id = _ticket_id(trigger)
         try:
+            if len(self._queued) - len(self._left_to_model) > _CROWD:
+                await self._triage_crowd()
             ticket = self._tickets.get(ticket_id)
             if ticket is None or ticket.status is not TicketStatus.OPEN:
                 return "nothing to decide"
             return await self._triage(ticket, run)
         finally:
-            self._queued.discard(ticket_id)
-            self._settle(ticket_id)
+            self._done_with(ticket_id)
+
+    def _done_with(self, ticket_id: str) -> None:
+        self._queued.discard(ticket_id)
+        self._left_to_model.discard(ticket_id)
+        self._settle(ticket_id)
+
+    async def _triage_crowd(self) -> None:
+        """Pass on what waits and the rules would pass on, many tickets in one transaction."""
+        waiting = sorted(self._queued - self._left_to_model)
+        for first in range(0, len(waiting), _BATCH):
+            batch = waiting[first : first + _BATCH]
+            try:
+                await self._pass_on_all([one for id_ in batch if (one := self._by_rules(id_)) is not None])
+            except Exception:
+                _log.exception("tickets of a crowd could not be passed on; they are triaged one by one")
+            for ticket_id in batch:
+                ticket = self._tickets.get(ticket_id)
+                if ticket is not None and ticket.status is TicketStatus.OPEN:
+                    self._left_to_model.add(ticket_id)
+                else:
+                    self._done_with(ticket_id)
+            await asyncio.sleep(0)
+
+    def _by_rules(self, ticket_id: str) -> Decision | None:
+        """Return how the rules pass a ticket on; None where they do not, or a model has the word."""
+        ticket = self._tickets.get(ticket_id)
+        if ticket is None or ticket.status is not TicketStatus.OPEN or not self._holds(ticket):
+            return None
+        health = self._monitor.get(ticket.worker_agent_id, ticket.worker_session_id)
+        summary = None if health is None else summarise(health, self._clock())
+        decided = policy.triage(_fields(ticket), summary)
+        if decided.decision != "intervene":
+            return None
+        if self._answering() == RULES:
+            return Decision(ticket_id, decided.text, decided.urgency, model=RULES)
+        if not policy.binding(ticket.severity):
+            return None
+        text = f"{decided.text} Too many tickets wait for the queen; it comes to you as the rules see it."
+        return Decision(ticket_id, text, decided.urgency, by="rules", untriaged=True, model=RULES)
+
+    async def _pass_on_all(self, decisions: Sequence[Decision]) -> None:
+        if decisions:
+            changed = await self._tickets.intervene_all(
+                decisions, graph_id=QUEEN_GRAPH, stream_id=f"{QUEEN_GRAPH}::{TICKET_RECEIVER}"
+            )
+            for ticket in changed:
+                self._count(ticket.ticket_id, "bypass" if ticket.untriaged else "intervene")
 
     async def _triage(self, ticket: EscalationTicket, run: RunNode) -> str:
         self._desk.look_at(ticket.worker_agent_id, ticket.worker_session_id)

@@ -253,7 +253,7 @@ class Service:
             publish=self.bus.fan_out,
             on_change=self._hand_to_outbox,
             silenced_until=lambda ticket_id: self.silences.silenced_until(ticket_id),
-            storm=lambda: self.acting.storm.storm(self.clock()),
+            storm=lambda key: self.acting.storm.storm_of(key, self.clock()),
             is_dead=lambda key, now: self.monitor.is_dead(key, now),
         )
         slack, pagerduty = callback_secrets(settings.alerting)

@@ -29,27 +29,40 @@ class StormWatch:
         self._id = ""
         self._began: float | None = None
         self._struck: set[WorkerKey] = set()
+        self._storm_of: dict[WorkerKey, str] = {}
+        """The newest storm in which a worker got worse, until another storm begins."""
 
     def worse(self, key: WorkerKey, now: float) -> bool:
         """Note that a worker is stuck or failing now; return whether this began a storm."""
         self._forget(now)
         self._worse.pop(key, None)
         self._worse[key] = now
+        self._storm_of.pop(key, None)
         self._last = now
         if self._id:
             self._struck.add(key)
+            self._storm_of[key] = self._id
             return False
         if len(self._worse) < self._settings.workers:
             return False
         self._id = self._ids()
         self._began = now
         self._struck = set(self._worse)
+        self._storm_of = dict.fromkeys(self._worse, self._id)
         return True
 
     def storm(self, now: float) -> str:
         """Return the id of the storm that is on, or an empty string."""
         self._forget(now)
         return self._id
+
+    def storm_of(self, key: WorkerKey, now: float) -> str:
+        """
+        Return the id of the storm that is on, or in which a worker got worse; else an empty string.
+
+        Of a crowd the last tickets may be written when nobody gets worse any more.
+        """
+        return self.storm(now) or self._storm_of.get(key, "")
 
     def began_at(self, now: float) -> float | None:
         """Return since when the storm is on, in seconds since the epoch; None if there is none."""

@@ -1,0 +1,124 @@
+"""B131: many agents in trouble at once are ticketed and passed on together, not turn by turn of a model."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from queenright.health.interventions.storm import StormWatch
+from queenright.health.settings import Storm
+from queenright.health.tickets import TicketStatus
+from queenright.judge.settings import RULES
+from queenright.runtime.events import EventType
+from queenright.runtime.llm.model import Message, ModelReply, ToolSpec
+from tests.judge.conftest import Hive, TalkingModel
+
+CROWD = 200
+
+
+class Counted:
+    """How many transactions the store was asked for."""
+
+    def __init__(self, hive: Hive, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.transactions = 0
+        transact = hive.store.transact
+
+        async def counting(work: Callable[..., Any]) -> Any:
+            self.transactions += 1
+            return await transact(work)
+
+        monkeypatch.setattr(hive.store, "transact", counting)
+
+
+async def loop_all(hive: Hive, count: int, steps: int = 21) -> None:
+    """Have many workers loop past their start, then let everything come to rest."""
+    agents = [f"agent-{number:03}" for number in range(count)]
+    for agent in agents:
+        await hive.worker(EventType.EXECUTION_STARTED, agent, start_records=True)
+    await hive.pass_time(121)
+    for agent in agents:
+        for _ in range(steps):
+            await hive.worker(EventType.STEP_COMPLETED, agent, verdict="RETRY", text="same error")
+    await hive.settle()
+    async with asyncio.timeout(60):
+        while len(hive.tickets.open_tickets()) < count:
+            await hive.settle()
+    await hive.settle()
+
+
+async def test_crowd_is_ticketed_and_passed_on_in_few_transactions(
+    hive: Hive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B131: the work for a ticket does not grow a transaction of its own, nor a visit of a graph."""
+    await hive.start()
+    counted = Counted(hive, monkeypatch)
+
+    await loop_all(hive, CROWD)
+
+    tickets = hive.tickets.open_tickets()
+    assert {ticket.status for ticket in tickets} == {TicketStatus.INTERVENING}
+    assert {(ticket.triaged_by, ticket.untriaged) for ticket in tickets} == {("queen", False)}
+    # The first few come one by one; then fifty at a time, once for judge and once for queen.
+    assert counted.transactions < CROWD
+    assert hive.metric("queenright_triage_total", decision="intervene") == CROWD
+    assert hive.metric("queenright_judge_checks_total", outcome="ticket") >= CROWD
+
+
+async def test_crowd_does_not_wait_for_models(hive: Hive) -> None:
+    """B131: what binds is ticketed and passed on by the rules; the models are asked for a few of them."""
+
+    def silent(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
+        return ModelReply(text="All is well.")
+
+    hive.judge_model, hive.queen_model = judges, queens = TalkingModel(silent), TalkingModel(silent)
+    await hive.start()
+
+    await loop_all(hive, CROWD)
+
+    tickets = hive.tickets.open_tickets()
+    assert {ticket.status for ticket in tickets} == {TicketStatus.INTERVENING}
+    assert sum("too many at once" in ticket.judge_reasoning for ticket in tickets) > CROWD / 2
+    assert all(ticket.judge_model == RULES for ticket in tickets)
+    assert len(judges.shown) + len(queens.shown) < CROWD / 2
+
+
+async def test_crowd_of_medium_findings_is_left_to_the_model(hive: Hive) -> None:
+    """B131: a crowd does not take the model's word where the rules do not bind."""
+    hive.judge_model = model = TalkingModel(lambda messages, tools: ModelReply(text="All is well."))
+    await hive.start()
+    agents = [f"agent-{number:03}" for number in range(30)]
+    for agent in agents:
+        await hive.worker(EventType.EXECUTION_STARTED, agent, start_records=True)
+    await hive.pass_time(121)
+    for agent in agents:
+        for _ in range(11):
+            await hive.worker(EventType.STEP_COMPLETED, agent, verdict="RETRY", text="same error")
+
+    await hive.tick()
+
+    assert hive.tickets.open_tickets() == []
+    assert len(model.shown) >= 30
+
+
+def test_worker_belongs_to_its_storm_also_when_that_is_over() -> None:
+    """B131: tickets that are written after the storm has calmed are in its group."""
+    ids = iter(["storm-1", "storm-2"])
+    watch = StormWatch(Storm(workers=3, quiet_seconds=60), ids=lambda: next(ids))
+    for number in range(4):
+        watch.worse((f"agent-{number}", "s"), 100.0)
+
+    assert watch.storm(1000.0) == ""
+    assert [watch.storm_of((f"agent-{number}", "s"), 1000.0) for number in range(5)] == ["storm-1"] * 4 + [""]
+
+
+def test_worker_that_gets_worse_alone_later_is_in_no_storm() -> None:
+    watch = StormWatch(Storm(workers=3, quiet_seconds=60), ids=lambda: "storm-1")
+    for number in range(3):
+        watch.worse((f"agent-{number}", "s"), 100.0)
+
+    watch.worse(("agent-0", "s"), 1000.0)
+
+    assert watch.storm_of(("agent-0", "s"), 1000.0) == ""
