@@ -70,7 +70,7 @@ async def test_a_symptom_wakes_the_judge_and_pages_nobody(
             approved = await client.post("/api/v2/alerts", json=[APPROVED])
         assert approved.is_success
         await until(
-            lambda: received(running).keys() >= ONE_EACH.keys(), seconds=15, what="what the queen approved"
+            lambda: received(running).keys() >= ONE_EACH.keys(), seconds=60, what="what the queen approved"
         )
 
     [symptom] = answer.json()

@@ -22,6 +22,8 @@ from queenright.server.view import event_line, status
 from tests.server.conftest import demo_settings, looping
 from tests.server.test_status_page import page
 
+expect.set_options(timeout=60_000)  # a busy machine may need it
+
 __all__ = ["page"]
 
 SAID: list[tuple[EventType, dict[str, Any], str]] = [

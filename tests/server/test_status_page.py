@@ -9,6 +9,8 @@ from queenright.server.programs import find_program
 from queenright.server.up import Running
 from tests.server.conftest import looping
 
+expect.set_options(timeout=60_000)  # a busy machine may need it
+
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
