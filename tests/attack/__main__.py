@@ -17,6 +17,7 @@ import os
 import re
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -120,6 +121,8 @@ def main() -> int:
     parser.add_argument("--queenright", default=shutil.which("queenright", path=Path(sys.executable).parent))
     parser.add_argument("--only", default="", metavar="REGEX", help="only attacks whose names match")
     options = parser.parse_args()
+    # What was started is stopped, also when this is.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(2))
     names = [name for name in ("half-open connections", *LISTED) if re.search(options.only, name)]
     quiet = _measure("none", options.queenright)
     if quiet.page_after is None:
