@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
+from sqlalchemy import Connection
 
+from queenright.alerting import told_book
 from queenright.alerting.alertmanager import AlertmanagerClient
+from queenright.alerting.callbacks.told import dedup_key
+from queenright.alerting.notification import alert_key
 from queenright.alerting.outbox import Outbox, enqueue
 from queenright.alerting.recorder import Message
 from queenright.alerting.settings import AlertingSettings
 from queenright.health.findings import Severity
 from queenright.health.store import Store
+from queenright.health.ticket_table import insert_ticket
 from queenright.health.tickets import TicketStatus
 from queenright.runtime.events import AgentEvent
 from tests.alerting.parts import ticket
@@ -55,8 +60,11 @@ async def line(alertmanager: RealAlertmanager, store: Store) -> AsyncIterator[Li
     outbox = Outbox(store, settings, client, clock=time.time, publish=publish, registry=CollectorRegistry())
 
     async def write(session: int, **changes: Any) -> None:
+        follows = changes.pop("follows", "")
         values = {"worker_session_id": f"session-{session}", "ticket_id": f"ticket-{session}", **changes}
-        await store.transact(lambda conn: enqueue(conn, ticket(**values), settings, time.time()))
+        await store.transact(
+            lambda conn: enqueue(conn, ticket(**values), settings, time.time(), follows=follows)
+        )
         await outbox.deliver_due(time.time())
 
     yield Line(alertmanager, write)
@@ -109,3 +117,46 @@ async def test_a_lesser_session_is_told_while_another_is_critical(line: Line) ->
     await line.flush("marker")
     assert not line.got("slack", "resolved")
     assert not line.got("pagerduty", "resolved")
+
+
+async def test_agent_that_crashes_and_starts_anew_is_one_incident_with_a_count(
+    line: Line, store: Store
+) -> None:
+    """B123: each life's ticket joins the open alert; what is told next says how many there are."""
+    await line.write(1)
+    await line.alertmanager.until(lambda: len(line.alertmanager.recorder.received) == 2, "the first")
+    page = line.alertmanager.people.told[0]
+    alerts = [("ticket-1", alert_key(page["alerts"][0]["labels"]), "firing")]
+    key = dedup_key(page["groupKey"])
+    await store.transact(lambda conn: _known(conn, range(1, 9)))
+    await store.transact(lambda conn: told_book.note(conn, "pagerduty", key, alerts, time.time()))
+    for session in range(2, 9):
+        await line.write(session, follows=f"ticket-{session - 1}")
+    await line.flush("marker-1")
+    await line.flush("marker-2")
+    ours = [m for m in line.alertmanager.recorder.received if "researcher" in m.title]
+    assert len(ours) == 2
+    # Whoever takes the incident takes them all.
+    tickets = await store.read(lambda conn: told_book.tickets_of(conn, key))
+    assert set(tickets) == {f"ticket-{n}" for n in range(1, 9)}
+
+    begun = time.time() - 7200
+    await line.write(1, reminders=1, notified_at=begun, bumped_at=begun + 3600)
+    await line.alertmanager.until(lambda: len(line.got("pagerduty", "firing")) == 2, "the reminder")
+    assert line.got("pagerduty", "firing")[1].title.endswith("8 sessions, one after the other.")
+    for session in range(1, 8):
+        await line.write(session, **RESOLVED)
+    await line.flush("marker-3")
+    assert not line.got("pagerduty", "resolved")
+    await line.write(8, **RESOLVED)
+    await line.alertmanager.until(lambda: bool(line.got("pagerduty", "resolved")), "the end")
+    assert (
+        len({m.body["dedup_key"] for m in line.alertmanager.recorder.received if m.channel == "pagerduty"})
+        == 1
+    )
+
+
+def _known(conn: Connection, sessions: Iterable[int]) -> None:
+    for n in sessions:
+        one = ticket(ticket_id=f"ticket-{n}", worker_session_id=f"session-{n}", fingerprint=f"{n:032}")
+        insert_ticket(conn, one)

@@ -23,6 +23,9 @@ LABEL_REMINDER: Final = "reminder"
 REMINDERS: Final = "reminders"
 """The annotation that says how many reminders an alert holds."""
 
+SESSIONS: Final = "sessions"
+"""The annotation that says how many sessions of an agent, one after the other, an alert is about."""
+
 _TURNS: Final = ("1", "2", "3")
 
 _TEXT_LIMIT: Final = 2000
@@ -94,7 +97,9 @@ def labels_again(labels: Mapping[str, str], ticket: EscalationTicket) -> dict[st
     return {**labels, "ticket_severity": ticket.severity.value, LABEL_REMINDER: following}
 
 
-def annotations_for(ticket: EscalationTicket, settings: AlertingSettings, *, ask: str = "") -> dict[str, str]:
+def annotations_for(
+    ticket: EscalationTicket, settings: AlertingSettings, *, ask: str = "", sessions: int = 1
+) -> dict[str, str]:
     """
     Return what a person reads of a ticket as it is now; what is empty is left out.
 
@@ -102,6 +107,7 @@ def annotations_for(ticket: EscalationTicket, settings: AlertingSettings, *, ask
         ticket: The ticket.
         settings: What links point at.
         ask: What the reader is asked to decide, in our own words.
+        sessions: How many sessions, one after the other, the alert is about.
     """
     ours = _our_places(settings)
     values = {
@@ -111,7 +117,8 @@ def annotations_for(ticket: EscalationTicket, settings: AlertingSettings, *, ask
         "trace_id": ticket.trace_id or ticket.worker_trace_id,
     }
     annotations = {
-        "summary": _summary(ticket),
+        "summary": _summary(ticket) + (f" {sessions} sessions, one after the other." if sessions > 1 else ""),
+        SESSIONS: str(sessions) if sessions > 1 else "",
         "description": page_text.seen(ticket),
         "evidence": page_text.evidence(ticket),
         "analysis": page_text.said(ticket, ours=ours),

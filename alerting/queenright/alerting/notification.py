@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from sqlalchemy import Connection, Row, delete, insert, select, update
 
+from queenright.alerting import told_book
 from queenright.alerting.alert import (
     LABEL_REMINDER,
+    LABEL_STORM,
     REMINDERS,
+    SESSIONS,
     annotations_for,
     labels_again,
     labels_for,
@@ -27,6 +31,7 @@ from queenright.alerting.settings import AlertingSettings
 from queenright.alerting.told_book import ToldTo, told_by_alert
 from queenright.health.tables import OUTBOX, OUTBOX_DELIVERIES
 from queenright.health.tickets import EscalationTicket, TicketStatus
+from queenright.instrumentation.names import ALERT_LABEL_TICKET_ID
 from queenright.instrumentation.redaction import redact
 
 Status = Literal["firing", "resolved"]
@@ -38,6 +43,8 @@ KEEP_SECONDS: Final = 30 * 86_400
 
 _RANK: Final = {"info": 0, "warning": 1, "critical": 2}
 _TOLD: Final = frozenset({TicketStatus.INTERVENING, TicketStatus.ACKNOWLEDGED})
+
+_COUNTED: Final = re.compile(r" \d+ sessions, one after the other\.$")
 
 _NOBODY: Final = ""
 """In place of a peer: nobody need be told that this ever fired."""
@@ -136,6 +143,7 @@ def enqueue(
     now: float,
     *,
     ask: str = "",
+    follows: str = "",
 ) -> None:
     """
     Write down what the outside must hear of a changed ticket, in the transaction that changes it.
@@ -148,17 +156,26 @@ def enqueue(
         settings: What links point at.
         now: Seconds since the epoch.
         ask: What the reader is asked to decide, in our own words; empty if nothing.
+        follows: The open ticket, if any, of a session that was over before this one's began, of the same
+            agent and cause. A new ticket joins its alert, and nobody is told anew: an agent that crashes
+            again and again is one incident.
     """
     if ticket.status is TicketStatus.OPEN:
         return
-    annotations = annotations_for(ticket, settings, ask=ask)
     current = _unended(conn, ticket.ticket_id)
+    joined = None
+    if current is None and follows and not ticket.storm_id:
+        joined = _unended(conn, follows)
+    sessions = _sessions(current or joined) + (joined is not None)
+    annotations = annotations_for(ticket, settings, ask=ask, sessions=sessions)
     if ticket.status in _TOLD:
-        if current is None:
+        if joined is not None and LABEL_STORM not in joined.labels:
+            _join(conn, ticket, joined, annotations, now)
+        elif current is None:
             _insert(conn, ticket, labels_for(ticket, settings), annotations, now)
         elif _RANK[outside_severity(ticket.severity)] > _RANK[current.labels["severity"]]:
             _replace(conn, current, ticket, _risen(current, ticket), annotations, now)
-        elif ticket.reminders > int(current.annotations.get(REMINDERS, 0)):
+        elif ticket.reminders > int(current.annotations.get(REMINDERS, 0)) and not _has_joined(conn, current):
             _replace(conn, current, ticket, labels_again(current.labels, ticket), annotations, now)
         else:
             _say_anew(conn, current, annotations, now)
@@ -166,6 +183,35 @@ def enqueue(
         # What people read of the end, too: a worker that ended has not recovered.
         _say_anew(conn, current, annotations, now)
         _end(conn, current, now, silent=ticket.status is not TicketStatus.RESOLVED)
+
+
+def _sessions(notification: Notification | None) -> int:
+    return 1 if notification is None else int(notification.annotations.get(SESSIONS, 1))
+
+
+def _join(
+    conn: Connection,
+    ticket: EscalationTicket,
+    earlier: Notification,
+    annotations: dict[str, str],
+    now: float,
+) -> None:
+    """Let a ticket hold the alert of an earlier one, which says how many there are."""
+    labels = dict(earlier.labels)
+    if _RANK[outside_severity(ticket.severity)] > _RANK[labels["severity"]]:
+        labels = _risen(earlier, ticket)
+    _insert(conn, ticket, labels, annotations, now)
+    first = _unended(conn, labels.get(ALERT_LABEL_TICKET_ID, "")) or earlier
+    count = annotations[SESSIONS]
+    summary = _COUNTED.sub("", first.annotations["summary"]) + f" {count} sessions, one after the other."
+    _say_anew(conn, first, {**first.annotations, "summary": summary, SESSIONS: count}, now)
+    told_book.tell_joined(conn, earlier.ticket_id, earlier.key, ticket.ticket_id, now)
+
+
+def _has_joined(conn: Connection, current: Notification) -> bool:
+    """Whether another ticket's alert speaks for this one: only that ticket is reminded of."""
+    first = current.labels.get(ALERT_LABEL_TICKET_ID, current.ticket_id)
+    return first != current.ticket_id and _unended(conn, first) is not None
 
 
 def _say_anew(conn: Connection, current: Notification, annotations: dict[str, str], now: float) -> None:

@@ -65,6 +65,21 @@ def note(
     return len(told)
 
 
+def tell_joined(conn: Connection, earlier: str, key: str, joined: str, now: float) -> None:
+    """Write down that whoever was told of a ticket's alert was told of a ticket that joined it, too."""
+    where = (TOLD.c.alert_key == key, TOLD.c.status == "firing")
+    if conn.execute(select(TOLD.c.id).where(TOLD.c.ticket_id == joined, *where)).first() is not None:
+        return
+    rows = conn.execute(select(TOLD).where(TOLD.c.ticket_id == earlier, *where)).all()
+    values = [
+        {"ticket_id": joined, "alert_key": key, "status": row.status, "receiver": row.receiver}
+        | {"dedup_key": row.dedup_key, "first_told_at": row.first_told_at, "told_at": now}
+        for row in rows
+    ]
+    if values:
+        conn.execute(insert(TOLD), values)
+
+
 def told_of(conn: Connection, tickets: Collection[str]) -> dict[str, list[ToldTo]]:
     """Return who was told of tickets, the latest first; those that nobody was told of are left out."""
     found: dict[str, list[ToldTo]] = {}

@@ -48,6 +48,7 @@ from queenright.server.acting import Acting
 from queenright.server.agents.manager import AgentManager
 from queenright.server.arrivals import Arrivals, At, Gap
 from queenright.server.callbacks import Callbacks
+from queenright.server.earlier_lives import earlier_lives
 from queenright.server.feed import SUBSCRIBER, Feed
 from queenright.server.folders import unusable
 from queenright.server.guards import health_guard
@@ -581,8 +582,25 @@ class Service:
         request = find_request(connection, *who, self.settings.health_monitoring.intervention)
         if request is not None:
             ask = f"{request.text}\n{ask}".strip()
-        enqueue(connection, ticket, self.settings.alerting, self.clock(), ask=ask)
+        follows = self._followed(ticket)
+        enqueue(connection, ticket, self.settings.alerting, self.clock(), ask=ask, follows=follows)
         self._loop.call_soon_threadsafe(self.outbox.wake)
+
+    def _followed(self, ticket: EscalationTicket) -> str:
+        """Return the open ticket of the same cause of a session that was over before this one's began."""
+        agent = ticket.worker_agent_id
+        mine = self.monitor.get(agent, ticket.worker_session_id)
+        if mine is None:
+            return ""
+        try:
+            others = [health.vitals for health in self.monitor.of_agent(agent)]
+        except KeyError:
+            return ""  # one was forgotten meanwhile, by the event loop's thread
+        for session in earlier_lives(mine.vitals, others):
+            earlier = self.tickets.open_for(agent, session)
+            if earlier is not None and earlier.kind is ticket.kind:
+                return earlier.ticket_id
+        return ""
 
     def _tell_of_approval(self, connection: Connection, approval: Approval) -> None:
         """Runs inside the transaction of the request, or its answer: its ticket's notification says so."""
