@@ -9,7 +9,8 @@ import httpx
 import pytest
 from starlette.datastructures import Headers
 
-from queenright.server.gate import MAX_BODY, foreign, misnamed, names_of
+from queenright.server.gate import MAX_BODY, MAX_VALUES, foreign, misnamed, names_of
+from queenright.server.json_limits import MAX_DEPTH
 from queenright.server.settings import load_settings
 from queenright.server.up import DEMO_DEFAULTS, Running, serving
 
@@ -200,3 +201,50 @@ async def test_a_body_in_chunks_is_counted_as_it_comes(http: httpx.AsyncClient, 
     assert long.status_code == 413
     assert str(MAX_BODY) in long.json()["title"]
     assert short.status_code in (400, 422)
+
+
+JSON = {"Content-Type": "application/json"}
+PATHS = [
+    "/api/heartbeats",
+    "/api/alertmanager/webhook",
+    "/api/alertmanager/told",
+    "/api/recoveries",
+    "/api/agents/a/nudge",
+    "/api/agents/a/trigger",
+]
+
+
+async def test_json_of_too_many_values_is_refused_before_it_is_parsed(http: httpx.AsyncClient) -> None:
+    """B127: 1 MB of lists in a list would hold the event loop for 44 ms and more."""
+    body = b"[" + b"[]," * (MAX_VALUES // 2) + b"[]]"
+
+    for path in PATHS:
+        for kind in ("application/json", "application/x-www-form-urlencoded", ""):
+            response = await http.post(path, content=body, headers={"Content-Type": kind})
+
+            assert response.status_code == 413, (path, kind)
+            assert response.headers["content-type"] == "application/problem+json"
+            assert f"more than {MAX_VALUES} values; send less at once" in response.json()["title"]
+
+
+async def test_json_in_chunks_is_counted_as_a_whole(http: httpx.AsyncClient) -> None:
+    async def parts() -> AsyncIterator[bytes]:
+        for _ in range(4):
+            yield b"[]," * (MAX_VALUES // 6)
+
+    for path in PATHS:
+        response = await http.post(path, content=parts(), headers=JSON | {"Idempotency-Key": path})
+
+        assert response.status_code == 413, path
+        assert "values" in response.json()["title"]
+
+
+async def test_json_that_is_nested_too_deep_is_refused(http: httpx.AsyncClient) -> None:
+    """B127."""
+    body = b"[" * (MAX_DEPTH + 1) + b"]" * (MAX_DEPTH + 1)
+
+    for path in PATHS:
+        response = await http.post(path, content=body, headers=JSON)
+
+        assert response.status_code == 400, path
+        assert f"more than {MAX_DEPTH} deep" in response.json()["title"]

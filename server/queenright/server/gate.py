@@ -20,9 +20,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from queenright.instrumentation.redaction import redact
 from queenright.server.access.addresses import loopback
 from queenright.server.access.headers import dress
+from queenright.server.json_limits import JsonFormatError, JsonSizeError, check_json_size
 from queenright.server.problems import problem
 
 MAX_BODY: Final = 1 << 20
+MAX_VALUES: Final = 30_000
+"""Values of JSON in a body: its opening brackets, commas and colons. To parse them takes up to 30 ms."""
 _CHANGING: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s\[\]:/?#@\\]+)(?::\d*)?")
@@ -88,21 +91,37 @@ class Gate:
 
 
 class _Counted:
-    """Receives a body that does not say how long it is, and no more of it than is allowed."""
+    """Receives a body that does not say how long it is, and no more of it, or in it, than is allowed."""
 
     def __init__(self, receive: Receive, limit: int) -> None:
         self._receive = receive
         self._left = limit
         self._limit = limit
+        self._parts: list[bytes] = []
 
     async def __call__(self) -> Message:
         message = await self._receive()
         if message["type"] == "http.request":
-            self._left -= len(message.get("body", b""))
+            part = message.get("body", b"")
+            self._left -= len(part)
             if self._left < 0:
                 # Whoever reads the body passes this on, and no other exception.
                 raise HTTPException(413, f"the body is longer than {self._limit} bytes, which are allowed")
+            self._parts.append(part)
+            if not message.get("more_body", False):
+                _check(b"".join(self._parts))
+                self._parts.clear()
         return message
+
+
+def _check(body: bytes) -> None:
+    """Refuse a body that would take long to parse, whatever it says that it is."""
+    try:
+        check_json_size(body, MAX_VALUES)
+    except JsonSizeError as error:
+        raise HTTPException(413, f"{error}; send less at once, in several requests") from None
+    except JsonFormatError as error:
+        raise HTTPException(400, str(error)) from None
 
 
 def misnamed(

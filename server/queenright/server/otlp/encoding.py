@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import re
 import zlib
 from collections.abc import Callable, Iterator
 from enum import StrEnum
@@ -15,15 +14,14 @@ from google.protobuf import json_format
 from google.protobuf.message import DecodeError, Message
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # ships stubs without py.typed
 
+from queenright.server.json_limits import MAX_DEPTH, JsonFormatError, JsonSizeError, check_json_size
 from queenright.server.otlp.errors import INVALID_ARGUMENT, Refused, malformed, too_large, too_many
 
 M = TypeVar("M", bound=Message)
 
 _ID_KEYS: Final = frozenset({"traceId", "trace_id", "spanId", "span_id", "parentSpanId", "parent_span_id"})
-_MAX_DEPTH: Final = 64
 _WINDOW_BITS: Final = {"gzip": 31, "deflate": 15}
 _MAX_MEMBERS: Final = 1_000
-_TOKEN: Final = re.compile(rb'[\[{,:]|"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 
 PART: Final = 256 * 1024
 """Bytes decompressed in one step."""
@@ -115,18 +113,17 @@ def check_json(body: bytes | bytearray) -> None:
     Refuse JSON that would take long to parse or become much bigger than it is; bounded work, for a thread.
 
     Raises:
-        Refused: It is longer than `MAX_JSON` bytes, or holds more than `MAX_VALUES` values (413).
+        Refused: It is longer than `MAX_JSON` bytes, or holds more than `MAX_VALUES` values (413); or it is
+            nested too deep or has a number that is too long (400).
     """
     if len(body) > MAX_JSON:
         raise too_large("the body, as JSON and decompressed,", MAX_JSON)
-    if sum(body.count(sign) for sign in (b"[", b"{", b",", b":")) <= MAX_VALUES:
-        return
-    # Texts have such signs, too, and those cost nothing: now without them.
-    values = 0
-    for token in _TOKEN.finditer(body):
-        values += token[0][:1] != b'"'
-        if values > MAX_VALUES:
-            raise too_many("values in JSON", MAX_VALUES)
+    try:
+        check_json_size(body, MAX_VALUES)
+    except JsonSizeError:
+        raise too_many("values in JSON", MAX_VALUES) from None
+    except JsonFormatError as error:
+        raise malformed(str(error)) from None
 
 
 def parse(body: bytes | bytearray, media_type: MediaType, make: Callable[[], M]) -> M:
@@ -169,8 +166,8 @@ def render_status(code: int, reason: str, media_type: MediaType) -> bytes:
 
 def _with_base64_ids(value: Any, depth: int) -> Any:
     """Return OTLP's JSON as protobuf's, where trace and span ids are base64 instead of hexadecimal."""
-    if depth > _MAX_DEPTH:
-        raise malformed(f"the body is nested more than {_MAX_DEPTH} deep")
+    if depth > MAX_DEPTH:
+        raise malformed(f"the body is nested more than {MAX_DEPTH} deep")
     if isinstance(value, list):
         return [_with_base64_ids(item, depth + 1) for item in value]
     if not isinstance(value, dict):

@@ -1,0 +1,78 @@
+"""What JSON may hold: refused before it is parsed (B127)."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queenright.server.json_limits import (
+    MAX_DEPTH,
+    MAX_DIGITS,
+    JsonFormatError,
+    JsonSizeError,
+    check_json_size,
+)
+
+LIMIT = 1_000
+
+VALUES = st.recursive(
+    st.none() | st.integers() | st.floats() | st.text(alphabet='[]{},:"\\a1'),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(alphabet='[{"\\:'), inner),
+    max_leaves=40,
+)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" + b"[]," * LIMIT + b"1]",
+        b"[" + b"1," * (LIMIT + 1) + b"1]",
+        b"{" + b'"":{},' * LIMIT + b'"":1}',
+        b"[]" * 65 + b"]" * LIMIT,
+        b"[]" * 65 + b'""' * (LIMIT + 2),
+        b'["' + b'\\"' * LIMIT + b'"' + b",1" * (LIMIT + 1) + b"]",
+    ],
+)
+def test_many_values_are_refused(body: bytes) -> None:
+    with pytest.raises(JsonSizeError, match="more than 1000 values"):
+        check_json_size(body, LIMIT)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[" + b"1," * (LIMIT - 1) + b"1]",
+        b'{"x":"' + b"[,:{" * LIMIT + b'"}',
+        b'{"x":"' + b'\\"[' * LIMIT + b'"}',
+        b'["' + b"1" * 2 * MAX_DIGITS + b'"]',
+        b"[" * MAX_DEPTH + b"]" * MAX_DEPTH,
+        b"[" + b"[]," * (LIMIT // 2 - 1) + b"1]",
+    ],
+)
+def test_texts_cost_nothing_and_width_is_no_depth(body: bytes) -> None:
+    check_json_size(body, LIMIT)
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"[" * (MAX_DEPTH + 1), "nested more than 64 deep"),
+        (b'{"a":' * (MAX_DEPTH + 1) + b"1" + b"}" * (MAX_DEPTH + 1), "nested more than 64 deep"),
+        (b"[" + b"1" * (MAX_DIGITS + 1) + b"]", "more than 400 digits"),
+        (b'["' + b"1" * 500 + b'",-' + b"1" * 500 + b"]", "more than 400 digits"),
+        ('["\u2200[[]]"]'.encode("utf-16"), "send JSON as UTF-8"),
+    ],
+)
+def test_what_takes_long_to_parse_otherwise_is_refused(body: bytes, reason: str) -> None:
+    with pytest.raises(JsonFormatError, match=reason):
+        check_json_size(body, LIMIT)
+
+
+@given(VALUES)
+def test_ordinary_json_passes(value: object) -> None:
+    check_json_size(json.dumps(value).encode(), LIMIT)
+    check_json_size(json.dumps(value, ensure_ascii=False).encode(), LIMIT)
