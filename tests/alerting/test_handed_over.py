@@ -21,7 +21,7 @@ async def store(database_url: str) -> AsyncIterator[Store]:
 
 
 async def read(store: Store, limit: int = 50) -> list[HandedOver]:
-    return await store.read(lambda conn: handed_over(conn, limit))
+    return await store.read(lambda conn: handed_over(conn, limit, now=T0 + 3600))
 
 
 async def test_nothing_written_is_an_empty_list(store: Store) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
@@ -36,6 +37,8 @@ class Line:
     alertmanager: RealAlertmanager
     write: Callable[..., Awaitable[None]]
     """Write a change of a session's ticket, and deliver it."""
+    deliver_at: Callable[[float], Awaitable[float]]
+    """Deliver what is due at a time, in seconds since the epoch."""
 
     def got(self, channel: str, status: str) -> list[Message]:
         return [m for m in self.alertmanager.recorder.received if (m.channel, m.status) == (channel, status)]
@@ -60,14 +63,12 @@ async def line(alertmanager: RealAlertmanager, store: Store) -> AsyncIterator[Li
     outbox = Outbox(store, settings, client, clock=time.time, publish=publish, registry=CollectorRegistry())
 
     async def write(session: int, **changes: Any) -> None:
-        follows = changes.pop("follows", "")
+        more = {name: changes.pop(name) for name in ("follows", "hold") if name in changes}
         values = {"worker_session_id": f"session-{session}", "ticket_id": f"ticket-{session}", **changes}
-        await store.transact(
-            lambda conn: enqueue(conn, ticket(**values), settings, time.time(), follows=follows)
-        )
+        await store.transact(lambda conn: enqueue(conn, ticket(**values), settings, time.time(), **more))
         await outbox.deliver_due(time.time())
 
-    yield Line(alertmanager, write)
+    yield Line(alertmanager, write, outbox.deliver_due)
     await client.aclose()
 
 
@@ -131,7 +132,7 @@ async def test_agent_that_crashes_and_starts_anew_is_one_incident_with_a_count(
     await store.transact(lambda conn: _known(conn, range(1, 9)))
     await store.transact(lambda conn: told_book.note(conn, "pagerduty", key, alerts, time.time()))
     for session in range(2, 9):
-        await line.write(session, follows=f"ticket-{session - 1}")
+        await line.write(session, follows=[f"ticket-{session - 1}"])
     await line.flush("marker-1")
     await line.flush("marker-2")
     ours = [m for m in line.alertmanager.recorder.received if "researcher" in m.title]
@@ -154,6 +155,28 @@ async def test_agent_that_crashes_and_starts_anew_is_one_incident_with_a_count(
         len({m.body["dedup_key"] for m in line.alertmanager.recorder.received if m.channel == "pagerduty"})
         == 1
     )
+
+
+async def test_agent_whose_tickets_close_before_the_next_opens_is_one_incident(line: Line) -> None:
+    """B123: its incident is held open for the next life, and ends once none has come."""
+    gone = {"status": TicketStatus.WORKER_GONE}
+    await line.write(1)
+    await line.alertmanager.until(lambda: len(line.alertmanager.recorder.received) == 2, "the first")
+    for session in range(1, 8):
+        await line.write(session, **gone, hold=15.0)
+        await line.write(session + 1, follows=[f"ticket-{n}" for n in range(session, 0, -1)])
+    await line.flush("marker-1")
+    await line.flush("marker-2")
+    assert len([m for m in line.alertmanager.recorder.received if "researcher" in m.title]) == 2
+
+    await line.write(8, **gone, hold=15.0)
+    deadline = time.monotonic() + 90
+    while not (line.got("pagerduty", "resolved") and line.got("slack", "resolved")):
+        assert time.monotonic() < deadline, "the end"
+        await line.deliver_at(time.time())
+        await asyncio.sleep(0.2)
+    [end] = line.got("slack", "resolved")
+    assert "8 sessions, one after the other." in f"{end.title} {end.text}"
 
 
 def _known(conn: Connection, sessions: Iterable[int]) -> None:

@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+from typing import Any
+
 from queenright.health.settings import HealthSettings
+from queenright.health.tickets import EscalationTicket, TicketStatus
 from queenright.health.vital_facts import SessionStatus
 from queenright.health.vitals import VitalSigns
-from queenright.server.earlier_lives import earlier_lives
+from queenright.server.earlier_lives import RECENT_SECONDS, EarlierLives, find_earlier_lives
+from tests.alerting.parts import ticket
 
 SETTINGS = HealthSettings()
+NOW = 10_000.0
 
 
 def life(session: str, began: float, *, beat: float | None = None, ended: bool = False) -> VitalSigns:
@@ -16,15 +21,61 @@ def life(session: str, began: float, *, beat: float | None = None, ended: bool =
     return vitals
 
 
-def test_session_whose_heartbeats_stopped_before_this_one_began_is_an_earlier_life() -> None:
+def told(session: str, at: float, **changes: Any) -> EscalationTicket:
+    values = {"ticket_id": f"ticket-of-{session}", "worker_session_id": session, "notified_at": at}
+    return ticket(**values | changes)
+
+
+def find(mine: float, tickets: list[EscalationTicket], *lives: VitalSigns) -> EarlierLives:
+    own = life("mine", mine)
+    sessions = {one.session_id: one for one in (own, *lives)}
+    return find_earlier_lives(told("mine", NOW), tickets, sessions, NOW)
+
+
+def test_session_that_ended_or_whose_heartbeats_stopped_is_joined() -> None:
     """B123; and B122: one that runs at the same time, or may be silent, is not."""
-    mine = life("mine", 100.0)
-    others = [
+    old = NOW - 2 * RECENT_SECONDS
+    lives = [
         life("crashed", 10.0, beat=60.0),
         life("failed", 20.0, ended=True),
-        life("beats on", 10.0, beat=130.0),
+        life("beats on", 10.0, beat=NOW - 10.0),
         life("silent", 10.0),
-        mine,
     ]
+    tickets = [told(one.session_id, old) for one in lives]
+    tickets += [told("dismissed", old, notified_at=None)]
+    found = find(NOW - 30.0, tickets, *lives)
+    assert found == EarlierLives(("ticket-of-crashed", "ticket-of-failed"), is_recurring=False)
 
-    assert earlier_lives(mine, others) == ["crashed", "failed"]
+
+def test_third_life_of_a_silent_agent_within_the_hour_is_joined() -> None:
+    """B123: it never says that it ended. B122: the second life reaches people."""
+    lives = [life("second", NOW - 120.0), life("first", NOW - 240.0)]
+    tickets = [told("second", NOW - 110.0), told("first", NOW - 230.0)]
+    assert find(NOW - 60.0, tickets[1:], lives[1]) == EarlierLives((), is_recurring=True)
+    found = find(NOW - 60.0, tickets, *lives)
+    assert found == EarlierLives(("ticket-of-second", "ticket-of-first"), is_recurring=True)
+    # Long ago is another incident.
+    tickets[1] = told("first", NOW - RECENT_SECONDS - 1.0)
+    assert find(NOW - 60.0, tickets, *lives).tickets == ()
+
+
+def test_sessions_side_by_side_are_never_earlier_lives() -> None:
+    """B122."""
+    lives = [life(f"s{n}", NOW - 100.0 - n) for n in range(5)]
+    tickets = [told(one.session_id, NOW - 50.0) for one in lives]
+    assert find(NOW - 200.0, tickets, *lives) == EarlierLives()
+
+
+def test_ticket_of_the_same_session_is_of_an_earlier_life_if_another_process_had_it() -> None:
+    gone = {"status": TicketStatus.WORKER_GONE, "closed_at": NOW - 10.0}
+    before = told("mine", NOW - 60.0, ticket_id="before", incarnation_id="zero", **gone)
+    relapse = told("mine", NOW - 60.0, ticket_id="relapse", incarnation_id="one", **gone)
+    assert find(NOW - 100.0, [before, relapse]) == EarlierLives(("before",), is_recurring=True)
+
+
+def test_forgotten_session_was_over_when_its_ticket_closed() -> None:
+    tickets = [
+        told("early", NOW - 60.0, closed_at=NOW - 50.0),
+        told("late", NOW - 60.0, closed_at=NOW - 30.0),
+    ]
+    assert find(NOW - 40.0, tickets).tickets == ("ticket-of-early",)

@@ -88,9 +88,10 @@ def plan(
         if key not in groups and key not in refused:
             _repeat_end(result, key, group, peer, ends.get(key), settings, now)
     for key, group in groups.items():
-        holding = [n for n in group if n.ends_at is None]
+        holding = [n for n in group if n.is_firing(now)]
         if holding:
-            result.silent += [n for n in group if n.ends_at is not None]
+            result.silent += [n for n in group if not n.is_firing(now)]
+            result.next_due = min([result.next_due, *(n.ends_at for n in holding if n.ends_at is not None)])
             _hold(result, key, holding, peer, said.get(key), refused.get(key), settings, now)
         else:
             _end(result, key, group, peer, refused.get(key), settings, now)

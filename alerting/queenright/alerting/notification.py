@@ -10,11 +10,11 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from sqlalchemy import Connection, Row, delete, insert, select, update
+from sqlalchemy import Connection, Row, delete, insert, or_, select, update
 
 from queenright.alerting import told_book
 from queenright.alerting.alert import (
@@ -61,12 +61,17 @@ class Notification:
     annotations: dict[str, str]
     starts_at: float
     ends_at: float | None = None
+    """When it ended, or will unless another ticket joins it; None if that is open."""
     created_at: float
     updated_at: float
     fired: dict[str, float] = field(default_factory=dict)
     """When each peer took the firing alert."""
     resolved: dict[str, float] = field(default_factory=dict)
     """When each peer took its end."""
+
+    def is_firing(self, now: float) -> bool:
+        """Return whether it has not ended yet."""
+        return self.ends_at is None or now < self.ends_at
 
     @property
     def told(self) -> bool:
@@ -143,7 +148,8 @@ def enqueue(
     now: float,
     *,
     ask: str = "",
-    follows: str = "",
+    follows: Sequence[str] = (),
+    hold: float = 0.0,
 ) -> None:
     """
     Write down what the outside must hear of a changed ticket, in the transaction that changes it.
@@ -156,33 +162,41 @@ def enqueue(
         settings: What links point at.
         now: Seconds since the epoch.
         ask: What the reader is asked to decide, in our own words; empty if nothing.
-        follows: The open ticket, if any, of a session that was over before this one's began, of the same
-            agent and cause. A new ticket joins its alert, and nobody is told anew: an agent that crashes
-            again and again is one incident.
+        follows: Tickets of the same agent and cause whose sessions were over before this one's began, the
+            latest first. A new ticket joins the first of their alerts that fires, and nobody is told anew:
+            an agent that crashes again and again is one incident.
+        hold: Seconds that the alert goes on after the end of the worker, for the next ticket to join.
     """
     if ticket.status is TicketStatus.OPEN:
         return
-    current = _unended(conn, ticket.ticket_id)
+    current = _find_firing(conn, ticket.ticket_id, now)
     joined = None
-    if current is None and follows and not ticket.storm_id:
-        joined = _unended(conn, follows)
+    if current is None and ticket.status in _TOLD and not ticket.storm_id:
+        open_ones = (_find_firing(conn, earlier, now) for earlier in follows)
+        joined = next((one for one in open_ones if one is not None and LABEL_STORM not in one.labels), None)
     sessions = _sessions(current or joined) + (joined is not None)
     annotations = annotations_for(ticket, settings, ask=ask, sessions=sessions)
     if ticket.status in _TOLD:
-        if joined is not None and LABEL_STORM not in joined.labels:
+        if joined is not None:
             _join(conn, ticket, joined, annotations, now)
         elif current is None:
             _insert(conn, ticket, labels_for(ticket, settings), annotations, now)
         elif _RANK[outside_severity(ticket.severity)] > _RANK[current.labels["severity"]]:
             _replace(conn, current, ticket, _risen(current, ticket), annotations, now)
-        elif ticket.reminders > int(current.annotations.get(REMINDERS, 0)) and not _has_joined(conn, current):
+        elif _is_reminder(ticket, current) and not _has_joined(conn, current, now):
             _replace(conn, current, ticket, labels_again(current.labels, ticket), annotations, now)
         else:
             _say_anew(conn, current, annotations, now)
-    elif current is not None:
+    elif current is not None and current.ends_at is None:
         # What people read of the end, too: a worker that ended has not recovered.
         _say_anew(conn, current, annotations, now)
-        _end(conn, current, now, silent=ticket.status is not TicketStatus.RESOLVED)
+        gone = ticket.status is TicketStatus.WORKER_GONE
+        ends_at = now + hold if gone else now
+        _end(conn, current, now, ends_at, silent=ticket.status is not TicketStatus.RESOLVED)
+
+
+def _is_reminder(ticket: EscalationTicket, current: Notification) -> bool:
+    return ticket.reminders > int(current.annotations.get(REMINDERS, 0))
 
 
 def _sessions(notification: Notification | None) -> int:
@@ -201,17 +215,17 @@ def _join(
     if _RANK[outside_severity(ticket.severity)] > _RANK[labels["severity"]]:
         labels = _risen(earlier, ticket)
     _insert(conn, ticket, labels, annotations, now)
-    first = _unended(conn, labels.get(ALERT_LABEL_TICKET_ID, "")) or earlier
+    first = _find_firing(conn, labels.get(ALERT_LABEL_TICKET_ID, ""), now) or earlier
     count = annotations[SESSIONS]
     summary = _COUNTED.sub("", first.annotations["summary"]) + f" {count} sessions, one after the other."
     _say_anew(conn, first, {**first.annotations, "summary": summary, SESSIONS: count}, now)
     told_book.tell_joined(conn, earlier.ticket_id, earlier.key, ticket.ticket_id, now)
 
 
-def _has_joined(conn: Connection, current: Notification) -> bool:
+def _has_joined(conn: Connection, current: Notification, now: float) -> bool:
     """Whether another ticket's alert speaks for this one: only that ticket is reminded of."""
     first = current.labels.get(ALERT_LABEL_TICKET_ID, current.ticket_id)
-    return first != current.ticket_id and _unended(conn, first) is not None
+    return first != current.ticket_id and _find_firing(conn, first, now) is not None
 
 
 def _say_anew(conn: Connection, current: Notification, annotations: dict[str, str], now: float) -> None:
@@ -239,7 +253,7 @@ def _replace(
 ) -> None:
     """Begin another alert, and end the one that it takes the place of; nobody is told of that end."""
     _insert(conn, ticket, labels, annotations, now)
-    _end(conn, current, now, silent=True)
+    _end(conn, current, now, now, silent=True)
 
 
 def _insert(
@@ -263,18 +277,17 @@ def _insert(
     )
 
 
-def _end(conn: Connection, current: Notification, now: float, *, silent: bool) -> None:
-    ends_at = max(now, current.starts_at)
+def _end(conn: Connection, current: Notification, now: float, ends_at: float, *, silent: bool) -> None:
+    ends_at = max(ends_at, current.starts_at)
     conn.execute(update(OUTBOX).where(OUTBOX.c.id == current.id).values(ends_at=ends_at, updated_at=now))
     if silent:
         values = {"outbox_id": current.id, "peer": _NOBODY, "status": "firing", "attempts": 0}
         conn.execute(insert(OUTBOX_DELIVERIES).values(**values, delivered_at=ends_at))
 
 
-def _unended(conn: Connection, ticket_id: str) -> Notification | None:
-    rows = conn.execute(
-        select(OUTBOX).where(OUTBOX.c.ticket_id == ticket_id, OUTBOX.c.active, OUTBOX.c.ends_at.is_(None))
-    )
+def _find_firing(conn: Connection, ticket_id: str, now: float) -> Notification | None:
+    is_firing = or_(OUTBOX.c.ends_at.is_(None), OUTBOX.c.ends_at > now)
+    rows = conn.execute(select(OUTBOX).where(OUTBOX.c.ticket_id == ticket_id, OUTBOX.c.active, is_firing))
     return next((_notification(row._mapping) for row in rows), None)
 
 
@@ -295,13 +308,16 @@ def read_active(conn: Connection) -> list[Notification]:
     return list(found.values())
 
 
-def handed_over(conn: Connection, limit: int = 50, *, before: int | None = None) -> list[HandedOver]:
+def handed_over(
+    conn: Connection, limit: int = 50, *, now: float, before: int | None = None
+) -> list[HandedOver]:
     """
     Return the latest notifications, active or not, with what became of them at each peer; newest first.
 
     Args:
         conn: A connection that sees one state of the database for as long as this takes.
         limit: At most so many.
+        now: Seconds since the epoch: what ends later still holds.
         before: Only those with a smaller id: the next page.
     """
     query = select(OUTBOX) if before is None else select(OUTBOX).where(OUTBOX.c.id < before)
@@ -326,12 +342,15 @@ def handed_over(conn: Connection, limit: int = 50, *, before: int | None = None)
         )
     told = told_by_alert(conn, {row.alert_key for row in rows})
     return [
-        _handed_over(row, tuple(found[row.id]), tuple(told.get((row.ticket_id, row.alert_key), ())))
+        _handed_over(row, tuple(found[row.id]), tuple(told.get((row.ticket_id, row.alert_key), ())), now)
         for row in rows
     ]
 
 
-def _handed_over(row: Row[Any], peers: tuple[Handover, ...], told: tuple[ToldTo, ...]) -> HandedOver:
+def _handed_over(
+    row: Row[Any], peers: tuple[Handover, ...], told: tuple[ToldTo, ...], now: float
+) -> HandedOver:
+    holds = row.ends_at is None or now < row.ends_at
     return HandedOver(
         id=row.id,
         ticket_id=row.ticket_id,
@@ -340,9 +359,9 @@ def _handed_over(row: Row[Any], peers: tuple[Handover, ...], told: tuple[ToldTo,
         severity=row.labels["severity"],
         ticket_severity=row.labels["ticket_severity"],
         title=row.annotations["summary"],
-        status="firing" if row.ends_at is None else "resolved",
+        status="firing" if holds else "resolved",
         written_at=row.created_at,
-        ended_at=row.ends_at,
+        ended_at=None if holds else row.ends_at,
         active=row.active and not _is_over(row, peers),
         peers=peers,
         told=told,

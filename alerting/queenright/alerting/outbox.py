@@ -156,7 +156,7 @@ class Outbox:
         if line is not None and line.resting(now):
             return line.next_attempt_at
         notifications = await self._store.read(read_active)
-        self._active = sum(n.ends_at is None for n in notifications)
+        self._active = sum(n.is_firing(now) for n in notifications)
         if line is None:
             return await self._wait_for_peers(notifications, now)
         told, due = await line.tell(notifications, now)

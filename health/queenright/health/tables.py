@@ -25,7 +25,7 @@ from sqlalchemy import (
     text,
 )
 
-SCHEMA_REVISION: Final = "0006"
+SCHEMA_REVISION: Final = "0007"
 """The newest migration, so that opening a database that is up to date need not import Alembic."""
 
 METADATA: Final = MetaData()
@@ -131,6 +131,7 @@ TICKETS: Final = Table(
         postgresql_where=_LIVE,
     ),
     Index("ix_tickets_first_seen", "first_seen"),
+    Index("ix_tickets_agent", "agent_id", "first_seen"),
 )
 """Escalation tickets (``queenright.health.tickets``)."""
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Connection, insert, select, update
 
-from queenright.health.findings import Severity
+from queenright.health.findings import FindingKind, Severity
 from queenright.health.keyset import Place, newest_first
 from queenright.health.tables import TICKETS
 from queenright.health.tickets import EscalationTicket, TicketStatus
+
+_MOST_RECENT: Final = 20
+"""Tickets of one agent and cause that are looked at, at most."""
 
 
 def insert_ticket(conn: Connection, ticket: EscalationTicket) -> None:
@@ -44,6 +47,20 @@ def live_tickets(
     if session_id is not None:
         query = query.where(TICKETS.c.session_id == session_id)
     return _tickets(conn.execute(query.order_by(TICKETS.c.first_seen, TICKETS.c.ticket_id)).scalars())
+
+
+def recent_tickets(
+    conn: Connection, agent_id: str, kind: FindingKind, since: float
+) -> list[EscalationTicket]:
+    """Return an agent's tickets of one cause that were opened since a time, or are live; newest first."""
+    query = (
+        select(TICKETS.c.body)
+        .where(TICKETS.c.agent_id == agent_id, TICKETS.c.kind == kind.value)
+        .where((TICKETS.c.first_seen >= since) | TICKETS.c.closed_at.is_(None))
+        .order_by(TICKETS.c.first_seen.desc(), TICKETS.c.ticket_id.desc())
+        .limit(_MOST_RECENT)
+    )
+    return _tickets(conn.execute(query).scalars())
 
 
 def ticket_history(

@@ -130,9 +130,9 @@ def create_app(service: Service, *, bound: str, access: Access | None = None) ->
     async def api_notifications(limit: Limit = 50, cursor: Cursor = None) -> Response:
         """What was handed to Alertmanager and what was not yet, newest first; how the outbox is doing."""
         (before,) = place_of(cursor, "notifications", int) or (None,)
-        found = await service.store.read(lambda conn: handed_over(conn, limit + 1, before=before))
-        outbox = service.outbox.status()
         now = service.clock()
+        found = await service.store.read(lambda conn: handed_over(conn, limit + 1, now=now, before=before))
+        outbox = service.outbox.status()
         return await page_of(
             "notifications",
             found,

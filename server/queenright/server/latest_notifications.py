@@ -6,7 +6,7 @@ from typing import Final
 
 from queenright.alerting.notification import HandedOver, handed_over
 from queenright.health.store import Store
-from queenright.runtime.events import EventType
+from queenright.runtime.events import Clock, EventType
 from queenright.server.latest import Latest
 
 CHANGING: Final = frozenset(
@@ -29,8 +29,11 @@ class LatestNotifications(Latest[HandedOver]):
 
     Args:
         store: Where they are.
+        clock: Seconds since the epoch.
         limit: How many are kept.
     """
 
-    def __init__(self, store: Store, *, limit: int = 50) -> None:
-        super().__init__(lambda: store.read(lambda conn: handed_over(conn, limit)), what="notifications")
+    def __init__(self, store: Store, *, clock: Clock, limit: int = 50) -> None:
+        super().__init__(
+            lambda: store.read(lambda conn: handed_over(conn, limit, now=clock())), what="notifications"
+        )

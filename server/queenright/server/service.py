@@ -34,7 +34,7 @@ from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.retention import Retention
 from queenright.health.store import Store, StoreError
 from queenright.health.ticket_service import TicketService
-from queenright.health.ticket_table import find_ticket
+from queenright.health.ticket_table import find_ticket, recent_tickets
 from queenright.health.tickets import EscalationTicket
 from queenright.health.told import Told, unsaid
 from queenright.health.vitals import WORKER_EVENTS
@@ -48,7 +48,7 @@ from queenright.server.acting import Acting
 from queenright.server.agents.manager import AgentManager
 from queenright.server.arrivals import Arrivals, At, Gap
 from queenright.server.callbacks import Callbacks
-from queenright.server.earlier_lives import earlier_lives
+from queenright.server.earlier_lives import RECENT_SECONDS, EarlierLives, find_earlier_lives
 from queenright.server.feed import SUBSCRIBER, Feed
 from queenright.server.folders import unusable
 from queenright.server.guards import health_guard
@@ -73,6 +73,9 @@ How far back the event log is read at start to know the workers again.
 
 Of sessions that began before, what matters is looked up.
 """
+
+_HOLDS = 5
+"""For so many times ``tickets.hold_seconds`` the alert of an agent that crashes again and again goes on."""
 
 _LONGEST_SLEEP = 1.0
 _RETRY_PAUSE = 1.0
@@ -292,7 +295,7 @@ class Service:
         self.health = self.acting.health
         self.interventions = self.acting.interventions
         self.recoveries = Latest(lambda: self.acting.recovery.recent(20), what="recoveries")
-        self.notifications = LatestNotifications(self.store)
+        self.notifications = LatestNotifications(self.store, clock=self.clock)
         self.bus.subscribe(self._remember, name="status", types=ALERT_CLASS)
         self.bus.subscribe(self.notifications.changed, name="notifications", types=CHANGING)
         self.bus.subscribe(self.silences.changed, name="silences", types=CHANGING)
@@ -582,25 +585,30 @@ class Service:
         request = find_request(connection, *who, self.settings.health_monitoring.intervention)
         if request is not None:
             ask = f"{request.text}\n{ask}".strip()
-        follows = self._followed(ticket)
-        enqueue(connection, ticket, self.settings.alerting, self.clock(), ask=ask, follows=follows)
+        earlier = self._earlier_lives(connection, ticket)
+        hold = _HOLDS * self.settings.health_monitoring.tickets.hold_seconds if earlier.is_recurring else 0.0
+        enqueue(
+            connection,
+            ticket,
+            self.settings.alerting,
+            self.clock(),
+            ask=ask,
+            follows=earlier.tickets,
+            hold=hold,
+        )
         self._loop.call_soon_threadsafe(self.outbox.wake)
 
-    def _followed(self, ticket: EscalationTicket) -> str:
-        """Return the open ticket of the same cause of a session that was over before this one's began."""
-        agent = ticket.worker_agent_id
-        mine = self.monitor.get(agent, ticket.worker_session_id)
-        if mine is None:
-            return ""
-        try:
-            others = [health.vitals for health in self.monitor.of_agent(agent)]
-        except KeyError:
-            return ""  # one was forgotten meanwhile, by the event loop's thread
-        for session in earlier_lives(mine.vitals, others):
-            earlier = self.tickets.open_for(agent, session)
-            if earlier is not None and earlier.kind is ticket.kind:
-                return earlier.ticket_id
-        return ""
+    def _earlier_lives(self, connection: Connection, ticket: EscalationTicket) -> EarlierLives:
+        """Return what the same happened to before; a storm's tickets have an incident of their own."""
+        agent, now = ticket.worker_agent_id, self.clock()
+        if ticket.storm_id or self.monitor.get(agent, ticket.worker_session_id) is None:
+            return EarlierLives()
+        others = recent_tickets(connection, agent, ticket.kind, now - RECENT_SECONDS)
+        known = (
+            (one, self.monitor.get(agent, one)) for one in {t.worker_session_id for t in (ticket, *others)}
+        )
+        sessions = {session: health.vitals for session, health in known if health is not None}
+        return find_earlier_lives(ticket, others, sessions, now)
 
     def _tell_of_approval(self, connection: Connection, approval: Approval) -> None:
         """Runs inside the transaction of the request, or its answer: its ticket's notification says so."""
