@@ -7,7 +7,9 @@ from pathlib import Path
 from sqlalchemy import Connection
 
 from queenright.health.event_log import read_events
+from queenright.health.recovery.attempt import RecoveryState
 from queenright.health.recovery.plan import HOUR
+from queenright.health.recovery.table import newest
 from queenright.health.store import Store
 from queenright.health.ticket_table import ticket_history
 from queenright.runtime.events import AgentEvent, EventType
@@ -26,7 +28,7 @@ def of_type(conn: Connection, type_: EventType) -> list[AgentEvent]:
 async def test_fifty_crash_at_once_and_within_the_limits_some_are_back_and_people_see_to_the_rest(
     tmp_path: Path,
 ) -> None:
-    """B72, B101: five recoveries an hour and agent; what nobody brings back, people are told of."""
+    """B72, B100, B101: five recoveries an hour and agent; a failed run without a checkpoint is dropped."""
     store = Store.open(f"sqlite:///{tmp_path / 'q.db'}")
     fleet = Fleet(store, workers=WORKERS, seed=50, gaps=Gaps([]), odds=QUIET)
 
@@ -42,6 +44,7 @@ async def test_fifty_crash_at_once_and_within_the_limits_some_are_back_and_peopl
     begun = await store.read(lambda conn: of_type(conn, EventType.RECOVERY_INITIATED))
     failed = await store.read(lambda conn: of_type(conn, EventType.RECOVERY_FAILED))
     tickets = await store.read(lambda conn: ticket_history(conn, limit=1000))
+    rows = await store.read(lambda conn: newest(conn, 1000))
     await store.close()
 
     most = fleet.settings.recovery.max_attempts_per_hour
@@ -53,7 +56,9 @@ async def test_fifty_crash_at_once_and_within_the_limits_some_are_back_and_peopl
         assert max(sum(at - HOUR < other <= at for other in of_agent) for at in of_agent) <= most
     left = {event.session_id for event in failed if event.data["exhausted"]}
     back = {event.session_id for event in begun}
-    assert left | back == {fault.session_id for fault in tally.faults}
+    dropped = {row.session_id for row in rows if row.state is RecoveryState.DROPPED}
+    assert left | back | dropped == {fault.session_id for fault in tally.faults}
     assert back - left, "those with a checkpoint are brought back, however many agents crash"
-    assert left - back, "those without one, whose tasks are not repeatable, are a person's"
+    assert dropped - back, "those without one, whose tasks are not repeatable, are not begun again"
+    assert not (dropped & left)
     assert {ticket.worker_session_id for ticket in tickets if ticket.kind == "recovery_failed"} >= left

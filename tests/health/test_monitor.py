@@ -5,6 +5,7 @@ import pytest
 from queenright.health.findings import FindingKind, HealthState, Severity
 from queenright.health.monitor import ENDED_KEPT, ENDED_KEPT_SECONDS, HealthMonitor
 from queenright.health.settings import HealthSettings
+from queenright.health.vitals import SessionStatus
 from queenright.runtime.events import AgentEvent, EventType
 from tests.health.worker_script import START, WorkerScript
 
@@ -366,14 +367,69 @@ def test_so_many_ended_sessions_are_kept_and_no_more() -> None:
     assert len(list(monitor.workers())) == ENDED_KEPT
 
 
-def test_a_failed_session_is_failing_and_a_terminated_one_terminated() -> None:
+def test_failed_run_is_an_outcome_and_a_terminated_one_terminated() -> None:
+    """B100: health is about what runs; that one run failed makes nobody failing."""
     failed, terminated = worker(), worker()
     failed.event(EventType.EXECUTION_FAILED, {"error_type": "OSError"})
     terminated.event(EventType.AGENT_TERMINATED)
     terminated.step("CONTINUE")
 
-    assert failed.state is HealthState.FAILING
+    assert failed.state is HealthState.HEALTHY
+    assert failed.health.vitals.status is SessionStatus.FAILED
+    assert failed.health.standing is None
     assert terminated.state is HealthState.TERMINATED
+
+
+def run(monitor: HealthMonitor, number: int, type_: EventType, error: str = "OSError") -> WorkerScript:
+    """One run of the agent, in a session of its own, from its start to its end."""
+    script = WorkerScript(monitor=monitor, session=f"s{number}", at=START + 10 * number).start()
+    script.event(type_, {"error_type": error} if type_ is EventType.EXECUTION_FAILED else {})
+    return script
+
+
+def test_four_failed_runs_of_an_agent_in_a_row_are_failing_until_one_completes() -> None:
+    """B100: more than three; the newest stands for all of them, and a run that goes on is judged apart."""
+    monitor = HealthMonitor(HealthSettings())
+    runs = [run(monitor, number, EventType.EXECUTION_FAILED) for number in range(3)]
+    assert {one.state for one in runs} == {HealthState.HEALTHY}
+
+    runs += [run(monitor, number, EventType.EXECUTION_FAILED) for number in range(3, 5)]
+    running = WorkerScript(monitor=monitor, session="running", at=START + 60).start()
+    assert [one.state for one in runs] == [HealthState.HEALTHY] * 4 + [HealthState.FAILING]
+    assert runs[-1].health.reason == "5 runs of the agent have failed in a row"
+    assert (runs[-1].health.standing, runs[0].health.standing) == (HealthState.FAILING, None)
+    assert monitor.aggregate().states[HealthState.FAILING] == 1
+    assert running.state is HealthState.HEALTHY
+
+    done = run(monitor, 7, EventType.EXECUTION_COMPLETED)
+    assert runs[-1].state is HealthState.HEALTHY
+    [changed] = [one for one in done.said if one.type is EventType.HEALTH_STATE_CHANGED]
+    assert (changed.session_id, changed.data["from"], changed.data["to"]) == ("s4", "failing", "healthy")
+    assert run(monitor, 8, EventType.EXECUTION_FAILED).state is HealthState.HEALTHY
+
+
+def test_lives_of_one_session_that_failed_in_a_row_count_and_a_repeated_end_does_not() -> None:
+    script = worker()
+    states = []
+    for life in range(4):
+        script.incarnation = f"life{life}"
+        script.start()
+        for _ in range(2):
+            script.event(EventType.EXECUTION_FAILED, {"error_type": "OSError"})
+        states.append(script.state)
+
+    assert states == [HealthState.HEALTHY] * 3 + [HealthState.FAILING]
+    script.incarnation = "next"
+    script.now += 1
+    assert script.start().state is HealthState.HEALTHY
+
+
+def test_cancelled_run_neither_counts_as_a_failure_nor_ends_a_row_of_them() -> None:
+    monitor = HealthMonitor(HealthSettings())
+    for number in range(3):
+        run(monitor, number, EventType.EXECUTION_FAILED)
+    assert run(monitor, 3, EventType.EXECUTION_FAILED, "cancelled").state is HealthState.HEALTHY
+    assert run(monitor, 4, EventType.EXECUTION_FAILED).state is HealthState.FAILING
 
 
 def test_an_active_session_wins_over_one_that_is_over_and_newer() -> None:

@@ -415,6 +415,51 @@ async def test_task_that_is_not_repeatable_is_left_to_a_person_who_is_told_the_c
     assert [finding.kind for finding in worker.findings if finding.ticket] == ["recovery_failed"]
 
 
+async def run_fails(hive: Hive, session: str) -> Target:
+    hive.tell(EventType.EXECUTION_STARTED, session, f"{session}-1")
+    hive.now += 1
+    hive.tell(EventType.EXECUTION_FAILED, session, f"{session}-1", error_type="Boom")
+    return Target(agent_id="bee", session_id=session, incarnation_id=f"{session}-1")
+
+
+async def test_one_failed_run_that_is_not_brought_back_is_no_alarm_and_the_fourth_in_a_row_is(
+    hive: Hive,
+) -> None:
+    """B100: without a checkpoint nothing is started; that is in the list of recoveries, with the command."""
+    hive.nursery.links = []
+    for number in range(3):
+        await hive.ask(await run_fails(hive, f"s{number}"))
+        await hive.go()
+    assert hive.types() == []
+    rows = await hive.service.recent()
+    assert {row.state for row in rows} == {RecoveryState.DROPPED}
+    assert "queenright recover s2 --from-start" in rows[0].outcome
+    assert not any(worker.findings for worker in hive.monitor.workers())
+
+    await hive.ask(await run_fails(hive, "s3"))
+    await hive.go()
+    assert hive.nursery.raised == []
+    assert [row["exhausted"] for row in hive.data(FAILED)] == [True]
+
+
+async def test_failed_run_whose_checkpoints_are_all_broken_is_told(hive: Hive) -> None:
+    """B74: what was saved is lost, which is more than a failed run."""
+    hive.nursery.links = [TORN]
+    await hive.ask(await run_fails(hive, "s1"))
+    await hive.go()
+
+    assert [row["exhausted"] for row in hive.data(FAILED)] == [True]
+
+
+async def test_failed_run_with_a_valid_checkpoint_is_brought_back(hive: Hive) -> None:
+    """002 FR-005: a crash is recovered, though it is not failing."""
+    await hive.ask(await run_fails(hive, "s1"))
+    await hive.go()
+
+    assert hive.types() == [INITIATED, COMPLETED]
+    assert hive.data(INITIATED)[0]["from_checkpoint"] == "c1"
+
+
 async def test_person_begins_a_task_again_from_its_start_only_by_saying_so(hive: Hive) -> None:
     """B100: ``recover`` alone is refused at once, with the way out; what was allowed is in the record."""
     hive.nursery.links = []

@@ -139,11 +139,11 @@ async def test_without_notes_events_are_timed_by_those_that_the_service_wrote(
     async with Life(settings, clock) as service:
         await service.ingest([begun(clock.now), begun(clock.now + 20 * MINUTE, "fast")])
         clock.now += 60
-        await service.ingest([event(EventType.EXECUTION_FAILED, clock.now, "gone", error_type="OSError")])
+        await service.ingest([event(EventType.AGENT_TERMINATED, clock.now, "gone", by="ann")])
     (settings.storage / "arrivals").unlink()
     clock.now += HOUR
     async with Life(settings, clock) as service:
-        assert states(service) == {"bee": "healthy", "fast": "healthy", "gone": "failing"}
+        assert states(service) == {"bee": "healthy", "fast": "healthy", "gone": "terminated"}
 
 
 # -- restarts ---------------------------------------------------------------------------------------
@@ -288,7 +288,7 @@ async def test_what_was_not_said_before_a_kill_is_said_after_it(settings: Settin
     async with Life(settings, clock) as service:
         await service.ingest([begun(clock.now), begun(clock.now, "other")])
     store = Store.open(settings.database_url)
-    await store.append([event(EventType.EXECUTION_FAILED, clock.now + 1, error_type="OSError", error="x")])
+    await store.append([event(EventType.AGENT_TERMINATED, clock.now + 1, by="ann")])
     await store.close()
     clock.now += 5
     for _ in range(2):
@@ -299,9 +299,9 @@ async def test_what_was_not_said_before_a_kill_is_said_after_it(settings: Settin
             history = await service.health.get_health_history("bee", HOUR)
 
     assert [(one.agent_id, one.data["from"], one.data["to"]) for one in told] == [
-        ("bee", "healthy", "failing")
+        ("bee", "healthy", "terminated")
     ]
-    assert [entry.state for entry in history] == [HealthState.FAILING]
+    assert history[-1].state is HealthState.TERMINATED
 
 
 async def test_what_was_said_is_not_said_again(settings: Settings, clock: Clock) -> None:

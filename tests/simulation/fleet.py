@@ -163,7 +163,7 @@ class Fleet:
             clock=self.clock,
             ids=lambda: self.new_id("t"),
             publish=self.publish,
-            storm=lambda: self.storm.storm(self.now),
+            storm=lambda key: self.storm.storm_of(key, self.now),
         )
 
     def clock(self) -> float:
@@ -425,7 +425,8 @@ class Fleet:
             return
         health = self.monitor.get(fault.agent_id, fault.session_id)
         if health is not None and (
-            fault.is_seen_as(health.state) or any(fault.is_seen_in(finding) for finding in health.findings)
+            fault.is_seen_as(health.vitals.status)
+            or any(fault.is_seen_in(finding) for finding in health.findings)
         ):
             fault.seen = self.now
 

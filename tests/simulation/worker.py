@@ -371,6 +371,7 @@ class Worker:
         self.alive = False
         self._must_be_seen(fault)
         self.say(EventType.EXECUTION_FAILED, {"error_type": "RuntimeError", "error": "out of memory"})
+        self.fleet.look_for(fault)
 
     def _goes_in_circles(self, fault: Fault) -> Acts:
         times = 0

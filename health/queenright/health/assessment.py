@@ -107,6 +107,9 @@ def assess(v: VitalSigns, settings: HealthSettings, now: float) -> Assessment:
             signals.append(_signal(name, Reading.BAD if bad else Reading.WARNING, evidence))
         elif grave:
             signals.append(_signal(name, Reading.BAD, grave))
+        elif name == "errors" and v.status is SessionStatus.FAILED:
+            why = f": {_masked(v.evidence)}" if v.evidence else ""
+            signals.append(_signal(name, Reading.WARNING, f"the session has failed{why}"))
         else:
             said = tell(v, now)
             signals.append(_signal(name, Reading.OK if said else Reading.UNKNOWN, said or "not reported"))
@@ -149,9 +152,10 @@ def _masked(text: str) -> str:
 
 
 def _grave(name: str, v: VitalSigns, settings: HealthSettings) -> str:
-    """Return what makes a worker failing without being a finding: failures in a row, or the end itself."""
-    if name == "errors" and v.status is SessionStatus.FAILED:
-        return f"the session has failed: {_masked(v.evidence)}" if v.evidence else "the session has failed"
+    """Return what makes a worker failing or terminated without being a finding."""
+    if name == "errors" and v.failed_runs > settings.health_check.consecutive_failures:
+        failed = f"{v.failed_runs} runs of the agent have failed in a row"
+        return f"{failed}: {_masked(v.evidence)}" if v.evidence else failed
     if name == "errors" and v.ended_at is None and fails_in_a_row(v, settings):
         return f"{v.consecutive_failures} steps and {v.llm_errors} LLM calls failed in a row"
     if name == "activity" and v.status is SessionStatus.TERMINATED:

@@ -103,9 +103,10 @@ class WorkerHealth:
         """
         How it counts, wherever workers are counted: its state, or None once its run is over.
 
-        One whose recovery was given up is failing, however it ended, until a person has settled that.
+        One whose recovery was given up is failing, however it ended, until a person has settled that; one
+        after which too many runs of its agent have failed in a row, until a run of it completes.
         """
-        if self.vitals.ended_at is None:
+        if self.vitals.ended_at is None or self.state is HealthState.FAILING:
             return self.state
         is_given_up = any(finding.kind is FindingKind.RECOVERY_FAILED for finding in self.findings)
         return HealthState.FAILING if is_given_up else None
@@ -153,6 +154,8 @@ class HealthMonitor:
         self._heap: list[tuple[float, WorkerKey]] = []
         self._ended: deque[tuple[float, float, WorkerKey]] = deque()
         self._breakers: dict[str, OpenBreakers] = {}
+        self._failed_runs: dict[str, tuple[int, str, int]] = {}
+        """By agent: how many of its runs failed in a row, and the session and the life of the last one."""
         self._unswept: list[WorkerKey] | None = None
         self._now = 0.0
         self.is_stopping: Callable[[WorkerKey, str], bool] = lambda key, incarnation_id: False
@@ -470,7 +473,25 @@ class HealthMonitor:
         ended_at = worker.vitals.ended_at
         assert ended_at is not None
         self._ended.append((at, ended_at, worker.key))
-        return self._examine(worker, at, now, now - at)
+        said = self._count_failed_runs(worker.vitals, at, now)
+        return said + self._examine(worker, at, now, now - at)
+
+    def _count_failed_runs(self, v: VitalSigns, at: float, now: float) -> list[AgentEvent]:
+        """Count the runs of an agent that failed in a row; one that was stopped changes nothing."""
+        if v.status not in (SessionStatus.COMPLETED, SessionStatus.FAILED):
+            return []
+        failed, session, life = self._failed_runs.pop(v.agent_id, (0, "", 0))
+        if v.status is SessionStatus.FAILED:
+            is_new = (session, life) != (v.session_id, v.lives)
+            v.failed_runs = failed + is_new
+            self._failed_runs[v.agent_id] = (v.failed_runs, v.session_id, v.lives)
+            if len(self._failed_runs) > ENDED_KEPT:
+                del self._failed_runs[next(iter(self._failed_runs))]
+        last = self._workers.get((v.agent_id, session))
+        if last is None or last.vitals is v or not last.vitals.failed_runs:
+            return []
+        last.vitals.failed_runs = 0
+        return self._examine(last, at, now, now - at)
 
     # -- looking ------------------------------------------------------------------------------------
 
@@ -524,6 +545,8 @@ class HealthMonitor:
         if state is not worker.state and may_follow(worker.state, state, new_life=new_life):
             lead = worst(found)
             reason = lead.evidence if lead else _REASONS.get(v.status.value, "no findings are left")
+            if state is HealthState.FAILING and v.failed_runs:
+                reason = f"{v.failed_runs} runs of the agent have failed in a row"
             said.append(
                 say(
                     EventType.HEALTH_STATE_CHANGED,

@@ -48,12 +48,15 @@ def health_state(
     """
     Return the worst state that anything speaks for: terminated, failing, stuck, degraded, healthy.
 
-    Time enters through the findings only, which time alone never takes back. A session that
-    ended well, or was cancelled, is healthy: nothing is wrong with it any more.
+    Time enters through the findings only, which time alone never takes back. Health is about what
+    runs: a session that is over is healthy, one that failed too (its outcome says so), unless more
+    runs of its agent failed in a row than may.
     """
     if v.status is SessionStatus.TERMINATED:
         return HealthState.TERMINATED
-    if v.status is SessionStatus.FAILED or (v.lost and settings.acts_on(FindingKind.RECOVERY_FAILED)):
+    if v.lost and settings.acts_on(FindingKind.RECOVERY_FAILED):
+        return HealthState.FAILING
+    if v.failed_runs > settings.health_check.consecutive_failures:
         return HealthState.FAILING
     if v.ended_at is not None:
         return HealthState.HEALTHY

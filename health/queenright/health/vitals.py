@@ -99,6 +99,7 @@ class VitalSigns:
         "error_rate_high",
         "error_rate_since",
         "evidence",
+        "failed_runs",
         "fetches",
         "framework",
         "graph_id",
@@ -239,6 +240,8 @@ class VitalSigns:
         """How many of the bad steps brought nothing new."""
         self.bad_since = at
         self.consecutive_failures = 0
+        self.failed_runs = 0
+        """Of a run that failed, the newest of its agent: how many failed in a row. 0 for every other."""
         self.calls: RecentCalls | None = None
         self.stale_calls = self.stale_tries = 0
         """Tool calls in a row that told nothing new."""
@@ -454,7 +457,7 @@ class VitalSigns:
         self.waiting = self.waiting_since = None
         self.clock_base = max(self.clock_base, at)
         self.begin_visit()
-        self.consecutive_failures = 0
+        self.consecutive_failures = self.failed_runs = 0
         self.llm_errors = 0
         self.streak = 0
         self.stale_calls = self.stale_tries = 0

@@ -8,12 +8,11 @@ from typing import Any, Final
 from queenright.health.breakers.breaker import BreakerState
 from queenright.health.breakers.circuit import BreakerStatus
 from queenright.health.interventions.approvals_record import Approval, by_whom
-from queenright.health.interventions.climber import LADDER
 from queenright.health.interventions.ladder import Ladder, Level, Step
 from queenright.health.interventions.record import Escalation, Outcome
 from queenright.health.interventions.storm import ActionBudget, StormWatch
 from queenright.health.interventions.switch import Switch
-from queenright.health.interventions.target import ActionKind, Target
+from queenright.health.interventions.target import LADDER, ActionKind, Target
 from queenright.health.recovery.attempt import Recovery, RecoveryState
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.words import ago, clipped, clock_time

@@ -24,7 +24,7 @@ from queenright.health.interventions.limits import held_back
 from queenright.health.interventions.permit import ActionRefused
 from queenright.health.interventions.record import Escalation, EscalationStatus, Intervention, Outcome
 from queenright.health.interventions.storm import ActionBudget
-from queenright.health.interventions.target import ActionKind, Target
+from queenright.health.interventions.target import LADDER, ActionKind, Target
 from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.settings import HealthSettings
 from queenright.health.vitals import SessionStatus
@@ -32,9 +32,6 @@ from queenright.instrumentation.redaction import redact
 from queenright.runtime.events import AgentEvent, Clock, EventType
 
 _log = logging.getLogger(__name__)
-
-LADDER: Final = "ladder"
-"""Who acts when nobody asked."""
 
 _RETRY_SECONDS: Final = 5.0
 

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict
 
 from queenright.health.deadlines import grace_until
 from queenright.health.findings import FindingKind, HealthState
-from queenright.health.interventions.target import ActionKind, Target
+from queenright.health.interventions.target import LADDER, ActionKind, Target
 from queenright.health.monitor import WorkerHealth
 from queenright.health.settings import HealthSettings
 from queenright.health.state import is_stuck, works_around
@@ -72,7 +72,7 @@ class Ladder(BaseModel):
     """Of one that has to hand off: whether it has been told so."""
     delivered: bool = True
     """Whether the last nudge got to the worker, or lies where it fetches it."""
-    by: str = "ladder"
+    by: str = LADDER
     """Who wants it to end, and why; empty: because of how it is."""
     reason: str = ""
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from queenright.health.findings import WorkerKey
 from queenright.health.vitals import VitalSigns
+
+LADDER: Final = "ladder"
+"""Who acts when nobody asked."""
 
 
 class ActionKind(StrEnum):

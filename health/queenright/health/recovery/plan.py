@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from queenright.health.findings import FindingKind, Severity
+from queenright.health.findings import FindingKind, HealthState, Severity
+from queenright.health.interventions.target import LADDER
 from queenright.health.monitor import WorkerHealth
 from queenright.health.recovery.attempt import Recovery
 from queenright.health.recovery.respawner import CheckpointRef
@@ -255,6 +256,17 @@ def note(attempt: Recovery, checkpoint: CheckpointRef | None) -> str:
 def is_repeatable(recovery: Recovery, worker: WorkerHealth | None) -> bool:
     """Return whether the work may begin again from its start: a person said so, or the task does."""
     return recovery.may_start_over or (worker is not None and worker.vitals.repeatable)
+
+
+def is_one_failed_run(recovery: Recovery, worker: WorkerHealth | None) -> bool:
+    """Return whether a run has failed, alone, and nobody asked for it: then nobody need be told either."""
+    return (
+        recovery.by == LADDER
+        and recovery.attempt <= 1
+        and worker is not None
+        and worker.vitals.status is SessionStatus.FAILED
+        and worker.state is not HealthState.FAILING
+    )
 
 
 def not_repeatable(task_id: str, skipped: Sequence[CheckpointRef]) -> str:

@@ -154,7 +154,8 @@ class Starter:
         while True:
             checkpoint, skipped = plan.choose(chain)
             if checkpoint is None and not plan.is_repeatable(recovery, worker):
-                raise RespawnRefused(plan.not_repeatable(recovery.task_id, skipped), final=True)
+                over = not skipped and plan.is_one_failed_run(recovery, worker)
+                raise RespawnRefused(plan.not_repeatable(recovery.task_id, skipped), final=True, over=over)
             await begins(checkpoint, skipped)
             work = respawner.respawn(
                 target,
