@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import subprocess
 import sys
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queenright.instrumentation.fingerprint import fingerprint, scrub
+from tests.instrumentation.growth import growth
 from tests.isolation import environment
 
 JSON_VALUES = st.recursive(
@@ -179,3 +182,63 @@ def test_a_long_text_costs_no_more_than_its_ends() -> None:
     left = scrub(text)
 
     assert len(text) * 0.7 < len(left) < len(text)
+
+
+# -- the work is bounded (B127) -------------------------------------------------------------------
+
+MODULE = importlib.import_module("queenright.instrumentation.fingerprint")
+
+
+def test_texts_of_a_container_are_searched_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """B127: 4 MB of texts in one span's list would hold the receiver for a second."""
+    search: Callable[[str], str] = MODULE._scrub
+    searched: list[int] = []
+
+    def count(text: str) -> str:
+        searched.append(len(text))
+        return search(text)
+
+    monkeypatch.setattr(MODULE, "_scrub", count)
+    texts = ["12:12:12 " * 3_000 for _ in range(100)]
+
+    one, other = fingerprint(texts), fingerprint([*texts[:-1], "x"])
+
+    assert sum(searched) <= 2 * MODULE._MAX_TEXT
+    assert one != other
+
+
+def test_rest_of_nested_containers_is_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """B127: not again for each list around it."""
+    dump: Callable[[object], str] = MODULE._dump
+    written: list[str] = []
+
+    def count(value: object) -> str:
+        written.append(dump(value))
+        return written[-1]
+
+    monkeypatch.setattr(MODULE, "_dump", count)
+    value: object = ["x" * 10] * 10_000
+    for _ in range(20):
+        value = [value, 1, 2]
+
+    fingerprint(value)
+
+    assert sum(map(len, written)) < 200_000
+
+
+def test_ids_before_the_rest_of_a_long_list_do_not_count() -> None:
+    """A list that is longer than what is searched is still the same with another id in what is."""
+    rest = list(range(10_000))
+
+    assert fingerprint([{"request_id": "a1"}, *rest]) == fingerprint([{"request_id": "b2"}, *rest])
+    assert fingerprint([*rest, 1]) != fingerprint([*rest, 2])
+
+
+@pytest.mark.parametrize(
+    "unit",
+    ["authorization:", "12\u0663", ":a", "=1", "=0x", "1-", "call_", "12:12:12 ", "<", "https://", '"', "\\"],
+)
+@pytest.mark.parametrize("end", ["", "1"])
+def test_work_for_crafted_texts_grows_with_their_length_only(unit: str, end: str) -> None:
+    """B127: not with the square of it."""
+    assert growth(fingerprint, lambda size: ("1 " + unit * size)[: size - 1] + end) < 24

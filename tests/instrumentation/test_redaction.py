@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from urllib.parse import quote
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queenright.instrumentation.redaction import MASK, hide, hide_named, redact
+from tests.instrumentation.growth import growth
 
 PEM = "-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKCAQEA7fakefakefake\nq8Zx0v\n-----END RSA PRIVATE KEY-----"
 
@@ -166,3 +168,63 @@ def test_values_are_hidden_by_many_threads_at_once() -> None:
         list(pool.map(lambda value: hide([value]), values))
 
     assert redact(" ".join(values), 100_000) == " ".join([MASK] * 200)
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        *(
+            "a",
+            "<",
+            "password",
+            "password ",
+            "https://",
+            "1",
+            '"',
+            "'",
+            "\\",
+            "curl -",
+            "curl -u a:",
+            "mysql -p",
+        ),
+        *(
+            "<token ",
+            "authorization:",
+            "-----BEGIN ",
+            "PRIVATE KEY-----",
+            "eyJ.",
+            "a@a.",
+            "token.",
+            "%41",
+            " ",
+        ),
+    ],
+)
+def test_work_for_crafted_texts_grows_with_their_length_only(unit: str) -> None:
+    """B127: not with the square of it."""
+    for begin, end in (("", ""), ("password=", "@"), ("<token>", ":")):
+        text = partial(crafted, begin, unit, end)
+        assert growth(lambda found: redact(found, 8_000), text) < 24, (begin, end)
+
+
+def crafted(begin: str, unit: str, end: str, size: int) -> str:
+    """Return a text of this many characters."""
+    return (begin + unit * size)[: size - len(end)] + end
+
+
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        ("curl x; curl -u a:hunter22 y", "curl x; curl -u a:[redacted] y"),
+        ("curl -u a:hunter22 -u b:hunter22", "curl -u a:[redacted] -u b:[redacted]"),
+        ("mysql x && mysql -phunter22", "mysql x && mysql -p[redacted]"),
+        ("mysqldump -pa1 db | mysql -pb2 db", "mysqldump -p[redacted] db | mysql -p[redacted] db"),
+        ("curl https://x\n-u a:b", "curl https://x\n-u a:[redacted]"),
+        ("curl https://x\ndocker -u 1000:1000", "curl https://x\ndocker -u 1000:1000"),
+        ("curl \\\n  -X PUT \\\n  -u a:b", "curl \\\n  -X PUT \\\n  -u a:[redacted]"),
+        ("curl " + "x " * 600 + "-u a:b", "curl " + "x " * 600 + "-u a:b"),
+    ],
+)
+def test_options_are_those_of_the_program_before_them(text: str, masked: str) -> None:
+    """B129."""
+    assert redact(text, 4_000) == masked

@@ -31,6 +31,12 @@ _DEPTH: Final = 24
 _KEYS: Final = 4_096
 """So many keys are remembered at most."""
 
+_MAX_KEYED: Final = 4_096
+"""Keys with values that are looked at in one text; others are taken as they are."""
+
+_MAX_TEXT: Final = _JSON_LIMIT
+"""Characters of a container's texts that are searched for ids; all of them are hashed."""
+
 # Keys, in lower case and without `_`, `-`, `.`, whose plain values are made anew for every call.
 _ID_KEYS = """
     callid toolcallid tooluseid functioncallid requestid reqid xrequestid traceid spanid parentid parentspanid
@@ -67,9 +73,9 @@ _HEXADECIMAL = re.compile(
     rf"|[0-9a-fA-F]{{15,31}}{_END}(?<!\d{{16}})(?<![a-fA-F]{{16}})"
     rf"){_END}"
 )
-_ULID = re.compile(rf"[0-7](?<![A-Za-z0-9].)(?=\d*[A-Z])[0-9A-HJKMNP-TV-Z]{{25}}{_END}")
+_ULID = re.compile(rf"[0-7](?<![A-Za-z0-9].)(?=[0-9]{{0,24}}[A-Z])[0-9A-HJKMNP-TV-Z]{{25}}{_END}")
 _PREFIXED = re.compile(
-    r"[_-](?:(?<=call.)|(?<=toolu.)|(?<=tooluse.)|(?<=chatcmpl.)|(?<=\breq.)|(?<=\bfc.)|(?<=\brs.)|(?<=\bresp.)"
+    r"[_-](?<=[celgnpqstu].)(?:(?<=call.)|(?<=toolu.)|(?<=tooluse.)|(?<=chatcmpl.)|(?<=\breq.)|(?<=\bfc.)|(?<=\brs.)|(?<=\bresp.)"
     r"|(?<=\bmsg.)|(?<=\brun.)|(?<=\bevt.)|(?<=\bgen.))(?:(?=[A-Za-z]*\d)|(?=[A-Za-z]{16}))"
     r"[A-Za-z0-9]+(?![A-Za-z0-9_])"
 )
@@ -86,7 +92,7 @@ _AGO = re.compile(
     r"[ (\n](?<!since.)(?:\d+|an?) (?:sec(?:ond)?|min(?:ute)?|hour|hr|day|week|month|year)s? ago(?![A-Za-z])"
 )
 # `key: value` in prose, log lines and the text of objects; which keys, `_unkeyed` decides.
-_KEYED = re.compile(r"""(?:\\?["'])?\s?[:=]\s?(?:\\?["'])?(?=[a-zA-Z_.:+-]*\d)([\w.:+-]+)""")
+_KEYED = re.compile(r"""(?:\\?["'])?\s?[:=]\s?(?:\\?["'])?[a-zA-Z_.:+-]{0,64}+\d[\w.:+-]*""")
 _LAST_WORD = re.compile(r"[A-Za-z][\w-]*\Z")
 # Where none of these is, no id can be.
 _TRIGGER = re.compile(r"\d|[_-][A-Za-z]{16}")
@@ -108,7 +114,7 @@ def fingerprint(value: object) -> str:
         if type(value) is str:
             canonical = _of_text(value)
         else:
-            parts: list[str] = []
+            parts = _Parts()
             _write(value, parts, _DEPTH, None)
             canonical = "".join(parts)
     except Exception:  # a hostile __repr__, a container changed by another thread, a depth without end
@@ -125,7 +131,7 @@ def _of_text(text: str) -> str:
         except ValueError:
             pass
         else:
-            parts: list[str] = []
+            parts = _Parts()
             _write(parsed, parts, _DEPTH, None)
             return "".join(parts)
     return '"' + scrub(text)
@@ -144,7 +150,7 @@ def _scrub(text: str) -> str:
         if size >= 10 and ":" in text:
             for pattern in _STAMPS:
                 text = pattern.sub("~", text)
-        text = _KEYED.sub(_unkeyed, text)
+        text = _KEYED.sub(_unkeyed, text, _MAX_KEYED)
     if size >= 16:
         text = _HEXADECIMAL.sub("~", text)
         if size >= 26:
@@ -175,11 +181,18 @@ def _unkeyed(found: re.Match[str]) -> str:
     return "~"
 
 
-def _write(value: Any, parts: list[str], depth: int, key: str | None) -> None:
+class _Parts(list[str]):
+    """What has been written of a container, and how many characters of its texts are still searched."""
+
+    left = _MAX_TEXT
+
+
+def _write(value: Any, parts: _Parts, depth: int, key: str | None) -> None:
     """Append the canonical form of ``value``, the value of ``key``, to ``parts``."""
     kind = type(value)
     if kind is str:
-        if key is not None and _CHOSEN_STAMP.fullmatch(value):
+        parts.left -= len(value)
+        if parts.left < 0 or (key is not None and _CHOSEN_STAMP.fullmatch(value)):
             parts.append('"' + value)
         elif value[:1] in ("{", "[") and depth > 0:
             parts.append(_of_text(value))
@@ -193,9 +206,9 @@ def _write(value: Any, parts: list[str], depth: int, key: str | None) -> None:
         _write_mapping(value, parts, depth)
     elif isinstance(value, list | tuple):
         parts.append("[")
-        for item in value:
+        for index, item in enumerate(value):
             if len(parts) > _NODES:
-                parts.append(_dump(value))
+                parts.append(_dump(value[index:]))
                 break
             _write(item, parts, depth - 1, None)
             parts.append(",")
@@ -204,15 +217,15 @@ def _write(value: Any, parts: list[str], depth: int, key: str | None) -> None:
         parts.append(_described(value))
 
 
-def _write_mapping(value: Mapping[Any, Any], parts: list[str], depth: int) -> None:
+def _write_mapping(value: Mapping[Any, Any], parts: _Parts, depth: int) -> None:
     try:
         keys = sorted(value)
     except TypeError:  # keys of several types
         keys = sorted(value, key=repr)
     parts.append("{")
-    for key in keys:
+    for index, key in enumerate(keys):
         if len(parts) > _NODES:
-            parts.append(_dump(value))
+            parts.append(_dump({rest: value[rest] for rest in keys[index:]}))
             break
         item = value[key]
         name = key if type(key) is str else repr(key)
@@ -272,9 +285,9 @@ def _described(value: object) -> str:
     if isinstance(value, bytes | bytearray | memoryview):
         return "b" + blake2b(value, digest_size=8).hexdigest()
     if isinstance(value, set | frozenset):
-        parts: list[list[str]] = []
+        parts: list[_Parts] = []
         for item in value:
-            parts.append([])
+            parts.append(_Parts())
             _write(item, parts[-1], 2, None)
         return "(" + ",".join(sorted("".join(part) for part in parts)) + ")"
     return "<" + scrub(repr(value))

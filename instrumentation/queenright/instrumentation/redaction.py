@@ -74,8 +74,8 @@ _NAMED = re.compile(
         | (?<=[?&]) (?: sig | signature | x-amz-signature | key )
       )
       (?! s\b | s?[-_ ]?(?:count|usage|limit|budget|used|ize) )
-      [\w.-]{0,32}
-      ["']? \s{0,3} (?: => | [:=] ) \s{0,3}
+      [\w.-]{0,32}+
+      ["']? \s{0,3}+ (?: => | [:=] ) \s{0,3}
     | --(?:password|passwd|token|secret|api-key|access-key)\s+
     )
     (?! \[redacted\] )  # what was masked before stays as it is
@@ -152,16 +152,19 @@ _ORDINARY_WORD = re.compile(
 _SENTENCE = re.compile(
     r"(?i)\b(pass(?:word|wd|phrase|code)|pwd)(\s{1,3}(?:is|was|=)\s{1,3}|\s{1,3})([\"'`]?)([^\s\"'`<>]{4,200})"
 )
-_OPTION = re.compile(
-    r"""(?ix)
-    ( \bcurl\b [^\n]{0,500}? \s (?: -[a-z]{0,4}u | --user | --proxy-user ) [\s=]{0,3}
-        ["']? [^\s:"']{0,100} : (?!//)
-    | \b (?: mysql | mysqldump | mariadb ) \b [^\n]{0,200}? \s -p (?!ort)
-    | \b sshpass \s{1,3} -p \s{0,3} ["']?
-    )
-    [^\s"']+
-    """
+# A program's name and what follows it, up to its next mention: searched for options once, not once for each.
+_CURL = re.compile(
+    r"(?i)\bcurl\b(?:(?!\bcurl\b)(?:\\\n|[^\n])){0,500}+(?:(?!\bcurl\b)\S)*+(?:\n-\S*+(?:[ \t]\S++)?)?"
 )
+_CURL_OPTION = re.compile(
+    r"(?i)(\s(?:-[a-z]{0,4}u|--user|--proxy-user)[\s=]{0,3}[\"']?[^\s:\"']{0,100}:(?!//))[^\s\"']+"
+)
+_MYSQL = re.compile(
+    r"(?i)\b(?:mysql|mysqldump|mariadb)\b(?:(?!\b(?:mysql|mariadb))[^\n]){0,200}+"
+    r"(?:(?!\b(?:mysql|mariadb))\S)*+"
+)
+_MYSQL_OPTION = re.compile(r"(?i)(\s-p(?!ort))[^\s\"']+")
+_SSHPASS = re.compile(r"(?i)(\bsshpass\s{1,3}-p\s{0,3}[\"']?)[^\s\"']+")
 _ELEMENT = re.compile(
     r"(?i)(<([\w:.-]{0,40}(?:password|passwd|passphrase|secret|token|api[_-]?key|access[_-]?key|credentials?))"
     r"(?:\s[^<>]{0,200})?>)(?!\[redacted\])[^<>]{1,2048}(?=</\2)"
@@ -279,7 +282,9 @@ def _without_named(text: str) -> str:
     text = _NAMED.sub(rf"\1{MASK}", text)
     if "<" in text:
         text = _ELEMENT.sub(rf"\1{MASK}", text)
-    text = _OPTION.sub(rf"\1{MASK}", text)
+    text = _CURL.sub(lambda found: _CURL_OPTION.sub(rf"\1{MASK}", found[0]), text)
+    text = _MYSQL.sub(lambda found: _MYSQL_OPTION.sub(rf"\1{MASK}", found[0]), text)
+    text = _SSHPASS.sub(rf"\1{MASK}", text)
     return _SENTENCE.sub(_without_said, text)
 
 
