@@ -17,6 +17,7 @@ from queenright.runtime.events import EventType
 from queenright.runtime.llm.model import Message
 from tests.judge.conftest import Hive, TalkingModel, call
 from tests.judge.test_metered import Desk
+from tests.waiting import until
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning:pydantic")
 
@@ -75,8 +76,19 @@ async def tickets_of(hive: Hive, agents: Sequence[str], steps: int = 21) -> None
     for agent in agents:
         await hive.bad_steps(steps, agent)
     async with asyncio.timeout(60):
-        while len(hive.tickets.open_tickets()) < len(agents):
+        while not {*agents} <= {ticket.worker_agent_id for ticket in hive.tickets.open_tickets()}:
             await hive.settle()
+    await hive.settle()
+
+
+async def tickets_passed_on(hive: Hive, agents: Sequence[str]) -> None:
+    """Wait until the tickets of these agents are with the operator; litellm has threads of its own."""
+    await tickets_of(hive, agents)
+    tickets = hive.tickets
+    await until(
+        lambda: all(ticket.status is TicketStatus.INTERVENING for ticket in tickets.open_tickets()),
+        "the tickets were not passed on",
+    )
     await hive.settle()
 
 
@@ -98,7 +110,7 @@ async def test_queen_model_with_invalid_arguments_is_asked_three_times_for_six_t
     think_by_script(hive)
     await hive.start()
 
-    await tickets_of(hive, AGENTS)
+    await tickets_passed_on(hive, AGENTS)
 
     tickets = hive.tickets.open_tickets()
     assert {ticket.status for ticket in tickets} == {TicketStatus.INTERVENING}
@@ -116,13 +128,13 @@ async def test_queen_model_with_invalid_arguments_is_tried_again_after_its_rest(
     """B130: one more call after each rest, until it answers validly."""
     think_by_script(hive)
     await hive.start()
-    await tickets_of(hive, ["first"])
+    await tickets_passed_on(hive, ["first"])
     before = scripted.calls
     await hive.pass_time(301)
 
-    await tickets_of(hive, ["second"])
+    await tickets_passed_on(hive, ["second"])
     tried = scripted.calls
-    await tickets_of(hive, ["third"])
+    await tickets_passed_on(hive, ["third"])
 
     assert (before, tried, scripted.calls) == (3, 4, 4)
 
