@@ -256,10 +256,11 @@ async def test_what_is_answered_is_as_documented(
 ) -> None:
     """Also what is in no example: a ticket, a ladder, a history, all of them really there."""
     await until(
-        lambda: running.service.tickets.open_tickets(),
+        lambda: running.service.tickets.open_for("looper", "looper-session"),
         "a ticket on the worker that repeats itself",
     )
-    [ticket] = running.service.tickets.open_tickets()
+    ticket = running.service.tickets.open_for("looper", "looper-session")
+    assert ticket is not None
     await http.post("/api/agents/team%2Fwalker/nudge", json={})
     await http.post("/api/heartbeats", json={"agent_id": "beating", "task_id": "report-7"})
     names = {

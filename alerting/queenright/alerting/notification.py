@@ -285,6 +285,16 @@ def _end(conn: Connection, current: Notification, now: float, ends_at: float, *,
         conn.execute(insert(OUTBOX_DELIVERIES).values(**values, delivered_at=ends_at))
 
 
+def find_same_alert(conn: Connection, ticket_id: str, now: float) -> list[str]:
+    """Return the other tickets, live or not, whose alert is the one of this ticket; the latest first."""
+    current = _find_firing(conn, ticket_id, now)
+    if current is None:
+        return []
+    same = select(OUTBOX.c.ticket_id).where(OUTBOX.c.alert_key == current.key, OUTBOX.c.active)
+    rows = conn.execute(same.where(OUTBOX.c.id < current.id).order_by(OUTBOX.c.id.desc()))
+    return [one for one in rows.scalars() if one != ticket_id]
+
+
 def _find_firing(conn: Connection, ticket_id: str, now: float) -> Notification | None:
     is_firing = or_(OUTBOX.c.ends_at.is_(None), OUTBOX.c.ends_at > now)
     rows = conn.execute(select(OUTBOX).where(OUTBOX.c.ticket_id == ticket_id, OUTBOX.c.active, is_firing))

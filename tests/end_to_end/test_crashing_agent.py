@@ -1,0 +1,92 @@
+"""A process that is killed and started again and again, through the real service and Alertmanager."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from queenright.alerting.recorder import Message, Recorder
+from queenright.health.tickets import EscalationTicket
+from queenright.server.programs import find_program
+from queenright.server.settings import Settings, load_settings
+from queenright.server.sockets import free_port, listen, listening, url_of
+from queenright.server.up import DEMO_DEFAULTS, Running, UpOptions, alertmanager_beside, serving
+from tests.isolation import environment
+from tests.waiting import until
+
+WORKER = Path(__file__).parent / "agents" / "crashing_worker.py"
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    port = free_port("127.0.0.1", 0, what="Alertmanager", option="")
+    return load_settings(
+        defaults=DEMO_DEFAULTS | {"storage": tmp_path / "storage"},
+        http={"port": 0},
+        otlp={"port": 0},
+        alerting={"alertmanager_urls": [f"http://127.0.0.1:{port}"]},
+    )
+
+
+@pytest.fixture
+async def running(settings: Settings) -> AsyncIterator[Running]:
+    """The service, a real Alertmanager beside it, and the recorder as Slack and PagerDuty."""
+    program = find_program("alertmanager")
+    assert program, "this test needs the alertmanager program: `make test` fetches it"
+    receiver = listen("127.0.0.1", 0, what="the recorder", option="")
+    [url] = settings.alerting.alertmanager_urls
+    async with contextlib.AsyncExitStack() as stack:
+        recorder = Recorder()
+        await stack.enter_async_context(listening(recorder, receiver))
+        found = await stack.enter_async_context(serving(settings))
+        found.service.recorder = recorder
+        child = await alertmanager_beside(program, settings, UpOptions(), url, found.url, url_of(receiver))
+        stack.push_async_callback(child.stop)
+        yield found
+
+
+def tickets(running: Running) -> dict[str, EscalationTicket]:
+    return {one.worker_session_id: one for one in running.service.tickets.open_tickets()}
+
+
+def pages(running: Running) -> list[Message]:
+    assert running.service.recorder is not None
+    return [one for one in running.service.recorder.received if one.channel == "pagerduty"]
+
+
+async def live_and_crash(running: Running, session: str) -> None:
+    """Run the agent until people are told of it, and kill it."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, str(WORKER), running.otlp_url, session, env=environment()
+    )
+    try:
+        await until(
+            lambda: session in tickets(running) and tickets(running)[session].notified_at, session, seconds=90
+        )
+    finally:
+        process.kill()
+        await process.wait()
+
+
+async def test_agent_that_is_killed_and_started_again_pages_twice_and_not_four_times(
+    running: Running,
+) -> None:
+    """B123, of an agent without heartbeats; B122: the second session pages as the first did."""
+    service = running.service
+    for life in ("life-1", "life-2"):
+        await live_and_crash(running, life)
+        await until(lambda life=life: len(pages(running)) == int(life[-1]), f"a page for {life}")  # type: ignore[misc]  # mypy cannot infer a lambda's default
+    taken = tickets(running)["life-2"]
+    await service.tickets.acknowledge(taken.ticket_id, by="ada")
+    for life in ("life-3", "life-4"):
+        await live_and_crash(running, life)
+        # Whoever has the incident has the tickets that join it.
+        await until(lambda life=life: tickets(running)[life].acknowledged_by == "ada", f"{life} is taken")  # type: ignore[misc]  # mypy cannot infer a lambda's default
+    shown = [one for one in service.notifications.latest if one.status == "firing"]
+    assert any("3 sessions, one after the other." in one.title for one in shown)
+    assert [one.status for one in pages(running)] == ["firing", "firing"]
