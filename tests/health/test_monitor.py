@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from queenright.health.findings import FindingKind, HealthState, Severity
+from queenright.health.interventions.ladder import Standing, next_step
 from queenright.health.monitor import ENDED_KEPT, ENDED_KEPT_SECONDS, HealthMonitor
 from queenright.health.settings import HealthSettings
 from queenright.health.vitals import SessionStatus
@@ -378,6 +379,48 @@ def test_failed_run_is_an_outcome_and_a_terminated_one_terminated() -> None:
     assert failed.health.vitals.status is SessionStatus.FAILED
     assert failed.health.standing is None
     assert terminated.state is HealthState.TERMINATED
+
+
+def away_for(script: WorkerScript, seconds: float) -> None:
+    since, script.now = script.now, script.now + seconds
+    script.monitor.was_away(since, script.now)
+
+
+def test_worker_not_heard_since_the_service_was_away_is_no_critical_silence() -> None:
+    """B125: it may have ended, and its end was lost: medium at most, no action, in the end ``unknown``."""
+    script = worker(heartbeat_interval=30)
+    script.step("ACCEPT", after=200)
+    script.event(EventType.AGENT_HEARTBEAT, {"interval": 30})
+    away_for(script, 420)
+    script.silence(700)
+
+    findings = {one.kind: one for one in script.health.findings if one.ticket}
+    assert set(findings) == {FindingKind.STALL, FindingKind.HEARTBEAT_MISSING}
+    assert {one.severity for one in findings.values()} == {Severity.MEDIUM}
+    for one in findings.values():
+        assert "not heard of since Queenright was away from " in one.evidence
+    settings = script.monitor.settings
+    assert next_step(None, Standing.of(script.health, settings), settings).action is None
+    script.silence(settings.tickets.dead_worker_seconds)
+    assert script.health.vitals.status is SessionStatus.UNKNOWN
+
+
+@pytest.mark.parametrize("case", ["heard", "before", "short", "no heartbeats"])
+def test_silence_that_is_certain_is_critical_though_the_service_was_away(case: str) -> None:
+    """B125: heard once since; found before; away for less than an end is repeated; without heartbeats."""
+    script = worker(**({} if case == "no heartbeats" else {"heartbeat_interval": 30}))
+    script.step("ACCEPT", after=200)
+    if case == "before":
+        script.silence(300)
+    away_for(script, 4 if case == "short" else 420)
+    if case == "heard":
+        script.event(EventType.AGENT_HEARTBEAT, {"interval": 30})
+    script.silence(700)
+
+    stall = script.finding(FindingKind.STALL)
+    assert stall is not None
+    assert stall.severity is Severity.CRITICAL
+    assert script.state is HealthState.STUCK
 
 
 def run(monitor: HealthMonitor, number: int, type_: EventType, error: str = "OSError") -> WorkerScript:

@@ -76,6 +76,11 @@ def heartbeat_due(v: VitalSigns, settings: HealthSettings) -> float | None:
     return max(silent_since(v), v.last_heartbeat or 0.0) + limit
 
 
+def may_have_ended(v: VitalSigns) -> bool:
+    """Return whether a worker that sends heartbeats has not been heard since nobody could hear it."""
+    return v.away is not None and (v.last_heartbeat is not None or v.heartbeat_interval is not None)
+
+
 def silent_from(v: VitalSigns, settings: HealthSettings) -> float | None:
     """
     Return from when a worker that says nothing counts as dead; None for one that waits, or is over.

@@ -30,6 +30,9 @@ ENDED_KEPT: Final = 10_000
 
 ENDED_KEPT_SECONDS: Final = 3600.0
 
+END_REPEATED_SECONDS: Final = 5.0
+"""So long a worker that ends repeats that to a service that is away."""
+
 # After these a deadline may come sooner than the shortest limit says.
 _MOVES_DEADLINE: Final = frozenset(
     {
@@ -343,11 +346,14 @@ class HealthMonitor:
         """
         Take the time from ``since`` to ``now`` out of every age: nobody was there who could have listened.
 
-        So a silence is as long as it was at ``since``, neither found sooner nor forgotten.
+        So a silence is as long as it was at ``since``, neither found sooner nor forgotten. One whose
+        heartbeats do not come again may have ended meanwhile: what it said of that is lost.
         """
         for worker in self._workers.values():
             if worker.vitals.ended_at is None:
                 worker.vitals.shift_clocks(now - since, now)
+                if now - since > END_REPEATED_SECONDS:
+                    worker.vitals.away = (since, now)
         self._go_on_from(now)
 
     def _go_on_from(self, now: float) -> None:

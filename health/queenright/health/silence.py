@@ -6,12 +6,14 @@ The moments at which they begin to speak are computed in ``deadlines``.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Final
 
 from queenright.health.deadlines import (
     checkpoint_due,
     checkpoint_from,
     heartbeat_due,
+    may_have_ended,
     no_tokens_from,
     no_tool_call_from,
     overdue_tool,
@@ -42,13 +44,23 @@ def detect_stall(v: VitalSigns, settings: HealthSettings, now: float) -> Finding
         declared = "" if clock.tool.timeout is None else f", which declared {span(clock.tool.timeout)}"
         where = f"in a call of {clock.tool.tool}{declared}"
     ticket = now >= clock.ticket_due
+    # A stall that had been found before is one still.
+    unsure = may_have_ended(v) and v.away is not None and clock.ticket_due > v.away[1]
     return Finding(
         kind=FindingKind.STALL,
-        severity=Severity.CRITICAL if ticket else Severity.MEDIUM,
-        evidence=f"nothing happened for {span(silent)} {where}",
+        severity=Severity.CRITICAL if ticket and not unsure else Severity.MEDIUM,
+        evidence=f"nothing happened for {span(silent)} {where}{_since_away(v)}",
         since=clock.since,
         ticket=ticket,
     )
+
+
+def _since_away(v: VitalSigns) -> str:
+    """Return what else the silence of a worker may mean that was not heard since the service was away."""
+    if v.away is None or not may_have_ended(v):
+        return ""
+    left, back = (datetime.fromtimestamp(at, UTC).strftime("%H:%M") for at in v.away)
+    return f"; not heard of since Queenright was away from {left} to {back} UTC: it may have ended"
 
 
 def detect_tool_timeout(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
@@ -88,7 +100,7 @@ def detect_heartbeat_missing(v: VitalSigns, settings: HealthSettings, now: float
     return Finding(
         kind=FindingKind.HEARTBEAT_MISSING,
         severity=Severity.MEDIUM,
-        evidence=f"no heartbeat and no other sign of life for {span(now - last)}",
+        evidence=f"no heartbeat and no other sign of life for {span(now - last)}{_since_away(v)}",
         since=last,
     )
 

@@ -86,6 +86,7 @@ class VitalSigns:
         "_streak_turn",
         "_verdicts",
         "agent_id",
+        "away",
         "bad_repeats",
         "bad_since",
         "beat",
@@ -240,6 +241,8 @@ class VitalSigns:
         """How many of the bad steps brought nothing new."""
         self.bad_since = at
         self.consecutive_failures = 0
+        self.away: tuple[float, float] | None = None
+        """From when to when nobody could hear it, if it has not been heard since."""
         self.failed_runs = 0
         """Of a run that failed, the newest of its agent: how many failed in a row. 0 for every other."""
         self.calls: RecentCalls | None = None
@@ -355,6 +358,8 @@ class VitalSigns:
         handler = HANDLERS.get(event.type)
         if handler is None:
             return
+        if self.away is not None and event.type in WORKER_EVENTS:
+            self.away = None
         incarnation = event.incarnation_id
         # What others say about a worker names the life that it is about, and begins none.
         if incarnation and incarnation != self.incarnation_id and event.type not in ABOUT_WORKERS:

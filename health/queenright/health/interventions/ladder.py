@@ -14,7 +14,7 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict
 
-from queenright.health.deadlines import grace_until
+from queenright.health.deadlines import grace_until, may_have_ended
 from queenright.health.findings import FindingKind, HealthState
 from queenright.health.interventions.target import LADDER, ActionKind, Target
 from queenright.health.monitor import WorkerHealth
@@ -95,7 +95,7 @@ class Standing:
     status: SessionStatus
     ended: bool
     unknown: bool
-    """It has only ever sent heartbeats: what it is at, nobody knows."""
+    """What it is at, nobody knows: it has only ever sent heartbeats, or may have ended unheard."""
     waiting: bool
     state: HealthState
     state_since: float
@@ -120,7 +120,7 @@ class Standing:
             target=Target.of(v),
             status=v.status,
             ended=v.ended,
-            unknown=v.only_heartbeats,
+            unknown=v.only_heartbeats or may_have_ended(v),
             waiting=v.waiting is not None,
             # An open breaker makes it failing; one that gets further all the same needs no help.
             state=HealthState.DEGRADED if works_around(v, worker.findings) else worker.state,
