@@ -215,8 +215,9 @@ async def test_the_page_shows_what_is_being_done(running: Running, page: Page) -
             continue
 
     await expect(page.get_by_text("it looks odd").first).to_be_visible()
-    await expect(page.get_by_text("queenright escalations decide")).to_be_visible()
-    await expect(page.get_by_text("orchestrator asked")).to_be_visible()
+    # The command is in the feed, too, as soon as the queen asks a person.
+    await expect(page.locator("code", has_text="queenright escalations decide").first).to_be_visible()
+    await expect(page.get_by_text("orchestrator asked").first).to_be_visible()
     tripped = page.locator("article").filter(has_text="tool_execution:looper:search")
     await expect(tripped).to_contain_text("open")
     await expect(tripped).to_contain_text("tried again in")
