@@ -1,0 +1,72 @@
+"""Two ports in a process of few descriptors; commands come as paths. Prints the ports."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import json
+import os
+import resource
+import socket
+import sys
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+import uvloop
+
+from queenright.server.sockets import listen, listening
+
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+
+class App:
+    """Answers what a command found out, as JSON."""
+
+    def __init__(self) -> None:
+        self._kept: list[int] = []
+
+    async def __call__(self, scope: Any, receive: Any, send: Send) -> None:
+        body = json.dumps(self._do(scope["path"])).encode()
+        headers = [(b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    def _do(self, command: str) -> object:
+        match command:
+            case "/deliver":
+                # As the outbox does: a connection of our own, and a few files for the store.
+                with contextlib.ExitStack() as stack:
+                    for _ in range(8):
+                        stack.enter_context(open(os.devnull))
+                    with socket.create_connection(("127.0.0.1", int(sys.argv[2])), timeout=60):
+                        return "delivered"
+            case "/exhaust":
+                try:
+                    while True:
+                        self._kept.append(os.open(os.devnull, os.O_RDONLY))
+                except OSError as error:
+                    return errno.errorcode[error.errno or 0]
+            case "/release":
+                for one in self._kept:
+                    os.close(one)
+                self._kept.clear()
+        return time.process_time()
+
+
+async def main() -> None:
+    """Serve until the standard input ends."""
+    app = App()
+    with (
+        contextlib.closing(listen("127.0.0.1", 0, what="a test", option="none")) as one,
+        contextlib.closing(listen("127.0.0.1", 0, what="a test", option="none")) as other,
+    ):
+        async with listening(app, one), listening(app, other):
+            print(one.getsockname()[1], other.getsockname()[1], flush=True)
+            await asyncio.to_thread(sys.stdin.read)
+
+
+if __name__ == "__main__":
+    resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]),) * 2)
+    uvloop.run(main())
