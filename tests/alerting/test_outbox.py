@@ -12,6 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from sqlalchemy import Connection, select, update
 
+from queenright.alerting import notification
 from queenright.alerting.alert import LABEL_REMINDER
 from queenright.alerting.alertmanager import AlertmanagerClient
 from queenright.alerting.notification import alert_key
@@ -570,3 +571,48 @@ async def test_what_is_the_peer_s_fault_is_tried_again(
     await post.deliver(after=2)
 
     assert len(peer.peer.alerts) == 1
+
+
+async def test_second_round_reads_only_what_is_new_or_has_changed(
+    make_post: MakePost, peer: ServedPeer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B131: of a crowd's thousands of alerts a round does not read those that stand as they stood."""
+    read: list[int] = []
+
+    def counting(*args: Any, **how: Any) -> Any:
+        found = notification.read_active(*args, **how)
+        read.append(len(found))
+        return found
+
+    monkeypatch.setattr("queenright.alerting.outbox.read_active", counting)
+    post = make_post(peer.url)
+    for number in range(20):
+        await post.say(ticket(ticket_id=f"t{number}", worker_agent_id=f"bee-{number}"))
+    await post.deliver()
+    await post.deliver(after=9)
+    read.clear()
+
+    await post.deliver(after=9)
+    await post.say(ticket(ticket_id="t20", worker_agent_id="bee-20"))
+    await post.say(ticket(ticket_id="t3", worker_agent_id="bee-3", **RESOLVED))
+    await post.deliver()
+
+    assert read == [0, 2]
+    assert firing(peer.peer.alerts[-2], post.now)
+    assert not firing(peer.peer.alerts[-1], post.now)
+
+
+async def test_receipt_that_was_not_stored_is_not_taken_for_stored(
+    make_post: MakePost, peer: ServedPeer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B131: what a round keeps in memory is never more than what is durable."""
+    post = make_post(peer.url)
+    await post.say(ticket())
+    with monkeypatch.context() as broken:
+        broken.setattr("queenright.alerting.outbox.record", lambda *args: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            await post.deliver()
+
+    await post.deliver(after=1)
+
+    assert [event.data["status"] for event in post.events] == ["firing"]

@@ -1080,3 +1080,43 @@ async def test_a_ticket_keeps_the_storm_that_it_was_opened_in(hive: Hive) -> Non
 
     assert (first.ticket_id, first.storm_id) == (again.ticket_id, again.storm_id)
     assert (first.storm_id, calm.storm_id) == ("storm-1", "")
+
+
+async def test_many_standing_tickets_cost_a_look_at_the_deadlines_nothing(hive: Hive) -> None:
+    """B131: what one tick costs does not grow with the tickets for which nothing is due."""
+    asked = 0
+
+    def silenced_until(ticket_id: str) -> float | None:
+        nonlocal asked
+        asked += 1
+        return None
+
+    hive.tickets._silenced_until = silenced_until
+    for number in range(40):
+        raised = await hive.raise_(worker(finding(), agent=f"bee-{number}"))
+        await hive.tickets.intervene(raised.ticket.ticket_id, "look", "high")
+        hive.now += 1
+    asked = 0
+
+    due = hive.tickets.next_deadline()
+    await hive.tickets.settle(hive.now)
+
+    assert due is not None
+    assert due > hive.now
+    assert asked <= 2
+
+
+async def test_many_tickets_that_are_due_at_once_are_settled_in_several_transactions(hive: Hive) -> None:
+    """B131: others have the loop and the writer between two of them."""
+    for number in range(120):
+        await hive.raise_(worker(finding(), agent=f"bee-{number}"))
+        await hive.tickets.observe(worker(agent=f"bee-{number}"))
+    committed: list[int] = []
+    hive.tickets._publish = lambda *events: committed.append(len(events))
+    hive.now += HOLD
+
+    closed = await hive.tickets.settle(hive.now)
+
+    assert len(closed) == sum(committed) == 120
+    assert max(committed) <= 50
+    assert hive.tickets.next_deadline() is None

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from sqlalchemy import Connection, Row, delete, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Row, delete, insert, or_, select, update
 
 from queenright.alerting import told_book
 from queenright.alerting.alert import (
@@ -301,18 +301,30 @@ def _find_firing(conn: Connection, ticket_id: str, now: float) -> Notification |
     return next((_notification(row._mapping) for row in rows), None)
 
 
-def read_active(conn: Connection) -> list[Notification]:
-    """Return what is still active, or has ended and not been taken by every peer; oldest first."""
+def read_active(
+    conn: Connection, *, after: int | None = None, changed_since: float | None = None
+) -> list[Notification]:
+    """
+    Return what is still active, or has ended and not been taken by every peer; oldest first.
+
+    Args:
+        conn: A connection that sees one state of the database for as long as this takes.
+        after: With ``changed_since``, only those with a greater id, and those that changed then or later.
+        changed_since: In seconds since the epoch.
+    """
+    wanted: ColumnElement[bool] = OUTBOX.c.active
+    if after is not None:
+        wanted &= (OUTBOX.c.id > after) | (OUTBOX.c.updated_at >= changed_since)
     found = {
         row.id: _notification(row._mapping)
-        for row in conn.execute(select(OUTBOX).where(OUTBOX.c.active).order_by(OUTBOX.c.id))
+        for row in conn.execute(select(OUTBOX).where(wanted).order_by(OUTBOX.c.id)).all()
     }
     deliveries = conn.execute(
         select(OUTBOX_DELIVERIES)
         .join(OUTBOX, OUTBOX.c.id == OUTBOX_DELIVERIES.c.outbox_id)
-        .where(OUTBOX.c.active, OUTBOX_DELIVERIES.c.delivered_at.is_not(None))
+        .where(wanted, OUTBOX_DELIVERIES.c.delivered_at.is_not(None))
     )
-    for row in deliveries:
+    for row in deliveries.all():
         notification = found[row.outbox_id]
         (notification.fired if row.status == "firing" else notification.resolved)[row.peer] = row.delivered_at
     return list(found.values())

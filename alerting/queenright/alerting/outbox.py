@@ -17,7 +17,7 @@ from typing import Any, Final
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from queenright.alerting.alertmanager import AlertmanagerClient
-from queenright.alerting.notification import Notification, enqueue, read_active, record
+from queenright.alerting.notification import Notification, Receipt, enqueue, read_active, record
 from queenright.alerting.peer import PeerAddress
 from queenright.alerting.peer_line import Failure, Outcome, PeerLine, Round
 from queenright.alerting.settings import AlertingSettings
@@ -37,6 +37,14 @@ _GLANCES: Final = (0.0, 0.01, 0.03, 0.06, 0.1, 0.3, 1.0)
 """Pauses after a ``wake``: it may be called inside the transaction, some time before its commit."""
 
 _STORE_FAILED: Final = 1.0
+
+_REST_PER_ROW: Final = 0.0002
+"""Seconds of rest for each notification between two rounds: in a crowd each new alert asks for a round."""
+
+_READ_ALL: Final = 30.0
+"""Seconds after which all notifications are read; in between only those that are new or have changed."""
+_READ_BACK: Final = 5.0
+"""Changes are read again from so many seconds before the last read: they are timed before their commit."""
 
 
 class Outbox:
@@ -76,6 +84,10 @@ class Outbox:
         ]
         self._unaddressed: dict[int, float] = {}
         self._active = 0
+        self._known: dict[int, Notification] = {}
+        self._read_at: float | None = None
+        """When the last read was, in seconds since the epoch; None if all must be read."""
+        self._all_read_at = 0.0
         self._wakes = [asyncio.Event() for _ in self._attended]
         gauge = Gauge(names.OUTBOX_PENDING.name, names.OUTBOX_PENDING.help, registry=registry)
         gauge.set_function(lambda: float(len(self._pending())))
@@ -140,11 +152,14 @@ class Outbox:
             try:
                 due = await self._deliver(line, self._clock())
             except StoreError as error:
+                self._read_at = None
                 _log.error("the outbox cannot be read or written, and is tried again: %s", error)
                 due = self._clock() + _STORE_FAILED
             except Exception:
+                self._read_at = None
                 _log.exception("a delivery failed in a way that was not foreseen, and is tried again")
                 due = self._clock() + _STORE_FAILED
+            await asyncio.sleep(len(self._known) * _REST_PER_ROW)
             pause = min(max(due - self._clock(), 0.005), next(glances, _IDLE))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
@@ -155,7 +170,7 @@ class Outbox:
     async def _deliver(self, line: PeerLine | None, now: float) -> float:
         if line is not None and line.resting(now):
             return line.next_attempt_at
-        notifications = await self._store.read(read_active)
+        notifications = await self._read(now)
         self._active = sum(n.is_firing(now) for n in notifications)
         if line is None:
             return await self._wait_for_peers(notifications, now)
@@ -168,11 +183,49 @@ class Outbox:
                 record(conn, told.receipts, done, now)
                 append_events(conn, events)
 
-            await self._store.transact(write)
+            try:
+                await self._store.transact(write)
+            except BaseException:
+                # What is in memory says more than what is durable.
+                self._read_at = None
+                raise
+            self._note(told.receipts, done)
             # Durable already; the log ignores what it has.
             if events:
                 await self._publish(*events)
         return due
+
+    async def _read(self, now: float) -> list[Notification]:
+        """Return the active notifications: those in memory, brought up to date with what has changed."""
+        at = self._read_at
+        if at is None or not at <= now < self._all_read_at + _READ_ALL:
+            found = await self._store.read(read_active)
+            before, self._known = self._known, {}
+            self._all_read_at = now
+        else:
+            after, since = max(self._known, default=0), at - _READ_BACK
+            found = await self._store.read(lambda conn: read_active(conn, after=after, changed_since=since))
+            before = self._known
+        for one in found:
+            # Another peer may have taken it while this was read.
+            if at is not None and (known := before.get(one.id)) is not None:
+                one.fired.update(known.fired)
+                one.resolved.update(known.resolved)
+            self._known[one.id] = one
+        # None after a write that failed meanwhile: then all is read again.
+        if at is None or self._read_at is not None:
+            self._read_at = now if at is None else max(now, at)
+        return list(self._known.values())
+
+    def _note(self, receipts: Sequence[Receipt], done: Sequence[int]) -> None:
+        """Bring what is in memory up to date with what was written."""
+        for receipt in receipts:
+            known = self._known.get(receipt.notification_id)
+            if known is not None and receipt.error is None:
+                taken = known.fired if receipt.status == "firing" else known.resolved
+                taken.setdefault(receipt.peer, receipt.at)
+        for key in done:
+            self._known.pop(key, None)
 
     async def _wait_for_peers(self, notifications: list[Notification], now: float) -> float:
         """Without any peer: what has ended is closed, what holds waits until there is one."""
@@ -180,6 +233,7 @@ class Outbox:
         if any(n.ends_at is not None for n in notifications):
             ended = [n.id for n in notifications if n.ends_at is not None]
             await self._store.transact(lambda conn: record(conn, (), ended, now))
+            self._note((), ended)
         return float("inf")
 
     def _pending(self) -> dict[int, float]:

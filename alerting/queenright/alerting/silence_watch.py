@@ -36,6 +36,8 @@ _log = logging.getLogger(__name__)
 
 _REST: Final = 0.1
 """Seconds between two looks at the outbox."""
+_REST_PER_TICKET: Final = 0.0005
+"""As many more for each ticket: a crowd has thousands."""
 _OF_ONE_ALERT: Final = frozenset(
     {LABEL_REMINDER, "severity", "ticket_severity", "storm", ALERT_LABEL_TICKET_ID}
 )
@@ -232,7 +234,7 @@ class SilenceWatch:
                 await self.read_notifications()
             except StoreError as error:
                 _log.error("the notifications cannot be read, and are tried again: %s", error)
-            await asyncio.sleep(_REST)
+            await asyncio.sleep(_REST + _REST_PER_TICKET * len(self._labels))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._every):
                     await self._changed.wait()

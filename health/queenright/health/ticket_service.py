@@ -15,6 +15,7 @@ import contextlib
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from typing import Any, Final, TypeVar
 
 from sqlalchemy import Connection
@@ -51,6 +52,8 @@ OnChange = Callable[[Connection, EscalationTicket], None]
 _REMEMBERED_CLOSED: Final = 1_000
 _TEXT_LIMIT: Final = 1_000
 _LONG_TEXT_LIMIT: Final = 4_000
+_SETTLED_AT_ONCE: Final = 50
+"""Tickets that one transaction settles; others have the loop between two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +131,6 @@ class TicketService:
         is_dead: Callable[[WorkerKey, float], bool] = lambda key, now: False,
     ) -> None:
         self._store = store
-        self.exchange(settings)
         self._clock = clock
         self._ids = ids
         self._publish = publish
@@ -140,12 +142,21 @@ class TicketService:
         self._by_worker: dict[WorkerKey, set[str]] = {}
         self._closed: OrderedDict[str, EscalationTicket] = OrderedDict()
         self._running: set[asyncio.Task[Any]] = set()
+        self._deadlines: list[tuple[float, str]] = []
+        """A heap of when ``settle`` looks at which ticket, silences aside."""
+        self._scheduled: dict[str, float] = {}
+        """The one entry of each ticket in the heap that counts."""
+        self._reached: set[str] = set()
+        """Tickets whose entry was taken from the heap and that have not changed since: silenced ones."""
+        self.exchange(settings)
 
     def exchange(self, settings: HealthSettings) -> None:
         """Use these deadlines from now on, for the tickets that are open, too."""
         self._hold = settings.tickets.hold_seconds
         self._remind_after = settings.tickets.re_escalation.after_minutes * 60
         self._remind_most = settings.tickets.re_escalation.max
+        for ticket in self._live.values():
+            self._schedule(ticket)
 
     # -- reading ------------------------------------------------------------------------------------
 
@@ -209,8 +220,14 @@ class TicketService:
 
     def next_deadline(self) -> float | None:
         """Return when ``settle`` has something to do, in seconds since the epoch; None if never."""
-        due = [self._due(ticket) for ticket in self._live.values()]
-        return min((at for at in due if at is not None), default=None)
+        while self._deadlines:
+            at, ticket_id = self._deadlines[0]
+            if self._scheduled.get(ticket_id) == at and self._due(self._live[ticket_id]) == at:
+                break
+            self._take_first_deadline()
+        found = [self._due(self._live[ticket_id]) for ticket_id in self._reached]
+        found += [at for at, _ in self._deadlines[:1]]
+        return min((at for at in found if at is not None), default=None)
 
     # -- what the judge and the monitor say ---------------------------------------------------------
 
@@ -341,13 +358,21 @@ class TicketService:
             now: Seconds since the epoch.
             but: Tickets to leave as they are.
         """
+        while self._deadlines and self._deadlines[0][0] <= now:
+            self._take_first_deadline()
         due = [
             ticket_id
-            for ticket_id, ticket in self._live.items()
-            if (at := self._due(ticket)) is not None and at <= now and ticket_id not in but
+            for ticket_id in self._reached
+            if (at := self._due(self._live[ticket_id])) is not None and at <= now and ticket_id not in but
         ]
-        if not due:
-            return []
+        due.sort(key=lambda ticket_id: (self._live[ticket_id].first_seen, ticket_id))
+        closed: list[EscalationTicket] = []
+        for first in range(0, len(due), _SETTLED_AT_ONCE):
+            closed += await self._settle(due[first : first + _SETTLED_AT_ONCE], now)
+        return closed
+
+    async def _settle(self, due: Collection[str], now: float) -> list[EscalationTicket]:
+        """Do in one transaction what is due on these tickets; return those that closed."""
 
         def work(conn: Connection, changes: _Changes) -> list[EscalationTicket]:
             closed = []
@@ -391,6 +416,24 @@ class TicketService:
                 self._tell(conn, ticket)
 
         await self._commit(work)
+
+    def _schedule(self, ticket: EscalationTicket) -> None:
+        """Note when ``settle`` looks at a ticket next; a silence may only put off what it does then."""
+        self._reached.discard(ticket.ticket_id)
+        at = lifecycle.hold_ends(ticket, self._hold) if ticket.live else None
+        if at is None and ticket.live:
+            at = lifecycle.remind_at(ticket, after=self._remind_after, most=self._remind_most)
+        if at is None:
+            self._scheduled.pop(ticket.ticket_id, None)
+        elif self._scheduled.get(ticket.ticket_id) != at:
+            self._scheduled[ticket.ticket_id] = at
+            heappush(self._deadlines, (at, ticket.ticket_id))
+
+    def _take_first_deadline(self) -> None:
+        at, ticket_id = heappop(self._deadlines)
+        if self._scheduled.get(ticket_id) == at:
+            del self._scheduled[ticket_id]
+            self._reached.add(ticket_id)
 
     def _due(self, ticket: EscalationTicket) -> float | None:
         """Return when ``settle`` has something to do; of a ticket in its hold nobody is reminded."""
@@ -765,6 +808,7 @@ class TicketService:
 
     def _remember(self, ticket: EscalationTicket) -> None:
         key = (ticket.worker_agent_id, ticket.worker_session_id)
+        self._schedule(ticket)
         if ticket.live:
             self._live[ticket.ticket_id] = ticket
             self._by_worker.setdefault(key, set()).add(ticket.ticket_id)

@@ -1,0 +1,24 @@
+"""Ids: each is used once, in whatever process."""
+
+from __future__ import annotations
+
+import os
+
+from queenright.instrumentation.identity import new_id
+
+
+def test_ids_of_a_forked_process_are_its_own() -> None:
+    """Ids are drawn in advance: a child must not use those that its parent has drawn."""
+    new_id()
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writing, "\n".join(new_id() for _ in range(50)).encode())
+        os._exit(0)
+    os.close(writing)
+    os.waitpid(child, 0)
+    with os.fdopen(reading) as pipe:
+        theirs = pipe.read().split()
+
+    assert len(theirs) == 50
+    assert {one[-12:] for one in theirs}.isdisjoint(new_id()[-12:] for _ in range(300))
