@@ -442,6 +442,20 @@ async def test_one_failed_run_that_is_not_brought_back_is_no_alarm_and_the_fourt
     assert [row["exhausted"] for row in hive.data(FAILED)] == [True]
 
 
+async def test_recovery_that_waits_is_dropped_when_its_agent_is_unloaded(hive: Hive) -> None:
+    """B107: it was stopped on purpose, and nobody is told of a recovery that failed."""
+    await hive.ask(not_before=hive.now + 60)
+    await hive.service.drop_waiting("other", "its agent was unloaded")
+    assert len(hive.service.active()) == 1
+    await hive.service.drop_waiting("bee", "its agent was unloaded")
+    hive.nursery.absent = True
+    await hive.go(60)
+
+    [row] = await hive.service.recent()
+    assert (row.state, row.outcome) == (RecoveryState.DROPPED, "its agent was unloaded")
+    assert hive.types() == []
+
+
 async def test_failed_run_whose_checkpoints_are_all_broken_is_told(hive: Hive) -> None:
     """B74: what was saved is lost, which is more than a failed run."""
     hive.nursery.links = [TORN]

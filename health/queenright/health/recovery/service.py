@@ -241,6 +241,20 @@ class RecoveryService:
             self._asked.add(result.recovery_id)
         return result
 
+    async def drop_waiting(self, agent_id: str, reason: str) -> None:
+        """
+        Drop what waits to be brought back of an agent, and of its graphs: it was stopped on purpose.
+
+        Raises:
+            StoreError: It could not be written down.
+        """
+        async with self._deciding:
+            for recovery in list(self._ledger.live.values()):
+                is_its = recovery.agent_id == agent_id or recovery.agent_id.startswith(f"{agent_id}/")
+                waits = recovery.state is RecoveryState.WAITING and recovery.task_id not in self._starting
+                if is_its and waits:
+                    await self._end(recovery, RecoveryState.DROPPED, reason, self._clock())
+
     async def status(self, task_id: str) -> RecoveryStatus:
         """
         Return where the recovery of a task stands.
