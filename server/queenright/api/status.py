@@ -277,6 +277,7 @@ class Status(Wire):
             "agents_left_out": 0,
             "ended": [],
             "tickets": [example_of(Ticket)],
+            "tickets_left_out": 0,
             "silences_unknown": "",
             "outbox": example_of(Outbox),
             "handed_over": [example_of(Notification)],
@@ -297,7 +298,10 @@ class Status(Wire):
     )
     agents_left_out: int = Field(description="So many more have not ended.")
     ended: list[AgentRow] = Field(description="The last ten that have.")
-    tickets: list[Ticket] = Field(description="Open ones, newest first.")
+    tickets: list[Ticket] = Field(
+        description="Open ones, newest first: the worst 100; `/api/tickets` has all."
+    )
+    tickets_left_out: int = Field(description="So many more are open, none of them worse.")
     silences_unknown: str
     outbox: Outbox
     handed_over: list[Notification]

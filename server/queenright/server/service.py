@@ -92,6 +92,9 @@ _JUMP = 5.0
 _SWEEP_PART = 500
 """Workers looked at before others have the loop: some 5 ms."""
 
+TICKETS_SHOWN = 100
+"""Open tickets on the status page, the worst."""
+
 _WORKER_CHANGES = frozenset(
     {
         EventType.FINDING_OPENED,
@@ -265,7 +268,7 @@ class Service:
         self.callbacks = Callbacks(
             self.store, self.tickets, slack=slack, pagerduty=pagerduty, clock=self.clock
         )
-        self.told = ToldLately(self.store, lambda: [t.ticket_id for t in self.tickets.open_tickets()])
+        self.told = ToldLately(self.store, lambda: [ticket.ticket_id for ticket in self.shown_tickets()])
         self._stack = UserStack(settings.judging, self.store, self.clock)
         self.judging = JudgeAndQueen(
             bus=self.bus,
@@ -679,6 +682,12 @@ class Service:
             self._something_to_say.set()
 
     # -- what others ask ------------------------------------------------------------------------
+
+    def shown_tickets(self) -> list[EscalationTicket]:
+        """Return the open tickets that the status page shows, newest first: the worst ``TICKETS_SHOWN``."""
+        newest = sorted(self.tickets.open_tickets(), key=lambda ticket: ticket.first_seen, reverse=True)
+        worst = sorted(newest, key=lambda ticket: -ticket.severity.rank)[:TICKETS_SHOWN]
+        return sorted(worst, key=lambda ticket: ticket.first_seen, reverse=True)
 
     def workers(self) -> list[WorkerHealth]:
         """Return the workers that are known, by name."""

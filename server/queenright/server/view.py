@@ -217,7 +217,7 @@ def _ticket_of(event: AgentEvent) -> str:
 
 
 def status(service: Service) -> dict[str, Any]:
-    """Return everything the status page shows: of the workers the worst ``WORKERS_SHOWN``."""
+    """Return everything the status page shows: of workers and tickets the worst."""
     now = service.clock()
     by_state: dict[HealthState, list[WorkerHealth]] = {state: [] for state in _WORST_FIRST}
     over: list[WorkerHealth] = []
@@ -235,7 +235,7 @@ def status(service: Service) -> dict[str, Any]:
         shown += heapq.nsmallest(WORKERS_SHOWN - len(shown), some, key=_by_name)
     ended = heapq.nsmallest(_ENDED_SHOWN, over, key=lambda one: (_RANKS[one.state], *_by_name(one)))
     live = sum(map(len, by_state.values()))
-    tickets = sorted(service.tickets.open_tickets(), key=lambda t: t.first_seen, reverse=True)
+    tickets = service.shown_tickets()
     outbox = service.outbox.status()
     return {
         "now": clock_time(now),
@@ -253,6 +253,7 @@ def status(service: Service) -> dict[str, Any]:
             )
             for ticket in tickets
         ],
+        "tickets_left_out": sum(service.tickets.open_counts().values()) - len(tickets),
         "silences_unknown": service.silences.unknown,
         "outbox": outbox,
         "handed_over": [notification_row(handed, outbox, now) for handed in service.notifications.latest],

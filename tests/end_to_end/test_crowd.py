@@ -1,0 +1,67 @@
+"""Many agents in trouble at once, through the real service and the real Alertmanager."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import httpx
+
+from queenright.server.service import TICKETS_SHOWN
+from queenright.server.settings import load_settings
+from queenright.server.up import UpOptions, up
+from tests.benchmarks.crowd import crowd_request
+from tests.waiting import until
+
+CROWD = TICKETS_SHOWN + 20
+HANDFUL = 6
+
+
+async def test_crowd_has_tickets_and_people_get_a_handful_of_messages(tmp_path: Path) -> None:
+    """B131: each agent has its ticket; people get messages about the storm, not about each agent."""
+    settings = load_settings(
+        storage=tmp_path,
+        http={"port": 0},
+        otlp={"port": 0},
+        health_monitoring={"judge": {"start_grace_seconds": 0}},
+    )
+    options = UpOptions(demo=False, fast=True, prometheus_port=0, alertmanager_port=0, receiver_port=0)
+    async with (
+        up(settings, options, say=lambda line: None) as running,
+        httpx.AsyncClient(trust_env=False, timeout=60) as http,
+    ):
+        service = running.service
+        recorder = service.recorder
+        assert recorder is not None
+        for first in range(0, CROWD, 40):
+            answer = await http.post(
+                f"{running.otlp_url}/v1/traces",
+                content=crowd_request(range(first, first + 40)),
+                headers={"content-type": "application/x-protobuf"},
+            )
+            assert answer.status_code == 200
+
+        await until(
+            lambda: (
+                Counter(one.status.value for one in service.tickets.open_tickets())["intervening"] == CROWD
+            ),
+            "all have a ticket that was passed on",
+            seconds=180,
+        )
+        await until(lambda: service.outbox.status()["pending"] == 0, "all are handed over", seconds=120)
+        await until(
+            lambda: {one.channel for one in recorder.received} == {"slack", "pagerduty"},
+            "people were told",
+            seconds=180,
+        )
+        status = (await http.get(f"{running.url}/api/status")).json()
+        agents = {one.worker_agent_id for one in service.tickets.open_tickets()}
+        channels = Counter(one.channel for one in recorder.received if one.status == "firing")
+
+    assert len(agents) == CROWD
+    assert set(channels) == {"slack", "pagerduty"}
+    assert max(channels.values()) <= HANDFUL, channels
+    assert len(status["tickets"]) == TICKETS_SHOWN
+    assert status["tickets_left_out"] == CROWD - TICKETS_SHOWN
+    severities = {one["severity"] for one in status["tickets"]}
+    assert severities <= {"high", "critical"}
