@@ -98,3 +98,12 @@ def pytest_runtest_teardown() -> Iterator[None]:
     yield
     if refused := isolation.take_refusals():
         pytest.fail(f"{refused[:_SHOWN]}\nUse port 0, or an endpoint of the test's own.", pytrace=False)
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """Reserve a port of 127.0.0.1 for a child that starts late, or twice."""
+    from tests.ports import reserve_port
+
+    with reserve_port() as port:
+        yield port

@@ -18,9 +18,9 @@ from queenright.alerting.settings import AlertingSettings
 from queenright.health.store import Store
 from queenright.health.tickets import EscalationTicket, TicketStatus
 from queenright.runtime.events import AgentEvent
-from queenright.server.sockets import free_port
 from tests.alerting.parts import ticket
 from tests.alerting.real import People, RealAlertmanager, configure, people, queen, real_alertmanager
+from tests.ports import reserve_port
 from tests.programs import VERSIONS
 from tests.waiting import until
 
@@ -36,8 +36,8 @@ class Cluster:
     ) -> None:
         self._stack, self._folder, self._version, self._store = stack, folder, version, store
         self.people = everybody
-        self.web = {name: free_port("127.0.0.1", 0, what="Alertmanager", option="") for name in "ab"}
-        self.gossip = {name: free_port("127.0.0.1", 0, what="its gossip", option="") for name in "ab"}
+        self.web = {name: stack.enter_context(reserve_port()) for name in "ab"}
+        self.gossip = {name: stack.enter_context(reserve_port()) for name in "ab"}
         self.running: dict[str, RealAlertmanager] = {}
         self.settings = AlertingSettings(
             alertmanager_urls=tuple(f"http://127.0.0.1:{port}" for port in self.web.values())

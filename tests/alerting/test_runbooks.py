@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from queenright.health.settings import HealthSettings
 from queenright.instrumentation import names
 from queenright.server.children import Child
 from queenright.server.settings import Settings
-from queenright.server.sockets import free_port
+from tests.ports import reserve_port
 from tests.programs import program, run
 
 ROOT = Path(__file__).parents[2]
@@ -233,8 +233,9 @@ def test_a_runbook_says_whether_it_pages(alert: Alert) -> None:
 
 
 @pytest.fixture(scope="module")
-def port() -> int:
-    return free_port("127.0.0.1", 0, what="Alertmanager", option="")
+def port() -> Iterator[int]:
+    with reserve_port() as port:
+        yield port
 
 
 @pytest.fixture

@@ -32,6 +32,7 @@ from tests.chaos.alert_process import POINTS
 from tests.chaos.alerts_compared import Fire, compared
 from tests.chaos.alerts_world import HOUR, Bees, Lives
 from tests.chaos.bad_way import BAD, BadWay
+from tests.ports import reserve_port
 from tests.waiting import until
 
 GROUP_WAIT = 1.0
@@ -84,7 +85,8 @@ async def _cluster(program: Path, folder: Path, receiver: str) -> AsyncIterator[
             group_interval=f"{GROUP_INTERVAL:g}s",
         )
     )
-    ports = [free_port("127.0.0.1", 0, what="Alertmanager", option="") for _ in range(4)]
+    reserved = contextlib.ExitStack()
+    ports = [reserved.enter_context(reserve_port()) for _ in range(4)]
     children = [
         await Child.start(
             f"Alertmanager {number}",
@@ -108,6 +110,7 @@ async def _cluster(program: Path, folder: Path, receiver: str) -> AsyncIterator[
         yield ports[:2]
     finally:
         await asyncio.gather(*(child.stop() for child in children))
+        reserved.close()
 
 
 async def _hour(lives: Lives, bees: Bees, ways: list[BadWay]) -> None:

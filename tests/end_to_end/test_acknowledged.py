@@ -19,7 +19,7 @@ from queenright.alerting.recorder import Message, Recorder
 from queenright.health.tickets import EscalationTicket
 from queenright.server.programs import find_program
 from queenright.server.settings import Settings, load_settings
-from queenright.server.sockets import free_port, listen, listening, url_of
+from queenright.server.sockets import listen, listening, url_of
 from queenright.server.up import DEMO_DEFAULTS, Running, UpOptions, alertmanager_beside, serving
 from tests.server.conftest import looping
 from tests.waiting import until
@@ -30,11 +30,10 @@ REMINDED_AFTER = 12.0
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Settings:
+def settings(tmp_path: Path, port: int) -> Settings:
     secret = tmp_path / "secret"
     secret.write_text(f"{SECRET}\n")
     secret.chmod(0o600)
-    port = free_port("127.0.0.1", 0, what="Alertmanager", option="")
     reminders = {"re_escalation": {"after_minutes": REMINDED_AFTER / 60, "max": 1}}
     return load_settings(
         defaults=DEMO_DEFAULTS | {"storage": tmp_path / "storage"},

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from queenright.alerting.recorder import Recorder
 from queenright.server.programs import find_program
 from queenright.server.settings import Settings
-from queenright.server.sockets import free_port, listen, listening, url_of
+from queenright.server.sockets import listen, listening, url_of
 from queenright.server.up import UpOptions, alertmanager_beside, serving
 from tests.end_to_end.conftest import AgentProcess
 from tests.end_to_end.test_page import AND_RESOLVED, ONE_EACH, received
@@ -19,12 +19,11 @@ AWAY_SECONDS = 20
 
 
 async def test_alertmanager_down_for_the_first_20_seconds_loses_nothing(
-    settings: Settings, start_agent: Callable[[str, str], AgentProcess]
+    settings: Settings, start_agent: Callable[[str, str], AgentProcess], port: int
 ) -> None:
     """B76: the outbox holds the page until Alertmanager is there; one page, one all-clear."""
     program = find_program("alertmanager")
     assert program, "this test needs the alertmanager program: `make test` fetches it"
-    port = free_port("127.0.0.1", 0, what="Alertmanager", option="")
     away = settings.model_copy(
         update={
             "alerting": settings.alerting.model_copy(

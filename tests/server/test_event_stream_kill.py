@@ -12,7 +12,6 @@ import httpx
 
 from queenright.health.event_log import read_events
 from queenright.health.store import Store
-from queenright.server.sockets import free_port
 from tests.server.streams import Follower
 from tests.waiting import until
 
@@ -45,9 +44,9 @@ async def tell(url: str, numbers: range) -> None:
         await asyncio.gather(*(some(http) for _ in range(4)), return_exceptions=True)
 
 
-async def test_over_a_kill_the_stream_has_the_whole_log_once_and_in_order(tmp_path: Path) -> None:
+async def test_over_a_kill_the_stream_has_the_whole_log_once_and_in_order(tmp_path: Path, port: int) -> None:
     """B64: also where the service was killed in between."""
-    storage, port = tmp_path / "storage", free_port("127.0.0.1", 0, what="the service", option="port")
+    storage = tmp_path / "storage"
     url = f"http://127.0.0.1:{port}"
     process = await start(storage, port)
     follower = Follower(f"{url}/api/events?types=all")

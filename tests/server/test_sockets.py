@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import contextlib
+import random
+import sys
 
 import pytest
 
 from queenright.instrumentation.errors import QueenrightError
 from queenright.server.sockets import PortTaken, free_port, listen
+from tests.ports import reserve_port
 
 
 def test_a_taken_port_is_named_with_the_way_out() -> None:
@@ -33,3 +36,23 @@ def test_a_port_that_was_asked_for_and_is_taken_is_named() -> None:
         port = taken.getsockname()[1]
         with pytest.raises(PortTaken, match=f"Port {port} .* for Alertmanager"):
             free_port("127.0.0.1", port, what="Alertmanager", option="--alertmanager-port")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a reserved port is not held")
+def test_free_port_passes_over_a_port_that_is_bound_and_not_listened_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another program is about to listen there."""
+    with reserve_port() as other:
+        pass
+    with reserve_port() as reserved:
+        monkeypatch.setattr(random, "sample", lambda *_: [reserved, other])
+
+        assert free_port("127.0.0.1", 0, what="Alertmanager", option="") == other
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a reserved port is not held")
+def test_reserved_port_can_be_listened_on_again_and_again(port: int) -> None:
+    for _ in range(2):
+        with contextlib.closing(listen("127.0.0.1", port, what="a child", option="")):
+            pass

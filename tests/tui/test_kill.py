@@ -9,7 +9,6 @@ from pathlib import Path
 import httpx
 
 from queenright.client import AsyncQueenright
-from queenright.server.sockets import free_port
 from queenright.tui.app import QueenrightApp
 from queenright.tui.link import Link
 from tests.server.test_event_stream_kill import start
@@ -35,9 +34,9 @@ def told(app: QueenrightApp) -> list[str]:
     ]
 
 
-async def test_over_a_kill_the_feed_misses_nothing(tmp_path: Path) -> None:
+async def test_over_a_kill_the_feed_misses_nothing(tmp_path: Path, port: int) -> None:
     """B64: neither what was told just before the kill nor what happened before the terminal was back."""
-    storage, port = tmp_path / "storage", free_port("127.0.0.1", 0, what="the service", option="port")
+    storage = tmp_path / "storage"
     url = f"http://127.0.0.1:{port}"
     process = await start(storage, port)
     try:

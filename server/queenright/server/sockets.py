@@ -43,13 +43,15 @@ def _listener(host: str, port: int) -> str:
     return "another program"
 
 
-def listen(host: str, port: int, *, what: str, option: str) -> socket.socket:
+def listen(host: str, port: int, *, what: str, option: str, reuse: bool = True) -> socket.socket:
     """
     Return a socket that listens; port 0 takes any free one.
 
     Args:
         what: What it is for, in words, for the error.
         option: How the user chooses another port.
+        reuse: Whether to take a port that is left from closed connections, or bound by a socket that
+            does not listen.
 
     Raises:
         PortTaken: another program has the port.
@@ -57,7 +59,7 @@ def listen(host: str, port: int, *, what: str, option: str) -> socket.socket:
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, reuse)
     try:
         sock.bind((host, port))
         sock.listen(1024)
@@ -79,7 +81,7 @@ def free_port(host: str, port: int, *, what: str, option: str) -> int:
     """
     for candidate in [port] if port else random.sample(_NOT_EPHEMERAL, 100):
         try:
-            with contextlib.closing(listen(host, candidate, what=what, option=option)):
+            with contextlib.closing(listen(host, candidate, what=what, option=option, reuse=port != 0)):
                 return candidate
         except PortTaken as error:
             taken = error

@@ -1,0 +1,31 @@
+"""Ports that stay a test's own while nobody listens on them: before a child starts, and between two lives."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import sys
+from collections.abc import Iterator
+
+from queenright.server.sockets import free_port
+
+
+@contextlib.contextmanager
+def reserve_port(what: str = "a child") -> Iterator[int]:
+    """
+    Yield a port of 127.0.0.1 that no other test takes until the block is left.
+
+    On Linux a bound socket that never listens holds it: other programs that bind with SO_REUSEADDR, as
+    servers do, can listen there, and connections are refused while none does. ``free_port`` passes over it.
+    """
+    with contextlib.closing(socket.socket()) as holder:
+        while True:
+            port = free_port("127.0.0.1", 0, what=what, option="")
+            if sys.platform != "linux":
+                break  # there, nobody could listen beside the holder
+            with contextlib.suppress(OSError):  # taken since: another one
+                holder.bind(("127.0.0.1", port))
+                # Set after the bind: the bind itself fails where another test holds the port.
+                holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                break
+        yield port
