@@ -18,12 +18,17 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from prometheus_client import CollectorRegistry, generate_latest
+from sqlalchemy import select
 
+from queenright.health.retention import prune
+from queenright.health.tables import AUDIT_ARCHIVE
 from queenright.instrumentation import Worker, names
 from queenright.server.otlp.logs import RECORDS
 from queenright.server.otlp.mapping import ATTRIBUTES, PROCESS_ATTRIBUTES, RESOURCE_ATTRIBUTES
-from queenright.server.settings import Settings
-from queenright.server.up import Running
+from queenright.server.settings import Settings, load_settings
+from queenright.server.sockets import listen, listening, url_of
+from queenright.server.up import DEMO_DEFAULTS, Running, serving
+from tests.alerting.parts import MoodyPeer
 from tests.server.conftest import demo_settings
 from tests.waiting import until
 
@@ -263,3 +268,70 @@ async def test_secret_in_any_field_over_any_way_in_is_found_over_no_way_out(
     found = {(secret, way) for way, text in ways_out.items() for secret in secrets.used if secret in text}
     assert not found
     assert len(secrets.used) > 200
+
+
+def looping_spans(secrets: Secrets) -> ExportTraceServiceRequest:
+    """An agent that has made one call with one result for minutes, with a secret in every name and text."""
+    request = ExportTraceServiceRequest()
+    scope = request.resource_spans.add().scope_spans.add()
+    now = time.time_ns()
+    about = {names.GEN_AI_AGENT_NAME: secrets.text(), names.GEN_AI_CONVERSATION_ID: secrets.new()}
+    about |= {names.INCARNATION_ID: "life-1", names.NODE_ID: secrets.text()}
+    call = {
+        names.GEN_AI_OPERATION_NAME: "execute_tool",
+        names.GEN_AI_TOOL_NAME: secrets.text(),
+        names.TOOL_ARGUMENTS_HASH: "a" * 16,
+        names.TOOL_RESULT_HASH: "b" * 16,
+        "error.type": secrets.text(),
+    }
+    message = secrets.text()
+    for step in range(20):
+        began = now - (20 - step) * 20 * _NANO
+        given = (call | {names.GEN_AI_TOOL_CALL_ID: f"call-{step}"}, {names.STEP_VERDICT: "RETRY"})
+        for number, (name, more) in enumerate(zip((f"execute_tool {message}", "step"), given, strict=True)):
+            span = scope.spans.add(
+                name=name,
+                trace_id=b"t" * 16,
+                span_id=(1 + 2 * step + number).to_bytes(8, "big"),
+                start_time_unix_nano=began,
+                end_time_unix_nano=began + _NANO,
+                status=Status(code=Status.STATUS_CODE_ERROR, message=message),
+            )
+            span.attributes.extend(
+                KeyValue(key=key, value=AnyValue(string_value=value)) for key, value in (about | more).items()
+            )
+    return request
+
+
+async def test_alert_and_archive_hold_no_secret(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """B129: what an Alertmanager is sent, and what outlives the event log, are ways out, too."""
+    caplog.set_level(logging.DEBUG)
+    secrets, peer = Secrets(), MoodyPeer()
+    with listen("127.0.0.1", 0, what="a peer", option="") as sock:
+        async with listening(peer, sock):
+            settings = load_settings(
+                defaults=DEMO_DEFAULTS | {"storage": tmp_path / "storage"},
+                alerting={"alertmanager_urls": [url_of(sock)]},
+                http={"port": 0},
+                otlp={"port": 0},
+            )
+            async with serving(settings) as running, httpx.AsyncClient(trust_env=False) as http:
+                answer = await http.post(
+                    f"{running.otlp_url}/v1/traces",
+                    content=looping_spans(secrets).SerializeToString(),
+                    headers={"content-type": "application/x-protobuf"},
+                )
+                assert answer.status_code == 200
+                await until(lambda: peer.alerts, "an alert has arrived")
+                store, health = running.service.store, running.service.settings.health_monitoring
+                later = time.time() + (health.retention.days + 1) * 86_400
+                pruned = await store.transact(lambda conn: prune(conn, later, health.retention))
+                archive = await store.read(lambda conn: str(conn.execute(select(AUDIT_ARCHIVE)).all()))
+
+    log = "\n".join(one.getMessage() for one in caplog.records)
+    ways_out = {"alerts": json.dumps(peer.posts), "archive": archive, "log": log} | kept_in(tmp_path)
+    found = {(secret, way) for way, text in ways_out.items() for secret in secrets.used if secret in text}
+    assert not found
+    assert pruned.archived
+    assert "my " in ways_out["alerts"]
+    assert len(secrets.used) == 6
