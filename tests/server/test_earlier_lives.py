@@ -2,11 +2,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from queenright.health.findings import FindingKind
 from queenright.health.settings import HealthSettings
 from queenright.health.tickets import EscalationTicket, TicketStatus
 from queenright.health.vital_facts import SessionStatus
 from queenright.health.vitals import VitalSigns
-from queenright.server.earlier_lives import RECENT_SECONDS, EarlierLives, find_earlier_lives
+from queenright.server.earlier_lives import (
+    RECENT_SECONDS,
+    SHORT_SECONDS,
+    EarlierLives,
+    find_earlier_lives,
+)
 from tests.alerting.parts import ticket
 
 SETTINGS = HealthSettings()
@@ -26,25 +32,51 @@ def told(session: str, at: float, **changes: Any) -> EscalationTicket:
     return ticket(**values | changes)
 
 
-def find(mine: float, tickets: list[EscalationTicket], *lives: VitalSigns) -> EarlierLives:
+def find(
+    mine: float, tickets: list[EscalationTicket], *lives: VitalSigns, lasted: float = 0.0, **changes: Any
+) -> EarlierLives:
     own = life("mine", mine)
+    own.last_activity = mine + lasted
     sessions = {one.session_id: one for one in (own, *lives)}
-    return find_earlier_lives(told("mine", NOW), tickets, sessions, NOW)
+    return find_earlier_lives(told("mine", NOW, **changes), tickets, sessions, NOW)
 
 
 def test_session_that_ended_or_whose_heartbeats_stopped_is_joined() -> None:
     """B123; and B122: one that runs at the same time, or may be silent, is not."""
-    old = NOW - 2 * RECENT_SECONDS
-    lives = [
-        life("crashed", 10.0, beat=60.0),
-        life("failed", 20.0, ended=True),
-        life("beats on", 10.0, beat=NOW - 10.0),
-        life("silent", 10.0),
-    ]
-    tickets = [told(one.session_id, old) for one in lives]
-    tickets += [told("dismissed", old, notified_at=None)]
-    found = find(NOW - 30.0, tickets, *lives)
-    assert found == EarlierLives(("ticket-of-crashed", "ticket-of-failed"), is_recurring=False)
+    for session, expected in {
+        life("crashed", NOW - 90.0, beat=NOW - 60.0): ("ticket-of-crashed",),
+        life("failed", NOW - 90.0, ended=True): ("ticket-of-failed",),
+        life("beats on", NOW - 90.0, beat=NOW - 10.0): (),
+        life("silent", NOW - 90.0): (),
+    }.items():
+        found = find(NOW - 30.0, [told(session.session_id, NOW - 40.0)], session)
+        assert found.tickets == expected, session.session_id
+    unheard = told("dismissed", NOW - 40.0, notified_at=None)
+    assert find(NOW - 30.0, [unheard], life("dismissed", NOW - 90.0, ended=True)) == EarlierLives()
+
+
+def test_trouble_after_a_long_life_or_a_long_pause_is_told_for_itself() -> None:
+    """B122, B125: an agent that worked well in between is in new trouble, whoever has the old one."""
+    dead = life("dead", NOW - 3000.0, beat=NOW - 900.0)
+    tickets = [told("dead", NOW - 800.0)]
+    assert find(NOW - SHORT_SECONDS - 1.0, tickets, dead).tickets == ("ticket-of-dead",)
+    worked = find(NOW - SHORT_SECONDS - 1.0, tickets, dead, lasted=SHORT_SECONDS + 1.0)
+    assert worked.tickets == ()
+    assert find(NOW - 10.0, tickets, dead).tickets == ()
+
+
+def test_work_that_was_given_up_joins_the_third_time_what_nobody_has_acknowledged() -> None:
+    """B122: a person settles it, run by run; B123: and is not paged for it every minute."""
+    lives = [life(name, NOW - 60.0 * n, ended=True) for n, name in enumerate(("third", "second", "first"), 2)]
+    given_up: dict[str, Any] = {"kind": FindingKind.RECOVERY_FAILED}
+    tickets = [told(one.session_id, NOW - 50.0, **given_up) for one in lives]
+    assert find(NOW - 30.0, tickets[2:], *lives, **given_up).tickets == ()
+    assert find(NOW - 30.0, tickets[1:], *lives, **given_up).tickets == (
+        "ticket-of-second",
+        "ticket-of-first",
+    )
+    taken = [told(one.session_id, NOW - 50.0, status=TicketStatus.ACKNOWLEDGED, **given_up) for one in lives]
+    assert find(NOW - 30.0, taken, *lives, **given_up).tickets == ()
 
 
 def test_third_life_of_a_silent_agent_within_the_hour_is_joined() -> None:

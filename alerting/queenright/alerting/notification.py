@@ -30,6 +30,7 @@ from queenright.alerting.alert import (
 from queenright.alerting.settings import AlertingSettings
 from queenright.alerting.told_book import ToldTo, told_by_alert
 from queenright.health.tables import OUTBOX, OUTBOX_DELIVERIES
+from queenright.health.ticket_table import find_ticket
 from queenright.health.tickets import EscalationTicket, TicketStatus
 from queenright.instrumentation.names import ALERT_LABEL_TICKET_ID
 from queenright.instrumentation.redaction import redact
@@ -223,9 +224,12 @@ def _join(
 
 
 def _has_joined(conn: Connection, current: Notification, now: float) -> bool:
-    """Whether another ticket's alert speaks for this one: only that ticket is reminded of."""
+    """Whether another ticket's alert speaks for this one: that ticket is reminded of, while it can be."""
     first = current.labels.get(ALERT_LABEL_TICKET_ID, current.ticket_id)
-    return first != current.ticket_id and _find_firing(conn, first, now) is not None
+    if first == current.ticket_id or _find_firing(conn, first, now) is None:
+        return False
+    ticket = find_ticket(conn, first)
+    return ticket is not None and ticket.status is TicketStatus.INTERVENING
 
 
 def _say_anew(conn: Connection, current: Notification, annotations: dict[str, str], now: float) -> None:

@@ -6,11 +6,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from queenright.health.findings import FindingKind
 from queenright.health.tickets import EscalationTicket, TicketStatus
 from queenright.health.vitals import VitalSigns
 
 RECENT_SECONDS: Final = 3600.0
 """How far back the lives of an agent are counted."""
+SHORT_SECONDS: Final = 600.0
+"""A life that is longer, or begins so long after the one before it, is no part of a row of crashes."""
 
 _SILENT_LIVES: Final = 2
 """So many lives that people were told of, one after the other, show that what falls silent has crashed."""
@@ -35,9 +38,13 @@ def find_earlier_lives(
     """
     Find the earlier lives of a ticket's agent that the same happened to.
 
-    A session is an earlier life if nothing was heard of it after this one began. Of one without heartbeats
-    that has not said that it ended, nobody knows whether it is silent or gone; it counts as gone once two
-    lives were told within the hour.
+    A session is an earlier life if nothing was heard of it after this one began. The agent crashes again and
+    again if this life was short and began soon after that one; any other trouble is told for itself. Of a
+    session without heartbeats that has not said that it ended, nobody knows whether it is silent or gone; it
+    counts as gone once two lives were told within the hour.
+
+    Work that was given up is a person's, run by run: from the third within the hour on it joins what nobody
+    has acknowledged yet.
 
     Args:
         ticket: A ticket.
@@ -48,18 +55,27 @@ def find_earlier_lives(
     mine = sessions.get(ticket.worker_session_id)
     if mine is None:
         return EarlierLives()
-    over = [
+    began = mine.incarnation_started
+    recent = [
         one
         for one in others
         if one.notified_at is not None
+        and one.notified_at > now - RECENT_SECONDS
         and one.ticket_id != ticket.ticket_id
-        and _is_earlier(one, ticket, sessions.get(one.worker_session_id), mine.incarnation_started)
+        and _is_earlier(one, ticket, sessions.get(one.worker_session_id), began)
     ]
-    recent = [one for one in over if (one.notified_at or 0.0) > now - RECENT_SECONDS]
-    if len(recent) < _SILENT_LIVES:
-        joinable = [one for one in over if _is_known_to_be_over(one, sessions.get(one.worker_session_id))]
+    are_many = len(recent) >= _SILENT_LIVES
+    if ticket.kind is FindingKind.RECOVERY_FAILED:
+        joinable = [one for one in recent if are_many and one.status is not TicketStatus.ACKNOWLEDGED]
+    elif mine.last_event - began > SHORT_SECONDS:
+        joinable = []
     else:
-        joinable = over
+        joinable = [
+            one
+            for one in recent
+            if _ended_lately(one, sessions.get(one.worker_session_id), began)
+            and (are_many or _is_known_to_be_over(one, sessions.get(one.worker_session_id)))
+        ]
     return EarlierLives(tuple(one.ticket_id for one in joinable), bool(recent))
 
 
@@ -72,6 +88,11 @@ def _is_earlier(
     if session is not None:
         return session.last_event <= began
     return one.closed_at is not None and one.closed_at <= began
+
+
+def _ended_lately(one: EscalationTicket, session: VitalSigns | None, began: float) -> bool:
+    last = session.last_event if session is not None else one.closed_at or 0.0
+    return began - last <= SHORT_SECONDS
 
 
 def _is_known_to_be_over(one: EscalationTicket, session: VitalSigns | None) -> bool:
