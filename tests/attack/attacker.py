@@ -14,13 +14,14 @@ from urllib.parse import urlsplit
 from tests.server.otlp.bodies import CORPUS
 
 HALF_OPEN: Final = 1_000
+HALF_OPEN_ON: Final = ("half-open on the telemetry port", "half-open on the HTTP port")
 HALF_REQUEST: Final = b"POST /v1/traces HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-"
 PATIENCE: Final = 120.0
 
 
-def attack(name: str, otlp: str, ready: Any, go: Any, stopping: Any, words: Any) -> None:
+def attack(name: str, url: str, otlp: str, ready: Any, go: Any, stopping: Any, words: Any) -> None:
     """Attack until it is over; say how the service answered."""
-    address = urlsplit(otlp)
+    address = urlsplit(url if name == HALF_OPEN_ON[1] else otlp)
     host, port = address.hostname or "", address.port or 0
     if name in CORPUS:
         body = CORPUS[name](1.0)
