@@ -87,6 +87,10 @@ async def test_agent_that_is_killed_and_started_again_pages_twice_and_not_four_t
         await live_and_crash(running, life)
         # Whoever has the incident has the tickets that join it.
         await until(lambda life=life: tickets(running)[life].acknowledged_by == "ada", f"{life} is taken")  # type: ignore[misc]  # mypy cannot infer a lambda's default
-    shown = [one for one in service.notifications.latest if one.status == "firing"]
-    assert any("3 sessions, one after the other." in one.title for one in shown)
+
+    def shown() -> list[str]:
+        return [one.title for one in service.notifications.latest if one.status == "firing"]
+
+    counted = "3 sessions, one after the other."
+    await until(lambda: any(counted in title for title in shown()), f"{counted} in {shown()}")
     assert [one.status for one in pages(running)] == ["firing", "firing"]
