@@ -272,6 +272,80 @@ def test_a_success_ends_an_error_streak() -> None:
     assert script.finding(FindingKind.ERROR_STREAK) is None
 
 
+def fail(script: WorkerScript, times: int, *, after: float = 1.0) -> None:
+    for _ in range(times):
+        n = script.turn
+        script.call(f"t{n % 3}", args=f"{n}", result=f"{n}", outcome="error", error_type="Boom", after=after)
+
+
+@pytest.mark.parametrize(
+    ("times", "severity"), [(14, None), (15, Severity.HIGH), (19, Severity.HIGH), (20, Severity.CRITICAL)]
+)
+def test_failed_calls_of_many_tools_in_a_row_are_an_error_streak(
+    times: int, severity: Severity | None
+) -> None:
+    """B30: by the bands, whatever the tools and their errors."""
+    script = worker()
+    fail(script, times)
+
+    finding = script.finding(FindingKind.ERROR_STREAK)
+    assert (finding.severity if finding else None) is severity
+    assert (script.state is HealthState.STUCK) is (severity is not None)
+
+
+def test_slow_failed_calls_are_an_error_streak_after_fifteen_minutes() -> None:
+    script = worker()
+    fail(script, 1)
+    fail(script, 4, after=224)
+    assert script.finding(FindingKind.ERROR_STREAK) is None
+    fail(script, 1, after=4)
+
+    finding = script.finding(FindingKind.ERROR_STREAK)
+    assert finding is not None
+    assert finding.severity is Severity.HIGH
+    assert finding.evidence == "tool calls failed 6 times in a row in 15 min, the last of t2 with Boom"
+
+
+def test_wait_between_failed_calls_does_not_count_as_time() -> None:
+    script = worker()
+    fail(script, 4)
+    script.wait("user_input")
+    fail(script, 1, after=3600)
+    fail(script, 3)
+
+    assert script.finding(FindingKind.ERROR_STREAK) is None
+
+
+@pytest.mark.parametrize("result", ["page", None, "ok"], ids=["new", "unknown", "acknowledged"])
+def test_call_that_may_have_got_somewhere_ends_a_streak_of_failed_calls(result: str | None) -> None:
+    script = worker()
+    script.call("edit", args="first", result="ok")
+    fail(script, 14)
+    script.call("edit", args="second", result=result)
+    fail(script, 14)
+
+    assert script.finding(FindingKind.ERROR_STREAK) is None
+
+
+def test_known_answers_between_failed_calls_do_not_end_their_streak() -> None:
+    script = worker()
+    script.call("read", args="page", result="text")
+    for _ in range(15):
+        fail(script, 1)
+        script.call("read", args="page", result="text")
+
+    assert script.finding(FindingKind.ERROR_STREAK) is not None
+
+
+def test_failed_calls_of_one_turn_count_once() -> None:
+    """B31: a turn whose parallel calls all fail is one failure."""
+    script = worker()
+    for n in range(20):
+        script.call(f"t{n}", args=f"{n}", result=f"{n}", turn=1, outcome="error", error_type="Boom")
+
+    assert script.finding(FindingKind.ERROR_STREAK) is None
+
+
 def test_parallel_equal_calls_of_one_turn_count_once() -> None:
     """B31: parallel equal calls in one turn count once, for loops, streaks and progress."""
     script = worker()

@@ -162,6 +162,29 @@ async def test_worker_whose_tool_fails_differently_each_time_climbs_to_the_end(a
     assert acting.done().count("terminate done") == 1
 
 
+@pytest.mark.parametrize("tools", [2, 3, 5, 10])
+async def test_worker_whose_tools_fail_in_turn_climbs_to_the_end(acting: Acting, tools: int) -> None:
+    """B66: whichever tools fail, and however, a worker with nothing but failed calls is stuck."""
+    await acting.start()
+    for number in range(80):
+        await acting.tell(
+            EventType.TOOL_CALL_COMPLETED,
+            tool=f"t{number % tools}",
+            args_hash=f"a{number}",
+            result_hash=f"r{number}",
+            outcome="error",
+            error_type="HTTPError",
+            error=f"failed in yet another way: {number}",
+            turn=str(number),
+        )
+        await acting.pass_time(60)
+
+    assert acting.worker().vitals.last_progress is None
+    assert len(acting.hands.nudged) == 3
+    assert acting.done().count("escalate done") == 1
+    assert acting.done().count("terminate done") == 1
+
+
 async def test_worker_behind_an_open_breaker_that_only_fails_is_terminated(acting: Acting) -> None:
     """New errors do not count as working around an open breaker."""
     await acting.start()

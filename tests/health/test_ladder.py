@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
@@ -207,3 +208,11 @@ def test_three_nudges_then_the_orchestrator_then_the_end_then_back() -> None:
 
     nudge, escalate, terminate = ActionKind.NUDGE, ActionKind.ESCALATE, ActionKind.TERMINATE
     assert seen == [(nudge, 0), (nudge, 600), (nudge, 1200), (escalate, 1800), (terminate, 2700)]
+
+
+@given(ladders, standings())
+def test_settled_dead_worker_is_never_brought_back(ladder: Ladder, standing: Standing) -> None:
+    """B88: one that is over with an unknown outcome is left alone, whatever was under way."""
+    settled = replace(standing, status=SessionStatus.UNKNOWN, ended=True)
+
+    assert step(ladder, settled) == Step(ladder=None)

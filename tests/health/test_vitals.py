@@ -273,6 +273,40 @@ def test_beginning_something_ends_every_wait_but_a_pause() -> None:
     assert paused.health.vitals.waiting is WaitingReason.PAUSED
 
 
+@pytest.mark.parametrize(
+    "end",
+    [
+        {"outcome": "error"},
+        {"outcome": "timeout"},
+        {"outcome": "failed"},
+        {"outcome": "ok", "error": "refused"},
+        {"error": "refused"},
+        {"error_type": "OSError"},
+    ],
+)
+@pytest.mark.parametrize("tool", ["search", "poll"])
+def test_failed_call_is_no_progress_however_it_is_reported(tool: str, end: dict[str, str]) -> None:
+    """An error, or an outcome other than ok, is a failure; of a tool on the exempt list too."""
+    settings = HealthSettings.model_validate({"loops": {"exempt_tools": ["poll"]}})
+    script = WorkerScript(settings=settings).start()
+
+    script.event(EventType.TOOL_CALL_COMPLETED, {"tool": tool, "args_hash": "a", "result_hash": "r", **end})
+
+    vitals = script.health.vitals
+    assert (vitals.last_progress, vitals.error_share) == (None, 1.0)
+
+
+@pytest.mark.parametrize("end", [{}, {"outcome": None}, {"outcome": "ok", "error": None, "error_type": ""}])
+def test_call_without_an_error_is_progress(end: dict[str, str | None]) -> None:
+    script = WorkerScript().start()
+
+    script.event(
+        EventType.TOOL_CALL_COMPLETED, {"tool": "search", "args_hash": "a", "result_hash": "r", **end}
+    )
+
+    assert script.health.vitals.last_progress == script.now
+
+
 def test_results_of_exempt_tools_are_no_repeats_and_may_be_progress() -> None:
     settings = HealthSettings.model_validate({"loops": {"exempt_tools": ["poll"]}})
     script = WorkerScript(settings=settings).start()

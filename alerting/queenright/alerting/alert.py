@@ -43,7 +43,7 @@ _WORDS: Final[Mapping[FindingKind, str]] = {
     FindingKind.CIRCUIT_BREAKER_OPEN: "is held back by an open circuit breaker",
     FindingKind.RECOVERY_FAILED: "could not be recovered",
     FindingKind.DOOM_LOOP: "is in a loop",
-    FindingKind.ERROR_STREAK: "runs into one error again and again",
+    FindingKind.ERROR_STREAK: "has one tool call after another fail",
     FindingKind.RETRY_STORM: "retries without getting anything accepted",
     FindingKind.STALL: "has stalled",
     FindingKind.ZERO_PROGRESS: "makes no progress",

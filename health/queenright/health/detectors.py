@@ -24,6 +24,7 @@ from queenright.health.silence import (
     detect_output_unchanged,
     detect_stall,
     detect_tool_timeout,
+    span,
 )
 from queenright.health.vital_facts import CONTEXT_FULL, SessionStatus
 from queenright.health.vitals import VitalSigns
@@ -77,6 +78,7 @@ def suspicious(v: VitalSigns, settings: HealthSettings) -> bool:
         or v.stale_calls + v.stale_tries >= loops.stale_calls
         or (v.told >= loops.told_calls and v.told_known >= loops.told_known_share * v.told)
         or v.streak >= loops.error_streak
+        or v.failed_calls >= settings.bands.warning
         or v.llm_errors >= loops.provider_failures
         or v.token_spike > 0.0
         or v.error_rate_high
@@ -221,16 +223,41 @@ def _loop(repeat: Repeat, settings: HealthSettings) -> Finding | None:
 
 
 def detect_error_streak(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
-    """Find one tool failing with one class of error, whatever the arguments, many times running."""
+    """
+    Find failed calls running: of one tool with one class of error, or, many or for long, of whatever tools.
+    """
     limit = settings.loops.error_streak
-    if v.streak < limit:
+    of_all = _failing_severity(v, settings)
+    severity = _grown(v.streak, limit, settings) if v.streak >= limit else None
+    if severity is not None and (of_all is None or severity.rank >= of_all.rank):
+        return Finding(
+            kind=FindingKind.ERROR_STREAK,
+            severity=severity,
+            evidence=f"{v.streak_tool} failed {v.streak} times in a row with {v.streak_error}",
+            since=v.streak_since,
+        )
+    if of_all is None:
         return None
+    since = v.failing_since or v.last_activity
     return Finding(
         kind=FindingKind.ERROR_STREAK,
-        severity=_grown(v.streak, limit, settings),
-        evidence=f"{v.streak_tool} failed {v.streak} times in a row with {v.streak_error}",
-        since=v.streak_since,
+        severity=of_all,
+        evidence=f"tool calls failed {v.failed_calls} times in a row in {span(v.last_activity - since)}, "
+        f"the last of {v.streak_tool} with {v.streak_error}",
+        since=since,
     )
+
+
+def _failing_severity(v: VitalSigns, settings: HealthSettings) -> Severity | None:
+    """Return how bad it is that only failed calls were made: by the bands, or for as long as calls may be."""
+    if v.failing_since is None or v.failed_calls < settings.bands.warning:
+        return None
+    if v.failed_calls >= settings.bands.critical:
+        return Severity.CRITICAL
+    # Measured from event to event, so that time alone changes nothing; a wait does not count.
+    lasted = v.last_activity - max(v.failing_since, v.clock_base)
+    long = lasted >= settings.health_check.no_tool_call_seconds
+    return Severity.HIGH if long or v.failed_calls >= settings.bands.high else None
 
 
 def _grown(times: int, limit: int, settings: HealthSettings) -> Severity:

@@ -17,7 +17,7 @@ from queenright.health.vital_facts import (
     seconds,
     tail,
 )
-from queenright.instrumentation.names import Verdict
+from queenright.instrumentation.names import ToolOutcome, Verdict
 from queenright.runtime.events import AgentEvent, EventType
 
 if TYPE_CHECKING:
@@ -180,6 +180,13 @@ def _close_tool(v: VitalSigns, call_id: str, tool: str, at: float) -> None:
         v.open_tools = None
 
 
+def tool_call_failed(data: Mapping[str, Any]) -> bool:
+    """Return whether a tool call failed, by what its end says: an error, or an outcome other than ``ok``."""
+    if data.get("error") or data.get("error_type"):
+        return True
+    return data.get("outcome") not in (None, "", ToolOutcome.OK)
+
+
 def _on_tool(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     if not v.finished(at):
         return
@@ -189,7 +196,7 @@ def _on_tool(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: floa
         v.last_tool_call = at
     if v.open_tools:
         _close_tool(v, str(data.get("call_id") or ""), tool, at)
-    failed = data.get("outcome") in ("error", "timeout")
+    failed = tool_call_failed(data)
     if v.tools is None:
         v.tools = ToolCounts()
     v.tools.add(tool, failed, at)
@@ -201,6 +208,8 @@ def _on_tool(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: floa
         if result is not None and not failed and v.is_new(digest("result", tool, result)):
             v.progressed(at)
         return
+    if failed:
+        _count_failed_call(v, turn, at)
     seen: Seen | None = None
     if args is not None:
         if v.calls is None:
@@ -208,6 +217,8 @@ def _on_tool(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: floa
         seen = v.calls.add(tool, args, result, turn, at)
     if result is not None and seen is not Seen.BESIDE:
         _weigh_result(v, digest("result", result), seen, failed, at)
+    if not failed and seen in (None, Seen.NEVER):
+        v.end_failed_calls()  # something may have come of it: only a repeat is known to have told nothing
     _count_streak(v, tool, data, failed, turn, at)
 
 
@@ -240,6 +251,15 @@ def _weigh_result(v: VitalSigns, result: bytes, seen: Seen | None, failed: bool,
         v.told_known += 0.5
         if v.calls is not None and seen is Seen.NEVER:
             v.calls.changed()
+
+
+def _count_failed_call(v: VitalSigns, turn: object, at: float) -> None:
+    """Count a call that failed, of whatever tool; the failed calls of one turn count once."""
+    if v.failed_calls == 0:
+        v.failing_since = at
+    elif turn is not None and turn == v._streak_turn:
+        return
+    v.failed_calls += 1
 
 
 def _count_streak(

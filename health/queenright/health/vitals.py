@@ -51,6 +51,7 @@ _CLOCKS: Final = (
     "saved_from",
     "last_tool_call",
     "progress_from",
+    "failing_since",
     "waiting_since",
     "tokens_from",
 )
@@ -100,7 +101,9 @@ class VitalSigns:
         "error_rate_high",
         "error_rate_since",
         "evidence",
+        "failed_calls",
         "failed_runs",
+        "failing_since",
         "fetches",
         "framework",
         "graph_id",
@@ -249,6 +252,9 @@ class VitalSigns:
         self.stale_calls = self.stale_tries = 0
         """Tool calls in a row that told nothing new."""
         self.stale_since = at
+        self.failed_calls = 0
+        """Turns in a row in which tool calls failed, of whatever tool, and nothing came of any other call."""
+        self.failing_since: float | None = None
         self.told = 0
         """Tool calls whose result is known, since the last ACCEPT, checkpoint or new visit."""
         self.told_known = 0.0
@@ -435,11 +441,17 @@ class VitalSigns:
         if self.last_progress is None or at > self.last_progress:
             self.last_progress = self.progress_from = at
         self.stale_calls = self.stale_tries = 0
+        self.end_failed_calls()
         if self.breakers.on_trial and at > self.breakers_since:
             # Nobody has called what is behind them since their time was over, and it goes on without.
             self.breakers = self.breakers._replace(on_trial=())
         if self.recovery_failed and at > (self.recovery_failed_at or 0.0):
             self.recovery_failed = ""
+
+    def end_failed_calls(self) -> None:
+        """Count failed calls anew."""
+        self.failed_calls = 0
+        self.failing_since = None
 
     def got_further(self, at: float) -> None:
         """Note that the work is a piece further: an ACCEPT or a checkpoint."""
@@ -466,6 +478,7 @@ class VitalSigns:
         self.llm_errors = 0
         self.streak = 0
         self.stale_calls = self.stale_tries = 0
+        self.end_failed_calls()
         self.token_spike = 0.0
         self._outcomes = _NO_OUTCOMES
         self.error_rate_high = False

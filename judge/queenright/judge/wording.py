@@ -49,8 +49,8 @@ _WORDS: Final[dict[FindingKind, _Words]] = {
         "Stop the run or give it another instruction, and see why the tool's answer does not move it on.",
     ),
     FindingKind.ERROR_STREAK: _Words(
-        "has met the same error again and again",
-        "It tries other arguments and the error stays, so the cause lies in the tool or what is behind it "
+        "has had one tool call after another fail",
+        "Whatever it tries fails, so the cause lies in the tools or what is behind them "
         "rather than in the agent's next idea.",
         "Look at the error first (access, quota, a service that is down); restart the step once it works.",
     ),

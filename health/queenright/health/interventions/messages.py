@@ -13,7 +13,7 @@ from queenright.runtime.events import AgentEvent, EventType
 
 _SEEN: Mapping[FindingKind, str] = {
     FindingKind.DOOM_LOOP: "the same calls with the same results, again and again",
-    FindingKind.ERROR_STREAK: "the same error of the same tool, again and again",
+    FindingKind.ERROR_STREAK: "tool calls that fail, one after another",
     FindingKind.RETRY_STORM: "many steps in a row that were not accepted",
     FindingKind.STALL: "silence",
     FindingKind.ZERO_PROGRESS: "calls that bring nothing new",
