@@ -7,7 +7,8 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-MAX_ALERTS: Final = 10_000
+MAX_ALERTS: Final = 3_000
+"""In one body: so many, with little in each, are as many JSON values as the API takes."""
 
 
 class WebhookRefused(ValueError):
