@@ -133,7 +133,11 @@ THRESHOLDS: Final = (
     Threshold("heartbeat.timeout_seconds", "two intervals: one beat may be lost"),
     Threshold("bands.warning", "spec: five bad steps are shown and woken for by nobody"),
     Threshold("bands.medium", "spec: twice the warning, and only if half of them brought nothing new"),
-    Threshold("bands.high", "spec: three times the warning"),
+    Threshold(
+        "bands.high",
+        "spec: three times the warning; as many calls in a row that only failed, too",
+        (11, 12, 13, 15, 17, 19),
+    ),
     Threshold(
         "bands.critical",
         "spec: four times the warning; the most serious repeats begin here too",

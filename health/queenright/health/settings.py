@@ -161,7 +161,7 @@ class Stall(_Block):
 
 
 class Bands(_Block):
-    """Bad steps since the last ACCEPT, ``>=`` everywhere."""
+    """Bad steps since the last ACCEPT, and calls in a row that only failed; ``>=`` everywhere."""
 
     warning: Count = 5
     medium: Count = 10
