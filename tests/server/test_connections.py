@@ -1,17 +1,26 @@
-"""Connections that ask nothing hold no place from those that do (B128)."""
+"""Connections that ask nothing hold no place from those that do, and heads of requests have limits (B128)."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import resource
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from typing import Any
 
 import pytest
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from queenright.server import connections, sockets
-from queenright.server.connections import connection_limit, raise_descriptor_limit
+from queenright.server.connections import (
+    HEAD_BYTES,
+    MOST_HEADERS,
+    PIPELINED,
+    SLICE_BYTES,
+    connection_limit,
+    raise_descriptor_limit,
+)
 from queenright.server.sockets import listen, listening
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -26,8 +35,11 @@ class App:
     def __init__(self) -> None:
         self.go_on = asyncio.Event()
         self.started = asyncio.Event()
+        self.calls = 0
+        self.body_bytes = 0
 
     async def __call__(self, scope: Any, receive: Any, send: Send) -> None:
+        self.calls += 1
         if scope["path"] == "/slow":
             self.started.set()
             await self.go_on.wait()
@@ -35,6 +47,7 @@ class App:
             message = await receive()
             if message["type"] == "http.disconnect":
                 return
+            self.body_bytes += len(message["body"])
             if not message["more_body"]:
                 break
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
@@ -143,6 +156,176 @@ async def test_a_connection_is_used_again_and_again() -> None:
             async with asyncio.timeout(60):
                 assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
             writer.write(ASK)
+
+
+CHUNKED = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+BODY_BYTES = 300_000
+
+TOO_LARGE = [
+    pytest.param(b"GET / HTTP/1.1\r\na: ", b"a" * 4_000_000, 431, id="endless header"),
+    pytest.param(b"GET / HTTP/1.1\r\n", b"a" * 4_000_000, 431, id="endless name of a header"),
+    pytest.param(b"GET /", b"a" * 4_000_000, 414, id="endless URL"),
+    pytest.param(b"GET / HTTP/1.1\r\n", b"a:\r\n" * 1_000_000, 431, id="many headers"),
+    pytest.param(
+        ASK + b"GET / HTTP/1.1\r\na: ", b"a" * 4_000_000, 431, id="endless header of a second request"
+    ),
+    pytest.param(CHUNKED + b"0\r\na: ", b"a" * 4_000_000, 431, id="endless trailer"),
+    pytest.param(CHUNKED + b"0\r\n", b"a:\r\n" * 1_000_000, 431, id="many trailers"),
+    pytest.param(CHUNKED + b"1;", b"a" * 4_000_000, 431, id="endless chunk extension"),
+    pytest.param(b"", b"\r\n" * 2_000_000, 431, id="endless empty lines"),
+]
+
+
+@pytest.mark.parametrize(("start", "rest", "_"), TOO_LARGE)
+async def test_parser_reads_no_more_than_the_limit_of_a_head(
+    start: bytes, rest: bytes, _: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed, parse = list[int](), HttpToolsProtocol.data_received
+
+    def counted(self: HttpToolsProtocol, data: bytes) -> None:
+        parsed.append(len(data))
+        parse(self, data)
+
+    monkeypatch.setattr(HttpToolsProtocol, "data_received", counted)
+    async with served() as (app, connect):
+        connection = await connect(start + rest)
+        async with asyncio.timeout(60):
+            with contextlib.suppress(ConnectionError):
+                while await connection[0].read(65_536):
+                    pass
+        assert max(parsed) <= SLICE_BYTES
+        assert sum(parsed) <= len(start) + HEAD_BYTES + 2 * SLICE_BYTES
+        assert app.calls <= 1
+        assert await answered(await connect(ASK))
+
+
+@pytest.mark.parametrize(("start", "rest", "status"), TOO_LARGE)
+async def test_head_over_the_limit_is_refused_with_its_reason(start: bytes, rest: bytes, status: int) -> None:
+    async with served() as (_, connect):
+        reader, writer = await connect(b"")
+        async with asyncio.timeout(60):
+            if start.startswith(ASK):
+                writer.write(ASK)
+                await reader.readuntil(b"ok")
+            writer.write(start.removeprefix(ASK) + rest[: HEAD_BYTES + SLICE_BYTES])
+            answer = await reader.read()
+        assert answer.startswith(b"HTTP/1.1 %d " % status)
+        assert b"connection: close" in answer
+        assert b"Send" in answer.partition(b"\r\n\r\n")[2]
+
+
+async def test_requests_beyond_the_limit_of_a_pipeline_are_not_kept() -> None:
+    gc.collect()
+    gc.disable()  # what a closed connection leaves must not wait for the collector
+
+    def requests() -> int:
+        return sum(isinstance(one, RequestResponseCycle) for one in gc.get_objects())
+
+    try:
+        before = requests()
+        async with served() as (app, connect):
+            connection = await connect(ASK.replace(b"/ ", b"/slow ") + ASK * 10_000)
+            await asyncio.wait_for(app.started.wait(), 60)
+            assert requests() - before <= PIPELINED + 1
+            app.go_on.set()
+            async with asyncio.timeout(60):
+                with contextlib.suppress(ConnectionError):
+                    while await connection[0].read(65_536):
+                        pass
+            assert app.calls <= PIPELINED + 1
+            async with asyncio.timeout(60):
+                while requests() > before:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+    finally:
+        gc.enable()
+
+
+async def test_requests_of_a_pipeline_are_forgotten_when_the_connection_breaks() -> None:
+    gc.collect()
+    gc.disable()
+
+    def waiting() -> int:
+        return sum(
+            isinstance(one, RequestResponseCycle) and one.scope["path"] == "/" for one in gc.get_objects()
+        )
+
+    try:
+        async with served() as (app, connect):
+            _, writer = await connect(ASK.replace(b"/ ", b"/slow ") + ASK * PIPELINED)
+            await asyncio.wait_for(app.started.wait(), 60)
+            assert waiting() == PIPELINED
+            writer.transport.abort()
+            await asyncio.sleep(0)
+            app.go_on.set()
+            async with asyncio.timeout(60):
+                while waiting() > 1:  # noqa: ASYNC110  # the last is the connection's own, as long as there is its error
+                    await asyncio.sleep(0.01)
+    finally:
+        gc.enable()
+
+
+async def test_last_answer_of_a_long_pipeline_closes_the_connection() -> None:
+    async with served() as (app, connect):
+        reader, _ = await connect(ASK * (2 * PIPELINED))
+        async with asyncio.timeout(60):
+            answers = await reader.read()
+    assert app.calls == answers.count(b"HTTP/1.1 200") == PIPELINED + 1
+    assert answers.count(b"connection: close") == 1
+    assert b"connection: close" in answers.rpartition(b"HTTP/1.1 200")[2]
+
+
+async def test_bad_request_does_not_break_the_answer_before_it() -> None:
+    async with served() as (app, connect):
+        reader, _ = await connect(ASK.replace(b"/ ", b"/slow ") + b"no request\r\n\r\n")
+        await asyncio.wait_for(app.started.wait(), 60)
+        app.go_on.set()
+        async with asyncio.timeout(60):
+            answers = await reader.read()
+    assert answers.startswith(b"HTTP/1.1 200")
+    assert answers.endswith(b"ok")
+    assert answers.count(b"HTTP/1.1") == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(b"GET / HTTP/1.1\r\nhost: x\r\ncookie: %s\r\n\r\n" % (b"c" * 8_192), id="cookie"),
+        pytest.param(b"GET /?%s HTTP/1.1\r\nhost: x\r\n\r\n" % (b"q" * 8_192), id="URL"),
+        pytest.param(
+            b"GET / HTTP/1.1\r\n%s\r\n" % (b"a: b\r\n" * MOST_HEADERS), id="as many headers as there may be"
+        ),
+        pytest.param(
+            b"GET / HTTP/1.1\r\na: %s\r\n\r\n" % (b"a" * (HEAD_BYTES - 23)), id="head as large as it may be"
+        ),
+        pytest.param(
+            b"POST / HTTP/1.1\r\ncontent-length: %d\r\n\r\n%s" % (BODY_BYTES, b"b" * BODY_BYTES), id="body"
+        ),
+        pytest.param(
+            CHUNKED + b"%x\r\n%s\r\n0\r\na: b\r\n\r\n" % (BODY_BYTES, b"b" * BODY_BYTES), id="body in chunks"
+        ),
+        pytest.param(b"GET / HTTP/1.1\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n", id="upgrade"),
+    ],
+)
+async def test_large_request_within_the_limits_is_answered_and_the_connection_goes_on(words: bytes) -> None:
+    async with served() as (app, connect):
+        reader, writer = await connect(words)
+        for _ in range(3):
+            async with asyncio.timeout(60):
+                assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
+            writer.write(words)
+        assert app.body_bytes in (0, 3 * BODY_BYTES, 4 * BODY_BYTES)
+
+
+async def test_body_is_asked_for_with_100_continue() -> None:
+    async with served() as (app, connect):
+        reader, writer = await connect(
+            b"POST / HTTP/1.1\r\nexpect: 100-continue\r\ncontent-length: 4\r\n\r\n"
+        )
+        async with asyncio.timeout(60):
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 100")
+            writer.write(b"body")
+            assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
+        assert app.body_bytes == 4
 
 
 def test_the_limit_of_open_files_is_raised_and_ports_have_half_of_it_at_most(

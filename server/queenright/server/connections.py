@@ -1,5 +1,6 @@
 """
-The connections of one port: how many there may be, and how long a client may hold one and ask nothing.
+The connections of one port: how many there may be, how long a client may hold one and ask nothing, and how
+large the head of a request may be.
 
 Descriptors are the process's: what clients hold, the store, the judge and the outbox cannot open.
 """
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, cast
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from queenright.server.access.addresses import network_of
 
@@ -28,6 +29,20 @@ BODY_SECONDS: Final = 35.0
 """The OTLP receiver gives a body 30 s, and answers; this is for whoever waits for one without a limit."""
 ANSWER_SECONDS: Final = 30.0
 """How long a client may take to receive the end of an answer, and to ask again or let go."""
+
+HEAD_BYTES: Final = 64 * 1_024
+"""What the URL and the headers of a request may have; the same of trailers, and of what precedes a chunk."""
+URL_BYTES: Final = 16 * 1_024
+MOST_HEADERS: Final = 200
+PIPELINED: Final = 16
+"""How many requests may wait on one connection for the answer to an earlier one."""
+SLICE_BYTES: Final = 16 * 1_024
+"""The parser gets so much at a time: a limit is passed by no more, whatever the size of a read."""
+_REFUSALS: Final = {
+    400: "Invalid HTTP request received.",
+    414: f"The URL is longer than {URL_BYTES} bytes. Send a shorter one.",
+    431: f"More than {MOST_HEADERS} headers, or {HEAD_BYTES} bytes of URL and headers. Send fewer or less.",
+}
 
 SHARE: Final = 4
 """A port may have one in so many descriptors; half of them all stay for the service itself."""
@@ -161,11 +176,23 @@ class Connections:
         return True
 
 
+class _LimitError(Exception):
+    """Raised in the parser's callbacks, to make it stop at once."""
+
+
 class GuardedProtocol(HttpToolsProtocol):
-    """uvicorn's HTTP: what a client sends has to arrive in time, and an app can break its connection off."""
+    """
+    uvicorn's HTTP, with limits.
+
+    What a client sends has to arrive in time, heads of requests and pipelines have a largest size, and an app
+    can break its connection off.
+    """
 
     network: str = ""
     _taken = False
+    _is_refused = False
+    _status = 400
+    _head_bytes = 0
 
     def __init__(self, connections: Connections, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -183,15 +210,60 @@ class GuardedProtocol(HttpToolsProtocol):
         """Give the place back."""
         self._give_back()
         super().connection_lost(exc)
+        self.pipeline.clear()  # they refer to this connection, and would wait for the garbage collector
 
     def data_received(self, data: bytes) -> None:
         """Read on; whatever is not the whole of a request's headers is waited for."""
-        super().data_received(data)
+        for start in range(0, len(data), SLICE_BYTES):
+            if self._is_refused or self.transport.is_closing():
+                return
+            part = data[start : start + SLICE_BYTES]
+            self._head_bytes += len(part)
+            super().data_received(part)
+            if self._head_bytes > HEAD_BYTES and not self._is_refused:
+                self._status = 431
+                self.send_400_response("")
         if self._taken and self._is_idle() and not self._all.waits(self):
             self._all.wait(self, HEADERS_SECONDS)
 
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what the client sends, and close the connection once earlier requests are answered."""
+        self._is_refused = True
+        if not self._is_idle() and not self.cycle.more_body:
+            self.cycle.keep_alive = False
+            return
+        if self._is_idle() or not (self.pipeline or self.cycle.response_started):
+            text = _REFUSALS[self._status].encode()
+            head = (
+                b"content-type: text/plain; charset=utf-8\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
+            )
+            self.transport.write(STATUS_LINE[self._status] + head % len(text) + text)
+        self.transport.close()
+
+    def on_url(self, url: bytes) -> None:
+        """Take a part of the URL."""
+        super().on_url(url)
+        if len(self.url) > URL_BYTES:
+            self._status = 414
+            raise _LimitError
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header, or a trailer."""
+        if len(self.headers) >= MOST_HEADERS:
+            self._status = 431
+            raise _LimitError
+        super().on_header(name, value)
+
+    def on_body(self, body: bytes) -> None:
+        """Take a part of the body, whose size is the app's to limit."""
+        self._head_bytes = 0
+        super().on_body(body)
+
     def on_headers_complete(self) -> None:
         """Begin the request, which does not run before this returns."""
+        if len(self.pipeline) >= PIPELINED:
+            raise _LimitError
+        self._head_bytes = 0
         super().on_headers_complete()
         if self._taken:
             self._all.wait(self, BODY_SECONDS)
@@ -199,6 +271,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """Wait no more: the request is there."""
+        self._head_bytes = 0
         self._all.serve(self)
         super().on_message_complete()
 
