@@ -228,12 +228,17 @@ def test_a_lost_worker_is_remembered_longer_than_others() -> None:
 # -- error rate ---------------------------------------------------------------------------------
 
 
+def end_call(script: WorkerScript, n: int, *, failed: bool) -> None:
+    if failed:
+        script.call(args=str(n), result=str(n), outcome="error", error_type=str(n))
+    else:
+        script.call(args=str(n), result=str(n))
+
+
 def test_more_than_a_quarter_of_failures_is_degraded_from_eight_on() -> None:
     script = worker()
     for n in range(7):
-        script.call(
-            args=str(n), result=str(n), outcome="error" if n in (1, 3, 5) else "ok", error_type=str(n)
-        )
+        end_call(script, n, failed=n in (1, 3, 5))
     assert script.finding(RATE) is None
     script.call(args="8", result="8")
 
@@ -246,7 +251,7 @@ def test_more_than_a_quarter_of_failures_is_degraded_from_eight_on() -> None:
 def test_exactly_a_quarter_is_none() -> None:
     script = worker()
     for n in range(40):
-        script.call(args=str(n), result=str(n), outcome="error" if n % 4 == 3 else "ok", error_type=str(n))
+        end_call(script, n, failed=n % 4 == 3)
 
     assert script.finding(RATE) is None
 
@@ -255,7 +260,7 @@ def test_an_error_rate_at_the_border_does_not_flap() -> None:
     script = worker()
     for n in range(200):  # between 22 % and 28 % of every 18: one border would be crossed again and again
         failed = n % 4 == 0 or n in (1, 2)
-        script.call(args=str(n), result=str(n), outcome="error" if failed else "ok", error_type=str(n))
+        end_call(script, n, failed=failed)
 
     changes = [e for e in script.said if e.type is EventType.HEALTH_STATE_CHANGED]
     assert len(changes) == 1
@@ -513,7 +518,7 @@ def test_thresholds_are_the_monitors_own() -> None:
     settings = HealthSettings.model_validate({"health_check": {"error_rate": 0.6, "error_minimum": 4}})
     script = WorkerScript(monitor=HealthMonitor(settings)).start()
     for n in range(10):
-        script.call(args=str(n), result=str(n), outcome="error" if n % 2 else "ok", error_type=str(n))
+        end_call(script, n, failed=n % 2 == 1)
     assert script.finding(RATE) is None
     script.call(args="x", result="x", outcome="error", error_type="x")
     for n in range(4):
