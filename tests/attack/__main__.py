@@ -35,7 +35,7 @@ from rich.console import Console
 from rich.table import Table
 
 from queenright.server.up import DEMO_DEFAULTS
-from tests.attack.attacker import HALF_OPEN_ON, attack
+from tests.attack.attacker import HALF_OPEN_ON, HEADS, attack
 from tests.isolation import ROOT
 
 MOST_BLOCK_MS: Final = 50.0
@@ -50,6 +50,7 @@ PAGE_SECONDS: Final = 45.0
 DESCRIPTORS: Final = 1_024
 ATTACKS: Final = (
     *HALF_OPEN_ON,
+    *HEADS,
     "empty resources",
     "many more empty resources",
     "empty resources, not compressed",

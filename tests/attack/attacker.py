@@ -16,6 +16,13 @@ from tests.server.otlp.bodies import CORPUS
 HALF_OPEN: Final = 1_000
 HALF_OPEN_ON: Final = ("half-open on the telemetry port", "half-open on the HTTP port")
 HALF_REQUEST: Final = b"POST /v1/traces HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-"
+HEADS: Final = {
+    "endless header": (b"GET / HTTP/1.1\r\na: ", b"a", 50_000_000),
+    "endless URL": (b"GET /", b"a", 50_000_000),
+    "many headers": (b"GET / HTTP/1.1\r\n", b"a:\r\n", 20_000_000),
+    "pipelined requests": (b"", b"GET /nothing HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n", 400_000),
+}
+"""What a head begins with, what follows again and again, and how often."""
 PATIENCE: Final = 120.0
 
 
@@ -29,6 +36,13 @@ def attack(name: str, url: str, otlp: str, ready: Any, go: Any, stopping: Any, w
         ready.set()
         go.wait()
         words.put(_send(host, port, body.path, headers, content, stopping))
+        return
+    if name in HEADS:
+        start, part, times = HEADS[name]
+        content = start + part * times
+        ready.set()
+        go.wait()
+        words.put(_send_head(host, port, content, stopping))
         return
     ready.set()
     go.wait()
@@ -69,3 +83,16 @@ def _send(host: str, port: int, path: str, headers: dict[str, str], content: byt
     stopping.wait()
     time.sleep(1)
     return ", ".join(f"{count} x {answer}" for answer, count in sorted(answers.items()))
+
+
+def _send_head(host: str, port: int, content: bytes, stopping: Any) -> str:
+    """Send a head again and again, and count how far each got."""
+    sent, times = 0, 0
+    while not stopping.is_set():
+        with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=5) as client:
+            times += 1
+            for start in range(0, len(content), 65_536):
+                client.sendall(content[start : start + 65_536])
+                sent += len(content[start : start + 65_536])
+        stopping.wait(0.5)
+    return f"{times} x, {sent / 1e6:.1f} MB sent"
