@@ -97,10 +97,10 @@ class World:
             bee.number += 1
             bee.incarnation = f"{bee.session}-first"
             bee.mood, bee.nudged = "well", []
-            return [self._event(bee, EventType.EXECUTION_STARTED, start_records=True)]
+            return [self._began(bee)]
         if bee.mood == "reborn":
             bee.mood = "well"
-            return [self._event(bee, EventType.EXECUTION_STARTED, start_records=True), *self._step(bee)]
+            return [self._began(bee), *self._step(bee)]
         if bee.mood == "well":
             if dice < 0.25:
                 bee.mood = "hangs"
@@ -121,6 +121,11 @@ class World:
         if bee.mood == "gone" and dice < 0.02:
             bee.mood = "new"  # its people begin something else
         return []
+
+    def _began(self, bee: Bee) -> dict[str, Any]:
+        # Every other task may be begun again from its start; what fails of the rest is left to its people.
+        facts = {"start_records": True, "repeatable": bee.number % 2 == 0}
+        return self._event(bee, EventType.EXECUTION_STARTED, **facts)
 
     def _step(self, bee: Bee) -> list[dict[str, Any]]:
         bee.nudged = []
