@@ -415,6 +415,24 @@ async def test_task_that_is_not_repeatable_is_left_to_a_person_who_is_told_the_c
     assert [finding.kind for finding in worker.findings if finding.ticket] == ["recovery_failed"]
 
 
+async def test_work_that_is_left_to_a_person_does_not_open_the_breaker_of_its_agent(hive: Hive) -> None:
+    """B74: nobody tried to start it, so nothing failed: the agent's next task is brought back at once."""
+    hive.breakers = BreakerRegistry(
+        hive.settings.circuit_breaker, clock=lambda: hive.now, monotonic=lambda: hive.now
+    )
+    await hive.restart()
+    hive.nursery.links = []
+    for number in range(5):
+        await hive.ask(hive.loses(f"t{number}"))
+        await hive.go()
+    assert hive.nursery.raised == []
+
+    hive.nursery.links = [CheckpointRef(checkpoint_id="c1", created_at=0.0, valid=True)]
+    await hive.ask(hive.loses("next"))
+    await hive.go()
+    assert [task for task, *_ in hive.nursery.raised] == ["next"]
+
+
 async def run_fails(hive: Hive, session: str) -> Target:
     hive.tell(EventType.EXECUTION_STARTED, session, f"{session}-1")
     hive.now += 1

@@ -141,11 +141,16 @@ class Starter:
                 permit.failed(error)
             return self._refused(recovery, error)
         if permit is not None:
-            permit.succeeded()
+            if isinstance(there, Respawned):
+                permit.succeeded()
+            else:
+                permit.given_back()  # nothing was tried, so nothing failed
         return there
 
-    async def _respawn(self, recovery: Recovery, respawner: Respawner, begins: Begins) -> Respawned:
-        """Take up the work from its newest valid checkpoint."""
+    async def _respawn(
+        self, recovery: Recovery, respawner: Respawner, begins: Begins
+    ) -> Dropped | NotStarted | Respawned:
+        """Take up the work from its newest valid checkpoint; without one, leave it to a person."""
         target = recovery.target
         worker = self._monitor.get(*target.key)
         if recovery.attempt > 1 and self._stop is not None and worker is not None and not worker.vitals.ended:
@@ -154,8 +159,10 @@ class Starter:
         while True:
             checkpoint, skipped = plan.choose(chain)
             if checkpoint is None and not plan.is_repeatable(recovery, worker):
-                over = not skipped and plan.is_one_failed_run(recovery, worker)
-                raise RespawnRefused(plan.not_repeatable(recovery.task_id, skipped), final=True, over=over)
+                reason = plan.not_repeatable(recovery.task_id, skipped)
+                if not skipped and plan.is_one_failed_run(recovery, worker):
+                    return Dropped(reason)
+                return NotStarted(redact(reason), final=True)
             await begins(checkpoint, skipped)
             work = respawner.respawn(
                 target,
