@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import typing
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
@@ -95,9 +96,10 @@ def _check_types(node: NodeSpec, function: Callable[..., Any], given: Mapping[st
         if parameter is None or field not in hints or field in CONTEXT_NAMES or value is parameter.default:
             continue
         try:
-            TypeAdapter(hints[field]).validate_python(value)
-        except PydanticUserError:
-            continue  # an annotation that says nothing about JSON values
+            # Strictly: the function is given the value as it is, not what could be made of it.
+            TypeAdapter(hints[field]).validate_json(json.dumps(value), strict=True)
+        except (PydanticUserError, TypeError):
+            continue  # an annotation that says nothing about JSON values, or a value that is none
         except ValidationError as error:
             why = error.errors(include_url=False, include_input=False)[0]["msg"]
             shown = redact(repr(value), _VALUE)

@@ -47,6 +47,9 @@ def file(folder: str, copies: int = 1, *, session_id: str):
         ({}, "folder", ["'folder' is missing", "was given nothing"]),
         ({"folder": ["docs"]}, "folder", ["input 'folder': ['docs'] is refused", "valid string"]),
         ({"folder": "docs", "copies": "many"}, "copies", ["input 'copies': 'many' is refused"]),
+        ({"folder": "docs", "copies": "3"}, "copies", ["input 'copies': '3' is refused", "valid integer"]),
+        ({"folder": "docs", "copies": 3.0}, "copies", ["input 'copies': 3.0 is refused", "valid integer"]),
+        ({"folder": "docs", "copies": True}, "copies", ["input 'copies': True is refused", "valid integer"]),
     ],
 )
 async def test_trigger_refuses_input_that_the_first_node_does_not_take(
