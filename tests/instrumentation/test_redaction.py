@@ -189,6 +189,12 @@ def test_values_are_hidden_by_many_threads_at_once() -> None:
         ),
         *(
             "<token ",
+            "<token><![CDATA[",
+            "&lt;token&gt;",
+            "&lt;token ",
+            'name="token" ',
+            'token\\":\\"',
+            "curl \\ \n",
             "authorization:",
             "-----BEGIN ",
             "PRIVATE KEY-----",

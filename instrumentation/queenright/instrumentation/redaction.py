@@ -75,11 +75,14 @@ _NAMED = re.compile(
       )
       (?! s\b | s?[-_ ]?(?:count|usage|limit|budget|used|ize) )
       [\w.-]{0,32}+
-      ["']? \s{0,3}+ (?: => | [:=] ) \s{0,3}
+      \\{0,7}+ ["']? \s{0,3}+ (?: => | [:=] ) \s{0,3}
     | --(?:password|passwd|token|secret|api-key|access-key)\s+
     )
-    (?! \[redacted\] )  # what was masked before stays as it is
-    (?: "(?:[^"\\]|\\.){1,2048}(?:"|\Z) | '(?:[^'\\]|\\.){1,2048}(?:'|\Z) | [^\s"',;&|)}\]]+ )
+    # What was masked before stays as it is, and an empty text.
+    (?! \[redacted\] | \\{1,7}+["']\\{1,7}+["'] )
+    # In JSON within JSON, as many backslashes end the text as begin it.
+    (?: (?P<escape>\\{1,7}+)["'] (?:[^"'\\]|(?!(?P=escape)["'])\\++.){1,2048}+ (?:(?P=escape)["'])?
+      | "(?:[^"\\]|\\.){1,2048}(?:"|\Z) | '(?:[^'\\]|\\.){1,2048}(?:'|\Z) | [^\s"',;&|)}\]]+ )
     """
 )
 # A key is one long word: only such words are held against the shapes, and ordinary text has few.
@@ -128,10 +131,12 @@ _SHAPE = re.compile(
 )
 # Secret access keys of AWS, account keys of Azure: nothing but their length and letters says what they are.
 _BARE = re.compile(
-    r"(?<![A-Za-z0-9/+=_.-])(?:[A-Za-z0-9/+]{40}|[A-Za-z0-9/+]{86}==)(?![A-Za-z0-9/+=_-]|\.\w)"
+    r"(?<![A-Za-z0-9/+_.-])(?:[A-Za-z0-9/+]{40}|[A-Za-z0-9/+]{86}==)(?![A-Za-z0-9/+=_-]|\.\w)"
     r"|(?<![A-Za-z0-9])(?:[A-Za-z0-9]{50,54}JQQJ99[A-Za-z0-9]{20,30}|[A-Za-z0-9]{76}AZDO[A-Za-z0-9]{4})(?![A-Za-z0-9])"
 )
 _SHORTEST_BARE: Final = 40
+_SHORTEST_PHRASE: Final = 16
+"""Shorter words with hyphens between them are ordinary ones: ``out-of-date``, ``single-sign-on``."""
 _SEPARATORS = str.maketrans("", "", "/+=")
 _MOST_ALIKE: Final = 12
 """What is written by people changes from small to large letters or digits less often in 40 characters."""
@@ -139,22 +144,26 @@ _MOST_ALIKE: Final = 12
 # What people write about a password, and what programs are given one by.
 _ORDINARY_WORD = re.compile(
     r"""(?ix)
-    (?: a | about | again | all | also | an | and | any | as | at | be | because | been | being | blank | by
-    | can | changed | compared | correct | different | either | empty | enabled | encrypted | expired
-    | false | for | from | given | hashed | identical | in | incorrect | invalid | it | its | known
-    | less | long | longer | mandatory | masked | missing | more | never | no | none | not | now | null
-    | ok | old | on | only | optional | or | per | plain | protected | redacted | required | reset
-    | right | safe | same | secret | set | shorter | so | still | stored | strong | stronger
-    | sufficient | that | the | there | this | to | too | true | unchanged | undefined | unknown | unset
-    | unused | up | used | valid | verified | very | weak | what | when | where | wrong | yours )
+    (?: a | about | again | all | already | also | an | and | any | as | at | bad | be | because | been
+    | being | blank | by | can | cannot | changed | command | compared | correct | currently | database
+    | different | disabled | due | either | empty | enabled | encrypted | entries | entry | expired |
+    false | field | file | files | for | from | given | has | hash | hashed | identical | in | incorrect
+    | invalid | it | its | known | less | long | longer | mandatory | masked | missing | more | must |
+    never | no | none | not | now | null | ok | old | on | only | optional | or | out | per | plain |
+    policy | program | prompt | protected | redacted | required | reset | right | root | rotated | safe
+    | same | secret | set | shorter | should | so | still | stored | strong | stronger | sufficient |
+    that | the | there | this | to | too | tool | true | unchanged | undefined | unknown | unset |
+    unused | up | used | user | users | utility | valid | verified | very | was | weak | were | what |
+    when | where | will | with | wrong | yours )
     """
 )
 _SENTENCE = re.compile(
-    r"(?i)\b(pass(?:word|wd|phrase|code)|pwd)(\s{1,3}(?:is|was|=)\s{1,3}|\s{1,3})([\"'`]?)([^\s\"'`<>]{4,200})"
+    r"(?i)(?<!/)\b(pass(?:word|wd|phrase|code)|pwd)(\s{1,3}(?:is|was|=)(?:\s{0,3}:)?\s{1,3}|\s{1,3})([\"'`]?)([^\s\"'`<>]{3,200})"
 )
 # A program's name and what follows it, up to its next mention: searched for options once, not once for each.
 _CURL = re.compile(
-    r"(?i)\bcurl\b(?:(?!\bcurl\b)(?:\\\n|[^\n])){0,500}+(?:(?!\bcurl\b)\S)*+(?:\n-\S*+(?:[ \t]\S++)?)?"
+    r"(?i)\bcurl\b(?:(?!\bcurl\b)(?:\\[ \t\r]{0,3}\n|[^\n])){0,500}+"
+    r"(?:(?!\bcurl\b)\S)*+(?:\n-\S*+(?:[ \t]\S++)?)?"
 )
 _CURL_OPTION = re.compile(
     r"(?i)(\s(?:-[a-z]{0,4}u|--user|--proxy-user)[\s=]{0,3}[\"']?[^\s:\"']{0,100}:(?!//))[^\s\"']+"
@@ -165,9 +174,22 @@ _MYSQL = re.compile(
 )
 _MYSQL_OPTION = re.compile(r"(?i)(\s-p(?!ort))[^\s\"']+")
 _SSHPASS = re.compile(r"(?i)(\bsshpass\s{1,3}-p\s{0,3}[\"']?)[^\s\"']+")
+_ELEMENT_NAME = (
+    r"[\w:.-]{0,40}(?:password|passwd|passphrase|secret|token|api[_-]?key|access[_-]?key|credentials?)"
+)
+# The text may be cut off anywhere behind the secret's first characters.
 _ELEMENT = re.compile(
-    r"(?i)(<([\w:.-]{0,40}(?:password|passwd|passphrase|secret|token|api[_-]?key|access[_-]?key|credentials?))"
-    r"(?:\s[^<>]{0,200})?>)(?!\[redacted\])[^<>]{1,2048}(?=</\2)"
+    rf"(?i)(<({_ELEMENT_NAME})(?:\s[^<>]{{0,200}})?>)(?!\[redacted\])(?:"
+    r"<!\[CDATA\[(?!\[redacted\])(?:[^\]]|\](?!\]>)){1,2048}+(?:\]\]>)?"
+    r"|[^<>]{1,2048}+(?=</\2)|[^<>\s]{4,2048}+(?=\Z|<(?:/[\w.:-]{0,60})?\Z))"
+)
+_ESCAPED_ELEMENT = re.compile(
+    rf"(?i)(&(?:amp;)?lt;({_ELEMENT_NAME})(?:\s(?:(?!&(?:amp;)?[lg]t;)[^<>]){{0,200}}+)?&(?:amp;)?gt;)(?!\[redacted\])"
+    r"(?:(?!&(?:amp;)?lt;)[^<>]){1,2048}+(?=&(?:amp;)?lt;/\2|\Z)"
+)
+_NAME_AND_VALUE = re.compile(
+    rf"""(?i)(\b(?:name|key|id)["']?\s{{0,3}}[:=]\s{{0,3}}["']{_ELEMENT_NAME}["'][\s,]"""
+    r"""[^<>{}]{0,100}?\bvalue["']?\s{0,3}[:=]\s{0,3}["'])(?!\[redacted\])[^"'<>]{1,2048}"""
 )
 _EMAIL = re.compile(r"[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}")
 
@@ -282,6 +304,10 @@ def _without_named(text: str) -> str:
     text = _NAMED.sub(rf"\1{MASK}", text)
     if "<" in text:
         text = _ELEMENT.sub(rf"\1{MASK}", text)
+    if "lt;" in text:
+        text = _ESCAPED_ELEMENT.sub(rf"\1{MASK}", text)
+    if "value" in text.lower():
+        text = _NAME_AND_VALUE.sub(rf"\1{MASK}", text)
     text = _CURL.sub(lambda found: _CURL_OPTION.sub(rf"\1{MASK}", found[0]), text)
     text = _MYSQL.sub(lambda found: _MYSQL_OPTION.sub(rf"\1{MASK}", found[0]), text)
     text = _SSHPASS.sub(rf"\1{MASK}", text)
@@ -293,10 +319,13 @@ def _without_said(words: re.Match[str]) -> str:
     bare = value.rstrip(".,;:!?)]}")
     if not bare or MASK in value or value.startswith("["):
         return words[0]
-    if not between.strip() and not quote_:
+    if not between.strip() and not quote_ and name.lower() != "passwd":
         # "password X" may go on with any word: only what no word looks like is masked.
-        secret = len(bare) >= _SHORTEST and not bare.replace("-", "").replace("_", "").isalpha()
-        secret = secret and re.search(r"\d", bare) is not None and bare[0] not in "(-/$"
+        has_digit = re.search(r"\d", bare) is not None
+        is_phrase = len(bare) >= _SHORTEST_PHRASE and re.fullmatch(r"[A-Za-z]+(?:-[A-Za-z]+){2,}", bare)
+        secret = len(bare) >= _SHORTEST and bare[0] not in "(-/$" and (has_digit or bool(is_phrase))
+    elif not between.strip() and not quote_:
+        secret = len(bare) > 3 and bare[0] not in "(-/$" and _ORDINARY_WORD.fullmatch(bare) is None
     else:
         secret = _ORDINARY_WORD.fullmatch(bare) is None
     return f"{name}{between}{quote_}{MASK}{value[len(bare) :]}" if secret else words[0]
