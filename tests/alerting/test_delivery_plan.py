@@ -24,7 +24,7 @@ class World:
     said: dict[str, Said] = field(default_factory=dict)
     believes: dict[str, float] = field(default_factory=dict)
     ever: set[str] = field(default_factory=set)
-    ends: dict[str, float] = field(default_factory=dict)
+    ends: set[str] = field(default_factory=set)
     people: dict[str, bool] = field(default_factory=dict)
     """What the peer told people last: whether it fires. It keeps this when it is begun anew."""
     wrong: list[str] = field(default_factory=list)
@@ -68,9 +68,9 @@ class World:
                 continue
             if post.status == "firing":
                 self.said[post.key] = Said(self.now, post.content)
-                self.ends.pop(post.key, None)
+                self.ends.discard(post.key)
             else:
-                self.ends[post.key] = self.now
+                self.ends.add(post.key)
             for about in post.about:
                 (about.fired if post.status == "firing" else about.resolved)["p"] = self.now
         if not crash:
@@ -128,7 +128,9 @@ def test_what_holds_is_believed_and_what_ended_is_not_and_nothing_is_lost(
         elif action == "restart":
             world.restart()
         elif action == "peer restart":
+            # The line to the peer breaks, and that is seen.
             world.believes.clear()
+            world.ends.clear()
         else:
             world.deliver(up=action != "down", crash=action == "crash")
     # From here on the peer is up: a few rounds settle everything.

@@ -388,6 +388,13 @@ async def test_work_that_was_given_up_stays_with_a_person(
     assert acting.worker().vitals.status is SessionStatus.TERMINATED
     assert [one.ticket_id for one in tickets.open_tickets()] == [ticket.ticket_id]
 
+    # A worker that was told to stop leaves its block in good order, some time later.
+    await acting.pass_time(8)
+    await acting.tell(last_word, **data)
+    await tickets.observe(acting.worker())
+    assert acting.worker().vitals.status is SessionStatus.TERMINATED
+    assert [one.ticket_id for one in tickets.open_tickets()] == [ticket.ticket_id]
+
     await tickets.resolve(ticket.ticket_id, "done by hand", by="ann")
     assert tickets.open_tickets() == []
 

@@ -8,7 +8,7 @@ speaks for all, and the alert ends when the last of them has ended.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -18,8 +18,9 @@ from queenright.alerting.settings import AlertingSettings
 
 REPEAT_END_SECONDS: Final = 900.0
 """
-How long an end that a peer took is repeated to it, as Prometheus does. Alertmanager keeps no alerts over a
-restart, but what it told whom: only an alert that it is sent again does it tell the end of.
+How long after a peer took an end it is sent once more if the peer, or this process, was away in between.
+Alertmanager keeps no alerts over a restart, but what it told whom: it tells the end only of an alert that it
+is sent again. An end that is repeated without need is news to it if others of its group ended meanwhile.
 """
 
 _PROMPT: Final = 1 / 12
@@ -62,7 +63,7 @@ def plan(
     peer: str,
     *,
     said: Mapping[str, Said],
-    ends: Mapping[str, float],
+    ends: Collection[str],
     refused: Mapping[str, float],
     settings: AlertingSettings,
     now: float,
@@ -74,7 +75,7 @@ def plan(
         notifications: Everything that is active in the outbox.
         peer: Its name.
         said: What this process told it, by alert; empty after a restart, and then all is repeated.
-        ends: When this process last told it the end of an alert; empty after a restart, too.
+        ends: Alerts whose end this process told it, and it was not away since; empty after a restart, too.
         refused: Alerts that it refused, by the state of their text that it refused.
         settings: How often to repeat, and how long an alert lives.
         now: Seconds since the epoch.
@@ -86,7 +87,7 @@ def plan(
     result = Plan()
     for key, group in taken.items():
         if key not in groups and key not in refused:
-            _repeat_end(result, key, group, peer, ends.get(key), settings, now)
+            _repeat_end(result, key, group, now, is_told=key in ends)
     for key, group in groups.items():
         holding = [n for n in group if n.is_firing(now)]
         if holding:
@@ -160,18 +161,12 @@ def _repeat_end(
     result: Plan,
     key: str,
     ended: list[Notification],
-    peer: str,
-    last: float | None,
-    settings: AlertingSettings,
     now: float,
+    *,
+    is_told: bool,
 ) -> None:
-    # A clock that was set back must not silence the repeats.
-    fresh = last is not None and last <= now < last + settings.resend_seconds
     newest = max(ended, key=lambda n: (n.ends_at or 0.0, n.id))
-    if last is not None and is_end_repeated(newest, peer, now):
-        return
-    if last is not None and fresh:
-        result.next_due = min(result.next_due, last + settings.resend_seconds)
+    if is_told or newest.silent:
         return
     alert = _ended(newest, ended, now)
     result.posts.append(Post(key=key, alert=alert, status="resolved", content=newest.updated_at, about=()))

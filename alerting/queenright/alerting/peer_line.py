@@ -89,8 +89,8 @@ class PeerLine:
         self._count = count
         self._jitter = jitter
         self._said: dict[str, Said] = {}
-        self._ends: dict[str, float] = {}
-        """When this process last told the end of each alert."""
+        self._ends: set[str] = set()
+        """Alerts whose end this process told the peer since it was last away."""
         self._attempts: dict[tuple[int, str], int] = {}
         self._failed_in_row = 0
 
@@ -103,8 +103,12 @@ class PeerLine:
         return now < self.next_attempt_at <= now + 2 * _BACKOFF
 
     def is_done_with(self, notification: Notification, now: float) -> bool:
-        """Return whether the peer took a notification's end, and was told of it often enough."""
-        if notification.key not in self._ends and notification.key not in self.refused:
+        """Return whether the peer took a notification's end so long ago that it surely told people."""
+        if (
+            not notification.silent
+            and notification.key not in self._ends
+            and notification.key not in self.refused
+        ):
             return False
         return is_end_repeated(notification, self.peer.name, now)
 
@@ -176,10 +180,10 @@ class PeerLine:
         self.refused.pop(post.key, None)
         if post.status == "firing":
             self._said[post.key] = Said(now, post.content)
-            self._ends.pop(post.key, None)
+            self._ends.discard(post.key)
         else:
             self._said.pop(post.key, None)
-            self._ends[post.key] = now
+            self._ends.add(post.key)
         for notification in post.about:
             receipt = self._receipt(notification, post.status, now)
             told.receipts.append(receipt)
@@ -204,6 +208,8 @@ class PeerLine:
     def _fail(self, batch: Sequence[Post], error: PeerUnavailable, told: Round, now: float) -> None:
         about = [(post, notification) for post in batch for notification in post.about]
         self._count("retried", max(1, len(about)))
+        # It may have been restarted, and have lost ends that it took.
+        self._ends.clear()
         if self.failing_since is None:
             self.failing_since = now
             _log.warning("%s; trying again until it takes them", error)
@@ -231,7 +237,7 @@ class PeerLine:
         ids, keys = {n.id for n in notifications}, {n.key for n in notifications}
         self._attempts = {at: count for at, count in self._attempts.items() if at[0] in ids}
         self._said = {key: said for key, said in self._said.items() if key in keys}
-        self._ends = {key: at for key, at in self._ends.items() if key in keys}
+        self._ends &= keys
         self.refused = {key: shown for key, shown in self.refused.items() if key in keys}
 
 

@@ -47,14 +47,15 @@ def _on_execution_started(v: VitalSigns, event: AgentEvent, data: Mapping[str, A
 
 
 def _on_execution_completed(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    if at >= v.incarnation_started:
+    # One that was terminated leaves its block in good order: its work is not done for that.
+    if at >= v.incarnation_started and v.status is not SessionStatus.TERMINATED:
         v.end(SessionStatus.COMPLETED, at)
         v.consecutive_failures = 0
         v.recovery_failed = ""
 
 
 def _on_execution_failed(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    if at < v.incarnation_started:
+    if at < v.incarnation_started or v.status is SessionStatus.TERMINATED:
         return
     if str(data.get("error_type", "")).lower() in _CANCELLED:
         v.end(SessionStatus.CANCELLED, at)
