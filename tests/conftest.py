@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 from collections.abc import Iterator
 from pathlib import PurePath
 from typing import Any
@@ -17,6 +18,11 @@ from tests.databases import database_url, migrated_once, postgres, real_migratio
 isolation.isolate()
 
 __all__ = ["database_url", "migrated_once", "postgres", "real_migrations"]
+
+# What is started in the background of a script ignores these, and so would every process of the tests.
+for _ignored in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+    if signal.getsignal(_ignored) is signal.SIG_IGN:
+        signal.signal(_ignored, signal.default_int_handler if _ignored == signal.SIGINT else signal.SIG_DFL)
 
 # How fast an example runs says how busy the machine is, not whether the code is right. `make test` tries the
 # same examples each time, so that it fails for a change only; `make test-slow` searches for new ones.

@@ -127,6 +127,23 @@ async def test_end_that_was_taken_is_repeated_once_after_a_restart_and_not_witho
     assert [e.data["status"] for e in post.events] == ["firing", "resolved"]
 
 
+async def test_clock_that_is_set_back_after_a_rise_ends_the_alert_that_holds(
+    make_post: MakePost, peer: ServedPeer
+) -> None:
+    post = make_post(peer.url)
+    await post.say(ticket(severity=Severity.MEDIUM))
+    await post.deliver()
+    post.now += 100
+    await post.say(ticket(severity=Severity.CRITICAL))
+    await post.deliver()
+    post.now -= 5
+    await post.say(ticket(severity=Severity.CRITICAL, judge_reasoning="Said anew."))
+    await post.say(ticket(**RESOLVED | {"severity": Severity.CRITICAL}))
+    await post.deliver()
+    await post.deliver(after=60)
+    assert post.outbox.status()["active"] == 0
+
+
 async def test_end_of_an_alert_that_another_replaced_is_never_repeated(
     make_post: MakePost, peer: ServedPeer
 ) -> None:

@@ -301,7 +301,9 @@ def find_same_alert(conn: Connection, ticket_id: str, now: float) -> list[str]:
 
 def _find_firing(conn: Connection, ticket_id: str, now: float) -> Notification | None:
     is_firing = or_(OUTBOX.c.ends_at.is_(None), OUTBOX.c.ends_at > now)
-    rows = conn.execute(select(OUTBOX).where(OUTBOX.c.ticket_id == ticket_id, OUTBOX.c.active, is_firing))
+    found = select(OUTBOX).where(OUTBOX.c.ticket_id == ticket_id, OUTBOX.c.active, is_firing)
+    # After the clock was set back, one that was replaced may seem to end later: the open one counts.
+    rows = conn.execute(found.order_by(OUTBOX.c.ends_at.is_not(None), OUTBOX.c.id.desc()))
     return next((_notification(row._mapping) for row in rows), None)
 
 

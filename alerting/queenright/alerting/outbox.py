@@ -229,9 +229,9 @@ class Outbox:
 
     async def _wait_for_peers(self, notifications: list[Notification], now: float) -> float:
         """Without any peer: what has ended is closed, what holds waits until there is one."""
-        self._unaddressed = {n.id: n.created_at for n in notifications if n.ends_at is None}
-        if any(n.ends_at is not None for n in notifications):
-            ended = [n.id for n in notifications if n.ends_at is not None]
+        self._unaddressed = {n.id: n.created_at for n in notifications if n.is_firing(now)}
+        ended = [n.id for n in notifications if not n.is_firing(now)]
+        if ended:
             await self._store.transact(lambda conn: record(conn, (), ended, now))
             self._note((), ended)
         return float("inf")

@@ -180,11 +180,15 @@ def _close_tool(v: VitalSigns, call_id: str, tool: str, at: float) -> None:
         v.open_tools = None
 
 
+_WELL: Final = ("success", "succeeded", "completed")
+"""What others write for ``ok``."""
+
+
 def tool_call_failed(data: Mapping[str, Any]) -> bool:
     """Return whether a tool call failed, by what its end says: an error, or an outcome other than ``ok``."""
     if data.get("error") or data.get("error_type"):
         return True
-    return data.get("outcome") not in (None, "", ToolOutcome.OK)
+    return data.get("outcome") not in (None, "", ToolOutcome.OK, *_WELL)
 
 
 def _on_tool(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:

@@ -15,7 +15,7 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict
 
 from queenright.health.deadlines import grace_until, may_have_ended
-from queenright.health.findings import FindingKind, HealthState
+from queenright.health.findings import FindingKind, HealthState, Severity
 from queenright.health.interventions.target import LADDER, ActionKind, Target
 from queenright.health.monitor import WorkerHealth
 from queenright.health.settings import HealthSettings
@@ -120,7 +120,8 @@ class Standing:
             target=Target.of(v),
             status=v.status,
             ended=v.ended,
-            unknown=v.only_heartbeats or may_have_ended(v),
+            # A silence that was found before the service was away is certain, and critical.
+            unknown=v.only_heartbeats or (may_have_ended(v) and not _is_surely_silent(worker)),
             waiting=v.waiting is not None,
             # An open breaker makes it failing; one that gets further all the same needs no help.
             state=HealthState.DEGRADED if works_around(v, worker.findings) else worker.state,
@@ -233,6 +234,10 @@ def _rung(ladder: Ladder, s: Standing, settings: HealthSettings) -> tuple[Action
             return ActionKind.TERMINATE, s.state_since
         case Level.TERMINATED | Level.RECOVERING | Level.HUMAN:
             return None, 0.0
+
+
+def _is_surely_silent(worker: WorkerHealth) -> bool:
+    return any(f.kind is FindingKind.STALL and f.severity is Severity.CRITICAL for f in worker.findings)
 
 
 def _progressed(ladder: Ladder, s: Standing) -> bool:
