@@ -23,3 +23,4 @@ class Problem(Wire):
     title: str = Field(description="What is wrong, with the value that is refused, and the way out.")
     status: int = Field(description="The HTTP status.")
     reason: str = Field("", description="Why an action is refused, alone; not with every error.")
+    field: str = Field("", description="The field of an agent's input that is refused, where it is one.")

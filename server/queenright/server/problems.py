@@ -10,6 +10,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.routing import Match, Route
 
+from queenright.api.problem import Problem
 from queenright.health.store import StoreError
 from queenright.instrumentation.redaction import redact
 from queenright.server.access.headers import dress
@@ -19,7 +20,7 @@ _VALUE: Final = 80
 """Characters of a refused value that are repeated."""
 
 
-def problem(status: int, title: str, **more: str) -> JSONResponse:
+def problem(status: int, title: str, *, reason: str = "", field: str = "") -> JSONResponse:
     """
     Return an error as JSON: what is wrong, and the way out.
 
@@ -28,11 +29,18 @@ def problem(status: int, title: str, **more: str) -> JSONResponse:
     Args:
         status: The HTTP status.
         title: What is wrong.
-        more: Other words.
+        reason: Why an action is refused, alone.
+        field: The field of an agent's input that is refused.
     """
-    words = {name: redact(value, _WORDS) for name, value in more.items()}
+    body = Problem(
+        type="about:blank",
+        title=redact(title, _WORDS),
+        status=status,
+        reason=redact(reason, _WORDS),
+        field=redact(field, _WORDS),
+    )
     return JSONResponse(
-        {"type": "about:blank", "title": redact(title, _WORDS), "status": status} | words,
+        body.model_dump(exclude_defaults=True),
         status_code=status,
         media_type="application/problem+json",
     )

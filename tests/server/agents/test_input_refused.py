@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from queenright.api.problem import Problem
 from queenright.health.vitals import SessionStatus
 from queenright.runtime.events import AgentEvent, EventType
 from tests.server.agents.parts import guide, house, written
@@ -67,6 +68,7 @@ async def test_trigger_refuses_input_that_the_first_node_does_not_take(
         problem = response.json()
         assert response.headers["content-type"] == "application/problem+json"
         assert problem["field"] == field
+        assert set(problem) <= set(Problem.model_fields), "an answer that the API's document does not have"
         assert all(word in problem["title"] for word in words), problem["title"]
         assert [event.type for event in heard if event.type is not EventType.AGENT_OPERATED] == []
         assert (await home.ask("GET", "/api/agents/clerk/sessions"))["sessions"] == []

@@ -84,8 +84,8 @@ def add_refusals(app: FastAPI) -> None:
 
 def _answering(status: int) -> Callable[[Request, Exception], Awaitable[JSONResponse]]:
     async def answer(request: Request, error: Exception) -> JSONResponse:
-        more = {"field": error.field} if isinstance(error, InputRefused) and error.field else {}
-        response = problem(status, str(error), **more)
+        field = error.field if isinstance(error, InputRefused) else ""
+        response = problem(status, str(error), field=field)
         if status == 429:
             response.headers["Retry-After"] = _LATER
         return response
