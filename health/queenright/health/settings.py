@@ -362,6 +362,15 @@ AlertSeverity = Literal["critical", "warning", "info"]
 _ALL_CHANNELS: Final[tuple[ChannelName, ...]] = ("slack", "pagerduty")
 
 
+def _refuse_repeated(channels: tuple[ChannelName, ...]) -> tuple[ChannelName, ...]:
+    if repeated := next((one for one in channels if channels.count(one) > 1), None):
+        raise ValueError(f"{repeated} is named {channels.count(repeated)} times; name each channel once")
+    return channels
+
+
+_Channels = Annotated[tuple[ChannelName, ...], AfterValidator(_refuse_repeated)]
+
+
 class TicketChannel(_Block):
     """
     Where tickets of a kind are sent, in the requirement document's words.
@@ -370,7 +379,7 @@ class TicketChannel(_Block):
     requirement document are taken and all others are refused: they would change nothing.
     """
 
-    channels: tuple[ChannelName, ...] = _ALL_CHANNELS
+    channels: _Channels = _ALL_CHANNELS
     severity: AlertSeverity = "critical"
 
     @field_validator("channels", "severity")
@@ -396,7 +405,7 @@ class StuckAgentChannel(TicketChannel):
 class BreakerChannel(_Block):
     """Where the alert about a circuit breaker that stays open is sent: critical pages, the rest does not."""
 
-    channels: tuple[ChannelName, ...] = ("slack",)
+    channels: _Channels = ("slack",)
     severity: AlertSeverity = "warning"
 
     @model_validator(mode="before")
