@@ -10,6 +10,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from queenright.alerting.alertmanager import AlertmanagerClient, AlertsRefused, PostedAlert
+from queenright.alerting.callbacks.told import parse_told
+from queenright.alerting.config import TOLD_PATH
 from queenright.alerting.outbox import Outbox, enqueue
 from queenright.alerting.recorder import Message
 from queenright.alerting.settings import AlertingSettings
@@ -18,6 +20,8 @@ from queenright.health.findings import Severity
 from queenright.health.store import Store
 from queenright.health.tickets import TicketStatus
 from queenright.runtime.events import AgentEvent
+from queenright.server.gate import MAX_BODY, MAX_VALUES
+from queenright.server.json_limits import check_json_size
 from tests.alerting.parts import ticket
 from tests.alerting.real import RealAlertmanager, alert, queen
 
@@ -213,6 +217,27 @@ async def test_a_reminder_is_told_again_on_every_channel_under_the_same_identity
     assert len(keys) == 1
     assert [len(by(ours, channel, "resolved")) for channel in ("slack", "pagerduty")] == [1, 1]
     assert not alertmanager.recorder.refused
+
+
+async def test_webhook_about_a_crowd_is_within_the_limits_of_the_service(
+    alertmanager: RealAlertmanager,
+) -> None:
+    """B131: Alertmanager does not repeat what is refused with 413; whoever it does not name is not noted."""
+    text = {"description": "d" * 900, "analysis": "a" * 1200, "suggested_action": "s" * 2000}
+    crowd = [
+        replace(one, annotations={**one.annotations, **text, "ticket_id": one.labels["ticket_id"]})
+        for one in (queen("critical", agent=f"agent-{n:03}", storm="storm-1") for n in range(600))
+    ]
+    await send(alertmanager, crowd, "marker")
+
+    told = [body for path, body in alertmanager.people.posted if path == TOLD_PATH and b"agent-" in body]
+    await alertmanager.until(lambda: bool(told), "who was told")
+    for body in told:
+        assert len(body) <= MAX_BODY
+        check_json_size(body, MAX_VALUES)
+        read = parse_told(body)
+        assert len(read.alerts) == 100
+        assert read.truncated == 500
 
 
 async def test_thirty_alerts_of_one_storm_are_one_message_and_one_incident(

@@ -96,6 +96,12 @@ class Callbacks:
             StoreError: It could not be noted; Alertmanager posts it again.
         """
         said, now = parse_told(body), self._clock()
+        if said.truncated:
+            _log.warning(
+                "%s was told of %d alerts more than Alertmanager names: their tickets do not show it",
+                said.receiver,
+                said.truncated,
+            )
         alerts = [
             (one.ticket_id, one.alert_key, one.status) for one in said.alerts if _ID.fullmatch(one.ticket_id)
         ]

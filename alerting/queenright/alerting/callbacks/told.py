@@ -37,6 +37,8 @@ class Message:
     dedup_key: str
     alerts: tuple[ToldAlert, ...]
     """Those about tickets."""
+    truncated: int = 0
+    """How many alerts of the message Alertmanager does not name here."""
 
 
 class _Read(BaseModel):
@@ -60,6 +62,7 @@ class _Webhook(_Read):
     group_key: Annotated[str, Field(min_length=1, max_length=100_000)]
     receiver: Annotated[str, Field(min_length=1, max_length=200)]
     alerts: Annotated[list[_Alert], Field(max_length=MAX_ALERTS)]
+    truncated_alerts: Annotated[int, Field(ge=0)] = 0
 
 
 def dedup_key(group_key: str) -> str:
@@ -88,4 +91,5 @@ def parse_told(body: bytes) -> Message:
             for one in webhook.alerts
             if one.annotations.ticket_id
         ),
+        truncated=webhook.truncated_alerts,
     )
