@@ -578,7 +578,7 @@ async def test_a_graph_that_shares_a_session_shares_its_memory_and_not_its_conve
     await runtime.start()
     main = await runtime.wait(await runtime.trigger("e", {"hive": "north"}, graph_id="main"))
 
-    shared = await runtime.wait(await runtime.trigger("e", {"why": "failed"}, graph_id="guardian"))
+    shared = await runtime.wait(await runtime.trigger("e", {"message": "failed"}, graph_id="guardian"))
 
     assert shared.session_id == main.session_id
     assert "north" in model.shown[0][1].content
@@ -586,7 +586,7 @@ async def test_a_graph_that_shares_a_session_shares_its_memory_and_not_its_conve
     assert (session / "conversations" / "judge").is_dir()
     assert (session / "graphs" / "guardian" / "conversations" / "judge").is_dir()
     state = runtime.session_store("main").read_state(main.session_id)
-    assert state.memory == {"hive": "north", "why": "failed"}
+    assert state.memory == {"hive": "north", "message": "failed"}
     assert set(state.executions) == {"main::e", "guardian::e"}
     await runtime.stop()
 

@@ -281,9 +281,9 @@ async def test_an_input_that_nobody_set_is_named(bench: Bench) -> None:
         function("a"), function("b", "x"), edges="a-b", functions={"a": lambda: None, "b": lambda x: None}
     )
 
-    result = await bench.run(z=1)
+    result = await bench.run(message="go")
 
-    assert "node 'b' failed: it needs 'x', which nobody has set; there is: z" in result.error
+    assert "node 'b' failed: it needs 'x', which nobody has set; there is: message" in result.error
 
 
 async def test_an_edge_carries_what_it_maps(bench: Bench) -> None:

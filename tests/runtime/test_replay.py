@@ -40,7 +40,7 @@ async def counted(folder: Path, entry: str) -> tuple[AgentRuntime, list[str], st
     functions = {"one": lambda: named("one"), "two": lambda: named("two")}
     runtime.add_graph(COUNTING, functions=functions, agent_id="counter", primary=True)
     await runtime.start()
-    ended = await runtime.wait(await runtime.trigger(entry, {"given": 1}))
+    ended = await runtime.wait(await runtime.trigger(entry, {"message": "go"}))
     session = runtime.session_store().open(ended.session_id)
     (session.artifacts).mkdir(exist_ok=True)
     (session.artifacts / "made.txt").write_text("by one", encoding="utf-8")

@@ -100,6 +100,17 @@ def test_input_that_is_refused_is_answered_and_nothing_is_run(tmp_path: Path) ->
     assert "session_" not in done.stdout
 
 
+def test_misspelt_input_is_not_replaced_by_what_the_session_remembers(tmp_path: Path) -> None:
+    """B99: the run before set the field; a misspelt one must not repeat that run."""
+    adder(tmp_path / "agent")
+
+    done = shell(tmp_path, "agent", '{"a": 1, "b": 2}', '{"A1": 5}', '{"a": 2}', "/quit")
+
+    assert done.returncode == 0, done.stderr
+    assert "input 'A1' is unknown" in done.stdout
+    assert [line for line in done.stdout.splitlines() if line.startswith("sum")] == ["sum: 3", "sum: 4"]
+
+
 def test_a_run_that_fails_says_why_and_is_the_exit_code(tmp_path: Path) -> None:
     adder(tmp_path / "agent")
 

@@ -26,7 +26,7 @@ from queenright.runtime.execution import Execution, ExecutionResult, Trigger
 from queenright.runtime.graphs.goal import Goal, GoalProgress
 from queenright.runtime.graphs.graph import EntryPointSpec, GraphSpec
 from queenright.runtime.heartbeats import Heartbeats
-from queenright.runtime.inputs import check_input, missing_input
+from queenright.runtime.inputs import check_input, check_json, check_names, missing_input, used_names
 from queenright.runtime.llm.model import LLMProvider
 from queenright.runtime.nodes.function_node import NodeFunction
 from queenright.runtime.nodes.guard import GuardFactory
@@ -372,12 +372,22 @@ class AgentRuntime:
             return  # whoever fires it makes the node's input
         node = graph.spec.node(stream.spec.node_id)
         function = graph.functions[node.function] if node.function else None
+        check_json(given)
+        names = list(given)
         if missing_input(node, function, given):
             known = await self.disk.run(lambda: self._sessions.memory(graph, stream.spec, session_id))
             if known is None:
                 return  # whatever is wrong with that session, the run says
             given = {**known, **given} if node.input_keys else given
         check_input(node, function, given)
+        check_names(graph.spec, node, function, names, self._used_names(graph))
+
+    def _used_names(self, graph: LoadedGraph) -> set[str]:
+        """Return what is used of the memory of a graph's sessions, by it and by graphs that share them."""
+        graphs = [graph]
+        if _shares_sessions(graph):
+            graphs = [one for one in (r.graph for r in self._registered.values()) if _shares_sessions(one)]
+        return set().union(*(used_names(one.spec, one.functions, one.goal) for one in graphs))
 
     async def resume(
         self, session_id: str, graph_id: str | None = None, *, checkpoint_id: str | None = None
@@ -668,6 +678,11 @@ class AgentRuntime:
 def _start(registered: _Registered) -> None:
     for stream in registered.streams.values():
         stream.start()
+
+
+def _shares_sessions(graph: LoadedGraph) -> bool:
+    """Return whether a graph may run in sessions of other graphs, or others in its own."""
+    return graph.primary or any(entry.isolation_level == "shared" for entry in graph.spec.entry_points)
 
 
 def _check_replayable(graph: LoadedGraph, stream: ExecutionStream, checkpoint: Checkpoint) -> None:

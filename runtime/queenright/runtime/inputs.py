@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any, Final
 
@@ -13,6 +14,8 @@ from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.redaction import redact
+from queenright.runtime.graphs.goal import Goal
+from queenright.runtime.graphs.graph import GraphSpec
 from queenright.runtime.graphs.specs import NodeSpec
 
 INPUT_REFUSED: Final = "input_refused"
@@ -21,7 +24,11 @@ INPUT_REFUSED: Final = "input_refused"
 CONTEXT_NAMES: Final = frozenset({"runtime", "graph_id", "session_id", "agent_id", "node_id", "data_dir"})
 """Parameters that the runtime gives, not the caller."""
 
+ALWAYS_KNOWN: Final = frozenset({"message", "event", "tick"})
+"""What a user says, an event and a timer are given to a run as, whatever its graph uses."""
+
 _VALUE: Final = 80
+_WORDS: Final = re.compile(r"[^\W\d]\w*")
 
 
 class InputRefused(QueenrightError):
@@ -85,27 +92,147 @@ def _needed(node: NodeSpec, function: Callable[..., Any] | None) -> tuple[str, .
     )
 
 
-def _check_types(node: NodeSpec, function: Callable[..., Any], given: Mapping[str, Any]) -> None:
-    parameters = _parameters(function)
-    try:
-        hints = typing.get_type_hints(function)
-    except Exception:  # a name that only a type checker knows
+def check_json(given: Mapping[str, Any]) -> None:
+    """
+    Check that every value can be kept.
+
+    Raises:
+        InputRefused: One is no JSON value.
+    """
+    for field, value in given.items():
+        try:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InputRefused(
+                f"input {field!r} is no JSON value ({error}); give text, numbers, true, false, null, lists "
+                "or objects of these",
+                field=field,
+            ) from None
+
+
+def check_names(
+    graph: GraphSpec,
+    node: NodeSpec,
+    function: Callable[..., Any] | None,
+    given: Collection[str],
+    known: Collection[str],
+) -> None:
+    """
+    Check that something uses each field that a caller gives: one that nothing does is misspelt.
+
+    Args:
+        graph: The graph that is run.
+        node: The node that the run begins with.
+        function: What it calls; None for a node that talks with a model.
+        given: The names of the fields.
+        known: What is used of the session's memory, by ``used_names``.
+
+    Raises:
+        InputRefused: Nothing uses one of the fields.
+    """
+    own = _accepted(node, function)
+    if own is None:
         return
+    for field in given:
+        if field in own or field in known or field in ALWAYS_KNOWN:
+            continue
+        allowed = list(dict.fromkeys((*own, *sorted(known))))
+        near = get_close_matches(field, allowed, 1, 0.5)
+        meant = f" (is it meant to be {near[0]!r}?)" if near else ""
+        raise InputRefused(
+            f"input {field!r} is unknown{meant}: graph {graph.id!r} takes {', '.join(allowed) or 'no input'}",
+            field=field,
+        )
+
+
+def used_names(
+    graph: GraphSpec, functions: Mapping[str, Callable[..., Any]], goal: Goal | None
+) -> frozenset[str]:
+    """Return the names that a graph's nodes, its edges and its goal may look for in the memory."""
+    names: set[str] = set()
+    for node in graph.nodes:
+        own = _accepted(node, functions.get(node.function))
+        names.update(own or (), node.output_keys)
+    conditions = [edge.expression for edge in graph.edges]
+    for edge in graph.edges:
+        names.update(edge.input_mapping, edge.input_mapping.values())
+    if goal is not None:
+        conditions += [criterion.expression for criterion in goal.success_criteria]
+        conditions += [constraint.expression for constraint in goal.constraints]
+    for condition in conditions:
+        names.update(_WORDS.findall(condition))
+    return frozenset(names)
+
+
+def convert_arguments(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    Return JSON values as what a function's annotations name: a set, a date, a path, a dataclass.
+
+    A value that an annotation does not take, or that it says nothing about, stays as it is.
+    """
+    hints = _hints(function)
+    converted = dict(given)
+    for field in given.keys() & hints.keys():
+        try:
+            converted[field] = _as_annotated(hints[field], given[field])
+        except ValidationError:
+            continue
+    return converted
+
+
+def _accepted(node: NodeSpec, function: Callable[..., Any] | None) -> tuple[str, ...] | None:
+    """Return the names of what a node can be given; None if that is anything."""
+    if node.input_keys:
+        return node.input_keys
+    if function is None:
+        return None
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (ValueError, TypeError):
+        return None
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return None
+    return tuple(parameter.name for parameter in parameters if parameter.name not in CONTEXT_NAMES)
+
+
+def _check_types(node: NodeSpec, function: Callable[..., Any], given: Mapping[str, Any]) -> None:
+    parameters, hints = _parameters(function), _hints(function)
     for field, value in given.items():
         parameter = parameters.get(field)
         if parameter is None or field not in hints or field in CONTEXT_NAMES or value is parameter.default:
             continue
         try:
-            # Strictly: the function is given the value as it is, not what could be made of it.
-            TypeAdapter(hints[field]).validate_json(json.dumps(value), strict=True)
-        except (PydanticUserError, TypeError):
-            continue  # an annotation that says nothing about JSON values, or a value that is none
+            _as_annotated(hints[field], value)
         except ValidationError as error:
             why = error.errors(include_url=False, include_input=False)[0]["msg"]
             shown = redact(repr(value), _VALUE)
             raise InputRefused(
                 f"input {field!r}: {shown} is refused by node {node.id!r}: {why}", field=field
             ) from None
+
+
+def _as_annotated(hint: Any, value: Any) -> Any:
+    """
+    Return a JSON value as what an annotation names, read strictly: ``"3"`` is no ``int``.
+
+    Raises:
+        ValidationError: It is none.
+    """
+    if type(value) is hint:
+        return value
+    try:
+        read = TypeAdapter(hint).validate_json(json.dumps(value), strict=True)
+    except (PydanticUserError, TypeError):
+        return value  # an annotation that says nothing about JSON values
+    # Of an ``Iterable`` pydantic makes something that can be gone through once only.
+    return value if isinstance(read, Iterator) else read
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(function)
+    except Exception:  # a name that only a type checker knows
+        return {}
 
 
 def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:

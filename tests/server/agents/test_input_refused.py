@@ -51,6 +51,12 @@ def file(folder: str, copies: int = 1, *, session_id: str):
         ({"folder": "docs", "copies": "3"}, "copies", ["input 'copies': '3' is refused", "valid integer"]),
         ({"folder": "docs", "copies": 3.0}, "copies", ["input 'copies': 3.0 is refused", "valid integer"]),
         ({"folder": "docs", "copies": True}, "copies", ["input 'copies': True is refused", "valid integer"]),
+        (
+            {"folder": "docs", "copeis": 3},
+            "copeis",
+            ["input 'copeis' is unknown", "is it meant to be 'copies'?", "takes folder, copies"],
+        ),
+        ({"folder": "docs", "session_id": "s"}, "session_id", ["input 'session_id' is unknown"]),
     ],
 )
 async def test_trigger_refuses_input_that_the_first_node_does_not_take(

@@ -12,6 +12,7 @@ from queenright.instrumentation.redaction import redact
 from queenright.runtime.deadline import Sleep, alone, within
 from queenright.runtime.events import EventType
 from queenright.runtime.graphs.graph import NodeSpec
+from queenright.runtime.inputs import convert_arguments
 from queenright.runtime.memory import SharedMemory, check_sizes
 from queenright.runtime.nodes.event_loop import NodeResult
 from queenright.runtime.nodes.reporting import Reporter
@@ -57,7 +58,10 @@ async def call_function(
         threads: Where a plain function runs.
         sleep: The clock of its time limit.
     """
-    arguments = {**_wanted(function, given, spec), **_wanted(function, context)}
+    arguments = {
+        **convert_arguments(function, _wanted(function, given, spec)),
+        **_wanted(function, context),
+    }
     await reporter.emit(EventType.NODE_LOOP_STARTED, {"messages": 0}, node_id=spec.id)
     result = NodeResult(outcome="failed")
     try:

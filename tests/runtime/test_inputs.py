@@ -1,0 +1,192 @@
+"""What a run is given: which names are known, and as what a function gets its values (B99)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from queenright.runtime.agent_runtime import AgentRuntime
+from queenright.runtime.bus import EventBus
+from queenright.runtime.execution import ExecutionResult
+from queenright.runtime.graphs.goal import Goal, SuccessCriterion
+from queenright.runtime.graphs.graph import EdgeSpec, EntryPointSpec, GraphSpec, NodeSpec
+from queenright.runtime.inputs import InputRefused
+from queenright.runtime.storage.session_store import SessionStatus
+from tests.runtime.conftest import ScriptedModel
+
+
+class Colour(StrEnum):
+    AMBER = "amber"
+
+
+@dataclass
+class Hive:
+    number: int
+
+
+async def run(
+    tmp_path: Path, function: Callable[..., Any], given: dict[str, Any], **node: Any
+) -> ExecutionResult:
+    graph = GraphSpec(
+        id="g",
+        nodes=(NodeSpec(id="n", node_type="function", function="f", **node),),
+        entry_points=(EntryPointSpec(id="e", node_id="n"),),
+    )
+    runtime = AgentRuntime(bus=EventBus(), storage=tmp_path)
+    runtime.add_graph(graph, functions={"f": function})
+    await runtime.start()
+    try:
+        return await runtime.wait(await runtime.trigger("e", given))
+    finally:
+        await runtime.stop()
+
+
+@pytest.mark.parametrize(
+    ("annotation", "given", "expected"),
+    [
+        (set[str], ["a", "b"], {"a", "b"}),
+        (datetime, "2026-11-22T18:00:00Z", datetime(2026, 11, 22, 18, tzinfo=UTC)),
+        (list[Path], ["docs"], [Path("docs")]),
+        (tuple[int, int], [1, 2], (1, 2)),
+        (Hive, {"number": 3}, Hive(3)),
+        (dict[int, str], {"1": "a"}, {1: "a"}),
+        (Iterable[str], ["a"], ["a"]),
+        (dict[str, Any], {"a": [1]}, {"a": [1]}),
+        (str | None, None, None),
+        (EventBus, "not JSON's business", "not JSON's business"),
+    ],
+)
+async def test_function_gets_the_value_that_its_annotation_names(
+    tmp_path: Path, annotation: Any, given: Any, expected: Any
+) -> None:
+    received: list[Any] = []
+
+    def take(value: Any, other: int = 0) -> None:
+        received.append(value)
+
+    take.__annotations__["value"] = annotation
+    for node in ({}, {"input_keys": ("value",)}):
+        result = await run(tmp_path, take, {"value": given}, **node)
+        assert result.status is SessionStatus.COMPLETED, result.error
+
+    assert received == [expected, expected]
+    assert {type(value) for value in received} == {type(expected)}
+
+
+async def test_function_gets_a_member_of_its_enum(tmp_path: Path) -> None:
+    received: list[Any] = []
+
+    def take(colour: Colour) -> None:
+        received.append(colour.name)
+
+    await run(tmp_path, take, {"colour": "amber"})
+
+    assert received == ["AMBER"]
+
+
+def endless() -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    value["itself"] = value
+    return value
+
+
+@pytest.mark.parametrize(
+    ("value", "why"), [(endless(), "Circular"), (object(), "object"), (float("nan"), "Out of range")]
+)
+async def test_input_that_is_no_json_is_refused(tmp_path: Path, value: Any, why: str) -> None:
+    def take(value: dict[str, Any]) -> None: ...
+
+    with pytest.raises(InputRefused, match=f"'value' is no JSON value.*{why}") as refused:
+        await run(tmp_path, take, {"value": value})
+
+    assert refused.value.field == "value"
+
+
+async def test_unknown_name_is_refused_unless_the_function_takes_any(tmp_path: Path) -> None:
+    def closed() -> None: ...
+
+    def open_(**more: Any) -> None: ...
+
+    with pytest.raises(InputRefused, match="input 'x' is unknown: graph 'g' takes no input"):
+        await run(tmp_path, closed, {"x": 1})
+    assert (await run(tmp_path, open_, {"x": 1})).succeeded
+    assert (await run(tmp_path, closed, {"message": "go", "tick": 1, "event": {}})).succeeded
+
+
+async def test_names_that_other_parts_of_the_graph_use_are_known(tmp_path: Path) -> None:
+    """Later nodes, edges and the goal read them from the session's memory."""
+
+    def first(a: int) -> None: ...
+
+    def later(*, b: int = 0) -> dict[str, int]:
+        return {"made": b}
+
+    graph = GraphSpec(
+        id="g",
+        nodes=(
+            NodeSpec(id="first", node_type="function", function="first"),
+            NodeSpec(
+                id="later",
+                node_type="function",
+                function="later",
+                input_keys=("b",),
+                output_keys=("made",),
+            ),
+            NodeSpec(id="talk", system_prompt="Talk.", input_keys=("tone",)),
+        ),
+        edges=(
+            EdgeSpec(
+                source="first",
+                target="later",
+                when="expression",
+                expression='memory["skip"] != limits.most',
+                input_mapping={"b": "stock"},
+                priority=1,
+            ),
+            EdgeSpec(source="first", target="talk"),
+        ),
+        entry_points=(EntryPointSpec(id="e", node_id="first"),),
+    )
+    goal = Goal(id="done", success_criteria=(SuccessCriterion(id="c", expression="made >= wanted"),))
+    runtime = AgentRuntime(bus=EventBus(), storage=tmp_path)
+    runtime.add_graph(graph, functions={"first": first, "later": later}, goal=goal, model=ScriptedModel())
+    await runtime.start()
+    given = {
+        "a": 1, "b": 2, "made": 0, "tone": "kind", "skip": 1, "limits": {"most": 2}, "stock": 3, "wanted": 2,
+    }  # fmt: skip
+
+    result = await runtime.wait(await runtime.trigger("e", given))
+    with pytest.raises(InputRefused, match=r"input 'stok' is unknown .is it meant to be 'stock'"):
+        await runtime.trigger("e", {**given, "stok": 3})
+    await runtime.stop()
+
+    assert (result.succeeded, result.outputs) == (True, {"made": 3})
+
+
+async def test_names_that_a_graph_in_the_same_session_uses_are_known(tmp_path: Path) -> None:
+    def take(a: int) -> None: ...
+
+    def graph(name: str, isolation: Any) -> GraphSpec:
+        return GraphSpec(
+            id=name,
+            nodes=(NodeSpec(id="n", node_type="function", function="f", input_keys=(f"of_{name}",)),),
+            entry_points=(EntryPointSpec(id="e", node_id="n", isolation_level=isolation),),
+        )
+
+    runtime = AgentRuntime(bus=EventBus(), storage=tmp_path)
+    for name, isolation in (("main", "per_run"), ("side", "shared"), ("other", "per_run")):
+        runtime.add_graph(
+            graph(name, isolation), functions={"f": lambda **given: None}, primary=name == "main"
+        )
+    await runtime.start()
+    await runtime.trigger("e", {"of_main": 1, "of_side": 2}, graph_id="main")
+    await runtime.trigger("e", {"of_main": 1, "of_side": 2}, graph_id="side")
+    with pytest.raises(InputRefused, match="input 'of_other' is unknown"):
+        await runtime.trigger("e", {"of_main": 1, "of_other": 2}, graph_id="main")
+    await runtime.stop()
