@@ -405,6 +405,40 @@ def test_worker_not_heard_since_the_service_was_away_is_no_critical_silence() ->
     assert script.health.vitals.status is SessionStatus.UNKNOWN
 
 
+@pytest.mark.parametrize(
+    "kind", [FindingKind.NO_TOOL_CALLS, FindingKind.CHECKPOINT_STALE, FindingKind.NO_TOKENS]
+)
+@pytest.mark.parametrize("case", ["unheard", "heard", "before"])
+def test_worker_not_heard_since_the_service_was_away_is_not_stuck(kind: FindingKind, case: str) -> None:
+    """B125: what it does not do says no more than its silence, unless that was found before."""
+    settings = HealthSettings.model_validate(
+        {
+            "stall": {"idle_seconds": 90_000, "unknown_seconds": 90_000},
+            "heartbeat": {"timeout_seconds": 90_000},
+        }
+    )
+    script = WorkerScript(monitor=HealthMonitor(settings)).start(heartbeat_interval=30)
+    script.event(EventType.AGENT_HEARTBEAT, {"interval": 30})
+    if kind is FindingKind.CHECKPOINT_STALE:
+        script.event(EventType.CHECKPOINT_SAVED)
+    elif kind is FindingKind.NO_TOOL_CALLS:
+        script.call()
+    else:
+        script.event(EventType.LLM_CALL_COMPLETED, {"input_tokens": 100, "output_tokens": 10})
+    if case == "before":
+        script.silence(7200)
+    away_for(script, 420)
+    if case == "heard":
+        script.event(EventType.AGENT_HEARTBEAT, {"interval": 30})
+    script.silence(7200)
+
+    found = script.finding(kind)
+    assert found is not None
+    assert found.ticket is (case != "unheard")
+    assert (script.state is HealthState.STUCK) is (case != "unheard")
+    assert ("not heard of since Queenright was away" in found.evidence) is (case != "heard")
+
+
 @pytest.mark.parametrize("case", ["heard", "before", "short", "no heartbeats"])
 def test_silence_that_is_certain_is_critical_though_the_service_was_away(case: str) -> None:
     """B125: heard once since; found before; away for less than an end is repeated; without heartbeats."""

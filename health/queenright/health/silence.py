@@ -44,15 +44,19 @@ def detect_stall(v: VitalSigns, settings: HealthSettings, now: float) -> Finding
         declared = "" if clock.tool.timeout is None else f", which declared {span(clock.tool.timeout)}"
         where = f"in a call of {clock.tool.tool}{declared}"
     ticket = now >= clock.ticket_due
-    # A stall that had been found before is one still.
-    unsure = may_have_ended(v) and v.away is not None and clock.ticket_due > v.away[1]
+    is_certain = ticket and not _is_unsure(v, clock.ticket_due)
     return Finding(
         kind=FindingKind.STALL,
-        severity=Severity.CRITICAL if ticket and not unsure else Severity.MEDIUM,
+        severity=Severity.CRITICAL if is_certain else Severity.MEDIUM,
         evidence=f"nothing happened for {span(silent)} {where}{_since_away(v)}",
         since=clock.since,
         ticket=ticket,
     )
+
+
+def _is_unsure(v: VitalSigns, due: float) -> bool:
+    """Return whether a worker may have ended unheard; what was due before the service left is certain."""
+    return may_have_ended(v) and v.away is not None and due > v.away[1]
 
 
 def _since_away(v: VitalSigns) -> str:
@@ -112,11 +116,11 @@ def detect_checkpoint_stale(v: VitalSigns, settings: HealthSettings, now: float)
     due = checkpoint_due(v, check.checkpoint_stale_threshold_seconds)
     if since is None or degraded is None or due is None or now < degraded:
         return None
-    stale = now >= due
+    stale = now >= due and not _is_unsure(v, due)
     return Finding(
         kind=FindingKind.CHECKPOINT_STALE,
         severity=Severity.MEDIUM if stale else Severity.LOW,
-        evidence=f"the last checkpoint is {span(now - since)} old",
+        evidence=f"the last checkpoint is {span(now - since)} old{_since_away(v)}",
         since=since,
         ticket=stale,
     )
@@ -125,13 +129,16 @@ def detect_checkpoint_stale(v: VitalSigns, settings: HealthSettings, now: float)
 def detect_no_tool_calls(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
     """Find a worker that has tools, goes on, and neither calls one nor gets further."""
     since = no_tool_call_from(v)
-    if since is None or now < since + settings.health_check.no_tool_call_seconds:
+    limit = settings.health_check.no_tool_call_seconds
+    if since is None or now < since + limit:
         return None
+    is_certain = not _is_unsure(v, since + limit)
     return Finding(
         kind=FindingKind.NO_TOOL_CALLS,
-        severity=Severity.MEDIUM,
-        evidence=f"no tool call and no progress for {span(now - since)}",
+        severity=Severity.MEDIUM if is_certain else Severity.LOW,
+        evidence=f"no tool call and no progress for {span(now - since)}{_since_away(v)}",
         since=since,
+        ticket=is_certain,
     )
 
 
@@ -144,13 +151,16 @@ def detect_no_tokens(v: VitalSigns, settings: HealthSettings, now: float) -> Fin
     since, limit = no_tokens_from(v), settings.health_check.no_tokens_seconds
     if since is None or now < since + limit:
         return None
-    nowhere = v.progress_from is None or now >= v.progress_from + limit
+    due = max(since, v.progress_from or since) + limit
+    nowhere = now >= due
+    is_certain = nowhere and not _is_unsure(v, due)
+    words = ", and no progress" if nowhere else ""
     return Finding(
         kind=FindingKind.NO_TOKENS,
-        severity=Severity.MEDIUM if nowhere else Severity.LOW,
-        evidence=f"no tokens used for {span(now - since)}" + (", and no progress" if nowhere else ""),
+        severity=Severity.MEDIUM if is_certain else Severity.LOW,
+        evidence=f"no tokens used for {span(now - since)}{words}{_since_away(v)}",
         since=since,
-        ticket=nowhere,
+        ticket=is_certain,
     )
 
 
