@@ -41,6 +41,7 @@ class Nursery:
         self.links = [CheckpointRef(checkpoint_id="c1", created_at=0.0, valid=True)]
         self.raised: list[tuple[str, CheckpointRef | None, int, str]] = []
         self.refuses: RespawnRefused | None = None
+        self.has_no_chain: RespawnRefused | None = None
         self.hangs = False
         self.asked = asyncio.Event()
         self.absent = False
@@ -49,10 +50,20 @@ class Nursery:
         return not self.absent
 
     async def chain(self, target: Target) -> Sequence[CheckpointRef]:
+        if self.has_no_chain is not None:
+            raise self.has_no_chain
         return self.links
 
     async def respawn(
-        self, target: Target, checkpoint: CheckpointRef | None, *, task_id: str, attempt: int, note: str
+        self,
+        target: Target,
+        checkpoint: CheckpointRef | None,
+        *,
+        task_id: str,
+        attempt: int,
+        note: str,
+        repeatable: bool,
+        may_start_over: bool,
     ) -> Respawned:
         self.raised.append((task_id, checkpoint, attempt, note))
         self.asked.set()
@@ -428,6 +439,24 @@ async def test_work_that_is_left_to_a_person_does_not_open_the_breaker_of_its_ag
     assert hive.nursery.raised == []
 
     hive.nursery.links = [CheckpointRef(checkpoint_id="c1", created_at=0.0, valid=True)]
+    await hive.ask(hive.loses("next"))
+    await hive.go()
+    assert [task for task, *_ in hive.nursery.raised] == ["next"]
+
+
+async def test_work_that_cannot_be_taken_up_does_not_open_the_breaker_of_its_agent(hive: Hive) -> None:
+    """Whoever keeps the checkpoints says that there is nothing to take up: nobody tried to start it."""
+    hive.breakers = BreakerRegistry(
+        hive.settings.circuit_breaker, clock=lambda: hive.now, monotonic=lambda: hive.now
+    )
+    await hive.restart()
+    hive.nursery.has_no_chain = RespawnRefused("the session was deleted", final=True)
+    for number in range(5):
+        await hive.ask(hive.loses(f"t{number}"))
+        await hive.go()
+    assert {failed["exhausted"] for failed in hive.data(FAILED)} == {True}
+
+    hive.nursery.has_no_chain = None
     await hive.ask(hive.loses("next"))
     await hive.go()
     assert [task for task, *_ in hive.nursery.raised] == ["next"]

@@ -259,7 +259,9 @@ async def test_what_still_runs_is_not_started_a_second_time(ward: Ward) -> None:
     respawner = RuntimeRespawner(ward.colony.runtime)
 
     with pytest.raises(RespawnRefused, match="stop that first"):
-        await respawner.respawn(target, None, task_id="t", attempt=1, note="")
+        await respawner.respawn(
+            target, None, task_id="t", attempt=1, note="", repeatable=False, may_start_over=False
+        )
     assert ward.colony.runtime.get_stream("start").pending == 1
 
 

@@ -135,7 +135,15 @@ class Nursery:
         return self.links
 
     async def respawn(
-        self, target: Target, checkpoint: CheckpointRef | None, *, task_id: str, attempt: int, note: str
+        self,
+        target: Target,
+        checkpoint: CheckpointRef | None,
+        *,
+        task_id: str,
+        attempt: int,
+        note: str,
+        repeatable: bool,
+        may_start_over: bool,
     ) -> Respawned:
         return Respawned(agent_id=target.agent_id, session_id=target.session_id, incarnation_id="two")
 

@@ -124,7 +124,15 @@ async def asking(url: str, store: Store, **more: Any) -> AsyncIterator[RespawnWe
 
 async def respawn(url: str, store: Store, checkpoint: CheckpointRef | None = CP2, **more: Any) -> Respawned:
     async with asking(url, store, **more) as webhook:
-        return await webhook.respawn(BEE, checkpoint, task_id="forage", attempt=2, note="It was killed.")
+        return await webhook.respawn(
+            BEE,
+            checkpoint,
+            task_id="forage",
+            attempt=2,
+            note="It was killed.",
+            repeatable=True,
+            may_start_over=True,
+        )
 
 
 def event(
@@ -153,6 +161,8 @@ async def test_whoever_starts_workers_is_told_all_it_needs(supervisor: Superviso
             "checkpoint_id": "cp-2",
             "attempt": 2,
             "note": "It was killed.",
+            "repeatable": True,
+            "may_start_over": True,
         }
     ]
 
@@ -251,7 +261,9 @@ async def test_the_url_and_the_secret_are_in_no_message_log_or_repr(
 
     async with asking(url, store, secret=SecretStr("honeypot")) as webhook:
         with pytest.raises(RespawnRefused, match=r"127\.0\.0\.1") as refused:
-            await webhook.respawn(BEE, None, task_id="forage", attempt=1, note="")
+            await webhook.respawn(
+                BEE, None, task_id="forage", attempt=1, note="", repeatable=False, may_start_over=False
+            )
 
     assert refused.value.__cause__ is None
     for said in (str(refused.value), repr(webhook), caplog.text):
@@ -329,7 +341,23 @@ async def test_receiver_is_not_asked_to_begin_a_task_again_that_is_not_repeatabl
         [ticket] = service.tickets.open_tickets()
 
     assert [asked["checkpoint_id"] for asked in supervisor.asked] == ["cp-3", "cp-2", "cp-1"]
+    assert {(asked["repeatable"], asked["may_start_over"]) for asked in supervisor.asked} == {(False, False)}
     assert "queenright recover forage --from-start" in ticket.finding_evidence
+
+
+@pytest.mark.parametrize("says", ["the task", "a person"])
+async def test_receiver_is_told_who_says_that_a_task_may_be_repeated(
+    supervisor: Supervisor, tmp_path: Path, says: str
+) -> None:
+    """B100: whoever starts the worker must know whether the work may begin again without its checkpoint."""
+    async with serving(settings_with(tmp_path / "storage", supervisor.url)) as running:
+        await a_worker_that_crashed(running, repeatable=says == "the task")
+        health = running.service.health
+        await health.initiate_recovery("forage", by="ada", from_start=says == "a person")
+        await until(lambda: bool(supervisor.asked), "the receiver was asked")
+
+    [asked] = supervisor.asked
+    assert (asked["repeatable"], asked["may_start_over"]) == (says == "the task", True)
 
 
 async def test_broken_checkpoints_fall_back_within_one_try(supervisor: Supervisor, tmp_path: Path) -> None:

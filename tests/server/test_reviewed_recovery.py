@@ -30,7 +30,15 @@ class Broken:
         return []
 
     async def respawn(
-        self, target: Target, checkpoint: CheckpointRef | None, *, task_id: str, attempt: int, note: str
+        self,
+        target: Target,
+        checkpoint: CheckpointRef | None,
+        *,
+        task_id: str,
+        attempt: int,
+        note: str,
+        repeatable: bool,
+        may_start_over: bool,
     ) -> Respawned:
         raise RespawnRefused("the disk is full")
 

@@ -100,7 +100,15 @@ class RespawnWebhook:
         ]
 
     async def respawn(
-        self, target: Target, checkpoint: CheckpointRef | None, *, task_id: str, attempt: int, note: str
+        self,
+        target: Target,
+        checkpoint: CheckpointRef | None,
+        *,
+        task_id: str,
+        attempt: int,
+        note: str,
+        repeatable: bool,
+        may_start_over: bool,
     ) -> Respawned:
         """
         Ask for the worker to be started again; it will be when this returns.
@@ -120,10 +128,11 @@ class RespawnWebhook:
             "checkpoint_id": None if checkpoint is None else checkpoint.checkpoint_id,
             "attempt": attempt,
         }
-        # Of everything but the note: the same request, sent again, starts nobody a second time.
+        about = {"note": note, "repeatable": repeatable, "may_start_over": may_start_over}
+        # Of who and from where: the same request, sent again, starts nobody a second time.
         key = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:32]
         try:
-            answer = await self._webhook.post(asked | {"note": note}, {IDEMPOTENCY_KEY: key})
+            answer = await self._webhook.post(asked | about, {IDEMPOTENCY_KEY: key})
         except PostFailed as failure:
             if checkpoint is not None and failure.status == _CONFLICT:
                 broken = json_object(failure.answer).get("broken_checkpoint")

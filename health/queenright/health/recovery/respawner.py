@@ -65,7 +65,15 @@ class Respawner(Protocol):
         ...
 
     async def respawn(
-        self, target: Target, checkpoint: CheckpointRef | None, *, task_id: str, attempt: int, note: str
+        self,
+        target: Target,
+        checkpoint: CheckpointRef | None,
+        *,
+        task_id: str,
+        attempt: int,
+        note: str,
+        repeatable: bool,
+        may_start_over: bool,
     ) -> Respawned:
         """
         Take up the work, and return when it goes on.
@@ -76,6 +84,8 @@ class Respawner(Protocol):
             task_id: What the work is about.
             attempt: Which try this is, from 1.
             note: What the new worker is told of what happened.
+            repeatable: The task says that it may be done again from its start; its new life must say so, too.
+            may_start_over: The task or a person says so: without a checkpoint it may begin again.
 
         Raises:
             CheckpointRefused: The checkpoint is broken; it is called again with the next one.

@@ -42,7 +42,15 @@ class RuntimeRespawner:
         return [_ref(link) for link in (await self._stopped(target)).chain]
 
     async def respawn(
-        self, target: Target, checkpoint: CheckpointRef | None, *, task_id: str, attempt: int, note: str
+        self,
+        target: Target,
+        checkpoint: CheckpointRef | None,
+        *,
+        task_id: str,
+        attempt: int,
+        note: str,
+        repeatable: bool,
+        may_start_over: bool,
     ) -> Respawned:
         """
         Take up the run in its session; its nodes read ``note`` before they go on.

@@ -155,7 +155,10 @@ class Starter:
         worker = self._monitor.get(*target.key)
         if recovery.attempt > 1 and self._stop is not None and worker is not None and not worker.vitals.ended:
             await self._stop(target, recovery.reason)
-        chain = await within(START_SECONDS, _awaited(respawner.chain(target)), self._sleep)
+        try:
+            chain = await within(START_SECONDS, _awaited(respawner.chain(target)), self._sleep)
+        except RespawnRefused as refusal:
+            return self._refused(recovery, refusal)  # nobody tried to start it
         while True:
             checkpoint, skipped = plan.choose(chain)
             if checkpoint is None and not plan.is_repeatable(recovery, worker):
@@ -170,6 +173,8 @@ class Starter:
                 task_id=recovery.task_id,
                 attempt=recovery.attempt,
                 note=plan.note(recovery, checkpoint),
+                repeatable=worker is not None and worker.vitals.repeatable,
+                may_start_over=plan.is_repeatable(recovery, worker),
             )
             try:
                 return await within(START_SECONDS, _awaited(work), self._sleep)

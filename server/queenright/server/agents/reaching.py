@@ -75,11 +75,25 @@ class LoadedRespawner:
         return await self._respawner(target).chain(target)
 
     async def respawn(
-        self, target: Target, checkpoint: CheckpointRef | None, *, task_id: str, attempt: int, note: str
+        self,
+        target: Target,
+        checkpoint: CheckpointRef | None,
+        *,
+        task_id: str,
+        attempt: int,
+        note: str,
+        repeatable: bool,
+        may_start_over: bool,
     ) -> Respawned:
         """Take up the run in its session; raises ``RespawnRefused``."""
         return await self._respawner(target).respawn(
-            target, checkpoint, task_id=task_id, attempt=attempt, note=note
+            target,
+            checkpoint,
+            task_id=task_id,
+            attempt=attempt,
+            note=note,
+            repeatable=repeatable,
+            may_start_over=may_start_over,
         )
 
     def _of(self, target: Target) -> RuntimeRespawner | None:
