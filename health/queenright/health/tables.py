@@ -25,7 +25,7 @@ from sqlalchemy import (
     text,
 )
 
-SCHEMA_REVISION: Final = "0007"
+SCHEMA_REVISION: Final = "0008"
 """The newest migration, so that opening a database that is up to date need not import Alembic."""
 
 METADATA: Final = MetaData()
@@ -148,8 +148,10 @@ OUTBOX: Final = Table(
     Column("created_at", Float, nullable=False),
     Column("updated_at", Float, nullable=False),
     Column("active", Boolean, nullable=False),
-    Index("ix_outbox_ticket_id", "ticket_id"),
-    Index("ix_outbox_active", "active"),
+    # With ``active`` in each: of a crowd all are active, and SQLite must not go through them for one.
+    Index("ix_outbox_ticket", "ticket_id", "active"),
+    Index("ix_outbox_alert", "alert_key", "active"),
+    Index("ix_outbox_changed", "active", "updated_at"),
 )
 """Notifications that must leave, written in the transaction of the decision behind them."""
 

@@ -13,7 +13,7 @@ class Version(Wire):
     """Which service this is."""
 
     model_config = shown(
-        {"version": "0.4.0", "schema_revision": "0007", "python": "3.11.9", "started_at": NOW - 3600}
+        {"version": "0.4.0", "schema_revision": "0008", "python": "3.11.9", "started_at": NOW - 3600}
     )
 
     version: str

@@ -619,6 +619,9 @@ class Service:
     async def _acknowledge_joined(self, event: AgentEvent) -> None:
         """A ticket that joins an incident is in the hand of whoever acknowledged the one before it."""
         ticket_id, now = str(event.data["ticket_id"]), self.clock()
+        ticket = self.tickets.get(ticket_id)
+        if ticket is not None and ticket.storm_id:
+            return  # a storm's tickets join no other alert (``enqueue``), and there may be thousands
         same = await self.store.read(lambda conn: find_same_alert(conn, ticket_id, now))
         before = await self.tickets.find(same[0]) if same else None
         if before is None or not before.acknowledged_by:

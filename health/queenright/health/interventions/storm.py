@@ -81,8 +81,9 @@ class StormWatch:
         if self._last is not None and not 0 <= now - self._last < self._settings.quiet_seconds:
             self._id, self._began = "", None
             self._struck.clear()
-        for key, at in list(self._worse.items()):
-            # In the order in which they got worse: the first that is young enough ends the search.
+        # In the order in which they got worse: the first that is young enough ends the search.
+        while self._worse:
+            key, at = next(iter(self._worse.items()))
             if 0 <= now - at < self._settings.window_seconds:
                 break
             del self._worse[key]
