@@ -69,7 +69,10 @@ def moment(value: Any) -> float | None:
     return float(value)
 
 
-def _or_none(value: Any) -> Any:
+def _number(value: Any) -> Any:
+    # Left to itself, pydantic reads true as 1 and "7" as 7.
+    if isinstance(value, bool) or (isinstance(value, str) and value):
+        raise ValueError("it should be a number")
     return None if value == "" else value
 
 
@@ -99,7 +102,7 @@ Moment = Annotated[float | None, BeforeValidator(moment)]
 Name = Annotated[str, BeforeValidator(_or_empty), Field(max_length=256), AfterValidator(_clean)]
 Who = Annotated[Name, AfterValidator(clean_name)]
 """As telemetry names it: one raw name is one worker, or one task, whatever says it."""
-Total = Annotated[_Count | None, BeforeValidator(_or_none)]
+Total = Annotated[_Count | None, BeforeValidator(_number)]
 
 
 class Heartbeat(BaseModel):
@@ -133,7 +136,7 @@ class Heartbeat(BaseModel):
     """Errors so far."""
     progress_indicator: _Text | _Number | None = None
     """Whatever the worker calls its progress. It is shown, and never taken for progress."""
-    interval: Annotated[_Seconds | None, BeforeValidator(_or_none)] = None
+    interval: Annotated[_Seconds | None, BeforeValidator(_number)] = None
     """Seconds until the next one is due."""
 
     def event(self, now: float, *, session_id: str = "", incarnation_id: str = "") -> AgentEvent:

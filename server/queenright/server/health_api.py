@@ -37,7 +37,9 @@ from queenright.server.view import AGES, agent_row
 
 _LONGEST_HISTORY = 366 * 86_400.0
 _MOMENT = {"type": ["number", "string", "null"], "description": "Seconds since the epoch, or ISO 8601."}
-_COUNT = {"type": ["integer", "null"], "minimum": 0}
+_EMPTY = {"const": ""}
+_COUNT = {"anyOf": [{"type": ["integer", "null"], "minimum": 0}, _EMPTY]}
+_SECONDS = {"anyOf": [{"type": ["number", "null"], "exclusiveMinimum": 0, "maximum": 604_800}, _EMPTY]}
 _NAME = {"type": ["string", "null"], "maxLength": 256}
 _HEARTBEAT: dict[str, Any] = {
     "type": "object",
@@ -54,7 +56,7 @@ _HEARTBEAT: dict[str, Any] = {
         "token_count": _COUNT,
         "error_count": _COUNT,
         "progress_indicator": {"type": ["string", "number", "null"], "maxLength": 1000},
-        "interval": {"type": ["number", "null"], "exclusiveMinimum": 0, "maximum": 604_800},
+        "interval": _SECONDS,
     },
     "examples": [{"agent_id": "researcher", "task_id": "report-7", "token_count": 1200, "interval": 300}],
 }
