@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
-from pydantic import ConfigDict, Field, StrictBool
+from pydantic import ConfigDict, Field
 
 from queenright import api
 from queenright.health.interventions.record import Decision, Outcome
@@ -66,7 +66,7 @@ class EmergencyStop(Body):
         json_schema_extra={"examples": [{"on": True, "reason": "the provider is down", "by": "ada"}]}
     )
 
-    on: StrictBool
+    on: bool
     reason: Reason
     by: By = "operator"
 

@@ -70,9 +70,12 @@ OfSession = Annotated[str | None, Query(description="Which of its sessions; with
 
 
 class Body(BaseModel):
-    """What is asked: a field that is not known is refused, and so is text that no database keeps."""
+    """
+    What is asked: refused are a field that is not known, a value of another type (1 is not true, "60" is not
+    60), and text that no database keeps.
+    """
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     @field_validator("*", mode="before")
     @classmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
-from pydantic import ConfigDict, Field, StrictBool
+from pydantic import ConfigDict, Field
 
 from queenright import api
 from queenright.health.recovery.attempt import RecoveryState
@@ -23,9 +23,9 @@ class Recover(Body):
 
     task_id: Annotated[str, Field(min_length=1, max_length=256)]
     by: By = "operator"
-    reviewed: StrictBool = False
+    reviewed: bool = False
     from_start: Annotated[
-        StrictBool,
+        bool,
         Field(description="Without a valid checkpoint it may begin again from its start, whatever it did."),
     ] = False
 

@@ -1,0 +1,40 @@
+"""What a request's body may hold: values of the types that the API's document names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from queenright.server import app as _  # noqa: F401  # every route, with its bodies
+from queenright.server.params import Body
+
+OTHERS: dict[str, list[Any]] = {
+    "boolean": [0, 1, "true"],
+    "number": ["60", True],
+    "integer": ["60", True],
+    "string": [7, True, ["a"]],
+}
+
+
+def bodies(kind: type[Body]) -> Iterator[type[Body]]:
+    for body in kind.__subclasses__():
+        yield body
+        yield from bodies(body)
+
+
+def test_a_value_of_another_type_is_refused_in_every_body() -> None:
+    """0 is not false and "60" is not 60, as the document says."""
+    looked_at = set[str]()
+    for body in bodies(Body):
+        for name, schema in body.model_json_schema()["properties"].items():
+            kind = schema.get("type")
+            for value in OTHERS.get(kind, []):
+                with pytest.raises(ValidationError) as refused:
+                    body.model_validate({name: value})
+                assert name in {fault["loc"][0] for fault in refused.value.errors()}, (body, name, value)
+                looked_at.add(kind)
+
+    assert {"boolean", "number", "string"} <= looked_at
