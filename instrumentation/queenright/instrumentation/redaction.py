@@ -65,7 +65,7 @@ _WEBHOOK = re.compile(
 )
 _NAMES = ("pass", "pwd", "secret", "credential", "key", "token", "sig", "curl", "mysql", "mariadb")
 _NAMED = re.compile(
-    r"""(?ix)
+    r"""(?isx)
     (
       (?: pass(?:word|wd|phrase) | (?: (?<![a-z]) | (?<=\\[nrt]) ) pwd | secret | credentials?
         | (?:api|access|account|private|signing|encryption|master|routing|integration|service)[-_. ]?key
@@ -80,9 +80,10 @@ _NAMED = re.compile(
     )
     # What was masked before stays as it is, and an empty text.
     (?! \[redacted\] | \\{1,7}+["']\\{1,7}+["'] )
-    # In JSON within JSON, as many backslashes end the text as begin it.
-    (?: (?P<escape>\\{1,7}+)["'] (?:[^"'\\]|(?!(?P=escape)["'])\\++.){1,2048}+ (?:(?P=escape)["'])?
-      | "(?:[^"\\]|\\.){1,2048}(?:"|\Z) | '(?:[^'\\]|\\.){1,2048}(?:'|\Z) | [^\s"',;&|)}\]]+ )
+    # In JSON within JSON, as many backslashes and the same quote end the text as begin it.
+    (?: (?P<escape>\\{1,7}+)(?P<quote>["'])
+        (?: [^"'\\] | (?!(?P=quote))["'] | (?!(?P=escape)(?P=quote))\\++. )++ (?: (?P=escape)(?P=quote) )?
+      | "(?:[^"\\]|\\.)++(?:"|\\?\Z) | '(?:[^'\\]|\\.)++(?:'|\\?\Z) | [^\s"',;&|)}\]]+ )
     """
 )
 # A key is one long word: only such words are held against the shapes, and ordinary text has few.
@@ -141,25 +142,63 @@ _SEPARATORS = str.maketrans("", "", "/+=")
 _MOST_ALIKE: Final = 12
 """What is written by people changes from small to large letters or digits less often in 40 characters."""
 
-# What people write about a password, and what programs are given one by.
-_ORDINARY_WORD = re.compile(
-    r"""(?ix)
-    (?: a | about | again | all | already | also | an | and | any | as | at | bad | be | because | been
-    | being | blank | by | can | cannot | changed | command | compared | correct | currently | database
-    | different | disabled | due | either | empty | enabled | encrypted | entries | entry | expired |
-    false | field | file | files | for | from | given | has | hash | hashed | identical | in | incorrect
-    | invalid | it | its | known | less | long | longer | mandatory | masked | missing | more | must |
-    never | no | none | not | now | null | ok | old | on | only | optional | or | out | per | plain |
-    policy | program | prompt | protected | redacted | required | reset | right | root | rotated | safe
-    | same | secret | set | shorter | should | so | still | stored | strong | stronger | sufficient |
-    that | the | there | this | to | too | tool | true | unchanged | undefined | unknown | unset |
-    unused | up | used | user | users | utility | valid | verified | very | was | weak | were | what |
-    when | where | will | with | wrong | yours )
-    """
+# What people write about a password, a key or a token.
+_ORDINARY_TEXT: Final = """
+    a about again all already also always an and any anything as at bad be because been before being blank
+    by can cannot case case-insensitive case-sensitive changed combo command compared continue correct
+    currently database default dialog different disabled due each either else empty enabled encrypted
+    entries entry environment error errors everywhere exactly expire expired expiry failure false field
+    fields file files first fixed for from given gone good has hash hashed hashes have here identical if
+    in incorrect input instead invalid it its itself just key keys known later less link links login long
+    longer manager managers mandatory manually masked match mismatch missing more must my never new nil no
+    none not nothing now null ok old on once only optional or our out page per plain please policy proceed
+    program prompt prompts properly protected public redacted rejected required reset resets right root
+    rotated rules safe same secret secrets set settings shorter should so some someone something still
+    storage stored strength strong stronger sufficient text that the their there they this to today token
+    tokens tomorrow too tool true twice unchanged undefined unique unknown unless unlock unsafe unset
+    unused up used user users using utility valid value values variable vault verified very via was weak
+    well were what when where which while will with without wrong yesterday you your yours
+"""
+_ORDINARY_WORDS: Final = frozenset(_ORDINARY_TEXT.split())
+_ORDINARY_ENDING = re.compile(r"(?i)[a-z-]{2,}(?:tions?|ments?|ity|ness|[a-z]{3}ly)")
+_PARTICIPLE = re.compile(
+    r"[a-z-]{2,}(?:ed|ing|able|ible)|overdue|broken|stolen|lost|sent|shown|seen|kept|read"
+)
+_PASSWORD = r"pass(?:word|wd|phrase|code)|pwd"
+_QUALIFIED_KEY = (
+    r"(?:api|access|account|private|signing|encryption|master|routing|integration|service|secret)[-_ ]?key"
+    r"|(?:auth|access|refresh|id|session|csrf|bot|api|bearer|secret)[-_ ]?token|client[-_ ]?secret"
 )
 _SENTENCE = re.compile(
-    r"(?i)(?<!/)\b(pass(?:word|wd|phrase|code)|pwd)(\s{1,3}(?:is|was|=)(?:\s{0,3}:)?\s{1,3}|\s{1,3})([\"'`]?)([^\s\"'`<>]{3,200})"
+    rf"""(?ix)
+    (?: (?<![/a-z]) | (?<=\\[nrt]) )
+    (?: (?P<password>{_PASSWORD}) | (?P<key>{_QUALIFIED_KEY}) | token | secret )
+    (?: (?P<owner> \s{{1,3}} (?:for|of) (?: \s{{1,3}} [^\s:="'`]{{1,40}} ){{1,3}}? )?
+        (?: (?P<set> (?: \s{{1,3}} (?:has|had|have|is|was|were|will|be|been|being|got|gets|now|just|then|also
+                    |already|again|successfully|currently) ){{0,4}}
+              \s{{1,3}} (?:set|changed|reset|updated|rotated|switched|initiali[sz]ed|configured|equals?
+                    |defaults)
+              (?: \s{{1,3}} back )? \s{{1,3}} to )
+          | (?P<is> \s{{1,3}} (?:is|was|=|equals)
+              (?: \s{{1,3}} (?:now|still|just|simply|currently|called) )? )
+          | (?P<to> \s{{1,3}} to )
+          | (?<=[\w)\]]) (?P<colon>) (?=\s{{0,3}}:) )
+        (?: \s{{0,3}} : )? \s{{1,3}}
+      | \s{{1,3}} (?! (?:{_PASSWORD}|token|secret) \s ) )
+    (?: (?P<quote> \\{{0,7}}+ ["'`] )
+        (?P<quoted> (?: (?!(?P=quote)) (?: \\++[^\n] | [^\\\n] ) ){{3,200}}+ ) (?P=quote) (?!\w)
+      | ["'`]? (?P<bare> (?: [^\s"'`<>] | (?<=\w)'(?=\w) ){{3,200}}+ ) )
+    """
 )
+# What comes before a "password X" or "password to X" that names one, and does not go on about passwords.
+_GIVEN_BEFORE = re.compile(
+    r"(?im)(?:^|(?:\b(?:with|using|uses?|used|try|tried|enter|entered|type|typed|sent?|and"
+    r"|(?:user(?:name)?|login|log ?in as|account)[\s:=]{1,3}\S{1,40})|@[\w.-]{1,60}),?\s{1,3})"
+    r"(?:(?:the|my|a|this|new|his|her|their|its)\s{1,3})?\Z"
+)
+_SET_BEFORE = re.compile(r"(?i)\b(?:set|chang|reset|updat|rotat|switch|ma[kd])[a-z]{0,6}\b[^.\n]{0,30}\Z")
+_OWN_BEFORE = re.compile(r"(?i)\b(?:my|our|his|her|their|bot's)\s{1,3}\Z")
+_BEFORE: Final = 100
 # A program's name and what follows it, up to its next mention: searched for options once, not once for each.
 _CURL = re.compile(
     r"(?i)\bcurl\b(?:(?!\bcurl\b)(?:\\[ \t\r]{0,3}\n|[^\n])){0,500}+"
@@ -283,20 +322,26 @@ def redact(text: str, limit: int = 500) -> str:
         # The cut may have halved a secret; what is left of that word goes.
         cut = re.search(r"\s", window)
         window = window[cut.end() :] if cut else MASK
-    if "PRIVATE KEY" in window:
-        window = _PRIVATE_KEY.sub(MASK, window)
-    window = _HEADER.sub(rf"\1\2{MASK}", window)
-    window = _SCHEME.sub(rf"\1 {MASK}", window)
-    if "://" in window:
-        window = _USERINFO.sub(rf"\1{MASK}@", window)
-        window = _WEBHOOK.sub(rf"\1{MASK}", window)
-    window = _LONG_WORD.sub(_without_keys, window)
-    lower = window.lower()
-    if any(name in lower for name in _NAMES):  # dear, and most texts speak of none of these
-        window = _without_named(window)
+    window = _without_secrets(window)
     if "@" in window:
         window = _EMAIL.sub(MASK, window)
     return window[-limit:].encode("utf-8", "replace").decode("utf-8")
+
+
+def _without_secrets(text: str) -> str:
+    """Mask what looks like a secret; e-mail addresses are none."""
+    if "PRIVATE KEY" in text:
+        text = _PRIVATE_KEY.sub(MASK, text)
+    text = _HEADER.sub(rf"\1\2{MASK}", text)
+    text = _SCHEME.sub(rf"\1 {MASK}", text)
+    if "://" in text:
+        text = _USERINFO.sub(rf"\1{MASK}@", text)
+        text = _WEBHOOK.sub(rf"\1{MASK}", text)
+    text = _LONG_WORD.sub(_without_keys, text)
+    lower = text.lower()
+    if any(name in lower for name in _NAMES):  # dear, and most texts speak of none of these
+        text = _without_named(text)
+    return text
 
 
 def _without_named(text: str) -> str:
@@ -311,24 +356,59 @@ def _without_named(text: str) -> str:
     text = _CURL.sub(lambda found: _CURL_OPTION.sub(rf"\1{MASK}", found[0]), text)
     text = _MYSQL.sub(lambda found: _MYSQL_OPTION.sub(rf"\1{MASK}", found[0]), text)
     text = _SSHPASS.sub(rf"\1{MASK}", text)
-    return _SENTENCE.sub(_without_said, text)
+    return _SENTENCE.sub(_mask_sentence, text)
 
 
-def _without_said(words: re.Match[str]) -> str:
-    name, between, quote_, value = words.groups()
-    bare = value.rstrip(".,;:!?)]}")
-    if not bare or MASK in value or value.startswith("["):
-        return words[0]
-    if not between.strip() and not quote_ and name.lower() != "passwd":
-        # "password X" may go on with any word: only what no word looks like is masked.
-        has_digit = re.search(r"\d", bare) is not None
-        is_phrase = len(bare) >= _SHORTEST_PHRASE and re.fullmatch(r"[A-Za-z]+(?:-[A-Za-z]+){2,}", bare)
-        secret = len(bare) >= _SHORTEST and bare[0] not in "(-/$" and (has_digit or bool(is_phrase))
-    elif not between.strip() and not quote_:
-        secret = len(bare) > 3 and bare[0] not in "(-/$" and _ORDINARY_WORD.fullmatch(bare) is None
-    else:
-        secret = _ORDINARY_WORD.fullmatch(bare) is None
-    return f"{name}{between}{quote_}{MASK}{value[len(bare) :]}" if secret else words[0]
+def _mask_sentence(found: re.Match[str]) -> str:
+    group = "bare" if found["quoted"] is None else "quoted"
+    secret = found[group] if group == "quoted" else found[group].rstrip(".,;:!?)]}'\\")
+    if not secret or MASK in found[group] or secret.startswith("[") or not _is_given(found, secret):
+        return found[0]
+    start = found.start(group) - found.start()
+    return f"{found[0][:start]}{MASK}{found[0][start + len(secret) :]}"
+
+
+def _is_given(found: re.Match[str], text: str) -> bool:
+    """Return whether what follows the name of a secret is the secret, and no more about it."""
+    words = text.split()
+    if all(word.lower() in _ORDINARY_WORDS or _ORDINARY_ENDING.fullmatch(word) for word in words):
+        return False
+    is_named = found["password"] is not None or found["key"] is not None
+    if not is_named and re.fullmatch(r"[\d.,_]+[%kKM]?", text):
+        return False  # so many tokens
+    is_random = len(text) >= _SHORTEST and re.search(r"\d", text) is not None and text[0] not in "(-/$"
+    if found["set"] is not None:
+        return True
+    if _PARTICIPLE.fullmatch(words[0]):
+        return False
+    if found["is"] is not None:
+        if found["key"] and re.fullmatch(r"[A-Z]+(?:_[A-Z]+)+", text):
+            return False  # the name of a variable
+        return is_named or is_random or _is_behind(_OWN_BEFORE, found)
+    if found["to"] is not None:
+        return _is_behind(_SET_BEFORE, found) and (is_random or _ends_clause(found))
+    if found["colon"] is not None:
+        return is_random
+    if found["password"] is None:
+        # The name of a token may follow, too.
+        two_of_both = r"(?=(?:\D*\d){2})(?=(?:\d*[A-Za-z]){2})[A-Za-z0-9]{10,}"
+        return re.fullmatch(two_of_both, text) is not None
+    if found["quoted"] is not None:
+        return True
+    if found["password"].lower() == "passwd":
+        return len(text) > 3 and text[0] not in "(-/$"
+    # "password X" may go on with any word.
+    is_phrase = len(text) >= _SHORTEST_PHRASE and re.fullmatch(r"[A-Za-z]+(?:-[A-Za-z]+){2,}", text)
+    return is_random or bool(is_phrase) or (_ends_clause(found) and _is_behind(_GIVEN_BEFORE, found))
+
+
+def _is_behind(before: re.Pattern[str], found: re.Match[str]) -> bool:
+    return before.search(found.string, max(0, found.start() - _BEFORE), found.start()) is not None
+
+
+def _ends_clause(found: re.Match[str]) -> bool:
+    rest = found.string[found.end() : found.end() + 5]
+    return not rest or found[0][-1] in ".,;:!?)]}" or rest[0] in "\r\n\"'`<" or rest in (" and ", " for ")
 
 
 def _without_keys(word: re.Match[str]) -> str:
@@ -376,23 +456,6 @@ def _mask_plain_name(name: str) -> str:
     if _HARMLESS_NAME.fullmatch(name):
         return name
     return _marked(name, _without_secrets(name))
-
-
-def _without_secrets(name: str) -> str:
-    """Mask what ``redact`` would in a name, but e-mail addresses."""
-    if "PRIVATE KEY" in name:
-        name = _PRIVATE_KEY.sub(MASK, name)
-    if " " in name or ":" in name or "=" in name:
-        name = _HEADER.sub(rf"\1\2{MASK}", name)
-        name = _SCHEME.sub(rf"\1 {MASK}", name)
-    if "://" in name:
-        name = _USERINFO.sub(rf"\1{MASK}@", name)
-        name = _WEBHOOK.sub(rf"\1{MASK}", name)
-    name = _LONG_WORD.sub(_without_keys, name)
-    lower = name.lower()
-    if any(one in lower for one in _NAMES):
-        name = _without_named(name)
-    return name
 
 
 def _marked(name: str, masked: str) -> str:
