@@ -30,7 +30,6 @@ from queenright.alerting.alert import (
 from queenright.alerting.settings import AlertingSettings
 from queenright.alerting.told_book import ToldTo, told_by_alert
 from queenright.health.tables import OUTBOX, OUTBOX_DELIVERIES
-from queenright.health.ticket_table import find_ticket
 from queenright.health.tickets import EscalationTicket, TicketStatus
 from queenright.instrumentation.names import ALERT_LABEL_TICKET_ID
 from queenright.instrumentation.redaction import redact
@@ -172,20 +171,19 @@ def enqueue(
         return
     current = _find_firing(conn, ticket.ticket_id, now)
     joined = None
-    if current is None and ticket.status in _TOLD and not ticket.storm_id:
-        open_ones = (_find_firing(conn, earlier, now) for earlier in follows)
-        joined = next((one for one in open_ones if one is not None and LABEL_STORM not in one.labels), None)
+    if current is None and ticket.status in _TOLD:
+        joined = _find_joined(conn, ticket, follows, now)
     sessions = _sessions(current or joined) + (joined is not None)
     annotations = annotations_for(ticket, settings, ask=ask, sessions=sessions)
     if ticket.status in _TOLD:
         if joined is not None:
             _join(conn, ticket, joined, annotations, now)
         elif current is None:
-            _insert(conn, ticket, labels_for(ticket, settings), annotations, now)
-        elif _RANK[outside_severity(ticket.severity)] > _RANK[current.labels["severity"]]:
-            _replace(conn, current, ticket, _risen(current, ticket), annotations, now)
-        elif _is_reminder(ticket, current) and not _has_joined(conn, current, now):
-            _replace(conn, current, ticket, labels_again(current.labels, ticket), annotations, now)
+            _insert(conn, ticket.ticket_id, labels_for(ticket, settings), annotations, now)
+        elif _rises(ticket, current):
+            _replace(conn, current, _risen(current, ticket), annotations, now)
+        elif _is_reminder(ticket, current):
+            _remind(conn, current, ticket, annotations, now)
         else:
             _say_anew(conn, current, annotations, now)
     elif current is not None and current.ends_at is None:
@@ -194,6 +192,35 @@ def enqueue(
         gone = ticket.status is TicketStatus.WORKER_GONE
         ends_at = now + hold if gone else now
         _end(conn, current, now, ends_at, silent=ticket.status is not TicketStatus.RESOLVED)
+
+
+def find_joined(conn: Connection, ticket: EscalationTicket, follows: Sequence[str], now: float) -> str | None:
+    """
+    Return the ticket whose alert a new one joins, without anybody being told; None if people are told of it.
+
+    Args:
+        conn: In the transaction in which people are to be told of the ticket.
+        ticket: A ticket that people have not been told of.
+        follows: As for ``enqueue``.
+        now: Seconds since the epoch.
+    """
+    joined = _find_joined(conn, ticket, follows, now)
+    return None if joined is None or _rises(ticket, joined) else joined.ticket_id
+
+
+def _find_joined(
+    conn: Connection, ticket: EscalationTicket, follows: Sequence[str], now: float
+) -> Notification | None:
+    for earlier in follows:
+        found = _find_firing(conn, earlier, now)
+        # A storm's alerts are one incident; an agent that crashes on after it has one of its own.
+        if found is not None and found.labels.get(LABEL_STORM, "") in ("", ticket.storm_id):
+            return found
+    return None
+
+
+def _rises(ticket: EscalationTicket, current: Notification) -> bool:
+    return _RANK[outside_severity(ticket.severity)] > _RANK[current.labels["severity"]]
 
 
 def _is_reminder(ticket: EscalationTicket, current: Notification) -> bool:
@@ -212,24 +239,42 @@ def _join(
     now: float,
 ) -> None:
     """Let a ticket hold the alert of an earlier one, which says how many there are."""
-    labels = dict(earlier.labels)
-    if _RANK[outside_severity(ticket.severity)] > _RANK[labels["severity"]]:
-        labels = _risen(earlier, ticket)
-    _insert(conn, ticket, labels, annotations, now)
-    first = _find_firing(conn, labels.get(ALERT_LABEL_TICKET_ID, ""), now) or earlier
+    labels = _risen(earlier, ticket) if _rises(ticket, earlier) else dict(earlier.labels)
+    _insert(conn, ticket.ticket_id, labels, annotations, now)
     count = annotations[SESSIONS]
-    summary = _COUNTED.sub("", first.annotations["summary"]) + f" {count} sessions, one after the other."
-    _say_anew(conn, first, {**first.annotations, "summary": summary, SESSIONS: count}, now)
+    for one in _find_holding(conn, earlier.key, now):
+        if one.ends_at is None and one.ticket_id != ticket.ticket_id:
+            summary = (
+                _COUNTED.sub("", one.annotations["summary"]) + f" {count} sessions, one after the other."
+            )
+            _say_anew(conn, one, {**one.annotations, "summary": summary, SESSIONS: count}, now)
+        elif one.ends_at is not None and not _rises(ticket, earlier):
+            # It was held open for this ticket.
+            _end(conn, one, now, now, silent=True)
     told_book.tell_joined(conn, earlier.ticket_id, earlier.key, ticket.ticket_id, now)
 
 
-def _has_joined(conn: Connection, current: Notification, now: float) -> bool:
-    """Whether another ticket's alert speaks for this one: that ticket is reminded of, while it can be."""
-    first = current.labels.get(ALERT_LABEL_TICKET_ID, current.ticket_id)
-    if first == current.ticket_id or _find_firing(conn, first, now) is None:
-        return False
-    ticket = find_ticket(conn, first)
-    return ticket is not None and ticket.status is TicketStatus.INTERVENING
+def _remind(
+    conn: Connection, current: Notification, ticket: EscalationTicket, annotations: dict[str, str], now: float
+) -> None:
+    """Let another alert take the place of one, for every ticket that holds it; this one speaks for all."""
+    labels = labels_again(current.labels, ticket)
+    others = []
+    if current.labels.get(ALERT_LABEL_TICKET_ID) != ticket.ticket_id or SESSIONS in current.annotations:
+        others = [one for one in _find_holding(conn, current.key, now) if one.id != current.id]
+    _replace(conn, current, labels, annotations, now)
+    for one in others:
+        if one.ends_at is None:
+            _replace(conn, one, labels, one.annotations, now)
+        else:
+            _end(conn, one, now, now, silent=True)
+
+
+def _find_holding(conn: Connection, key: str, now: float) -> list[Notification]:
+    """Return what holds an alert, the one that speaks for all first."""
+    is_firing = or_(OUTBOX.c.ends_at.is_(None), OUTBOX.c.ends_at > now)
+    found = select(OUTBOX).where(OUTBOX.c.alert_key == key, OUTBOX.c.active, is_firing)
+    return [_notification(row._mapping) for row in conn.execute(found.order_by(OUTBOX.c.id))]
 
 
 def _say_anew(conn: Connection, current: Notification, annotations: dict[str, str], now: float) -> None:
@@ -250,26 +295,25 @@ def _risen(current: Notification, ticket: EscalationTicket) -> dict[str, str]:
 def _replace(
     conn: Connection,
     current: Notification,
-    ticket: EscalationTicket,
     labels: dict[str, str],
     annotations: dict[str, str],
     now: float,
 ) -> None:
     """Begin another alert, and end the one that it takes the place of; nobody is told of that end."""
-    _insert(conn, ticket, labels, annotations, now)
+    _insert(conn, current.ticket_id, labels, annotations, now)
     _end(conn, current, now, now, silent=True)
 
 
 def _insert(
     conn: Connection,
-    ticket: EscalationTicket,
+    ticket_id: str,
     labels: dict[str, str],
     annotations: dict[str, str],
     now: float,
 ) -> None:
     conn.execute(
         insert(OUTBOX).values(
-            ticket_id=ticket.ticket_id,
+            ticket_id=ticket_id,
             alert_key=alert_key(labels),
             labels=labels,
             annotations=annotations,
@@ -284,19 +328,10 @@ def _insert(
 def _end(conn: Connection, current: Notification, now: float, ends_at: float, *, silent: bool) -> None:
     ends_at = max(ends_at, current.starts_at)
     conn.execute(update(OUTBOX).where(OUTBOX.c.id == current.id).values(ends_at=ends_at, updated_at=now))
-    if silent:
+    # What ends later than now is silent already.
+    if silent and current.ends_at is None:
         values = {"outbox_id": current.id, "peer": _NOBODY, "status": "firing", "attempts": 0}
         conn.execute(insert(OUTBOX_DELIVERIES).values(**values, delivered_at=ends_at))
-
-
-def find_same_alert(conn: Connection, ticket_id: str, now: float) -> list[str]:
-    """Return the other tickets, live or not, whose alert is the one of this ticket; the latest first."""
-    current = _find_firing(conn, ticket_id, now)
-    if current is None:
-        return []
-    same = select(OUTBOX.c.ticket_id).where(OUTBOX.c.alert_key == current.key, OUTBOX.c.active)
-    rows = conn.execute(same.where(OUTBOX.c.id < current.id).order_by(OUTBOX.c.id.desc()))
-    return [one for one in rows.scalars() if one != ticket_id]
 
 
 def _find_firing(conn: Connection, ticket_id: str, now: float) -> Notification | None:

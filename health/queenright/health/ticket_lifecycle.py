@@ -260,6 +260,33 @@ def intervene(
     return ticket.model_copy(update=update)
 
 
+def join(ticket: EscalationTicket, earlier: EscalationTicket) -> EscalationTicket:
+    """
+    Let a ticket that people have just been told of be part of an earlier one's incident.
+
+    Nobody is told anew, so it is reminded of as the earlier one would be, whether that is closed or not.
+    """
+    since = earlier.notified_at if earlier.incident_since is None else earlier.incident_since
+    return ticket.model_copy(
+        update={
+            "incident_id": earlier.incident_id or earlier.ticket_id,
+            "incident_since": since,
+            "bumped_at": earlier.bumped_at if earlier.bumped_at is not None else earlier.triaged_at,
+            "reminders": earlier.reminders,
+        }
+    )
+
+
+def is_reminded_with(ticket: EscalationTicket, other: EscalationTicket) -> bool:
+    """Return whether a reminder of a ticket is one of another, too: of one incident, brought up together."""
+    return (
+        other.ticket_id != ticket.ticket_id
+        and other.status is TicketStatus.INTERVENING
+        and (other.incident_id or other.ticket_id) == (ticket.incident_id or ticket.ticket_id)
+        and other.bumped_at == ticket.bumped_at
+    )
+
+
 def acknowledge(
     ticket: EscalationTicket, *, by: str, now: float, via: Way = Way.API, note: str = ""
 ) -> EscalationTicket:

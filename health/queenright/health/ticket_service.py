@@ -48,6 +48,7 @@ from queenright.runtime.events import AgentEvent, Clock, EventType
 
 T = TypeVar("T")
 OnChange = Callable[[Connection, EscalationTicket], None]
+FindJoined = Callable[[Connection, EscalationTicket], EscalationTicket | None]
 
 _REMEMBERED_CLOSED: Final = 1_000
 _TEXT_LIMIT: Final = 1_000
@@ -115,6 +116,8 @@ class TicketService:
         silenced_until: Returns until when nobody would hear of a ticket, in seconds since the epoch; None if
             they would. It is called from several threads.
         is_dead: Returns whether a worker is gone at a time, as far as anybody can see.
+        find_joined: Returns, inside the transaction in which people are to be told of a ticket, the earlier
+            one whose incident it joins, so that nobody is told anew; None if it is told for itself.
     """
 
     def __init__(
@@ -129,6 +132,7 @@ class TicketService:
         on_change: OnChange | None = None,
         silenced_until: Callable[[str], float | None] | None = None,
         is_dead: Callable[[WorkerKey, float], bool] = lambda key, now: False,
+        find_joined: FindJoined = lambda conn, ticket: None,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -138,6 +142,7 @@ class TicketService:
         self._on_change = on_change
         self._silenced_until = silenced_until
         self._is_dead = is_dead
+        self._find_joined = find_joined
         self._live: dict[str, EscalationTicket] = {}
         self._by_worker: dict[WorkerKey, set[str]] = {}
         self._closed: OrderedDict[str, EscalationTicket] = OrderedDict()
@@ -385,7 +390,7 @@ class TicketService:
                     self._close(conn, changes, settled)
                     closed.append(settled)
                 elif (at := self._remind_at(ticket)) is not None and at <= now:
-                    self._remind(conn, changes, lifecycle.remind(ticket, now=now))
+                    self._remind(conn, changes, ticket, now)
             return closed
 
         return await self._commit(work)
@@ -411,7 +416,7 @@ class TicketService:
             if ticket is None or not ticket.live:
                 return
             if ticket.status is TicketStatus.INTERVENING and (ticket.bumped_at or 0.0) < since:
-                self._remind(conn, changes, lifecycle.remind(ticket, now=now))
+                self._remind(conn, changes, ticket, now)
             else:
                 self._tell(conn, ticket)
 
@@ -536,31 +541,58 @@ class TicketService:
         urgency = _said("urgency", given.urgency)
         now = self._clock()
 
-        def change(ticket: EscalationTicket) -> tuple[EscalationTicket, list[AgentEvent]]:
-            changed = lifecycle.intervene(
-                ticket, analysis=analysis, urgency=urgency, by=given.by, now=now, untriaged=given.untriaged
-            )
-            changed = changed.model_copy(update={"queen_model": given.model})
-            triaged = {
-                "ticket_id": ticket.ticket_id,
-                "decision": changed.triage_decision,
-                "reason": analysis,
-            }
-            requested = {
-                "ticket_id": ticket.ticket_id,
-                "analysis": analysis,
-                "severity": changed.severity.value,
-                "urgency": urgency,
-                "queen_graph_id": graph_id,
-                "queen_stream_id": stream_id,
-                "untriaged": given.untriaged,
-            }
-            return changed, [
-                self._event(changed, EventType.TICKET_TRIAGED, triaged),
-                self._event(changed, EventType.QUEEN_INTERVENTION_REQUESTED, requested),
-            ]
+        def work(conn: Connection, changes: _Changes) -> EscalationTicket:
+            def change(ticket: EscalationTicket) -> tuple[EscalationTicket, list[AgentEvent]]:
+                changed = lifecycle.intervene(
+                    ticket,
+                    analysis=analysis,
+                    urgency=urgency,
+                    by=given.by,
+                    now=now,
+                    untriaged=given.untriaged,
+                )
+                changed = changed.model_copy(update={"queen_model": given.model})
+                joined: list[AgentEvent] = []
+                if ticket.status is TicketStatus.OPEN:
+                    changed, joined = self._join(conn, changed, now)
+                triaged = {
+                    "ticket_id": ticket.ticket_id,
+                    "decision": changed.triage_decision,
+                    "reason": analysis,
+                }
+                requested = {
+                    "ticket_id": ticket.ticket_id,
+                    "analysis": analysis,
+                    "severity": changed.severity.value,
+                    "urgency": urgency,
+                    "queen_graph_id": graph_id,
+                    "queen_stream_id": stream_id,
+                    "untriaged": given.untriaged,
+                }
+                return changed, [
+                    self._event(changed, EventType.TICKET_TRIAGED, triaged),
+                    self._event(changed, EventType.QUEEN_INTERVENTION_REQUESTED, requested),
+                    *joined,
+                ]
 
-        return self._decision(given.ticket_id, change, tell=True)
+            return self._decision(given.ticket_id, change, tell=True)(conn, changes)
+
+        return work
+
+    def _join(
+        self, conn: Connection, ticket: EscalationTicket, now: float
+    ) -> tuple[EscalationTicket, list[AgentEvent]]:
+        """Let a ticket join an earlier one's incident, if it does, and be in the hand of whoever has that."""
+        earlier = self._find_joined(conn, ticket)
+        if earlier is None:
+            return ticket, []
+        joined = lifecycle.join(ticket, earlier)
+        if not earlier.acknowledged_by:
+            return joined, []
+        note = f"the same incident as ticket {earlier.ticket_id}"
+        return self._acknowledgement(
+            joined, earlier.acknowledged_by, earlier.acknowledged_via or Way.API, note, now
+        )
 
     async def acknowledge(
         self, ticket_id: str, *, by: str, via: Way = Way.API, note: str = ""
@@ -582,11 +614,16 @@ class TicketService:
         now = self._clock()
 
         def change(ticket: EscalationTicket) -> tuple[EscalationTicket, list[AgentEvent]]:
-            changed = lifecycle.acknowledge(ticket, by=by, now=now, via=via, note=note)
-            data = {"ticket_id": ticket_id, "by": by, "via": via.value} | ({"note": note} if note else {})
-            return changed, [self._event(changed, EventType.TICKET_ACKNOWLEDGED, data)]
+            return self._acknowledgement(ticket, by, via, note, now)
 
         return await self._decide(ticket_id, change, tell=False)
+
+    def _acknowledgement(
+        self, ticket: EscalationTicket, by: str, via: Way, note: str, now: float
+    ) -> tuple[EscalationTicket, list[AgentEvent]]:
+        changed = lifecycle.acknowledge(ticket, by=by, now=now, via=via, note=note)
+        data = {"ticket_id": ticket.ticket_id, "by": by, "via": via.value} | ({"note": note} if note else {})
+        return changed, [self._event(changed, EventType.TICKET_ACKNOWLEDGED, data)]
 
     async def unacknowledge(
         self, ticket_id: str, *, by: str, via: Way = Way.API, only_via: Way | None = None
@@ -774,14 +811,19 @@ class TicketService:
         changes.events.append(self._event(ticket, EventType.TICKET_RESOLVED, data))
         self._tell(conn, ticket)
 
-    def _remind(self, conn: Connection, changes: _Changes, ticket: EscalationTicket) -> None:
-        table.update_ticket(conn, ticket)
-        changes.tickets.append(ticket)
+    def _remind(self, conn: Connection, changes: _Changes, before: EscalationTicket, now: float) -> None:
+        """Bring a ticket up again; those of its incident that were brought up with it are so again."""
+        ticket = lifecycle.remind(before, now=now)
+        others = table.live_tickets(conn, agent_id=before.worker_agent_id)
+        reminded = [other for other in others if lifecycle.is_reminded_with(before, other)]
+        for one in (ticket, *(lifecycle.remind(other, now=now) for other in reminded)):
+            table.update_ticket(conn, one)
+            changes.tickets.append(one)
         data = {
             "ticket_id": ticket.ticket_id,
             "reminder": ticket.reminders,
             "severity": ticket.severity.value,
-            "unacknowledged_seconds": ticket.updated_at - (ticket.notified_at or ticket.updated_at),
+            "unacknowledged_seconds": now - (ticket.incident_since or ticket.notified_at or now),
         }
         changes.events.append(self._event(ticket, EventType.TICKET_REESCALATED, data))
         self._tell(conn, ticket)

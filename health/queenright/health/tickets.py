@@ -186,6 +186,10 @@ class EscalationTicket(WorkerFacts):
     """When it was last brought up: told, reminded of, risen or back. Reminders count from here."""
     reminders: Whole = 0
     """How often the operator was reminded of it since its severity last rose."""
+    incident_id: str = ""
+    """The first ticket of the incident that it joined; empty if it is told for itself."""
+    incident_since: float | None = None
+    """When the operator was told of that one."""
     acknowledged_at: float | None = None
     acknowledged_by: str = ""
     acknowledged_via: Way | None = None

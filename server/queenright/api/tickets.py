@@ -92,6 +92,8 @@ class Ticket(Wire):
             "notified_at": NOW - 110,
             "bumped_at": NOW - 110,
             "reminders": 0,
+            "incident_id": "",
+            "incident_since": None,
             "acknowledged_at": None,
             "acknowledged_by": "",
             "acknowledged_via": None,
@@ -154,6 +156,8 @@ class Ticket(Wire):
     notified_at: float | None
     bumped_at: float | None = Field(description="Reminders count from here.")
     reminders: int
+    incident_id: str = Field(description="First ticket of the incident that it joined, or empty.")
+    incident_since: float | None = Field(description="When the operator was told of that one.")
     acknowledged_at: float | None
     acknowledged_by: str
     acknowledged_via: Way | None

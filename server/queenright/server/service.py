@@ -25,7 +25,7 @@ from sqlalchemy import Connection
 
 from queenright.alerting.alertmanager import AlertmanagerClient
 from queenright.alerting.model_text import plain
-from queenright.alerting.notification import find_same_alert
+from queenright.alerting.notification import find_joined
 from queenright.alerting.outbox import Outbox, enqueue
 from queenright.alerting.recorder import Recorder
 from queenright.alerting.silence_watch import SilenceWatch
@@ -36,7 +36,7 @@ from queenright.health.retention import Retention
 from queenright.health.store import Store, StoreError
 from queenright.health.ticket_service import TicketService
 from queenright.health.ticket_table import find_ticket, recent_tickets
-from queenright.health.tickets import EscalationTicket, TicketError, Way
+from queenright.health.tickets import EscalationTicket
 from queenright.health.told import Told, unsaid
 from queenright.health.vitals import WORKER_EVENTS
 from queenright.instrumentation.errors import QueenrightError
@@ -263,6 +263,7 @@ class Service:
             silenced_until=lambda ticket_id: self.silences.silenced_until(ticket_id),
             storm=lambda key: self.acting.storm.storm_of(key, self.clock()),
             is_dead=lambda key, now: self.monitor.is_dead(key, now),
+            find_joined=self._find_joined,
         )
         slack, pagerduty = callback_secrets(settings.alerting)
         self.callbacks = Callbacks(
@@ -306,8 +307,6 @@ class Service:
         self.bus.subscribe(EventTracer(self._tracer, self.tickets).trace, name="traces", types=TRACED)
         self.bus.subscribe(self._worker_changed, name="tickets", types=_WORKER_CHANGES)
         self.bus.subscribe(self.acting.ticket_decided, name="approvals", types=_TICKET_ENDS)
-        told = {EventType.QUEEN_INTERVENTION_REQUESTED}
-        self.bus.subscribe(self._acknowledge_joined, name="acknowledgements", types=told)
         self.bus.subscribe(self.recoveries.changed, name="recoveries", types=_RECOVERY_CHANGES)
         requests = OperatorRequests(
             self.store,
@@ -605,9 +604,9 @@ class Service:
         self._loop.call_soon_threadsafe(self.outbox.wake)
 
     def _earlier_lives(self, connection: Connection, ticket: EscalationTicket) -> EarlierLives:
-        """Return what the same happened to before; a storm's tickets have an incident of their own."""
+        """Return what the same happened to before."""
         agent, now = ticket.worker_agent_id, self.clock()
-        if ticket.storm_id or self.monitor.get(agent, ticket.worker_session_id) is None:
+        if self.monitor.get(agent, ticket.worker_session_id) is None:
             return EarlierLives()
         others = recent_tickets(connection, agent, ticket.kind, now - RECENT_SECONDS)
         known = (
@@ -616,23 +615,11 @@ class Service:
         sessions = {session: health.vitals for session, health in known if health is not None}
         return find_earlier_lives(ticket, others, sessions, now)
 
-    async def _acknowledge_joined(self, event: AgentEvent) -> None:
-        """A ticket that joins an incident is in the hand of whoever acknowledged the one before it."""
-        ticket_id, now = str(event.data["ticket_id"]), self.clock()
-        ticket = self.tickets.get(ticket_id)
-        if ticket is not None and ticket.storm_id:
-            return  # a storm's tickets join no other alert (``enqueue``), and there may be thousands
-        same = await self.store.read(lambda conn: find_same_alert(conn, ticket_id, now))
-        before = await self.tickets.find(same[0]) if same else None
-        if before is None or not before.acknowledged_by:
-            return
-        with contextlib.suppress(TicketError):  # somebody was faster, or it is closed
-            await self.tickets.acknowledge(
-                ticket_id,
-                by=before.acknowledged_by,
-                via=before.acknowledged_via or Way.API,
-                note=f"the same incident as ticket {before.ticket_id}",
-            )
+    def _find_joined(self, connection: Connection, ticket: EscalationTicket) -> EscalationTicket | None:
+        """Return the earlier life's ticket whose incident a new one joins."""
+        follows = self._earlier_lives(connection, ticket).tickets
+        earlier = find_joined(connection, ticket, follows, self.clock())
+        return None if earlier is None else find_ticket(connection, earlier)
 
     def _tell_of_approval(self, connection: Connection, approval: Approval) -> None:
         """Runs inside the transaction of the request, or its answer: its ticket's notification says so."""

@@ -1,0 +1,169 @@
+"""An agent that crashes and is started again: one incident, reminded of and in hand like one ticket."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+
+from queenright.health.settings import Tickets
+from queenright.health.tables import OUTBOX
+from queenright.health.tickets import EscalationTicket, TicketStatus
+from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.service import Service
+from queenright.server.settings import Settings
+from tests.server.conftest import demo_settings
+from tests.waiting import until
+
+MINUTE = 60.0
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_800_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    known = demo_settings(tmp_path / "storage")
+    health = known.health_monitoring.model_copy(update={"tickets": Tickets()})
+    return known.model_copy(update={"health_monitoring": health})
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+async def service(settings: Settings, clock: Clock) -> AsyncIterator[Service]:
+    """A service whose time passes only where a test lets it."""
+    found = Service(settings, clock=clock)
+    await found.start()
+    yield found
+    await found.stop()
+
+
+def life(clock: Clock, number: int, agent: str = "bee") -> list[AgentEvent]:
+    """A session that repeats one call."""
+
+    def event(kind: EventType, at: float, **data: object) -> AgentEvent:
+        return AgentEvent(
+            type=kind,
+            time=at,
+            agent_id=agent,
+            session_id=f"{agent}-{number}",
+            incarnation_id="one",
+            node_id="search",
+            data=data,
+        )
+
+    begun = event(EventType.EXECUTION_STARTED, clock.now, framework="test", start_records=True)
+    call = {"tool": "search", "args_hash": "a" * 16, "result_hash": "b" * 16, "outcome": "ok"}
+    calls = [
+        one
+        for turn in range(20)
+        for one in (
+            event(EventType.TOOL_CALL_COMPLETED, clock.now + 1 + turn, turn=str(turn), **call),
+            event(EventType.STEP_COMPLETED, clock.now + 1 + turn, index=turn, verdict="RETRY"),
+        )
+    ]
+    clock.now += 30
+    return [begun, *calls]
+
+
+async def live(service: Service, clock: Clock, number: int, agent: str = "bee") -> EscalationTicket:
+    """Let a session begin and loop; return the ticket that people have been told of."""
+    await service.ingest(life(clock, number, agent))
+
+    def ticket() -> EscalationTicket | None:
+        return service.tickets.open_for(agent, f"{agent}-{number}")
+
+    await until(lambda: (found := ticket()) and found.notified_at, f"the ticket of life {number}")
+    found = ticket()
+    assert found is not None
+    return found
+
+
+async def crash(service: Service, clock: Clock, number: int, agent: str = "bee") -> None:
+    failed = AgentEvent(
+        type=EventType.EXECUTION_FAILED,
+        time=clock.now,
+        agent_id=agent,
+        session_id=f"{agent}-{number}",
+        incarnation_id="one",
+    )
+    await service.ingest([failed])
+    await until(
+        lambda: service.tickets.open_for(agent, f"{agent}-{number}") is None, f"the end of life {number}"
+    )
+
+
+async def alerts(service: Service, agent: str = "bee") -> list[tuple[str, str]]:
+    """Return reminder and title of every alert that there was, in the order in which they began."""
+    rows = await service.store.read(
+        lambda conn: conn.execute(select(OUTBOX.c.alert_key, OUTBOX.c.labels, OUTBOX.c.annotations)).all()
+    )
+    found: dict[str, tuple[str, str]] = {}
+    for row in rows:
+        if row.labels["agent"] == agent:
+            found.setdefault(row.alert_key, (row.labels.get("reminder", ""), row.annotations["summary"]))
+    return list(found.values())
+
+
+async def test_crash_loop_is_reminded_of_like_one_ticket(service: Service, clock: Clock) -> None:
+    """B123, B41: each life's ticket closes long before a reminder is due."""
+    for number in range(15):
+        ticket = await live(service, clock, number)
+        await service.tickets.settle(clock.now)
+        clock.now += 4.5 * MINUTE
+        await crash(service, clock, number)
+
+    found = service.tickets.get(ticket.ticket_id)
+    assert found is not None
+    assert (found.reminders, found.incident_since) == (1, clock.now - 13 * 5 * MINUTE - 4.5 * MINUTE)
+    assert [turn for turn, _ in await alerts(service)] == ["", "", "1"]
+    reminded = [event for event in service.recent if event.type is EventType.TICKET_REESCALATED]
+    assert [event.data["unacknowledged_seconds"] for event in reminded] == [60 * MINUTE]
+
+
+async def test_lives_that_are_all_open_are_reminded_of_once(service: Service, clock: Clock) -> None:
+    """B123, B41: tickets of killed lives stay open; they are due together, and are one reminder."""
+    for number in range(8):
+        await live(service, clock, number)
+        clock.now += MINUTE
+    joined = [one for one in service.tickets.open_tickets() if one.incident_id]
+    assert len(joined) == 6, "the first two page"
+    for _ in range(5 * 60):
+        clock.now += MINUTE
+        await service.tickets.settle(clock.now)
+
+    assert {one.reminders for one in service.tickets.open_tickets()} == {3}
+    titles = await alerts(service)
+    assert [turn for turn, _ in titles] == ["", "", "1", "1", "2", "2", "3", "3"]
+    assert titles[-1][1].endswith("Third reminder, unacknowledged for 3 h. 7 sessions, one after the other.")
+
+
+async def test_ticket_that_was_handed_back_stays_so(service: Service, clock: Clock) -> None:
+    """B123: a ticket is in somebody's hand by itself only when it joins, however often the queen speaks."""
+    await live(service, clock, 1)
+    await crash(service, clock, 1)
+    clock.now += MINUTE
+    second = await live(service, clock, 2)
+    await service.tickets.acknowledge(second.ticket_id, by="ada")
+    await crash(service, clock, 2)
+    clock.now += MINUTE
+    third = await live(service, clock, 3)
+    assert (third.acknowledged_by, third.incident_id) == ("ada", second.ticket_id)
+
+    await service.tickets.unacknowledge(third.ticket_id, by="ada")
+    await service.tickets.intervene(third.ticket_id, "It still loops.", "high")
+    await service.bus.drain()
+    again = service.tickets.get(third.ticket_id)
+    assert again is not None
+    assert (again.status, again.acknowledged_by) == (TicketStatus.INTERVENING, "")
