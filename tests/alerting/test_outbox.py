@@ -15,7 +15,7 @@ from sqlalchemy import Connection, select, update
 from queenright.alerting import notification
 from queenright.alerting.alert import LABEL_REMINDER
 from queenright.alerting.alertmanager import AlertmanagerClient
-from queenright.alerting.notification import alert_key
+from queenright.alerting.notification import alert_key, read_active
 from queenright.alerting.outbox import Outbox, enqueue
 from queenright.health import event_log
 from queenright.health.findings import FindingKind, Severity
@@ -427,6 +427,37 @@ async def test_a_refused_alert_is_not_tried_for_ever_and_holds_up_no_other(
     await post.deliver()
     await post.deliver()
     assert post.outbox.status()["active"] == 1
+
+
+async def test_rows_of_lives_that_are_over_are_closed_while_the_alert_goes_on(
+    make_post: MakePost, peer: ServedPeer
+) -> None:
+    """B123: a crash loop of hours costs the outbox no more than one of minutes."""
+    post = make_post(peer.url)
+
+    async def say(number: int, **changes: Any) -> None:
+        one = ticket(ticket_id=f"t{number}", worker_session_id=f"s{number}", **changes)
+        earlier = [f"t{number - 1}"]
+        await post.store.transact(
+            lambda conn: enqueue(conn, one, post.settings, post.now, follows=earlier, hold=600.0)
+        )
+        await post.deliver(after=5)
+
+    ends = [TicketStatus.RESOLVED, TicketStatus.WORKER_GONE]
+    for number in range(20):
+        await say(number)
+        if number:
+            await say(number - 1, status=ends[number % 2])
+    assert len(await post.store.read(read_active)) <= 2
+    for number in range(20, 40):
+        await say(number - 1, status=TicketStatus.WORKER_GONE)
+        await say(number)
+    assert len(await post.store.read(read_active)) == 1
+    assert len({frozenset(alert["labels"].items()) for alert in peer.peer.alerts}) == 1
+    assert all(firing(alert, post.now) for alert in peer.peer.alerts)
+
+    await say(39, **RESOLVED)
+    assert not firing(peer.peer.alerts[-1], post.now)
 
 
 def without_ticket_label(conn: Connection) -> None:

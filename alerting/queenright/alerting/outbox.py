@@ -175,7 +175,14 @@ class Outbox:
         if line is None:
             return await self._wait_for_peers(notifications, now)
         told, due = await line.tell(notifications, now)
-        done = [n.id for n in notifications if all(known.is_done_with(n, now) for known in self._lines)]
+        # Another ticket holds the same alert now, and its end is told with that one's.
+        held = {n.key: n.id for n in notifications if n.is_firing(now)}
+        done = [
+            n.id
+            for n in notifications
+            if (not n.is_firing(now) and n.id < held.get(n.key, 0))
+            or all(known.is_done_with(n, now) for known in self._lines)
+        ]
         if told.receipts or told.failures or done:
             events = self._events(line, told, now)
 
