@@ -12,7 +12,6 @@ from sqlalchemy import Connection, event
 from queenright.alerting.notification import (
     Receipt,
     enqueue,
-    find_same_alert,
     read_active,
     record,
 )
@@ -49,7 +48,8 @@ async def test_lookup_does_not_read_every_active_notification(store: Store) -> N
         event.listen(conn, "before_cursor_execute", lambda *given: statements.append((given[2], given[3])))
         enqueue(conn, ticket(), settings, T0)
         enqueue(conn, ticket(analysis="It says more now."), settings, T0 + 1, follows=["ticket-0"])
-        find_same_alert(conn, "ticket-1", T0 + 2)
+        enqueue(conn, ticket(ticket_id="ticket-2"), settings, T0 + 2, follows=["ticket-1"])
+        enqueue(conn, ticket(reminders=1), settings, T0 + 2)
         read_active(conn, after=0, changed_since=T0)
         receipt = Receipt(notification_id=1, peer="peer", status="firing", at=T0 + 2, attempts=1)
         record(conn, [receipt], [1], T0 + 3)
