@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.websockets import auto
 
 from queenright.server import connections, sockets
 from queenright.server.connections import (
@@ -284,6 +285,77 @@ async def test_bad_request_does_not_break_the_answer_before_it() -> None:
     assert answers.startswith(b"HTTP/1.1 200")
     assert answers.endswith(b"ok")
     assert answers.count(b"HTTP/1.1") == 1
+
+
+@pytest.mark.parametrize("whole", [0, 1, 2])
+async def test_bad_body_does_not_break_the_answers_before_it(whole: int) -> None:
+    """B128: requests before one whose body is no body are answered."""
+    asked = ASK.replace(b"/ ", b"/slow ") + ASK * whole
+    async with served() as (app, connect):
+        reader, _ = await connect(asked + CHUNKED + b"no chunk\r\n\r\n" + ASK)
+        await asyncio.wait_for(app.started.wait(), 60)
+        app.go_on.set()
+        async with asyncio.timeout(60):
+            answers = await reader.read()
+    assert answers.count(b"HTTP/1.1 200") == answers.count(b"HTTP/1.1") == app.calls == 1 + whole
+    assert answers.endswith(b"ok")
+
+
+async def test_answer_outlasts_the_deadline_of_a_bad_body_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HEADERS_SECONDS", "BODY_SECONDS", "_SWEEP_SECONDS"):
+        monkeypatch.setattr(connections, name, 0.05)
+    async with served() as (app, connect):
+        waiting = await connect(ASK.replace(b"/ ", b"/slow ") + CHUNKED + b"no chunk\r\n\r\n")
+        await asyncio.wait_for(app.started.wait(), 60)
+        assert await gone(await connect(b"GET"))
+        assert await gone(await connect(b"GET"))
+        app.go_on.set()
+        assert await answered(waiting)
+
+
+async def test_what_follows_a_refused_request_is_not_read_without_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """B128: what is read is at most a limit and the reads on their way."""
+    protocols, received = list[connections.GuardedProtocol](), list[int]()
+    receive = connections.GuardedProtocol.data_received
+
+    def counted(self: connections.GuardedProtocol, data: bytes) -> None:
+        protocols.append(self)
+        received.append(len(data))
+        receive(self, data)
+
+    monkeypatch.setattr(connections.GuardedProtocol, "data_received", counted)
+    size = 64 * connections.DROPPED_BYTES
+    async with served() as (app, connect):
+        reader, writer = await connect(ASK.replace(b"/ ", b"/slow ") + b"no request\r\n\r\n")
+        await asyncio.wait_for(app.started.wait(), 60)
+        writer.write(b"x" * size)
+        async with asyncio.timeout(60):
+            while sum(received) < size and not protocols[-1].flow.read_paused:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert sum(received) < 4 * connections.DROPPED_BYTES
+        app.go_on.set()
+        with contextlib.suppress(ConnectionError):
+            async with asyncio.timeout(60):
+                assert (await reader.read()).startswith(b"HTTP/1.1 200")
+
+
+async def test_upgrade_to_a_websocket_is_answered_as_any_request(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """B128: no library that happens to be installed takes a connection over, and nothing is logged."""
+    taken_over = list[object]()
+    monkeypatch.setattr(auto, "AutoWebSocketsProtocol", lambda **_: taken_over.append(1))
+    words = b"GET / HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"
+    async with served() as (_, connect):
+        reader, writer = await connect(words)
+        for _ in range(2):
+            async with asyncio.timeout(60):
+                assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
+            writer.write(words)
+    assert not taken_over
+    assert not caplog.records
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, cast
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 
 from queenright.server.access.addresses import network_of
 
@@ -36,6 +40,8 @@ URL_BYTES: Final = 16 * 1_024
 MOST_HEADERS: Final = 200
 PIPELINED: Final = 16
 """How many requests may wait on one connection for the answer to an earlier one."""
+DROPPED_BYTES: Final = 1_048_576
+"""So much is read of what follows a refused request, so that its client reads the answers before it."""
 SLICE_BYTES: Final = 16 * 1_024
 """The parser gets so much at a time: a limit is passed by no more, whatever the size of a read."""
 _REFUSALS: Final = {
@@ -193,6 +199,8 @@ class GuardedProtocol(HttpToolsProtocol):
     _is_refused = False
     _status = 400
     _head_bytes = 0
+    _dropped_bytes = 0
+    _previous: RequestResponseCycle | None = None
 
     def __init__(self, connections: Connections, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -210,12 +218,16 @@ class GuardedProtocol(HttpToolsProtocol):
         """Give the place back."""
         self._give_back()
         super().connection_lost(exc)
+        self._previous = None
         self.pipeline.clear()  # they refer to this connection, and would wait for the garbage collector
 
     def data_received(self, data: bytes) -> None:
         """Read on; whatever is not the whole of a request's headers is waited for."""
         for start in range(0, len(data), SLICE_BYTES):
-            if self._is_refused or self.transport.is_closing():
+            if self.transport.is_closing():
+                return
+            if self._is_refused:
+                self._drop(len(data) - start)
                 return
             part = data[start : start + SLICE_BYTES]
             self._head_bytes += len(part)
@@ -229,16 +241,24 @@ class GuardedProtocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         """Refuse what the client sends, and close the connection once earlier requests are answered."""
         self._is_refused = True
+        if self.pipeline and self.cycle.more_body:
+            # It waits for its turn, and the rest of its body will not come.
+            self.pipeline.popleft()
+            self.cycle = cast("RequestResponseCycle", self._previous)
         if not self._is_idle() and not self.cycle.more_body:
+            self._all.serve(self)
             self.cycle.keep_alive = False
             return
-        if self._is_idle() or not (self.pipeline or self.cycle.response_started):
+        if self._is_idle() or not self.cycle.response_started:
             text = _REFUSALS[self._status].encode()
             head = (
                 b"content-type: text/plain; charset=utf-8\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
             )
             self.transport.write(STATUS_LINE[self._status] + head % len(text) + text)
         self.transport.close()
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Log nothing: the request is answered as any other, and everybody can ask for an upgrade."""
 
     def on_url(self, url: bytes) -> None:
         """Take a part of the URL."""
@@ -264,6 +284,7 @@ class GuardedProtocol(HttpToolsProtocol):
         if len(self.pipeline) >= PIPELINED:
             raise _LimitError
         self._head_bytes = 0
+        self._previous = self.cycle
         super().on_headers_complete()
         if self._taken:
             self._all.wait(self, BODY_SECONDS)
@@ -285,6 +306,11 @@ class GuardedProtocol(HttpToolsProtocol):
         """Break the connection off, and give its place to another at once."""
         self._give_back()
         self.transport.abort()
+
+    def _drop(self, size: int) -> None:
+        self._dropped_bytes += size
+        if self._dropped_bytes > DROPPED_BYTES:
+            self.flow.pause_reading()
 
     def _is_idle(self) -> bool:
         return self.cycle is None or self.cycle.response_complete

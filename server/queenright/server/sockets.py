@@ -118,6 +118,7 @@ async def listening(app: Any, sock: socket.socket) -> AsyncIterator[None]:
             timeout_graceful_shutdown=2,
             server_header=False,
             proxy_headers=False,  # else a header that anybody may send would say where a request is from
+            ws="none",
             # uvicorn calls it like a class, with what it has itself.
             http=cast("type[GuardedProtocol]", partial(GuardedProtocol, connections)),
         )
