@@ -36,6 +36,14 @@ def test_workers_that_get_worse_one_after_the_other_are_no_storm() -> None:
     assert not any(seen.worse((f"bee{n}", "s"), 1000.0 + 10 * n) for n in range(100))
 
 
+def test_lives_of_one_agent_one_after_the_other_are_no_storm() -> None:
+    """B123: an agent that crashes again and again is one trouble."""
+    seen = watch()
+    for n in range(20):
+        assert not seen.worse(("bee", f"s{n}"), 1000.0 + n, is_other_life=lambda key: True)
+    assert [seen.worse((f"bee{n}", "s"), 1020.0) for n in range(4)] == [False, False, False, True]
+
+
 def test_a_storm_is_over_when_it_has_been_quiet_and_the_next_is_another() -> None:
     seen = watch()
     for n in range(5):

@@ -49,8 +49,8 @@ async def service(settings: Settings, clock: Clock) -> AsyncIterator[Service]:
     await found.stop()
 
 
-def life(clock: Clock, number: int, agent: str = "bee") -> list[AgentEvent]:
-    """A session that repeats one call."""
+def life(clock: Clock, number: int, agent: str = "bee", seconds: float = 30) -> list[AgentEvent]:
+    """A session that repeats one call for so long."""
 
     def event(kind: EventType, at: float, **data: object) -> AgentEvent:
         return AgentEvent(
@@ -69,17 +69,19 @@ def life(clock: Clock, number: int, agent: str = "bee") -> list[AgentEvent]:
         one
         for turn in range(20)
         for one in (
-            event(EventType.TOOL_CALL_COMPLETED, clock.now + 1 + turn, turn=str(turn), **call),
-            event(EventType.STEP_COMPLETED, clock.now + 1 + turn, index=turn, verdict="RETRY"),
+            event(EventType.TOOL_CALL_COMPLETED, clock.now + turn * seconds / 20, turn=str(turn), **call),
+            event(EventType.STEP_COMPLETED, clock.now + turn * seconds / 20, index=turn, verdict="RETRY"),
         )
     ]
-    clock.now += 30
+    clock.now += seconds
     return [begun, *calls]
 
 
-async def live(service: Service, clock: Clock, number: int, agent: str = "bee") -> EscalationTicket:
+async def live(
+    service: Service, clock: Clock, number: int, agent: str = "bee", seconds: float = 30
+) -> EscalationTicket:
     """Let a session begin and loop; return the ticket that people have been told of."""
-    await service.ingest(life(clock, number, agent))
+    await service.ingest(life(clock, number, agent, seconds))
 
     def ticket() -> EscalationTicket | None:
         return service.tickets.open_for(agent, f"{agent}-{number}")
@@ -167,3 +169,57 @@ async def test_ticket_that_was_handed_back_stays_so(service: Service, clock: Clo
     again = service.tickets.get(third.ticket_id)
     assert again is not None
     assert (again.status, again.acknowledged_by) == (TicketStatus.INTERVENING, "")
+
+
+async def test_crash_loop_of_one_agent_is_no_storm(service: Service, clock: Clock) -> None:
+    """B123, B71: five lives within the window of a storm are one agent's trouble."""
+    for number in range(8):
+        ticket = await live(service, clock, number, seconds=6)
+        await crash(service, clock, number)
+        assert ticket.storm_id == ""
+
+
+async def test_sessions_side_by_side_are_a_storm(service: Service, clock: Clock) -> None:
+    """B71: so many sessions of one agent at once are one incident, too."""
+    begun = clock.now
+    for number in range(6):
+        clock.now = begun
+        ticket = await live(service, clock, number)
+    assert ticket.storm_id
+
+
+async def test_life_that_begins_in_a_storm_joins_the_incident_of_the_one_before(
+    service: Service, clock: Clock
+) -> None:
+    """B123: a storm does not make a crash loop told anew."""
+    for number in range(3):
+        await live(service, clock, number)
+        await crash(service, clock, number)
+        clock.now += MINUTE
+    for number in range(6):
+        service.acting.storm.worse((f"other-{number}", "s"), clock.now)
+    for number in range(3, 6):
+        ticket = await live(service, clock, number)
+        assert ticket.storm_id
+        assert ticket.incident_id
+        await crash(service, clock, number)
+    assert len(await alerts(service)) == 2, "the first two page"
+
+
+async def test_crash_loop_that_outlasts_a_storm_is_an_incident_of_its_own(
+    service: Service, clock: Clock
+) -> None:
+    """B123: it is told once more, for the storm's incident is over for everybody else."""
+    for number in range(6):
+        service.acting.storm.worse((f"other-{number}", "s"), clock.now)
+    for number in range(3):
+        ticket = await live(service, clock, number)
+        await crash(service, clock, number)
+    assert ticket.storm_id
+    assert ticket.incident_id
+    clock.now += 3 * MINUTE
+    for number in range(3, 6):
+        ticket = await live(service, clock, number)
+        await crash(service, clock, number)
+    assert ticket.storm_id == ""
+    assert len(await alerts(service)) == 3, "two in the storm, one after it"

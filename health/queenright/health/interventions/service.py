@@ -181,9 +181,20 @@ class InterventionService:
             return
         before, after = HealthState(event.data["from"]), HealthState(event.data["to"])
         if after.rank > before.rank and after.in_trouble:
-            began = self._storm.worse((event.agent_id, event.session_id), self._clock())
+            key = (event.agent_id, event.session_id)
+            began = self._storm.worse(
+                key, self._clock(), is_other_life=lambda other: self._is_other_life(key, other)
+            )
             if began:
                 _log.warning("a storm: %d workers got worse at once", self._storm.workers)
+
+    def _is_other_life(self, key: WorkerKey, other: WorkerKey) -> bool:
+        """Return whether nothing was heard of one session any more when the other began."""
+        one, two = self._monitor.get(*key), self._monitor.get(*other)
+        if one is None or two is None:
+            return False
+        v, w = one.vitals, two.vitals
+        return v.last_event <= w.incarnation_started or w.last_event <= v.incarnation_started
 
     def consider(self, worker: WorkerHealth) -> None:
         """See, because a worker changed, when its next rung is due. Quick, no I/O."""

@@ -32,9 +32,22 @@ class StormWatch:
         self._storm_of: dict[WorkerKey, str] = {}
         """The newest storm in which a worker got worse, until another storm begins."""
 
-    def worse(self, key: WorkerKey, now: float) -> bool:
-        """Note that a worker is stuck or failing now; return whether this began a storm."""
+    def worse(
+        self, key: WorkerKey, now: float, *, is_other_life: Callable[[WorkerKey], bool] = lambda key: False
+    ) -> bool:
+        """
+        Note that a worker is stuck or failing now; return whether this began a storm.
+
+        Args:
+            key: The worker.
+            now: Seconds since the epoch.
+            is_other_life: Returns whether another session of its agent was before or after this one, and not
+                at the same time: an agent that crashes again and again is one trouble.
+        """
         self._forget(now)
+        if not self._id:
+            for other in [other for other in self._worse if other[0] == key[0] and is_other_life(other)]:
+                del self._worse[other]
         self._worse.pop(key, None)
         self._worse[key] = now
         self._storm_of.pop(key, None)
