@@ -465,23 +465,31 @@ def run(monitor: HealthMonitor, number: int, type_: EventType, error: str = "OSE
 
 
 def test_four_failed_runs_of_an_agent_in_a_row_are_failing_until_one_completes() -> None:
-    """B100: more than three; the newest stands for all of them, and a run that goes on is judged apart."""
+    """B100: the fourth stands for all, so that people are told once; one that goes on is judged apart."""
     monitor = HealthMonitor(HealthSettings())
     runs = [run(monitor, number, EventType.EXECUTION_FAILED) for number in range(3)]
     assert {one.state for one in runs} == {HealthState.HEALTHY}
 
     runs += [run(monitor, number, EventType.EXECUTION_FAILED) for number in range(3, 5)]
     running = WorkerScript(monitor=monitor, session="running", at=START + 60).start()
-    assert [one.state for one in runs] == [HealthState.HEALTHY] * 4 + [HealthState.FAILING]
-    assert runs[-1].health.reason == "5 runs of the agent have failed in a row"
-    assert (runs[-1].health.standing, runs[0].health.standing) == (HealthState.FAILING, None)
+    assert [one.state for one in runs] == [
+        *[HealthState.HEALTHY] * 3,
+        HealthState.FAILING,
+        HealthState.HEALTHY,
+    ]
+    [finding] = runs[3].health.findings
+    assert (finding.kind, finding.severity, finding.ticket) == (FindingKind.RUNS_FAILED, Severity.HIGH, True)
+    assert finding.evidence == "5 runs of the agent have failed in a row"
+    assert finding.since == runs[0].now
+    assert (runs[3].health.standing, runs[4].health.standing) == (HealthState.FAILING, None)
     assert monitor.aggregate().states[HealthState.FAILING] == 1
     assert running.state is HealthState.HEALTHY
 
     done = run(monitor, 7, EventType.EXECUTION_COMPLETED)
-    assert runs[-1].state is HealthState.HEALTHY
+    assert runs[3].state is HealthState.HEALTHY
+    assert not runs[3].health.findings
     [changed] = [one for one in done.said if one.type is EventType.HEALTH_STATE_CHANGED]
-    assert (changed.session_id, changed.data["from"], changed.data["to"]) == ("s4", "failing", "healthy")
+    assert (changed.session_id, changed.data["from"], changed.data["to"]) == ("s3", "failing", "healthy")
     assert run(monitor, 8, EventType.EXECUTION_FAILED).state is HealthState.HEALTHY
 
 
@@ -498,7 +506,21 @@ def test_lives_of_one_session_that_failed_in_a_row_count_and_a_repeated_end_does
     assert states == [HealthState.HEALTHY] * 3 + [HealthState.FAILING]
     script.incarnation = "next"
     script.now += 1
-    assert script.start().state is HealthState.HEALTHY
+    assert script.start().state is HealthState.DEGRADED
+    [finding] = script.health.findings
+    assert (finding.kind, finding.ticket) == (FindingKind.RUNS_FAILED, True)
+    script.event(EventType.EXECUTION_COMPLETED)
+    assert script.health.findings == ()
+
+
+def test_failed_runs_that_a_person_has_settled_are_counted_anew() -> None:
+    monitor = HealthMonitor(HealthSettings())
+    runs = [run(monitor, number, EventType.EXECUTION_FAILED) for number in range(4)]
+
+    runs[3].event(EventType.TICKET_RESOLVED, {"status": "resolved", "by": "ada", "worker_dead": True})
+    assert runs[3].health.standing is None
+    later = [run(monitor, number, EventType.EXECUTION_FAILED) for number in range(5, 9)]
+    assert [bool(one.health.findings) for one in later] == [False, False, False, True]
 
 
 def test_cancelled_run_neither_counts_as_a_failure_nor_ends_a_row_of_them() -> None:

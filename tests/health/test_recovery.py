@@ -486,7 +486,9 @@ async def test_one_failed_run_that_is_not_brought_back_is_no_alarm_and_the_fourt
     await hive.ask(await run_fails(hive, "s3"))
     await hive.go()
     assert hive.nursery.raised == []
-    assert [row["exhausted"] for row in hive.data(FAILED)] == [True]
+    assert hive.types() == []
+    tickets = {f.kind for worker in hive.monitor.workers() for f in worker.findings if f.ticket}
+    assert tickets == {"runs_failed"}
 
 
 async def test_recovery_that_waits_is_dropped_when_its_agent_is_unloaded(hive: Hive) -> None:

@@ -150,7 +150,7 @@ def test_every_combination_of_inputs_is_exactly_one_state(
     over = vitals.ended_at is not None
     speaks = {
         HealthState.TERMINATED: vitals.status is SessionStatus.TERMINATED,
-        HealthState.FAILING: vitals.failed_runs > most
+        HealthState.FAILING: (over and vitals.failed_runs > most)
         or bool(vitals.recovery_failed)
         or (not over and (max(vitals.consecutive_failures, vitals.llm_errors) > most))
         or (not over and bool(vitals.open_breakers)),

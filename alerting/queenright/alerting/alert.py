@@ -42,6 +42,7 @@ _WORDS: Final[Mapping[FindingKind, str]] = {
     FindingKind.PROVIDER_FAILURE: "is let down by its model provider",
     FindingKind.CIRCUIT_BREAKER_OPEN: "is held back by an open circuit breaker",
     FindingKind.RECOVERY_FAILED: "could not be recovered",
+    FindingKind.RUNS_FAILED: "fails run after run",
     FindingKind.DOOM_LOOP: "is in a loop",
     FindingKind.ERROR_STREAK: "has one tool call after another fail",
     FindingKind.RETRY_STORM: "retries without getting anything accepted",

@@ -80,6 +80,7 @@ SIGNAL_OF: Final = {
     FindingKind.OUTPUT_UNCHANGED: "output",
     FindingKind.CIRCUIT_BREAKER_OPEN: "breakers",
     FindingKind.RECOVERY_FAILED: "recovery",
+    FindingKind.RUNS_FAILED: "errors",
 }
 """Which signal a finding is of."""
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from queenright.health.calls import Repeat
 from queenright.health.deadlines import grace_until
-from queenright.health.findings import Finding, FindingKind, Severity
+from queenright.health.findings import HOLDS_AFTER_THE_END, Finding, FindingKind, Severity
 from queenright.health.settings import HealthSettings
 from queenright.health.silence import (
     detect_checkpoint_stale,
@@ -40,13 +40,13 @@ def detect(v: VitalSigns, settings: HealthSettings, now: float) -> list[Finding]
     Only of detectors that are on: what those in shadow say is ``detect_shadow``'s.
 
     In the start grace of an incarnation findings are shown, and none is a reason for a ticket: but for a
-    failed recovery, which is about what was before. Of a session that is over only that is left to say, and
-    that it ended in an LLM call that failed, which is shown.
+    failed recovery and failed runs, which are about what was before. Of a session that is over only these
+    are left to say, and that it ended in an LLM call that failed, which is shown.
     """
     found = _found(v, settings, now, "on")
     if found and now < grace_until(v, settings):
         return [
-            finding if finding.kind is FindingKind.RECOVERY_FAILED else replace(finding, ticket=False)
+            finding if finding.kind in HOLDS_AFTER_THE_END else replace(finding, ticket=False)
             for finding in found
         ]
     return found
@@ -100,6 +100,18 @@ def detect_recovery_failed(v: VitalSigns, settings: HealthSettings, now: float) 
         severity=Severity.CRITICAL,
         evidence=f"it could not be recovered: {v.recovery_failed}",
         since=v.recovery_failed_at or v.last_activity,
+    )
+
+
+def detect_runs_failed(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
+    """Find an agent whose runs fail, one after the other, until one completes or a person settles it."""
+    if v.failed_runs <= settings.health_check.consecutive_failures:
+        return None
+    return Finding(
+        kind=FindingKind.RUNS_FAILED,
+        severity=Severity.HIGH,
+        evidence=f"{v.failed_runs} runs of the agent have failed in a row",
+        since=v.runs_failed_since,
     )
 
 
@@ -348,6 +360,7 @@ def detect_token_spike(v: VitalSigns, settings: HealthSettings, now: float) -> F
 
 DETECTORS: Final[dict[FindingKind, Detector]] = {
     FindingKind.RECOVERY_FAILED: detect_recovery_failed,
+    FindingKind.RUNS_FAILED: detect_runs_failed,
     FindingKind.CONTEXT_EXHAUSTED: detect_context_exhausted,
     FindingKind.PROVIDER_FAILURE: detect_provider_failure,
     FindingKind.CIRCUIT_BREAKER_OPEN: detect_circuit_breaker_open,
@@ -369,6 +382,7 @@ DETECTORS: Final[dict[FindingKind, Detector]] = {
 
 _AFTER_THE_END: Final[tuple[tuple[FindingKind, Detector], ...]] = (
     (FindingKind.RECOVERY_FAILED, detect_recovery_failed),
+    (FindingKind.RUNS_FAILED, detect_runs_failed),
     *(
         (kind, _of_a_failed_run(kind))
         for kind in (FindingKind.CONTEXT_EXHAUSTED, FindingKind.PROVIDER_FAILURE)

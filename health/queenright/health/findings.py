@@ -15,6 +15,7 @@ class FindingKind(StrEnum):
     """What a detector saw. The order is the order of cause: of two findings, the earlier names the ticket."""
 
     RECOVERY_FAILED = "recovery_failed"
+    RUNS_FAILED = "runs_failed"
     CONTEXT_EXHAUSTED = "context_exhausted"
     PROVIDER_FAILURE = "provider_failure"
     CIRCUIT_BREAKER_OPEN = "circuit_breaker_open"
@@ -31,6 +32,10 @@ class FindingKind(StrEnum):
     ERROR_RATE = "error_rate"
     OUTPUT_UNCHANGED = "output_unchanged"
     TOKEN_SPIKE = "token_spike"
+
+
+HOLDS_AFTER_THE_END: Final = frozenset({FindingKind.RECOVERY_FAILED, FindingKind.RUNS_FAILED})
+"""Reasons for a ticket about a session that is over, too; a person may settle them."""
 
 
 class Severity(StrEnum):

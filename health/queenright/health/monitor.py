@@ -10,7 +10,7 @@ at anew then: an event costs next to nothing, and an idle worker nothing at all.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 from typing import Any, Final
@@ -21,6 +21,7 @@ from queenright.health.findings import Finding, FindingKind, HealthState, Worker
 from queenright.health.fleet import Fleet, fleet_of
 from queenright.health.settings import HealthSettings
 from queenright.health.state import health_state, may_follow
+from queenright.health.vital_events import TERMINATED, is_called_off, is_settled_by_person
 from queenright.health.vital_facts import NO_BREAKERS, OpenBreakers
 from queenright.health.vitals import ABOUT_WORKERS, WORKER_EVENTS, SessionStatus, VitalSigns
 from queenright.runtime.events import AgentEvent, EventType
@@ -107,12 +108,51 @@ class WorkerHealth:
         How it counts, wherever workers are counted: its state, or None once its run is over.
 
         One whose recovery was given up is failing, however it ended, until a person has settled that; one
-        after which too many runs of its agent have failed in a row, until a run of it completes.
+        with which too many runs of its agent had failed in a row, until a run of it completes.
         """
         if self.vitals.ended_at is None or self.state is HealthState.FAILING:
             return self.state
         is_given_up = any(finding.kind is FindingKind.RECOVERY_FAILED for finding in self.findings)
         return HealthState.FAILING if is_given_up else None
+
+
+@dataclass(frozen=True, slots=True)
+class FailedRuns:
+    """How many runs of an agent failed in a row."""
+
+    count: int = 0
+    since: float = 0.0
+    """When the first of them failed."""
+    last: tuple[str, int] | None = None
+    """The session and the life of the last one."""
+    stands: str = ""
+    """The session that stands for them: that with which there were too many; empty while there are not."""
+
+
+def count_failed_runs(events: Iterable[AgentEvent], settings: HealthSettings) -> FailedRuns:
+    """
+    Count the runs of an agent that failed in a row, as the monitor does while they end.
+
+    Args:
+        events: ``execution_failed`` and ``ticket_resolved`` of an agent since its last completed run.
+        settings: How many may fail.
+    """
+    runs, seen = FailedRuns(), set[tuple[str, str, str]]()
+    most = settings.health_check.consecutive_failures
+    for event in events:
+        session = event.session_id
+        if event.type is EventType.TICKET_RESOLVED:
+            if session == runs.stands and is_settled_by_person(event.data):
+                runs = FailedRuns()
+            continue
+        run = (session, event.incarnation_id, event.execution_id)
+        if is_called_off(event.data) or event.data.get("error_type") == TERMINATED or run in seen:
+            continue
+        if event.execution_id:  # without one, nothing tells two runs of a process in one session apart
+            seen.add(run)
+        count, since = runs.count + 1, runs.since if runs.count else event.time
+        runs = FailedRuns(count, since, None, runs.stands or (session if count > most else ""))
+    return runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +197,8 @@ class HealthMonitor:
         self._heap: list[tuple[float, WorkerKey]] = []
         self._ended: deque[tuple[float, float, WorkerKey]] = deque()
         self._breakers: dict[str, OpenBreakers] = {}
-        self._failed_runs: dict[str, tuple[int, str, int]] = {}
-        """By agent: how many of its runs failed in a row, and the session and the life of the last one."""
+        self._failed_runs: dict[str, FailedRuns] = {}
+        self._counts_runs = True
         self._unswept: list[WorkerKey] | None = None
         self._now = 0.0
         self.is_stopping: Callable[[WorkerKey, str], bool] = lambda key, incarnation_id: False
@@ -200,6 +240,8 @@ class HealthMonitor:
         if self._ended:
             self._forget_ended(now)
         if kind not in WORKER_EVENTS:
+            if kind is EventType.TICKET_RESOLVED and self._counts_runs:
+                self._settle_failed_runs(event)
             return self._told(event, at, now)
         key = (event.agent_id, event.session_id)
         worker = self._workers.get(key)
@@ -213,7 +255,7 @@ class HealthMonitor:
         v = worker.vitals
         was_over = v.ended_at
         if kind in _ENDS and self.is_stopping(key, event.incarnation_id or v.incarnation_id):
-            event = replace(event, type=EventType.EXECUTION_FAILED, data={"error_type": "terminated"})
+            event = replace(event, type=EventType.EXECUTION_FAILED, data={"error_type": TERMINATED})
         v.apply(event, at)
         deadline = worker.deadline
         if (
@@ -246,13 +288,21 @@ class HealthMonitor:
                 self._schedule(worker, at)
         return said
 
-    def recall(self, event: AgentEvent, now: float) -> None:
+    def recall(self, event: AgentEvent, now: float, *, counts_runs: bool = True) -> None:
         """
         Take in one event of the past, and look at nobody: ``sweep`` does, once everything is recalled.
 
         Timed as in ``apply``, and cheaper: how a worker was in between nobody asks any more. Only one that
-        is over is looked at there and then, as it may be forgotten soon.
+        is over is looked at there and then, as it may be forgotten soon. Without ``counts_runs``, runs that
+        failed are in ``recall_failed_runs`` already.
         """
+        self._counts_runs = counts_runs
+        try:
+            self._recall(event, now)
+        finally:
+            self._counts_runs = True
+
+    def _recall(self, event: AgentEvent, now: float) -> None:
         if event.type not in WORKER_EVENTS:
             self.apply(event, now)
             return
@@ -419,6 +469,12 @@ class HealthMonitor:
         vitals = VitalSigns(*key, at, self.settings.loops, self.settings)
         if self._breakers:
             vitals.breakers = self._breakers.get(vitals.agent_id, NO_BREAKERS)
+        runs = self._failed_runs.get(vitals.agent_id)
+        if runs is not None:
+            self._let_stand(vitals)
+            if runs.last is not None and runs.last[0] == vitals.session_id:
+                # It was forgotten meanwhile, and its lives are counted anew.
+                self._failed_runs[vitals.agent_id] = replace(runs, last=None)
         worker = WorkerHealth(vitals, (), HealthState.HEALTHY, at, "first seen")
         self._workers[worker.key] = worker
         if known:
@@ -479,25 +535,55 @@ class HealthMonitor:
         ended_at = worker.vitals.ended_at
         assert ended_at is not None
         self._ended.append((at, ended_at, worker.key))
-        said = self._count_failed_runs(worker.vitals, at, now)
+        said = self._count_failed_runs(worker.vitals, at, now) if self._counts_runs else []
         return said + self._examine(worker, at, now, now - at)
 
     def _count_failed_runs(self, v: VitalSigns, at: float, now: float) -> list[AgentEvent]:
-        """Count the runs of an agent that failed in a row; one that was stopped changes nothing."""
+        """
+        Count the runs of an agent that failed in a row; one that was stopped changes nothing.
+
+        The session with which there are too many stands for them until a run completes, so that people are
+        told once.
+        """
         if v.status not in (SessionStatus.COMPLETED, SessionStatus.FAILED):
             return []
-        failed, session, life = self._failed_runs.pop(v.agent_id, (0, "", 0))
+        known = self._failed_runs.pop(v.agent_id, FailedRuns())
+        worker = self._workers.get((v.agent_id, known.stands))
+        count = 0
         if v.status is SessionStatus.FAILED:
-            is_new = (session, life) != (v.session_id, v.lives)
-            v.failed_runs = failed + is_new
-            self._failed_runs[v.agent_id] = (v.failed_runs, v.session_id, v.lives)
+            last = (v.session_id, v.lives)
+            count, since = known.count + (known.last != last), known.since if known.count else at
+            if worker is None and count > self.settings.health_check.consecutive_failures:
+                worker = self._workers[v.agent_id, v.session_id]
+            stands = "" if worker is None else worker.vitals.session_id
+            self._failed_runs[v.agent_id] = FailedRuns(count, since, last, stands)
             if len(self._failed_runs) > ENDED_KEPT:
                 del self._failed_runs[next(iter(self._failed_runs))]
-        last = self._workers.get((v.agent_id, session))
-        if last is None or last.vitals is v or not last.vitals.failed_runs:
+        if worker is None:
             return []
-        last.vitals.failed_runs = 0
-        return self._examine(last, at, now, now - at)
+        self._let_stand(worker.vitals)
+        return [] if worker.vitals is v else self._examine(worker, at, now, now - at)
+
+    def _let_stand(self, v: VitalSigns) -> None:
+        """Let a session stand for its agent's failed runs, if it is to."""
+        known = self._failed_runs.get(v.agent_id)
+        is_it = known is not None and known.stands == v.session_id
+        v.failed_runs = known.count if known is not None and is_it else 0
+        if known is not None and is_it:
+            v.runs_failed_since = known.since
+
+    def _settle_failed_runs(self, event: AgentEvent) -> None:
+        """Count the failed runs of an agent anew: a person has resolved their ticket."""
+        known = self._failed_runs.get(event.agent_id)
+        if known is None or known.stands != event.session_id or not is_settled_by_person(event.data):
+            return
+        del self._failed_runs[event.agent_id]
+        if (worker := self._workers.get((event.agent_id, known.stands))) is not None:
+            self._let_stand(worker.vitals)
+
+    def recall_failed_runs(self, failed: Mapping[str, FailedRuns]) -> None:
+        """Take over, by agent, how many runs had failed in a row before what is recalled and counted."""
+        self._failed_runs = dict(failed)
 
     # -- looking ------------------------------------------------------------------------------------
 
@@ -551,8 +637,6 @@ class HealthMonitor:
         if state is not worker.state and may_follow(worker.state, state, new_life=new_life):
             lead = worst(found)
             reason = lead.evidence if lead else _REASONS.get(v.status.value, "no findings are left")
-            if state is HealthState.FAILING and v.failed_runs:
-                reason = f"{v.failed_runs} runs of the agent have failed in a row"
             said.append(
                 say(
                     EventType.HEALTH_STATE_CHANGED,
@@ -595,6 +679,7 @@ class HealthMonitor:
                 known is None
                 or finding.severity.rank > known.severity.rank
                 or (finding.ticket and not known.ticket)
+                or (finding.kind is FindingKind.RUNS_FAILED and finding.evidence != known.evidence)
             ):
                 said.append(say(EventType.FINDING_OPENED, v, now, finding.to_dict()))
         said.extend(say(EventType.FINDING_CLEARED, v, now, gone.to_dict()) for gone in old.values())

@@ -50,16 +50,15 @@ def health_state(
 
     Time enters through the findings only, which time alone never takes back. Health is about what
     runs: a session that is over is healthy, one that failed too (its outcome says so), unless more
-    runs of its agent failed in a row than may.
+    runs of its agent failed in a row than may. The next run in the same session is judged apart.
     """
     if v.status is SessionStatus.TERMINATED:
         return HealthState.TERMINATED
     if v.lost and settings.acts_on(FindingKind.RECOVERY_FAILED):
         return HealthState.FAILING
-    if v.failed_runs > settings.health_check.consecutive_failures:
-        return HealthState.FAILING
     if v.ended_at is not None:
-        return HealthState.HEALTHY
+        too_many = v.failed_runs > settings.health_check.consecutive_failures
+        return HealthState.FAILING if too_many else HealthState.HEALTHY
     if fails_in_a_row(v, settings):
         return HealthState.FAILING
     if v.breakers.open and settings.acts_on(FindingKind.CIRCUIT_BREAKER_OPEN):

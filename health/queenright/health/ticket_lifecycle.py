@@ -8,7 +8,7 @@ The life of a ticket: every change it may go through, as pure functions that ret
     acknowledged ──unacknowledge──▶ intervening, or open if triage has not answered
     any ──cleared, and stayed so for the hold──▶ closed (resolved; a dismissed one stays dismissed)
     any ──worker ended──▶ closed (worker_gone; a dismissed one stays dismissed)
-    not dismissed, about a failed recovery or a dead worker ──resolve──▶ closed (resolved)
+    not dismissed, about a failed recovery, failed runs or a dead worker ──resolve──▶ closed (resolved)
     intervening ──nobody acknowledges──▶ intervening, and the operator is reminded
 
 While the hold runs the status stays what it was and ``condition_cleared_at`` is set; a relapse unsets it.
@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from queenright.health.findings import FindingKind, Severity
+from queenright.health.findings import HOLDS_AFTER_THE_END, FindingKind, Severity
 from queenright.health.tickets import EscalationTicket, TicketClosed, TicketStatus, Way, WrongStatus
 
 Change = Literal["opened", "reopened", "rose", "counted"]
@@ -150,7 +150,7 @@ def resolve(
     ticket: EscalationTicket, *, reason: str, by: str, now: float, worker_dead: bool = False
 ) -> EscalationTicket:
     """
-    Close a ticket about a worker that nobody could bring back: a person has settled it some other way.
+    Close a ticket about a worker that nobody could bring back, or whose runs fail: a person has settled it.
 
     Args:
         ticket: Such a ticket, or any of a dead worker.
@@ -166,7 +166,7 @@ def resolve(
     _must_be_live(ticket)
     if ticket.status is TicketStatus.DISMISSED:
         raise WrongStatus(ticket, "resolve", "nobody was told of it; it closes when the condition is gone")
-    if not worker_dead and FindingKind.RECOVERY_FAILED not in (ticket.kind, *ticket.active_kinds):
+    if not worker_dead and HOLDS_AFTER_THE_END.isdisjoint((ticket.kind, *ticket.active_kinds)):
         raise WrongStatus(
             ticket,
             "resolve",

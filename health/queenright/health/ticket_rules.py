@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from queenright.health import ticket_lifecycle as lifecycle
-from queenright.health.findings import Finding, FindingKind, Severity, worst
+from queenright.health.findings import HOLDS_AFTER_THE_END, Finding, FindingKind, Severity, worst
 from queenright.health.monitor import WorkerHealth
 from queenright.health.summary import summarise
 from queenright.health.ticket_lifecycle import Change
@@ -22,13 +22,13 @@ def reasons(health: WorkerHealth) -> list[Finding]:
     """
     Return the findings that are reasons for a ticket, worst first.
 
-    Of a worker that has ended, only that nobody could bring it back is one.
+    Of a worker that has ended, only that nobody could bring it back is one, or that too many runs failed.
     """
     ended = health.vitals.ended
     left = [
         finding
         for finding in health.findings
-        if finding.ticket and (not ended or finding.kind is FindingKind.RECOVERY_FAILED)
+        if finding.ticket and (not ended or finding.kind in HOLDS_AFTER_THE_END)
     ]
     ordered = []
     while (first := worst(left)) is not None:
@@ -207,7 +207,12 @@ def look(
     kinds = kinds_of(findings)
     relapsed = ticket.condition_cleared_at is not None
     worse = floor(findings).rank > ticket.severity.rank
-    if taken or not (relapsed or worse or set(kinds) - set(ticket.active_kinds)):
+    grown = any(
+        finding.kind is FindingKind.RUNS_FAILED is ticket.finding_kind
+        and finding.evidence != ticket.finding_evidence
+        for finding in findings
+    )
+    if taken or not (relapsed or worse or grown or set(kinds) - set(ticket.active_kinds)):
         if kinds == ticket.active_kinds and not relapsed:
             return ticket, "counted"
         update = {"active_kinds": kinds, "condition_cleared_at": None, "updated_at": now}

@@ -24,7 +24,7 @@ from queenright.health import ticket_lifecycle as lifecycle
 from queenright.health import ticket_rules as rules
 from queenright.health import ticket_table as table
 from queenright.health.event_log import append_events
-from queenright.health.findings import Finding, FindingKind, Severity, WorkerKey
+from queenright.health.findings import HOLDS_AFTER_THE_END, Finding, FindingKind, Severity, WorkerKey
 from queenright.health.keyset import Place
 from queenright.health.monitor import WorkerHealth
 from queenright.health.settings import HealthSettings
@@ -344,7 +344,10 @@ class TicketService:
             live = table.live_tickets(conn, agent_id=key[0], session_id=key[1])
             taken = False
             for ticket in sorted(live, key=lambda t: not t.is_open):
-                if ended or rules.is_of_life_before(ticket, health):
+                # What a run that completes has ended is over once that has held, as any other trouble.
+                if (ended and ticket.kind is not FindingKind.RUNS_FAILED) or rules.is_of_life_before(
+                    ticket, health
+                ):
                     why = reason if ended else "the worker has begun another life"
                     self._close(conn, changes, lifecycle.worker_ended(ticket, now=now, reason=why))
                 else:
@@ -662,7 +665,7 @@ class TicketService:
 
     async def resolve(self, ticket_id: str, reason: str, *, by: str) -> EscalationTicket:
         """
-        Close a ticket about a failed recovery or a dead worker: a person has settled it.
+        Close a ticket about a failed recovery, failed runs or a dead worker: a person has settled it.
 
         A worker that is dead is over with that, until it is heard of again.
 
@@ -693,7 +696,7 @@ class TicketService:
     def can_be_resolved(self, ticket: EscalationTicket) -> bool:
         """Return whether a ticket ends by a person's word alone."""
         kinds = (ticket.kind, *ticket.active_kinds)
-        settles = FindingKind.RECOVERY_FAILED in kinds or self.is_about_dead_worker(ticket)
+        settles = not HOLDS_AFTER_THE_END.isdisjoint(kinds) or self.is_about_dead_worker(ticket)
         return ticket.live and ticket.status is not TicketStatus.DISMISSED and settles
 
     # -- one transaction ----------------------------------------------------------------------------
@@ -780,7 +783,7 @@ class TicketService:
         """Let findings act on one live ticket; return whether it is open now. ``taken``: another one is."""
         looked, change = rules.look(ticket, findings, now, taken=taken)
         if looked is not ticket:
-            if change != "counted":
+            if change != "counted" or looked.occurrences != ticket.occurrences:
                 looked = looked.model_copy(update=rules.seen(health, looked, findings))
             table.update_ticket(conn, looked)
             self._raised(conn, changes, looked, change)

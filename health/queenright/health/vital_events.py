@@ -27,6 +27,20 @@ _CANCELLED: Final = frozenset(
     {"cancelled", "canceled", "cancellederror", "keyboardinterrupt", "input_refused"}
 )
 
+TERMINATED: Final = "terminated"
+"""The error type of a run that was stopped by who watches over it."""
+
+
+def is_called_off(data: Mapping[str, Any]) -> bool:
+    """Return whether a run that did not complete was cancelled, by what ``execution_failed`` says of it."""
+    return str(data.get("error_type", "")).lower() in _CANCELLED
+
+
+def is_settled_by_person(data: Mapping[str, Any]) -> bool:
+    """Return whether a person has resolved a ticket, by what ``ticket_resolved`` says of it."""
+    return data.get("status") == "resolved" and bool(data.get("by"))
+
+
 # -- what a worker tells ----------------------------------------------------------------------------
 
 
@@ -57,11 +71,11 @@ def _on_execution_completed(v: VitalSigns, event: AgentEvent, data: Mapping[str,
 def _on_execution_failed(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     if at < v.incarnation_started or v.status is SessionStatus.TERMINATED:
         return
-    if str(data.get("error_type", "")).lower() in _CANCELLED:
+    if is_called_off(data):
         v.end(SessionStatus.CANCELLED, at)
         v.recovery_failed = ""  # somebody called the work off: there is nothing left to bring back
         return
-    if data.get("error_type") == "terminated":
+    if data.get("error_type") == TERMINATED:
         v.end(SessionStatus.TERMINATED, at)  # we stopped it, and say so in a moment
         return
     v.note_error(data)
@@ -199,7 +213,7 @@ def _on_recovered(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at:
 
 def _on_ticket_resolved(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     """Let go of a failed recovery, or of a dead worker, that an operator has settled."""
-    if data.get("status") != "resolved" or not data.get("by"):
+    if not is_settled_by_person(data):
         return
     v.recovery_failed = ""
     if data.get("worker_dead") and v.ended_at is None and _of_this_life(v, event.incarnation_id):

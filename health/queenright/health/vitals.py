@@ -132,6 +132,7 @@ class VitalSigns:
         "recovery_failed",
         "recovery_failed_at",
         "repeatable",
+        "runs_failed_since",
         "saved_from",
         "session_id",
         "settings",
@@ -247,7 +248,8 @@ class VitalSigns:
         self.away: tuple[float, float] | None = None
         """From when to when nobody could hear it, if it has not been heard since."""
         self.failed_runs = 0
-        """Of a run that failed, the newest of its agent: how many failed in a row. 0 for every other."""
+        """Of the session that stands for too many failed runs of its agent in a row: how many. Else 0."""
+        self.runs_failed_since = at
         self.calls: RecentCalls | None = None
         self.stale_calls = self.stale_tries = 0
         """Tool calls in a row that told nothing new."""
@@ -474,7 +476,7 @@ class VitalSigns:
         self.waiting = self.waiting_since = None
         self.clock_base = max(self.clock_base, at)
         self.begin_visit()
-        self.consecutive_failures = self.failed_runs = 0
+        self.consecutive_failures = 0
         self.llm_errors = 0
         self.streak = 0
         self.stale_calls = self.stale_tries = 0

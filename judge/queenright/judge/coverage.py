@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from queenright.health.findings import Finding, FindingKind, WorkerKey, worst
+from queenright.health.findings import HOLDS_AFTER_THE_END, Finding, FindingKind, WorkerKey, worst
 from queenright.health.monitor import WorkerHealth
 from queenright.health.ticket_service import TicketService
 from queenright.health.tickets import EscalationTicket
@@ -15,13 +15,13 @@ def reason_for_ticket(health: WorkerHealth) -> Finding | None:
     """
     Return the worst finding worth a ticket; None for a worker that is well, waits, or has ended.
 
-    But what could not be brought back needs a person although, and because, it has ended.
+    But what could not be brought back, or fails run by run, needs a person although it has ended.
     """
     if not health.findings or health.vitals.waiting is not None:
         return None
     worth = (finding for finding in health.findings if finding.ticket)
     if health.vitals.ended:
-        worth = (finding for finding in worth if finding.kind is FindingKind.RECOVERY_FAILED)
+        worth = (finding for finding in worth if finding.kind in HOLDS_AFTER_THE_END)
     return worst(worth)
 
 

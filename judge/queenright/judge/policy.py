@@ -30,6 +30,7 @@ _UNRECOVERABLE: Final = frozenset(
         FindingKind.CONTEXT_EXHAUSTED,
         FindingKind.PROVIDER_FAILURE,
         FindingKind.RECOVERY_FAILED,
+        FindingKind.RUNS_FAILED,
         FindingKind.DOOM_LOOP,
         FindingKind.ERROR_STREAK,
         FindingKind.STALL,

@@ -43,6 +43,13 @@ _WORDS: Final[dict[FindingKind, _Words]] = {
         "checkpoint: queenright recover TASK --reviewed (without one, --from-start). Resolve this ticket "
         "if it was settled another way.",
     ),
+    FindingKind.RUNS_FAILED: _Words(
+        "has had one run after another fail",
+        "Not one has completed in between, so the next one may well fail, too; none is repeated by itself.",
+        "Read the error of the last run, mend its cause and run it again; what the runs left undone is in: "
+        "queenright recoveries. This ticket closes when a run completes; resolve it if it was settled "
+        "another way.",
+    ),
     FindingKind.DOOM_LOOP: _Words(
         "has been going in circles",
         "Nothing new comes of it, so waiting will not help, and every round costs tokens.",

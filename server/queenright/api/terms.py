@@ -13,6 +13,7 @@ FindingKind = Annotated[
     str,
     Words(
         "recovery_failed",
+        "runs_failed",
         "context_exhausted",
         "provider_failure",
         "circuit_breaker_open",

@@ -29,7 +29,8 @@ from sqlalchemy import (
 
 from queenright.health.event_log import event_of
 from queenright.health.findings import WorkerKey
-from queenright.health.monitor import INTRODUCES, HealthMonitor
+from queenright.health.monitor import INTRODUCES, FailedRuns, HealthMonitor, count_failed_runs
+from queenright.health.settings import HealthSettings
 from queenright.health.tables import EVENTS, TICKETS
 from queenright.health.told import TELLING, Told
 from queenright.health.vitals import ABOUT_WORKERS, WORKER_EVENTS
@@ -66,6 +67,9 @@ _BEFORE: Final = {
     EventType.STEP_COMPLETED: _STEPS,
 }
 """Of a session that began before what is read again: so many of each type, the last ones."""
+
+_MOST_RUNS: Final = 1000
+"""So many failed runs of an agent are counted of the time before, at most."""
 
 _TOGETHER: Final = 100
 """So many sessions of one agent are looked for in one statement."""
@@ -196,13 +200,14 @@ def rebuild(
     timeline = Timeline([*moments, *noted], gaps, end)
     if first is None:
         first = (conn.execute(select(func.max(EVENTS.c.seq))).scalar() or 0) + 1
+    monitor.recall_failed_runs(_failed_runs(conn, first, monitor.settings))
     for agent, sessions in _begun_before(conn, first).items():
         for start in range(0, len(sessions), _TOGETHER):
             for _, events in _earlier(conn, agent, sessions[start : start + _TOGETHER], first):
                 at = 0.0
                 for event in events:
                     at = max(at, min(event.time, since))
-                    _take(monitor, found, event, at)
+                    _take(monitor, found, event, at, counts_runs=False)
     for seq, event in _rows(conn, first):
         for gap in timeline.gaps_before(seq):
             _pass(monitor, gap)
@@ -223,11 +228,13 @@ def rebuild(
     return found
 
 
-def _take(monitor: HealthMonitor, found: Rebuilt, event: AgentEvent, at: float) -> None:
+def _take(
+    monitor: HealthMonitor, found: Rebuilt, event: AgentEvent, at: float, *, counts_runs: bool = True
+) -> None:
     if event.type in TELLING:
         found.told.setdefault((event.agent_id, event.session_id), Told()).take(event)
     try:
-        monitor.recall(event, at)
+        monitor.recall(event, at, counts_runs=counts_runs)
     except Exception:
         _log.exception("an event of %r in the log could not be looked at: %s", event.agent_id, event.type)
 
@@ -326,6 +333,44 @@ def _counts_on(found: Sequence[AgentEvent | None]) -> bool:
     """Return whether bad steps may reach further back than what was read."""
     steps = [event for event in found if event is not None and event.type is EventType.STEP_COMPLETED]
     return len(steps) == _STEPS and not any(step.data.get("verdict") == "ACCEPT" for step in steps)
+
+
+def _failed_runs(conn: Connection, first: int, settings: HealthSettings) -> dict[str, FailedRuns]:
+    """Return, by agent, how many runs had failed in a row before row ``first``."""
+    failed = (
+        select(EVENTS.c.agent_id)
+        .where(EVENTS.c.type == EventType.EXECUTION_FAILED.value, EVENTS.c.seq < first)
+        .distinct()
+    )
+    found = {}
+    for (agent,) in conn.execute(failed).all():
+        runs = count_failed_runs(_ends_since_completed(conn, agent, first), settings)
+        if agent and runs.count:
+            found[agent] = runs
+    return found
+
+
+def _ends_since_completed(conn: Connection, agent: str, first: int) -> list[AgentEvent]:
+    """Return the failures of an agent's runs since one completed, and what people said of its tickets."""
+    of_agent = (EVENTS.c.agent_id == agent, EVENTS.c.seq < first)
+    completed = (
+        select(EVENTS.c.seq)
+        .where(*of_agent, EVENTS.c.type == EventType.EXECUTION_COMPLETED.value)
+        .order_by(EVENTS.c.seq.desc())
+        .limit(1)
+    )
+    after = conn.execute(completed).scalar() or 0
+    seqs: list[int] = []
+    for kind in (EventType.EXECUTION_FAILED, EventType.TICKET_RESOLVED):
+        query = (
+            select(EVENTS.c.seq)
+            .where(*of_agent, EVENTS.c.type == kind.value, EVENTS.c.seq > after)
+            .order_by(EVENTS.c.seq.desc())
+            .limit(_MOST_RUNS)
+        )
+        seqs += conn.execute(query).scalars()
+    events = _read(conn, seqs)
+    return [events[seq] for seq in sorted(events)]
 
 
 def _last_of_each(

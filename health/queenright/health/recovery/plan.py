@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from queenright.health.findings import FindingKind, HealthState, Severity
+from queenright.health.findings import FindingKind, Severity
 from queenright.health.interventions.target import LADDER
 from queenright.health.monitor import WorkerHealth
 from queenright.health.recovery.attempt import Recovery
@@ -259,13 +259,16 @@ def is_repeatable(recovery: Recovery, worker: WorkerHealth | None) -> bool:
 
 
 def is_one_failed_run(recovery: Recovery, worker: WorkerHealth | None) -> bool:
-    """Return whether a run has failed, alone, and nobody asked for it: then nobody need be told either."""
+    """
+    Return whether a run has failed, and nobody asked for it: then nobody need be told.
+
+    Of too many in a row people are told by the agent's ticket, cause ``runs_failed``.
+    """
     return (
         recovery.by == LADDER
         and recovery.attempt <= 1
         and worker is not None
         and worker.vitals.status is SessionStatus.FAILED
-        and worker.state is not HealthState.FAILING
     )
 
 
