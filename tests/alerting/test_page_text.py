@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queenright.alerting import page_text
-from queenright.alerting.alert import annotations_for
+from queenright.alerting.alert import OperatorRequest, annotations_for
 from queenright.alerting.model_text import NO_COMMAND, NO_LINK, inert, plain
 from queenright.alerting.settings import AlertingSettings
 from queenright.health.findings import FindingKind
@@ -121,7 +121,8 @@ def test_untriaged_says_what_the_rules_saw_and_the_judge_s_reason_as_the_judge_s
 
 
 def test_what_we_ask_of_the_reader_comes_before_what_a_model_suggests() -> None:
-    page = annotations_for(ticket(), SETTINGS, ask="Approve: queenright approvals approve 7.")
+    request = OperatorRequest("Approve it until 12:00 UTC.", "Approve: queenright approvals approve 7.", 0.0)
+    page = annotations_for(ticket(), SETTINGS, requests=[request])
 
     assert page["suggested_action"].startswith("Approve: queenright approvals approve 7.\n")
 

@@ -11,7 +11,9 @@ import pytest
 
 from queenright.alerting.notification import read_active
 from queenright.health.interventions.approvals_record import Approval
+from queenright.judge import wording
 from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.operator_requests import OperatorRequests
 from queenright.server.service import Service
 from queenright.server.settings import Settings
 from queenright.server.up import Running
@@ -19,6 +21,7 @@ from queenright.server.view import status
 from tests.server.conftest import demo_settings
 from tests.server.test_app import ticket_on
 from tests.server.test_cli_acting import WORKER, queenright
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -42,8 +45,8 @@ async def asked(running: Running, reason: str = "It loops.") -> Approval:
 
 async def suggested(service: Service) -> str:
     """What the operator is told to do, in the notification that is out."""
-    [notification] = await service.store.read(read_active)
-    return notification.annotations["suggested_action"]
+    [found] = [one for one in await service.store.read(read_active) if one.ends_at is None]
+    return found.annotations["suggested_action"]
 
 
 async def stop_when_told(running: Running) -> None:
@@ -62,6 +65,33 @@ async def test_the_notification_says_how_to_approve_until_it_is_answered(running
     await running.service.approvals.deny(approval.approval_id, by="ada")
 
     assert "approvals approve" not in await suggested(running.service)
+
+
+async def test_approval_request_is_told_anew_with_its_deadline_in_the_title(running: Running) -> None:
+    """People who have read the message would not see that it changed: it is another alert, once."""
+    service = running.service
+    await ticket_on(running)
+    [before] = await service.store.read(read_active)
+    approval = await asked(running)
+    await until(lambda: service.tickets.open_tickets()[0].requests == 1, "it is brought up")
+
+    [now] = [one for one in await service.store.read(read_active) if one.ends_at is None]
+    assert now.labels != before.labels, "equal labels would be no news for Alertmanager"
+    then = wording.clock_time(approval.expires_at)
+    assert now.annotations["summary"].endswith(f"Approve or deny its termination until {then}.")
+
+    requests = OperatorRequests(
+        service.store,
+        tickets=service.tickets,
+        monitor=service.monitor,
+        ledger=lambda: service.interventions.ledger,
+        settings=service.settings.health_monitoring.intervention,
+    )
+    await requests.load()
+    assert service.tickets.open_tickets()[0].requests == 1
+    await service.approvals.deny(approval.approval_id, by="ada")
+    [now] = [one for one in await service.store.read(read_active) if one.ends_at is None]
+    assert "Approve or deny" not in now.annotations["summary"]
 
 
 async def test_what_is_asked_before_the_operator_is_told_is_in_what_he_is_told(running: Running) -> None:

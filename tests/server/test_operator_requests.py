@@ -9,6 +9,7 @@ import pytest
 
 from queenright.alerting.notification import Notification, read_active
 from queenright.health.findings import Severity
+from queenright.judge import wording
 from queenright.runtime.events import EventType
 from queenright.server.operator_requests import OperatorRequests
 from queenright.server.service import Service
@@ -32,7 +33,7 @@ async def firing(service: Service) -> Notification:
 
 
 def times_brought_up(service: Service) -> int:
-    return sum(ticket.reminders for ticket in service.tickets.open_tickets())
+    return sum(ticket.requests for ticket in service.tickets.open_tickets())
 
 
 def requests_of(service: Service) -> OperatorRequests:
@@ -61,6 +62,11 @@ async def test_pending_decision_is_brought_up_once_with_deadline_and_command(
     action = told.annotations["suggested_action"]
     assert f"queenright escalations decide {question.escalation_id} more_time" in action
     assert "Decide until" in action
+    until_then = wording.clock_time(question.deadline)
+    title = told.annotations["summary"]
+    assert title.endswith(f"Decide until {until_then}: more time, hand off or terminate.")
+    assert "reminder" not in title
+    assert [ticket.reminders for ticket in service.tickets.open_tickets()] == [0]
 
     await requests_of(service).load()
     assert times_brought_up(service) == 1
@@ -69,6 +75,7 @@ async def test_pending_decision_is_brought_up_once_with_deadline_and_command(
     ticket = service.tickets.open_tickets()[0]
     await service.tickets.bring_up(ticket.ticket_id, since=0.0)
     assert "escalations decide" not in (await firing(service)).annotations["suggested_action"]
+    assert "Decide until" not in (await firing(service)).annotations["summary"]
     assert times_brought_up(service) == 1
 
 
@@ -101,6 +108,8 @@ async def test_termination_that_reached_nobody_is_brought_up_once(running: Runni
     action = (await firing(service)).annotations["suggested_action"]
     assert "was to be terminated, and it could not be reached" in action
     assert "end its process yourself" in action
+    title = (await firing(service)).annotations["summary"]
+    assert title.endswith("It could not be terminated: end its process yourself.")
     await requests_of(service).load()
     assert times_brought_up(service) == 2
 

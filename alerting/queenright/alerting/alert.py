@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote, urlsplit
 
@@ -21,7 +22,7 @@ LABEL_STORM: Final = "storm"
 LABEL_REMINDER: Final = "reminder"
 """Of an alert that was brought up again: one of ``_TURNS`` after the other; a new one is told anew."""
 REMINDERS: Final = "reminders"
-"""The annotation that says how many reminders an alert holds."""
+"""The annotation that says how often an alert was brought up again."""
 
 SESSIONS: Final = "sessions"
 """The annotation that says how many sessions of an agent, one after the other, an alert is about."""
@@ -62,6 +63,18 @@ _WORDS: Final[Mapping[FindingKind, str]] = {
 _NTH: Final = ("", "First", "Second", "Third", "Fourth", "Fifth", "Sixth", "Seventh", "Eighth", "Ninth")
 
 
+@dataclass(frozen=True, slots=True)
+class OperatorRequest:
+    """Something for a person to decide or do, in our own words."""
+
+    title: str
+    """A sentence for the title: what, and until when."""
+    text: str
+    """With the command that does it."""
+    since: float
+    """Seconds since the epoch."""
+
+
 def outside_severity(severity: Severity) -> str:
     """Return the label ``severity`` that routes an alert."""
     return _SEVERITY[severity]
@@ -99,7 +112,11 @@ def labels_again(labels: Mapping[str, str], ticket: EscalationTicket) -> dict[st
 
 
 def annotations_for(
-    ticket: EscalationTicket, settings: AlertingSettings, *, ask: str = "", sessions: int = 1
+    ticket: EscalationTicket,
+    settings: AlertingSettings,
+    *,
+    requests: Sequence[OperatorRequest] = (),
+    sessions: int = 1,
 ) -> dict[str, str]:
     """
     Return what a person reads of a ticket as it is now; what is empty is left out.
@@ -107,7 +124,7 @@ def annotations_for(
     Args:
         ticket: The ticket.
         settings: What links point at.
-        ask: What the reader is asked to decide, in our own words.
+        requests: What the reader is asked to decide or do.
         sessions: How many sessions, one after the other, the alert is about.
     """
     ours = _our_places(settings)
@@ -118,12 +135,15 @@ def annotations_for(
         "trace_id": ticket.trace_id or ticket.worker_trace_id,
     }
     annotations = {
-        "summary": _summary(ticket) + (f" {sessions} sessions, one after the other." if sessions > 1 else ""),
+        "summary": _summary(ticket, requests)
+        + (f" {sessions} sessions, one after the other." if sessions > 1 else ""),
         SESSIONS: str(sessions) if sessions > 1 else "",
         "description": page_text.seen(ticket),
         "evidence": page_text.evidence(ticket),
         "analysis": page_text.said(ticket, ours=ours),
-        "suggested_action": redact(f"{ask}\n{page_text.advice(ticket, ours=ours)}".strip(), _TEXT_LIMIT),
+        "suggested_action": redact(
+            "\n".join([*(one.text for one in requests), page_text.advice(ticket, ours=ours)]), _TEXT_LIMIT
+        ),
         "ended": _ended(ticket),
         "ticket_id": ticket.ticket_id,
         "fingerprint": ticket.fingerprint,
@@ -133,18 +153,24 @@ def annotations_for(
         "console_url": f"{settings.console_url.rstrip('/')}/tickets/{quote(ticket.ticket_id, safe='')}",
         "runbook_url": f"{settings.runbooks}/{ALERT_INTERVENTION}",
         "trace_url": _link(settings.trace_url, values),
-        REMINDERS: str(ticket.reminders or ""),
+        REMINDERS: str(times_brought_up(ticket) or ""),
     }
     return {name: text for name, text in annotations.items() if text}
 
 
-def _summary(ticket: EscalationTicket) -> str:
+def times_brought_up(ticket: EscalationTicket) -> int:
+    """Return how often people were told of a ticket again, since its severity last rose."""
+    return ticket.reminders + ticket.requests
+
+
+def _summary(ticket: EscalationTicket, requests: Sequence[OperatorRequest]) -> str:
     # The current word is here, because the label's is frozen at what it was when this alert was first sent.
     agent = redact(inert(ticket.worker_agent_id), 100)
     if ticket.status is TicketStatus.WORKER_GONE:
         # Alertmanager will call it resolved; people should not take that for a recovery.
         return f"{agent} has ended without recovering: it {_WORDS[ticket.kind]} ({ticket.severity.value})."
-    return f"{agent} {_WORDS[ticket.kind]} ({ticket.severity.value}).{_reminder(ticket)}"
+    wanted = "".join(f" {one.title}" for one in requests if ticket.live)
+    return f"{agent} {_WORDS[ticket.kind]} ({ticket.severity.value}).{wanted}{_reminder(ticket)}"
 
 
 def _reminder(ticket: EscalationTicket) -> str:

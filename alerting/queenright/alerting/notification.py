@@ -22,10 +22,12 @@ from queenright.alerting.alert import (
     LABEL_STORM,
     REMINDERS,
     SESSIONS,
+    OperatorRequest,
     annotations_for,
     labels_again,
     labels_for,
     outside_severity,
+    times_brought_up,
 )
 from queenright.alerting.settings import AlertingSettings
 from queenright.alerting.told_book import ToldTo, told_by_alert
@@ -147,7 +149,7 @@ def enqueue(
     settings: AlertingSettings,
     now: float,
     *,
-    ask: str = "",
+    requests: Sequence[OperatorRequest] = (),
     follows: Sequence[str] = (),
     hold: float = 0.0,
 ) -> None:
@@ -161,7 +163,7 @@ def enqueue(
         ticket: As it is now.
         settings: What links point at.
         now: Seconds since the epoch.
-        ask: What the reader is asked to decide, in our own words; empty if nothing.
+        requests: What the reader is asked to decide or do.
         follows: Tickets of the same agent and cause whose sessions were over before this one's began, the
             latest first. A new ticket joins the first of their alerts that fires, and nobody is told anew:
             an agent that crashes again and again is one incident.
@@ -174,7 +176,7 @@ def enqueue(
     if current is None and ticket.status in _TOLD:
         joined = _find_joined(conn, ticket, follows, now)
     sessions = _sessions(current or joined) + (joined is not None)
-    annotations = annotations_for(ticket, settings, ask=ask, sessions=sessions)
+    annotations = annotations_for(ticket, settings, requests=requests, sessions=sessions)
     if ticket.status in _TOLD:
         if joined is not None:
             _join(conn, ticket, joined, annotations, now)
@@ -224,7 +226,7 @@ def _rises(ticket: EscalationTicket, current: Notification) -> bool:
 
 
 def _is_reminder(ticket: EscalationTicket, current: Notification) -> bool:
-    return ticket.reminders > int(current.annotations.get(REMINDERS, 0))
+    return times_brought_up(ticket) > int(current.annotations.get(REMINDERS, 0))
 
 
 def _sessions(notification: Notification | None) -> int:

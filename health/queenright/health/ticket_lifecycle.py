@@ -117,9 +117,14 @@ def remind_at(ticket: EscalationTicket, *, after: float, most: int) -> float | N
     return None if bumped_at is None else bumped_at + after
 
 
-def remind(ticket: EscalationTicket, *, now: float) -> EscalationTicket:
+def remind(ticket: EscalationTicket, *, now: float, is_request: bool = False) -> EscalationTicket:
     """
     Bring a ticket up again that nobody has acknowledged.
+
+    Args:
+        ticket: A ticket that people were told of.
+        now: Seconds since the epoch.
+        is_request: There is something to decide or do; that uses up no reminder.
 
     Raises:
         TicketClosed: It is closed.
@@ -132,7 +137,8 @@ def remind(ticket: EscalationTicket, *, now: float) -> EscalationTicket:
     update = {
         "notified_at": told,
         "bumped_at": now,
-        "reminders": ticket.reminders + 1,
+        "reminders": ticket.reminders + (not is_request),
+        "requests": ticket.requests + is_request,
         "updated_at": now,
     }
     return ticket.model_copy(update=update)
@@ -273,6 +279,7 @@ def join(ticket: EscalationTicket, earlier: EscalationTicket) -> EscalationTicke
             "incident_since": since,
             "bumped_at": earlier.bumped_at if earlier.bumped_at is not None else earlier.triaged_at,
             "reminders": earlier.reminders,
+            "requests": earlier.requests,
         }
     )
 

@@ -419,7 +419,7 @@ class TicketService:
             if ticket is None or not ticket.live:
                 return
             if ticket.status is TicketStatus.INTERVENING and (ticket.bumped_at or 0.0) < since:
-                self._remind(conn, changes, ticket, now)
+                self._remind(conn, changes, ticket, now, is_request=True)
             else:
                 self._tell(conn, ticket)
 
@@ -814,17 +814,27 @@ class TicketService:
         changes.events.append(self._event(ticket, EventType.TICKET_RESOLVED, data))
         self._tell(conn, ticket)
 
-    def _remind(self, conn: Connection, changes: _Changes, before: EscalationTicket, now: float) -> None:
+    def _remind(
+        self,
+        conn: Connection,
+        changes: _Changes,
+        before: EscalationTicket,
+        now: float,
+        *,
+        is_request: bool = False,
+    ) -> None:
         """Bring a ticket up again; those of its incident that were brought up with it are so again."""
-        ticket = lifecycle.remind(before, now=now)
+        ticket = lifecycle.remind(before, now=now, is_request=is_request)
         others = table.live_tickets(conn, agent_id=before.worker_agent_id)
         reminded = [other for other in others if lifecycle.is_reminded_with(before, other)]
-        for one in (ticket, *(lifecycle.remind(other, now=now) for other in reminded)):
+        rest = (lifecycle.remind(other, now=now, is_request=is_request) for other in reminded)
+        for one in (ticket, *rest):
             table.update_ticket(conn, one)
             changes.tickets.append(one)
         data = {
             "ticket_id": ticket.ticket_id,
             "reminder": ticket.reminders,
+            "is_request": is_request,
             "severity": ticket.severity.value,
             "unacknowledged_seconds": now - (ticket.incident_since or ticket.notified_at or now),
         }

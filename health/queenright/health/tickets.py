@@ -186,6 +186,8 @@ class EscalationTicket(WorkerFacts):
     """When it was last brought up: told, reminded of, risen or back. Reminders count from here."""
     reminders: Whole = 0
     """How often the operator was reminded of it since its severity last rose."""
+    requests: Whole = 0
+    """How often it was brought up as there was something for a person to decide or do."""
     incident_id: str = ""
     """The first ticket of the incident that it joined; empty if it is told for itself."""
     incident_since: float | None = None

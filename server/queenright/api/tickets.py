@@ -92,6 +92,7 @@ class Ticket(Wire):
             "notified_at": NOW - 110,
             "bumped_at": NOW - 110,
             "reminders": 0,
+            "requests": 0,
             "incident_id": "",
             "incident_since": None,
             "acknowledged_at": None,
@@ -156,6 +157,7 @@ class Ticket(Wire):
     notified_at: float | None
     bumped_at: float | None = Field(description="Reminders count from here.")
     reminders: int
+    requests: int = Field(description="How often it was brought up for a person to decide or do something.")
     incident_id: str = Field(description="First ticket of the incident that it joined, or empty.")
     incident_since: float | None = Field(description="When the operator was told of that one.")
     acknowledged_at: float | None

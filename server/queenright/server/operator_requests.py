@@ -5,15 +5,19 @@ from __future__ import annotations
 import logging
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Final
 
 from sqlalchemy import Connection
 
+from queenright.alerting.alert import OperatorRequest
 from queenright.alerting.model_text import plain
 from queenright.health.findings import Severity, WorkerKey
-from queenright.health.interventions.approvals_record import latest_about
+from queenright.health.interventions.approvals_record import (
+    Approval,
+    call_to_action,
+    latest_about,
+    read_approvals,
+)
 from queenright.health.interventions.ladder import Ladder, Level
 from queenright.health.interventions.ledger import Ledger
 from queenright.health.interventions.record import (
@@ -31,7 +35,13 @@ from queenright.health.settings import Intervention as InterventionSettings
 from queenright.health.store import Store
 from queenright.health.ticket_rules import reasons
 from queenright.health.ticket_service import TicketService
-from queenright.health.tickets import EVIDENCE_LIMIT, TicketDraft, TicketRefused, TicketStatus
+from queenright.health.tickets import (
+    EVIDENCE_LIMIT,
+    EscalationTicket,
+    TicketDraft,
+    TicketRefused,
+    TicketStatus,
+)
 from queenright.instrumentation.redaction import redact
 from queenright.judge import wording
 from queenright.runtime.events import AgentEvent, EventType
@@ -39,9 +49,16 @@ from queenright.runtime.events import AgentEvent, EventType
 _log = logging.getLogger(__name__)
 
 REQUESTING: Final = frozenset(
-    {EventType.ESCALATION_TRIGGERED, EventType.ESCALATION_DECIDED, EventType.INTERVENTION_RECORDED}
+    {
+        EventType.ESCALATION_TRIGGERED,
+        EventType.ESCALATION_DECIDED,
+        EventType.INTERVENTION_RECORDED,
+        EventType.TERMINATION_REQUESTED,
+    }
 )
 """After these there may be something for a person to decide or do."""
+
+_MOST: Final = 1_000
 
 _NOT_STOPPED: Final = {
     Outcome.UNREACHABLE: "it could not be reached",
@@ -51,12 +68,16 @@ _NOT_STOPPED: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class OperatorRequest:
-    """Something for a person: what, in our own words, and since when (seconds since the epoch)."""
-
-    text: str
-    since: float
+def find_requests(
+    conn: Connection, ticket: EscalationTicket, settings: InterventionSettings
+) -> list[OperatorRequest]:
+    """Return what a ticket asks a person to decide or do."""
+    who = (ticket.worker_agent_id, ticket.worker_session_id)
+    found = [find_request(conn, *who, settings)]
+    approval = latest_about(conn, *who)
+    if approval is not None and approval.asks and approval.ticket_id == ticket.ticket_id:
+        found.append(_approval(approval))
+    return [one for one in found if one is not None]
 
 
 def find_request(
@@ -67,7 +88,7 @@ def find_request(
     if ladder is not None and ladder.level is Level.ESCALATED and settings.escalation.orchestrator == "none":
         question = find_escalation(conn, ladder.escalation_id)
         if question is not None and question.status is EscalationStatus.PENDING:
-            return OperatorRequest(_decision(question, settings), question.created_at)
+            return _decision(question, settings)
     is_left = ladder is not None and ladder.level is Level.HUMAN
     approval = latest_about(conn, agent_id, session_id)
     if not is_left and approval is None:
@@ -77,9 +98,9 @@ def find_request(
         approval is not None and last is not None and approval.intervention_id == last.intervention_id
     )
     if last is not None and last.outcome in _NOT_STOPPED and (is_approved or is_left):
-        return OperatorRequest(_not_stopped(last), last.finished_at or last.created_at)
+        return _not_stopped(last)
     if ladder is not None and is_left and not settings.termination.automatic and last is None:
-        return OperatorRequest(_undecided(ladder), ladder.until or 0.0)
+        return _undecided(ladder)
     return None
 
 
@@ -88,30 +109,46 @@ def _terminations(conn: Connection, agent_id: str, session_id: str) -> list[Inte
     return [one for one in found if one.session_id == session_id and one.outcome is not Outcome.REFUSED]
 
 
-def _decision(question: Escalation, settings: InterventionSettings) -> str:
-    until = datetime.fromtimestamp(question.deadline, UTC)
-    after = "it is terminated" if settings.termination.automatic else "nothing is done to it"
-    return (
-        f"Decide until {until:%H:%M} UTC what is to become of this worker: "
-        f"queenright escalations decide {question.escalation_id} more_time (or hand_off, or terminate). "
-        f"Without an answer {after} then."
+def _approval(approval: Approval) -> OperatorRequest:
+    # The reason may be a model's; the command beside it is ours.
+    approval = approval.model_copy(update={"reason": plain(approval.reason, 500)})
+    return OperatorRequest(
+        title=f"Approve or deny its termination until {wording.clock_time(approval.expires_at)}.",
+        text=call_to_action(approval),
+        since=approval.created_at,
     )
 
 
-def _not_stopped(one: Intervention) -> str:
+def _decision(question: Escalation, settings: InterventionSettings) -> OperatorRequest:
+    until = wording.clock_time(question.deadline)
+    after = "it is terminated" if settings.termination.automatic else "nothing is done to it"
+    return OperatorRequest(
+        title=f"Decide until {until}: more time, hand off or terminate.",
+        text=f"Decide until {until} what is to become of this worker: "
+        f"queenright escalations decide {question.escalation_id} more_time (or hand_off, or terminate). "
+        f"Without an answer {after} then.",
+        since=question.created_at,
+    )
+
+
+def _not_stopped(one: Intervention) -> OperatorRequest:
     detail = plain(one.detail, 300)
     why = f"{_NOT_STOPPED[one.outcome]} ({detail})" if detail else _NOT_STOPPED[one.outcome]
-    return (
-        f"This worker was to be terminated, and {why}. It may be at work still: end its process yourself; "
-        "if its work is to go on then: queenright recover TASK (queenright list names the task)."
+    return OperatorRequest(
+        title="It could not be terminated: end its process yourself.",
+        text=f"This worker was to be terminated, and {why}. It may be at work still: end its process "
+        "yourself; if its work is to go on then: queenright recover TASK (queenright list names the task).",
+        since=one.finished_at or one.created_at,
     )
 
 
-def _undecided(ladder: Ladder) -> str:
+def _undecided(ladder: Ladder) -> OperatorRequest:
     who = shlex.join([ladder.agent_id, "--session", ladder.session_id])
-    return (
-        "Nobody decided in time what is to become of this worker, and it is not terminated by itself: "
-        f'queenright terminate {who} --reason "..."'
+    return OperatorRequest(
+        title="Nobody decided in time: terminate it yourself, or leave it.",
+        text="Nobody decided in time what is to become of this worker, and it is not terminated by itself: "
+        f'queenright terminate {who} --reason "..."',
+        since=ladder.until or 0.0,
     )
 
 
@@ -147,9 +184,16 @@ class OperatorRequests:
         for key, ladder in list(self._ledger().ladders.items()):
             if ladder.level in (Level.ESCALATED, Level.HUMAN):
                 await self._bring_up(key)
+        pending = await self._store.read(lambda conn: read_approvals(conn, limit=_MOST, only_open=True))
+        for approval in pending:
+            if approval.asks:
+                await self._tickets.bring_up(approval.ticket_id, since=approval.created_at)
 
     async def changed(self, event: AgentEvent) -> None:
         """Bring up what an event leaves to a person."""
+        if event.type is EventType.TERMINATION_REQUESTED:
+            await self._tickets.bring_up(str(event.data["ticket_id"]), since=event.time)
+            return
         kind = event.data.get("kind", ActionKind.TERMINATE.value)
         if kind != ActionKind.TERMINATE.value:
             return

@@ -24,13 +24,12 @@ from prometheus_client import CollectorRegistry
 from sqlalchemy import Connection
 
 from queenright.alerting.alertmanager import AlertmanagerClient
-from queenright.alerting.model_text import plain
 from queenright.alerting.notification import find_joined
 from queenright.alerting.outbox import Outbox, enqueue
 from queenright.alerting.recorder import Recorder
 from queenright.alerting.silence_watch import SilenceWatch
 from queenright.health.findings import Finding, WorkerKey
-from queenright.health.interventions.approvals_record import Approval, call_to_action, latest_about
+from queenright.health.interventions.approvals_record import Approval
 from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.retention import Retention
 from queenright.health.store import Store, StoreError
@@ -56,7 +55,7 @@ from queenright.server.guards import health_guard
 from queenright.server.latest import Latest
 from queenright.server.latest_notifications import CHANGING, LatestNotifications
 from queenright.server.metrics import ServiceMetrics
-from queenright.server.operator_requests import REQUESTING, OperatorRequests, find_request
+from queenright.server.operator_requests import REQUESTING, OperatorRequests, find_requests
 from queenright.server.rebuild import Rebuilt, rebuild
 from queenright.server.secret_files import callback_secrets
 from queenright.server.settings import Settings
@@ -580,16 +579,8 @@ class Service:
 
     def _hand_to_outbox(self, connection: Connection, ticket: EscalationTicket) -> None:
         """Runs inside the ticket's transaction: the decision and its notification are one write."""
-        asked = latest_about(connection, ticket.worker_agent_id, ticket.worker_session_id)
-        ask = ""
-        if asked is not None and asked.asks and asked.ticket_id == ticket.ticket_id:
-            # The reason may be a model's; the command beside it is ours.
-            reason = plain(asked.reason, 500)
-            ask = call_to_action(asked.model_copy(update={"reason": reason}))
-        who = (ticket.worker_agent_id, ticket.worker_session_id)
-        request = find_request(connection, *who, self.settings.health_monitoring.intervention)
-        if request is not None:
-            ask = f"{request.text}\n{ask}".strip()
+        settings = self.settings.health_monitoring.intervention
+        requests = find_requests(connection, ticket, settings)
         earlier = self._earlier_lives(connection, ticket)
         hold = _HOLDS * self.settings.health_monitoring.tickets.hold_seconds if earlier.is_recurring else 0.0
         enqueue(
@@ -597,7 +588,7 @@ class Service:
             ticket,
             self.settings.alerting,
             self.clock(),
-            ask=ask,
+            requests=requests,
             follows=earlier.tickets,
             hold=hold,
         )

@@ -178,6 +178,8 @@ def event_line(event: AgentEvent, *, brief: bool = False) -> dict[str, str]:
         case EventType.TICKET_REESCALATED:
             kind = "page"
             text = f"{event.agent_id}: nobody has acknowledged the ticket; reminder {data['reminder']}"
+            if data.get("is_request"):
+                text = f"{event.agent_id}: brought up again, as a person is to decide or do something"
         case EventType.TICKET_ACKNOWLEDGED:
             text = f"{event.agent_id}: ticket acknowledged by {data['by']}"
         case EventType.TICKET_UNACKNOWLEDGED:

@@ -92,7 +92,10 @@ def _feed(event: Moment) -> tuple[str, str] | None:
         case "ticket_unacknowledged":
             return "act", f"{agent}: ticket is nobody's again, by {data['by']}"
         case "ticket_reescalated":
-            return str(data["severity"]), f"{agent}: nobody has the ticket; reminder {data['reminder']}"
+            why = f"nobody has the ticket; reminder {data['reminder']}"
+            if data.get("is_request"):
+                why = "a person is to decide or do something"
+            return str(data["severity"]), f"{agent}: {why}"
         case "ticket_resolved":
             became = str(data["status"]).replace("_", " ")
             return "healthy", f"{agent}: ticket {became}. {data.get('reason') or ''}"
