@@ -60,7 +60,9 @@ ATTACKS: Final = (
     "spans with a list each",
     "lists in JSON",
     "texts in JSON",
+    "ordinary spans in JSON",
     "times of day",
+    "commands in errors",
     "streams of gzip",
 )
 

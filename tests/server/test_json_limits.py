@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from queenright.server import json_limits
 from queenright.server.json_limits import (
     MAX_DEPTH,
     MAX_DIGITS,
@@ -39,6 +41,29 @@ VALUES = st.recursive(
 def test_many_values_are_refused(body: bytes) -> None:
     with pytest.raises(JsonSizeError, match="more than 1000 values"):
         check_json_size(body, LIMIT)
+
+
+TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+("|\Z)', re.DOTALL)
+
+
+@given(VALUES, st.integers(1, 9))
+def test_texts_are_found_wherever_the_body_is_divided(value: object, part: int) -> None:
+    """B127: a body is looked through a part at a time, so that no call holds the interpreter for long."""
+    body = json.dumps(value).encode()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_limits, "_PART", part)
+        outside, texts = json_limits._without_texts(body, LIMIT)
+    assert (bytes(outside), texts) == TEXT.subn(b'"', body)
+
+
+@pytest.mark.parametrize("end", [b"1" * MAX_DIGITS, b"1" * MAX_DIGITS + b"1"])
+@pytest.mark.parametrize("part", [1, 7, MAX_DIGITS, MAX_DIGITS + 1, 1_000_000])
+def test_long_number_is_found_wherever_the_body_is_divided(
+    end: bytes, part: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(json_limits, "_PART", part)
+
+    assert json_limits._has_long_number(b"1 " * 50 + end) == (len(end) > MAX_DIGITS)
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,8 @@ CORPUS: Final[dict[str, Callable[[float], Body]]] = {
     "a damaged end": lambda m: _spans(lambda: b"\x0a\x00" * int(m * 4e6) + b"\x0a"),
     "a long text": lambda m: _spans(lambda: item(_SPAN + field(5, b"a b " * int(m * 8e6)))),
     "times of day": lambda m: _spans(lambda: _items(field(2, _times_of_day()) * int(m * 500))),
+    "commands in errors": lambda m: _spans(lambda: _items(field(2, _command()) * int(m * 500))),
+    "ordinary spans in JSON": lambda m: _json(lambda: _ordinary_spans(int(m * 18_000))),
     "streams of gzip": lambda m: _spans(lambda: gzip.compress(b"") * int(m * 8e5), encoding="gzip"),
     "lists in JSON": lambda m: _json(lambda: b"[" + b"[]," * int(m * 15e6) + b"[]]"),
     "objects in JSON": lambda m: _json(lambda: b"[" + b"{}," * int(m * 2e6) + b"{}]"),
@@ -110,6 +112,21 @@ def _items(content: bytes) -> bytes:
 def _times_of_day() -> bytes:
     text = b"12:12:12 " * 3_600
     return _SPAN + _TOOL + _argument(text) + _result(text)
+
+
+def _command() -> bytes:
+    """Return a failed span whose error mentions a program and its option again and again."""
+    error = field(2, b"curl -u a:" * 3_200) + b"\x18\x02"
+    return _SPAN + _TOOL + field(15, error)
+
+
+def _ordinary_spans(count: int) -> bytes:
+    span = (
+        b'{"traceId":"%032x","spanId":"%016x","name":"execute_tool search",'
+        b'"startTimeUnixNano":"1700000000000000000","endTimeUnixNano":"1700000001000000000"}'
+    )
+    spans = b",".join(span % (number, number) for number in range(1, count + 1))
+    return b'[{"scopeSpans":[{"spans":[' + spans + b"]}]}]"
 
 
 def _argument(text: bytes) -> bytes:

@@ -131,6 +131,27 @@ def test_a_body_of_too_many_messages_is_refused(
     assert sent.status == status
 
 
+async def test_turns_follow_a_long_step_without_any() -> None:
+    """B127: what a step takes beyond its slice is taken from the turns that follow."""
+    now, turn = 0, 0
+    done: list[int] = []
+    share = LoopShare(STEPS, lambda: now)
+
+    def work(_: Callable[[], bool]) -> None:
+        nonlocal now
+        now += 3 * STEPS
+        done.append(turn)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(4):
+            group.create_task(share.run(work))
+        while len(done) < 4:
+            await asyncio.sleep(0)
+            turn += 1
+
+    assert [later - earlier for earlier, later in itertools.pairwise(done)] >= [3, 3, 3]
+
+
 values: st.SearchStrategy[bytes] = st.deferred(
     lambda: (
         st.binary(max_size=12)

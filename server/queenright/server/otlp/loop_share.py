@@ -19,7 +19,8 @@ class LoopShare:
     """
     Divides work into slices: when one turn of the loop has done so much, the rest waits for the next.
 
-    Whoever waits is served in the order of arrival, after everybody else on the loop had their turn.
+    Whoever waits is served in the order of arrival, after everybody else on the loop had their turn. What a
+    step took beyond its slice is taken from the turns that follow: an answer takes several of them.
 
     Args:
         seconds: Of one turn of the loop.
@@ -61,8 +62,11 @@ class LoopShare:
             self._wake()
 
     def _begin_turn(self) -> None:
-        self._spent = 0.0
-        self._wake()
+        self._spent = max(0.0, self._spent - self._seconds)
+        if self._spent:
+            asyncio.get_running_loop().call_soon(self._begin_turn)
+        if self._spent < self._seconds:
+            self._wake()
 
     def _wake(self) -> None:
         while self._waiting:
