@@ -35,7 +35,7 @@ class Hive:
             clock=lambda: self.now,
             publish=self.publish,
             on_change=lambda conn, ticket: self.told.append(ticket),
-            is_dead=self.monitor.is_dead,
+            dead_from=self.monitor.dead_from,
         )
 
     def publish(self, *events: AgentEvent) -> None:
@@ -136,6 +136,31 @@ async def test_ticket_of_a_worker_that_lives_is_not_resolved_by_a_person(hive: H
     with pytest.raises(WrongStatus, match="queenright terminate bee"):
         await hive.tickets.resolve(ticket.ticket_id, "tired of it", by="ada")
     assert hive.worker.vitals.ended_at is None
+
+
+@pytest.mark.parametrize("close", ["resolve", "dismiss"])
+async def test_refusal_says_when_the_ticket_of_a_worker_just_killed_can_be_closed(
+    hive: Hive, close: str
+) -> None:
+    """B125: it hangs, people are told, and it is killed: until its heartbeats are missed nobody knows."""
+    hive.tell(STARTED, start_records=True, heartbeat_interval=300.0)
+    hive.tell(EventType.STEP_STARTED)
+    await hive.passes(300)
+    hive.tell(HEARTBEAT)
+    await hive.passes(5)
+    ticket = await hive.raised()
+    await hive.tickets.intervene(ticket.ticket_id, "it hangs", "now")
+    ask = hive.tickets.resolve if close == "resolve" else hive.tickets.dismiss
+
+    with pytest.raises(WrongStatus) as refused:
+        await ask(ticket.ticket_id, "killed on purpose", by="ada")
+
+    assert "if its process is gone, it can be resolved from 1970-01-12 14:01:40 UTC on" in str(refused.value)
+    for wrong in ("its worker lives", "an operator has it"):
+        assert wrong not in str(refused.value)
+    await hive.passes(1_000_000 + 300 + 600 - hive.now)
+    resolved = await hive.tickets.resolve(ticket.ticket_id, "killed on purpose", by="ada")
+    assert resolved.status is TicketStatus.RESOLVED
 
 
 @pytest.mark.parametrize("word", [HEARTBEAT, EventType.STEP_STARTED])

@@ -375,8 +375,8 @@ def test_past_triage_only_while_triage_has_not_answered() -> None:
         (TicketStatus.DISMISSED, "intervene", "opens again by itself if it gets worse"),
         (TicketStatus.DISMISSED, "dismiss", "it was dismissed before"),
         (TicketStatus.DISMISSED, "acknowledge", "there is nothing to do"),
-        (TicketStatus.INTERVENING, "dismiss", "an operator has it already"),
-        (TicketStatus.ACKNOWLEDGED, "dismiss", "an operator has it already"),
+        (TicketStatus.INTERVENING, "dismiss", "people have been told of it; it closes by itself"),
+        (TicketStatus.ACKNOWLEDGED, "dismiss", "ann has it; it closes by itself"),
         (TicketStatus.ACKNOWLEDGED, "acknowledge", "ann has it"),
     ],
 )

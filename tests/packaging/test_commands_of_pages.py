@@ -41,7 +41,10 @@ UNTIL_STOPPED = {
 SAID_NO: dict[str, tuple[int, str]] = {
     r"rules diff .*": (1, r"^\d+ changed; `queenright rules export` writes"),
     r"agents resume .*": (1, "There is no session 'session_20260124_100000_a30df858'"),
-    r"tickets dismiss .*": (1, "an operator has it already; it closes when the worker recovers"),
+    r"tickets dismiss .*": (
+        1,
+        "people have been told of it; it closes by itself when its worker",
+    ),
     r"nudge .*": (1, "^Unreachable: it cannot be reached from here"),
     r"terminate .*": (1, "^Unreachable: it cannot be reached from here"),
     r"approvals approve .*": (1, "^worker-.*: Unreachable: it cannot be reached from here"),

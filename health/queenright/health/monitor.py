@@ -445,13 +445,16 @@ class HealthMonitor:
         """Return how many workers are how, in one pass."""
         return fleet_of(self._workers.values())
 
-    def is_dead(self, key: WorkerKey, now: float) -> bool:
-        """Return whether a worker is gone, as far as anybody can see: it is unknown, over, or long silent."""
+    def dead_from(self, key: WorkerKey) -> float | None:
+        """
+        Return from when a worker counts as gone if nothing more is heard of it.
+
+        That is 0 for one that is unknown or over, and None for one that waits: it may be silent for long.
+        """
         worker = self._workers.get(key)
         if worker is None or worker.vitals.ended:
-            return True
-        silent = silent_from(worker.vitals, self.settings)
-        return silent is not None and silent <= now
+            return 0.0
+        return silent_from(worker.vitals, self.settings)
 
     def forget(self, key: WorkerKey) -> None:
         """Drop a worker, if it is known."""

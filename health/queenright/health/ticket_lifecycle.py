@@ -16,7 +16,9 @@ While the hold runs the status stays what it was and ``condition_cleared_at`` is
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Literal
 
 from queenright.health.findings import HOLDS_AFTER_THE_END, FindingKind, Severity
@@ -153,7 +155,7 @@ def worker_ended(
 
 
 def resolve(
-    ticket: EscalationTicket, *, reason: str, by: str, now: float, worker_dead: bool = False
+    ticket: EscalationTicket, *, reason: str, by: str, now: float, dead_from: float | None = None
 ) -> EscalationTicket:
     """
     Close a ticket about a worker that nobody could bring back, or whose runs fail: a person has settled it.
@@ -163,7 +165,7 @@ def resolve(
         reason: How it was settled.
         by: Who settled it.
         now: Seconds since the epoch.
-        worker_dead: Its worker is gone, so that nothing else closes it soon.
+        dead_from: From when its worker counts as gone if nothing more is heard of it; None for never.
 
     Raises:
         TicketClosed: It is closed.
@@ -172,18 +174,21 @@ def resolve(
     _must_be_live(ticket)
     if ticket.status is TicketStatus.DISMISSED:
         raise WrongStatus(ticket, "resolve", "nobody was told of it; it closes when the condition is gone")
-    if not worker_dead and HOLDS_AFTER_THE_END.isdisjoint((ticket.kind, *ticket.active_kinds)):
-        raise WrongStatus(
-            ticket,
-            "resolve",
-            "its worker lives, and it closes by itself when that recovers or ends; to stop the worker: "
-            f'queenright terminate {ticket.worker_agent_id} --reason "..."',
-        )
+    is_dead = dead_from is not None and dead_from <= now
+    if not is_dead and HOLDS_AFTER_THE_END.isdisjoint((ticket.kind, *ticket.active_kinds)):
+        stop = f'queenright terminate {ticket.worker_agent_id} --reason "..."'
+        raise WrongStatus(ticket, "resolve", f"{_when_it_closes(dead_from)}; to stop the worker: {stop}")
     return _close(ticket, TicketStatus.RESOLVED, f"{by}: {reason}", now)
 
 
 def dismiss(
-    ticket: EscalationTicket, *, reason: str, by: str, now: float, recovered: bool = False
+    ticket: EscalationTicket,
+    *,
+    reason: str,
+    by: str,
+    now: float,
+    recovered: bool = False,
+    dead_from: float | None = None,
 ) -> EscalationTicket:
     """
     Decide that nobody need be told.
@@ -194,6 +199,7 @@ def dismiss(
         by: Who decided.
         now: Seconds since the epoch.
         recovered: The condition was seen to be gone, though the ticket does not say so yet.
+        dead_from: From when its worker counts as gone if nothing more is heard of it; None for never.
 
     Raises:
         TicketClosed: It is closed.
@@ -203,7 +209,9 @@ def dismiss(
     if ticket.status is TicketStatus.DISMISSED:
         raise WrongStatus(ticket, "dismiss", "it was dismissed before; it opens again if it gets worse")
     if ticket.status is not TicketStatus.OPEN:
-        raise WrongStatus(ticket, "dismiss", "an operator has it already; it closes when the worker recovers")
+        is_taken = ticket.status is TicketStatus.ACKNOWLEDGED
+        told = f"{ticket.acknowledged_by} has it" if is_taken else "people have been told of it"
+        raise WrongStatus(ticket, "dismiss", f"{told}; {_when_it_closes(dead_from)}")
     holds = ticket.condition_cleared_at is None and not recovered
     if holds and ticket.severity.rank >= Severity.HIGH.rank:
         raise WrongStatus(
@@ -220,6 +228,18 @@ def dismiss(
             "triaged_by": by,
             "updated_at": now,
         }
+    )
+
+
+def _when_it_closes(dead_from: float | None) -> str:
+    """Say when a ticket can be closed that a person cannot close yet."""
+    by_itself = "it closes by itself when its worker recovers or ends"
+    if dead_from is None:
+        return by_itself
+    at = datetime.fromtimestamp(math.ceil(dead_from), UTC)
+    return (
+        f"{by_itself}; if its process is gone, it can be resolved from {at:%Y-%m-%d %H:%M:%S} UTC on, unless "
+        "something is heard of the worker before"
     )
 
 

@@ -115,7 +115,7 @@ class TicketService:
             an operator has been told or must be: the outbox. It must only use the connection it is given.
         silenced_until: Returns until when nobody would hear of a ticket, in seconds since the epoch; None if
             they would. It is called from several threads.
-        is_dead: Returns whether a worker is gone at a time, as far as anybody can see.
+        dead_from: Returns from when a worker counts as gone if nothing more is heard of it; None for never.
         find_joined: Returns, inside the transaction in which people are to be told of a ticket, the earlier
             one whose incident it joins, so that nobody is told anew; None if it is told for itself.
     """
@@ -131,7 +131,7 @@ class TicketService:
         storm: Callable[[WorkerKey], str] = lambda key: "",
         on_change: OnChange | None = None,
         silenced_until: Callable[[str], float | None] | None = None,
-        is_dead: Callable[[WorkerKey, float], bool] = lambda key, now: False,
+        dead_from: Callable[[WorkerKey], float | None] = lambda key: None,
         find_joined: FindJoined = lambda conn, ticket: None,
     ) -> None:
         self._store = store
@@ -141,7 +141,7 @@ class TicketService:
         self._storm = storm
         self._on_change = on_change
         self._silenced_until = silenced_until
-        self._is_dead = is_dead
+        self._dead_from = dead_from
         self._find_joined = find_joined
         self._live: dict[str, EscalationTicket] = {}
         self._by_worker: dict[WorkerKey, set[str]] = {}
@@ -478,7 +478,14 @@ class TicketService:
         now = self._clock()
 
         def change(ticket: EscalationTicket) -> tuple[EscalationTicket, list[AgentEvent]]:
-            changed = lifecycle.dismiss(ticket, reason=reason, by=by, now=now, recovered=recovered)
+            changed = lifecycle.dismiss(
+                ticket,
+                reason=reason,
+                by=by,
+                now=now,
+                recovered=recovered,
+                dead_from=self._worker_dead_from(ticket),
+            )
             data = {"ticket_id": ticket_id, "decision": "dismiss", "reason": reason, "by": by}
             return changed, [self._event(changed, EventType.TICKET_TRIAGED, data)]
 
@@ -680,18 +687,21 @@ class TicketService:
             ticket = table.find_ticket(conn, ticket_id)
             if ticket is None:
                 raise TicketUnknown(ticket_id)
-            dead = self.is_about_dead_worker(ticket)
-            closed = lifecycle.resolve(ticket, reason=reason, by=by, now=now, worker_dead=dead)
-            self._close(conn, changes, closed, by=by, worker_dead=dead)
+            dead_from = self._worker_dead_from(ticket)
+            closed = lifecycle.resolve(ticket, reason=reason, by=by, now=now, dead_from=dead_from)
+            is_dead = dead_from is not None and dead_from <= now
+            self._close(conn, changes, closed, by=by, worker_dead=is_dead)
             return closed
 
         return await self._commit(work)
 
     def is_about_dead_worker(self, ticket: EscalationTicket) -> bool:
         """Return whether the worker of a live ticket is gone, so that a person's word closes it."""
-        return ticket.live and self._is_dead(
-            (ticket.worker_agent_id, ticket.worker_session_id), self._clock()
-        )
+        dead_from = self._worker_dead_from(ticket)
+        return ticket.live and dead_from is not None and dead_from <= self._clock()
+
+    def _worker_dead_from(self, ticket: EscalationTicket) -> float | None:
+        return self._dead_from((ticket.worker_agent_id, ticket.worker_session_id))
 
     def can_be_resolved(self, ticket: EscalationTicket) -> bool:
         """Return whether a ticket ends by a person's word alone."""

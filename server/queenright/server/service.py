@@ -261,7 +261,7 @@ class Service:
             on_change=self._hand_to_outbox,
             silenced_until=lambda ticket_id: self.silences.silenced_until(ticket_id),
             storm=lambda key: self.acting.storm.storm_of(key, self.clock()),
-            is_dead=lambda key, now: self.monitor.is_dead(key, now),
+            dead_from=lambda key: self.monitor.dead_from(key),
             find_joined=self._find_joined,
         )
         slack, pagerduty = callback_secrets(settings.alerting)
