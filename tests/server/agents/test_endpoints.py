@@ -39,7 +39,7 @@ async def test_post_api_agents(home: House) -> None:
 
     assert (loaded["agent_id"], loaded["version"], loaded["goal"]) == ("third", "3", "Somebody is greeted.")
     assert (loaded["client_facing"], loaded["default_entry_point"]) == (["talk"], "start")
-    assert "DELETE /api/agents/third" in again["title"]
+    assert "`queenright agents unload third`" in again["title"]
     assert "secret.json" in refused["title"], "the model that is named is the one that is used"
     await home.ask("DELETE", "/api/agents/third", status=204)
 
@@ -53,7 +53,7 @@ async def test_delete_api_agents__id(home: House) -> None:
     await home.ask("POST", "/api/agents", json={"path": "third"}, status=201)
     kept = await home.ask("GET", f"/api/agents/third/sessions/{session}")
 
-    assert "POST /api/agents" in gone["title"]
+    assert "`queenright agents load`" in gone["title"]
     assert kept["status"] == "paused"
     resumed = await home.ask("POST", "/api/agents/third/resume", json={"session_id": session}, status=202)
     assert await home.waits("third", resumed["execution_id"]) == session
@@ -77,7 +77,7 @@ async def test_get_api_agents__id(home: House) -> None:
 
     assert found["loaded"]["path"] == str(home.roots / "guide")
     assert session in [one["session_id"] for one in found["sessions"]]
-    assert "GET /api/discover" in nobody["title"]
+    assert "`queenright agents discover`" in nobody["title"]
 
 
 async def test_get_api_agents__id__stats(home: House) -> None:

@@ -221,7 +221,7 @@ async def test_who_waits_for_the_code_of_another_is_not_blamed_for_the_time(tmp_
     assert limits == 1
     go.touch()
     assert [slot.id for slot in await asyncio.gather(first, other)] == ["slow", "adder"]
-    with pytest.raises(AlreadyLoaded, match="DELETE /api/agents/slow"):
+    with pytest.raises(AlreadyLoaded, match="queenright agents unload slow"):
         await agents.load("slow")
     assert began.read_text() == "x", "its code was run once"
     await agents.shutdown_all()

@@ -193,7 +193,7 @@ def _themselves(service: Service) -> APIRouter:
             raise HTTPException(
                 404,
                 f"no worker {redact(agent_id, 200)!r} has been heard of, and no agent of this name is loaded "
-                "here; GET /api/agents lists who is known, GET /api/discover who can be loaded",
+                "here; `queenright list` shows who is known, `queenright agents discover` who can be loaded",
             )
         loaded: dict[str, Any] | None = None if slot is None else as_json(slot_row(slot))
         return JSONResponse({"agent_id": agent_id, "loaded": loaded, "sessions": sessions})

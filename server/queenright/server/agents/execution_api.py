@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from contextlib import suppress
+from shlex import quote
 from typing import Annotated, Any, Final, TypeVar
 
 from fastapi import APIRouter, HTTPException, Request
@@ -290,8 +291,8 @@ def _talking(router: APIRouter, service: Service) -> None:
         if given is None:
             raise HTTPException(
                 409,
-                f"node {body.node_id!r} is not running; POST /api/agents/{slot.id}/chat starts a run where "
-                "none waits",
+                f"node {body.node_id!r} is not running; start a run with "
+                f"`queenright agents chat {quote(slot.id)}`",
             )
         return await noted(service, request, "inject", agent_id, given, detail=given.node_id)
 

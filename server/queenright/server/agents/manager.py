@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from shlex import quote
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 from weakref import WeakValueDictionary
@@ -44,8 +45,8 @@ class AgentNotLoaded(QueenrightError):
 
     def __init__(self, agent_id: str) -> None:
         super().__init__(
-            f"agent {redact(agent_id, 200)!r} is not loaded here; load it with POST /api/agents, and "
-            "GET /api/discover says which can be"
+            f"agent {redact(agent_id, 200)!r} is not loaded here; load it with `queenright agents load`; "
+            "`queenright agents discover` lists those that can be loaded"
         )
 
 
@@ -350,7 +351,9 @@ class AgentManager:
             if slot.path == folder:
                 raise AlreadyLoaded(_taken(slot))
         if folder in self._coming:
-            raise AlreadyLoaded(f"{folder} is being loaded already; GET /api/agents says when it is there")
+            raise AlreadyLoaded(
+                f"{folder} is being loaded already; `queenright agents list` shows it once it is there"
+            )
 
     def _refuse_held_up(self, folder: Path) -> None:
         if self.is_held_up:
@@ -410,7 +413,7 @@ async def _of(task: asyncio.Task[T]) -> T:
 def _taken(slot: AgentSlot) -> str:
     return (
         f"agent {slot.id!r} is loaded already, from {slot.path}; unload it first, with "
-        f"DELETE /api/agents/{slot.id}"
+        f"`queenright agents unload {quote(slot.id)}`"
     )
 
 

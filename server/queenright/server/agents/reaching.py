@@ -51,7 +51,7 @@ class LoadedControl:
     def _control(self, target: Target) -> RuntimeControl:
         found = self._of(target)
         if found is None:
-            raise Unreachable(f"worker {target} is not loaded here any more; load it with POST /api/agents")
+            raise Unreachable(_gone(target))
         return found
 
 
@@ -103,7 +103,9 @@ class LoadedRespawner:
     def _respawner(self, target: Target) -> RuntimeRespawner:
         found = self._of(target)
         if found is None:
-            raise RespawnRefused(
-                f"worker {target} is not loaded here any more; load it with POST /api/agents"
-            )
+            raise RespawnRefused(_gone(target))
         return found
+
+
+def _gone(target: Target) -> str:
+    return f"worker {target} is not loaded here any more; load it with `queenright agents load`"

@@ -53,7 +53,7 @@ class Roots:
                 continue  # a name that no file can have, or links in a circle
         raise PathRefused(
             f"there is no agent {redact(said, 200)!r} to be loaded; agents are loaded from below "
-            f"{self.said} (agents.roots), and GET /api/discover says which there are"
+            f"{self.said} (agents.roots), and `queenright agents discover` lists them"
         )
 
     def holds(self, path: Path) -> bool:
