@@ -179,6 +179,26 @@ async def test_agent_whose_tickets_close_before_the_next_opens_is_one_incident(l
     assert "8 sessions, one after the other." in f"{end.title} {end.text}"
 
 
+async def test_ticket_that_rose_and_ended_at_once_gives_no_false_all_clear(line: Line) -> None:
+    """B37: what was replaced says nothing of its end, which is not how the ticket ended."""
+    await line.write(1, severity=Severity.MEDIUM)
+    await line.alertmanager.until(lambda: line.got("slack", "firing"), "the lesser alert")
+    await line.write(1, severity=Severity.HIGH)
+    await line.write(1, severity=Severity.HIGH, status=TicketStatus.WORKER_GONE)
+    await line.flush("marker-1")
+    await line.flush("marker-2")
+    assert not [m for m in line.got("slack", "resolved") if "(medium)" in m.title]
+
+    due = await line.deliver_at(time.time())
+    assert due <= time.time() + AlertingSettings().late_resolve_seconds
+    await line.deliver_at(time.time() + AlertingSettings().late_resolve_seconds)
+    await line.alertmanager.until(lambda: line.got("pagerduty", "resolved"), "its end")
+    await line.flush("marker-3")
+    ends = [m.title for m in line.got("slack", "resolved")]
+    assert len(ends) == 1
+    assert "has ended without recovering" in ends[0]
+
+
 def _known(conn: Connection, sessions: Iterable[int]) -> None:
     for n in sessions:
         one = ticket(ticket_id=f"ticket-{n}", worker_session_id=f"session-{n}", fingerprint=f"{n:032}")

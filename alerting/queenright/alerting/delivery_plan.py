@@ -8,13 +8,14 @@ speaks for all, and the alert ends when the last of them has ended.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from queenright.alerting.alertmanager import PostedAlert
 from queenright.alerting.notification import Notification, Status
 from queenright.alerting.settings import AlertingSettings
+from queenright.instrumentation.names import ALERT_LABEL_TICKET_ID
 
 REPEAT_END_SECONDS: Final = 900.0
 """
@@ -59,7 +60,7 @@ class Plan:
 
 
 def plan(
-    notifications: Iterable[Notification],
+    notifications: Collection[Notification],
     peer: str,
     *,
     said: Mapping[str, Said],
@@ -85,6 +86,7 @@ def plan(
     for notification in notifications:
         (taken if peer in notification.resolved else groups)[notification.key].append(notification)
     result = Plan()
+    replaced = _find_replaced(notifications, peer, now)
     for key, group in taken.items():
         if key not in groups and key not in refused:
             _repeat_end(result, key, group, now, is_told=key in ends)
@@ -95,10 +97,21 @@ def plan(
             result.next_due = min([result.next_due, *(n.ends_at for n in holding if n.ends_at is not None)])
             _hold(result, key, holding, peer, said.get(key), refused.get(key), settings, now)
         else:
-            _end(result, key, group, peer, refused.get(key), settings, now)
+            _end(result, key, group, peer, refused.get(key), replaced, settings, now)
     # A rise ends one alert and begins another, which inhibits the end: so it must be known first.
     result.posts.sort(key=lambda post: post.status != "firing")
     return result
+
+
+def _find_replaced(
+    notifications: Iterable[Notification], peer: str, now: float
+) -> dict[str, list[Notification]]:
+    """Return, by the label of its ticket, what a peer knew and another alert has taken the place of."""
+    found: dict[str, list[Notification]] = defaultdict(list)
+    for one in notifications:
+        if one.silent and peer in one.fired and not one.is_firing(now):
+            found[one.labels.get(ALERT_LABEL_TICKET_ID, "")].append(one)
+    return found
 
 
 def _hold(
@@ -131,6 +144,7 @@ def _end(
     ended: list[Notification],
     peer: str,
     refused: float | None,
+    replaced: Mapping[str, Sequence[Notification]],
     settings: AlertingSettings,
     now: float,
 ) -> None:
@@ -146,6 +160,13 @@ def _end(
         result.next_due = min(result.next_due, now + settings.late_resolve_seconds)
         return
     due = max((_due(n, peer, settings) for n in ended), default=now)
+    for before in replaced.get(newest.labels.get(ALERT_LABEL_TICKET_ID, ""), ()):
+        if (
+            before.labels["severity"] != newest.labels["severity"]
+            and (before.ends_at or 0.0) <= newest.starts_at
+        ):
+            # In a group of its own: Alertmanager must see that end while this inhibits it, or it tells it.
+            due = max(due, before.resolved.get(peer, now) + settings.late_resolve_seconds)
     # The second bound is for a clock that was set back after the late one went out.
     if now < due <= now + settings.late_resolve_seconds:
         result.next_due = min(result.next_due, due)
