@@ -214,6 +214,7 @@ def test_agents_of_a_demo_that_was_killed_are_not_paged_about_by_the_next(up: Up
 
     assert code == 0
     assert "has stalled" not in again.printed
+    assert "cannot be reached" not in again.printed, "nothing is sent before Alertmanager is there"
 
 
 def test_a_storage_that_cannot_be_used_is_said_in_a_line(tmp_path: Path) -> None:

@@ -38,6 +38,18 @@ def test_a_shell_runs_an_agent_as_often_as_something_is_typed(tmp_path: Path) ->
     assert f"{session}  completed" in done.stdout
 
 
+def test_first_line_of_a_shell_ends_its_sentences_once(tmp_path: Path) -> None:
+    folder = adder(tmp_path / "agent")
+    spec = json.loads((folder / "agent.json").read_text("utf-8"))
+    spec["description"] = "It adds two numbers."
+    (folder / "agent.json").write_text(json.dumps(spec), encoding="utf-8")
+
+    done = shell(tmp_path, "agent", "/quit")
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("adder: It adds two numbers. /help says what can be typed.\n")
+
+
 def test_what_is_typed_answers_the_node_that_waits(tmp_path: Path) -> None:
     chatter(tmp_path / "agent")
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -420,3 +421,19 @@ def test_a_file_that_is_nested_too_deep_is_refused_with_words(text: str) -> None
 
     with pytest.raises(SettingsRefused, match=r"queenright\.yaml is nested too deep to be read"):
         load_settings()
+
+
+def test_settings_are_read_from_a_pipe_once() -> None:
+    """`--config <(...)`: what is read twice is empty the second time."""
+    reading, writing = os.pipe()
+    try:
+        os.write(writing, b"http:\n  port: 8555\n")
+        os.close(writing)
+
+        settings = load_settings(Path(f"/dev/fd/{reading}"))
+
+        assert settings.http.port == 8555
+        with pytest.raises(SettingsRefused, match=f"/dev/fd/{reading} is a pipe"):
+            settings.read_again()
+    finally:
+        os.close(reading)

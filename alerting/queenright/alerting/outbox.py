@@ -89,6 +89,8 @@ class Outbox:
         """When the last read was, in seconds since the epoch; None if all must be read."""
         self._all_read_at = 0.0
         self._wakes = [asyncio.Event() for _ in self._attended]
+        self._released = asyncio.Event()
+        self._released.set()
         gauge = Gauge(names.OUTBOX_PENDING.name, names.OUTBOX_PENDING.help, registry=registry)
         gauge.set_function(lambda: float(len(self._pending())))
         oldest = Gauge(names.OUTBOX_OLDEST.name, names.OUTBOX_OLDEST.help, registry=registry)
@@ -96,6 +98,14 @@ class Outbox:
 
     def __repr__(self) -> str:
         return f"Outbox({self._lines!r})"
+
+    def hold(self) -> None:
+        """Deliver nothing until `release`: the peers are about to be started."""
+        self._released.clear()
+
+    def release(self) -> None:
+        """Deliver from now on."""
+        self._released.set()
 
     def wake(self) -> None:
         """Say that something was or will be written, from the event loop's thread; may precede the commit."""
@@ -126,6 +136,7 @@ class Outbox:
     async def run(self) -> None:
         """Deliver until cancelled. Peers do not wait for each other."""
         try:
+            await self._released.wait()
             async with asyncio.TaskGroup() as group:
                 for line, wake in zip(self._attended, self._wakes, strict=True):
                     group.create_task(self._attend(line, wake))

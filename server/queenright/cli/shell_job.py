@@ -59,7 +59,8 @@ async def _talk(runner: AgentRunner, lifecycle: Lifecycle, options: ShellOptions
             print(f"warning: {warning}", file=sys.stderr)
         runtime = await runner.start()
         info = runner.info()
-        print(f"{info.name}: {info.description or info.goal or 'ready'}. /help says what can be typed.")
+        about = (info.description or info.goal or "ready").rstrip(".")
+        print(f"{info.name}: {about}. /help says what can be typed.")
         talk = Talk(runtime, lifecycle, sys.stdout, terminal=at_terminal())
         await talk.go(resume=options.resume)
         return 1 if talk.failed else 0

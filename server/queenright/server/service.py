@@ -198,9 +198,12 @@ class Service:
         self._arrivals = Arrivals(settings.storage / "arrivals")
         self._away = 0.0
 
-    async def start(self) -> None:
+    async def start(self, *, hold_outbox: bool = False) -> None:
         """
         Open the store, know the workers again, start judging and delivering.
+
+        Args:
+            hold_outbox: Whether nothing is delivered until ``Outbox.release``.
 
         Raises:
             SecretRefused, ModelUnavailableError, PromptRefused: a file that a setting names cannot be used;
@@ -240,6 +243,8 @@ class Service:
             publish=self.bus.publish,
             registry=self.registry,
         )
+        if hold_outbox:
+            self.outbox.hold()
         self.silences = SilenceWatch(self.store, settings.alerting, AlertmanagerClient(), clock=self.clock)
         self.acting = Acting(
             self.store,

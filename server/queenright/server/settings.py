@@ -23,7 +23,6 @@ from pydantic_settings import (
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     SettingsError,
-    YamlConfigSettingsSource,
 )
 
 from queenright.alerting.settings import AlertingSettings
@@ -174,8 +173,8 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Arguments, then the environment, then the file; nested blocks are merged key by key."""
-        return init_settings, env_settings, YamlConfigSettingsSource(settings_cls)
+        """Arguments, then the environment; nested blocks are merged key by key."""
+        return init_settings, env_settings
 
     as_read: ClassVar[Settings | None] = None
     """The settings as they were read; None if they were not, but made by a program."""
@@ -232,23 +231,26 @@ def _load(
     file = named
     if file is None and (folder / DEFAULT_FILE).is_file():
         file = DEFAULT_FILE
-    said = file
-    if file is not None:
-        file = folder / file
-        _refuse_unreadable(file, said or file)
+    # Read once: a pipe, as of the shell's <(...), is empty the second time.
+    content = {} if file is None else _read(folder / file, file)
+    is_pipe = file is not None and (folder / file).is_fifo()
     _refuse_unknown_environment()
 
     class Loaded(Settings):
-        model_config = SettingsConfigDict(yaml_file=file, yaml_file_encoding="utf-8")
-
         @classmethod
         def settings_customise_sources(
             cls, settings_cls: type[BaseSettings], *args: Any, **kwargs: Any
         ) -> tuple[PydanticBaseSettingsSource, ...]:
             sources = super().settings_customise_sources(settings_cls, *args, **kwargs)
-            return (*sources, InitSettingsSource(settings_cls, dict(defaults or {})))
+            values = (content, dict(defaults or {}))
+            return (*sources, *(InitSettingsSource(settings_cls, one) for one in values))
 
         def read_again(self) -> Settings:
+            if file is not None and is_pipe:
+                raise SettingsRefused(
+                    f"{file} is a pipe, and was read when the service started; to change settings, start it "
+                    "again, or with a file."
+                )
             return _load(folder, named, defaults, arguments)
 
     try:
@@ -256,7 +258,7 @@ def _load(
         Loaded.as_read = _anchored(Loaded(**arguments), folder)
         return Loaded.as_read
     except ValidationError as error:
-        raise SettingsRefused(_explain(error, said)) from None
+        raise SettingsRefused(_explain(error, file)) from None
     except SettingsError as error:
         raise SettingsRefused(f"The environment holds a setting that cannot be read: {error}.") from None
 
@@ -281,8 +283,8 @@ def _anchored(block: _AnyBlock, folder: Path) -> _AnyBlock:
     return made
 
 
-def _refuse_unreadable(path: Path, file: Path) -> None:
-    """Refuse what is no file of settings; it is called ``file`` in words."""
+def _read(path: Path, file: Path) -> dict[Any, Any]:
+    """Return the settings in a file, which is called ``file`` in words."""
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -293,8 +295,11 @@ def _refuse_unreadable(path: Path, file: Path) -> None:
         raise SettingsRefused(f"{file} is nested too deep to be read; settings have four levels.") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise SettingsRefused(f"{file} is not valid YAML: {error}") from None
-    if content is not None and not isinstance(content, dict):
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
         raise SettingsRefused(f"{file} holds a {type(content).__name__}; it should be a mapping of settings.")
+    return content
 
 
 def _refuse_unknown_environment() -> None:

@@ -134,9 +134,16 @@ def only_one(storage: Path, url: str) -> Iterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def serving(settings: Settings, *, registry: CollectorRegistry | None = None) -> AsyncIterator[Running]:
+async def serving(
+    settings: Settings, *, registry: CollectorRegistry | None = None, hold_outbox: bool = False
+) -> AsyncIterator[Running]:
     """
     Run the service with its API and its OTLP receiver.
+
+    Args:
+        settings: All settings.
+        registry: Where the metrics live.
+        hold_outbox: Whether nothing is delivered until ``Outbox.release``.
 
     Raises:
         PortTaken: a port is taken.
@@ -152,7 +159,9 @@ async def serving(settings: Settings, *, registry: CollectorRegistry | None = No
         settings = _links_lead_here(settings, url_of(api_socket))
         access = Access(settings)
         access.refuse_nobody(*(sock.getsockname()[0] for sock in (api_socket, otlp_socket)))
-        service = await stack.enter_async_context(_service(settings, registry, url_of(otlp_socket)))
+        service = await stack.enter_async_context(
+            _service(settings, registry, url_of(otlp_socket), hold_outbox)
+        )
         forwarder = None
         if otlp.forward:
             forwarder = Forwarder(otlp.forward, dropped=service.metrics.telemetry_dropped)
@@ -219,7 +228,7 @@ async def up(
             prometheus = _program("prometheus", find, say)
             settings, prometheus_url = _prometheus_address(settings, options, prometheus)
             say("Starting the service ...")
-            running = await stack.enter_async_context(serving(settings))
+            running = await stack.enter_async_context(serving(settings, hold_outbox=bool(program)))
             if program and not (options.slack_url_file and options.pagerduty_key_file):
                 running.service.recorder = recorder
             token_file = None
@@ -238,6 +247,7 @@ async def up(
                 )
                 stack.push_async_callback(child.stop)
                 await child.ready(f"{alertmanager_url}/-/ready")
+                running.service.outbox.release()
                 await stack.enter_async_context(_watched(child, running.service, say))
                 running.alertmanager_url = alertmanager_url
 
@@ -324,11 +334,11 @@ def _links_lead_here(settings: Settings, url: str) -> Settings:
 
 @contextlib.asynccontextmanager
 async def _service(
-    settings: Settings, registry: CollectorRegistry | None, otlp_url: str
+    settings: Settings, registry: CollectorRegistry | None, otlp_url: str, hold_outbox: bool
 ) -> AsyncIterator[Service]:
     provider = tracer_provider(otlp_url)
     service = Service(settings, registry=registry, tracer=provider.get_tracer("queenright"))
-    await service.start()
+    await service.start(hold_outbox=hold_outbox)
     try:
         yield service
     finally:
