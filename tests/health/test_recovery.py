@@ -491,6 +491,19 @@ async def test_one_failed_run_that_is_not_brought_back_is_no_alarm_and_the_fourt
     assert tickets == {"runs_failed"}
 
 
+async def test_failed_runs_without_a_checkpoint_need_no_place_in_the_hour(hive: Hive) -> None:
+    """B100, B101: more at once than may be recovered in an hour; none is tried, so none is given up."""
+    hive.nursery.links = []
+    for number in range(8):
+        await hive.ask(await run_fails(hive, f"s{number}"))
+    await hive.go()
+
+    assert hive.types() == []
+    rows = await hive.service.recent()
+    assert [row.state for row in rows] == [RecoveryState.DROPPED] * 8
+    assert all(f"queenright recover {row.task_id} --from-start" in row.outcome for row in rows)
+
+
 async def test_recovery_that_waits_is_dropped_when_its_agent_is_unloaded(hive: Hive) -> None:
     """B107: it was stopped on purpose, and nobody is told of a recovery that failed."""
     await hive.ask(not_before=hive.now + 60)

@@ -192,8 +192,21 @@ class RecoveryService:
             )
             if why := await self._why_over(recovery):
                 return RecoveryResult(accepted=False, recovery_id="", attempt=0, not_before=None, reason=why)
-            changes = Changes()
-            result = self._plan(changes, recovery, past, not_before or now)
+            changes, dropped = Changes(), None
+            if plan.hour_is_full(self._places(recovery), now=now, limits=self._limits):
+                dropped = await self._starter.why_dropped(recovery)  # what is dropped needs no place
+            if dropped is not None:
+                ended = {"state": RecoveryState.DROPPED, "outcome": dropped, "ended_at": now}
+                changes.new(recovery.model_copy(update=ended))
+                result = RecoveryResult(
+                    accepted=False,
+                    recovery_id=recovery.recovery_id,
+                    attempt=0,
+                    not_before=None,
+                    reason=dropped,
+                )
+            else:
+                result = self._plan(changes, recovery, past, not_before or now)
             await self._ledger.commit(changes)
             return result
 
@@ -413,10 +426,7 @@ class RecoveryService:
         now = recovery.created_at
         planned = plan.next_attempt(
             past,
-            [
-                *self._ledger.begun(recovery.agent_id),
-                *self._ledger.waiting(recovery.agent_id, now, self._starting),
-            ],
+            self._places(recovery),
             now=now,
             limits=self._limits,
             dice=self._random.random(),
@@ -431,6 +441,12 @@ class RecoveryService:
         )
         changes.new(recovery)
         return _accepted(recovery, "it waits for its time")
+
+    def _places(self, recovery: Recovery) -> list[float]:
+        """Return when tries of the same agent were begun, or are to be."""
+        agent = recovery.agent_id
+        waiting = self._ledger.waiting(agent, recovery.created_at, self._starting)
+        return [*self._ledger.begun(agent), *waiting]
 
     def _give_up(
         self, changes: Changes, recovery: Recovery, past: Sequence[Recovery], why: str

@@ -108,6 +108,20 @@ class Starter:
         checkpoint, skipped = plan.choose(chain)
         return None if checkpoint is not None else plan.not_repeatable(task_id, skipped)
 
+    async def why_dropped(self, recovery: Recovery) -> str | None:
+        """Return why a run that failed would be dropped when its time comes; None if it would be tried."""
+        target = recovery.target
+        worker, respawner = self._monitor.get(*target.key), self.respawner(target)
+        if respawner is None or plan.is_repeatable(recovery, worker):
+            return None
+        if not plan.is_one_failed_run(recovery, worker):
+            return None
+        try:
+            chain = await within(START_SECONDS, _awaited(respawner.chain(target)), self._sleep)
+        except (RespawnRefused, StoreError, TimeoutError, OSError):
+            return None
+        return None if chain else plan.not_repeatable(recovery.task_id, ())
+
     async def bring_back(self, recovery: Recovery, begins: Begins) -> Outcome:
         """
         Start a worker again, and say how that went.

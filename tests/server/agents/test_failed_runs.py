@@ -1,0 +1,51 @@
+"""B99, B100: runs of a loaded agent that fail one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from tests.server.agents.parts import house, written
+from tests.server.agents.test_input_refused import AGENT, EAGER
+from tests.waiting import until
+
+FUNCTIONS = """
+def file(folder: str):
+    if folder != "docs":
+        raise OSError("the disk is full")
+"""
+
+
+async def test_fourth_failed_run_in_a_row_opens_one_ticket_and_a_good_one_ends_it(tmp_path: Path) -> None:
+    """No run is repeated by itself, each has its command; three of them page nobody."""
+    written(tmp_path / "agents" / "clerk", agent=AGENT, functions=FUNCTIONS)
+    async with house(tmp_path, agents={"load": ["clerk"]}, health_monitoring=EAGER) as home:
+        tickets = home.service.tickets
+
+        async def run(folder: str) -> None:
+            body = {"input_data": {"folder": folder}}
+            started = await home.ask("POST", "/api/agents/clerk/trigger", json=body, status=202)
+            await home.over("clerk", started["execution_id"])
+            await home.service.bus.drain()
+
+        for _ in range(3):
+            await run("nowhere")
+        assert tickets.open_tickets() == []
+        for _ in range(3):
+            await run("nowhere")
+        await until(lambda: bool(tickets.open_tickets()), "the ticket")
+        [ticket] = tickets.open_tickets()
+        recoveries = await home.service.health.recoveries(10)
+        async with asyncio.timeout(60):
+            while len(recoveries) < 6 or any(row.ended_at is None for row in recoveries):
+                await asyncio.sleep(0.05)
+                recoveries = await home.service.health.recoveries(10)
+        await run("docs")
+        await until(
+            lambda: all(one.condition_cleared_at is not None for one in tickets.open_tickets()),
+            "its condition is gone",
+        )
+
+    assert (ticket.kind, ticket.severity) == ("runs_failed", "high")
+    assert {(row.state.value, row.exhausted) for row in recoveries} == {("dropped", False)}
+    assert all("--from-start" in row.outcome for row in recoveries)
