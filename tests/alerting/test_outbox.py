@@ -643,11 +643,11 @@ async def test_second_round_reads_only_what_is_new_or_has_changed(
     read: list[int] = []
 
     def counting(*args: Any, **how: Any) -> Any:
-        found = notification.read_active(*args, **how)
+        found = notification.read_changed(*args, **how)
         read.append(len(found))
         return found
 
-    monkeypatch.setattr("queenright.alerting.outbox.read_active", counting)
+    monkeypatch.setattr("queenright.alerting.outbox.read_changed", counting)
     post = make_post(peer.url)
     for number in range(20):
         await post.say(ticket(ticket_id=f"t{number}", worker_agent_id=f"bee-{number}"))

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, event
 from queenright.alerting.notification import (
     Receipt,
     enqueue,
-    read_active,
+    read_changed,
     record,
 )
 from queenright.alerting.settings import AlertingSettings
@@ -50,7 +50,7 @@ async def test_lookup_does_not_read_every_active_notification(store: Store) -> N
         enqueue(conn, ticket(analysis="It says more now."), settings, T0 + 1, follows=["ticket-0"])
         enqueue(conn, ticket(ticket_id="ticket-2"), settings, T0 + 2, follows=["ticket-1"])
         enqueue(conn, ticket(reminders=1), settings, T0 + 2)
-        read_active(conn, after=0, changed_since=T0)
+        read_changed(conn, {}, T0)
         receipt = Receipt(notification_id=1, peer="peer", status="firing", at=T0 + 2, attempts=1)
         record(conn, [receipt], [1], T0 + 3)
         enqueue(conn, ticket(status=TicketStatus.RESOLVED), settings, T0 + 4)

@@ -10,11 +10,22 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from sqlalchemy import ColumnElement, Connection, Row, delete, insert, or_, select, union_all, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    bindparam,
+    delete,
+    insert,
+    or_,
+    select,
+    union_all,
+    update,
+)
 
 from queenright.alerting import told_book
 from queenright.alerting.alert import (
@@ -47,6 +58,27 @@ _RANK: Final = {"info": 0, "warning": 1, "critical": 2}
 _TOLD: Final = frozenset({TicketStatus.INTERVENING, TicketStatus.ACKNOWLEDGED})
 
 _COUNTED: Final = re.compile(r" \d+ sessions, one after the other\.$")
+
+# Built once: to build a statement takes several times as long as SQLite takes to run it.
+_INSERT: Final = insert(OUTBOX)
+_FIRING: Final = (
+    select(OUTBOX)
+    .where(
+        OUTBOX.c.ticket_id == bindparam("of"),
+        OUTBOX.c.active,
+        or_(OUTBOX.c.ends_at.is_(None), OUTBOX.c.ends_at > bindparam("now")),
+    )
+    # After the clock was set back, one that was replaced may seem to end later: the open one counts.
+    .order_by(OUTBOX.c.ends_at.is_not(None), OUTBOX.c.id.desc())
+)
+_INSERT_DELIVERY: Final = insert(OUTBOX_DELIVERIES)
+_UPDATE_DELIVERY: Final = update(OUTBOX_DELIVERIES).where(
+    OUTBOX_DELIVERIES.c.outbox_id == bindparam("of"),
+    OUTBOX_DELIVERIES.c.peer == bindparam("at"),
+    OUTBOX_DELIVERIES.c.status == bindparam("was"),
+)
+_RECEIPTS_AT_ONCE: Final = 500
+"""A statement takes no more than some ten thousand values."""
 
 _NOBODY: Final = ""
 """In place of a peer: nobody need be told that this ever fired."""
@@ -313,18 +345,17 @@ def _insert(
     annotations: dict[str, str],
     now: float,
 ) -> None:
-    conn.execute(
-        insert(OUTBOX).values(
-            ticket_id=ticket_id,
-            alert_key=alert_key(labels),
-            labels=labels,
-            annotations=annotations,
-            starts_at=now,
-            created_at=now,
-            updated_at=now,
-            active=True,
-        )
-    )
+    values = {
+        "ticket_id": ticket_id,
+        "alert_key": alert_key(labels),
+        "labels": labels,
+        "annotations": annotations,
+        "starts_at": now,
+        "created_at": now,
+        "updated_at": now,
+        "active": True,
+    }
+    conn.execute(_INSERT, values)
 
 
 def _end(conn: Connection, current: Notification, now: float, ends_at: float, *, silent: bool) -> None:
@@ -337,30 +368,49 @@ def _end(conn: Connection, current: Notification, now: float, ends_at: float, *,
 
 
 def _find_firing(conn: Connection, ticket_id: str, now: float) -> Notification | None:
-    is_firing = or_(OUTBOX.c.ends_at.is_(None), OUTBOX.c.ends_at > now)
-    found = select(OUTBOX).where(OUTBOX.c.ticket_id == ticket_id, OUTBOX.c.active, is_firing)
-    # After the clock was set back, one that was replaced may seem to end later: the open one counts.
-    rows = conn.execute(found.order_by(OUTBOX.c.ends_at.is_not(None), OUTBOX.c.id.desc()))
+    rows = conn.execute(_FIRING, {"of": ticket_id, "now": now})
     return next((_notification(row._mapping) for row in rows), None)
 
 
-def read_active(
-    conn: Connection, *, after: int | None = None, changed_since: float | None = None
-) -> list[Notification]:
+def read_active(conn: Connection) -> list[Notification]:
     """
     Return what is still active, or has ended and not been taken by every peer; oldest first.
 
     Args:
         conn: A connection that sees one state of the database for as long as this takes.
-        after: With ``changed_since``, only those with a greater id, and those that changed then or later.
-        changed_since: In seconds since the epoch.
     """
-    wanted: ColumnElement[bool] = OUTBOX.c.active
-    if after is not None:
-        # One condition with OR, or ``active`` in both places, and SQLite goes through all that are active.
-        new = select(OUTBOX.c.id).where(OUTBOX.c.id > after)
-        changed = select(OUTBOX.c.id).where(OUTBOX.c.active, OUTBOX.c.updated_at >= changed_since)
-        wanted = OUTBOX.c.id.in_(union_all(new, changed))
+    return _read(conn, OUTBOX.c.active)
+
+
+def read_labels(conn: Connection) -> dict[str, dict[str, str]]:
+    """Return, by ticket, the labels of each notification that has not ended, nor will at a known time."""
+    found = select(OUTBOX.c.ticket_id, OUTBOX.c.labels).where(OUTBOX.c.active, OUTBOX.c.ends_at.is_(None))
+    return {row.ticket_id: row.labels for row in conn.execute(found.order_by(OUTBOX.c.id))}
+
+
+def read_changed(conn: Connection, known: Mapping[int, Notification], since: float) -> list[Notification]:
+    """
+    Return those that ``read_active`` would return and that are new, or not as they are known; oldest first.
+
+    Args:
+        conn: A connection that sees one state of the database for as long as this takes.
+        known: By id. What has a greater id than all of them is new.
+        since: Only those that changed then or later, in seconds since the epoch.
+    """
+    state = select(OUTBOX.c.id, OUTBOX.c.updated_at, OUTBOX.c.ends_at)
+    # Two queries: of one with OR, SQLite would go through all that are active.
+    new = state.where(OUTBOX.c.id > max(known, default=0))
+    changed = state.where(OUTBOX.c.active, OUTBOX.c.updated_at >= since)
+    ids = [
+        row.id
+        for row in conn.execute(union_all(new, changed))
+        if (one := known.get(row.id)) is None
+        or (one.updated_at, one.ends_at) != (row.updated_at, row.ends_at)
+    ]
+    return _read(conn, OUTBOX.c.id.in_(ids)) if ids else []
+
+
+def _read(conn: Connection, wanted: ColumnElement[bool]) -> list[Notification]:
     found = {
         row.id: _notification(row._mapping)
         for row in conn.execute(select(OUTBOX).where(wanted).order_by(OUTBOX.c.id)).all()
@@ -451,7 +501,7 @@ def _notification(row: object) -> Notification:
     return Notification(**values)
 
 
-def record(conn: Connection, receipts: Iterable[Receipt], done: Collection[int], now: float) -> None:
+def record(conn: Connection, receipts: Sequence[Receipt], done: Collection[int], now: float) -> None:
     """
     Write down what peers took, and close what needs no more work.
 
@@ -461,28 +511,45 @@ def record(conn: Connection, receipts: Iterable[Receipt], done: Collection[int],
         done: Notifications that need no more work: every peer was told of their end.
         now: Seconds since the epoch.
     """
-    table = OUTBOX_DELIVERIES
-    for receipt in receipts:
-        where = (
-            table.c.outbox_id == receipt.notification_id,
-            table.c.peer == receipt.peer,
-            table.c.status == receipt.status,
+    for first in range(0, len(receipts), _RECEIPTS_AT_ONCE):
+        _record(conn, receipts[first : first + _RECEIPTS_AT_ONCE])
+    _close(conn, done, now)
+
+
+def _record(conn: Connection, receipts: Sequence[Receipt]) -> None:
+    table = OUTBOX_DELIVERIES.c
+    found = conn.execute(
+        select(table.outbox_id, table.peer, table.status, table.delivered_at).where(
+            table.outbox_id.in_({receipt.notification_id for receipt in receipts})
         )
-        known = conn.execute(select(table.c.delivered_at).where(*where)).one_or_none()
-        if known is not None and known.delivered_at is not None:
+    )
+    known = {(row.outbox_id, row.peer, row.status): row.delivered_at for row in found}
+    taken = {key for key, delivered_at in known.items() if delivered_at is not None}
+    rows: dict[tuple[int, str, str], dict[str, Any]] = {}
+    for receipt in receipts:
+        key = (receipt.notification_id, receipt.peer, receipt.status)
+        if key in taken:
             continue
-        values = {
+        rows[key] = {
             "attempts": receipt.attempts,
             "last_attempt_at": receipt.at,
             "delivered_at": receipt.at if receipt.error is None else None,
             "last_error": receipt.error,
         }
-        if known is not None:
-            conn.execute(update(table).where(*where).values(**values))
-        else:
-            key = {"outbox_id": receipt.notification_id, "peer": receipt.peer, "status": receipt.status}
-            conn.execute(insert(table).values(**key, **values))
-    _close(conn, done, now)
+        if receipt.error is None:
+            taken.add(key)
+    changed = [
+        {"of": key[0], "at": key[1], "was": key[2], **row} for key, row in rows.items() if key in known
+    ]
+    new = [
+        {"outbox_id": key[0], "peer": key[1], "status": key[2], **row}
+        for key, row in rows.items()
+        if key not in known
+    ]
+    if changed:
+        conn.execute(_UPDATE_DELIVERY, changed)
+    if new:
+        conn.execute(_INSERT_DELIVERY, new)
 
 
 def _close(conn: Connection, done: Collection[int], now: float) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Final
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from queenright.alerting.alertmanager import AlertmanagerClient
-from queenright.alerting.notification import Notification, Receipt, enqueue, read_active, record
+from queenright.alerting.notification import Notification, Receipt, enqueue, read_active, read_changed, record
 from queenright.alerting.peer import PeerAddress
 from queenright.alerting.peer_line import Failure, Outcome, PeerLine, Round
 from queenright.alerting.settings import AlertingSettings
@@ -221,14 +221,14 @@ class Outbox:
             before, self._known = self._known, {}
             self._all_read_at = now
         else:
-            after, since = max(self._known, default=0), at - _READ_BACK
-            found = await self._store.read(lambda conn: read_active(conn, after=after, changed_since=since))
+            known, since = dict(self._known), at - _READ_BACK
+            found = await self._store.read(lambda conn: read_changed(conn, known, since))
             before = self._known
         for one in found:
             # Another peer may have taken it while this was read.
-            if at is not None and (known := before.get(one.id)) is not None:
-                one.fired.update(known.fired)
-                one.resolved.update(known.resolved)
+            if at is not None and (earlier := before.get(one.id)) is not None:
+                one.fired.update(earlier.fired)
+                one.resolved.update(earlier.resolved)
             self._known[one.id] = one
         # None after a write that failed meanwhile: then all is read again.
         if at is None or self._read_at is not None:

@@ -16,7 +16,7 @@ from typing import Final
 
 from queenright.alerting.alert import LABEL_REMINDER
 from queenright.alerting.alertmanager import AlertmanagerClient, AlertmanagerError, SilenceUnknown
-from queenright.alerting.notification import read_active
+from queenright.alerting.notification import read_labels
 from queenright.alerting.peer import PeerAddress
 from queenright.alerting.settings import AlertingSettings
 from queenright.alerting.silences import (
@@ -136,8 +136,7 @@ class SilenceWatch:
         Raises:
             StoreError: the store cannot be read; what was known stays.
         """
-        found = await self._store.read(read_active)
-        self._labels = {one.ticket_id: one.labels for one in found if one.ends_at is None}
+        self._labels = await self._store.read(read_labels)
 
     async def run(self) -> None:
         """Keep up until cancelled."""

@@ -303,9 +303,7 @@ class TicketService:
         }
 
         def work(conn: Connection, changes: _Changes) -> Raised:
-            live = table.live_tickets(
-                conn, agent_id=facts.worker_agent_id, session_id=facts.worker_session_id
-            )
+            live = table.live_tickets_of_worker(conn, facts.worker_agent_id, facts.worker_session_id)
             ticket, finding, severity = rules.whom_it_concerns(live, findings, draft.severity, facts)
             if ticket is None:
                 texts.update(rules.seen(report.health, None, [finding]))
@@ -341,7 +339,7 @@ class TicketService:
         reason = "nothing was heard of the worker any more" if unknown else "the worker ended"
 
         def work(conn: Connection, changes: _Changes) -> None:
-            live = table.live_tickets(conn, agent_id=key[0], session_id=key[1])
+            live = table.live_tickets_of_worker(conn, *key)
             taken = False
             for ticket in sorted(live, key=lambda t: not t.is_open):
                 # What a run that completes has ended is over once that has held, as any other trouble.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, Final
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, bindparam, insert, select, update
 
 from queenright.health.findings import FindingKind, Severity
 from queenright.health.keyset import Place, newest_first
@@ -15,6 +15,19 @@ from queenright.health.tickets import EscalationTicket, TicketStatus
 _MOST_RECENT: Final = 20
 """Tickets of one agent and cause that are looked at, at most."""
 
+# Built once: to build a statement takes several times as long as SQLite takes to run it.
+_INSERT: Final = insert(TICKETS)
+_UPDATE: Final = update(TICKETS).where(TICKETS.c.ticket_id == bindparam("of"))
+_FIND: Final = select(TICKETS.c.body).where(TICKETS.c.ticket_id == bindparam("of"))
+_LIVE: Final = (
+    select(TICKETS.c.body)
+    .where(TICKETS.c.closed_at.is_(None))
+    .order_by(TICKETS.c.first_seen, TICKETS.c.ticket_id)
+)
+_LIVE_OF_WORKER: Final = _LIVE.where(
+    TICKETS.c.agent_id == bindparam("agent"), TICKETS.c.session_id == bindparam("session")
+)
+
 
 def insert_ticket(conn: Connection, ticket: EscalationTicket) -> None:
     """
@@ -23,30 +36,28 @@ def insert_ticket(conn: Connection, ticket: EscalationTicket) -> None:
     Raises:
         sqlalchemy.exc.IntegrityError: Its worker's session has an open one, or its condition a live one.
     """
-    conn.execute(insert(TICKETS).values(_row(ticket)))
+    conn.execute(_INSERT, _row(ticket))
 
 
 def update_ticket(conn: Connection, ticket: EscalationTicket) -> None:
     """Store a ticket as it is now."""
-    conn.execute(update(TICKETS).where(TICKETS.c.ticket_id == ticket.ticket_id).values(_row(ticket)))
+    conn.execute(_UPDATE, {"of": ticket.ticket_id, **_row(ticket)})
 
 
 def find_ticket(conn: Connection, ticket_id: str) -> EscalationTicket | None:
     """Return the ticket with this id, None if there is none."""
-    body = conn.execute(select(TICKETS.c.body).where(TICKETS.c.ticket_id == ticket_id)).scalar()
+    body = conn.execute(_FIND, {"of": ticket_id}).scalar()
     return None if body is None else EscalationTicket.model_validate_json(body)
 
 
-def live_tickets(
-    conn: Connection, *, agent_id: str | None = None, session_id: str | None = None
-) -> list[EscalationTicket]:
-    """Return the tickets that can still change, oldest first: of one worker's session, or all."""
-    query = select(TICKETS.c.body).where(TICKETS.c.closed_at.is_(None))
-    if agent_id is not None:
-        query = query.where(TICKETS.c.agent_id == agent_id)
-    if session_id is not None:
-        query = query.where(TICKETS.c.session_id == session_id)
-    return _tickets(conn.execute(query.order_by(TICKETS.c.first_seen, TICKETS.c.ticket_id)).scalars())
+def live_tickets(conn: Connection) -> list[EscalationTicket]:
+    """Return the tickets that can still change, oldest first."""
+    return _tickets(conn.execute(_LIVE).scalars())
+
+
+def live_tickets_of_worker(conn: Connection, agent_id: str, session_id: str) -> list[EscalationTicket]:
+    """Return the tickets of one worker's session that can still change, oldest first."""
+    return _tickets(conn.execute(_LIVE_OF_WORKER, {"agent": agent_id, "session": session_id}).scalars())
 
 
 def recent_tickets(

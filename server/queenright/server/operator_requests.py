@@ -73,24 +73,31 @@ def find_requests(
 ) -> list[OperatorRequest]:
     """Return what a ticket asks a person to decide or do."""
     who = (ticket.worker_agent_id, ticket.worker_session_id)
-    found = [find_request(conn, *who, settings)]
     approval = latest_about(conn, *who)
+    found = [find_request(conn, *who, settings, approval)]
     if approval is not None and approval.asks and approval.ticket_id == ticket.ticket_id:
         found.append(_approval(approval))
     return [one for one in found if one is not None]
 
 
 def find_request(
-    conn: Connection, agent_id: str, session_id: str, settings: InterventionSettings
+    conn: Connection,
+    agent_id: str,
+    session_id: str,
+    settings: InterventionSettings,
+    approval: Approval | None,
 ) -> OperatorRequest | None:
-    """Return what only a person can decide or do about a worker's session; None if there is nothing."""
+    """
+    Return what only a person can decide or do about a worker's session; None if there is nothing.
+
+    ``approval`` is the latest request about it.
+    """
     ladder = find_ladder(conn, (agent_id, session_id))
     if ladder is not None and ladder.level is Level.ESCALATED and settings.escalation.orchestrator == "none":
         question = find_escalation(conn, ladder.escalation_id)
         if question is not None and question.status is EscalationStatus.PENDING:
             return _decision(question, settings)
     is_left = ladder is not None and ladder.level is Level.HUMAN
-    approval = latest_about(conn, agent_id, session_id)
     if not is_left and approval is None:
         return None
     last = next(iter(_terminations(conn, agent_id, session_id)), None)
@@ -200,7 +207,9 @@ class OperatorRequests:
         await self._bring_up((event.agent_id, event.session_id))
 
     async def _bring_up(self, key: WorkerKey) -> None:
-        request = await self._store.read(lambda conn: find_request(conn, *key, self._settings))
+        request = await self._store.read(
+            lambda conn: find_request(conn, *key, self._settings, latest_about(conn, *key))
+        )
         worker = self._monitor.get(*key)
         if request is None or worker is None or worker.vitals.ended:
             return

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
+from typing import Final
 
 from pydantic import BaseModel, ConfigDict
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, bindparam, select
 
 from queenright.health.interventions.record import Outcome
 from queenright.health.interventions.target import Target
@@ -138,11 +139,19 @@ def find_approval(conn: Connection, approval_id: str) -> Approval | None:
     return Approval.model_validate_json(body) if body is not None else None
 
 
+_LATEST_ABOUT: Final = newest_first(
+    select(APPROVALS.c.body).where(
+        APPROVALS.c.agent_id == bindparam("agent"), APPROVALS.c.session_id == bindparam("session")
+    ),
+    APPROVALS.c.created_at,
+    APPROVALS.c.approval_id,
+    limit=1,
+)
+
+
 def latest_about(conn: Connection, agent_id: str, session_id: str) -> Approval | None:
     """Return the newest request about a worker's session, or None."""
-    table = APPROVALS.c
-    query = select(table.body).where(table.agent_id == agent_id, table.session_id == session_id)
-    body = conn.execute(newest_first(query, table.created_at, table.approval_id, limit=1)).scalar()
+    body = conn.execute(_LATEST_ABOUT, {"agent": agent_id, "session": session_id}).scalar()
     return Approval.model_validate_json(body) if body is not None else None
 
 

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, bindparam, func, select
 
 from queenright.health.findings import WorkerKey
 from queenright.health.interventions.ladder import Ladder
@@ -161,10 +161,14 @@ def write_ladder(conn: Connection, key: WorkerKey, ladder: Ladder | None, now: f
         )
 
 
+_LADDER: Final = select(LADDERS.c.body).where(
+    LADDERS.c.agent_id == bindparam("agent"), LADDERS.c.session_id == bindparam("session")
+)
+
+
 def find_ladder(conn: Connection, key: WorkerKey) -> Ladder | None:
     """Return how far the ladder of a worker has been climbed; None: it is on the ground."""
-    where = (LADDERS.c.agent_id == key[0], LADDERS.c.session_id == key[1])
-    body = conn.execute(select(LADDERS.c.body).where(*where)).scalar()
+    body = conn.execute(_LADDER, {"agent": key[0], "session": key[1]}).scalar()
     return None if body is None else Ladder.model_validate_json(body)
 
 
