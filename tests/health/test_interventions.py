@@ -1127,3 +1127,22 @@ async def test_settings_of_the_ladder_are_followed(store: Store) -> None:
 
     assert acting.done() == ["nudge done", "escalate done", "terminate done"]
     assert acting.recovery.asked == []
+
+
+async def test_crowd_that_is_due_at_once_is_begun_with_in_parts(acting: Acting) -> None:
+    """B131: four thousand workers that are due at once do not hold the loop; whoever is left stays due."""
+    count = 250
+    for number in range(count):
+        await acting.start(f"bee{number}")
+    acting.time.now += STALL
+    acting._seen(acting.monitor.advance(acting.time.now))
+    begun = []
+
+    while (due := acting.service.next_deadline()) is not None and due <= acting.time.now:
+        await acting.service.advance(acting.time.now)
+        begun.append(len(acting.service._climber._running))
+        await acting.service.settled()
+
+    assert max(begun) <= 100
+    assert sum(begun) >= count
+    assert len(acting.hands.nudged) == 10

@@ -645,3 +645,19 @@ def test_a_worker_is_known_from_its_start_and_counted_until_its_end() -> None:
     assert {status.value: n for status, n in fleet.over.items()} == {"terminated": 1}
     assert fleet.agents == {"agent": HealthState.STUCK, "other": HealthState.HEALTHY}
     assert fleet.agents_by_state()[HealthState.STUCK] == 1
+
+
+def test_limit_leaves_the_rest_due() -> None:
+    """B131: of a crowd whose deadlines pass together some are looked at a time, and none is left out."""
+    monitor = HealthMonitor(HealthSettings())
+    for number in range(5):
+        WorkerScript(monitor=monitor, agent=f"bee{number}").event(EventType.EXECUTION_STARTED)
+    now = START + 7200
+
+    looked = []
+    while (due := monitor.next_deadline()) is not None and due <= now:
+        said = monitor.advance(now, 2)
+        looked.append({event.agent_id for event in said})
+
+    assert [len(agents) for agents in looked[:3]] == [2, 2, 1]
+    assert set().union(*looked) == {f"bee{number}" for number in range(5)}

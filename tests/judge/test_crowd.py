@@ -7,13 +7,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from sqlalchemy import Connection
 
 from queenright.health.interventions.storm import StormWatch
 from queenright.health.settings import Storm
+from queenright.health.ticket_service import Report
+from queenright.health.ticket_table import insert_ticket
 from queenright.health.tickets import TicketStatus
 from queenright.judge.settings import RULES
 from queenright.runtime.events import EventType
 from queenright.runtime.llm.model import Message, ModelReply, ToolSpec
+from tests.alerting.parts import ticket as made_ticket
 from tests.judge.conftest import Hive, TalkingModel
 
 CROWD = 200
@@ -122,3 +126,81 @@ def test_worker_that_gets_worse_alone_later_is_in_no_storm() -> None:
     watch.worse(("agent-0", "s"), 1000.0)
 
     assert watch.storm_of(("agent-0", "s"), 1000.0) == ""
+
+
+async def test_waiting_tickets_share_one_timer(hive: Hive, monkeypatch: pytest.MonkeyPatch) -> None:
+    """B131: tickets that wait for triage cost no task each, and past their time a few transactions."""
+    asked = asyncio.Event()
+
+    async def silent(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
+        asked.set()
+        await asyncio.Event().wait()
+        return ModelReply(text="")
+
+    hive.queen_model = TalkingModel(silent)
+    await hive.start()
+    await loop_all(hive, 1)
+    await asyncio.wait_for(asked.wait(), 60)
+
+    await loop_all(hive, CROWD)
+    timers = [task for task in asyncio.all_tasks() if task.get_name().startswith("triage-bypass")]
+    counted = Counted(hive, monkeypatch)
+    await hive.pass_time(hive.settings.judge.triage_timeout_seconds)
+
+    assert len(timers) == 1
+    assert {ticket.status for ticket in hive.tickets.open_tickets()} == {TicketStatus.INTERVENING}
+    assert hive.metric("queenright_triage_total", decision="bypass") == CROWD
+    assert counted.transactions < CROWD / 4
+
+
+async def test_restart_in_crowd_triages_every_ticket(hive: Hive) -> None:
+    """B131: more tickets may be left than runs of an entry point may otherwise wait."""
+    count = 1_100
+
+    def insert_all(conn: Connection) -> None:
+        for number in range(count):
+            name = f"{number:04}"
+            insert_ticket(
+                conn,
+                made_ticket(
+                    ticket_id=name,
+                    fingerprint=name,
+                    worker_agent_id=f"agent-{name}",
+                    status=TicketStatus.OPEN,
+                    analysis="",
+                ),
+            )
+
+    await hive.start()
+    await hive.store.transact(insert_all)
+    await hive.stop()
+    await hive.start()
+    await hive.settle()
+
+    assert len(hive.tickets.open_tickets()) == count
+    assert {ticket.status for ticket in hive.tickets.open_tickets()} == {TicketStatus.INTERVENING}
+
+
+async def test_new_trouble_is_judged_before_standing_is_counted(
+    hive: Hive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B131: who has a ticket does not keep others waiting for theirs."""
+    await hive.start()
+    await loop_all(hive, 30)
+    reported: list[str] = []
+    report = hive.tickets._report
+
+    def noting(given: Report) -> Any:
+        reported.append(given.health.vitals.agent_id)
+        return report(given)
+
+    monkeypatch.setattr(hive.tickets, "_report", noting)
+    await hive.worker(EventType.EXECUTION_STARTED, "new", start_records=True)
+    # No timer fires: the check is one for news, and one that is overdue.
+    hive.time.now += 10 * hive.settings.judge.interval_seconds
+    for _ in range(21):
+        await hive.worker(EventType.STEP_COMPLETED, "new", verdict="RETRY", text="same error")
+    await hive.settle()
+
+    assert len(set(reported)) == 31
+    assert reported.index("new") == 0

@@ -9,6 +9,7 @@ at anew then: an event costs next to nothing, and an idle worker nothing at all.
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -320,17 +321,22 @@ class HealthMonitor:
         if worker.vitals.ended_at is not None and worker.vitals.ended_at != was_over:
             self._over(worker, at, now)
 
-    def advance(self, now: float) -> list[AgentEvent]:
-        """Look at everybody whose deadline has passed, and return what there is to say."""
+    def advance(self, now: float, limit: int = sys.maxsize) -> list[AgentEvent]:
+        """
+        Look at those whose deadline has passed, and return what there is to say.
+
+        Of more than ``limit`` the rest is looked at the next time: ``next_deadline`` is past until then.
+        """
         if now > self._now:
             self._now = now
         said: list[AgentEvent] = []
         heap = self._heap
-        while heap and heap[0][0] <= now:
+        while heap and heap[0][0] <= now and limit > 0:
             due, key = heappop(heap)
             worker = self._workers.get(key)
             if worker is not None and worker.deadline == due:
                 said += self._look(worker, now, now)
+                limit -= 1
         self._forget_ended(now)
         return said
 

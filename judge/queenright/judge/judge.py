@@ -193,16 +193,18 @@ class HealthJudge:
         overdue = now - self._looked_at_all >= self._settings.judge.interval_seconds
         everybody = trigger.tick is not None or self._look_at_all or overdue
         woken, self._woken, self._look_at_all = self._woken, {}, False
-        counted = False
+        standing: list[WorkerKey] = []
         if everybody:
             self._looked_at_all = now
-            counted = await self._count_standing(record)
+            standing = self._coverage.workers()
             healths = list(self._monitor.workers())
             self._answers.keep({health.key for health in healths if self.wants(health)})
         else:
             healths = [health for key in woken if (health := self._monitor.get(*key)) is not None]
         due = [health for health in healths if self.wants(health) and self._answers.is_due(health, now)]
+        # New trouble first: what is counted has its ticket, and of a crowd there may be thousands.
         outcomes = await self._judge_all(due, woken, run, record)
+        counted = await self._count_standing([key for key in standing if key not in outcomes], record)
         if not outcomes:
             self._metrics.checked("ticket" if counted else "healthy", self._clock())
         record.looked(len(healths), everybody=everybody, woken=woken.values())
@@ -315,10 +317,9 @@ class HealthJudge:
             self._trends.changed = True
             _log.error("what the judge saw cannot be kept for after a restart: %s", error)
 
-    async def _count_standing(self, record: CheckRecord) -> bool:
+    async def _count_standing(self, standing: Sequence[WorkerKey], record: CheckRecord) -> bool:
         """Count once more each condition that has a ticket and still stands; no model is asked."""
         counted = False
-        standing = self._coverage.workers()
         for first in range(0, len(standing), _BATCH):
             now = self._clock()
             reports: list[tuple[Report, dict[str, Any]]] = []

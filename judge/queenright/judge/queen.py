@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import Any, Final
 
 from opentelemetry.trace import Tracer
@@ -62,6 +65,9 @@ _CROWD: Final = 20
 _BATCH: Final = 50
 """Tickets that one transaction passes on; others have the loop between two."""
 
+_MAX_WAITING: Final = 1_000_000
+"""No ticket is refused triage: after a restart in a crowd there are as many as it has workers."""
+
 
 class DismissArguments(BaseModel):
     """Why the operator is not told."""
@@ -70,6 +76,15 @@ class DismissArguments(BaseModel):
 
     ticket_id: str
     reason: str = Field(min_length=3, max_length=1000)
+
+
+@dataclass(slots=True)
+class _Deadline:
+    """When a ticket that waits is looked at next, and from when on the rules may pass it on."""
+
+    at: float
+    bypass_at: float
+    pause: float
 
 
 class Queen:
@@ -132,7 +147,11 @@ class Queen:
         self._queued: set[str] = set()
         self._left_to_model: set[str] = set()
         """Of those that wait, the tickets that the rules did not pass on when a crowd waited."""
-        self._watches: dict[str, asyncio.Task[None]] = {}
+        self._deadlines: dict[str, _Deadline] = {}
+        self._checks: list[tuple[float, str]] = []
+        """A heap of the deadlines; an entry that is no ticket's deadline any more is passed over."""
+        self._timer: asyncio.Task[None] | None = None
+        self._wakes_at = math.inf
 
     def node(self) -> NodeSpec:
         """Return the node that triages."""
@@ -152,6 +171,7 @@ class Queen:
             node_id=TRIAGE_NODE,
             trigger_type="event",
             event_types=frozenset({EventType.WORKER_ESCALATION_TICKET}),
+            max_waiting=_MAX_WAITING,
         )
 
     def tools(self) -> list[Tool]:
@@ -170,18 +190,20 @@ class Queen:
         if ticket is None or ticket.status is not TicketStatus.OPEN:
             return  # one that got worse while an operator has it, or that has been triaged meanwhile
         self._queued.add(ticket_id)
-        self._arrived.setdefault(ticket_id, self._clock())
-        if ticket_id not in self._watches:
-            watch = asyncio.create_task(self._watch(ticket_id), name=f"triage-bypass:{ticket_id}")
-            self._watches[ticket_id] = watch
-            watch.add_done_callback(lambda _: self._watches.pop(ticket_id, None))
+        arrived = self._arrived.setdefault(ticket_id, self._clock())
+        if ticket_id not in self._deadlines:
+            bypass_at = arrived + self._timeout
+            self._check_at(
+                ticket_id, _Deadline(min(arrived + _FIRST_PAUSE, bypass_at), bypass_at, _FIRST_PAUSE)
+            )
 
     async def stop(self) -> None:
-        """End every bypass clock; tickets not triaged are still open, and are found at the next start."""
-        watches = list(self._watches.values())
-        for watch in watches:
-            watch.cancel()
-        await asyncio.gather(*watches, return_exceptions=True)
+        """End the clock; tickets not triaged are still open, and are found at the next start."""
+        self._deadlines.clear()
+        self._checks.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            await asyncio.gather(self._timer, return_exceptions=True)
 
     async def receive(self, trigger: Trigger, run: RunNode) -> str:
         """Triage the ticket that a trigger brought. This is the entry point ``ticket_receiver``."""
@@ -221,10 +243,11 @@ class Queen:
     def _by_rules(self, ticket_id: str) -> Decision | None:
         """Return how the rules pass a ticket on; None where they do not, or a model has the word."""
         ticket = self._tickets.get(ticket_id)
-        if ticket is None or ticket.status is not TicketStatus.OPEN or not self._holds(ticket):
+        if ticket is None or ticket.status is not TicketStatus.OPEN:
             return None
-        health = self._monitor.get(ticket.worker_agent_id, ticket.worker_session_id)
-        summary = None if health is None else summarise(health, self._clock())
+        summary = self._summary(ticket)
+        if not self._holds(ticket, summary):
+            return None
         decided = policy.triage(_fields(ticket), summary)
         if decided.decision != "intervene":
             return None
@@ -278,10 +301,10 @@ class Queen:
         if result.outcome == "no_answer" or self._starting(ticket):
             return  # it is tried again
         self._no_decision(why)
-        if not policy.binding(ticket.severity) or not self._holds(ticket):
+        if not policy.binding(ticket.severity) or not self._holds(ticket, self._summary(ticket)):
             return
         try:
-            await self._pass_on(ticket, "The queen's model gave no valid decision")
+            await self._pass_on([ticket], "The queen's model gave no valid decision")
         except Exception:
             _log.exception("ticket %s could not be passed on untriaged; trying again", ticket.ticket_id)
 
@@ -325,12 +348,14 @@ class Queen:
             return False
         return self._clock() < grace_until(health.vitals, self._settings) + _SETTLES
 
-    def _holds(self, ticket: EscalationTicket) -> bool:
-        """Return whether nothing is known that speaks against telling the operator at once."""
+    def _summary(self, ticket: EscalationTicket) -> dict[str, Any] | None:
+        """Return how a ticket's worker is now; None if it is not known."""
         health = self._monitor.get(ticket.worker_agent_id, ticket.worker_session_id)
-        if health is None:
-            return True
-        return not self._starting(ticket) and not policy.condition_gone(summarise(health, self._clock()))
+        return None if health is None else summarise(health, self._clock())
+
+    def _holds(self, ticket: EscalationTicket, summary: dict[str, Any] | None) -> bool:
+        """Return whether nothing is known that speaks against telling the operator at once."""
+        return summary is None or not (self._starting(ticket) or policy.condition_gone(summary))
 
     def _recovered(self) -> bool:
         # A worker that is known no more (after a restart) is not one that has recovered.
@@ -340,7 +365,7 @@ class Queen:
     # -- decisions ------------------------------------------------------------------------------
 
     async def _intervene(
-        self, ticket: EscalationTicket, analysis: str, urgency: Severity, *, by: str, untriaged: bool = False
+        self, ticket: EscalationTicket, analysis: str, urgency: Severity, *, by: str
     ) -> None:
         try:
             await self._tickets.intervene(
@@ -348,14 +373,13 @@ class Queen:
                 analysis,
                 urgency.value,
                 by=by,
-                untriaged=untriaged,
                 graph_id=QUEEN_GRAPH,
                 stream_id=f"{QUEEN_GRAPH}::{TICKET_RECEIVER}",
                 model=self._answering() if by == "queen" else RULES,
             )
         except TicketError as error:
             raise ToolError(str(error)) from error
-        self._count(ticket.ticket_id, "bypass" if untriaged else "intervene")
+        self._count(ticket.ticket_id, "intervene")
 
     async def _dismiss_recovered(self, ticket: EscalationTicket) -> None:
         # The service must know of the recovery first: it lets nobody dismiss what holds.
@@ -378,32 +402,88 @@ class Queen:
 
     # -- the clock that goes past her -----------------------------------------------------------
 
-    async def _watch(self, ticket_id: str) -> None:
-        """Try a failed triage again, ever later; past the bypass time, tell the operator of what binds."""
-        bypass_at, pause = self._arrived[ticket_id] + self._timeout, _FIRST_PAUSE
-        while True:
-            left = bypass_at - self._clock()
-            await self._sleep(min(pause, left) if left > 0 else pause)
-            pause = min(2 * pause, self._timeout / _TRIES)
-            ticket = self._tickets.get(ticket_id)
-            if ticket is None or not self._undecided(ticket):
-                return
-            late = self._clock() >= bypass_at
-            try:
-                if late and policy.binding(ticket.severity) and self._holds(ticket):
-                    await self._pass_on(ticket, f"The queen has not triaged this within {self._timeout:g} s")
-                    return
-            except Exception:
-                _log.exception("ticket %s could not be passed on untriaged; trying again", ticket_id)
-            if ticket_id not in self._queued:
-                self._queued.add(ticket_id)
-                self._retry(ticket_id)
+    def _check_at(self, ticket_id: str, deadline: _Deadline) -> None:
+        """Look at a ticket at its deadline: one timer sleeps until the first of all."""
+        self._deadlines[ticket_id] = deadline
+        heappush(self._checks, (deadline.at, ticket_id))
+        if deadline.at < self._wakes_at:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._wakes_at = deadline.at
+            self._timer = asyncio.create_task(self._run_timer(), name="triage-bypass")
 
-    async def _pass_on(self, ticket: EscalationTicket, why: str) -> None:
-        """Tell the operator of a ticket without the queen's word."""
-        analysis = f"{_analysis(ticket)} {why}; it comes to you as the rules see it."
-        await self._intervene(ticket, analysis, ticket.severity, by="rules", untriaged=True)
-        self._settle(ticket.ticket_id)
+    async def _run_timer(self) -> None:
+        while self._checks:
+            self._wakes_at = self._checks[0][0]
+            await self._sleep(max(0.0, self._wakes_at - self._clock()))
+            self._wakes_at = -math.inf  # nobody need wake it before it has looked at the heap again
+            try:
+                await self._check_due()
+            except Exception:
+                _log.exception("tickets that wait for triage could not be looked at")
+        self._wakes_at = math.inf
+
+    async def _check_due(self) -> None:
+        now, due = self._clock(), list[str]()
+        while self._checks and self._checks[0][0] <= now:
+            at, ticket_id = heappop(self._checks)
+            deadline = self._deadlines.get(ticket_id)
+            if deadline is not None and deadline.at == at:
+                due.append(ticket_id)
+        for first in range(0, len(due), _BATCH):
+            await self._check(due[first : first + _BATCH])
+            await asyncio.sleep(0)
+
+    async def _check(self, ticket_ids: Sequence[str]) -> None:
+        """Try failed triages again, ever later; past the bypass time, tell the operator of what binds."""
+        waiting = [one for id_ in ticket_ids if (one := self._tickets.get(id_)) is not None]
+        late = [
+            ticket
+            for ticket in waiting
+            if (deadline := self._deadlines.get(ticket.ticket_id)) is not None
+            and self._clock() >= deadline.bypass_at
+            and self._undecided(ticket)
+            and policy.binding(ticket.severity)
+            and self._holds(ticket, self._summary(ticket))
+        ]
+        try:
+            await self._pass_on(late, f"The queen has not triaged this within {self._timeout:g} s")
+        except Exception:
+            _log.exception("%d tickets could not be passed on untriaged; trying again", len(late))
+        for ticket_id in ticket_ids:
+            self._try_again(ticket_id)
+
+    def _try_again(self, ticket_id: str) -> None:
+        """Ask for another triage of a ticket that still waits."""
+        deadline, ticket = self._deadlines.get(ticket_id), self._tickets.get(ticket_id)
+        if deadline is None or ticket is None or ticket.status is not TicketStatus.OPEN:
+            self._deadlines.pop(ticket_id, None)
+            return
+        now, pause = self._clock(), min(2 * deadline.pause, self._timeout / _TRIES)
+        left = deadline.bypass_at - now
+        at = now + (min(pause, left) if left > 0 else pause)
+        self._check_at(ticket_id, _Deadline(at, deadline.bypass_at, pause))
+        if ticket_id not in self._queued:
+            self._queued.add(ticket_id)
+            self._retry(ticket_id)
+
+    async def _pass_on(self, tickets: Sequence[EscalationTicket], why: str) -> None:
+        """Tell the operator of tickets without the queen's word."""
+        await self._pass_on_all(
+            [
+                Decision(
+                    ticket.ticket_id,
+                    f"{_analysis(ticket)} {why}; it comes to you as the rules see it.",
+                    ticket.severity.value,
+                    by="rules",
+                    untriaged=True,
+                    model=RULES,
+                )
+                for ticket in tickets
+            ]
+        )
+        for ticket in tickets:
+            self._settle(ticket.ticket_id)
 
     def _undecided(self, ticket: EscalationTicket) -> bool:
         now = self._tickets.get(ticket.ticket_id)
@@ -415,9 +495,7 @@ class Queen:
         if ticket is not None and ticket.status is TicketStatus.OPEN:
             return
         self._arrived.pop(ticket_id, None)
-        watch = self._watches.get(ticket_id)
-        if watch is not None and watch is not asyncio.current_task():
-            watch.cancel()
+        self._deadlines.pop(ticket_id, None)
 
 
 def _ticket_id(trigger: Trigger) -> str:

@@ -38,6 +38,9 @@ _log = logging.getLogger(__name__)
 
 _EXPIRE_SECONDS: Final = 30.0
 
+_AT_ONCE: Final = 200
+"""Workers looked at before others have the loop: some 5 ms."""
+
 
 class Acting:
     """
@@ -258,11 +261,14 @@ class Acting:
         self._quiet_until = now + self._settings.intervention.quiet_seconds
         self.interventions.hold_until(self._quiet_until)
 
-    def look_at_all(self) -> None:
+    async def look_at_all(self) -> None:
         """Look at everybody who is in trouble, a safety net below what changes say."""
-        for worker in self._monitor.workers():
-            if worker.state.rank >= HealthState.STUCK.rank:
+        for number, key in enumerate(list(self._monitor.keys())):
+            worker = self._monitor.get(*key)
+            if worker is not None and worker.state.rank >= HealthState.STUCK.rank:
                 self.interventions.consider(worker)
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)
 
     async def changed(self, worker: WorkerHealth) -> None:
         """Let a worker that changed act on its recovery and its ladder."""
