@@ -27,6 +27,13 @@ _LIVE: Final = (
 _LIVE_OF_WORKER: Final = _LIVE.where(
     TICKETS.c.agent_id == bindparam("agent"), TICKETS.c.session_id == bindparam("session")
 )
+_RECENT: Final = (
+    select(TICKETS.c.body)
+    .where(TICKETS.c.agent_id == bindparam("agent"), TICKETS.c.kind == bindparam("cause"))
+    .where((TICKETS.c.first_seen >= bindparam("since")) | TICKETS.c.closed_at.is_(None))
+    .order_by(TICKETS.c.first_seen.desc(), TICKETS.c.ticket_id.desc())
+    .limit(_MOST_RECENT)
+)
 
 
 def insert_ticket(conn: Connection, ticket: EscalationTicket) -> None:
@@ -50,9 +57,10 @@ def find_ticket(conn: Connection, ticket_id: str) -> EscalationTicket | None:
     return None if body is None else EscalationTicket.model_validate_json(body)
 
 
-def live_tickets(conn: Connection) -> list[EscalationTicket]:
-    """Return the tickets that can still change, oldest first."""
-    return _tickets(conn.execute(_LIVE).scalars())
+def live_tickets(conn: Connection, *, agent_id: str | None = None) -> list[EscalationTicket]:
+    """Return the tickets that can still change, oldest first: of one agent, or all."""
+    query = _LIVE if agent_id is None else _LIVE.where(TICKETS.c.agent_id == agent_id)
+    return _tickets(conn.execute(query).scalars())
 
 
 def live_tickets_of_worker(conn: Connection, agent_id: str, session_id: str) -> list[EscalationTicket]:
@@ -64,14 +72,8 @@ def recent_tickets(
     conn: Connection, agent_id: str, kind: FindingKind, since: float
 ) -> list[EscalationTicket]:
     """Return an agent's tickets of one cause that were opened since a time, or are live; newest first."""
-    query = (
-        select(TICKETS.c.body)
-        .where(TICKETS.c.agent_id == agent_id, TICKETS.c.kind == kind.value)
-        .where((TICKETS.c.first_seen >= since) | TICKETS.c.closed_at.is_(None))
-        .order_by(TICKETS.c.first_seen.desc(), TICKETS.c.ticket_id.desc())
-        .limit(_MOST_RECENT)
-    )
-    return _tickets(conn.execute(query).scalars())
+    given = {"agent": agent_id, "cause": kind.value, "since": since}
+    return _tickets(conn.execute(_RECENT, given).scalars())
 
 
 def ticket_history(
