@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from queenright.alerting.recorder import Recorder
+from queenright.server.programs import find_program
 from queenright.server.settings import Settings, load_settings
-from queenright.server.up import DEMO_DEFAULTS, Running, UpOptions, up
+from queenright.server.sockets import listen, listening, url_of
+from queenright.server.up import DEMO_DEFAULTS, Running, UpOptions, alertmanager_beside, serving, up
 from tests.isolation import environment
 
 AGENTS = Path(__file__).parent / "agents"
@@ -32,6 +35,23 @@ async def running(settings: Settings) -> AsyncIterator[Running]:
     async with up(settings, options, say=lambda line: None) as found:
         assert found.prometheus_url, "this test needs the prometheus program: `make test` fetches it"
         assert found.alertmanager_url, "this test needs the alertmanager program: `make test` fetches it"
+        yield found
+
+
+@contextlib.asynccontextmanager
+async def serving_with_alertmanager(settings: Settings) -> AsyncIterator[Running]:
+    """Run the service, a real Alertmanager beside it, and the recorder as Slack and PagerDuty."""
+    program = find_program("alertmanager")
+    assert program, "this test needs the alertmanager program: `make test` fetches it"
+    receiver = listen("127.0.0.1", 0, what="the recorder", option="")
+    [url] = settings.alerting.alertmanager_urls
+    async with contextlib.AsyncExitStack() as stack:
+        recorder = Recorder()
+        await stack.enter_async_context(listening(recorder, receiver))
+        found = await stack.enter_async_context(serving(settings))
+        found.service.recorder = recorder
+        child = await alertmanager_beside(program, settings, UpOptions(), url, found.url, url_of(receiver))
+        stack.push_async_callback(child.stop)
         yield found
 
 

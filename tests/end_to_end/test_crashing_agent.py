@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from queenright.alerting.recorder import Message, Recorder
+from queenright.alerting.recorder import Message
 from queenright.health.tickets import EscalationTicket
-from queenright.server.programs import find_program
 from queenright.server.settings import Settings, load_settings
-from queenright.server.sockets import free_port, listen, listening, url_of
-from queenright.server.up import DEMO_DEFAULTS, Running, UpOptions, alertmanager_beside, serving
+from queenright.server.sockets import free_port
+from queenright.server.up import DEMO_DEFAULTS, Running
+from tests.end_to_end.conftest import serving_with_alertmanager
 from tests.isolation import environment
 from tests.waiting import until
 
@@ -35,18 +34,7 @@ def settings(tmp_path: Path) -> Settings:
 
 @pytest.fixture
 async def running(settings: Settings) -> AsyncIterator[Running]:
-    """The service, a real Alertmanager beside it, and the recorder as Slack and PagerDuty."""
-    program = find_program("alertmanager")
-    assert program, "this test needs the alertmanager program: `make test` fetches it"
-    receiver = listen("127.0.0.1", 0, what="the recorder", option="")
-    [url] = settings.alerting.alertmanager_urls
-    async with contextlib.AsyncExitStack() as stack:
-        recorder = Recorder()
-        await stack.enter_async_context(listening(recorder, receiver))
-        found = await stack.enter_async_context(serving(settings))
-        found.service.recorder = recorder
-        child = await alertmanager_beside(program, settings, UpOptions(), url, found.url, url_of(receiver))
-        stack.push_async_callback(child.stop)
+    async with serving_with_alertmanager(settings) as found:
         yield found
 
 

@@ -141,32 +141,9 @@ async def test_stall_after_a_stale_checkpoint_begins_a_ladder_of_its_own(acting:
     assert acting.of(EventType.NUDGE_SENT)[-1].data["attempt"] == 1
 
 
-async def test_worker_whose_tool_fails_differently_each_time_climbs_to_the_end(acting: Acting) -> None:
-    """A failed result is no progress, however new its message is."""
-    await acting.start()
-    for number in range(80):
-        await acting.tell(
-            EventType.TOOL_CALL_COMPLETED,
-            tool="search",
-            args_hash=f"a{number}",
-            result_hash=f"r{number}",
-            outcome="error",
-            error_type="HTTPError",
-            error=f"failed in yet another way: {number}",
-            turn=str(number),
-        )
-        await acting.pass_time(60)
-
-    assert acting.worker().vitals.last_progress is None
-    assert acting.done().count("escalate done") == 1
-    assert acting.done().count("terminate done") == 1
-
-
-@pytest.mark.parametrize("tools", [2, 3, 5, 10])
-async def test_worker_whose_tools_fail_in_turn_climbs_to_the_end(acting: Acting, tools: int) -> None:
-    """B66: whichever tools fail, and however, a worker with nothing but failed calls is stuck."""
-    await acting.start()
-    for number in range(80):
+async def fail_calls(acting: Acting, count: int, *, tools: int) -> None:
+    """Let so many tools fail in turn, once a minute and each time with another message."""
+    for number in range(count):
         await acting.tell(
             EventType.TOOL_CALL_COMPLETED,
             tool=f"t{number % tools}",
@@ -179,6 +156,14 @@ async def test_worker_whose_tools_fail_in_turn_climbs_to_the_end(acting: Acting,
         )
         await acting.pass_time(60)
 
+
+@pytest.mark.parametrize("tools", [1, 2, 3, 5, 10])
+async def test_worker_whose_tools_fail_in_turn_climbs_to_the_end(acting: Acting, tools: int) -> None:
+    """B66: whichever tools fail, and however new the message, nothing but failed calls is being stuck."""
+    await acting.start()
+
+    await fail_calls(acting, 80, tools=tools)
+
     assert acting.worker().vitals.last_progress is None
     assert len(acting.hands.nudged) == 3
     assert acting.done().count("escalate done") == 1
@@ -189,18 +174,8 @@ async def test_worker_behind_an_open_breaker_that_only_fails_is_terminated(actin
     """New errors do not count as working around an open breaker."""
     await acting.start()
     await acting.breaker("open")
-    for number in range(40):
-        await acting.tell(
-            EventType.TOOL_CALL_COMPLETED,
-            tool=f"t{number % 3}",
-            args_hash=f"a{number}",
-            result_hash=f"r{number}",
-            outcome="error",
-            error_type="HTTPError",
-            error=f"error {number}",
-            turn=str(number),
-        )
-        await acting.pass_time(60)
+
+    await fail_calls(acting, 40, tools=3)
 
     assert acting.done().count("escalate done") == 1
     assert acting.done().count("terminate done") == 1
