@@ -101,7 +101,7 @@ def order(text: str) -> Order | str | None:
         ("Why was I paged?", "I passed it on to you at 07:36 UTC, 23 min ago with urgency high."),
         ("what has been tried?", "Nothing has been done to it so far."),
         ("What should I do?", "Give it another instruction."),
-        ("what does it cost?", "120,000 tokens in 2.0 h, 40 steps and 60 tool calls: 60,000 tokens an hour"),
+        ("what does it cost?", "120,000 tokens in 2 h, 40 steps and 60 tool calls: 60,000 tokens an hour"),
         ("has it happened before?", "No other ticket about researcher is known."),
     ],
 )

@@ -163,7 +163,7 @@ def test_the_numbers_are_said_once_and_only_if_they_say_something() -> None:
 
 
 @pytest.mark.parametrize(
-    ("minutes", "said"), [(1, "60 s"), (4, "4 min"), (89, "89 min"), (90, "1.5 h"), (600, "10.0 h")]
+    ("minutes", "said"), [(1, "60 s"), (4, "4 min"), (89, "89 min"), (90, "1.5 h"), (600, "10 h")]
 )
 def test_durations_are_said_as_people_say_them(minutes: float, said: str) -> None:
     assert wording.numbers(bad_steps=1, stall_minutes=minutes).endswith(f"no activity for {said}")

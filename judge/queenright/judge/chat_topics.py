@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from queenright.health.findings import FindingKind
+from queenright.instrumentation.durations import format_duration
 from queenright.judge import policy
-from queenright.judge.wording import advice, clock_time, duration, matters, one_line
+from queenright.judge.wording import advice, clock_time, matters, one_line
 
 Values = Mapping[str, Any]
 Topic = Callable[[Values, Values, Values | None, float], str]
@@ -44,7 +45,7 @@ def now(ticket: Values, case: Values, worker: Values | None, at: float) -> str:
         parts.append(f"{does} {worker['tool']}" if worker.get("tool") else does)
     parts.append(f"{int(worker.get('steps_since_last_accept') or 0)} bad steps since the last accepted one")
     if worker.get("stall_minutes") is not None:
-        parts.append(f"last activity {duration(float(worker['stall_minutes']) * 60)} ago")
+        parts.append(f"last activity {format_duration(float(worker['stall_minutes']) * 60)} ago")
     if worker.get("last_progress") is not None:
         parts.append(f"last progress {_ago(worker['last_progress'], at)}")
     found = [_plain(one.kind.value) for one in policy.findings_of(worker)]
@@ -145,7 +146,9 @@ def cost(ticket: Values, case: Values, worker: Values | None, at: float) -> str:
     steps = int(worker.get("total_steps") or 0)
     bad = int(worker.get("steps_since_last_accept") or 0)
     tokens = int(worker.get("tokens") or 0)
-    worked = f"in {duration(ran)}, {steps} steps and {int(worker.get('tool_calls_total') or 0)} tool calls"
+    worked = (
+        f"in {format_duration(ran)}, {steps} steps and {int(worker.get('tool_calls_total') or 0)} tool calls"
+    )
     if not tokens:
         return (
             f"It reports no tokens, so what it costs is not known; it has run {worked.removeprefix('in ')}."
@@ -206,7 +209,7 @@ def _moment(moment: Any, at: float) -> str:
 
 
 def _ago(moment: Any, at: float) -> str:
-    return f"{duration(max(at - float(moment), 0.0))} ago"
+    return f"{format_duration(max(at - float(moment), 0.0))} ago"
 
 
 def _plain(word: str) -> str:

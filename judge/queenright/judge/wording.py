@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from queenright.health.findings import FindingKind
+from queenright.instrumentation.durations import format_duration
 
 _CLIP: Final = 240
 
@@ -150,7 +151,7 @@ def numbers(*, bad_steps: int, stall_minutes: float | None, occurrences: int = 1
     if bad_steps:
         parts.append(f"{bad_steps} bad {'step' if bad_steps == 1 else 'steps'} since the last accepted one")
     if stall_minutes is not None and stall_minutes >= 1:
-        parts.append(f"no activity for {duration(stall_minutes * 60)}")
+        parts.append(f"no activity for {format_duration(stall_minutes * 60)}")
     if occurrences > 1:
         parts.append(f"seen {occurrences} times")
     return ", ".join(parts)
@@ -165,12 +166,3 @@ def one_line(text: str, limit: int = _CLIP) -> str:
 def clock_time(at: float) -> str:
     """Return a time of day, UTC."""
     return f"{datetime.fromtimestamp(at, UTC):%H:%M} UTC"
-
-
-def duration(seconds: float) -> str:
-    """Return a span of time as people say it: ``40 s``, ``12 min``, ``3.0 h``."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if seconds < 5400:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"
