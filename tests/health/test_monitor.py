@@ -457,6 +457,45 @@ def test_silence_that_is_certain_is_critical_though_the_service_was_away(case: s
     assert script.state is HealthState.STUCK
 
 
+@pytest.mark.parametrize("jump", [600.0, -3600.0])
+@pytest.mark.parametrize("case", ["may have ended", "certain", "not found yet"])
+def test_jump_of_the_clock_makes_silence_neither_more_nor_less_certain(case: str, jump: float) -> None:
+    """B23, B125: when the service was away moves with the clocks that are compared with it."""
+    script = worker(heartbeat_interval=30)
+    script.event(EventType.AGENT_HEARTBEAT, {"interval": 30})
+    if case == "certain":
+        script.silence(300)
+    away_for(script, 60)
+    if case != "not found yet":
+        script.silence(700)
+
+    script.now += jump
+    script.monitor.clock_jumped(script.now)
+    script.monitor.sweep(script.now)
+    script.silence(700)
+
+    stall = script.finding(STALL)
+    assert stall is not None
+    assert stall.severity is (Severity.CRITICAL if case == "certain" else Severity.MEDIUM)
+
+
+def test_session_that_ended_begins_again_after_the_clock_is_set_back() -> None:
+    """B23: its end is not in the future of its next life, and it is forgotten in time."""
+    script, over = worker(), HealthMonitor(HealthSettings())
+    script.event(EventType.EXECUTION_COMPLETED)
+    ended = WorkerScript(monitor=over).start()
+    ended.event(EventType.EXECUTION_COMPLETED)
+    for one in (script, ended):
+        one.now -= 3600
+        one.monitor.clock_jumped(one.now)
+
+    script.event(EventType.EXECUTION_STARTED, {"start_records": True})
+    ended.silence(ENDED_KEPT_SECONDS)
+
+    assert script.health.vitals.status is SessionStatus.ACTIVE
+    assert over.get("agent") is None
+
+
 def run(monitor: HealthMonitor, number: int, type_: EventType, error: str = "OSError") -> WorkerScript:
     """One run of the agent, in a session of its own, from its start to its end."""
     script = WorkerScript(monitor=monitor, session=f"s{number}", at=START + 10 * number).start()

@@ -7,10 +7,11 @@ import pytest
 from queenright.health.findings import FindingKind, HealthState
 from queenright.health.settings import HealthSettings
 from queenright.health.summary import summarise
-from queenright.health.vitals import SessionStatus
+from queenright.health.vital_facts import OpenTool, Output
+from queenright.health.vitals import SessionStatus, VitalSigns
 from queenright.instrumentation.names import Phase, WaitingReason
 from queenright.runtime.events import EventType
-from tests.health.worker_script import WorkerScript
+from tests.health.worker_script import START, WorkerScript
 
 
 def worker() -> WorkerScript:
@@ -314,3 +315,47 @@ def test_results_of_exempt_tools_are_no_repeats_and_may_be_progress() -> None:
 
     assert script.health.vitals.last_progress == script.now
     assert script.health.vitals.calls is None
+
+
+_NO_TIMES = {
+    *("_inputs", "_loops", "_seen", "_streak_turn", "settings"),
+    *("beat", "breakers", "heartbeat_interval", "token_spike", "told_known", "waiting"),
+    # Hold times that nothing is compared with.
+    *("calls", "tools"),
+}
+_MOMENTS = {
+    *("bad_since", "breakers_since", "ended_at", "error_rate_since", "incarnation_started", "last_progress"),
+    *("llm_error_since", "recovered_at", "recovery_failed_at", "runs_failed_since", "stale_since"),
+    *("started_at", "streak_since", "tokens_at"),
+}
+_WITH_TIMES = {
+    "away": (START, START),
+    "open_tools": [OpenTool("t", "search", "", START, 30.0)],
+    "output": Output(1, None, None, since=START, reports=1),
+}
+
+
+def times_of(vitals: VitalSigns, slot: str) -> set[float]:
+    value = getattr(vitals, slot)
+    if slot == "open_tools":
+        return {tool.started for tool in value}
+    if slot == "output":
+        return {value.since}
+    return set(value) if isinstance(value, tuple) else {value}
+
+
+@pytest.mark.parametrize("jump", [3600.0, -3600.0])
+def test_every_time_follows_the_clock(jump: float) -> None:
+    """B23: clocks move with it, moments are at most now; a new slot is one of these, or holds no time."""
+    vitals = VitalSigns("agent", "session", START, HealthSettings().loops)
+    kept = {slot for slot in VitalSigns.__slots__ if not isinstance(getattr(vitals, slot), str | int)}
+    slots = kept - _NO_TIMES
+    for slot in slots:
+        setattr(vitals, slot, _WITH_TIMES.get(slot, START))
+    now = START + jump
+
+    vitals.shift_clocks(jump, now)
+
+    for slot in slots:
+        stays = slot in _MOMENTS
+        assert times_of(vitals, slot) == {min(START, now) if stays else now}, slot

@@ -396,6 +396,9 @@ class HealthMonitor:
                 worker.vitals.shift_clocks(by, now)
             else:
                 worker.vitals.restart_clocks(now)
+        self._ended = deque(
+            (min(since, now), min(ended_at, now), key) for since, ended_at, key in self._ended
+        )
         self._go_on_from(now)
 
     def was_away(self, since: float, now: float) -> None:

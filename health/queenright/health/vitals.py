@@ -55,6 +55,24 @@ _CLOCKS: Final = (
     "waiting_since",
     "tokens_from",
 )
+"""What silence and age are counted from; may be None."""
+_MOMENTS: Final = (
+    "started_at",
+    "incarnation_started",
+    "ended_at",
+    "last_progress",
+    "tokens_at",
+    "bad_since",
+    "stale_since",
+    "streak_since",
+    "llm_error_since",
+    "error_rate_since",
+    "breakers_since",
+    "runs_failed_since",
+    "recovered_at",
+    "recovery_failed_at",
+)
+"""When something happened: no shift of clocks moves it, but it is never in the future. May be None."""
 _DEFAULTS: Final = HealthSettings()
 
 
@@ -399,21 +417,21 @@ class VitalSigns:
             self.open_tools = [tool._replace(started=tool.started + seconds) for tool in self.open_tools]
         if self.output is not None:
             self.output = self.output._replace(since=self.output.since + seconds)
+        if self.away is not None:
+            self.away = (self.away[0] + seconds, self.away[1] + seconds)
         self._no_later_than(now)
 
     def _no_later_than(self, now: float) -> None:
-        for name in ("clock_base", "last_activity", "incarnation_started", "started_at"):
-            setattr(self, name, min(getattr(self, name), now))
-        for name in _CLOCKS:
+        for name in ("clock_base", "last_activity", *_CLOCKS, *_MOMENTS):
             value = getattr(self, name)
-            if value is not None:
-                setattr(self, name, min(value, now))
-        if self.last_progress is not None:
-            self.last_progress = min(self.last_progress, now)
+            if value is not None and value > now:
+                setattr(self, name, now)
         if self.open_tools:
             self.open_tools = [tool._replace(started=min(tool.started, now)) for tool in self.open_tools]
         if self.output is not None and self.output.since > now:
             self.output = self.output._replace(since=now)
+        if self.away is not None:
+            self.away = (min(self.away[0], now), min(self.away[1], now))
 
     def active(self, at: float) -> bool:
         """Note that the worker did something; False if it is over and this is a late report."""
