@@ -381,6 +381,47 @@ def test_failed_run_is_an_outcome_and_a_terminated_one_terminated() -> None:
     assert terminated.state is HealthState.TERMINATED
 
 
+@pytest.mark.parametrize("sign", ["call", "heartbeat"])
+@pytest.mark.parametrize("lag", [0.0, 8.0])
+@pytest.mark.parametrize("number", ["", "one"])
+def test_terminated_session_that_begins_again_lives_though_its_clock_is_slow(
+    sign: str, lag: float, number: str
+) -> None:
+    """
+    B103: the end is timed by our clock and the new start by the worker's.
+
+    A start that seems older may have been on its way; what follows after the end shows that it was not.
+    """
+    script = worker(heartbeat_interval=30)
+    script.incarnation = number
+    script.call(after=60)
+    script.event(EventType.AGENT_TERMINATED, {"reason": "loop"})
+    ended, script.lag = script.now, lag
+    script.incarnation = number and "two"
+    script.event(EventType.EXECUTION_STARTED, {"start_records": True}, after=3)
+    while script.now <= ended + lag:
+        if sign == "heartbeat":
+            script.event(EventType.AGENT_HEARTBEAT, {"interval": 30})
+        else:
+            script.call()
+
+    assert script.health.vitals.status is SessionStatus.ACTIVE
+
+
+def test_first_start_of_a_terminated_session_that_comes_late_does_not_revive_it() -> None:
+    """B103: it is older than what is known of that life."""
+    script = WorkerScript()
+    script.incarnation = ""
+    script.call()
+    script.event(EventType.AGENT_TERMINATED, {"reason": "loop"})
+    script.lag = 5.0
+    script.start()
+    script.lag = 0.0
+    script.call()
+
+    assert script.health.vitals.status is SessionStatus.TERMINATED
+
+
 def away_for(script: WorkerScript, seconds: float) -> None:
     since, script.now = script.now, script.now + seconds
     script.monitor.was_away(since, script.now)

@@ -30,12 +30,14 @@ class WorkerScript:
         self.heard: list[AgentEvent] = []
         self.said: list[AgentEvent] = []
         self.turn = 0
+        self.lag = 0.0
+        """By how many seconds the worker's clock is slow."""
 
     def event(self, type_: EventType, data: dict[str, Any] | None = None, *, after: float = 1.0) -> None:
         self.now += after
         event = AgentEvent(
             type=type_,
-            time=self.now,
+            time=self.now - self.lag,
             agent_id=self.agent,
             session_id=self.session,
             incarnation_id=self.incarnation,

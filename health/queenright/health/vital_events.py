@@ -47,6 +47,8 @@ def is_settled_by_person(data: Mapping[str, Any]) -> bool:
 def _on_execution_started(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     if v.ended_at is not None and at > v.ended_at:
         v.reopen(at)
+    elif v.status is SessionStatus.TERMINATED and at > v.incarnation_started:
+        v.has_new_start = True
     v.busy(at)
     if data.get("framework"):
         v.framework = sys.intern(str(data["framework"]))
@@ -142,7 +144,7 @@ def _on_checkpoint(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at
 
 def _on_heartbeat(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     """Take in a sign of life; what of it cannot be read was not said, and none of it is progress."""
-    if v.ended_at is not None and v.status is SessionStatus.UNKNOWN and at > v.ended_at:
+    if v.ended_at is not None and at > v.ended_at and (v.status is SessionStatus.UNKNOWN or v.has_new_start):
         v.reopen(at)  # it was thought to be dead
     if v.ended_at is not None:
         return

@@ -125,6 +125,7 @@ class VitalSigns:
         "fetches",
         "framework",
         "graph_id",
+        "has_new_start",
         "heartbeat_interval",
         "heartbeat_late",
         "incarnation_id",
@@ -209,6 +210,8 @@ class VitalSigns:
         self.started_at = at
         self.incarnation_started = at
         self.ended_at: float | None = None
+        self.has_new_start = False
+        """It was terminated and started again, by its own clock before the end: a later sign revives it."""
         self.clock_base = at
         """Silence counts from here at the earliest: a new incarnation, the end of a wait, a clock set."""
         self.last_activity = at
@@ -436,7 +439,8 @@ class VitalSigns:
     def active(self, at: float) -> bool:
         """Note that the worker did something; False if it is over and this is a late report."""
         if self.ended_at is not None:
-            if at <= self.ended_at or self.status is SessionStatus.TERMINATED:
+            is_stopped = self.status is SessionStatus.TERMINATED and not self.has_new_start
+            if at <= self.ended_at or is_stopped:
                 return False
             self.reopen(at)
         self.only_heartbeats = False
@@ -491,6 +495,7 @@ class VitalSigns:
         self.lives += 1
         self.status = SessionStatus.ACTIVE
         self.ended_at = None
+        self.has_new_start = False
         self.waiting = self.waiting_since = None
         self.clock_base = max(self.clock_base, at)
         self.begin_visit()
