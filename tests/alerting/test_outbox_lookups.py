@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, event
+from sqlalchemy import Connection, Engine, event, insert
 
 from queenright.alerting.notification import (
     Receipt,
@@ -17,7 +17,9 @@ from queenright.alerting.notification import (
 )
 from queenright.alerting.settings import AlertingSettings
 from queenright.health.store import Store
+from queenright.health.tables import OUTBOX
 from queenright.health.tickets import TicketStatus
+from tests.alerting.conftest import MakePost, ServedPeer
 from tests.alerting.parts import T0, ticket
 
 
@@ -50,7 +52,7 @@ async def test_lookup_does_not_read_every_active_notification(store: Store) -> N
         enqueue(conn, ticket(analysis="It says more now."), settings, T0 + 1, follows=["ticket-0"])
         enqueue(conn, ticket(ticket_id="ticket-2"), settings, T0 + 2, follows=["ticket-1"])
         enqueue(conn, ticket(reminders=1), settings, T0 + 2)
-        read_changed(conn, {}, T0)
+        read_changed(conn, {}, T0, above=0)
         receipt = Receipt(notification_id=1, peer="peer", status="firing", at=T0 + 2, attempts=1)
         record(conn, [receipt], [1], T0 + 3)
         enqueue(conn, ticket(status=TicketStatus.RESOLVED), settings, T0 + 4)
@@ -61,3 +63,62 @@ async def test_lookup_does_not_read_every_active_notification(store: Store) -> N
 
     assert len(steps) > 8
     assert not [step for step in steps if step.startswith("SCAN") or step.endswith("(active=?)")], steps
+
+
+def insert_rows(conn: Connection, count: int, *, ended: bool, active: bool) -> None:
+    """Write notifications of as many tickets, an hour old."""
+    at = T0 - 3600
+    times = {"starts_at": at, "created_at": at, "updated_at": at, "ends_at": at if ended else None}
+    labels = {"agent": "bee", "severity": "critical", "cause": "doom_loop", "ticket_severity": "high"}
+    rows = [
+        {"ticket_id": f"t{number}", "alert_key": f"{number:032x}", "active": active, **times}
+        | {"labels": {**labels, "number": str(number)}, "annotations": {"summary": "It loops."}}
+        for number in range(count)
+    ]
+    conn.execute(insert(OUTBOX), rows)
+
+
+@pytest.fixture
+def longest() -> Iterator[list[int]]:
+    """How many values each statement had."""
+    found: list[int] = []
+
+    def note(conn: Any, cursor: Any, statement: str, values: Any, context: Any, executemany: bool) -> None:
+        if not executemany and not statement.startswith("INSERT"):
+            found.append(len(values))
+
+    event.listen(Engine, "before_cursor_execute", note)
+    yield found
+    event.remove(Engine, "before_cursor_execute", note)
+
+
+@pytest.mark.parametrize("rows", ["closed", "new", "ended"])
+@pytest.mark.parametrize("peers", [0, 1])
+async def test_round_has_no_statement_with_endless_values(
+    make_post: MakePost, peer: ServedPeer, longest: list[int], rows: str, peers: int
+) -> None:
+    """B131: a database takes no more than some ten thousand values, whatever there is to tell or to close."""
+    post = make_post(*[peer.url] * peers)
+    if rows == "new":
+        await post.deliver()
+    await post.store.transact(
+        lambda conn: insert_rows(conn, 2_100, ended=rows != "new", active=rows != "closed")
+    )
+
+    for _ in range(3):
+        await post.deliver(after=1)
+
+    assert max(longest) < 2_000
+
+
+async def test_round_does_not_look_at_history_when_nothing_is_active(
+    make_post: MakePost, peer: ServedPeer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B131: what is closed costs a round nothing, however much of it is kept."""
+    post = make_post(peer.url)
+    await post.store.transact(lambda conn: insert_rows(conn, 20, ended=True, active=False))
+    await post.deliver()
+    # From here on, to read a row would fail.
+    monkeypatch.setattr("queenright.alerting.notification._read", None)
+
+    await post.deliver(after=1)

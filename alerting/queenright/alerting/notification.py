@@ -10,9 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 from sqlalchemy import (
     ColumnElement,
@@ -20,6 +20,7 @@ from sqlalchemy import (
     Row,
     bindparam,
     delete,
+    func,
     insert,
     or_,
     select,
@@ -46,6 +47,8 @@ from queenright.health.tables import OUTBOX, OUTBOX_DELIVERIES
 from queenright.health.tickets import EscalationTicket, TicketStatus
 from queenright.instrumentation.names import ALERT_LABEL_TICKET_ID
 from queenright.instrumentation.redaction import redact
+
+T = TypeVar("T")
 
 Status = Literal["firing", "resolved"]
 
@@ -77,8 +80,8 @@ _UPDATE_DELIVERY: Final = update(OUTBOX_DELIVERIES).where(
     OUTBOX_DELIVERIES.c.peer == bindparam("at"),
     OUTBOX_DELIVERIES.c.status == bindparam("was"),
 )
-_RECEIPTS_AT_ONCE: Final = 500
-"""A statement takes no more than some ten thousand values."""
+_AT_ONCE: Final = 500
+"""Values in one statement: it takes no more than some ten thousand."""
 
 _NOBODY: Final = ""
 """In place of a peer: nobody need be told that this ever fired."""
@@ -388,26 +391,37 @@ def read_labels(conn: Connection) -> dict[str, dict[str, str]]:
     return {row.ticket_id: row.labels for row in conn.execute(found.order_by(OUTBOX.c.id))}
 
 
-def read_changed(conn: Connection, known: Mapping[int, Notification], since: float) -> list[Notification]:
+def read_last_id(conn: Connection) -> int:
+    """Return the greatest id of all notifications, active or not; 0 if there are none."""
+    return conn.execute(select(func.max(OUTBOX.c.id))).scalar() or 0
+
+
+def read_changed(
+    conn: Connection, known: Mapping[int, Notification], since: float, *, above: int
+) -> list[Notification]:
     """
     Return those that ``read_active`` would return and that are new, or not as they are known; oldest first.
 
     Args:
         conn: A connection that sees one state of the database for as long as this takes.
-        known: By id. What has a greater id than all of them is new.
+        known: By id.
         since: Only those that changed then or later, in seconds since the epoch.
+        above: And whatever has a greater id, which is new.
     """
-    state = select(OUTBOX.c.id, OUTBOX.c.updated_at, OUTBOX.c.ends_at)
+    state = select(OUTBOX.c.id, OUTBOX.c.updated_at, OUTBOX.c.ends_at, OUTBOX.c.active)
     # Two queries: of one with OR, SQLite would go through all that are active.
-    new = state.where(OUTBOX.c.id > max(known, default=0))
+    new = state.where(OUTBOX.c.id > above)
     changed = state.where(OUTBOX.c.active, OUTBOX.c.updated_at >= since)
     ids = [
         row.id
         for row in conn.execute(union_all(new, changed))
-        if (one := known.get(row.id)) is None
-        or (one.updated_at, one.ends_at) != (row.updated_at, row.ends_at)
+        if row.active
+        and (
+            (one := known.get(row.id)) is None
+            or (one.updated_at, one.ends_at) != (row.updated_at, row.ends_at)
+        )
     ]
-    return _read(conn, OUTBOX.c.id.in_(ids)) if ids else []
+    return [one for some in _parts(sorted(set(ids))) for one in _read(conn, OUTBOX.c.id.in_(some))]
 
 
 def _read(conn: Connection, wanted: ColumnElement[bool]) -> list[Notification]:
@@ -511,8 +525,8 @@ def record(conn: Connection, receipts: Sequence[Receipt], done: Collection[int],
         done: Notifications that need no more work: every peer was told of their end.
         now: Seconds since the epoch.
     """
-    for first in range(0, len(receipts), _RECEIPTS_AT_ONCE):
-        _record(conn, receipts[first : first + _RECEIPTS_AT_ONCE])
+    for some in _parts(receipts):
+        _record(conn, some)
     _close(conn, done, now)
 
 
@@ -556,8 +570,14 @@ def _close(conn: Connection, done: Collection[int], now: float) -> None:
     too_old = now - KEEP_UNDELIVERED_SECONDS
     # What has ended does not change after its end; ``updated_at`` is in the index.
     given_up = (OUTBOX.c.updated_at < too_old) & (OUTBOX.c.ends_at < too_old)
-    for closed in (OUTBOX.c.id.in_(done), given_up):
+    for closed in (*(OUTBOX.c.id.in_(some) for some in _parts(done)), given_up):
         conn.execute(update(OUTBOX).where(OUTBOX.c.active, closed).values(active=False, updated_at=now))
     old = select(OUTBOX.c.id).where(~OUTBOX.c.active, OUTBOX.c.updated_at < now - KEEP_SECONDS)
     conn.execute(delete(OUTBOX_DELIVERIES).where(OUTBOX_DELIVERIES.c.outbox_id.in_(old)))
     conn.execute(delete(OUTBOX).where(OUTBOX.c.id.in_(old)))
+
+
+def _parts(values: Collection[T]) -> Iterator[list[T]]:
+    every = list(values)
+    for first in range(0, len(every), _AT_ONCE):
+        yield every[first : first + _AT_ONCE]

@@ -17,7 +17,15 @@ from typing import Any, Final
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from queenright.alerting.alertmanager import AlertmanagerClient
-from queenright.alerting.notification import Notification, Receipt, enqueue, read_active, read_changed, record
+from queenright.alerting.notification import (
+    Notification,
+    Receipt,
+    enqueue,
+    read_active,
+    read_changed,
+    read_last_id,
+    record,
+)
 from queenright.alerting.peer import PeerAddress
 from queenright.alerting.peer_line import Failure, Outcome, PeerLine, Round
 from queenright.alerting.settings import AlertingSettings
@@ -85,6 +93,8 @@ class Outbox:
         self._unaddressed: dict[int, float] = {}
         self._active = 0
         self._known: dict[int, Notification] = {}
+        self._last_id = 0
+        """What has a greater id is new: of all that there were at the last read, active or not."""
         self._read_at: float | None = None
         """When the last read was, in seconds since the epoch; None if all must be read."""
         self._all_read_at = 0.0
@@ -217,13 +227,16 @@ class Outbox:
         """Return the active notifications: those in memory, brought up to date with what has changed."""
         at = self._read_at
         if at is None or not at <= now < self._all_read_at + _READ_ALL:
-            found = await self._store.read(read_active)
+            found, self._last_id = await self._store.read(
+                lambda conn: (read_active(conn), read_last_id(conn))
+            )
             before, self._known = self._known, {}
             self._all_read_at = now
         else:
-            known, since = dict(self._known), at - _READ_BACK
-            found = await self._store.read(lambda conn: read_changed(conn, known, since))
+            known, since, above = dict(self._known), at - _READ_BACK, self._last_id
+            found = await self._store.read(lambda conn: read_changed(conn, known, since, above=above))
             before = self._known
+            self._last_id = max((self._last_id, *(one.id for one in found)))
         for one in found:
             # Another peer may have taken it while this was read.
             if at is not None and (earlier := before.get(one.id)) is not None:
