@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -967,6 +968,30 @@ async def test_workers_that_end_are_no_storm(acting: Acting) -> None:
         await acting.tell(EventType.EXECUTION_FAILED, f"bee{number}", error="stopped")
     assert acting.storm.storm(acting.time.now) == ""
     assert acting.storm.workers == 0
+
+
+@pytest.mark.parametrize("beats", [False, True])
+async def test_sessions_of_one_agent_that_fall_silent_are_a_storm_unless_they_are_over(
+    acting: Acting, beats: bool
+) -> None:
+    """
+    B71: sessions side by side that hang are many, and lives one after the other are one.
+
+    Only one that sent heartbeats shows by its silence that it was over when the next began.
+    """
+    for number in range(8):
+        given: dict[str, Any] = {"start_records": True, **({"heartbeat_interval": 30} if beats else {})}
+        for kind in (EventType.EXECUTION_STARTED, EventType.AGENT_HEARTBEAT)[: 1 + beats]:
+            acting.publish(replace(acting.event(kind, **given), session_id=f"bee-{number}"))
+        await acting.pass_time(2)
+
+    seen = ""
+    for _ in range(60):
+        await acting.pass_time(5)
+        seen = seen or acting.storm.storm(acting.time.now)
+
+    assert {worker.state for worker in acting.monitor.workers()} == {HealthState.STUCK}
+    assert bool(seen) is not beats
 
 
 async def test_thirty_workers_that_degrade_at_once_are_a_storm_and_are_acted_on_one_after_the_other(

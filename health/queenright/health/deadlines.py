@@ -81,6 +81,15 @@ def may_have_ended(v: VitalSigns) -> bool:
     return v.away is not None and (v.last_heartbeat is not None or v.heartbeat_interval is not None)
 
 
+def shows_its_end(v: VitalSigns) -> bool:
+    """
+    Return whether a worker that nothing more is heard of is over: it said so, or its heartbeats stopped.
+
+    One without heartbeats may hang, and live on.
+    """
+    return v.ended_at is not None or v.last_heartbeat is not None
+
+
 def silent_from(v: VitalSigns, settings: HealthSettings) -> float | None:
     """
     Return from when a worker that says nothing counts as dead; None for one that waits, or is over.

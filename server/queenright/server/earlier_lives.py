@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from queenright.health.deadlines import shows_its_end
 from queenright.health.findings import FindingKind
 from queenright.health.tickets import EscalationTicket, TicketStatus
 from queenright.health.vitals import VitalSigns
@@ -96,6 +97,4 @@ def _ended_lately(one: EscalationTicket, session: VitalSigns | None, began: floa
 
 
 def _is_known_to_be_over(one: EscalationTicket, session: VitalSigns | None) -> bool:
-    if session is None or session.ended or session.last_heartbeat is not None:
-        return True
-    return one.status is TicketStatus.WORKER_GONE
+    return session is None or shows_its_end(session) or one.status is TicketStatus.WORKER_GONE

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
+from queenright.health.deadlines import shows_its_end
 from queenright.health.findings import HealthState, WorkerKey
 from queenright.health.interventions import messages
 from queenright.health.interventions.actions import Actions, Rungs, Sign
@@ -30,6 +31,7 @@ from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.settings import HealthSettings
 from queenright.health.store import Store
+from queenright.health.vitals import VitalSigns
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.identity import new_id
 from queenright.instrumentation.redaction import redact
@@ -189,12 +191,11 @@ class InterventionService:
                 _log.warning("a storm: %d workers got worse at once", self._storm.workers)
 
     def _is_other_life(self, key: WorkerKey, other: WorkerKey) -> bool:
-        """Return whether nothing was heard of one session any more when the other began."""
+        """Return whether one session was over when the other began."""
         one, two = self._monitor.get(*key), self._monitor.get(*other)
         if one is None or two is None:
             return False
-        v, w = one.vitals, two.vitals
-        return v.last_event <= w.incarnation_started or w.last_event <= v.incarnation_started
+        return _is_over_before(one.vitals, two.vitals) or _is_over_before(two.vitals, one.vitals)
 
     def consider(self, worker: WorkerHealth) -> None:
         """See, because a worker changed, when its next rung is due. Quick, no I/O."""
@@ -576,3 +577,7 @@ class InterventionService:
         if worker is None:
             raise AgentUnknown(agent_id, session_id)
         return worker
+
+
+def _is_over_before(v: VitalSigns, other: VitalSigns) -> bool:
+    return shows_its_end(v) and v.last_event <= other.incarnation_started
