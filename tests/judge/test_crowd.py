@@ -37,8 +37,10 @@ class Counted:
         monkeypatch.setattr(hive.store, "transact", counting)
 
 
-async def loop_all(hive: Hive, count: int, steps: int = 21) -> None:
-    """Have many workers loop past their start, then let everything come to rest."""
+async def loop_all(
+    hive: Hive, count: int, steps: int = 21, *, then: Callable[[], None] = lambda: None
+) -> None:
+    """Have many workers loop past their start, do ``then``, and let everything come to rest."""
     agents = [f"agent-{number:03}" for number in range(count)]
     for agent in agents:
         await hive.worker(EventType.EXECUTION_STARTED, agent, start_records=True)
@@ -46,6 +48,7 @@ async def loop_all(hive: Hive, count: int, steps: int = 21) -> None:
     for agent in agents:
         for _ in range(steps):
             await hive.worker(EventType.STEP_COMPLETED, agent, verdict="RETRY", text="same error")
+    then()
     await hive.settle()
     async with asyncio.timeout(60):
         while len(hive.tickets.open_tickets()) < count:
@@ -74,13 +77,17 @@ async def test_crowd_is_ticketed_and_passed_on_in_few_transactions(
 async def test_crowd_does_not_wait_for_models(hive: Hive) -> None:
     """B131: what binds is ticketed and passed on by the rules; the models are asked for a few of them."""
 
-    def silent(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
+    everybody = asyncio.Event()
+
+    async def silent(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
+        # Else a model may be through with one worker before the next is in trouble: that is no crowd.
+        await everybody.wait()
         return ModelReply(text="All is well.")
 
     hive.judge_model, hive.queen_model = judges, queens = TalkingModel(silent), TalkingModel(silent)
     await hive.start()
 
-    await loop_all(hive, CROWD)
+    await loop_all(hive, CROWD, then=everybody.set)
 
     tickets = hive.tickets.open_tickets()
     assert {ticket.status for ticket in tickets} == {TicketStatus.INTERVENING}
