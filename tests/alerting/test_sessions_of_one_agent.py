@@ -137,9 +137,12 @@ async def test_agent_that_crashes_and_starts_anew_is_one_incident_with_a_count(
     await line.flush("marker-2")
     ours = [m for m in line.alertmanager.recorder.received if "researcher" in m.title]
     assert len(ours) == 2
-    # Whoever takes the incident takes them all.
-    tickets = await store.read(lambda conn: told_book.tickets_of(conn, key))
-    assert set(tickets) == {f"ticket-{n}" for n in range(1, 9)}
+    # Whoever was told of the incident was told of them all.
+    tickets = [f"ticket-{n}" for n in range(1, 9)]
+    told = await store.read(lambda conn: told_book.told_of(conn, tickets))
+    assert {name: [one.receiver for one in some] for name, some in told.items()} == {
+        name: ["pagerduty"] for name in tickets
+    }
 
     begun = time.time() - 7200
     await line.write(1, reminders=1, notified_at=begun, bumped_at=begun + 3600)

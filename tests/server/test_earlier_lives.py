@@ -75,8 +75,21 @@ def test_work_that_was_given_up_joins_the_third_time_what_nobody_has_acknowledge
         "ticket-of-second",
         "ticket-of-first",
     )
-    taken = [told(one.session_id, NOW - 50.0, status=TicketStatus.ACKNOWLEDGED, **given_up) for one in lives]
-    assert find(NOW - 30.0, taken, *lives, **given_up).tickets == ()
+    for status in TicketStatus.ACKNOWLEDGED, TicketStatus.WORKER_GONE:
+        by_ada = {"status": status, "acknowledged_by": "ada", **given_up}
+        taken = [told(one.session_id, NOW - 50.0, **by_ada) for one in lives]
+        assert find(NOW - 30.0, taken, *lives, **given_up).tickets == (), status
+
+
+def test_incident_that_a_person_resolved_in_pagerduty_is_joined_by_nothing() -> None:
+    """B41: it is closed there; nor are the tickets of it joined that another has in hand."""
+    lives = [life(name, NOW - 60.0 * n, ended=True) for n, name in enumerate(("third", "second", "first"), 2)]
+    third, second, first = (told(one.session_id, NOW - 50.0) for one in lives)
+    second = second.model_copy(update={"incident_id": first.ticket_id})
+    assert find(NOW - 30.0, [third, second, first], *lives).tickets[0] == third.ticket_id
+    resolved = second.model_copy(update={"incident_resolved_at": NOW - 40.0})
+    found = find(NOW - 30.0, [third, resolved, first], *lives)
+    assert found == EarlierLives((third.ticket_id,), is_recurring=True)
 
 
 def test_third_life_of_a_silent_agent_within_the_hour_is_joined() -> None:

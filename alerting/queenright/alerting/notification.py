@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeVar
 
@@ -28,7 +28,6 @@ from sqlalchemy import (
     update,
 )
 
-from queenright.alerting import told_book
 from queenright.alerting.alert import (
     LABEL_REMINDER,
     LABEL_STORM,
@@ -42,7 +41,7 @@ from queenright.alerting.alert import (
     times_brought_up,
 )
 from queenright.alerting.settings import AlertingSettings
-from queenright.alerting.told_book import ToldTo, told_by_alert
+from queenright.alerting.told_book import ToldTo, told_of
 from queenright.health.tables import OUTBOX, OUTBOX_DELIVERIES
 from queenright.health.tickets import EscalationTicket, TicketStatus
 from queenright.instrumentation.names import ALERT_LABEL_TICKET_ID
@@ -288,7 +287,6 @@ def _join(
         elif one.ends_at is not None and not _rises(ticket, earlier):
             # It was held open for this ticket.
             _end(conn, one, now, now, silent=True)
-    told_book.tell_joined(conn, earlier.ticket_id, earlier.key, ticket.ticket_id, now)
 
 
 def _remind(
@@ -474,15 +472,12 @@ def handed_over(
                 last_error=redact(row.last_error) if row.last_error else None,
             )
         )
-    told = told_by_alert(conn, {row.alert_key for row in rows})
-    return [
-        _handed_over(row, tuple(found[row.id]), tuple(told.get((row.ticket_id, row.alert_key), ())), now)
-        for row in rows
-    ]
+    told = told_of(conn, {row.ticket_id for row in rows})
+    return [_handed_over(row, tuple(found[row.id]), told.get(row.ticket_id, ()), now) for row in rows]
 
 
 def _handed_over(
-    row: Row[Any], peers: tuple[Handover, ...], told: tuple[ToldTo, ...], now: float
+    row: Row[Any], peers: tuple[Handover, ...], told: Iterable[ToldTo], now: float
 ) -> HandedOver:
     holds = row.ends_at is None or now < row.ends_at
     return HandedOver(
@@ -498,7 +493,7 @@ def _handed_over(
         ended_at=None if holds else row.ends_at,
         active=row.active and not _is_over(row, peers),
         peers=peers,
-        told=told,
+        told=tuple(one for one in told if one.alert_key == row.alert_key),
     )
 
 

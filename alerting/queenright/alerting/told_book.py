@@ -6,12 +6,24 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, Row, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, insert, or_, select, update
 
-from queenright.health.tables import TICKETS, TOLD
+from queenright.health.tables import OUTBOX, TICKETS, TOLD
 
 _AT_ONCE: Final = 500
 """Values in one query: SQLite takes no endless lists."""
+
+_HELD: Final = OUTBOX.alias("held")
+_NAMED: Final = OUTBOX.alias("named")
+_TOLD_OF_OTHERS: Final = (
+    select(_HELD.c.ticket_id.label("holder"), TOLD)
+    .distinct()
+    .join(_NAMED, (_NAMED.c.alert_key == _HELD.c.alert_key) & (_NAMED.c.ticket_id != _HELD.c.ticket_id))
+    .join(TOLD, (TOLD.c.ticket_id == _NAMED.c.ticket_id) & (TOLD.c.alert_key == _HELD.c.alert_key))
+    .where(_HELD.c.ticket_id.in_(bindparam("of", expanding=True)), TOLD.c.status == "firing")
+    .where(or_(_HELD.c.ends_at.is_(None), TOLD.c.first_told_at <= _HELD.c.ends_at))
+)
+"""Who was told of the alerts that tickets hold, in the name of another ticket that holds them, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,50 +77,26 @@ def note(
     return len(told)
 
 
-def tell_joined(conn: Connection, earlier: str, key: str, joined: str, now: float) -> None:
-    """Write down that whoever was told of a ticket's alert was told of a ticket that joined it, too."""
-    where = (TOLD.c.alert_key == key, TOLD.c.status == "firing")
-    if conn.execute(select(TOLD.c.id).where(TOLD.c.ticket_id == joined, *where)).first() is not None:
-        return
-    rows = conn.execute(select(TOLD).where(TOLD.c.ticket_id == earlier, *where)).all()
-    values = [
-        {"ticket_id": joined, "alert_key": key, "status": row.status, "receiver": row.receiver}
-        | {"dedup_key": row.dedup_key, "first_told_at": row.first_told_at, "told_at": now}
-        for row in rows
-    ]
-    if values:
-        conn.execute(insert(TOLD), values)
-
-
 def told_of(conn: Connection, tickets: Collection[str]) -> dict[str, list[ToldTo]]:
-    """Return who was told of tickets, the latest first; those that nobody was told of are left out."""
+    """
+    Return who was told of tickets, the latest first; those that nobody was told of are left out.
+
+    Of several tickets that hold one alert, Alertmanager names one; who was told of it was told of all.
+    """
     found: dict[str, list[ToldTo]] = {}
-    for one in _read(conn, TOLD.c.ticket_id, tickets):
-        found.setdefault(one.ticket_id, []).append(one)
+    for some in _parts(tickets):
+        for row in conn.execute(select(TOLD).where(TOLD.c.ticket_id.in_(some))):
+            found.setdefault(row.ticket_id, []).append(_told_to(row, row.ticket_id))
+        for row in conn.execute(_TOLD_OF_OTHERS, {"of": some}):
+            found.setdefault(row.holder, []).append(_told_to(row, row.holder))
     for some in found.values():
         some.sort(key=lambda one: (-one.last_at, one.receiver, one.status))
     return found
 
 
-def told_by_alert(conn: Connection, keys: Collection[str]) -> dict[tuple[str, str], list[ToldTo]]:
-    """Return who was told of alerts, by ticket and key; a ticket that is back has the key of one before."""
-    found: dict[tuple[str, str], list[ToldTo]] = {}
-    for one in _read(conn, TOLD.c.alert_key, keys):
-        found.setdefault((one.ticket_id, one.alert_key), []).append(one)
-    for some in found.values():
-        some.sort(key=lambda one: (one.receiver, one.status))
-    return found
-
-
-def tickets_of(conn: Connection, dedup_key: str) -> dict[str, bool]:
-    """Return the tickets that a group was about, and whether each is live; the latest told first."""
-    query = (
-        select(TOLD.c.ticket_id, TICKETS.c.closed_at)
-        .join(TICKETS, TICKETS.c.ticket_id == TOLD.c.ticket_id)
-        .where(TOLD.c.dedup_key == dedup_key)
-        .order_by(TOLD.c.told_at.desc(), TOLD.c.id)
-    )
-    return {row.ticket_id: row.closed_at is None for row in conn.execute(query)}
+def tickets_of(conn: Connection, dedup_key: str) -> set[str]:
+    """Return the tickets that a group's messages named: of each incident one or more."""
+    return set(conn.execute(select(TOLD.c.ticket_id).where(TOLD.c.dedup_key == dedup_key)).scalars())
 
 
 def _known(conn: Connection, tickets: Collection[str]) -> set[str]:
@@ -118,21 +106,15 @@ def _known(conn: Connection, tickets: Collection[str]) -> set[str]:
     return known
 
 
-def _read(conn: Connection, column: ColumnElement[Any], values: Collection[str]) -> Iterator[ToldTo]:
-    for some in _parts(values):
-        for row in conn.execute(select(TOLD).where(column.in_(some))):
-            yield _told_to(row)
-
-
 def _parts(values: Collection[Any]) -> Iterator[list[Any]]:
     every = list(values)
     for start in range(0, len(every), _AT_ONCE):
         yield every[start : start + _AT_ONCE]
 
 
-def _told_to(row: Row[Any]) -> ToldTo:
+def _told_to(row: Row[Any], ticket_id: str) -> ToldTo:
     return ToldTo(
-        ticket_id=row.ticket_id,
+        ticket_id=ticket_id,
         receiver=row.receiver,
         status=row.status,
         alert_key=row.alert_key,

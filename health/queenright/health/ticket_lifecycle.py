@@ -295,7 +295,7 @@ def join(ticket: EscalationTicket, earlier: EscalationTicket) -> EscalationTicke
     since = earlier.notified_at if earlier.incident_since is None else earlier.incident_since
     return ticket.model_copy(
         update={
-            "incident_id": earlier.incident_id or earlier.ticket_id,
+            "incident_id": earlier.incident,
             "incident_since": since,
             "bumped_at": earlier.bumped_at if earlier.bumped_at is not None else earlier.triaged_at,
             "reminders": earlier.reminders,
@@ -309,7 +309,7 @@ def is_reminded_with(ticket: EscalationTicket, other: EscalationTicket) -> bool:
     return (
         other.ticket_id != ticket.ticket_id
         and other.status is TicketStatus.INTERVENING
-        and (other.incident_id or other.ticket_id) == (ticket.incident_id or ticket.ticket_id)
+        and other.incident == ticket.incident
         and other.bumped_at == ticket.bumped_at
     )
 
@@ -348,6 +348,24 @@ def acknowledge(
     )
 
 
+def resolve_incident(
+    ticket: EscalationTicket, *, by: str, now: float, via: Way, note: str = ""
+) -> EscalationTicket:
+    """
+    Note that a person has closed the incident of a ticket whose condition holds.
+
+    The ticket is in that person's hand, unless another has it. Nothing joins the incident any more.
+
+    Raises:
+        TicketClosed: It is closed.
+        WrongStatus: It was dismissed before.
+    """
+    _must_be_live(ticket)
+    if ticket.status is not TicketStatus.ACKNOWLEDGED:
+        ticket = acknowledge(ticket, by=by, now=now, via=via, note=note)
+    return ticket.model_copy(update={"incident_resolved_at": now, "updated_at": now})
+
+
 def unacknowledge(ticket: EscalationTicket, *, now: float) -> EscalationTicket:
     """
     Note that nobody is on it any more: it is brought up as if it had been told just now.
@@ -365,6 +383,7 @@ def unacknowledge(ticket: EscalationTicket, *, now: float) -> EscalationTicket:
         "acknowledged_by": "",
         "acknowledged_via": None,
         "acknowledged_note": "",
+        "incident_resolved_at": None,
         "updated_at": now,
     }
     if ticket.triage_decision in ("intervene", "bypass"):

@@ -626,12 +626,41 @@ class TicketService:
 
         return await self._decide(ticket_id, change, tell=False)
 
+    async def resolve_incident(
+        self, ticket_id: str, *, by: str, via: Way, note: str = ""
+    ) -> EscalationTicket:
+        """
+        Note that a person has closed the incident of a ticket that only its condition can end.
+
+        Args:
+            ticket_id: The ticket.
+            by: Who.
+            via: By what way.
+            note: What the ticket says of it.
+
+        Raises:
+            TicketRefused: Nobody is named.
+            TicketUnknown, TicketClosed, WrongStatus: See ``ticket_lifecycle.resolve_incident``.
+        """
+        by, note = _said("by", by), redact(note.strip(), _TEXT_LIMIT)
+        now = self._clock()
+
+        def change(ticket: EscalationTicket) -> tuple[EscalationTicket, list[AgentEvent]]:
+            changed = lifecycle.resolve_incident(ticket, by=by, now=now, via=via, note=note)
+            has_it_already = ticket.status is TicketStatus.ACKNOWLEDGED
+            return changed, [] if has_it_already else [self._acknowledged(changed, by, via, note)]
+
+        return await self._decide(ticket_id, change, tell=False)
+
     def _acknowledgement(
         self, ticket: EscalationTicket, by: str, via: Way, note: str, now: float
     ) -> tuple[EscalationTicket, list[AgentEvent]]:
         changed = lifecycle.acknowledge(ticket, by=by, now=now, via=via, note=note)
+        return changed, [self._acknowledged(changed, by, via, note)]
+
+    def _acknowledged(self, ticket: EscalationTicket, by: str, via: Way, note: str) -> AgentEvent:
         data = {"ticket_id": ticket.ticket_id, "by": by, "via": via.value} | ({"note": note} if note else {})
-        return changed, [self._event(changed, EventType.TICKET_ACKNOWLEDGED, data)]
+        return self._event(ticket, EventType.TICKET_ACKNOWLEDGED, data)
 
     async def unacknowledge(
         self, ticket_id: str, *, by: str, via: Way = Way.API, only_via: Way | None = None

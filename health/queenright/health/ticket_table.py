@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, Final
 
-from sqlalchemy import Connection, bindparam, insert, select, update
+from sqlalchemy import Column, Connection, Select, bindparam, insert, select, update
 
 from queenright.health.findings import FindingKind, Severity
 from queenright.health.keyset import Place, newest_first
@@ -14,6 +14,8 @@ from queenright.health.tickets import EscalationTicket, TicketStatus
 
 _MOST_RECENT: Final = 20
 """Tickets of one agent and cause that are looked at, at most."""
+_AT_ONCE: Final = 500
+"""Values in one query: SQLite takes no endless lists."""
 
 # Built once: to build a statement takes several times as long as SQLite takes to run it.
 _INSERT: Final = insert(TICKETS)
@@ -68,6 +70,15 @@ def live_tickets_of_worker(conn: Connection, agent_id: str, session_id: str) -> 
     return _tickets(conn.execute(_LIVE_OF_WORKER, {"agent": agent_id, "session": session_id}).scalars())
 
 
+def live_tickets_of_incidents(conn: Connection, tickets: Collection[str]) -> list[EscalationTicket]:
+    """Return the tickets that can still change of the incidents that tickets are part of, oldest first."""
+    given = _bodies_with(conn, select(TICKETS.c.body), TICKETS.c.ticket_id, tickets)
+    incidents = {one.incident for one in given}
+    live = _bodies_with(conn, _LIVE, TICKETS.c.agent_id, {one.worker_agent_id for one in given})
+    found = [one for one in live if one.incident in incidents]
+    return sorted(found, key=lambda one: (one.first_seen, one.ticket_id))
+
+
 def recent_tickets(
     conn: Connection, agent_id: str, kind: FindingKind, since: float
 ) -> list[EscalationTicket]:
@@ -102,6 +113,17 @@ def ticket_history(
         query = query.where(TICKETS.c.first_seen >= since)
     query = newest_first(query, TICKETS.c.first_seen, TICKETS.c.ticket_id, limit=limit, before=before)
     return _tickets(conn.execute(query).scalars())
+
+
+def _bodies_with(
+    conn: Connection, query: Select[tuple[str]], column: Column[str], values: Collection[str]
+) -> list[EscalationTicket]:
+    every = list(values)
+    found: list[EscalationTicket] = []
+    for start in range(0, len(every), _AT_ONCE):
+        some = every[start : start + _AT_ONCE]
+        found += _tickets(conn.execute(query.where(column.in_(some))).scalars())
+    return found
 
 
 def _tickets(bodies: Any) -> list[EscalationTicket]:

@@ -192,6 +192,8 @@ class EscalationTicket(WorkerFacts):
     """The first ticket of the incident that it joined; empty if it is told for itself."""
     incident_since: float | None = None
     """When the operator was told of that one."""
+    incident_resolved_at: float | None = None
+    """When a person resolved its incident in PagerDuty; whatever comes after it is another incident."""
     acknowledged_at: float | None = None
     acknowledged_by: str = ""
     acknowledged_via: Way | None = None
@@ -208,6 +210,11 @@ class EscalationTicket(WorkerFacts):
     def live(self) -> bool:
         """Whether it can still change."""
         return self.closed_at is None
+
+    @property
+    def incident(self) -> str:
+        """The first ticket of its incident: itself, if it joined none."""
+        return self.incident_id or self.ticket_id
 
     @property
     def is_open(self) -> bool:

@@ -95,6 +95,7 @@ class Ticket(Wire):
             "requests": 0,
             "incident_id": "",
             "incident_since": None,
+            "incident_resolved_at": None,
             "acknowledged_at": None,
             "acknowledged_by": "",
             "acknowledged_via": None,
@@ -160,6 +161,9 @@ class Ticket(Wire):
     requests: int = Field(description="How often it was brought up for a person to decide or do something.")
     incident_id: str = Field(description="First ticket of the incident that it joined, or empty.")
     incident_since: float | None = Field(description="When the operator was told of that one.")
+    incident_resolved_at: float | None = Field(
+        description="When a person resolved its incident in PagerDuty: no new ticket joins that."
+    )
     acknowledged_at: float | None
     acknowledged_by: str
     acknowledged_via: Way | None

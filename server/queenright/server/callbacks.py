@@ -24,6 +24,7 @@ from queenright.alerting.callbacks.slack import ACKNOWLEDGE, Click, read_click, 
 from queenright.alerting.callbacks.told import parse_told
 from queenright.health.store import Store, StoreError
 from queenright.health.ticket_service import TicketService
+from queenright.health.ticket_table import live_tickets_of_incidents
 from queenright.health.tickets import (
     EscalationTicket,
     TicketClosed,
@@ -182,16 +183,16 @@ class Callbacks:
             )
         if event.happened is Happened.RESOLVED and not event.by_person:
             return _did("nothing: no person resolved it")
-        known: dict[str, bool] = {}
+        told: set[str] = set()
         if _DEDUP_KEY.fullmatch(event.dedup_key):
-            known = await self._store.read(lambda conn: told_book.tickets_of(conn, event.dedup_key))
-        if not known:
+            told = await self._store.read(lambda conn: told_book.tickets_of(conn, event.dedup_key))
+        if not told:
             return _did(
                 "nothing: the incident is of no ticket that is known here. Alertmanager must post what it "
                 "tells PagerDuty to /api/alertmanager/told, too"
             )
-        live = [ticket_id for ticket_id, is_live in known.items() if is_live]
-        outcomes = {ticket_id: await self._answered(ticket_id, event) for ticket_id in live}
+        live = await self._store.read(lambda conn: live_tickets_of_incidents(conn, told))
+        outcomes = {one.ticket_id: await self._answered(one.ticket_id, event) for one in live}
         return _did("see tickets" if live else "nothing: its tickets are closed") | {"tickets": outcomes}
 
     async def _answered(self, ticket_id: str, event: IncidentEvent) -> str:
@@ -212,18 +213,26 @@ class Callbacks:
         try:
             await self._tickets.resolve(ticket_id, "resolved in PagerDuty", by=by)
         except WrongStatus:
-            note = "resolved in PagerDuty; the ticket ends when its condition does"
-            return (await self._acknowledge(ticket_id, by, Way.PAGERDUTY, note))[1]
+            return await self._incident_resolved(ticket_id, by)
         except TicketError as refused:
             return str(refused)
         return f"{by} has settled it."
 
+    async def _incident_resolved(self, ticket_id: str, by: str) -> str:
+        note = "resolved in PagerDuty; the ticket ends when its condition does"
+        try:
+            ticket = await self._tickets.resolve_incident(ticket_id, by=by, via=Way.PAGERDUTY, note=note)
+        except TicketError as refused:
+            return _why_not(await self._tickets.find(ticket_id), refused)
+        already = "" if ticket.acknowledged_by == by else " already"
+        return f"{ticket.acknowledged_by} has it in hand{already}."
+
     # -- both ---------------------------------------------------------------------------------------
 
-    async def _acknowledge(self, ticket_id: str, by: str, via: Way, note: str = "") -> tuple[bool, str]:
+    async def _acknowledge(self, ticket_id: str, by: str, via: Way) -> tuple[bool, str]:
         """Acknowledge; return whether it is in this person's hand, and what is to be said."""
         try:
-            await self._tickets.acknowledge(ticket_id, by=by, via=via, note=note)
+            await self._tickets.acknowledge(ticket_id, by=by, via=via)
         except TicketUnknown:
             return False, "There is no such ticket here (any more)."
         except TicketError as refused:

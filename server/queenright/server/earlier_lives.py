@@ -45,7 +45,7 @@ def find_earlier_lives(
     counts as gone once two lives were told within the hour.
 
     Work that was given up is a person's, run by run: from the third within the hour on it joins what nobody
-    has acknowledged yet.
+    has acknowledged yet. An incident that a person resolved in PagerDuty is closed there: nothing joins it.
 
     Args:
         ticket: A ticket.
@@ -66,14 +66,16 @@ def find_earlier_lives(
         and _is_earlier(one, ticket, sessions.get(one.worker_session_id), began)
     ]
     are_many = len(recent) >= _SILENT_LIVES
+    resolved = {one.incident for one in recent if one.incident_resolved_at is not None}
+    unresolved = [one for one in recent if one.incident not in resolved]
     if ticket.kind is FindingKind.RECOVERY_FAILED:
-        joinable = [one for one in recent if are_many and one.status is not TicketStatus.ACKNOWLEDGED]
+        joinable = [one for one in unresolved if are_many and not one.acknowledged_by]
     elif mine.last_event - began > SHORT_SECONDS:
         joinable = []
     else:
         joinable = [
             one
-            for one in recent
+            for one in unresolved
             if _ended_lately(one, sessions.get(one.worker_session_id), began)
             and (are_many or _is_known_to_be_over(one, sessions.get(one.worker_session_id)))
         ]
