@@ -228,3 +228,20 @@ async def test_given_up_work_is_not_in_the_hand_of_whoever_had_a_ticket_that_is_
 
     third = await given_up(service, clock, 3)
     assert (third.status, third.acknowledged_by) == (TicketStatus.INTERVENING, "")
+
+
+async def test_reminder_of_an_incident_is_not_sent_again_for_its_other_tickets(
+    service: Service, clock: Clock
+) -> None:
+    """B41, B123: whatever is said anew of one of them counts as no reminder."""
+    tickets = []
+    for number in range(4):
+        tickets.append(await live(service, clock, number))
+        clock.now += MINUTE
+    await pass_minutes(service, clock, 65)
+    before = await alerts(service)
+    assert [turn for turn, _ in before] == ["", "", "1", "1"]
+
+    for ticket in tickets[1:]:
+        await service.tickets.intervene(ticket.ticket_id, "It still loops.", "high")
+    assert len(await alerts(service)) == len(before)

@@ -43,6 +43,7 @@ from queenright.alerting.alert import (
 from queenright.alerting.settings import AlertingSettings
 from queenright.alerting.told_book import ToldTo, told_of
 from queenright.health.tables import OUTBOX, OUTBOX_DELIVERIES
+from queenright.health.ticket_table import find_ticket
 from queenright.health.tickets import EscalationTicket, TicketStatus
 from queenright.instrumentation.names import ALERT_LABEL_TICKET_ID
 from queenright.instrumentation.redaction import redact
@@ -300,7 +301,10 @@ def _remind(
     _replace(conn, current, labels, annotations, now)
     for one in others:
         if one.ends_at is None:
-            _replace(conn, one, labels, one.annotations, now)
+            # As often as its own ticket: what is said anew of that later is no reminder.
+            held = find_ticket(conn, one.ticket_id)
+            count = {REMINDERS: str(times_brought_up(held))} if held is not None else {}
+            _replace(conn, one, labels, one.annotations | count, now)
         else:
             _end(conn, one, now, now, silent=True)
 
