@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
+from queenright.alerting.notification import read_active
+from queenright.health.findings import FindingKind
 from queenright.health.settings import Tickets
 from queenright.health.tables import OUTBOX
 from queenright.health.tickets import EscalationTicket, TicketStatus
@@ -94,15 +96,19 @@ async def live(
     return found
 
 
-async def crash(service: Service, clock: Clock, number: int, agent: str = "bee") -> None:
-    failed = AgentEvent(
-        type=EventType.EXECUTION_FAILED,
-        time=clock.now,
-        agent_id=agent,
-        session_id=f"{agent}-{number}",
-        incarnation_id="one",
+async def run(service: Service, clock: Clock, number: int, *kinds: EventType, agent: str = "bee") -> None:
+    """Let a session begin, end, or both."""
+    session = f"{agent}-{number}"
+    await service.ingest(
+        [
+            AgentEvent(type=one, time=clock.now, agent_id=agent, session_id=session, incarnation_id="one")
+            for one in kinds
+        ]
     )
-    await service.ingest([failed])
+
+
+async def crash(service: Service, clock: Clock, number: int, agent: str = "bee") -> None:
+    await run(service, clock, number, EventType.EXECUTION_FAILED, agent=agent)
     await until(
         lambda: service.tickets.open_for(agent, f"{agent}-{number}") is None, f"the end of life {number}"
     )
@@ -225,3 +231,48 @@ async def test_crash_loop_that_outlasts_a_storm_is_an_incident_of_its_own(
         await crash(service, clock, number)
     assert ticket.storm_id == ""
     assert len(await alerts(service)) == 3, "two in the storm, one after it"
+
+
+@pytest.mark.parametrize("end", ["a run completes", "a person resolves it"])
+async def test_crash_loop_with_default_settings_is_two_pages_until_it_ends(
+    tmp_path: Path, clock: Clock, end: str
+) -> None:
+    """B123, B41, B100: that run after run fails is told with the loop, whose ticket stays open for it."""
+    known = demo_settings(tmp_path / "storage")
+    health = known.health_monitoring.model_copy(update={"tickets": Tickets()})
+    service = Service(known.model_copy(update={"health_monitoring": health}), clock=clock)
+    await service.start()
+    try:
+        for number in range(8):
+            ticket = await live(service, clock, number)
+            clock.now += MINUTE
+            await run(service, clock, number, EventType.EXECUTION_FAILED)
+            if number < 3:
+                await until(lambda: not service.tickets.open_tickets(), f"the end of life {number}")
+            else:
+                await until(lambda: fails_run_after_run(service), f"the ticket after life {number}")
+        assert [turn for turn, _ in await alerts(service)] == ["", ""]
+        [last] = service.tickets.open_tickets()
+        assert (last.worker_session_id, last.incident) == ("bee-3", ticket.incident)
+
+        for _ in range(5 * 60):
+            clock.now += MINUTE
+            await service.tickets.settle(clock.now)
+        assert [turn for turn, _ in await alerts(service)] == ["", "", "1", "2", "3"]
+
+        if end == "a run completes":
+            await run(service, clock, 8, EventType.EXECUTION_STARTED, EventType.EXECUTION_COMPLETED)
+        else:
+            await service.tickets.resolve(last.ticket_id, "rolled back", by="ada")
+        await until(lambda: not service.tickets.open_tickets(), "the end of its ticket")
+        clock.now += 11 * MINUTE
+        rows = await service.store.read(read_active)
+        assert not [row.annotations["summary"] for row in rows if row.is_firing(clock.now)]
+    finally:
+        await service.stop()
+
+
+def fails_run_after_run(service: Service) -> bool:
+    """Return whether one ticket is left, as the agent's runs fail."""
+    kinds = [one.active_kinds for one in service.tickets.open_tickets()]
+    return kinds == [(FindingKind.RUNS_FAILED,)]
