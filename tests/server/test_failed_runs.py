@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -130,3 +131,57 @@ async def test_agent_known_by_telemetry_alone_that_fails_four_times_is_told_once
 
     assert [one.ticket_id for one in open_tickets] == [ticket.ticket_id]
     assert len(events) == 1
+
+
+@pytest.mark.parametrize("told_first", [EventType.EXECUTION_FAILED, EventType.AGENT_TERMINATED])
+@pytest.mark.parametrize("gap", [3600.0, 2 * DAY])
+@pytest.mark.parametrize("end", [EventType.EXECUTION_FAILED, EventType.EXECUTION_COMPLETED])
+async def test_runs_that_were_terminated_count_neither_before_nor_after_a_restart(
+    settings: Settings, clock: Clock, told_first: EventType, gap: float, end: EventType
+) -> None:
+    """B100: their last word is a failure, or that they are done; it was the service that stopped them."""
+    async with Life(settings, clock) as service:
+        for number in range(3):
+            await service.ingest(job(clock, f"failed-{number}", EventType.EXECUTION_FAILED))
+            clock.now += 100
+        for number in range(4):
+            service.monitor.is_stopping = lambda key, incarnation: True
+            begun, ended = job(clock, f"stopped-{number}", end)
+            terminated = replace(
+                begun, id=f"terminated-{number}", type=EventType.AGENT_TERMINATED, time=ended.time, data={}
+            )
+            await service.ingest([begun])
+            if told_first is EventType.AGENT_TERMINATED:
+                await service.bus.publish(terminated)
+                await service.ingest([ended])
+            else:
+                await service.ingest([ended])
+                await service.bus.publish(terminated)
+            clock.now += 100
+        await service.bus.drain()
+        assert service.monitor.failed_runs("nightly").count == 3
+
+    clock.now += gap
+    async with Life(settings, clock) as service:
+        assert service.monitor.failed_runs("nightly").count == 3
+        assert service.tickets.open_tickets() == []
+    [ticket] = await night(settings, clock, "failed-3")
+    assert ticket.finding_evidence == "4 runs of the agent have failed in a row"
+
+
+async def test_failure_that_is_told_twice_counts_once_before_and_after_a_restart(
+    settings: Settings, clock: Clock
+) -> None:
+    """B100: an export that was sent again, of sessions that run side by side, without execution ids."""
+    async with Life(settings, clock) as service:
+        runs = [job(clock, f"run-{number}", EventType.EXECUTION_FAILED) for number in range(2)]
+        for turn in range(2):
+            for begun, ended in runs:
+                again = replace(ended, id=f"{ended.session_id}-{turn}", time=clock.now)
+                await service.ingest([begun, again] if turn == 0 else [again])
+                clock.now += 100
+        assert service.monitor.failed_runs("nightly").count == 2
+    for gap in (3600.0, 2 * DAY):
+        clock.now += gap
+        async with Life(settings, clock) as service:
+            assert service.monitor.failed_runs("nightly").count == 2

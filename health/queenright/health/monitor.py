@@ -22,7 +22,7 @@ from queenright.health.findings import Finding, FindingKind, HealthState, Worker
 from queenright.health.fleet import Fleet, fleet_of
 from queenright.health.settings import HealthSettings
 from queenright.health.state import health_state, may_follow
-from queenright.health.vital_events import TERMINATED, is_called_off, is_settled_by_person
+from queenright.health.vital_events import TERMINATED, is_settled_by_person
 from queenright.health.vital_facts import NO_BREAKERS, OpenBreakers
 from queenright.health.vitals import ABOUT_WORKERS, WORKER_EVENTS, SessionStatus, VitalSigns
 from queenright.runtime.events import AgentEvent, EventType
@@ -124,36 +124,13 @@ class FailedRuns:
     count: int = 0
     since: float = 0.0
     """When the first of them failed."""
-    last: tuple[str, int] | None = None
-    """The session and the life of the last one."""
     stands: str = ""
     """The session that stands for them: that with which there were too many; empty while there are not."""
 
 
-def count_failed_runs(events: Iterable[AgentEvent], settings: HealthSettings) -> FailedRuns:
-    """
-    Count the runs of an agent that failed in a row, as the monitor does while they end.
-
-    Args:
-        events: ``execution_failed`` and ``ticket_resolved`` of an agent since its last completed run.
-        settings: How many may fail.
-    """
-    runs, seen = FailedRuns(), set[tuple[str, str, str]]()
-    most = settings.health_check.consecutive_failures
-    for event in events:
-        session = event.session_id
-        if event.type is EventType.TICKET_RESOLVED:
-            if session == runs.stands and is_settled_by_person(event.data):
-                runs = FailedRuns()
-            continue
-        run = (session, event.incarnation_id, event.execution_id)
-        if is_called_off(event.data) or event.data.get("error_type") == TERMINATED or run in seen:
-            continue
-        if event.execution_id:  # without one, nothing tells two runs of a process in one session apart
-            seen.add(run)
-        count, since = runs.count + 1, runs.since if runs.count else event.time
-        runs = FailedRuns(count, since, None, runs.stands or (session if count > most else ""))
-    return runs
+def as_terminated(event: AgentEvent) -> AgentEvent:
+    """Return the end of a run as that of one that was stopped, however its process has put it."""
+    return replace(event, type=EventType.EXECUTION_FAILED, data={"error_type": TERMINATED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +233,7 @@ class HealthMonitor:
         v = worker.vitals
         was_over = v.ended_at
         if kind in _ENDS and self.is_stopping(key, event.incarnation_id or v.incarnation_id):
-            event = replace(event, type=EventType.EXECUTION_FAILED, data={"error_type": TERMINATED})
+            event = as_terminated(event)
         v.apply(event, at)
         deadline = worker.deadline
         if (
@@ -481,12 +458,7 @@ class HealthMonitor:
         vitals = VitalSigns(*key, at, self.settings.loops, self.settings)
         if self._breakers:
             vitals.breakers = self._breakers.get(vitals.agent_id, NO_BREAKERS)
-        runs = self._failed_runs.get(vitals.agent_id)
-        if runs is not None:
-            self._let_stand(vitals)
-            if runs.last is not None and runs.last[0] == vitals.session_id:
-                # It was forgotten meanwhile, and its lives are counted anew.
-                self._failed_runs[vitals.agent_id] = replace(runs, last=None)
+        self._let_stand(vitals)
         worker = WorkerHealth(vitals, (), HealthState.HEALTHY, at, "first seen")
         self._workers[worker.key] = worker
         if known:
@@ -547,8 +519,7 @@ class HealthMonitor:
         ended_at = worker.vitals.ended_at
         assert ended_at is not None
         self._ended.append((at, ended_at, worker.key))
-        said = self._count_failed_runs(worker.vitals, at, now) if self._counts_runs else []
-        return said + self._examine(worker, at, now, now - at)
+        return self._count_failed_runs(worker.vitals, at, now) + self._examine(worker, at, now, now - at)
 
     def _count_failed_runs(self, v: VitalSigns, at: float, now: float) -> list[AgentEvent]:
         """
@@ -557,18 +528,23 @@ class HealthMonitor:
         The session with which there are too many stands for them until a run completes, so that people are
         told once.
         """
-        if v.status not in (SessionStatus.COMPLETED, SessionStatus.FAILED):
+        if v.status is SessionStatus.FAILED:
+            if v.counted_life == v.lives:
+                return []  # it has been told twice
+            v.counted_life = v.lives
+        elif v.status is not SessionStatus.COMPLETED:
+            return []
+        if not self._counts_runs:
             return []
         known = self._failed_runs.pop(v.agent_id, FailedRuns())
         worker = self._workers.get((v.agent_id, known.stands))
         count = 0
         if v.status is SessionStatus.FAILED:
-            last = (v.session_id, v.lives)
-            count, since = known.count + (known.last != last), known.since if known.count else at
+            count, since = known.count + 1, known.since if known.count else at
             if worker is None and count > self.settings.health_check.consecutive_failures:
                 worker = self._workers[v.agent_id, v.session_id]
             stands = "" if worker is None else worker.vitals.session_id
-            self._failed_runs[v.agent_id] = FailedRuns(count, since, last, stands)
+            self._failed_runs[v.agent_id] = FailedRuns(count, since, stands)
             if len(self._failed_runs) > ENDED_KEPT:
                 del self._failed_runs[next(iter(self._failed_runs))]
         if worker is None:
@@ -592,6 +568,10 @@ class HealthMonitor:
         del self._failed_runs[event.agent_id]
         if (worker := self._workers.get((event.agent_id, known.stands))) is not None:
             self._let_stand(worker.vitals)
+
+    def failed_runs(self, agent_id: str) -> FailedRuns:
+        """Return how many runs of an agent failed in a row."""
+        return self._failed_runs.get(agent_id, FailedRuns())
 
     def recall_failed_runs(self, failed: Mapping[str, FailedRuns]) -> None:
         """Take over, by agent, how many runs had failed in a row before what is recalled and counted."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -29,7 +29,7 @@ from sqlalchemy import (
 
 from queenright.health.event_log import event_of
 from queenright.health.findings import WorkerKey
-from queenright.health.monitor import INTRODUCES, FailedRuns, HealthMonitor, count_failed_runs
+from queenright.health.monitor import INTRODUCES, FailedRuns, HealthMonitor, as_terminated
 from queenright.health.settings import HealthSettings
 from queenright.health.tables import EVENTS, TICKETS
 from queenright.health.told import TELLING, Told
@@ -70,6 +70,15 @@ _BEFORE: Final = {
 
 _MOST_RUNS: Final = 1000
 """So many failed runs of an agent are counted of the time before, at most."""
+
+_OF_RUNS: Final = (
+    EventType.EXECUTION_STARTED,
+    EventType.EXECUTION_FAILED,
+    EventType.EXECUTION_COMPLETED,
+    EventType.AGENT_TERMINATED,
+    EventType.TICKET_RESOLVED,
+)
+"""What is read to count them."""
 
 _TOGETHER: Final = 100
 """So many sessions of one agent are looked for in one statement."""
@@ -200,7 +209,8 @@ def rebuild(
     timeline = Timeline([*moments, *noted], gaps, end)
     if first is None:
         first = (conn.execute(select(func.max(EVENTS.c.seq))).scalar() or 0) + 1
-    monitor.recall_failed_runs(_failed_runs(conn, first, monitor.settings))
+    stopped = _ends_of_terminated(conn)
+    monitor.recall_failed_runs(_failed_runs(conn, first, monitor.settings, stopped))
     for agent, sessions in _begun_before(conn, first).items():
         for start in range(0, len(sessions), _TOGETHER):
             for _, events in _earlier(conn, agent, sessions[start : start + _TOGETHER], first):
@@ -213,7 +223,7 @@ def rebuild(
             _pass(monitor, gap)
         at = timeline.at(seq, event.time)
         if max(event.time, timeline.reached) >= since:
-            _take(monitor, found, event, at)
+            _take(monitor, found, as_terminated(event) if seq in stopped else event, at)
             found.events += 1
     for gap in timeline.gaps_before(2**62):
         _pass(monitor, gap)
@@ -335,7 +345,39 @@ def _counts_on(found: Sequence[AgentEvent | None]) -> bool:
     return len(steps) == _STEPS and not any(step.data.get("verdict") == "ACCEPT" for step in steps)
 
 
-def _failed_runs(conn: Connection, first: int, settings: HealthSettings) -> dict[str, FailedRuns]:
+def _ends_of_terminated(conn: Connection) -> set[int]:
+    """
+    Return the rows in which runs that the service stopped told their end, before or after it was noted.
+
+    While the service is there, the monitor takes them for the end of what is being stopped.
+    """
+    terminated = EventType.AGENT_TERMINATED.value
+    ends = {EventType.EXECUTION_COMPLETED.value, EventType.EXECUTION_FAILED.value}
+    of_runs = [terminated, EventType.EXECUTION_STARTED.value, *ends]
+    row = (EVENTS.c.seq, EVENTS.c.type, EVENTS.c.session_id, EVENTS.c.incarnation_id)
+    agents = select(EVENTS.c.agent_id).where(EVENTS.c.type == terminated).distinct()
+    found = set[int]()
+    for (agent,) in conn.execute(agents).all():
+        told: dict[tuple[str, str], set[int]] = {}
+        stopped = set[tuple[str, str]]()
+        query = select(*row).where(EVENTS.c.agent_id == agent, EVENTS.c.type.in_(of_runs))
+        for seq, kind, *run in conn.execute(query.order_by(EVENTS.c.seq)):
+            key = (run[0], run[1])
+            if kind in ends:
+                told.setdefault(key, set()).add(seq)
+            elif kind == terminated:
+                stopped.add(key)
+            if key in stopped:
+                found |= told.pop(key, set())
+            if kind == EventType.EXECUTION_STARTED.value:
+                stopped.discard(key)
+                told.pop(key, None)
+    return found
+
+
+def _failed_runs(
+    conn: Connection, first: int, settings: HealthSettings, stopped: Collection[int]
+) -> dict[str, FailedRuns]:
     """Return, by agent, how many runs had failed in a row before row ``first``."""
     failed = (
         select(EVENTS.c.agent_id)
@@ -344,24 +386,30 @@ def _failed_runs(conn: Connection, first: int, settings: HealthSettings) -> dict
     )
     found = {}
     for (agent,) in conn.execute(failed).all():
-        runs = count_failed_runs(_ends_since_completed(conn, agent, first), settings)
+        # Counted by whoever counts them while they end.
+        monitor, at = HealthMonitor(settings), 0.0
+        for seq, event in _since_completed(conn, agent, first, stopped).items():
+            at = max(at, event.time)
+            monitor.recall(as_terminated(event) if seq in stopped else event, at)
+        runs = monitor.failed_runs(agent)
         if agent and runs.count:
             found[agent] = runs
     return found
 
 
-def _ends_since_completed(conn: Connection, agent: str, first: int) -> list[AgentEvent]:
-    """Return the failures of an agent's runs since one completed, and what people said of its tickets."""
+def _since_completed(
+    conn: Connection, agent: str, first: int, stopped: Collection[int]
+) -> dict[int, AgentEvent]:
+    """Return how an agent's runs began and ended since one completed, and what people said of its tickets."""
     of_agent = (EVENTS.c.agent_id == agent, EVENTS.c.seq < first)
     completed = (
         select(EVENTS.c.seq)
         .where(*of_agent, EVENTS.c.type == EventType.EXECUTION_COMPLETED.value)
         .order_by(EVENTS.c.seq.desc())
-        .limit(1)
     )
-    after = conn.execute(completed).scalar() or 0
+    after = next((seq for seq in conn.execute(completed).scalars() if seq not in stopped), 0)
     seqs: list[int] = []
-    for kind in (EventType.EXECUTION_FAILED, EventType.TICKET_RESOLVED):
+    for kind in _OF_RUNS:
         query = (
             select(EVENTS.c.seq)
             .where(*of_agent, EVENTS.c.type == kind.value, EVENTS.c.seq > after)
@@ -369,8 +417,7 @@ def _ends_since_completed(conn: Connection, agent: str, first: int) -> list[Agen
             .limit(_MOST_RUNS)
         )
         seqs += conn.execute(query).scalars()
-    events = _read(conn, seqs)
-    return [events[seq] for seq in sorted(events)]
+    return dict(sorted(_read(conn, seqs).items()))
 
 
 def _last_of_each(
