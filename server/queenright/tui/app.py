@@ -220,10 +220,13 @@ class QueenrightApp(App[None]):
         elif notice.kind == "connected":
             self.shared.away = ""
             self.shared.fleet.stale |= LISTS
-            # From here on nothing is missed: what happened before is asked for now, not sooner.
-            self._go_on(self._before)
+            # From here on nothing is missed: what happened before is asked for now, not sooner. After a break
+            # the stream tells what happened meanwhile, and in order.
+            if not self.shared.fleet.feed:
+                self._go_on(self._before)
         elif notice.kind == "reset":
             self.shared.fleet.stale |= LISTS
+            self._go_on(self._before)
             self.shared.say(
                 "act", "the service has forgotten what happened meanwhile; lists are as they are now"
             )
