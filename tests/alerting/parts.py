@@ -52,6 +52,8 @@ class MoodyPeer:
     def __init__(self) -> None:
         self.posts: list[list[dict[str, Any]]] = []
         self.status = 200
+        self.started: str | None = None
+        """When it says that it was started; None: it has no page that says so."""
         self.refuses: set[str] = set()
         """Agents whose alerts it calls wrong. Like the real one it keeps the others, and answers 400."""
         self.arrived = asyncio.Event()
@@ -79,6 +81,9 @@ class MoodyPeer:
         self.authorization += [v.decode() for k, v in scope["headers"] if k == b"authorization"]
         if self.says is not None:
             await self._say(self.says, receive, send)
+            return
+        if scope["path"] == "/api/v2/status" and self.started is not None and self.status == 200:
+            await self._say(json.dumps({"uptime": self.started}).encode(), receive, send)
             return
         status, answer = self._take(json.loads(body) if body else [])
         await send({"type": "http.response.start", "status": status, "headers": []})

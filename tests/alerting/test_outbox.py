@@ -159,6 +159,94 @@ async def test_end_of_an_alert_that_another_replaced_is_never_repeated(
     assert [alert["labels"]["severity"] for alert in peer.peer.alerts] == ["critical"]
 
 
+async def test_end_is_never_repeated_of_an_alert_that_was_replaced_while_another_ticket_held_it(
+    make_post: MakePost, peer: ServedPeer
+) -> None:
+    """B122: whatever ended of it before."""
+    post = make_post(peer.url)
+    lesser = {"severity": Severity.MEDIUM}
+    other = ticket(ticket_id="t2", worker_session_id="s2", **lesser)
+    await post.say(ticket(**lesser))
+    await post.store.transact(
+        lambda conn: enqueue(conn, other, post.settings, post.now, follows=["ticket-1"])
+    )
+    await post.deliver(after=1)
+    await post.say(other.model_copy(update=RESOLVED))
+    await post.deliver(after=1)
+    await post.say(ticket(**RISEN))
+    await post.deliver(after=1)
+    peer.peer.posts.clear()
+    for _ in range(3):
+        post.restart()
+        for _ in range(3):
+            await post.deliver(after=600)
+    assert {alert["labels"]["severity"] for alert in peer.peer.alerts} == {"critical"}
+    assert len(await post.store.read(read_active)) == 1
+
+
+@pytest.mark.parametrize("end", [RESOLVED, GONE, {"status": TicketStatus.DISMISSED}])
+async def test_end_is_repeated_once_to_a_peer_that_was_restarted(
+    make_post: MakePost, start_peer: StartPeer, end: dict[str, TicketStatus]
+) -> None:
+    """B124: it says when it was started; the other peer is not told twice."""
+    one, other = await start_peer(), await start_peer()
+    one.peer.started = other.peer.started = "before"
+    post = make_post(one.url, other.url)
+    await post.say(ticket())
+    await post.deliver()
+    await post.say(ticket(**end))
+    await post.deliver(after=1)
+    one.peer.posts.clear()
+    other.peer.posts.clear()
+    one.peer.started = "after"
+    for _ in range(30):
+        await post.deliver(after=40)
+    assert [firing(a, post.now) for a in one.peer.alerts] == [False]
+    assert other.peer.posts == []
+    assert post.outbox.status()["active"] == 0
+    assert await post.store.read(read_active) == []
+
+
+@pytest.mark.parametrize("away", [2, 20, 200])
+async def test_end_is_repeated_after_an_outage_of_any_length(
+    make_post: MakePost, peer: ServedPeer, away: int
+) -> None:
+    """B124: its peer may have been restarted, and nothing else was due meanwhile."""
+    peer.peer.started = "before"
+    post = make_post(peer.url)
+    await post.say(ticket())
+    await post.deliver()
+    await post.say(ticket(**RESOLVED))
+    await post.deliver(after=1)
+    peer.peer.posts.clear()
+    peer.peer.status = 503
+    for _ in range(away):
+        await post.deliver(after=60)
+    peer.peer.status, peer.peer.started = 200, "after"
+    for _ in range(30):
+        await post.deliver(after=60)
+    assert [firing(a, post.now) for a in peer.peer.alerts] == [False]
+    assert await post.store.read(read_active) == []
+
+
+@pytest.mark.parametrize("end", [RESOLVED, GONE])
+async def test_ticket_that_ended_is_closed_while_an_earlier_one_holds_its_alert(
+    make_post: MakePost, peer: ServedPeer, end: dict[str, TicketStatus]
+) -> None:
+    """B123: a life that was killed keeps its ticket; those after it cost the outbox nothing for that."""
+    post = make_post(peer.url)
+    await post.say(ticket())
+    other = ticket(ticket_id="t2", worker_session_id="s2")
+    await post.store.transact(
+        lambda conn: enqueue(conn, other, post.settings, post.now, follows=["ticket-1"])
+    )
+    await post.deliver()
+    await post.say(other.model_copy(update=end))
+    for _ in range(20):
+        await post.deliver(after=60)
+    assert [one.ticket_id for one in await post.store.read(read_active)] == ["ticket-1"]
+
+
 async def test_the_end_is_repeated_until_every_peer_took_it(
     make_post: MakePost, start_peer: StartPeer
 ) -> None:

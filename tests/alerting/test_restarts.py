@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from pathlib import Path
 from typing import Any
@@ -18,27 +19,34 @@ from queenright.health.tickets import TicketStatus
 from queenright.runtime.events import AgentEvent
 from tests.alerting.parts import ticket
 from tests.alerting.real import RealAlertmanager, configure, people, queen, real_alertmanager
+from tests.ports import reserve_port
 from tests.programs import VERSIONS
+
+ENDS = (TicketStatus.RESOLVED, TicketStatus.WORKER_GONE, TicketStatus.DISMISSED)
+
+
+async def publish(*events: AgentEvent) -> None: ...
+
+
+def make_outbox(store: Store, client: AlertmanagerClient, settings: AlertingSettings) -> Outbox:
+    return Outbox(store, settings, client, clock=time.time, publish=publish, registry=CollectorRegistry())
 
 
 async def say(store: Store, alertmanager: RealAlertmanager, *, at: float = 0.0, **changes: Any) -> None:
     """Write a change of a ticket, and let a service that has just started deliver what there is."""
     settings = AlertingSettings(alertmanager_urls=(alertmanager.url,))
-
-    async def publish(*events: AgentEvent) -> None: ...
-
     now = at or time.time()
     if changes:
         await store.transact(lambda conn: enqueue(conn, ticket(**changes), settings, now))
     client = AlertmanagerClient()
-    outbox = Outbox(store, settings, client, clock=time.time, publish=publish, registry=CollectorRegistry())
-    await outbox.deliver_due(now)
+    await make_outbox(store, client, settings).deliver_due(now)
     await client.aclose()
 
 
+@pytest.mark.parametrize("status", ENDS)
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_resolve_before_a_stop_is_told_and_a_ticket_after_it_fires(
-    tmp_path: Path, store: Store, version: str
+async def test_end_before_a_stop_is_told_and_a_ticket_after_it_fires(
+    tmp_path: Path, store: Store, version: str, status: TicketStatus
 ) -> None:
     """
     B124: Alertmanager takes an end and is stopped before it tells anybody.
@@ -46,32 +54,70 @@ async def test_resolve_before_a_stop_is_told_and_a_ticket_after_it_fires(
     It keeps whom it told of what, and no alert. So it must be sent the end again; and a new ticket of the
     same agent and cause must not look like the alert that it told people of.
     """
-    async with people() as everybody:
-        received = everybody.recorder.received
+    with reserve_port() as port:
+        async with people() as everybody:
+            received = everybody.recorder.received
 
-        def of(channel: str) -> list[Message]:
-            return [m for m in received if m.channel == channel]
+            def of(channel: str) -> list[Message]:
+                return [m for m in received if m.channel == channel]
+
+            slow = configure(tmp_path / "slow", everybody, group_interval="10m")
+            async with real_alertmanager(tmp_path, everybody, version, config=slow, port=port) as first:
+                await say(store, first, ticket_id="t1")
+                await first.until(lambda: len(received) == 2, "the first ticket on both channels")
+                await say(store, first, ticket_id="t1", status=status)
+            assert len(received) == 2
+            async with real_alertmanager(tmp_path, everybody, version, port=port) as second:
+                await say(store, second, ticket_id="t2", worker_session_id="session-2")
+                await second.until(lambda: len(of("pagerduty")) == 3, "the first's end and the second ticket")
+                await second.until(
+                    lambda: any(m.status == "firing" for m in of("slack")[1:]), "the second ticket in Slack"
+                )
+
+            [one, *rest] = [(m.status, m.body["dedup_key"]) for m in of("pagerduty")]
+            assert one[0] == "firing"
+            assert ("resolved", one[1]) in rest
+            [(status_of_other, other)] = [told for told in rest if told[1] != one[1]]
+            assert status_of_other == "firing"
+            assert other != one[1]
+            assert of("slack")[0].status == of("slack")[-1].status == "firing"
+
+
+@pytest.mark.parametrize("status", ENDS)
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_end_before_a_restart_that_the_service_does_not_notice_is_told_once(
+    tmp_path: Path, store: Store, version: str, status: TicketStatus
+) -> None:
+    """B124: nothing is due while Alertmanager is away, so that no request to it fails."""
+    async with contextlib.AsyncExitStack() as stack:
+        port = stack.enter_context(reserve_port())
+        everybody = await stack.enter_async_context(people())
+        received = everybody.recorder.received
+        settings = AlertingSettings(alertmanager_urls=(f"http://127.0.0.1:{port}",))
+        client = AlertmanagerClient()
+        stack.push_async_callback(client.aclose)
+        outbox = make_outbox(store, client, settings)
+
+        async def write(now: float, **changes: Any) -> None:
+            await store.transact(lambda conn: enqueue(conn, ticket(**changes), settings, now))
+            await outbox.deliver_due(now)
 
         slow = configure(tmp_path / "slow", everybody, group_interval="10m")
-        async with real_alertmanager(tmp_path, everybody, version, config=slow) as first:
-            await say(store, first, ticket_id="t1")
-            await first.until(lambda: len(received) == 2, "the first ticket on both channels")
-            await say(store, first, ticket_id="t1", status=TicketStatus.RESOLVED)
+        async with real_alertmanager(tmp_path, everybody, version, config=slow, port=port) as first:
+            await write(time.time())
+            await first.until(lambda: len(received) == 2, "the ticket on both channels")
+            await write(time.time(), status=status)
         assert len(received) == 2
-        async with real_alertmanager(tmp_path, everybody, version) as second:
-            await say(store, second, ticket_id="t2", worker_session_id="session-2")
-            await second.until(lambda: len(of("pagerduty")) == 3, "the first's end and the second ticket")
-            await second.until(
-                lambda: any(m.status == "firing" for m in of("slack")[1:]), "the second ticket in Slack"
-            )
 
-        [one, *rest] = [(m.status, m.body["dedup_key"]) for m in of("pagerduty")]
-        assert one[0] == "firing"
-        assert ("resolved", one[1]) in rest
-        [(status, other)] = [told for told in rest if told[1] != one[1]]
-        assert status == "firing"
-        assert other != one[1]
-        assert of("slack")[0].status == of("slack")[-1].status == "firing"
+        async with real_alertmanager(tmp_path, everybody, version, port=port) as second:
+            for minute in range(1, 4):
+                await outbox.deliver_due(time.time() + 61 * minute)
+            await second.until(lambda: len(received) == 4, "the end on both channels")
+            await client.post_alerts(second.address, [queen("warning", agent="marker")])
+            await second.until(lambda: any("marker" in one.title for one in received), "the marker")
+        ends = [m.channel for m in received if m.status == "resolved"]
+        assert sorted(ends) == ["pagerduty", "slack"]
+        assert outbox.status()["peers"][0]["ok"]
 
 
 @pytest.mark.parametrize("version", VERSIONS)

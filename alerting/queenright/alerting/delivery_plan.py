@@ -19,7 +19,7 @@ from queenright.instrumentation.names import ALERT_LABEL_TICKET_ID
 
 REPEAT_END_SECONDS: Final = 900.0
 """
-How long after a peer took an end it is sent once more if the peer, or this process, was away in between.
+How long after a peer took an end it is sent once more if the peer, or this process, was restarted since.
 Alertmanager keeps no alerts over a restart, but what it told whom: it tells the end only of an alert that it
 is sent again. An end that is repeated without need is news to it if others of its group ended meanwhile.
 """
@@ -76,7 +76,8 @@ def plan(
         notifications: Everything that is active in the outbox.
         peer: Its name.
         said: What this process told it, by alert; empty after a restart, and then all is repeated.
-        ends: Alerts whose end this process told it, and it was not away since; empty after a restart, too.
+        ends: Alerts whose end this process told it, and it was not restarted since; empty after a restart
+            of this process, too.
         refused: Alerts that it refused, by the state of their text that it refused.
         settings: How often to repeat, and how long an alert lives.
         now: Seconds since the epoch.
@@ -186,9 +187,10 @@ def _repeat_end(
     *,
     is_told: bool,
 ) -> None:
-    newest = max(ended, key=lambda n: (n.ends_at or 0.0, n.id))
-    if is_told or newest.silent:
+    # Where another alert took its place, its inhibition may be over, and people would read a false all-clear.
+    if is_told or all(n.is_replaced for n in ended):
         return
+    newest = max(ended, key=lambda n: (n.ends_at or 0.0, n.id))
     alert = _ended(newest, ended, now)
     result.posts.append(Post(key=key, alert=alert, status="resolved", content=newest.updated_at, about=()))
 

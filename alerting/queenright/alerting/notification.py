@@ -17,11 +17,14 @@ from typing import Any, Final, Literal, TypeVar
 from sqlalchemy import (
     ColumnElement,
     Connection,
+    Float,
     Row,
     bindparam,
     delete,
+    exists,
     func,
     insert,
+    literal,
     or_,
     select,
     union_all,
@@ -62,6 +65,7 @@ _TOLD: Final = frozenset({TicketStatus.INTERVENING, TicketStatus.ACKNOWLEDGED})
 
 _COUNTED: Final = re.compile(r" \d+ sessions, one after the other\.$")
 
+
 # Built once: to build a statement takes several times as long as SQLite takes to run it.
 _INSERT: Final = insert(OUTBOX)
 _FIRING: Final = (
@@ -84,7 +88,22 @@ _AT_ONCE: Final = 500
 """Values in one statement: it takes no more than some ten thousand."""
 
 _NOBODY: Final = ""
-"""In place of a peer: nobody need be told that this ever fired."""
+"""In place of a peer: nobody need be told that this ever fired; or, resolved, of its end."""
+
+_MARK_REPLACED: Final = insert(OUTBOX_DELIVERIES).from_select(
+    ["outbox_id", "peer", "status", "attempts", "delivered_at"],
+    select(
+        OUTBOX.c.id, literal(_NOBODY), literal("resolved"), literal(0), bindparam("now", type_=Float)
+    ).where(
+        OUTBOX.c.alert_key == bindparam("of"),
+        OUTBOX.c.active,
+        ~exists().where(
+            OUTBOX_DELIVERIES.c.outbox_id == OUTBOX.c.id,
+            OUTBOX_DELIVERIES.c.peer == _NOBODY,
+            OUTBOX_DELIVERIES.c.status == "resolved",
+        ),
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,8 +136,13 @@ class Notification:
 
     @property
     def silent(self) -> bool:
-        """Whether nobody need hear of its end: another took its place, or its worker is no more."""
+        """Whether nobody need hear that it was: another took its place, or its worker is no more."""
         return _NOBODY in self.fired
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether another alert took its place, so that nobody may hear of its end."""
+        return _NOBODY in self.resolved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -341,6 +365,8 @@ def _replace(
     """Begin another alert, and end the one that it takes the place of; nobody is told of that end."""
     _insert(conn, current.ticket_id, labels, annotations, now)
     _end(conn, current, now, now, silent=True)
+    # Of all that held it, also of those that ended before.
+    conn.execute(_MARK_REPLACED, {"of": current.key, "now": now})
 
 
 def _insert(

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
 
-from queenright.alerting.alertmanager import AlertmanagerClient, AlertsRefused, PeerUnavailable
+from queenright.alerting.alertmanager import (
+    AlertmanagerClient,
+    AlertmanagerError,
+    AlertsRefused,
+    PeerUnavailable,
+)
 from queenright.alerting.delivery_plan import Plan, Post, Said, is_end_repeated, plan
 from queenright.alerting.notification import Notification, Receipt
 from queenright.alerting.peer import PeerAddress
@@ -90,7 +96,10 @@ class PeerLine:
         self._jitter = jitter
         self._said: dict[str, Said] = {}
         self._ends: set[str] = set()
-        """Alerts whose end this process told the peer since it was last away."""
+        """Alerts whose end this process told the peer since it was last restarted."""
+        self._peer_started: object = None
+        """When the peer says that it was started; None if it has not said so yet."""
+        self._start_read_at: float | None = None
         self._attempts: dict[tuple[int, str], int] = {}
         self._failed_in_row = 0
 
@@ -104,16 +113,14 @@ class PeerLine:
 
     def is_done_with(self, notification: Notification, now: float) -> bool:
         """Return whether the peer took a notification's end so long ago that it surely told people."""
-        if (
-            not notification.silent
-            and notification.key not in self._ends
-            and notification.key not in self.refused
-        ):
+        is_told = any(notification.key in keys for keys in (self._ends, self._said, self.refused))
+        if not is_told and not notification.is_replaced:
             return False
         return is_end_repeated(notification, self.peer.name, now)
 
     async def tell(self, notifications: Sequence[Notification], now: float) -> tuple[Round, float]:
         """Send what is due; return what came of it, and when to look again."""
+        await self._notice_restart(notifications, now)
         todo = self._plan(notifications, now)
         self.pending = todo.pending
         told = Round()
@@ -128,6 +135,28 @@ class PeerLine:
         again = self._plan(_as_told(notifications, told), now)
         self.pending = again.pending
         return told, now if again.posts or again.silent else again.next_due
+
+    async def _notice_restart(self, notifications: Sequence[Notification], now: float) -> None:
+        """
+        Forget which ends the peer took if it was restarted since, or may have been.
+
+        A new connection is opened without a word, so a restart between two requests makes none fail.
+        """
+        read_at = self._start_read_at
+        # A clock that was set back must not silence this.
+        if read_at is not None and read_at <= now < read_at + self._settings.resend_seconds:
+            return
+        if all(notification.ends_at is None for notification in notifications):
+            return
+        started: object = None
+        with contextlib.suppress(AlertmanagerError, TimeoutError):
+            async with asyncio.timeout(self._settings.timeout_seconds):
+                started = (await self._client.status(self.peer)).get("uptime")
+        self._start_read_at = now
+        if self._peer_started is not None and started != self._peer_started:
+            self._ends.clear()
+        # One that never says it, as behind a proxy that lets alerts through alone, is not asked in vain.
+        self._peer_started = started or self._peer_started
 
     def _plan(self, notifications: Sequence[Notification], now: float) -> Plan:
         refused = {key: content for key, (content, _) in self.refused.items()}
