@@ -15,7 +15,7 @@ from sqlalchemy import Connection, select, update
 from queenright.alerting import notification
 from queenright.alerting.alert import LABEL_REMINDER
 from queenright.alerting.alertmanager import AlertmanagerClient
-from queenright.alerting.notification import alert_key, read_active
+from queenright.alerting.notification import alert_key, find_joined, read_active
 from queenright.alerting.outbox import Outbox, enqueue
 from queenright.health import event_log
 from queenright.health.findings import FindingKind, Severity
@@ -245,6 +245,43 @@ async def test_ticket_that_ended_is_closed_while_an_earlier_one_holds_its_alert(
     for _ in range(20):
         await post.deliver(after=60)
     assert [one.ticket_id for one in await post.store.read(read_active)] == ["ticket-1"]
+
+
+async def test_clock_that_is_set_back_lets_no_alert_fire_on_after_its_end(
+    make_post: MakePost, peer: ServedPeer
+) -> None:
+    """B23, B39: the end lies before the beginning, and Alertmanager takes no such alert."""
+    post = make_post(peer.url)
+    await post.say(ticket())
+    await post.deliver()
+    await post.deliver(after=-3600)
+    post.now += 60
+    await post.say(ticket(**RESOLVED))
+    await post.deliver()
+
+    end = peer.peer.alerts[-1]
+    assert end["startsAt"] == end["endsAt"] == stamp(post.now)
+    assert post.outbox.status()["active"] == post.outbox.status()["pending"] == 0
+
+
+@pytest.mark.parametrize("end", [RESOLVED, GONE])
+async def test_clock_that_is_set_back_after_an_end_does_not_undo_it(
+    make_post: MakePost, peer: ServedPeer, end: dict[str, TicketStatus]
+) -> None:
+    """B23: a new ticket is told, and does not join what is over."""
+    post = make_post(peer.url)
+    await post.say(ticket())
+    await post.deliver(after=100)
+    over = ticket(**end)
+    # As the alert of a worker that ended is held open for its next life.
+    await post.store.transact(lambda conn: enqueue(conn, over, post.settings, post.now, hold=600))
+    await post.deliver(after=-3600)
+    await post.deliver(after=1)
+
+    assert not firing(peer.peer.alerts[-1], post.now)
+    second = ticket(ticket_id="t2", worker_session_id="s2")
+    joined = await post.store.read(lambda conn: find_joined(conn, second, ["ticket-1"], post.now))
+    assert joined is None
 
 
 async def test_the_end_is_repeated_until_every_peer_took_it(

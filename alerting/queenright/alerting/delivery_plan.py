@@ -201,12 +201,13 @@ def is_end_repeated(notification: Notification, peer: str, now: float) -> bool:
 
 
 def _ended(newest: Notification, ended: list[Notification], now: float) -> PostedAlert:
-    ends_at = newest.ends_at or now
+    # After the clock was set back, an end may lie before the beginning, which Alertmanager refuses.
+    ends_at = min(newest.ends_at or now, now)
     return PostedAlert(
         labels=newest.labels,
         annotations=newest.annotations,
-        starts_at=min(n.starts_at for n in ended),
-        ends_at=min(ends_at, now) if now >= newest.starts_at else ends_at,
+        starts_at=min([ends_at, *(n.starts_at for n in ended)]),
+        ends_at=ends_at,
     )
 
 

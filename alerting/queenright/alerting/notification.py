@@ -19,6 +19,7 @@ from sqlalchemy import (
     Connection,
     Float,
     Row,
+    and_,
     bindparam,
     delete,
     exists,
@@ -66,6 +67,12 @@ _TOLD: Final = frozenset({TicketStatus.INTERVENING, TicketStatus.ACKNOWLEDGED})
 _COUNTED: Final = re.compile(r" \d+ sessions, one after the other\.$")
 
 
+def _is_firing(now: ColumnElement[float]) -> ColumnElement[bool]:
+    """Return the condition of ``_holds``."""
+    ends_at, updated_at = OUTBOX.c.ends_at, OUTBOX.c.updated_at
+    return or_(ends_at.is_(None), and_(ends_at > now, updated_at - (ends_at - updated_at) <= now))
+
+
 # Built once: to build a statement takes several times as long as SQLite takes to run it.
 _INSERT: Final = insert(OUTBOX)
 _FIRING: Final = (
@@ -73,9 +80,8 @@ _FIRING: Final = (
     .where(
         OUTBOX.c.ticket_id == bindparam("of"),
         OUTBOX.c.active,
-        or_(OUTBOX.c.ends_at.is_(None), OUTBOX.c.ends_at > bindparam("now")),
+        _is_firing(bindparam("now")),
     )
-    # After the clock was set back, one that was replaced may seem to end later: the open one counts.
     .order_by(OUTBOX.c.ends_at.is_not(None), OUTBOX.c.id.desc())
 )
 _INSERT_DELIVERY: Final = insert(OUTBOX_DELIVERIES)
@@ -127,7 +133,8 @@ class Notification:
 
     def is_firing(self, now: float) -> bool:
         """Return whether it has not ended yet."""
-        return self.ends_at is None or now < self.ends_at
+        # What a peer took the end of has ended, wherever the clock was set.
+        return not self.resolved and _holds(self.ends_at, self.updated_at, now)
 
     @property
     def told(self) -> bool:
@@ -195,6 +202,16 @@ class HandedOver:
     """By peer, the firing alert before its end; a peer that has not answered yet is not among them."""
     told: tuple[ToldTo, ...] = ()
     """Which receivers Alertmanager says it has told."""
+
+
+def _holds(ends_at: float | None, updated_at: float, now: float) -> bool:
+    """
+    Return whether a notification has not ended yet.
+
+    After the clock was set back an end lies in the future. It is none if it was not when it was written; and
+    what is held open beyond the end of its worker is not held longer for that.
+    """
+    return ends_at is None or updated_at - (ends_at - updated_at) <= now < ends_at
 
 
 def alert_key(labels: dict[str, str]) -> str:
@@ -335,8 +352,7 @@ def _remind(
 
 def _find_holding(conn: Connection, key: str, now: float) -> list[Notification]:
     """Return what holds an alert, the one that speaks for all first."""
-    is_firing = or_(OUTBOX.c.ends_at.is_(None), OUTBOX.c.ends_at > now)
-    found = select(OUTBOX).where(OUTBOX.c.alert_key == key, OUTBOX.c.active, is_firing)
+    found = select(OUTBOX).where(OUTBOX.c.alert_key == key, OUTBOX.c.active, _is_firing(literal(now)))
     return [_notification(row._mapping) for row in conn.execute(found.order_by(OUTBOX.c.id))]
 
 
@@ -390,7 +406,6 @@ def _insert(
 
 
 def _end(conn: Connection, current: Notification, now: float, ends_at: float, *, silent: bool) -> None:
-    ends_at = max(ends_at, current.starts_at)
     conn.execute(update(OUTBOX).where(OUTBOX.c.id == current.id).values(ends_at=ends_at, updated_at=now))
     # What ends later than now is silent already.
     if silent and current.ends_at is None:
@@ -509,7 +524,7 @@ def handed_over(
 def _handed_over(
     row: Row[Any], peers: tuple[Handover, ...], told: Iterable[ToldTo], now: float
 ) -> HandedOver:
-    holds = row.ends_at is None or now < row.ends_at
+    holds = _holds(row.ends_at, row.updated_at, now)
     return HandedOver(
         id=row.id,
         ticket_id=row.ticket_id,
