@@ -9,10 +9,10 @@ import pytest
 from sqlalchemy import select
 
 from queenright.alerting.notification import read_active
-from queenright.health.findings import FindingKind
+from queenright.health.findings import FindingKind, Severity
 from queenright.health.settings import Tickets
 from queenright.health.tables import OUTBOX
-from queenright.health.tickets import EscalationTicket, TicketStatus
+from queenright.health.tickets import EscalationTicket, TicketStatus, WrongStatus
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.service import Service
 from queenright.server.settings import Settings
@@ -31,10 +31,17 @@ class Clock:
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Settings:
+def consecutive_failures() -> int:
+    return 1000
+
+
+@pytest.fixture
+def settings(tmp_path: Path, consecutive_failures: int) -> Settings:
     known = demo_settings(tmp_path / "storage")
-    # The ticket of the fourth failed run in a row stays until a run completes: test_failed_runs.py.
-    check = known.health_monitoring.health_check.model_copy(update={"consecutive_failures": 1000})
+    # That run after run fails is an incident of its own.
+    check = known.health_monitoring.health_check.model_copy(
+        update={"consecutive_failures": consecutive_failures}
+    )
     health = known.health_monitoring.model_copy(update={"tickets": Tickets(), "health_check": check})
     return known.model_copy(update={"health_monitoring": health})
 
@@ -107,8 +114,12 @@ async def run(service: Service, clock: Clock, number: int, *kinds: EventType, ag
     )
 
 
-async def crash(service: Service, clock: Clock, number: int, agent: str = "bee") -> None:
+async def crash(
+    service: Service, clock: Clock, number: int, agent: str = "bee", *, ends: bool = True
+) -> None:
     await run(service, clock, number, EventType.EXECUTION_FAILED, agent=agent)
+    if not ends:
+        return
     await until(
         lambda: service.tickets.open_for(agent, f"{agent}-{number}") is None, f"the end of life {number}"
     )
@@ -234,38 +245,40 @@ async def test_crash_loop_that_outlasts_a_storm_is_an_incident_of_its_own(
 
 
 @pytest.mark.parametrize("end", ["a run completes", "a person resolves it"])
-async def test_crash_loop_with_default_settings_is_two_pages_until_it_ends(
+async def test_crash_loop_with_default_settings_is_three_pages_until_it_ends(
     tmp_path: Path, clock: Clock, end: str
 ) -> None:
-    """B123, B41, B100: that run after run fails is told with the loop, whose ticket stays open for it."""
+    """B123, B41, B100: the first two lives, and that run after run fails, of which people are reminded."""
     known = demo_settings(tmp_path / "storage")
     health = known.health_monitoring.model_copy(update={"tickets": Tickets()})
     service = Service(known.model_copy(update={"health_monitoring": health}), clock=clock)
     await service.start()
     try:
         for number in range(8):
-            ticket = await live(service, clock, number)
+            await live(service, clock, number)
             clock.now += MINUTE
             await run(service, clock, number, EventType.EXECUTION_FAILED)
             if number < 3:
                 await until(lambda: not service.tickets.open_tickets(), f"the end of life {number}")
             else:
                 await until(lambda: fails_run_after_run(service), f"the ticket after life {number}")
-        assert [turn for turn, _ in await alerts(service)] == ["", ""]
-        [last] = service.tickets.open_tickets()
-        assert (last.worker_session_id, last.incident) == ("bee-3", ticket.incident)
+        last = await failed_runs(service)
+        assert [turn for turn, _ in await alerts(service)] == ["", "", ""]
+        assert (last.worker_session_id, last.incident) == ("bee-3", last.ticket_id)
 
         for _ in range(5 * 60):
             clock.now += MINUTE
             await service.tickets.settle(clock.now)
-        assert [turn for turn, _ in await alerts(service)] == ["", "", "1", "2", "3"]
+        assert [turn for turn, _ in await alerts(service)] == ["", "", "", "1", "2", "3"]
 
         if end == "a run completes":
             await run(service, clock, 8, EventType.EXECUTION_STARTED, EventType.EXECUTION_COMPLETED)
         else:
             await service.tickets.resolve(last.ticket_id, "rolled back", by="ada")
-        await until(lambda: not service.tickets.open_tickets(), "the end of its ticket")
+        await service.bus.drain()
         clock.now += 11 * MINUTE
+        await service.tickets.settle(clock.now)
+        assert service.tickets.open_tickets() == []
         rows = await service.store.read(read_active)
         assert not [row.annotations["summary"] for row in rows if row.is_firing(clock.now)]
     finally:
@@ -276,3 +289,62 @@ def fails_run_after_run(service: Service) -> bool:
     """Return whether one ticket is left, as the agent's runs fail."""
     kinds = [one.active_kinds for one in service.tickets.open_tickets()]
     return kinds == [(FindingKind.RUNS_FAILED,)]
+
+
+async def failed_runs(service: Service) -> EscalationTicket:
+    """Return the ticket that people were told of: one run after another has failed."""
+
+    def find() -> EscalationTicket | None:
+        kind = FindingKind.RUNS_FAILED
+        return next((one for one in service.tickets.open_tickets() if one.kind is kind), None)
+
+    await until(lambda: (found := find()) and found.notified_at, "the ticket of the failed runs")
+    found = find()
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("consecutive_failures", [3])
+async def test_loop_ends_with_its_life_and_the_failed_runs_have_a_ticket_of_their_own(
+    service: Service, clock: Clock
+) -> None:
+    """B100, B122: a session that is over loops no more; that runs fail holds until one completes."""
+    for number in range(4):
+        looping = await live(service, clock, number)
+        clock.now += MINUTE
+        await crash(service, clock, number, ends=number < 3)
+    ticket = await failed_runs(service)
+    ended = await service.tickets.find(looping.ticket_id)
+    assert ended is not None
+    assert (ended.kind, ended.status) == (FindingKind.DOOM_LOOP, TicketStatus.WORKER_GONE)
+    assert (ticket.severity, ticket.active_kinds) == (Severity.HIGH, (FindingKind.RUNS_FAILED,))
+    assert [one.ticket_id for one in service.tickets.open_tickets()] == [ticket.ticket_id]
+
+    clock.now += MINUTE
+    await run(service, clock, 4, EventType.EXECUTION_STARTED, EventType.EXECUTION_COMPLETED)
+    await service.bus.drain()
+    held = service.tickets.get(ticket.ticket_id)
+    assert held is not None
+    assert held.live, "that it is over has to hold, as of any other trouble"
+    clock.now += 10 * MINUTE
+    await service.tickets.settle(clock.now)
+    closed = await service.tickets.find(ticket.ticket_id)
+    assert closed is not None
+    assert closed.status is TicketStatus.RESOLVED
+
+
+@pytest.mark.parametrize("consecutive_failures", [3])
+async def test_ticket_that_can_be_resolved_now_says_so_when_it_is_dismissed(
+    service: Service, clock: Clock
+) -> None:
+    """B122: its worker is over, so that it does not close by itself when that recovers or ends."""
+    for number in range(4):
+        await live(service, clock, number)
+        await crash(service, clock, number, ends=number < 3)
+    ticket = await failed_runs(service)
+    with pytest.raises(WrongStatus) as refused:
+        await service.tickets.dismiss(ticket.ticket_id, "it is known", by="ada")
+    assert str(refused.value).endswith(
+        "people have been told of it; once it is settled, resolve it: "
+        f'queenright tickets resolve {ticket.ticket_id} --reason "..."'
+    )

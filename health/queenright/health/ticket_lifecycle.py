@@ -174,11 +174,17 @@ def resolve(
     _must_be_live(ticket)
     if ticket.status is TicketStatus.DISMISSED:
         raise WrongStatus(ticket, "resolve", "nobody was told of it; it closes when the condition is gone")
-    is_dead = dead_from is not None and dead_from <= now
-    if not is_dead and HOLDS_AFTER_THE_END.isdisjoint((ticket.kind, *ticket.active_kinds)):
+    if not can_be_resolved(ticket, now=now, dead_from=dead_from):
         stop = f'queenright terminate {ticket.worker_agent_id} --reason "..."'
         raise WrongStatus(ticket, "resolve", f"{_when_it_closes(dead_from)}; to stop the worker: {stop}")
     return _close(ticket, TicketStatus.RESOLVED, f"{by}: {reason}", now)
+
+
+def can_be_resolved(ticket: EscalationTicket, *, now: float, dead_from: float | None) -> bool:
+    """Return whether a ticket ends by a person's word alone; ``dead_from`` as for ``resolve``."""
+    is_dead = dead_from is not None and dead_from <= now
+    settles = is_dead or not HOLDS_AFTER_THE_END.isdisjoint((ticket.kind, *ticket.active_kinds))
+    return ticket.live and ticket.status is not TicketStatus.DISMISSED and settles
 
 
 def dismiss(
@@ -211,7 +217,11 @@ def dismiss(
     if ticket.status is not TicketStatus.OPEN:
         is_taken = ticket.status is TicketStatus.ACKNOWLEDGED
         told = f"{ticket.acknowledged_by} has it" if is_taken else "people have been told of it"
-        raise WrongStatus(ticket, "dismiss", f"{told}; {_when_it_closes(dead_from)}")
+        closes = _when_it_closes(dead_from)
+        if can_be_resolved(ticket, now=now, dead_from=dead_from):
+            command = f'queenright tickets resolve {ticket.ticket_id} --reason "..."'
+            closes = f"once it is settled, resolve it: {command}"
+        raise WrongStatus(ticket, "dismiss", f"{told}; {closes}")
     holds = ticket.condition_cleared_at is None and not recovered
     if holds and ticket.severity.rank >= Severity.HIGH.rank:
         raise WrongStatus(

@@ -83,7 +83,7 @@ def seen(
         ticket: The ticket as it is; None for a new one.
         findings: Reasons for a ticket, worst first; the first is what a new or an open one is about.
     """
-    own = [f for f in findings if ticket is None or ticket.is_open or f.kind is ticket.kind]
+    own = findings if ticket is None else own_findings(ticket, findings)
     if not own:
         return {}
     return {
@@ -115,12 +115,13 @@ def whom_it_concerns(
     """
     Find the live ticket that a report belongs to (None: to a new one), its finding and its severity.
 
-    An open ticket takes everything about its worker. Otherwise the worst finding that is not covered by a
-    dismissal has the word; if all are covered, the worst is counted on its dismissed ticket.
+    An open ticket takes everything about its worker, but that the runs of its agent fail is a ticket of its
+    own: the others end with the life that they are about. Otherwise the worst finding that is not covered by
+    a dismissal has the word; if all are covered, the worst is counted on its dismissed ticket.
     """
     for ticket in live:
-        if ticket.is_open:
-            return ticket, findings[0], higher(said, floor(findings))
+        if ticket.is_open and (own := own_findings(ticket, findings)):
+            return ticket, own[0], higher(said, floor(own))
     dismissed = {ticket.fingerprint: ticket for ticket in live}
     covered: tuple[EscalationTicket, Finding, Severity] | None = None
     for finding in findings:
@@ -139,10 +140,17 @@ def report_on(
     ticket: EscalationTicket, findings: Sequence[Finding], severity: Severity, now: float
 ) -> tuple[EscalationTicket, Change]:
     """Count a report on the ticket that ``whom_it_concerns`` chose."""
-    kinds = kinds_of(findings)
-    if not ticket.is_open:
-        kinds = tuple(kind for kind in kinds if kind is ticket.kind)
+    kinds = kinds_of(own_findings(ticket, findings))
     return lifecycle.report(ticket, severity=severity, kinds=kinds, now=now)
+
+
+def own_findings(ticket: EscalationTicket, findings: Sequence[Finding]) -> list[Finding]:
+    """Return the findings that hold a ticket: a dismissed one is about its own condition only."""
+    if not ticket.is_open:
+        return [finding for finding in findings if finding.kind is ticket.kind]
+    if ticket.kind is FindingKind.RUNS_FAILED:
+        return list(findings)
+    return [finding for finding in findings if finding.kind is not FindingKind.RUNS_FAILED]
 
 
 def new_ticket(
@@ -157,7 +165,8 @@ def new_ticket(
     storm_id: str = "",
 ) -> EscalationTicket:
     """Return the ticket that a first report opens; ``storm_id`` is the storm that it is part of, if any."""
-    kinds = kinds_of(findings)
+    of_runs = finding.kind is FindingKind.RUNS_FAILED
+    kinds = kinds_of([one for one in findings if (one.kind is FindingKind.RUNS_FAILED) is of_runs])
     return EscalationTicket.model_validate(
         {
             **dict(facts),
@@ -200,8 +209,7 @@ def look(
         taken: Another ticket of the session is open and takes the reports; this one, dismissed, only keeps
             track of whether its condition holds.
     """
-    if not ticket.is_open:  # a dismissed one is about its own condition only
-        findings = [finding for finding in findings if finding.kind is ticket.kind]
+    findings = own_findings(ticket, findings)
     if not findings:
         return lifecycle.clear(ticket, now=now), "counted"
     kinds = kinds_of(findings)

@@ -24,7 +24,7 @@ from queenright.health import ticket_lifecycle as lifecycle
 from queenright.health import ticket_rules as rules
 from queenright.health import ticket_table as table
 from queenright.health.event_log import append_events
-from queenright.health.findings import HOLDS_AFTER_THE_END, Finding, FindingKind, Severity, WorkerKey
+from queenright.health.findings import Finding, FindingKind, Severity, WorkerKey
 from queenright.health.keyset import Place
 from queenright.health.monitor import WorkerHealth
 from queenright.health.settings import HealthSettings
@@ -334,7 +334,6 @@ class TicketService:
             return
         now = self._clock()
         findings = rules.reasons(health)
-        ended = health.vitals.ended and not findings
         unknown = health.vitals.status is SessionStatus.UNKNOWN
         reason = "nothing was heard of the worker any more" if unknown else "the worker ended"
 
@@ -343,9 +342,12 @@ class TicketService:
             taken = False
             for ticket in sorted(live, key=lambda t: not t.is_open):
                 # What a run that completes has ended is over once that has held, as any other trouble.
-                if (ended and ticket.kind is not FindingKind.RUNS_FAILED) or rules.is_of_life_before(
-                    ticket, health
-                ):
+                ended = (
+                    health.vitals.ended
+                    and ticket.kind is not FindingKind.RUNS_FAILED
+                    and not rules.own_findings(ticket, findings)
+                )
+                if ended or rules.is_of_life_before(ticket, health):
                     why = reason if ended else "the worker has begun another life"
                     self._close(conn, changes, lifecycle.worker_ended(ticket, now=now, reason=why))
                 else:
@@ -732,9 +734,8 @@ class TicketService:
 
     def can_be_resolved(self, ticket: EscalationTicket) -> bool:
         """Return whether a ticket ends by a person's word alone."""
-        kinds = (ticket.kind, *ticket.active_kinds)
-        settles = not HOLDS_AFTER_THE_END.isdisjoint(kinds) or self.is_about_dead_worker(ticket)
-        return ticket.live and ticket.status is not TicketStatus.DISMISSED and settles
+        dead_from = self._worker_dead_from(ticket)
+        return lifecycle.can_be_resolved(ticket, now=self._clock(), dead_from=dead_from)
 
     # -- one transaction ----------------------------------------------------------------------------
 
