@@ -160,6 +160,95 @@ SECRET_TEXTS = [
     ("password {}", "swordfish"),
 ]
 
+DICTIONARY_TEXT = """
+    butterfly university trinity spring monopoly swordfish dragon monkey sunshine princess football shadow
+    master killer pepper freedom welcome kindness basement government station emotion charity family jelly
+    belly happiness darkness pudding weed king sting darling vegetable syllable cotton hunted nation honey
+    comb"""
+DICTIONARY_WORDS = DICTIONARY_TEXT.split()
+# Where every word is a secret, however ordinary it looks.
+WORD_FORMS = [
+    "passwd {}",
+    "passwd {}.",
+    "passwd '{}'",
+    "passwd bob {}",
+    "passwd root {}",
+    "passwd root {} and then",
+    "password is {}",
+    "Password is {}.",
+    "the password is {} now",
+    "the password is {} for user bob",
+    "the password is still {}",
+    "password is called {}",
+    "password is: {}",
+    "the passphrase was {}!",
+    'password was "{}".',
+    "The password is '{}'",
+    "the pwd is `{}`",
+    "password {}",
+    'password "{}" was refused',
+    "log in with password {}",
+    "password = {}",
+    "password={}",
+    "password: {}",
+    "password -> {}",
+    "token --> {}",
+    "password was set to {}",
+    "password was set to '{}' today",
+    "the password has been changed to {} again",
+    "change the password to {}.",
+    "change the password to '{}' and go on",
+    "the secret is {}",
+    "the secret was '{}'",
+    "the api key is {}",
+    "my token is {}",
+    "the client secret is '{}'",
+    "passphrase is correct {} battery staple",
+    "passphrase is {} battery staple",
+    "password was set to correct horse {}",
+    "the password is the {} of bob",
+    "mysql -u root -p {}",
+    "mysql -u root -p {} shop",
+    "mysql -u root -p '{}' shop",
+    "mysql -u root -p{}",
+    '<entry key="password">{}</entry>',
+    '<entry key="db.password"><![CDATA[{}]]></entry>',
+    "<property name='api_key' type='text'>{}</property>",
+]
+ORDINARY_SENTENCES = [
+    *(
+        f"the password is {word}"
+        for word in (
+            *("wrong", "incorrect", "invalid", "required", "missing", "expired", "correct", "empty", "unset"),
+            *("reset", "changed", "unknown", "set", "mandatory", "stored encrypted", "not set", "too weak"),
+        )
+    ),
+    "the password is incorrect for user bob, password is required because the server says so",
+    "password is not allowed to contain spaces",
+    "password is too short (8 characters at least), password is at least 8 characters long",
+    "password is no longer valid; password is the same as before",
+    "password is correct but access was denied",
+    "password was changed by an administrator yesterday, password was reset successfully",
+    "password was rejected by the server, password is wrong, try again",
+    "password is incorrect or expired, password is empty or missing",
+    "password cannot be blank, password validation failed",
+    "Password mismatch",
+    "Password authentication is disabled",
+    "log in with password authentication",
+    "password is being reset, password was found in the log",
+    "wrong password for bob: Permission denied",
+    "the secret is mounted at /run/secrets, the secret to success is patience",
+    "the api key is revoked, the api key is invalid, the access token is rejected",
+    "passwd root now",
+    "passwd root && reboot",
+    "passwd -l bob",
+    "mysql -u root -p -h db shop",
+    "mysql -u root -p < dump.sql",
+    "mysql -P 3306 -u root",
+    "$this->password->verify()",
+    '<input id="password"/> Log in</form>',
+]
+
 
 @pytest.mark.parametrize("name", ORDINARY_NAMES)
 def test_ordinary_name_is_unchanged(name: str) -> None:
@@ -169,6 +258,32 @@ def test_ordinary_name_is_unchanged(name: str) -> None:
 
 @pytest.mark.parametrize("text", ORDINARY_TEXTS)
 def test_ordinary_text_is_unchanged(text: str) -> None:
+    assert redact(text) == text
+
+
+@pytest.mark.parametrize("form", WORD_FORMS)
+def test_dictionary_word_is_masked(form: str) -> None:
+    """B129: how a word ends does not tell whether it is a password."""
+    masked = {word: redact(form.format(word)) for word in DICTIONARY_WORDS}
+
+    assert len(masked) == 40
+    assert {word: text for word, text in masked.items() if word in text or "[redacted]" not in text} == {}
+    assert all(redact(text) == text for text in masked.values())
+
+
+def test_password_of_several_words_is_masked_to_the_end_of_the_clause() -> None:
+    """B129."""
+    text = "the passphrase is correct horse battery staple, and the user is bob"
+
+    assert redact(text) == "the passphrase is [redacted], and the user is bob"
+    assert (
+        redact("password was honey comb and the user is bob") == "password was [redacted] and the user is bob"
+    )
+
+
+@pytest.mark.parametrize("text", ORDINARY_SENTENCES)
+def test_ordinary_sentence_is_unchanged(text: str) -> None:
+    """B129: a closed list of words may follow."""
     assert redact(text) == text
 
 

@@ -8,7 +8,7 @@ import os
 import re
 import threading
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Final
@@ -75,7 +75,7 @@ _NAMED = re.compile(
       )
       (?! s\b | s?[-_ ]?(?:count|usage|limit|budget|used|ize) )
       [\w.-]{0,32}+
-      \\{0,7}+ ["']? \s{0,3}+ (?: => | [:=] ) \s{0,3}
+      \\{0,7}+ ["']? \s{0,3}+ (?: => | (?<=\s)-{1,3}> | [:=] ) \s{0,3}
     | --(?:password|passwd|token|secret|api-key|access-key)\s+
     )
     # What was masked before stays as it is, and an empty text.
@@ -142,28 +142,49 @@ _SEPARATORS = str.maketrans("", "", "/+=")
 _MOST_ALIKE: Final = 12
 """What is written by people changes from small to large letters or digits less often in 40 characters."""
 
-# What people write about a password, a key or a token.
-_ORDINARY_TEXT: Final = """
-    a about again all already also always an and any anything as at bad be because been before being blank
-    by can cannot case case-insensitive case-sensitive changed combo command compared continue correct
-    currently database default dialog different disabled due each either else empty enabled encrypted
-    entries entry environment error errors everywhere exactly expire expired expiry failure false field
-    fields file files first fixed for from given gone good has hash hashed hashes have here identical if
-    in incorrect input instead invalid it its itself just key keys known later less link links login long
-    longer manager managers mandatory manually masked match mismatch missing more must my never new nil no
-    none not nothing now null ok old on once only optional or our out page per plain please policy proceed
-    program prompt prompts properly protected public redacted rejected required reset resets right root
-    rotated rules safe same secret secrets set settings shorter should so some someone something still
-    storage stored strength strong stronger sufficient text that the their there they this to today token
-    tokens tomorrow too tool true twice unchanged undefined unique unknown unless unlock unsafe unset
-    unused up used user users using utility valid value values variable vault verified very via was weak
-    well were what when where which while will with without wrong yesterday you your yours
+# All that may follow "password is" or "passwd" and is no password. Every other word may be one: a rule for
+# endings would let "university", "butterfly" and "spring" pass.
+_PREDICATES_TEXT: Final = """
+    a about again all already also an and any as at bad be because been being blank by can cannot
+    case-insensitive case-sensitive changed command compared correct currently database different
+    disabled due either empty enabled encrypted entries entry expired false field file files for from
+    given has hash hashed identical in incorrect invalid it its known less long longer mandatory masked
+    missing more must never no none not now null ok old on only optional or out per plain policy program
+    prompt protected redacted required reset right root rotated safe same secret set shorter should so
+    still stored strong stronger sufficient that the there this to too tool true unchanged undefined
+    unknown unset unused up used user users utility valid verified very was weak were what when where
+    will with wrong yours
 """
-_ORDINARY_WORDS: Final = frozenset(_ORDINARY_TEXT.split())
-_ORDINARY_ENDING = re.compile(r"(?i)[a-z-]{2,}(?:tions?|ments?|ity|ness|[a-z]{3}ly)")
-_PARTICIPLE = re.compile(
-    r"[a-z-]{2,}(?:ed|ing|able|ible)|overdue|broken|stolen|lost|sent|shown|seen|kept|read"
-)
+_PREDICATES: Final = frozenset(_PREDICATES_TEXT.split())
+# What else may follow in an ordinary sentence where less is certain: "password X", "api key is X".
+_ORDINARY_TEXT: Final = """
+    accepted access active allowed always anything argument attached authentication authorization
+    automatically available before blocked broken but cached case changes character characters checked
+    combination combo complexity compromised configured confirmation continue created default deleted
+    denied deprecated derived dialog digits each else encoded encryption enough entered environment
+    error errors everywhere exactly exhausted expiration expire expires expiry exposed failed failure
+    fields first fixed found generated generation good guess hashes hashing have here hint if ignored
+    inactive injected input instead invalidated issued itself just keep kept key keys later leaked
+    letters link links loaded logged login lost malformed manager managers manually match mismatch
+    mounted my needed needs new nil nothing once one our overdue overwritten page parameter passed
+    permission please possible printed proceed prompts properly provided public read readable received
+    recently recovery refreshed refused regenerated rejected removed renewed replaced requirement
+    requirements resets returned revoked rotation rule rules secrets seen sent settings shared short
+    shown signed some someone something sorry spaces stolen storage strength string successfully
+    supplied supported text their they today token tokens tomorrow twice unavailable unique unless
+    unlock unreadable unsafe unsupported updated using validated validation value values variable vault
+    verification via well which while without written yesterday you your
+"""
+_ORDINARY_WORDS: Final = _PREDICATES.union(_ORDINARY_TEXT.split())
+# Behind one of these, a sentence goes on as it likes.
+_OPEN_TEXT: Final = """
+    about after again already also and as at because been before being but by can cannot due during
+    either for from has if in must neither never no not of on only or per should since so still than
+    that to too until very via was were when where which while will with
+"""
+_OPEN_WORDS: Final = frozenset(_OPEN_TEXT.split())
+_DONE_TO: Final = frozenset(("accepted", "found", "leaked", "refused", "rejected", "sent"))
+"""No password where the sentence goes on: "sent to your address", and not "the password is sent"."""
 _PASSWORD = r"pass(?:word|wd|phrase|code)|pwd"
 _QUALIFIED_KEY = (
     r"(?:api|access|account|private|signing|encryption|master|routing|integration|service|secret)[-_ ]?key"
@@ -172,7 +193,7 @@ _QUALIFIED_KEY = (
 _SENTENCE = re.compile(
     rf"""(?ix)
     (?: (?<![/a-z]) | (?<=\\[nrt]) )
-    (?: (?P<password>{_PASSWORD}) | (?P<key>{_QUALIFIED_KEY}) | token | secret )
+    (?: (?P<password>{_PASSWORD}) | (?P<key>{_QUALIFIED_KEY}) | token | (?P<secret>secret) )
     (?: (?P<owner> \s{{1,3}} (?:for|of) (?: \s{{1,3}} [^\s:="'`]{{1,40}} ){{1,3}}? )?
         (?: (?P<set> (?: \s{{1,3}} (?:has|had|have|is|was|were|will|be|been|being|got|gets|now|just|then|also
                     |already|again|successfully|currently) ){{0,4}}
@@ -180,10 +201,11 @@ _SENTENCE = re.compile(
                     |defaults)
               (?: \s{{1,3}} back )? \s{{1,3}} to )
           | (?P<is> \s{{1,3}} (?:is|was|=|equals)
-              (?: \s{{1,3}} (?:now|still|just|simply|currently|called) )? )
+              (?: \s{{1,3}} (?: now | still | currently | (?(password)(?!)|(?:just|simply|called)) ) )? )
           | (?P<to> \s{{1,3}} to )
           | (?<=[\w)\]]) (?P<colon>) (?=\s{{0,3}}:) )
         (?: \s{{0,3}} : )? \s{{1,3}}
+      | (?<=passwd) \s{{1,3}} (?! (?:{_PASSWORD}|token|secret) \s{{1,3}} (?:is|was|=|to) \s )
       | \s{{1,3}} (?! (?:{_PASSWORD}|token|secret) \s ) )
     (?: (?P<quote> \\{{0,7}}+ ["'`] )
         (?P<quoted> (?: (?!(?P=quote)) (?: \\++[^\n] | [^\\\n] ) ){{3,200}}+ ) (?P=quote) (?!\w)
@@ -199,6 +221,18 @@ _GIVEN_BEFORE = re.compile(
 _SET_BEFORE = re.compile(r"(?i)\b(?:set|chang|reset|updat|rotat|switch|ma[kd])[a-z]{0,6}\b[^.\n]{0,30}\Z")
 _OWN_BEFORE = re.compile(r"(?i)\b(?:my|our|his|her|their|bot's)\s{1,3}\Z")
 _BEFORE: Final = 100
+_WORD = r"(?:[^\s\"'`<>]|(?<=\w)'(?=\w)){1,200}+"
+_NEXT_WORD = re.compile(
+    rf"[ \t]{{1,3}}(?!(?:and|but|for|or|so|because|if|since|when|while|which)\s{{1,3}}"
+    r"(?:the|it|its|he|she|we|you|your|my|his|her|they|this|that|user|username|login|i)\b)"
+    rf"({_WORD})"
+)
+_MOST_WORDS: Final = 24
+"""A phrase that is a password has no more: the longest that wallets make."""
+_NO_SECRET_BEGINS: Final = ("(", "-", "/", "$", "|", "&", ";", "#", "")
+_VARIABLE = re.compile(r"[A-Z]+(?:_[A-Z]+)+")
+_CLAUSE_END: Final = ".,;:!?)]}"
+_TRAILING: Final = _CLAUSE_END + "'\\"
 # A program's name and what follows it, up to its next mention: searched for options once, not once for each.
 _CURL = re.compile(
     r"(?i)\bcurl\b(?:(?!\bcurl\b)(?:\\[ \t\r]{0,3}\n|[^\n])){0,500}+"
@@ -211,7 +245,7 @@ _MYSQL = re.compile(
     r"(?i)\b(?:mysql|mysqldump|mariadb)\b(?:(?!\b(?:mysql|mariadb))[^\n]){0,200}+"
     r"(?:(?!\b(?:mysql|mariadb))\S)*+"
 )
-_MYSQL_OPTION = re.compile(r"(?i)(\s-p(?!ort))[^\s\"']+")
+_MYSQL_OPTION = re.compile(r"(\s(?:(?i:-p)(?!ort)|-p[ \t]{1,3})[\"']?)(?![-|<>&;\\])[^\s\"']+")
 _SSHPASS = re.compile(r"(?i)(\bsshpass\s{1,3}-p\s{0,3}[\"']?)[^\s\"']+")
 _ELEMENT_NAME = (
     r"[\w:.-]{0,40}(?:password|passwd|passphrase|secret|token|api[_-]?key|access[_-]?key|credentials?)"
@@ -229,6 +263,11 @@ _ESCAPED_ELEMENT = re.compile(
 _NAME_AND_VALUE = re.compile(
     rf"""(?i)(\b(?:name|key|id)["']?\s{{0,3}}[:=]\s{{0,3}}["']{_ELEMENT_NAME}["'][\s,]"""
     r"""[^<>{}]{0,100}?\bvalue["']?\s{0,3}[:=]\s{0,3}["'])(?!\[redacted\])[^"'<>]{1,2048}"""
+)
+_ELEMENT_WITH_NAME = re.compile(
+    rf"""(?i)(\b(?:name|key|id)\s{{0,3}}=\s{{0,3}}["']{_ELEMENT_NAME}["'](?:\s[^<>]{{0,200}})?(?<!/)>)"""
+    r"(?!\[redacted\])(?:<!\[CDATA\[(?!\[redacted\])(?:[^\]]|\](?!\]>)){1,2048}+(?:\]\]>)?"
+    r"|[^<>]{1,2048}+(?=</)|[^<>\s]{4,2048}+(?=\Z|<\Z))"
 )
 _EMAIL = re.compile(r"[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}")
 
@@ -349,6 +388,7 @@ def _without_named(text: str) -> str:
     text = _NAMED.sub(rf"\1{MASK}", text)
     if "<" in text:
         text = _ELEMENT.sub(rf"\1{MASK}", text)
+        text = _ELEMENT_WITH_NAME.sub(rf"\1{MASK}", text)
     if "lt;" in text:
         text = _ESCAPED_ELEMENT.sub(rf"\1{MASK}", text)
     if "value" in text.lower():
@@ -356,50 +396,129 @@ def _without_named(text: str) -> str:
     text = _CURL.sub(lambda found: _CURL_OPTION.sub(rf"\1{MASK}", found[0]), text)
     text = _MYSQL.sub(lambda found: _MYSQL_OPTION.sub(rf"\1{MASK}", found[0]), text)
     text = _SSHPASS.sub(rf"\1{MASK}", text)
-    return _SENTENCE.sub(_mask_sentence, text)
+    return _without_told(text)
 
 
-def _mask_sentence(found: re.Match[str]) -> str:
-    group = "bare" if found["quoted"] is None else "quoted"
-    secret = found[group] if group == "quoted" else found[group].rstrip(".,;:!?)]}'\\")
-    if not secret or MASK in found[group] or secret.startswith("[") or not _is_given(found, secret):
-        return found[0]
-    start = found.start(group) - found.start()
-    return f"{found[0][:start]}{MASK}{found[0][start + len(secret) :]}"
+def _without_told(text: str) -> str:
+    """Mask the secrets that sentences tell."""
+    parts: list[str] = []
+    done = at = 0
+    while found := _SENTENCE.search(text, at):
+        start, end = _find_secret(found)
+        if start < end:
+            parts += (text[done:start], MASK)
+            done = end
+        at = max(end, found.end())
+    return "".join((*parts, text[done:]))
+
+
+def _find_secret(found: re.Match[str]) -> tuple[int, int]:
+    """Return where the secret begins and ends that this sentence tells; both are 0 where it tells none."""
+    if found["quoted"] is not None:
+        given = MASK not in found["quoted"] and found["quoted"][0] != "[" and _is_quoted_secret(found)
+        return found.span("quoted") if given else (0, 0)
+    start = found.start("bare")
+    text = found["bare"].rstrip(_TRAILING)
+    if not text or MASK in found["bare"] or text[0] == "[":
+        return 0, 0
+    is_phrase = found["password"] is not None or found["secret"] is not None
+    if is_phrase and (found["is"] is not None or found["set"] is not None):
+        if _is_prose(found):
+            return 0, 0
+        *_, (last, word) = _clause(found)
+        return start, last + len(word)
+    if found["password"] and found["password"].lower() == "passwd" and not _has_verb(found):
+        return _find_after_passwd(found)
+    return (start, start + len(text)) if _is_given(found, text) else (0, 0)
+
+
+def _clause(found: re.Match[str]) -> Iterator[tuple[int, str]]:
+    """Yield the words up to the end of the clause, and where each begins."""
+    start, word = found.start("bare"), found["bare"]
+    for _ in range(_MOST_WORDS):
+        yield start, word.rstrip(_TRAILING)
+        following = _NEXT_WORD.match(found.string, start + len(word))
+        if word[-1] in _CLAUSE_END or following is None or MASK in following[1]:
+            return
+        start, word = following.start(1), following[1]
+
+
+def _has_verb(found: re.Match[str]) -> bool:
+    return any(found[name] is not None for name in ("set", "is", "to", "colon"))
+
+
+def _is_prose(found: re.Match[str]) -> bool:
+    """Return whether a clause says something about a password, and not what it is."""
+    known = _PREDICATES if found["password"] else _ORDINARY_WORDS
+    words = (word.lower() for _, word in _clause(found))
+    for word, following in itertools.pairwise(itertools.chain(words, ("",))):
+        if word in _DONE_TO and following in _OPEN_WORDS:
+            return True
+        if word not in known:
+            return False
+        if word in _OPEN_WORDS:
+            return True
+        known = _ORDINARY_WORDS
+    return True
+
+
+def _find_after_passwd(found: re.Match[str]) -> tuple[int, int]:
+    """Return where the password stands, or a user and the password."""
+    (start, first), *others = itertools.islice(_clause(found), 3)
+    end = start + len(first)
+    is_known = first.lower() in _PREDICATES or first[0] in _NO_SECRET_BEGINS
+    if others:
+        at, second = others[0]
+        is_secret = second.lower() not in _ORDINARY_WORDS and second[:1] not in _NO_SECRET_BEGINS
+        if first.lower() in ("root", "user"):
+            return (at, at + len(second)) if is_secret else (0, 0)
+        if is_secret and (_is_random(second) or len(others) == 1):
+            end = at + len(second)
+    return (0, 0) if is_known else (start, end)
+
+
+def _is_random(text: str) -> bool:
+    return len(text) >= _SHORTEST and re.search(r"\d", text) is not None and text[0] not in _NO_SECRET_BEGINS
+
+
+def _is_quoted_secret(found: re.Match[str]) -> bool:
+    """Return whether a quoted text is a secret: whatever a password is, was, or was set to, is one."""
+    text = found["quoted"]
+    if found["password"] or found["key"] or found["secret"]:
+        if found["set"] is not None or found["is"] is not None:
+            return not (found["key"] and _VARIABLE.fullmatch(text))
+        if found["to"] is not None:
+            return _is_behind(_SET_BEFORE, found)
+    return _is_given(found, text)
 
 
 def _is_given(found: re.Match[str], text: str) -> bool:
     """Return whether what follows the name of a secret is the secret, and no more about it."""
-    words = text.split()
-    if all(word.lower() in _ORDINARY_WORDS or _ORDINARY_ENDING.fullmatch(word) for word in words):
+    known = _PREDICATES if found["password"] and found["quoted"] else _ORDINARY_WORDS
+    if all(word.lower() in known for word in text.split()):
         return False
     is_named = found["password"] is not None or found["key"] is not None
     if not is_named and re.fullmatch(r"[\d.,_]+[%kKM]?", text):
         return False  # so many tokens
-    is_random = len(text) >= _SHORTEST and re.search(r"\d", text) is not None and text[0] not in "(-/$"
     if found["set"] is not None:
         return True
-    if _PARTICIPLE.fullmatch(words[0]):
-        return False
     if found["is"] is not None:
-        if found["key"] and re.fullmatch(r"[A-Z]+(?:_[A-Z]+)+", text):
-            return False  # the name of a variable
-        return is_named or is_random or _is_behind(_OWN_BEFORE, found)
+        if found["key"] and _VARIABLE.fullmatch(text):
+            return False
+        return is_named or _is_random(text) or _is_behind(_OWN_BEFORE, found)
     if found["to"] is not None:
-        return _is_behind(_SET_BEFORE, found) and (is_random or _ends_clause(found))
+        return _is_behind(_SET_BEFORE, found) and (_is_random(text) or _ends_clause(found))
     if found["colon"] is not None:
-        return is_random
+        return _is_random(text)
     if found["password"] is None:
         # The name of a token may follow, too.
         two_of_both = r"(?=(?:\D*\d){2})(?=(?:\d*[A-Za-z]){2})[A-Za-z0-9]{10,}"
         return re.fullmatch(two_of_both, text) is not None
     if found["quoted"] is not None:
         return True
-    if found["password"].lower() == "passwd":
-        return len(text) > 3 and text[0] not in "(-/$"
     # "password X" may go on with any word.
     is_phrase = len(text) >= _SHORTEST_PHRASE and re.fullmatch(r"[A-Za-z]+(?:-[A-Za-z]+){2,}", text)
-    return is_random or bool(is_phrase) or (_ends_clause(found) and _is_behind(_GIVEN_BEFORE, found))
+    return _is_random(text) or bool(is_phrase) or (_ends_clause(found) and _is_behind(_GIVEN_BEFORE, found))
 
 
 def _is_behind(before: re.Pattern[str], found: re.Match[str]) -> bool:
