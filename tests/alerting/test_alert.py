@@ -174,3 +174,12 @@ def test_the_end_of_a_worker_is_not_told_as_a_recovery() -> None:
     gone = ticket(status=TicketStatus.WORKER_GONE)
 
     assert "has ended without recovering" in annotations_for(gone, SETTINGS)["summary"]
+
+
+def test_worker_that_got_somewhere_again_before_it_ended_is_said_to_have() -> None:
+    """B122: the end of a page says what became of the worker."""
+    gone = ticket(status=TicketStatus.WORKER_GONE, condition_cleared_at=7.0)
+
+    summary = annotations_for(gone, SETTINGS)["summary"]
+    assert "made progress again and has ended" in summary
+    assert "without recovering" not in summary

@@ -168,7 +168,10 @@ def _summary(ticket: EscalationTicket, requests: Sequence[OperatorRequest]) -> s
     agent = redact(inert(ticket.worker_agent_id), 100)
     if ticket.status is TicketStatus.WORKER_GONE:
         # Alertmanager will call it resolved; people should not take that for a recovery.
-        return f"{agent} has ended without recovering: it {_WORDS[ticket.kind]} ({ticket.severity.value})."
+        became = "has ended without recovering"
+        if ticket.condition_cleared_at is not None:
+            became = "made progress again and has ended; the page was"
+        return f"{agent} {became}: it {_WORDS[ticket.kind]} ({ticket.severity.value})."
     wanted = "".join(f" {one.title}" for one in requests if ticket.live)
     return f"{agent} {_WORDS[ticket.kind]} ({ticket.severity.value}).{wanted}{_reminder(ticket)}"
 
