@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -110,3 +111,23 @@ def test_help_imports_no_command() -> None:
 
     ours = {"queenright.cli", "queenright.cli.lazy", "queenright.cli.main", "queenright.cli.table"}
     assert set(done.stdout.splitlines()[-1].split()) == ours
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("--files", "nowhere", "'nowhere' does not exist"),
+        ("--files", __file__, "is a file"),
+        ("--model", "queenright/rules", "name a litellm model"),
+    ],
+)
+def test_up_refuses_what_its_demo_cannot_use_before_anything_starts(
+    tmp_path: Path, option: str, value: str, words: str
+) -> None:
+    command = [str(Path(sys.executable).with_name("queenright")), "up", "--storage", "db", option, value]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False, timeout=120)
+
+    assert done.returncode in (1, 2)
+    assert words in done.stderr.replace("\n", " ")
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []

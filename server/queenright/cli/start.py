@@ -20,7 +20,10 @@ def up(
     model: Annotated[
         str | None, typer.Option(help="litellm model for the demo agents; scripted without.")
     ] = None,
-    files: Annotated[Path, typer.Option(help="Folder whose text files the demo agents read.")] = Path(),
+    files: Annotated[
+        Path,
+        typer.Option(help="Folder whose text files the demo agents read.", exists=True, file_okay=False),
+    ] = Path(),
     prometheus_port: Annotated[int, typer.Option(help="Port for Prometheus.")] = 9090,
     alertmanager_port: Annotated[int, typer.Option(help="Port for Alertmanager.")] = 9093,
     receiver_port: Annotated[int, typer.Option(help="Port for the stand-in for Slack and PagerDuty.")] = 8421,
@@ -44,6 +47,10 @@ def up(
     )
     if check:
         raise typer.Exit(check_up())
+    if model is not None:
+        from queenright.runtime.llm.litellm_provider import load_provider
+
+        load_provider(model)  # refuses what cannot be asked before anything is started
     options = UpOptions(
         demo=demo,
         model=model,
