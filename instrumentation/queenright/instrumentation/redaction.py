@@ -75,7 +75,7 @@ _NAMED = re.compile(
       )
       (?! s\b | s?[-_ ]?(?:count|usage|limit|budget|used|ize) )
       [\w.-]{0,32}+
-      \\{0,7}+ ["']? \s{0,3}+ (?: => | (?<=\s)-{1,3}> | [:=] ) \s{0,3}
+      \\{0,7}+ ["']? \s{0,3}+ (?: => | (?<=\s)-{1,3}> | → | [:=] ) \s{0,3}
     | --(?:password|passwd|token|secret|api-key|access-key)\s+
     )
     # What was masked before stays as it is, and an empty text.
@@ -245,7 +245,9 @@ _MYSQL = re.compile(
     r"(?i)\b(?:mysql|mysqldump|mariadb)\b(?:(?!\b(?:mysql|mariadb))[^\n]){0,200}+"
     r"(?:(?!\b(?:mysql|mariadb))\S)*+"
 )
-_MYSQL_OPTION = re.compile(r"(\s(?:(?i:-p)(?!ort)|-p[ \t]{1,3})[\"']?)(?![-|<>&;\\])[^\s\"']+")
+_MYSQL_OPTION = re.compile(
+    r"""(\s(?:(?i:-p)(?!ort)|-p[ \t]{1,3}))(?:"[^"\n]{1,200}"|'[^'\n]{1,200}'|["']?(?![-|<>&;\\])[^\s"']+)"""
+)
 _SSHPASS = re.compile(r"(?i)(\bsshpass\s{1,3}-p\s{0,3}[\"']?)[^\s\"']+")
 _ELEMENT_NAME = (
     r"[\w:.-]{0,40}(?:password|passwd|passphrase|secret|token|api[_-]?key|access[_-]?key|credentials?)"
@@ -265,7 +267,7 @@ _NAME_AND_VALUE = re.compile(
     r"""[^<>{}]{0,100}?\bvalue["']?\s{0,3}[:=]\s{0,3}["'])(?!\[redacted\])[^"'<>]{1,2048}"""
 )
 _ELEMENT_WITH_NAME = re.compile(
-    rf"""(?i)(\b(?:name|key|id)\s{{0,3}}=\s{{0,3}}["']{_ELEMENT_NAME}["'](?:\s[^<>]{{0,200}})?(?<!/)>)"""
+    rf"""(?i)(\b(?:name|key|id)\s{{0,3}}=\s{{0,3}}\\{{0,7}}["']{_ELEMENT_NAME}\\{{0,7}}["'](?:\s[^<>]{{0,200}})?(?<!/)>)"""
     r"(?!\[redacted\])(?:<!\[CDATA\[(?!\[redacted\])(?:[^\]]|\](?!\]>)){1,2048}+(?:\]\]>)?"
     r"|[^<>]{1,2048}+(?=</)|[^<>\s]{4,2048}+(?=\Z|<\Z))"
 )
