@@ -22,7 +22,8 @@ from tests.waiting import until
 
 SECRET = "pagerduty-webhook"
 
-settings, clock, service = crash_loop.settings, crash_loop.clock, crash_loop.service
+settings, consecutive_failures = crash_loop.settings, crash_loop.consecutive_failures
+clock, service = crash_loop.clock, crash_loop.service
 
 
 async def firing(service: Service) -> list[Notification]:
