@@ -15,7 +15,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from queenright.server.children import Child
 from queenright.server.programs import find_program
+from queenright.server.service import Service
 from queenright.server.settings import Settings
 from queenright.server.up import UpOptions
 from queenright.server.up import up as up_in_process
@@ -198,6 +200,29 @@ async def test_a_program_that_ends_by_itself_is_said_and_the_service_is_not_read
     assert "Alertmanager has ended by itself" in fault
     assert "restart `queenright up`" in fault
     assert any(fault in line for line in said)
+
+
+async def test_alertmanager_outlives_the_service(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the service sends as it stops is taken: no "cannot be reached" as the last word."""
+    stopped: list[str] = []
+    stop_service, stop_child = Service.stop, Child.stop
+
+    async def note_service(service: Service) -> None:
+        await stop_service(service)
+        stopped.append("the service")
+
+    async def note_child(child: Child) -> None:
+        stopped.append(child.name)
+        await stop_child(child)
+
+    monkeypatch.setattr(Service, "stop", note_service)
+    monkeypatch.setattr(Child, "stop", note_child)
+    options = UpOptions(demo=False, prometheus_port=0, alertmanager_port=0, receiver_port=0)
+
+    async with up_in_process(settings, options, say=lambda line: None):
+        pass
+
+    assert stopped == ["the service", "Prometheus", "Alertmanager"]
 
 
 def test_agents_of_a_demo_that_was_killed_are_not_paged_about_by_the_next(up: Up, storage: Path) -> None:

@@ -227,6 +227,8 @@ async def up(
             settings, alertmanager_url = _alertmanager_address(settings, options, program)
             prometheus = _program("prometheus", find, say)
             settings, prometheus_url = _prometheus_address(settings, options, prometheus)
+            # They end after the service, which speaks to Alertmanager to its end.
+            programs = await stack.enter_async_context(contextlib.AsyncExitStack())
             say("Starting the service ...")
             running = await stack.enter_async_context(serving(settings, hold_outbox=bool(program)))
             if program and not (options.slack_url_file and options.pagerduty_key_file):
@@ -245,7 +247,7 @@ async def up(
                     url_of(receiver),
                     token_file=token_file,
                 )
-                stack.push_async_callback(child.stop)
+                programs.push_async_callback(child.stop)
                 await child.ready(f"{alertmanager_url}/-/ready")
                 running.service.outbox.release()
                 await stack.enter_async_context(_watched(child, running.service, say))
@@ -262,7 +264,7 @@ async def up(
                 child = await _prometheus(
                     prometheus, own, options, port, running.url, metrics_port, token_file
                 )
-                stack.push_async_callback(child.stop)
+                programs.push_async_callback(child.stop)
                 running.prometheus_url = prometheus_url
                 await child.ready(f"{running.prometheus_url}/-/ready")
                 await stack.enter_async_context(_watched(child, running.service, say))
