@@ -603,6 +603,18 @@ def test_failed_runs_that_a_person_has_settled_are_counted_anew() -> None:
     assert [bool(one.health.findings) for one in later] == [False, False, False, True]
 
 
+@pytest.mark.parametrize("mode", ["shadow", "off"])
+def test_failed_runs_whose_detector_is_quiet_are_still_the_reason(mode: str) -> None:
+    settings = HealthSettings.model_validate({"detectors": {"runs_failed": mode}})
+    monitor = HealthMonitor(settings)
+    runs = [run(monitor, number, EventType.EXECUTION_FAILED) for number in range(4)]
+    assert runs[3].health.findings == ()
+    assert (runs[3].state, runs[3].health.reason) == (
+        HealthState.FAILING,
+        "4 runs of the agent have failed in a row",
+    )
+
+
 def test_cancelled_run_neither_counts_as_a_failure_nor_ends_a_row_of_them() -> None:
     monitor = HealthMonitor(HealthSettings())
     for number in range(3):

@@ -629,6 +629,8 @@ class HealthMonitor:
         if state is not worker.state and may_follow(worker.state, state, new_life=new_life):
             lead = worst(found)
             reason = lead.evidence if lead else _REASONS.get(v.status.value, "no findings are left")
+            if lead is None and v.failed_runs > self.settings.health_check.consecutive_failures:
+                reason = f"{v.failed_runs} runs of the agent have failed in a row"
             said.append(
                 say(
                     EventType.HEALTH_STATE_CHANGED,
