@@ -348,3 +348,50 @@ async def test_ticket_that_can_be_resolved_now_says_so_when_it_is_dismissed(
         "people have been told of it; once it is settled, resolve it: "
         f'queenright tickets resolve {ticket.ticket_id} --reason "..."'
     )
+
+
+@pytest.mark.parametrize("consecutive_failures", [3])
+async def test_crash_after_a_person_resolved_the_failed_runs_is_told_anew(
+    service: Service, clock: Clock
+) -> None:
+    """B123: "mended" ends what was held open for the next crash, too."""
+    for number in range(5):
+        await live(service, clock, number)
+        clock.now += MINUTE
+        await crash(service, clock, number, ends=number != 3)
+    ticket = await failed_runs(service)
+    before = len(await alerts(service))
+    await service.tickets.resolve(ticket.ticket_id, "mended", by="ada")
+    assert not [row for row in await service.store.read(read_active) if row.is_firing(clock.now)]
+
+    first = await live(service, clock, 5)
+    assert (first.incident_id, len(await alerts(service))) == ("", before + 1)
+    await crash(service, clock, 5)
+    second = await live(service, clock, 6)
+    assert (second.incident_id, len(await alerts(service))) == (first.ticket_id, before + 1)
+
+
+@pytest.mark.parametrize("consecutive_failures", [3])
+async def test_agent_whose_runs_fail_but_each_fifth_is_two_pages(service: Service, clock: Clock) -> None:
+    """B123: one incident with a count, not a page for each row of four."""
+    for row in range(0, 30, 5):
+        for number in range(row, row + 4):
+            await run(service, clock, number, EventType.EXECUTION_STARTED)
+            clock.now += 30
+            await run(service, clock, number, EventType.EXECUTION_FAILED)
+        await failed_runs(service)
+        clock.now += 30
+        await run(service, clock, row + 4, EventType.EXECUTION_STARTED, EventType.EXECUTION_COMPLETED)
+        await until(lambda: is_clear(service), "its condition is gone")
+        clock.now += 2.5 * MINUTE
+        await service.tickets.settle(clock.now)
+        assert service.tickets.open_tickets() == []
+    found = await alerts(service)
+    assert [turn for turn, _ in found] == ["", ""]
+
+    clock.now += 11 * MINUTE
+    assert not [row for row in await service.store.read(read_active) if row.is_firing(clock.now)]
+
+
+def is_clear(service: Service) -> bool:
+    return all(one.condition_cleared_at is not None for one in service.tickets.open_tickets())

@@ -46,7 +46,8 @@ from queenright.alerting.alert import (
 )
 from queenright.alerting.settings import AlertingSettings
 from queenright.alerting.told_book import ToldTo, told_of
-from queenright.health.tables import OUTBOX, OUTBOX_DELIVERIES
+from queenright.health.findings import FindingKind
+from queenright.health.tables import OUTBOX, OUTBOX_DELIVERIES, TICKETS
 from queenright.health.ticket_table import find_ticket
 from queenright.health.tickets import EscalationTicket, TicketStatus
 from queenright.instrumentation.names import ALERT_LABEL_TICKET_ID
@@ -243,7 +244,8 @@ def enqueue(
         follows: Tickets of the same agent and cause whose sessions were over before this one's began, the
             latest first. A new ticket joins the first of their alerts that fires, and nobody is told anew:
             an agent that crashes again and again is one incident.
-        hold: Seconds that the alert goes on after the end of the worker, for the next ticket to join.
+        hold: Seconds that the alert goes on after the end of the worker, or of a row of failed runs, for the
+            next ticket to join; not after a person's word.
     """
     if ticket.status is TicketStatus.OPEN:
         return
@@ -267,9 +269,11 @@ def enqueue(
     elif current is not None and current.ends_at is None:
         # What people read of the end, too: a worker that ended has not recovered.
         _say_anew(conn, current, annotations, now)
-        gone = ticket.status is TicketStatus.WORKER_GONE
-        ends_at = now + hold if gone else now
-        _end(conn, current, now, ends_at, silent=ticket.status is not TicketStatus.RESOLVED)
+        ends_at = now + hold if _may_be_joined(ticket) else now
+        silent = ends_at > now or ticket.status is not TicketStatus.RESOLVED
+        _end(conn, current, now, ends_at, silent=silent)
+        if not silent:
+            _end_held(conn, ticket, current.key, now)
 
 
 def find_joined(conn: Connection, ticket: EscalationTicket, follows: Sequence[str], now: float) -> str | None:
@@ -295,6 +299,22 @@ def _find_joined(
         if found is not None and found.labels.get(LABEL_STORM, "") in ("", ticket.storm_id):
             return found
     return None
+
+
+def _may_be_joined(ticket: EscalationTicket) -> bool:
+    """Return whether a ticket that has ended may be followed by another of the same incident."""
+    if ticket.kind is FindingKind.RUNS_FAILED and ticket.status is TicketStatus.RESOLVED:
+        return ticket.condition_cleared_at is not None  # a run completed; else a person has settled it
+    return ticket.status is TicketStatus.WORKER_GONE
+
+
+def _end_held(conn: Connection, ticket: EscalationTicket, key: str, now: float) -> None:
+    """End what was held open for the next ticket: the incident is over, or all those of its agent are."""
+    of_agent = select(TICKETS.c.ticket_id).where(TICKETS.c.agent_id == ticket.worker_agent_id)
+    held = select(OUTBOX).where(OUTBOX.c.ticket_id.in_(of_agent), OUTBOX.c.active, OUTBOX.c.ends_at > now)
+    for row in conn.execute(held).all():
+        if row.alert_key == key or ticket.kind is FindingKind.RUNS_FAILED:
+            _end(conn, _notification(row._mapping), now, now, silent=True)
 
 
 def _rises(ticket: EscalationTicket, current: Notification) -> bool:
