@@ -770,6 +770,40 @@ async def test_a_host_that_sleeps_does_not_use_up_the_time_to_decide(acting: Act
     assert len(acting.hands.stopped) == 1
 
 
+async def test_clock_that_is_set_back_delays_no_nudge(acting: Acting) -> None:
+    """B23: a rung that is due so long after the trouble began comes as if the clock had not been set."""
+    acting.service.hold_until(acting.time.now + STALL + 60)
+    await acting.start()
+    await acting.pass_time(STALL)
+    await acting.service.advance(acting.time.now)
+    assert acting.done() == []
+
+    acting.time.now -= STALL / 2
+    acting.monitor.clock_jumped(acting.time.now)
+    acting.service.clock_jumped(acting.time.now)
+    acting.service.hold_until(acting.time.now + 60)
+    await acting.settle()
+    await acting.pass_time(61)
+
+    assert acting.done() == ["nudge done"]
+
+
+@pytest.mark.parametrize("jump", [8 * 3600.0, -60.0])
+async def test_trouble_keeps_its_age_when_the_clock_jumps(acting: Acting, jump: float) -> None:
+    """B23: else an old checkpoint, whose time moves with the clock, would count as one after the trouble."""
+    await acting.start()
+    await acting.pass_time(STALL)
+    [before] = acting.service.ledger.ladders.values()
+
+    acting.time.now += jump
+    acting.monitor.clock_jumped(acting.time.now)
+    acting.service.clock_jumped(acting.time.now)
+    await acting.settle()
+
+    [after] = acting.service.ledger.ladders.values()
+    assert after.trouble_since == acting.worker().trouble_since == before.trouble_since + jump
+
+
 async def test_the_time_in_which_the_service_was_down_is_nobodys_time_to_decide(acting: Acting) -> None:
     await acting.start()
     await acting.pass_time(STALL + 3 * NUDGE + ESCALATION - 60)

@@ -231,6 +231,29 @@ def test_a_jump_of_the_clock_ends_no_stall(jump: float) -> None:
     assert script.finding(STALL) is not None
 
 
+@pytest.mark.parametrize("jump", [8 * 3600.0, -3600.0])
+def test_state_keeps_its_age_when_the_clock_jumps(jump: float) -> None:
+    """B23: durations that are shown, and what is due so long after a state began, do not jump."""
+    script = worker()
+    script.silence(300)
+    in_state, in_trouble = script.health.state_since, script.health.trouble_since
+    assert in_trouble is not None
+    script.now += jump
+    script.monitor.clock_jumped(script.now)
+
+    assert script.health.state_since == pytest.approx(in_state + jump)
+    assert script.health.trouble_since == pytest.approx(in_trouble + jump)
+
+
+def test_state_does_not_begin_in_the_future_when_the_clock_is_set_back() -> None:
+    script = worker()
+    script.event(EventType.CHECKPOINT_SAVED)
+    script.now -= 3600
+    script.monitor.clock_jumped(script.now)
+
+    assert script.health.state_since <= script.now
+
+
 def test_reading_moves_no_clock() -> None:
     """B24: reading moves no clock."""
     script = worker()

@@ -365,7 +365,8 @@ class HealthMonitor:
         """
         Start every silence anew: the host slept, or its clock was set, and ages mean nothing.
 
-        A silence that had been found before keeps its age, so that a jump ends no finding either.
+        A silence that had been found before keeps its age, so that a jump ends no finding either. A state
+        keeps its age, too: what is due so long after its beginning is neither late nor early.
         """
         by = now - self._now
         for worker in self._workers.values():
@@ -373,6 +374,9 @@ class HealthMonitor:
                 worker.vitals.shift_clocks(by, now)
             else:
                 worker.vitals.restart_clocks(now)
+            worker.state_since = min(worker.state_since + by, now)
+            if worker.trouble_since is not None:
+                worker.trouble_since = min(worker.trouble_since + by, now)
         self._ended = deque(
             (min(since, now), min(ended_at, now), key) for since, ended_at, key in self._ended
         )

@@ -408,12 +408,14 @@ class Climber:
         for key in list(self._ledger.ladders):
             async with self.lock(key):
                 ladder = self._ledger.ladders.get(key)
-                if ladder is None or (ladder.acted_at is None and ladder.until is None):
+                if ladder is None:
                     continue
                 question = self._ledger.pending.get(ladder.escalation_id)
                 if question is not None:
                     question = question.model_copy(update={"deadline": question.deadline + seconds})
                 moved = {
+                    # Compared with the worker's last checkpoint, which has moved as well.
+                    "trouble_since": min(now, ladder.trouble_since + seconds),
                     "acted_at": None if ladder.acted_at is None else min(now, ladder.acted_at + seconds),
                     "until": None if ladder.until is None else ladder.until + seconds,
                 }
