@@ -294,6 +294,48 @@ async def test_a_crash_of_a_worker_that_nobody_here_can_start_is_left_to_who_run
     assert acting.done() == []
 
 
+async def test_failed_run_that_was_nudged_is_left_to_who_runs_it_if_nobody_here_can_start_it(
+    acting: Acting,
+) -> None:
+    """B100: what was done to a worker while it ran is no recovery that was given up; in no life of it."""
+    acting.recovery.reached = False
+    for number in range(3):
+        await acting.start(incarnation=f"i{number}")
+        await acting.pass_time(STALL + 1)
+        await acting.tell(EventType.EXECUTION_FAILED, error_type="MemoryError", error="out")
+        await acting.pass_time(1000)
+
+    assert acting.done() == ["nudge done"] * 3
+    assert acting.recovery.asked == []
+
+
+async def test_question_about_a_run_that_failed_and_is_left_to_others_is_withdrawn(acting: Acting) -> None:
+    """B102: a run that is over waits for no decision."""
+    acting.recovery.reached = False
+    await acting.start()
+    await acting.pass_time(STALL + 1 + 3 * 600)
+    assert acting.done()[-1] == "escalate done"
+    await acting.tell(EventType.EXECUTION_FAILED, error_type="MemoryError", error="out")
+    await acting.pass_time(1)
+
+    assert [each.status for each in await acting.service.ledger.escalations(limit=9)] == [
+        EscalationStatus.WITHDRAWN
+    ]
+    assert acting.recovery.asked == []
+
+
+async def test_failed_run_that_was_nudged_and_has_a_checkpoint_is_a_persons(acting: Acting) -> None:
+    """B74: its work can be taken up, and nobody here can do that."""
+    acting.recovery.reached = False
+    await acting.start()
+    await acting.tell(EventType.CHECKPOINT_SAVED, checkpoint_id="cp-1")
+    await acting.pass_time(STALL + 1)
+    await acting.tell(EventType.EXECUTION_FAILED, error_type="MemoryError", error="out")
+    await acting.pass_time(1)
+
+    assert len(acting.recovery.asked) == 1
+
+
 async def test_a_worker_that_ends_while_it_is_being_stopped_has_stopped(acting: Acting) -> None:
     acting.hands.confirms = False
     acting.hands.last_words = lambda: acting.publish(acting.event(EventType.EXECUTION_COMPLETED))

@@ -395,3 +395,22 @@ async def test_agent_whose_runs_fail_but_each_fifth_is_two_pages(service: Servic
 
 def is_clear(service: Service) -> bool:
     return all(one.condition_cleared_at is not None for one in service.tickets.open_tickets())
+
+
+async def test_loop_that_fails_and_that_nobody_here_can_start_again_has_one_ticket_a_life(
+    service: Service, clock: Clock
+) -> None:
+    """B100: the loop is told; that its run failed opens no second ticket, which nothing would end."""
+    ladders = service.interventions.ledger.ladders
+
+    for number in range(3):
+        await live(service, clock, number)
+        clock.now += 3 * MINUTE  # past what it has to begin in, and the service too
+        await service.interventions.advance(clock.now)
+        await service.interventions.settled()
+        assert list(ladders) == [("bee", f"bee-{number}")]
+        await crash(service, clock, number)
+        await until(lambda: not ladders, "its run is over")
+        await service.bus.drain()
+        assert service.tickets.open_tickets() == []
+    assert await service.store.history(types={EventType.RECOVERY_FAILED}) == []

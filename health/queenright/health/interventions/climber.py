@@ -205,11 +205,11 @@ class Climber:
             await self.come_down(key, step.ladder, "the worker got further, or its run is over")
         elif known is not None and (overdue := self._overdue(known, now)) and step.action is None:
             await self._drop_question(overdue, known)
-        if (
-            step.ladder is None
-            or step.action is None
-            or self._leaves_alone(key, known, step.action, step.ladder)
-        ):
+        if step.ladder is None or step.action is None or self._leaves_alone(key):
+            return
+        if self._is_left_to_others(worker, known, step.action, step.ladder):
+            if known is not None:
+                await self.come_down(key, None, "its run failed, and whoever runs it starts it again")
             return
         at = max(step.at, self._quiet_until)
         if at <= now:
@@ -222,14 +222,18 @@ class Climber:
             await self._do(step.action, step.ladder, worker, now)
             self.consider(worker)
 
-    def _leaves_alone(self, key: WorkerKey, known: Ladder | None, action: ActionKind, ladder: Ladder) -> bool:
-        if not self._settings.intervention.enabled:
-            return True
-        if self._recovery.in_hand(key):
-            return True  # what it needs, its recovery sees to
-        # It crashed somewhere else, and whoever runs it there starts it again.
-        crashed = known is None and action is ActionKind.RECOVER
-        return crashed and not self._recovery.reaches(ladder.target)
+    def _leaves_alone(self, key: WorkerKey) -> bool:
+        # What is being brought back needs nothing else: its recovery sees to it.
+        return not self._settings.intervention.enabled or self._recovery.in_hand(key)
+
+    def _is_left_to_others(
+        self, worker: WorkerHealth, known: Ladder | None, action: ActionKind, ladder: Ladder
+    ) -> bool:
+        """Return whether a run failed that nobody here can start again, and that nobody here has stopped."""
+        if action is not ActionKind.RECOVER or ladder == known or self._recovery.reaches(ladder.target):
+            return False
+        # Of one that was acted on while it ran, somebody has to take up what it saved.
+        return known is None or worker.vitals.last_checkpoint is None
 
     async def _do(self, action: ActionKind, ladder: Ladder, worker: WorkerHealth, now: float) -> None:
         if action is ActionKind.NUDGE:
