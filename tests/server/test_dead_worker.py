@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from queenright.health.settings import Heartbeat, Stall
-from queenright.health.tickets import EscalationTicket
+from queenright.health.tickets import EscalationTicket, TicketStatus
 from queenright.health.vitals import SessionStatus
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.settings import Settings
 from queenright.server.up import Running
 from tests.server.conftest import demo_settings
 from tests.server.test_cli_acting import queenright
+from tests.server.test_service_api import DRAFT
 from tests.waiting import until
 
 
@@ -70,7 +72,7 @@ async def test_ticket_of_a_killed_worker_is_settled(
             done = await queenright(
                 running, "tickets", verb, ticket.ticket_id, "--reason", "killed it", "--by", "ada"
             )
-            assert done.code == 0, done.err
+            assert (done.code, done.out) == (0, "bee: resolved.\n"), done.err
         case [verb, "over", _]:
             answer = await http.post(f"/api/{where}/{verb}", json={"reason": "killed it", "by": "ada"})
             assert answer.status_code == 200, answer.text
@@ -87,3 +89,38 @@ async def test_ticket_of_a_killed_worker_is_settled(
         assert worker is not None
         assert worker.vitals.status is SessionStatus.UNKNOWN
         assert running.service.tickets.open_tickets() == []
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+async def test_work_that_was_given_up_is_resolved_and_not_dismissed(running: Running, is_told: bool) -> None:
+    """B125: its run is over, and its work is not; the refusal says how its ticket is closed."""
+    service = running.service
+    if not is_told:
+        await service.judging.stop()
+    who = {"agent_id": "bee", "session_id": "s1", "incarnation_id": "i1"}
+    life: dict[EventType, dict[str, Any]] = {
+        EventType.EXECUTION_STARTED: {},
+        EventType.EXECUTION_FAILED: {"error_type": "OSError"},
+        EventType.RECOVERY_FAILED: {"recovery_id": "r1", "exhausted": True, "reason": "the third try failed"},
+    }
+    for kind, data in life.items():
+        await service.ingest([AgentEvent(type=kind, time=service.clock(), data=data, **who)])
+    await service.bus.drain()
+    if is_told:
+        await until(lambda: any(one.notified_at for one in service.tickets.open_tickets()), "people are told")
+        [ticket] = service.tickets.open_tickets()
+    else:
+        worker = service.monitor.get("bee")
+        assert worker is not None
+        ticket = (await service.tickets.raise_ticket(worker, DRAFT)).ticket
+
+    refused = await queenright(running, "tickets", "dismiss", ticket.ticket_id, "--reason", "known")
+    assert (refused.code, refused.out) == (1, "")
+    command = f'queenright tickets resolve {ticket.ticket_id} --reason "..."'
+    assert f"once it is settled, resolve it: {command}" in refused.err
+    settled = ["resolve", ticket.ticket_id, "--reason", "by hand", "--by", "ada"]
+    done = await queenright(running, "tickets", *settled)
+    assert (done.code, done.out) == (0, "bee: resolved.\n")
+    closed = await service.tickets.find(ticket.ticket_id)
+    assert closed is not None
+    assert (closed.status, closed.closed_reason) == (TicketStatus.RESOLVED, "ada: by hand")

@@ -183,8 +183,13 @@ def resolve(
 def can_be_resolved(ticket: EscalationTicket, *, now: float, dead_from: float | None) -> bool:
     """Return whether a ticket ends by a person's word alone; ``dead_from`` as for ``resolve``."""
     is_dead = dead_from is not None and dead_from <= now
-    settles = is_dead or not HOLDS_AFTER_THE_END.isdisjoint((ticket.kind, *ticket.active_kinds))
+    settles = is_dead or is_about_work(ticket)
     return ticket.live and ticket.status is not TicketStatus.DISMISSED and settles
+
+
+def is_about_work(ticket: EscalationTicket) -> bool:
+    """Return whether a ticket is about work that was given up, or about runs that failed."""
+    return not HOLDS_AFTER_THE_END.isdisjoint((ticket.kind, *ticket.active_kinds))
 
 
 def dismiss(
@@ -214,20 +219,22 @@ def dismiss(
     _must_be_live(ticket)
     if ticket.status is TicketStatus.DISMISSED:
         raise WrongStatus(ticket, "dismiss", "it was dismissed before; it opens again if it gets worse")
+    may_resolve = can_be_resolved(ticket, now=now, dead_from=dead_from)
+    how_to_resolve = (
+        f'once it is settled, resolve it: queenright tickets resolve {ticket.ticket_id} --reason "..."'
+    )
     if ticket.status is not TicketStatus.OPEN:
         is_taken = ticket.status is TicketStatus.ACKNOWLEDGED
         told = f"{ticket.acknowledged_by} has it" if is_taken else "people have been told of it"
-        closes = _when_it_closes(dead_from)
-        if can_be_resolved(ticket, now=now, dead_from=dead_from):
-            command = f'queenright tickets resolve {ticket.ticket_id} --reason "..."'
-            closes = f"once it is settled, resolve it: {command}"
+        closes = how_to_resolve if may_resolve else _when_it_closes(dead_from)
         raise WrongStatus(ticket, "dismiss", f"{told}; {closes}")
     holds = ticket.condition_cleared_at is None and not recovered
     if holds and ticket.severity.rank >= Severity.HIGH.rank:
         raise WrongStatus(
             ticket,
             "dismiss",
-            f"it is {ticket.severity} and still holds ({', '.join(ticket.active_kinds)}); intervene",
+            f"it is {ticket.severity} and still holds ({', '.join(ticket.active_kinds)}); intervene"
+            + (f", or {how_to_resolve}" if may_resolve else ""),
         )
     return ticket.model_copy(
         update={

@@ -725,9 +725,8 @@ class TicketService:
         return await self._commit(work)
 
     def is_about_dead_worker(self, ticket: EscalationTicket) -> bool:
-        """Return whether the worker of a live ticket is gone, so that a person's word closes it."""
-        dead_from = self._worker_dead_from(ticket)
-        return ticket.live and dead_from is not None and dead_from <= self._clock()
+        """Return whether a live ticket is about a worker that is gone, and about no work that it has left."""
+        return self.can_be_resolved(ticket) and not lifecycle.is_about_work(ticket)
 
     def _worker_dead_from(self, ticket: EscalationTicket) -> float | None:
         return self._dead_from((ticket.worker_agent_id, ticket.worker_session_id))

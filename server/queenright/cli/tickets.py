@@ -161,14 +161,14 @@ def dismiss(
     Say that it is nothing: nobody is told.
 
     Not of what is high or critical and still holds, nor of what people were told of: that closes by itself.
-    A ticket of a dead worker is closed, however bad it was.
-    Exit code 1 if it is refused.
+    A ticket of a dead worker is resolved by it, however bad it was; work that was given up, or runs that
+    failed in a row, take queenright tickets resolve. Exit code 1 if it is refused.
     """
     if not reason.strip():
         raise typer.BadParameter("say with --reason why it is nothing")
     with connect(url, token_file) as service:
         done = service.tickets.dismiss(named(ticket, "ticket's id"), reason, by=by)
-    tell(done, f"{done.worker_agent_id}: dismissed.", as_json=as_json)
+    tell(done, f"{done.worker_agent_id}: {done.status}.", as_json=as_json)
 
 
 @tickets.command("resolve", epilog='Example: queenright tickets resolve 01J... --reason "written by hand"')
@@ -181,7 +181,7 @@ def resolve(
     token_file: TokenFile = None,
 ) -> None:
     """
-    Close a ticket about a worker that is dead or could not be brought back, and that a person has seen to.
+    Close a ticket about a dead worker, work that was given up or runs that failed: a person has seen to it.
 
     Every other ticket closes by itself, when its worker recovers or ends. Exit code 1 if it is refused.
     """

@@ -234,10 +234,11 @@ def _routes(service: Service) -> APIRouter:
         Say that it is nothing: nobody is told, and it opens again if it gets worse.
 
         As for the queen: not of one that is high or critical and still holds, nor of one that an operator
-        was told of, which closes by itself. One of a dead worker is closed, however bad it was.
+        was told of. One of a dead worker is resolved by it, however bad it was, but not work that was given
+        up, nor runs that failed in a row: of these somebody says how they were settled.
         """
         ticket = await service.tickets.find(ticket_id)
-        if ticket is not None and service.tickets.can_be_resolved(ticket):
+        if ticket is not None and service.tickets.is_about_dead_worker(ticket):
             await service.tickets.resolve(ticket_id, f"dismissed: {body.reason}", by=who(request, body.by))
             return await found_ticket(service, ticket_id)
         await service.tickets.dismiss(ticket_id, body.reason, by=who(request, body.by))
