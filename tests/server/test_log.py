@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from queenright.cli.log import EVERY, Once
 from queenright.health.store import StoreError
-from queenright.server.up import serving
+from queenright.server.up import Running, serving
 from tests.databases import locked
 from tests.server.conftest import demo_settings, looping
 from tests.waiting import until
@@ -123,6 +125,24 @@ def log() -> Iterator[Counting]:
     logger.addHandler(handler)
     yield handler
     logger.removeHandler(handler)
+
+
+async def test_requests_that_are_no_http_are_logged_once(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B128: whoever sends garbage to a port does not fill the log."""
+    handler = Counting()
+    monkeypatch.setattr(logging.getLogger(), "handlers", [handler])
+    for url in [running.url, running.otlp_url] * 20:
+        reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(url).port)
+        writer.write(b"\x16\x03\x01 garbage\r\n\r\n")
+        await asyncio.wait_for(reader.read(), 60)
+        writer.close()
+
+    assert len([one for one in handler.wanted if "Invalid HTTP" in one]) == 40
+    assert len([one for one in handler.said if "Invalid HTTP" in one]) == 1
+    for name in ("uvicorn", "uvicorn.error"):
+        assert not logging.getLogger(name).handlers, "a handler of uvicorn's own has no limit"
 
 
 async def test_what_a_service_tries_again_and_again_is_said_once(tmp_path: Path, log: Counting) -> None:

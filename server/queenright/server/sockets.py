@@ -112,6 +112,7 @@ async def listening(app: Any, sock: socket.socket) -> AsyncIterator[None]:
     http = Server(
         uvicorn.Config(
             app,
+            log_config=None,  # its lines go where ours go, and are limited as ours are
             log_level="warning",
             access_log=False,
             lifespan="off",
