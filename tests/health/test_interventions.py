@@ -1222,3 +1222,59 @@ async def test_crowd_that_is_due_at_once_is_begun_with_in_parts(acting: Acting) 
     assert max(begun) <= 100
     assert sum(begun) >= count
     assert len(acting.hands.nudged) == 10
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_worker_that_works_on_after_its_termination_makes_that_unconfirmed(
+    acting: Acting, restarted: bool
+) -> None:
+    """B103: an ``on_terminate`` that returned is no proof; a person has to end the process."""
+    await acting.start()
+    done = await acting.service.terminate("bee", "enough", by="ada")
+    assert (done.outcome, acting.state()) == (Outcome.DONE, HealthState.TERMINATED)
+    await acting.pass_time(300)
+    if restarted:
+        # It is heard while nobody acts on it.
+        acting.monitor.apply(acting.event(EventType.STEP_COMPLETED), acting.time.now)
+        await acting.restart()
+    for _ in range(3):
+        await acting.tell(EventType.STEP_COMPLETED)
+    await acting.settle()
+
+    assert acting.state() is not HealthState.TERMINATED
+    assert acting.done() == ["terminate done", "terminate unconfirmed"]
+    one = await acting.service.ledger.find_intervention(done.intervention_id)
+    assert one is not None
+    assert one.outcome is Outcome.UNCONFIRMED
+    assert "it works on" in one.detail
+    assert acting.service.ledger.ladders["bee", "bee-1"].level is Level.HUMAN
+    assert acting.service.ledger.count(("bee", "bee-1")) == 1
+
+
+async def test_worker_that_ends_after_its_termination_was_unconfirmed_is_terminated(acting: Acting) -> None:
+    await acting.start()
+    await acting.service.terminate("bee", "enough", by="ada")
+    await acting.pass_time(300)
+    await acting.tell(EventType.STEP_COMPLETED)
+    await acting.restart()
+    await acting.tell(EventType.EXECUTION_COMPLETED)
+    await acting.settle()
+
+    assert acting.done() == ["terminate done", "terminate unconfirmed", "terminate done"]
+    assert acting.state() is HealthState.TERMINATED
+
+
+async def test_ladder_is_left_to_a_person_when_its_worker_outlives_the_termination(acting: Acting) -> None:
+    """B103: nothing is started beside a worker that works on; once it ends, it is brought back after all."""
+    acting.recovery.accepts = False
+    await acting.start()
+    await acting.pass_time(STALL + 3 * NUDGE + ESCALATION)
+    assert acting.state() is HealthState.TERMINATED
+    acting.recovery.accepts = True
+    await acting.pass_time(120)
+    await acting.tell(EventType.STEP_COMPLETED)
+    await acting.pass_time(STALL + 5 * NUDGE)
+
+    assert acting.done()[-3:] == ["terminate done", "recover refused", "terminate unconfirmed"]
+    await acting.tell(EventType.EXECUTION_FAILED, error_type="cancelled")
+    assert acting.done()[-2:] == ["terminate done", "recover done"]

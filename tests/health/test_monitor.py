@@ -445,6 +445,52 @@ def test_first_start_of_a_terminated_session_that_comes_late_does_not_revive_it(
     assert script.health.vitals.status is SessionStatus.TERMINATED
 
 
+@pytest.mark.parametrize("kind", [EventType.STEP_COMPLETED, EventType.LLM_CALL_STARTED])
+@pytest.mark.parametrize("lag", [-50.0, 0.0, 50.0])
+def test_terminated_worker_that_works_on_is_watched_again(kind: EventType, lag: float) -> None:
+    """B103: work later than the termination by more than clocks may differ shows that it lives."""
+    script = WorkerScript().start()
+    for _ in range(12):
+        script.call()
+    assert script.state is HealthState.STUCK
+    script.event(EventType.AGENT_TERMINATED, {"reason": "loop"})
+    script.lag = lag
+    script.event(kind, after=50 + min(lag, 0.0))
+    assert script.state is HealthState.TERMINATED
+
+    script.event(kind, after=111)
+
+    assert script.state is HealthState.STUCK
+    assert script.health.vitals.status is SessionStatus.ACTIVE
+    assert FindingKind.DOOM_LOOP in {finding.kind for finding in script.health.findings}
+
+
+def test_telemetry_of_a_terminated_worker_that_was_under_way_does_not_revive_it() -> None:
+    """B103: an exporter may send for minutes what happened before the end."""
+    script = WorkerScript().start()
+    script.call()
+    script.event(EventType.AGENT_TERMINATED, {"reason": "loop"})
+    for late in range(1, 600, 7):
+        script.lag = float(late)
+        script.now += 6
+        script.call()
+
+    assert script.state is HealthState.TERMINATED
+
+
+@pytest.mark.parametrize(
+    "kind", [EventType.AGENT_HEARTBEAT, EventType.EXECUTION_COMPLETED, EventType.EXECUTION_FAILED]
+)
+def test_sign_that_is_no_work_does_not_revive_a_terminated_worker(kind: EventType) -> None:
+    """B103: the process of a worker that has stopped may end much later."""
+    script = WorkerScript().start(heartbeat_interval=30)
+    script.event(EventType.AGENT_TERMINATED, {"reason": "loop"})
+    for _ in range(20):
+        script.event(kind, {"interval": 30}, after=30)
+
+    assert script.state is HealthState.TERMINATED
+
+
 def away_for(script: WorkerScript, seconds: float) -> None:
     since, script.now = script.now, script.now + seconds
     script.monitor.was_away(since, script.now)

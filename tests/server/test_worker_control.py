@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
 from prometheus_client import CollectorRegistry
 
+from queenright.alerting.notification import read_active
 from queenright.health.interventions.target import Target
 from queenright.instrumentation import Nudge, Telemetry, Worker
-from queenright.server.up import Running
+from queenright.server.settings import load_settings
+from queenright.server.up import DEMO_DEFAULTS, Running, serving
 from tests.waiting import until
 
 BEE = Target(agent_id="bee/1", session_id="s", incarnation_id="i")
@@ -75,6 +78,58 @@ async def test_an_agent_that_is_terminated_says_where_its_state_is(
 
     assert (done.json()["terminated"], done.json()["checkpoint_id"]) == (True, "cp-7")
     assert len(reasons) == 1
+
+
+async def test_worker_that_works_on_after_its_termination_is_watched_and_paged_again(
+    tmp_path: Path,
+) -> None:
+    """B103: an ``on_terminate`` that returns and stops nothing leaves nobody with a false all-clear."""
+    settings = load_settings(
+        defaults=DEMO_DEFAULTS | {"storage": tmp_path / "storage"},
+        http={"port": 0},
+        otlp={"port": 0},
+        health_monitoring={"clock_tolerance_seconds": 1},
+    )
+
+    def loop(worker: Worker, times: int) -> None:
+        for _ in range(times):
+            with worker.step("forage") as step, step.tool("search", {"q": "hive"}) as call:
+                call.result("nothing")
+
+    async with (
+        serving(settings) as running,
+        httpx.AsyncClient(base_url=running.url, trust_env=False) as http,
+        working(running, on_terminate=lambda reason: None) as worker,
+    ):
+        tickets = running.service.tickets
+        loop(worker, 20)
+        await until(lambda: bool(tickets.open_tickets()), "the loop has a ticket")
+        done = await http.post("/api/agents/bee%2F1/terminate", json={"reason": "it loops"}, timeout=30)
+        assert done.json()["terminated"] is True
+        await until(lambda: not tickets.open_tickets(), "the ticket closes")
+
+        def is_watched_again() -> bool:
+            loop(worker, 1)
+            found = running.service.monitor.get(BEE.agent_id, BEE.session_id)
+            return found is not None and not found.vitals.ended
+
+        await until(is_watched_again, "the worker is watched again")
+
+        async def is_paged() -> bool:
+            loop(worker, 1)
+            active = await running.service.store.read(read_active)
+            texts = [one.annotations["suggested_action"] for one in active if one.ends_at is None]
+            return any("end its process yourself" in text for text in texts)
+
+        for _ in range(1200):
+            if await is_paged():
+                break
+            await asyncio.sleep(0.05)
+        assert await is_paged()
+        [row] = (await http.get("/api/interventions")).json()["interventions"]
+
+    assert (row["kind"], row["outcome"]) == ("terminate", "unconfirmed")
+    assert "it works on" in row["detail"]
 
 
 async def test_an_agent_that_takes_instructions_by_hand_is_stopped_when_its_run_ends(

@@ -22,7 +22,7 @@ from queenright.health.findings import Finding, FindingKind, HealthState, Worker
 from queenright.health.fleet import Fleet, fleet_of
 from queenright.health.settings import HealthSettings
 from queenright.health.state import health_state, may_follow
-from queenright.health.vital_events import TERMINATED, is_settled_by_person
+from queenright.health.vital_events import TERMINATED, WORK_EVENTS, is_settled_by_person
 from queenright.health.vital_facts import NO_BREAKERS, OpenBreakers
 from queenright.health.vitals import ABOUT_WORKERS, WORKER_EVENTS, SessionStatus, VitalSigns
 from queenright.runtime.events import AgentEvent, EventType
@@ -61,6 +61,7 @@ _TOOL_STARTED: Final = EventType.TOOL_CALL_STARTED
 _TOOL_ENDED: Final = EventType.TOOL_CALL_COMPLETED
 _ENDS: Final = frozenset({EventType.EXECUTION_COMPLETED, EventType.EXECUTION_FAILED})
 _HEALTHY: Final = HealthState.HEALTHY
+_TERMINATED: Final = SessionStatus.TERMINATED
 _SILENCE: Final = frozenset(
     {
         FindingKind.STALL,
@@ -234,6 +235,8 @@ class HealthMonitor:
         was_over = v.ended_at
         if kind in _ENDS and self.is_stopping(key, event.incarnation_id or v.incarnation_id):
             event = as_terminated(event)
+        if v.status is _TERMINATED and self._outlives_termination(v, event, now):
+            v.undo_termination(at)
         v.apply(event, at)
         deadline = worker.deadline
         if (
@@ -293,10 +296,28 @@ class HealthMonitor:
         self._forget_ended(now)
         key = (event.agent_id, event.session_id)
         worker = self._workers.get(key) or self._welcome(key, at)
-        was_over = worker.vitals.ended_at
-        worker.vitals.apply(event, at)
-        if worker.vitals.ended_at is not None and worker.vitals.ended_at != was_over:
+        v = worker.vitals
+        was_over = v.ended_at
+        if v.status is _TERMINATED and self._outlives_termination(v, event, now):
+            v.undo_termination(at)
+        v.apply(event, at)
+        if v.ended_at is not None and v.ended_at != was_over:
             self._over(worker, at, now)
+
+    def _outlives_termination(self, v: VitalSigns, event: AgentEvent, now: float) -> bool:
+        """
+        Return whether an event shows that a worker works on after its termination.
+
+        That is work of the same life which is later, by its author's clock and by ours, than the end by more
+        than the two may differ. What was done before and arrives late is none, nor is a new execution.
+        """
+        return (
+            v.ended_at is not None
+            and not v.has_new_start
+            and event.type in WORK_EVENTS
+            and event.incarnation_id in ("", v.incarnation_id)
+            and min(event.time, now) > v.ended_at + self._tolerance
+        )
 
     def advance(self, now: float, limit: int = sys.maxsize) -> list[AgentEvent]:
         """

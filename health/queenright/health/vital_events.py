@@ -256,6 +256,19 @@ _TOLD_ABOUT_WORKERS: Final[dict[EventType, Handler]] = {
 }
 HANDLERS: Final[dict[EventType, Handler]] = _TOLD_BY_WORKERS | _TOLD_ABOUT_WORKERS
 
+WORK_EVENTS: Final = frozenset(
+    {
+        EventType.NODE_LOOP_STARTED,
+        EventType.NODE_LOOP_COMPLETED,
+        EventType.EDGE_TRAVERSED,
+        EventType.GOAL_PROGRESS,
+        EventType.CHECKPOINT_SAVED,
+        EventType.OUTPUT_REPORTED,
+        *WORK_HANDLERS,
+    }
+)
+"""What only a worker that works reports; the process of one that has stopped may still send heartbeats."""
+
 WORKER_EVENTS: Final = frozenset(_TOLD_BY_WORKERS)
 """What workers tell of themselves."""
 

@@ -146,6 +146,7 @@ class VitalSigns:
         "node_id",
         "only_heartbeats",
         "open_tools",
+        "outlived_termination",
         "output",
         "progress_from",
         "recovered_at",
@@ -213,6 +214,8 @@ class VitalSigns:
         self.ended_at: float | None = None
         self.has_new_start = False
         """It was terminated and started again, by its own clock before the end: a later sign revives it."""
+        self.outlived_termination = False
+        """It worked on after it was reported as terminated; its end was wrong."""
         self.clock_base = at
         """Silence counts from here at the earliest: a new incarnation, the end of a wait, a clock set."""
         self.last_activity = at
@@ -498,7 +501,7 @@ class VitalSigns:
         self.lives += 1
         self.status = SessionStatus.ACTIVE
         self.ended_at = None
-        self.has_new_start = False
+        self.has_new_start = self.outlived_termination = False
         self.waiting = self.waiting_since = None
         self.clock_base = max(self.clock_base, at)
         self.begin_visit()
@@ -513,6 +516,17 @@ class VitalSigns:
         self.output = None
         if self.calls is not None:
             self.calls.rest()
+
+    def undo_termination(self, at: float) -> None:
+        """Watch it again: it works on after its termination. What its detectors have counted stays."""
+        is_lost = self.lost
+        self.lives += 1
+        if is_lost:
+            self._failed_life = self.lives
+        self.status = SessionStatus.ACTIVE
+        self.ended_at = None
+        self.outlived_termination = True
+        self.clock_base = max(self.clock_base, at)
 
     def begin_visit(self) -> None:
         """Count bad steps and what was told from here: an ACCEPT, or another visit of a node."""
@@ -547,6 +561,7 @@ class VitalSigns:
         if self.status is SessionStatus.TERMINATED:
             return
         self.status = status
+        self.outlived_termination = False
         self.ended_at = max(at, self.last_activity)
         self.last_activity = self.ended_at
         self._forget_open()

@@ -325,9 +325,8 @@ class Actions:
         one = one.model_copy(update={"answered_at": self._clock()})
         await self._end(one, outcome, ladder, detail=detail)
 
-    async def unconfirmed(self, one: Intervention, ladder: Ladder | None) -> Intervention:
-        """Write down that a restart came before anybody knew whether a worker has stopped."""
-        detail = "a restart came in between, and it has not ended (yet)"
+    async def unconfirmed(self, one: Intervention, ladder: Ladder | None, detail: str) -> Intervention:
+        """Write down that nobody knows whether a worker has stopped, and why."""
         return await self._end(one, Outcome.UNCONFIRMED, ladder, detail=detail)
 
     # -- writing down -------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from queenright.health.findings import HealthState, WorkerKey, worst
 from queenright.health.interventions import messages
 from queenright.health.interventions.actions import Actions, Rungs
 from queenright.health.interventions.control import Stopped
-from queenright.health.interventions.ladder import Ladder, Level, Standing, next_step
+from queenright.health.interventions.ladder import Ladder, Level, Standing, foot, next_step
 from queenright.health.interventions.ledger import Ledger
 from queenright.health.interventions.limits import held_back
 from queenright.health.interventions.permit import ActionRefused
@@ -128,6 +128,8 @@ class Climber:
     def consider(self, worker: WorkerHealth) -> None:
         """See, because a worker changed, when its next rung is due. Quick, no I/O."""
         key = worker.key
+        if worker.vitals.outlived_termination:
+            self.look_at(key, self._clock())
         known = self._ledger.ladders.get(key)
         if known is None and key not in self._ledger.uncertain and not self._settings.intervention.enabled:
             return
@@ -197,6 +199,9 @@ class Climber:
             if known is not None:
                 await self.come_down(key, None, "the worker is not known any more")
             return
+        if worker.vitals.outlived_termination:
+            await self._withdraw_confirmation(worker)
+            known = self._ledger.ladders.get(key)
         if self._is_certain(worker):
             await self._confirm(worker, known)
             known = self._ledger.ladders.get(key)
@@ -339,12 +344,39 @@ class Climber:
                 detail = "it was restarted meanwhile; nothing is known of the end of the life before"
                 await self._actions.interrupted(one, ladder, detail)
             return
-        ours = ladder is not None and ladder.level in (Level.TERMINATING, Level.HUMAN)
+        ours = (
+            ladder is not None and ladder.level in (Level.TERMINATING, Level.HUMAN) and ladder.is_recoverable
+        )
         await self._actions.confirm(
             one,
             Stopped(confirmed=True, checkpoint_id=one.checkpoint_id, detail="it has ended"),
             ladder=self._after_its_end(ladder) if ladder is not None and ours else None,
         )
+
+    async def _withdraw_confirmation(self, worker: WorkerHealth) -> None:
+        """Write down that a worker works on after its termination, and leave it to a person."""
+        target = Target.of(worker.vitals)
+        one = self._ledger.uncertain.get(worker.key)
+        if one is None or one.target != target:
+            one = await self._ledger.find_stopped(target)
+        if one is not None and one.outcome is Outcome.DONE:
+            self._ledger.uncertain[worker.key] = one
+            known = self._ledger.ladders.get(worker.key)
+            if known is None or known.target != target:
+                # It was a person who had it stopped, and not for it to be brought back.
+                known = foot(Standing.of(worker, self._settings)).model_copy(update={"is_recoverable": False})
+            # What came of the work after the end is no progress since: a person is to look at it.
+            human = {
+                "level": Level.HUMAN,
+                "until": None,
+                "progress_before": worker.vitals.last_progress,
+            }
+            await self._actions.unconfirmed(
+                one,
+                known.model_copy(update=human),
+                "it was said to have stopped, and it works on: its telemetry goes on after that",
+            )
+        worker.vitals.outlived_termination = False
 
     async def _bring_back(self, ladder: Ladder, reason: str) -> None:
         recovering = ladder.model_copy(update={"level": Level.RECOVERING, "until": None})

@@ -72,6 +72,8 @@ class Ladder(BaseModel):
     """Of one that has to hand off: whether it has been told so."""
     delivered: bool = True
     """Whether the last nudge got to the worker, or lies where it fetches it."""
+    is_recoverable: bool = True
+    """Whether it is brought back after it was terminated; not if a person had it stopped for good."""
     by: str = LADDER
     """Who wants it to end, and why; empty: because of how it is."""
     reason: str = ""

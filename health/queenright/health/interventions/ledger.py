@@ -13,12 +13,15 @@ from queenright.health.findings import WorkerKey
 from queenright.health.interventions import record
 from queenright.health.interventions.ladder import Ladder
 from queenright.health.interventions.record import Escalation, EscalationStatus, Intervention, Outcome
-from queenright.health.interventions.target import ActionKind
+from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.store import Store
 from queenright.runtime.events import AgentEvent
 
 _COUNTED: Final = 100_000
 """Of so many sessions it is known how often something was done; the newest."""
+
+_MOST_TERMINATIONS: Final = 1000
+"""Among so many terminations of an agent, the newest, that of one of its lives is looked for."""
 
 _UNCERTAIN: Final = frozenset({Outcome.STARTED, Outcome.UNCONFIRMED})
 
@@ -162,6 +165,20 @@ class Ledger:
     async def find_intervention(self, intervention_id: str) -> Intervention | None:
         """Return one record, or None."""
         return await self._store.read(lambda conn: record.find_intervention(conn, intervention_id))
+
+    async def find_stopped(self, target: Target) -> Intervention | None:
+        """Return the newest termination by which this life of a worker has stopped, as it seemed; or None."""
+
+        def read(conn: Connection) -> list[Intervention]:
+            return record.read_interventions(
+                conn,
+                limit=_MOST_TERMINATIONS,
+                agent_id=target.agent_id,
+                kind=ActionKind.TERMINATE,
+                outcome=Outcome.DONE,
+            )
+
+        return next((one for one in await self._store.read(read) if one.target == target), None)
 
     async def find_escalation(self, escalation_id: str) -> Escalation | None:
         """Return one escalation, or None."""

@@ -170,7 +170,8 @@ class InterventionService:
             ladder = self.ledger.ladders.get(key)
             climbs = ladder is not None and ladder.target == one.target and ladder.level is Level.TERMINATING
             if one.outcome is Outcome.STARTED and not climbs:
-                await self._actions.unconfirmed(one, ladder)
+                detail = "a restart came in between, and it has not ended (yet)"
+                await self._actions.unconfirmed(one, ladder, detail)
 
     def hold_until(self, at: float) -> None:
         """Do nothing by itself before ``at``, in seconds since the epoch."""
