@@ -222,8 +222,13 @@ def test_work_that_began_again_from_its_start_is_told_to_a_human() -> None:
     [rule] = [rule for rule in ALERTS if rule["alert"] == "QueenrightTaskRestartedFromStart"]
     assert 'queenright_recoveries_total{outcome="from_start"}' in rule["expr"]
     assert RECEIVERS[rule["labels"]["source"], rule["labels"]["severity"]] == "on-call-slack"
-    for place in ("/api/recoveries", "status page", "queenright interventions"):
+    for place in ("queenright recoveries", "status page", "queenright interventions"):
         assert place in rule["annotations"]["description"]
+
+
+def test_what_people_are_told_names_commands_and_no_path_of_the_api() -> None:
+    texts = {rule["alert"]: str(rule["annotations"]) for rule in ALERTS}
+    assert [alert for alert, text in texts.items() if "/api/" in text] == []
 
 
 def test_the_intervention_itself_has_a_runbook() -> None:

@@ -116,9 +116,8 @@ def _given_up(selectors: Selectors) -> Alert:
         source=SOURCE_MONITOR,
         summary="Work was given up: it could not be brought back.",
         description='Tasks given up in the last hour: {{ $value | printf "%.0f" }}. Which, and why: '
-        "queenright "
-        "recoveries, the status page, or /api/recoveries (exhausted is true). Each agent has a critical "
-        "ticket about it: queenright tickets.",
+        "queenright recoveries --json, where exhausted is true, or the status page. Each agent has a "
+        "critical ticket about it: queenright tickets.",
         threshold="1 task within an hour, after `health_monitoring.recovery.max_attempts_per_task` attempts",
         reason="nothing more is tried by itself: somebody has to finish the work or let it go",
         dashboard="queenright-interventions",
@@ -136,9 +135,8 @@ def _from_start(selectors: Selectors) -> Alert:
         source=SOURCE_MONITOR,
         summary="Work began again from its start: it had no valid checkpoint.",
         description='Tasks begun again in the last hour: {{ $value | printf "%.0f" }}. What they had done '
-        "may be "
-        "done twice. Which: the status page, or /api/recoveries (started_at is set, from_checkpoint is "
-        "null); what led there: queenright interventions.",
+        "may be done twice. Which: queenright recoveries --json, where from_start is true, or the status "
+        "page; what led there: queenright interventions.",
         threshold="1 task within an hour",
         reason="what a task did outside (mails, tickets, payments) may happen twice",
         dashboard="queenright-interventions",
