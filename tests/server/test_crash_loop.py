@@ -393,6 +393,28 @@ async def test_agent_whose_runs_fail_but_each_fifth_is_two_pages(service: Servic
     assert not [row for row in await service.store.read(read_active) if row.is_firing(clock.now)]
 
 
+@pytest.mark.parametrize("consecutive_failures", [3])
+async def test_resolve_while_it_is_held_that_a_run_completed_ends_the_alert_at_once(
+    service: Service, clock: Clock
+) -> None:
+    """B124: a ticket that a person has resolved has no alert that fires; and it says who resolved it."""
+    for row in (0, 5):
+        for number in range(row, row + 4):
+            await run(service, clock, number, EventType.EXECUTION_STARTED)
+            clock.now += 30
+            await run(service, clock, number, EventType.EXECUTION_FAILED)
+        ticket = await failed_runs(service)
+        clock.now += 30
+        await run(service, clock, row + 4, EventType.EXECUTION_STARTED, EventType.EXECUTION_COMPLETED)
+        await until(lambda: is_clear(service), "its condition is gone")
+        if row == 0:
+            clock.now += 2.5 * MINUTE
+            await service.tickets.settle(clock.now)
+    done = await service.tickets.resolve(ticket.ticket_id, "mended", by="ada")
+    assert (done.status, done.closed_reason) == (TicketStatus.RESOLVED, "ada: mended")
+    assert not [row for row in await service.store.read(read_active) if row.is_firing(clock.now)]
+
+
 def is_clear(service: Service) -> bool:
     return all(one.condition_cleared_at is not None for one in service.tickets.open_tickets())
 

@@ -177,6 +177,8 @@ def resolve(
     if not can_be_resolved(ticket, now=now, dead_from=dead_from):
         stop = f'queenright terminate {ticket.worker_agent_id} --reason "..."'
         raise WrongStatus(ticket, "resolve", f"{_when_it_closes(dead_from)}; to stop the worker: {stop}")
+    # A person's word ends it at once, also while the hold runs: nothing is held open any longer.
+    ticket = ticket.model_copy(update={"condition_cleared_at": None})
     return _close(ticket, TicketStatus.RESOLVED, f"{by}: {reason}", now)
 
 
