@@ -143,7 +143,7 @@ class Ticket(Wire):
     first_seen: float
     last_seen: float
     updated_at: float
-    condition_cleared_at: float | None = Field(description="Null while the condition holds, and if a person ended it.")
+    condition_cleared_at: float | None = Field(description="Null while it holds, and if a person ended it.")
     closed_at: float | None = Field(description="With this set it never changes again.")
     closed_reason: str
 
