@@ -14,6 +14,7 @@ from queenright.alerting.alertmanager import AlertmanagerClient
 from queenright.alerting.outbox import Outbox, enqueue
 from queenright.alerting.recorder import Message
 from queenright.alerting.settings import AlertingSettings
+from queenright.health.findings import Severity
 from queenright.health.store import Store
 from queenright.health.tickets import TicketStatus
 from queenright.runtime.events import AgentEvent
@@ -36,8 +37,9 @@ async def say(store: Store, alertmanager: RealAlertmanager, *, at: float = 0.0, 
     """Write a change of a ticket, and let a service that has just started deliver what there is."""
     settings = AlertingSettings(alertmanager_urls=(alertmanager.url,))
     now = at or time.time()
+    more = {name: changes.pop(name) for name in ("follows", "hold") if name in changes}
     if changes:
-        await store.transact(lambda conn: enqueue(conn, ticket(**changes), settings, now))
+        await store.transact(lambda conn: enqueue(conn, ticket(**changes), settings, now, **more))
     client = AlertmanagerClient()
     await make_outbox(store, client, settings).deliver_due(now)
     await client.aclose()
@@ -118,6 +120,51 @@ async def test_end_before_a_restart_that_the_service_does_not_notice_is_told_onc
         ends = [m.channel for m in received if m.status == "resolved"]
         assert sorted(ends) == ["pagerduty", "slack"]
         assert outbox.status()["peers"][0]["ok"]
+
+
+@pytest.mark.parametrize("is_held", [False, True])
+async def test_lesser_alert_of_an_incident_that_rose_gives_no_false_all_clear(
+    tmp_path: Path, store: Store, is_held: bool
+) -> None:
+    """B37, B124: a ticket joins with a greater severity; Alertmanager and the service start again, twice."""
+    gone = {"ticket_id": "t1", "severity": Severity.MEDIUM, "status": TicketStatus.WORKER_GONE}
+    joins = {"ticket_id": "t2", "worker_session_id": "session-2", "follows": ["t1"]}
+    begun = time.time() - 7200
+    reminded = joins | {"reminders": 1, "notified_at": begun, "bumped_at": begun + 3600}
+    with reserve_port() as port:
+        async with people() as everybody:
+            received = everybody.recorder.received
+            async with real_alertmanager(tmp_path, everybody, port=port) as first:
+                await say(store, first, ticket_id="t1", severity=Severity.MEDIUM)
+                await first.until(lambda: len(received) == 1, "the lesser alert")
+                if is_held:
+                    await say(store, first, hold=0.5, **gone)
+                await say(store, first, **joins)
+                await first.until(lambda: any(m.channel == "pagerduty" for m in received), "the greater")
+                if not is_held:
+                    await say(store, first, **gone)
+                await flush(first, "marker-1")
+                await say(store, first)
+                await flush(first, "marker-2")
+            async with real_alertmanager(tmp_path, everybody, port=port) as second:
+                await say(store, second)
+                await flush(second, "marker-3")
+                await say(store, second, **reminded)
+                await flush(second, "marker-4")
+            async with real_alertmanager(tmp_path, everybody, port=port) as third:
+                await say(store, third)
+                await flush(third, "marker-5")
+                await flush(third, "marker-6")
+            assert any("First reminder" in m.title for m in received)
+            assert not [m for m in received if m.status == "resolved"]
+
+
+async def flush(alertmanager: RealAlertmanager, marker: str) -> None:
+    """Return when Alertmanager has looked at every group once more."""
+    client = AlertmanagerClient()
+    await client.post_alerts(alertmanager.address, [queen("warning", agent=marker)])
+    await client.aclose()
+    await alertmanager.until(lambda: any(marker in m.title for m in alertmanager.recorder.received), marker)
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -336,19 +336,31 @@ def _join(
     annotations: dict[str, str],
     now: float,
 ) -> None:
-    """Let a ticket hold the alert of an earlier one, which says how many there are."""
-    labels = _risen(earlier, ticket) if _rises(ticket, earlier) else dict(earlier.labels)
+    """
+    Let a ticket hold the alert of an earlier one, which says how many there are.
+
+    If the ticket is worse, an alert of its severity takes the place of the earlier one, for all that hold it.
+    """
+    is_worse = _rises(ticket, earlier)
+    labels = _risen(earlier, ticket) if is_worse else dict(earlier.labels)
+    holding = _find_holding(conn, earlier.key, now)
     _insert(conn, ticket.ticket_id, labels, annotations, now)
     count = annotations[SESSIONS]
-    for one in _find_holding(conn, earlier.key, now):
-        if one.ends_at is None and one.ticket_id != ticket.ticket_id:
+    for one in holding:
+        if one.ends_at is not None:
+            # It was held open for this ticket.
+            _end(conn, one, now, now, silent=True)
+        elif one.ticket_id != ticket.ticket_id:
             summary = (
                 _COUNTED.sub("", one.annotations["summary"]) + f" {count} sessions, one after the other."
             )
-            _say_anew(conn, one, {**one.annotations, "summary": summary, SESSIONS: count}, now)
-        elif one.ends_at is not None and not _rises(ticket, earlier):
-            # It was held open for this ticket.
-            _end(conn, one, now, now, silent=True)
+            counted = {**one.annotations, "summary": summary, SESSIONS: count}
+            if is_worse:
+                _replace(conn, one, labels, counted, now)
+            else:
+                _say_anew(conn, one, counted, now)
+    if is_worse:
+        conn.execute(_MARK_REPLACED, {"of": earlier.key, "now": now})
 
 
 def _remind(
