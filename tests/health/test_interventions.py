@@ -99,6 +99,18 @@ async def test_any_progress_leads_back_to_the_ground(acting: Acting) -> None:
     assert acting.done().count("escalate done") == 0
 
 
+async def test_no_two_nudges_of_a_ladder_have_the_same_number(acting: Acting) -> None:
+    """B66: a person's nudge is no rung and has no number; the next of the ladder is the second."""
+    await acting.start()
+    await acting.pass_time(STALL)
+    await acting.service.nudge("bee", by="ada")
+    await acting.pass_time(2 * NUDGE)
+
+    numbers = [event.data["attempt"] for event in acting.of(EventType.NUDGE_SENT)]
+    assert numbers == [1, 0, 2, 3][: len(numbers)]
+    assert len(numbers) >= 3
+
+
 async def test_accepts_do_not_reset_the_ladder_of_a_stale_checkpoint(acting: Acting) -> None:
     """B66: only a checkpoint cures a stale one: three nudges, then the orchestrator."""
     await acting.start()

@@ -28,7 +28,11 @@ __all__ = ["page"]
 
 SAID: list[tuple[EventType, dict[str, Any], str]] = [
     (EventType.NUDGE_SENT, {"attempt": 2, "delivery": "injected", "by": "ladder"}, "bee: nudge 2, into its"),
-    (EventType.NUDGE_SENT, {"attempt": 1, "delivery": "queued", "by": "ada"}, "to be fetched, by ada"),
+    (
+        EventType.NUDGE_SENT,
+        {"attempt": 0, "delivery": "queued", "by": "ada"},
+        "bee: nudge, to be fetched, by",
+    ),
     (
         EventType.NUDGE_SENT,
         {"attempt": 1, "delivery": "queued", "by": "ladder", "message": "REMINDER:\n" + "report " * 50},

@@ -78,7 +78,8 @@ def acted(event: AgentEvent) -> tuple[str, str]:
         case EventType.NUDGE_SENT:
             how = "into its context" if data["delivery"] == "injected" else "to be fetched"
             said = clipped(str(data.get("message") or ""), _QUOTED)
-            return "act", f"{agent}: nudge {data['attempt']}, {how}, by {data['by']}. {said}".rstrip()
+            nudge = f"nudge {data['attempt']}" if data["attempt"] else "nudge"
+            return "act", f"{agent}: {nudge}, {how}, by {data['by']}. {said}".rstrip()
         case EventType.ESCALATION_TRIGGERED:
             return "act", f"{agent}: the orchestrator is asked. {data['reason']}"
         case EventType.ESCALATION_DECIDED:

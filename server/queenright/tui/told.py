@@ -112,7 +112,8 @@ def _acted(event: Moment) -> tuple[str, str] | None:
     data, agent = event.data, event.agent_id
     match event.type:
         case "nudge_sent":
-            return "act", f"{agent}: nudge {data['attempt']} by {data['by']}. {data.get('message') or ''}"
+            nudge = f"nudge {data['attempt']}" if data["attempt"] else "nudge"
+            return "act", f"{agent}: {nudge} by {data['by']}. {data.get('message') or ''}"
         case "escalation_triggered":
             return "act", f"{agent}: the orchestrator is asked. {data['reason']}"
         case "escalation_decided":

@@ -108,7 +108,7 @@ class Actions:
             message: What it is told.
             by: Who wants it.
             reason: Why.
-            attempt: The how manieth nudge of this ladder.
+            attempt: The number of the nudge on this ladder, from 1; 0 for a person's, which is no rung.
             ladder: Where the ladder stands with it done.
             since: When the trouble began.
 

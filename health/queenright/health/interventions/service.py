@@ -404,7 +404,7 @@ class InterventionService:
                 message=message or messages.reminder(worker, now),
                 by=by,
                 reason=because(worker) if worker.findings else f"asked for by {by}",
-                attempt=ladder.nudges + 1,
+                attempt=0 if person else ladder.nudges + 1,
                 ladder=ladder.model_copy(
                     update={"acted_at": now, "nudges": ladder.nudges + (0 if person else 1)}
                 ),
