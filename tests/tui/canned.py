@@ -272,6 +272,7 @@ class Canned:
         asked: Method, path and body of everything that was done.
         away: Whether it answers nothing.
         refuses: The status with which it refuses everything; 0 for nothing.
+        feed: What happened lately, the newest first.
     """
 
     def __init__(
@@ -280,6 +281,7 @@ class Canned:
         self.asked: list[tuple[str, str, Any]] = []
         self.refuses = 0
         self.away = False
+        self.feed: list[Row] = []
         self.told = 0
         """Streams that have told all that they have to tell."""
         self._streams = {"fleet": fleet, "worker": worker, "talk": talk}
@@ -300,6 +302,8 @@ class Canned:
             return self._stream(request)
         if request.method != "GET":
             self.asked.append((request.method, path, json.loads(request.content or b"null")))
+        if path == "/api/status":
+            return httpx.Response(200, json=row(Status, feed=self.feed))
         return httpx.Response(200, json=_found(path))
 
     def _stream(self, request: httpx.Request) -> httpx.Response:
@@ -341,4 +345,4 @@ def _found(path: str) -> Mapping[str, Any]:
         }
     if "/executions/" in path:
         return row(ExecutionRow, execution_id=path.rpartition("/")[2])
-    return row(Status, feed=[])
+    return {}

@@ -9,6 +9,8 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
 
+from queenright.api.status import FeedLine
+from queenright.client.notices import Notice as StreamNotice
 from queenright.tui.app import QueenrightApp
 from queenright.tui.link import Link
 from queenright.tui.screens.fleet import SHOWN, FleetScreen
@@ -17,7 +19,7 @@ from queenright.tui.screens.talk import TalkScreen
 from queenright.tui.screens.worker import WorkerScreen
 from queenright.tui.values import Moment, Worker
 from queenright.tui.widgets.listing import Listing
-from tests.tui.canned import BESIDE, NOW, PAGED, TICKETS, Canned, event, worker
+from tests.tui.canned import BESIDE, NOW, PAGED, TICKETS, Canned, event, row, worker
 from tests.tui.pictures import seldom, text_of
 from tests.waiting import until
 
@@ -39,6 +41,33 @@ async def test_service_that_is_away_is_said_so_and_lists_come_back_with_it() -> 
         canned.away = False
         await until(seldom(lambda: "billing_export" in text_of(app)), "the fleet is there")
         await until(seldom(lambda: "does not answer" not in text_of(app)), "and nothing else is said")
+
+
+@pytest.mark.parametrize("is_forgotten", [False, True])
+async def test_feed_is_in_order_after_a_break(is_forgotten: bool) -> None:
+    """B64: the stream tells what happened meanwhile, in order; what it has forgotten is asked for."""
+    before, meanwhile = (
+        event("health_state_changed", ago, agent, **{"from": "healthy", "to": "stuck", "reason": agent})
+        for ago, agent in ((60, "before"), (5, "meanwhile"))
+    )
+    canned = Canned([before])
+    async with terminal(canned) as (app, _):
+        await until(lambda: app.shared.fleet.feed, "what happened before")
+        canned.feed = [
+            row(FeedLine, text="meanwhile", id=meanwhile["id"]),
+            row(FeedLine, text="before", id=before["id"]),
+        ]
+        app._stream_told(StreamNotice("lost"))
+        app._stream_told(StreamNotice("connected"))
+        if is_forgotten:
+            app._stream_told(StreamNotice("reset"))
+            await until(lambda: len(app.shared.fleet.feed) == 2, "what happened meanwhile")
+            return
+        # Whatever the notice made it ask for is answered before the stream's own account comes.
+        await until(lambda: not app.shared.fleet.stale, "the lists")
+        app.take(Moment.of(meanwhile))
+
+        assert ["meanwhile" in line.text for line in app.shared.fleet.feed] == [False, True]
 
 
 async def test_a_notice_goes_by_itself() -> None:
