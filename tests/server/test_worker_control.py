@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from prometheus_client import CollectorRegistry
 
 from queenright.alerting.notification import read_active
@@ -159,6 +161,35 @@ async def test_a_function_that_is_missing_is_an_answer_too(running: Running, htt
 
     assert done.json()["terminated"] is False
     assert "on_terminate" in done.text
+
+
+@pytest.mark.parametrize("has_functions", [True, False])
+async def test_worker_that_asks_elsewhere_is_unreachable_and_the_way_out_is_named(
+    running: Running, http: httpx.AsyncClient, has_functions: bool
+) -> None:
+    """A worker with functions that asks another port is not told to have some."""
+    elsewhere = socket.create_server(("127.0.0.1", 0))  # takes the question, and never answers
+    telemetry = await asyncio.to_thread(Telemetry, running.otlp_url)
+    functions: dict[str, Any] = {"on_nudge": lambda nudge: None} if has_functions else {}
+    worker = Worker(
+        "bee",
+        telemetry=telemetry,
+        registry=CollectorRegistry(),
+        control_endpoint=f"http://127.0.0.1:{elsewhere.getsockname()[1]}",
+        **functions,
+    )
+    with worker:
+        with worker.step("forage"):
+            pass
+        await until(lambda: running.service.monitor.get("bee") is not None, "the worker is known")
+        nudged = (await http.post("/api/agents/bee/nudge", json={"message": "?"})).json()
+        elsewhere.close()
+    await asyncio.to_thread(telemetry.close)
+
+    assert nudged["outcome"] == "unreachable"
+    assert "nobody has asked this service for its instructions" in nudged["detail"]
+    assert "QUEENRIGHT_ENDPOINT" in nudged["detail"]
+    assert ("give its Worker an on_nudge" in nudged["detail"]) is not has_functions
 
 
 async def test_a_worker_whose_name_breaks_a_line_is_reached(

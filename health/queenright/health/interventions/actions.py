@@ -407,9 +407,18 @@ class Actions:
         for control in self._controls:
             if control.reaches(target):
                 return control
+        worker = self._monitor.get(*target.key)
+        has_functions = worker is not None and worker.vitals.fetches
+        way_out = (
+            "Its Worker has an on_nudge or an on_terminate: where it runs, set QUEENRIGHT_ENDPOINT to this "
+            "service's URL"
+            if has_functions
+            else "Where it runs, give its Worker an on_nudge and an on_terminate, and set "
+            "QUEENRIGHT_ENDPOINT to this service's URL"
+        )
         raise Unreachable(
-            "it cannot be reached from here; give its Worker an on_nudge and an on_terminate, "
-            "or see to its process yourself"
+            "it cannot be reached from here: nobody has asked this service for its instructions. "
+            f"{way_out}; or see to its process yourself"
         )
 
 
