@@ -16,6 +16,7 @@ from queenright.health.tickets import EscalationTicket, TicketStatus, WrongStatu
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.service import Service
 from queenright.server.settings import Settings
+from queenright.server.ticket_timeline import timeline
 from tests.server.conftest import demo_settings
 from tests.waiting import until
 
@@ -168,6 +169,20 @@ async def test_lives_that_are_all_open_are_reminded_of_once(service: Service, cl
     titles = await alerts(service)
     assert [turn for turn, _ in titles] == ["", "", "1", "1", "2", "2", "3", "3"]
     assert titles[-1][1].endswith("Third reminder, unacknowledged for 3 h. 7 sessions, one after the other.")
+
+
+async def test_timeline_of_a_joined_ticket_names_the_one_whose_alert_it_joined(
+    service: Service, clock: Clock
+) -> None:
+    """B123: nobody was told of it anew, and its timeline says so."""
+    joined = [await live(service, clock, number) for number in range(4)][-1]
+
+    entries, _ = await service.store.read(lambda conn: timeline(conn, joined))
+
+    assert joined.incident_id
+    [entry] = [one for one in entries if one["what"] == "incident_joined"]
+    assert entry["text"] == f"It joined the alert of ticket {joined.incident_id}; no notification was sent."
+    assert entry["at"] == joined.triaged_at
 
 
 async def test_ticket_that_was_handed_back_stays_so(service: Service, clock: Clock) -> None:

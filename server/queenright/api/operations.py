@@ -117,7 +117,10 @@ class TimelineEntry(Wire):
     )
 
     at: float = Field(description="Seconds since the epoch.")
-    what: str = Field(description="The type of the event; `told`: Alertmanager told people.")
+    what: str = Field(
+        description="The type of the event; `told`: Alertmanager told people; "
+        "`incident_joined`: it joined an alert of another ticket."
+    )
     text: str
     by: str = Field(description="Who did it; empty where nobody in particular did.")
     event_id: str = Field(description="The event in the log; empty if there is none.")

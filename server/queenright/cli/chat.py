@@ -12,6 +12,7 @@ import typer
 
 from queenright.cli import names
 from queenright.cli.asking import LOCAL, WHO, By, Json, TokenFile, Url, connect, values
+from queenright.cli.ticket_ids import find_ticket
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from queenright.client.synchronous.client import Queenright
 
 _SHOWN: Final = 20
-_NEWEST: Final = 1000
 
 Ticket = Annotated[
     str,
@@ -65,7 +65,7 @@ def chat(
     if act and say is None:
         raise typer.BadParameter("--act is for one order, given with --say TEXT")
     with connect(url, token_file) as service:
-        _chat(service, _ticket(service, ticket.strip()), say, act=act, by=by, as_json=as_json)
+        _chat(service, values(find_ticket(service, ticket)), say, act=act, by=by, as_json=as_json)
 
 
 def _chat(
@@ -188,26 +188,6 @@ def _ask(console: Console, talk: Chat, question: str) -> None:
         console.print(f"[red]{escape(_plain(str(refused)))}[/red]\n")
         return
     show(console, [answer])
-
-
-def _ticket(service: Queenright, given: str) -> dict[str, Any]:
-    """Return the ticket whose id is given, or begins so, if there is one and no other."""
-    from queenright.client.errors import Refused
-    from queenright.instrumentation.errors import QueenrightError
-
-    try:
-        return values(service.tickets.get(given))
-    except Refused as refused:
-        if refused.status != 404:
-            raise
-        found = [one for one in service.tickets.list(limit=_NEWEST) if one.ticket_id.startswith(given)]
-        if len(found) > 1:
-            raise QueenrightError(f"{len(found)} tickets begin with {given!r}; give more of the id") from None
-        if not found:
-            raise QueenrightError(
-                f"there is no ticket {given[:80]!r}, and none begins so; `queenright tickets` lists them"
-            ) from None
-        return values(found[0])
 
 
 def _typed() -> str:

@@ -23,6 +23,7 @@ from queenright.cli.asking import (
     tell,
     values,
 )
+from queenright.cli.ticket_ids import find_ticket_id
 from queenright.cli.tickets import Ticket
 from queenright.instrumentation.durations import format_duration
 
@@ -101,7 +102,7 @@ def add(
     if not (ticket.strip() and comment.strip()):
         raise typer.BadParameter("name the ticket, and say with --comment why")
     with connect(url, token_file) as service:
-        done = service.silences.add(ticket, seconds=span, comment=comment, by=by)
+        done = service.silences.add(find_ticket_id(service, ticket), seconds=span, comment=comment, by=by)
     words = f"Silenced by {done.silence_id}. To end it: queenright silences expire {done.silence_id}"
     tell(done, words, as_json=as_json)
 

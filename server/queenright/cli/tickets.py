@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,13 +20,14 @@ from queenright.cli.asking import (
     clock,
     connect,
     cut,
-    named,
     on_one_line,
     refuse_options,
     tell,
     tell_all,
     values,
 )
+from queenright.cli.ticket_ids import find_ticket, find_ticket_id
+from queenright.instrumentation.durations import format_duration
 
 if TYPE_CHECKING:
     from queenright.api.tickets import Ticket as Found
@@ -33,7 +35,11 @@ if TYPE_CHECKING:
 All = Annotated[bool, typer.Option("--all", help="Closed tickets too.")]
 Wide = Annotated[bool, typer.Option("--wide", help="No name is cut.")]
 Ticket = Annotated[
-    str, typer.Argument(autocompletion=names.tickets, help="Its id, as `queenright tickets` shows it.")
+    str,
+    typer.Argument(
+        autocompletion=names.tickets,
+        help="Its id, as `queenright tickets` shows it, or how only this one begins.",
+    ),
 ]
 
 _WORST_FIRST = ["critical", "high", "medium", "low"]
@@ -74,11 +80,7 @@ def list_tickets(
         found = [t for t in found if t.status not in _CLOSED]
     found.sort(key=lambda t: _WORST_FIRST.index(t.severity))
     widest = max((len(t.worker_agent_id) for t in found), default=0) if wide else 0
-    lines = (
-        f"{t.severity:<8} {t.status:<12} {cut(t.worker_agent_id, max(24, widest))} {t.kind:<18} "
-        f"{t.age:>7}  {t.ticket_id}"
-        for t in found
-    )
+    lines = (ticket_row(t, max(24, widest)) for t in found)
     tell_all(found, lines, "No tickets." if all_ else "No open tickets.", as_json=as_json)
 
 
@@ -86,16 +88,40 @@ def list_tickets(
 def show(ticket: Ticket, as_json: Json = False, url: Url = LOCAL, token_file: TokenFile = None) -> None:
     """Show one ticket: what is wrong, what the judge and the queen say, and who has it in hand."""
     with connect(url, token_file) as service:
-        found = service.tickets.get(named(ticket, "ticket's id"))
+        found = find_ticket(service, ticket)
     if as_json:
         typer.echo(json.dumps(values(found), indent=2))
         return
-    for line in _shown(found):
+    for line in ticket_lines(found, time.time()):
         typer.echo(on_one_line(line))
 
 
-def _shown(ticket: Found) -> list[str]:
-    """Return a ticket in lines."""
+def ticket_row(ticket: Found, width: int = 24) -> str:
+    """Return a ticket as a line of the list; its worker's name is cut to ``width`` characters."""
+    return (
+        f"{ticket.severity:<8} {ticket.status:<12} {cut(ticket.worker_agent_id, width)} {ticket.kind:<18} "
+        f"{ticket.age:>7}  {ticket.ticket_id}{'  silenced' if ticket.silenced else ''}"
+    )
+
+
+def _silenced(ticket: Found, now: float) -> str:
+    """Return by whom, for how long and why nobody hears of a ticket; nothing if it is not silenced."""
+    silence = ticket.silenced
+    if silence is None:
+        return ""
+    left = f"for {format_duration(silence.until - now)} more, until {clock(silence.until)}"
+    return f"{left}, by {silence.by}: {silence.comment} (silence {silence.silence_id})"
+
+
+def _incident(ticket: Found) -> str:
+    """Return whose alert a ticket joined; nothing if it has its own."""
+    if not ticket.incident_id:
+        return ""
+    return f"joined the alert of ticket {ticket.incident_id}; no notification was sent when this one opened"
+
+
+def ticket_lines(ticket: Found, now: float) -> list[str]:
+    """Return a ticket in lines. ``now`` is in seconds since the epoch."""
     what = f"{ticket.severity}, {ticket.kind.replace('_', ' ')}, {ticket.status.replace('_', ' ')}"
     in_hand = f"{ticket.acknowledged_by} {ticket.acknowledged_note}".strip()
     rows = [
@@ -105,6 +131,8 @@ def _shown(ticket: Found) -> list[str]:
         ("advice", ticket.suggested_action),
         ("queen", ticket.analysis or ticket.triage_reason),
         ("in hand", in_hand),
+        ("incident", _incident(ticket)),
+        ("silenced", _silenced(ticket, now)),
         ("told", ", ".join(f"{one.receiver} ({one.status})" for one in ticket.told)),
         ("closed", ticket.closed_reason),
         ("session", ticket.worker_session_id),
@@ -120,7 +148,7 @@ def _shown(ticket: Found) -> list[str]:
 def timeline(ticket: Ticket, as_json: Json = False, url: Url = LOCAL, token_file: TokenFile = None) -> None:
     """Show what happened to a ticket and to its worker because of it, oldest first."""
     with connect(url, token_file) as service:
-        found = service.tickets.timeline(named(ticket, "ticket's id"))
+        found = service.tickets.timeline(find_ticket_id(service, ticket))
     if found.more and not as_json:
         typer.echo("Only the newest is shown.", err=True)
     lines = (f"{clock(one.at)}  {' '.join(one.text.split())}" for one in found.timeline)
@@ -133,7 +161,7 @@ def acknowledge(
 ) -> None:
     """Say that a person has it in hand. Exit code 1 if it is closed, or somebody has it."""
     with connect(url, token_file) as service:
-        done = service.tickets.acknowledge(named(ticket, "ticket's id"), by=by, via="cli")
+        done = service.tickets.acknowledge(find_ticket_id(service, ticket), by=by, via="cli")
     tell(done, f"{done.acknowledged_by} has it in hand.", as_json=as_json)
 
 
@@ -143,7 +171,7 @@ def unacknowledge(
 ) -> None:
     """Say that nobody has it in hand any more: it is brought up again. Exit code 1 if nobody had it."""
     with connect(url, token_file) as service:
-        done = service.tickets.unacknowledge(named(ticket, "ticket's id"), by=by, via="cli")
+        done = service.tickets.unacknowledge(find_ticket_id(service, ticket), by=by, via="cli")
     words = "Nobody has it in hand any more; it is brought up again as if it had been told just now."
     tell(done, words, as_json=as_json)
 
@@ -167,7 +195,7 @@ def dismiss(
     if not reason.strip():
         raise typer.BadParameter("say with --reason why it is nothing")
     with connect(url, token_file) as service:
-        done = service.tickets.dismiss(named(ticket, "ticket's id"), reason, by=by)
+        done = service.tickets.dismiss(find_ticket_id(service, ticket), reason, by=by)
     tell(done, f"{done.worker_agent_id}: {done.status}.", as_json=as_json)
 
 
@@ -188,5 +216,5 @@ def resolve(
     if not reason.strip():
         raise typer.BadParameter("say with --reason how it was settled")
     with connect(url, token_file) as service:
-        done = service.tickets.resolve(named(ticket, "ticket's id"), reason, by=by)
+        done = service.tickets.resolve(find_ticket_id(service, ticket), reason, by=by)
     tell(done, f"{done.worker_agent_id}: resolved.", as_json=as_json)

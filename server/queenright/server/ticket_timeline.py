@@ -65,6 +65,7 @@ def timeline(conn: Connection, ticket: EscalationTicket) -> tuple[list[dict[str,
     )
     events = [AgentEvent(**row.event | {"type": EventType(row.event["type"])}) for row in rows[:_MOST]]
     found = [_entry(event) for event in reversed(events) if _is_about(event, ticket)]
+    found += _joined(ticket)
     found += _told(told_of(conn, [ticket.ticket_id]).get(ticket.ticket_id, ()))
     return sorted(found, key=lambda one: float(one["at"])), len(rows) > _MOST
 
@@ -86,6 +87,21 @@ def _entry(event: AgentEvent) -> dict[str, Any]:
         "by": str(event.data.get("by") or ""),
         "event_id": event.id,
     }
+
+
+def _joined(ticket: EscalationTicket) -> list[dict[str, Any]]:
+    """Return that a ticket joined another's alert, when it was triaged; nothing if it has its own."""
+    if not ticket.incident_id:
+        return []
+    return [
+        {
+            "at": ticket.triaged_at or ticket.first_seen,
+            "what": "incident_joined",
+            "text": f"It joined the alert of ticket {ticket.incident_id}; no notification was sent.",
+            "by": "",
+            "event_id": "",
+        }
+    ]
 
 
 def _told(told: Iterable[ToldTo]) -> list[dict[str, Any]]:

@@ -1,0 +1,80 @@
+"""What the commands about tickets print, and which ticket an id names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from queenright.api.tickets import Silenced, Ticket
+from queenright.api.wire import NOW, example_of
+from queenright.cli.tickets import ticket_lines, ticket_row
+from queenright.server.up import Running
+from tests.server.test_app import ticket_on
+from tests.server.test_cli_acting import queenright, settings
+from tests.waiting import until
+
+__all__ = ["settings"]
+
+
+def ticket(**changes: Any) -> Ticket:
+    return Ticket.model_validate(example_of(Ticket) | changes)
+
+
+def test_a_silenced_ticket_says_so_in_the_list_and_until_when_in_full() -> None:
+    """B38: whoever reads a ticket sees that nobody hears of it."""
+    silenced = ticket(silenced=example_of(Silenced))
+
+    lines = ticket_lines(silenced, NOW)
+
+    assert ticket_row(silenced).endswith(f"{silenced.ticket_id}  silenced")
+    [line] = [one for one in lines if one.startswith("  silenced ")]
+    assert "for 60 min more, until " in line
+    assert line.endswith(", by ada: being mended (silence b3c5)")
+
+
+def test_a_ticket_with_its_own_alert_says_nothing_of_silences_and_incidents() -> None:
+    assert ticket_row(ticket()).endswith(ticket().ticket_id)
+    assert not [one for one in ticket_lines(ticket(), NOW) if "silenced" in one or "incident" in one]
+
+
+def test_a_ticket_that_joined_an_alert_names_it() -> None:
+    """B123."""
+    lines = ticket_lines(ticket(incident_id="018f-first"), NOW)
+
+    assert (
+        "  incident  joined the alert of ticket 018f-first; no notification was sent when this one opened"
+        in lines
+    )
+
+
+@pytest.mark.parametrize("words", [("show",), ("timeline",), ("acknowledge", "--by", "ada")])
+async def test_a_ticket_is_found_by_the_beginning_of_its_id(running: Running, words: tuple[str, ...]) -> None:
+    found = await ticket_on(running)
+
+    done = await queenright(running, "tickets", words[0], found[:-1], *words[1:])
+
+    assert (done.code, done.err) == (0, "")
+
+
+async def test_an_id_that_begins_several_tickets_lists_them(running: Running) -> None:
+    one = await ticket_on(running)
+    await ticket_on(running, agent="other")
+    await until(lambda: len(running.service.tickets.open_tickets()) == 2, "two tickets")
+    [other] = {t.ticket_id for t in running.service.tickets.open_tickets()} - {one}
+
+    done = await queenright(running, "tickets", "show", one[:2])
+
+    assert one[:2] == other[:2]
+    assert (done.code, done.out) == (1, "")
+    assert f"2 tickets begin with {one[:2]!r}" in done.err
+    assert f"{one} (looper)" in done.err
+    assert f"{other} (other)" in done.err
+
+
+async def test_an_id_of_no_ticket_names_the_command_that_lists_them(running: Running) -> None:
+    done = await queenright(running, "tickets", "acknowledge", "nope")
+
+    assert (done.code, done.out) == (1, "")
+    assert "there is no ticket 'nope'" in done.err
+    assert "`queenright tickets --all` lists them" in done.err
