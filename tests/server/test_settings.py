@@ -437,3 +437,28 @@ def test_settings_are_read_from_a_pipe_once() -> None:
             settings.read_again()
     finally:
         os.close(reading)
+
+
+@pytest.mark.parametrize(
+    "said", ["http: {port: 4318}", "otlp: {port: 8420}", "{http: {port: 7}, otlp: {port: 7}}"]
+)
+def test_two_listeners_on_one_port_are_refused_with_both_names(tmp_path: Path, said: str) -> None:
+    """`config check` refuses what `serve` could not listen on."""
+    file = tmp_path / "queenright.yaml"
+    file.write_text(said, encoding="utf-8")
+
+    with pytest.raises(SettingsRefused, match=r"\n  http\.port and otlp\.port are both (4318|8420|7); give"):
+        load_settings(file)
+
+
+@pytest.mark.parametrize(
+    "said", ["{http: {port: 0}, otlp: {port: 0}}", "{http: {port: 7}, otlp: {port: 7, host: 127.0.0.2}}"]
+)
+def test_two_listeners_that_do_not_meet_are_taken(tmp_path: Path, said: str) -> None:
+    """Any free port, or one port on two addresses."""
+    file = tmp_path / "queenright.yaml"
+    file.write_text(said, encoding="utf-8")
+
+    settings = load_settings(file)
+
+    assert settings.http.port == settings.otlp.port

@@ -12,11 +12,19 @@ import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_serializer, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
@@ -142,6 +150,17 @@ class Settings(BaseSettings):
     alerting: AlertingSettings = AlertingSettings()
     step_logs: tuple[Path, ...] = ()
     """Folders with ``sessions/{id}/logs/tool_logs.jsonl`` of workers that send no telemetry."""
+
+    @model_validator(mode="after")
+    def _require_distinct_ports(self) -> Self:
+        hosts = {self.http.host, self.otlp.host}
+        # On two addresses of its own, each may have the same port.
+        if self.http.port == self.otlp.port != 0 and (len(hosts) == 1 or hosts & _REACHED_AT.keys()):
+            raise ValueError(
+                f"http.port and otlp.port are both {self.http.port}; give each a port of its own, or 0 for "
+                "any free one"
+            )
+        return self
 
     @field_validator("database")
     @classmethod
@@ -323,6 +342,9 @@ def _explain(error: ValidationError, file: Path | None) -> str:
             hint = f" Did you mean {near[0]}?" if near else f" Known here: {', '.join(allowed)}."
             lines.append(f"  {path}: no such setting.{hint}")
         else:
+            if not path:  # of several settings at once: the words name them and their values
+                lines.append(f"  {fault['msg'].removeprefix('Value error, ')}.")
+                continue
             value = MASK if _SECRET.intersection(fault["loc"]) else redact(repr(fault["input"]), 80)
             said = fault["msg"].removeprefix("Value error, ")
             lines.append(f"  {path}: {value} is refused: {said}{'' if said.endswith('?') else '.'}")
