@@ -127,8 +127,12 @@ async def test_lesser_alert_of_an_incident_that_rose_gives_no_false_all_clear(
     tmp_path: Path, store: Store, is_held: bool
 ) -> None:
     """B37, B124: a ticket joins with a greater severity; Alertmanager and the service start again, twice."""
-    gone = {"ticket_id": "t1", "severity": Severity.MEDIUM, "status": TicketStatus.WORKER_GONE}
-    joins = {"ticket_id": "t2", "worker_session_id": "session-2", "follows": ["t1"]}
+    gone: dict[str, Any] = {
+        "ticket_id": "t1",
+        "severity": Severity.MEDIUM,
+        "status": TicketStatus.WORKER_GONE,
+    }
+    joins: dict[str, Any] = {"ticket_id": "t2", "worker_session_id": "session-2", "follows": ["t1"]}
     begun = time.time() - 7200
     reminded = joins | {"reminders": 1, "notified_at": begun, "bumped_at": begun + 3600}
     with reserve_port() as port:
