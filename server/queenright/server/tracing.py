@@ -127,9 +127,10 @@ class EventTracer:
 
     def _recover(self, event: AgentEvent) -> None:
         """Make one span of a recovery's beginning and its end."""
-        recovery = str(event.data["recovery_id"])
+        recovery = str(event.data.get("recovery_id", ""))
         if event.type is EventType.RECOVERY_INITIATED:
-            self._begun[recovery] = event.time
+            if recovery:
+                self._begun[recovery] = event.time
             if len(self._begun) > _UNDER_WAY:
                 self._begun.popitem(last=False)
             return

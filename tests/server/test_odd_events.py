@@ -1,0 +1,87 @@
+"""What agents send is seen by every subscriber, whatever its data has, or has not."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from queenright.health.vital_events import WORKER_EVENTS
+from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.service import Service
+from tests.server.conftest import demo_settings
+
+NAMES = (
+    "args_hash",
+    "error",
+    "error_type",
+    "index",
+    "interval",
+    "model",
+    "outcome",
+    "reason",
+    "tool",
+    "verdict",
+)
+VALUES = st.none() | st.booleans() | st.integers(-3, 3) | st.text("a\u00e9 ", max_size=3)
+SENT = st.lists(
+    st.tuples(
+        st.sampled_from(sorted(WORKER_EVENTS)),
+        st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=4),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+def test_odd_events_of_agents_fail_no_subscriber(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """B16: each type that agents send, without data and with any."""
+    with asyncio.Runner() as runner:
+        service = runner.run(started(tmp_path))
+        numbers = itertools.count()
+
+        @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+        @given(SENT)
+        def check(sent: list[tuple[EventType, dict[str, Any]]]) -> None:
+            runner.run(send(service, f"session-{next(numbers)}", sent))
+            assert not [one.getMessage() for one in caplog.records if one.levelno >= logging.ERROR]
+
+        try:
+            runner.run(send(service, "empty", [(kind, {}) for kind in sorted(WORKER_EVENTS)]))
+            check()
+        finally:
+            runner.run(service.stop())
+
+
+async def test_recoveries_without_an_id_fail_no_subscriber(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    service = await started(tmp_path)
+    try:
+        kinds = [EventType.RECOVERY_INITIATED, EventType.RECOVERY_COMPLETED, EventType.RECOVERY_FAILED]
+        await send(service, "session", [(kind, {}) for kind in kinds])
+        assert not [one.getMessage() for one in caplog.records if one.levelno >= logging.ERROR]
+    finally:
+        await service.stop()
+
+
+async def started(folder: Path) -> Service:
+    service = Service(demo_settings(folder))
+    await service.start()
+    return service
+
+
+async def send(service: Service, session: str, sent: list[tuple[EventType, dict[str, Any]]]) -> None:
+    """Take events in; return once every subscriber has handled them."""
+    events = [
+        AgentEvent(type=kind, time=service.clock(), agent_id="odd", session_id=session, data=data)
+        for kind, data in sent
+    ]
+    await service.ingest(events)
+    await service.bus.drain()
