@@ -456,7 +456,7 @@ def test_terminated_worker_that_works_on_is_watched_again(kind: EventType, lag: 
     script.event(EventType.AGENT_TERMINATED, {"reason": "loop"})
     script.lag = lag
     script.event(kind, after=50 + min(lag, 0.0))
-    assert script.state is HealthState.TERMINATED
+    assert script.health.state is HealthState.TERMINATED
 
     script.event(kind, after=111)
 
