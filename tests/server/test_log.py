@@ -130,7 +130,7 @@ def log() -> Iterator[Counting]:
 async def test_requests_that_are_no_http_are_logged_once(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B128: whoever sends garbage to a port does not fill the log."""
+    """Whoever sends garbage to a port does not fill the log."""
     handler = Counting()
     monkeypatch.setattr(logging.getLogger(), "handlers", [handler])
     for url in [running.url, running.otlp_url] * 20:

@@ -41,7 +41,7 @@ SENT = st.lists(
 
 
 def test_odd_events_of_agents_fail_no_subscriber(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """B16: each type that agents send, without data and with any."""
+    """Each type that agents send, without data and with any."""
     with asyncio.Runner() as runner:
         service = runner.run(started(tmp_path))
         numbers = itertools.count()
