@@ -39,7 +39,7 @@ def by_rules(kind: FindingKind = LOOP, **changes: object) -> EscalationTicket:
             "kind": kind,
             "finding_kind": kind,
             "cause": cause,
-            "judge_reasoning": "By the rules a doom loop of severity high.",
+            "judge_reasoning": "By the rules a finding of high severity, doom loop.",
             "suggested_action": wording.advice(kind),
             "judge_model": RULES,
             "queen_model": RULES,

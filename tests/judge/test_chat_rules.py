@@ -23,7 +23,7 @@ TICKET: dict[str, Any] = {
     "kind": "doom_loop",
     "status": "intervening",
     "cause": "researcher has been going in circles since 14:02 UTC: search 9 times",
-    "judge_reasoning": "By the rules a doom loop of severity high.",
+    "judge_reasoning": "By the rules a finding of high severity, doom loop.",
     "suggested_action": "Give it another instruction.",
     "evidence_snippet": "no results",
     "recent_verdicts": ["RETRY", "RETRY"],

@@ -9,7 +9,11 @@ import pytest
 from queenright.api.tickets import Silenced, Ticket
 from queenright.api.wire import NOW, example_of
 from queenright.cli.tickets import ticket_lines, ticket_row
+from queenright.health.monitor import END_REASONS
+from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.up import Running
+from queenright.server.view import event_line
+from tests.server.conftest import looping
 from tests.server.test_app import ticket_on
 from tests.server.test_cli_acting import queenright, settings
 from tests.waiting import until
@@ -78,3 +82,32 @@ async def test_an_id_of_no_ticket_names_the_command_that_lists_them(running: Run
     assert (done.code, done.out) == (1, "")
     assert "there is no ticket 'nope'" in done.err
     assert "`queenright tickets --all` lists them" in done.err
+
+
+async def test_the_list_says_that_ended_sessions_are_not_shown(running: Running) -> None:
+    service = running.service
+    begun = list(looping(service.clock(), times=1))
+    ended = AgentEvent(
+        type=EventType.EXECUTION_COMPLETED,
+        time=service.clock(),
+        **{key: getattr(begun[0], key) for key in ("agent_id", "session_id", "incarnation_id")},
+    )
+    await service.ingest([*begun, ended])
+
+    short, whole = await queenright(running, "list"), await queenright(running, "list", "--all")
+
+    assert short.out == "No agents.\n1 ended session is not shown; --all shows it.\n"
+    assert "looper" in whole.out
+    assert "not shown" not in whole.out
+
+
+def change(reason: str) -> str:
+    data = {"from": "failing", "to": "healthy", "reason": reason}
+    return event_line(AgentEvent(type=EventType.HEALTH_STATE_CHANGED, time=NOW, agent_id="a", data=data))[
+        "text"
+    ]
+
+
+def test_a_change_of_health_is_one_sentence_that_agrees_with_itself() -> None:
+    assert change("no findings are left") == "a: failing → healthy: no findings are left"
+    assert change(END_REASONS["failed"]) == "a: the session has failed; it was failing"

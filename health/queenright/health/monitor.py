@@ -653,7 +653,7 @@ class HealthMonitor:
         new_life = v.lives != worker.life
         if state is not worker.state and may_follow(worker.state, state, new_life=new_life):
             lead = worst(found)
-            reason = lead.evidence if lead else _REASONS.get(v.status.value, "no findings are left")
+            reason = lead.evidence if lead else END_REASONS.get(v.status.value, "no findings are left")
             if lead is None and v.failed_runs > self.settings.health_check.consecutive_failures:
                 reason = f"{v.failed_runs} runs of the agent have failed in a row"
             said.append(
@@ -705,7 +705,7 @@ class HealthMonitor:
         return said
 
 
-_REASONS: Final = {
+END_REASONS: Final = {
     "completed": "the session is completed",
     "failed": "the session has failed",
     "cancelled": "the session was cancelled",

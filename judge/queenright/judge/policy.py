@@ -79,7 +79,7 @@ def should_ticket(summary: Mapping[str, Any]) -> dict[str, Any] | None:
     agent = str(summary.get("worker_agent_id") or "the worker")
     bad_steps = int(summary.get("steps_since_last_accept") or 0)
     counted = wording.numbers(bad_steps=bad_steps, stall_minutes=summary.get("stall_minutes"))
-    reasoning = f"{finding.kind.value.replace('_', ' ')} of severity {finding.severity.value}"
+    reasoning = f"finding of {finding.severity.value} severity, {finding.kind.value.replace('_', ' ')}"
     return {
         "severity": finding.severity.value,
         "cause": wording.cause(

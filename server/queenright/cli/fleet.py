@@ -22,6 +22,7 @@ def list_(
             "--watch", "-w", help="Keep the list as it is now; q ends it. A line a change in a pipe."
         ),
     ] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Ended sessions too.")] = False,
     url: Url = LOCAL,
     token_file: TokenFile = None,
 ) -> None:
@@ -31,20 +32,26 @@ def list_(
     A task is what the worker says it is about; a dash: it has none, and goes by its session's id. Names that
     are cut, to fit 80 columns, end in an ellipsis; see --wide.
     """
+    if watch and all_:
+        raise typer.BadParameter("--watch shows the sessions at work only; leave --all out")
     if watch:
         from queenright.cli.watch import run_watch
 
         raise typer.Exit(run_watch(url, token_file, wide=wide, as_json=as_json))
     with connect(url, token_file) as service:
         troubled = in_trouble(service.service.status())
-        agents = [
-            values(a) for a in service.agents.list() if not a.ended or (a.agent_id, a.session_id) in troubled
-        ]
+        known = list(service.agents.list())
+        agents = [values(a) for a in known if all_ or not a.ended or (a.agent_id, a.session_id) in troubled]
         if as_json:
             typer.echo(json.dumps(agents, indent=2))
             return
         say_brakes(service)
     _print_agents(agents, wide=wide)
+    if ended := len(known) - len(agents):
+        typer.echo(
+            f"{ended} ended session{' is' if ended == 1 else 's are'} not shown; --all shows "
+            f"{'it' if ended == 1 else 'them'}."
+        )
 
 
 def in_trouble(status: Status) -> set[tuple[str, str]]:

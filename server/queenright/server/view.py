@@ -13,7 +13,7 @@ from queenright.alerting.silences import Silenced
 from queenright.alerting.told_book import ToldTo
 from queenright.health.findings import Finding, HealthState, worst
 from queenright.health.interventions.ladder import Ladder, Standing, Step, next_step
-from queenright.health.monitor import WorkerHealth
+from queenright.health.monitor import END_REASONS, WorkerHealth
 from queenright.health.tickets import EscalationTicket
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.acting_view import ACTED, acted, acting, worth_a_line
@@ -138,6 +138,15 @@ def _outcome(answer: Mapping[str, Any]) -> str:
     return f"{outcome}: {answer['last_error']}" if answer["last_error"] else outcome
 
 
+def _state_change(data: Mapping[str, Any]) -> str:
+    """Return what became of a worker's health; of an ended session, how it ended and what it was."""
+    reason = str(data.get("reason") or "")
+    if reason in END_REASONS.values():
+        return f"{reason}; it was {data['from']}"
+    change = f"{data['from']} → {data['to']}"
+    return f"{change}: {reason}" if reason else change
+
+
 def event_line(event: AgentEvent, *, brief: bool = False) -> dict[str, str]:
     """
     Return one event of the feed: when, a class for its colour, a sentence, and the page of its ticket.
@@ -150,7 +159,7 @@ def event_line(event: AgentEvent, *, brief: bool = False) -> dict[str, str]:
     match event.type:
         case EventType.HEALTH_STATE_CHANGED:
             kind = str(data["to"])
-            text = f"{event.agent_id}: {data['from']} → {data['to']}. {data.get('reason', '')}"
+            text = f"{event.agent_id}: {_state_change(data)}"
         case EventType.WORKER_ESCALATION_TICKET:
             ticket = data["ticket"]
             kind = "ticket"
