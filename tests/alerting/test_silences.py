@@ -90,6 +90,8 @@ async def test_a_silence_is_about_what_alertmanager_says_it_is_about(alertmanage
         assert made not in {one.id for one in (await client.silences(peer)).silences}
     with pytest.raises(SilenceUnknown):
         await client.expire(peer, "00000000-0000-4000-8000-000000000000")
+    with pytest.raises(SilenceUnknown):
+        await client.expire(peer, "nope")
     await client.aclose()
 
 

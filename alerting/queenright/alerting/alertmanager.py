@@ -245,8 +245,8 @@ class AlertmanagerClient:
 def _refused(method: str, peer: PeerAddress, status: int, said: bytes) -> AlertmanagerError:
     text = said[:_MOST_SAID].decode("utf-8", "replace")
     reason = f"{status} {redact(text, 300).strip()}".strip()
-    # Alertmanager 0.25 says 500 of what it does not know.
-    if method == "DELETE" and (status == 404 or "not found" in text):
+    # Alertmanager 0.25 says 500 of what it does not know, and 422 of an id that is no UUID.
+    if method == "DELETE" and (status in (404, 422) or "not found" in text):
         return SilenceUnknown(peer.name, reason)
     return (AlertsRefused if status in _REFUSALS else PeerUnavailable)(peer.name, reason)
 

@@ -130,7 +130,7 @@ def read_answers(silences: bytes, alerts: bytes) -> PeerSilences:
     except ValidationError as error:
         fault = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in fault["loc"]) or "the answer"
-        raise AnswerRefused(f"{where}: {fault['msg'][:200]}") from None
+        raise AnswerRefused(f"{where}: {fault['msg'].removeprefix('Value error, ')[:200]}") from None
     return PeerSilences(
         silences=tuple(_silence(one) for one in found if one.status.state in ("active", "pending")),
         silenced={

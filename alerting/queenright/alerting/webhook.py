@@ -63,4 +63,4 @@ def parse_webhook(body: bytes | str) -> list[SymptomAlert]:
 
 def _explain(fault: Any) -> str:
     where = ".".join(str(part) for part in fault["loc"]) or "body"
-    return f"{where}: {fault['msg'][:200]}"
+    return f"{where}: {fault['msg'].removeprefix('Value error, ')[:200]}"

@@ -352,7 +352,8 @@ def _line(error: ErrorDetails) -> str:
         return f"{name}: is no field of a ticket; leave it out"
     if name == "severity":
         return f"severity: must be one of {', '.join(Severity)}, got {_short(error['input'])}"
-    problem = error["msg"][:1].lower() + error["msg"][1:]
+    message = error["msg"].removeprefix("Value error, ")
+    problem = message[:1].lower() + message[1:]
     return f"{name}: {problem}, got {_short(error['input'])}"
 
 

@@ -204,7 +204,7 @@ def _check_types(node: NodeSpec, function: Callable[..., Any], given: Mapping[st
         try:
             _as_annotated(hints[field], value)
         except ValidationError as error:
-            why = error.errors(include_url=False, include_input=False)[0]["msg"]
+            why = error.errors(include_url=False, include_input=False)[0]["msg"].removeprefix("Value error, ")
             shown = redact(repr(value), _VALUE)
             raise InputRefused(
                 f"input {field!r}: {shown} is refused by node {node.id!r}: {why}", field=field

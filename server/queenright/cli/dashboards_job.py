@@ -89,7 +89,8 @@ def check(config: Path | None, folder: Path | None, *, defaults: bool, as_json: 
     for fault in faults:
         typer.echo(fault, err=True)
     where = f", as in {folder}" if folder is not None and not faults else ""
-    typer.echo(f"{len(files)} dashboards: {f'{len(faults)} faults' if faults else f'right{where}'}.")
+    verdict = f"{len(faults)} fault{'s' * (len(faults) > 1)}" if faults else f"right{where}"
+    typer.echo(f"{len(files)} dashboards: {verdict}.")
     return 1 if faults else 0
 
 

@@ -107,7 +107,7 @@ def check(asked: Asked, *, as_json: bool) -> int:
     for fault in faults:
         typer.echo(fault, err=True)
     by = "promtool and our own checks" if promtool is not None else "our own checks (promtool is not there)"
-    verdict = f"{len(faults)} faults found by" if faults else "right, by"
+    verdict = f"{len(faults)} fault{'s' * (len(faults) > 1)} found by" if faults else "right, by"
     typer.echo(f"{named} alerts in {len(alerts)} rules, and {recorded} recording rules: {verdict} {by}.")
     return 1 if faults else 0
 

@@ -65,7 +65,7 @@ def parsed(model: type[M], found: Mapping[str, Any]) -> M:
         fault = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in fault["loc"]) or "it"
         raise Unreachable(
-            f"The answer is no {model.__name__}: {where}: {fault['msg']}. "
+            f"The answer is no {model.__name__}: {where}: {fault['msg'].removeprefix('Value error, ')}. "
             "Are the service and this client of one version?"
         ) from None
 

@@ -72,7 +72,10 @@ class OrchestratorWebhook:
         try:
             decided = Answer.model_validate(found)
         except ValidationError as error:
-            faults = "; ".join(f"{'.'.join(map(str, f['loc']))}: {f['msg']}" for f in error.errors()[:3])
+            faults = "; ".join(
+                f"{'.'.join(map(str, f['loc']))}: {f['msg'].removeprefix('Value error, ')}"
+                for f in error.errors()[:3]
+            )
             raise self._webhook.failure(f"its answer is refused: {redact(faults, 300)}") from None
         if decided.decision not in escalation.options:
             options = ", ".join(escalation.options)

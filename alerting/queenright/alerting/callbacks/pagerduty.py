@@ -110,4 +110,4 @@ def _epoch(at: datetime) -> float:
 
 def _explain(fault: Any) -> str:
     where = ".".join(str(part) for part in fault["loc"]) or "body"
-    return f"{where}: {fault['msg'][:200]}"
+    return f"{where}: {fault['msg'].removeprefix('Value error, ')[:200]}"

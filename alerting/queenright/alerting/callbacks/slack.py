@@ -87,7 +87,7 @@ def read_click(body: bytes) -> Click:
     except ValidationError as error:
         fault = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(["payload", *(str(part) for part in fault["loc"])])
-        raise ClickRefused(f"{where}: {fault['msg'][:200]}") from None
+        raise ClickRefused(f"{where}: {fault['msg'].removeprefix('Value error, ')[:200]}") from None
     action = read.actions[0]
     ids = dict.fromkeys(part.strip()[:100] for part in action.value.split(","))
     return Click(

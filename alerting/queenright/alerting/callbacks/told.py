@@ -82,7 +82,7 @@ def parse_told(body: bytes) -> Message:
     except ValidationError as error:
         fault: Any = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in fault["loc"]) or "body"
-        raise WebhookRefused(f"{where}: {fault['msg'][:200]}") from None
+        raise WebhookRefused(f"{where}: {fault['msg'].removeprefix('Value error, ')[:200]}") from None
     return Message(
         receiver=person(webhook.receiver, otherwise="somebody"),
         dedup_key=dedup_key(webhook.group_key),

@@ -68,7 +68,7 @@ class SessionNotFound(QueenrightError):
 
     def __init__(self, session_id: str, sessions: Path) -> None:
         super().__init__(
-            f"There is no session {session_id!r} in {sessions}; list_sessions says which there are."
+            f"There is no session {session_id!r} in {sessions}; the ids are the names of its folders."
         )
         self.session_id = session_id
 

@@ -95,5 +95,6 @@ def describe(error: ValidationError) -> str:
     for fault in error.errors(include_url=False):
         where = ".".join(str(part) for part in fault["loc"]) or "arguments"
         given = json.dumps(fault["input"], default=str)[:80] if fault["type"] != "missing" else ""
-        faults.append(f"{where}: {fault['msg']}" + (f" (given: {given})" if given else ""))
+        why = fault["msg"].removeprefix("Value error, ")
+        faults.append(f"{where}: {why}" + (f" (given: {given})" if given else ""))
     return "; ".join(faults)
