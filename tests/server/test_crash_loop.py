@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -428,6 +429,33 @@ async def test_resolve_while_it_is_held_that_a_run_completed_ends_the_alert_at_o
     done = await service.tickets.resolve(ticket.ticket_id, "mended", by="ada")
     assert (done.status, done.closed_reason) == (TicketStatus.RESOLVED, "ada: mended")
     assert not [row for row in await service.store.read(read_active) if row.is_firing(clock.now)]
+
+
+@pytest.mark.parametrize("consecutive_failures", [3])
+async def test_loop_of_the_session_that_stands_for_failed_runs_is_told_on_their_ticket(
+    service: Service, clock: Clock
+) -> None:
+    """B102: a session has one ticket, so people are told once more, and the page says both."""
+    for number in range(4):
+        await run(service, clock, number, EventType.EXECUTION_STARTED)
+        clock.now += 30
+        await run(service, clock, number, EventType.EXECUTION_FAILED)
+    ticket = await failed_runs(service)
+    before = await alerts(service)
+
+    clock.now += MINUTE
+    again = [replace(event, incarnation_id="two") for event in life(clock, 3)]
+    await service.ingest(again)
+    await until(
+        lambda: (one := service.tickets.get(ticket.ticket_id)) and one.requests, "people are told once more"
+    )
+    await service.bus.drain()
+    later = await alerts(service)
+    assert len(later) == len(before) + 1
+    assert "bee fails run after run, and now it is in a loop" in later[-1][1]
+    told = service.tickets.get(ticket.ticket_id)
+    assert told is not None
+    assert (told.requests, told.reminders) == (1, 0)
 
 
 def is_clear(service: Service) -> bool:

@@ -173,7 +173,10 @@ def _summary(ticket: EscalationTicket, requests: Sequence[OperatorRequest]) -> s
             became = "made progress again and has ended; the page was"
         return f"{agent} {became}: it {_WORDS[ticket.kind]} ({ticket.severity.value})."
     wanted = "".join(f" {one.title}" for one in requests if ticket.live)
-    return f"{agent} {_WORDS[ticket.kind]} ({ticket.severity.value}).{wanted}{_reminder(ticket)}"
+    others = [kind for kind in ticket.active_kinds if kind is not ticket.kind]
+    # A session that stands for failed runs has one ticket, also of what is wrong when it begins again.
+    now_too = f", and now it {_WORDS[others[0]]}" if others and ticket.kind is FindingKind.RUNS_FAILED else ""
+    return f"{agent} {_WORDS[ticket.kind]}{now_too} ({ticket.severity.value}).{wanted}{_reminder(ticket)}"
 
 
 def _reminder(ticket: EscalationTicket) -> str:

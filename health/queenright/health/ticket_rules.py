@@ -144,6 +144,12 @@ def report_on(
     return lifecycle.report(ticket, severity=severity, kinds=kinds, now=now)
 
 
+def has_new_trouble(before: EscalationTicket, after: EscalationTicket) -> bool:
+    """Return whether a session that stands for failed runs has come into another trouble."""
+    is_of_runs = before.kind is FindingKind.RUNS_FAILED
+    return is_of_runs and not set(after.related_kinds) <= set(before.related_kinds)
+
+
 def own_findings(ticket: EscalationTicket, findings: Sequence[Finding]) -> list[Finding]:
     """Return the findings that hold a ticket: a dismissed one is about its own condition only."""
     if not ticket.is_open:

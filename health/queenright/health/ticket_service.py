@@ -317,7 +317,9 @@ class TicketService:
             # A count brings the numbers up to date; what the operator may be reading changes with its cause.
             changed = rules.brought_up_to_date(changed, facts, {} if change == "counted" else texts)
             table.update_ticket(conn, changed)
-            return self._raised(conn, changes, changed, change)
+            raised = self._raised(conn, changes, changed, change)
+            self._tell_new_trouble(conn, changes, ticket, changed, now)
+            return raised
 
         return work
 
@@ -824,6 +826,7 @@ class TicketService:
                 looked = looked.model_copy(update=rules.seen(health, looked, findings))
             table.update_ticket(conn, looked)
             self._raised(conn, changes, looked, change)
+            self._tell_new_trouble(conn, changes, ticket, looked, now)
         return looked.is_open
 
     def _close(
@@ -850,6 +853,22 @@ class TicketService:
             data["worker_dead"] = True
         changes.events.append(self._event(ticket, EventType.TICKET_RESOLVED, data))
         self._tell(conn, ticket)
+
+    def _tell_new_trouble(
+        self,
+        conn: Connection,
+        changes: _Changes,
+        before: EscalationTicket,
+        ticket: EscalationTicket,
+        now: float,
+    ) -> None:
+        """Bring up a ticket about failed runs once for each other trouble that its session comes into."""
+        if not rules.has_new_trouble(before, ticket):
+            return
+        if ticket.status is TicketStatus.INTERVENING:
+            self._remind(conn, changes, ticket, now, is_request=True)
+        else:
+            self._tell(conn, ticket)
 
     def _remind(
         self,
