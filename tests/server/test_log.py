@@ -13,7 +13,7 @@ import pytest
 
 from queenright.cli.log import EVERY, Once
 from queenright.health.store import StoreError
-from queenright.server.up import Running, serving
+from queenright.server.up import serving
 from tests.databases import locked
 from tests.server.conftest import demo_settings, looping
 from tests.waiting import until
@@ -128,16 +128,20 @@ def log() -> Iterator[Counting]:
 
 
 async def test_requests_that_are_no_http_are_logged_once(
-    running: Running, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever sends garbage to a port does not fill the log."""
     handler = Counting()
     monkeypatch.setattr(logging.getLogger(), "handlers", [handler])
-    for url in [running.url, running.otlp_url] * 20:
-        reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(url).port)
-        writer.write(b"\x16\x03\x01 garbage\r\n\r\n")
-        await asyncio.wait_for(reader.read(), 60)
-        writer.close()
+    for name in ("uvicorn", "uvicorn.error"):  # another server of this process may have set them up
+        monkeypatch.setattr(logging.getLogger(name), "handlers", [])
+        monkeypatch.setattr(logging.getLogger(name), "propagate", True)
+    async with serving(demo_settings(tmp_path)) as running:
+        for url in [running.url, running.otlp_url] * 20:
+            reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(url).port)
+            writer.write(b"\x16\x03\x01 garbage\r\n\r\n")
+            await asyncio.wait_for(reader.read(), 60)
+            writer.close()
 
     assert len([one for one in handler.wanted if "Invalid HTTP" in one]) == 40
     assert len([one for one in handler.said if "Invalid HTTP" in one]) == 1

@@ -148,6 +148,7 @@ class Ladder(Wire):
             "escalation_id": "",
             "told": True,
             "delivered": True,
+            "is_recoverable": True,
             "by": "ladder",
             "reason": "",
         }
@@ -166,6 +167,7 @@ class Ladder(Wire):
     escalation_id: str
     told: bool = Field(description="Of one that has to hand off: whether it has been told so.")
     delivered: bool = Field(description="Whether the last nudge got there, or waits to be fetched.")
+    is_recoverable: bool = Field(description="Whether it is brought back once it has been terminated.")
     by: str = Field(description="Who wants it to end.")
     reason: str
 
