@@ -48,8 +48,8 @@ _WORDS: Final[dict[FindingKind, _Words]] = {
         "has had one run after another fail",
         "Not one has completed in between, so the next one may well fail, too; none is repeated by itself.",
         "Mend the cause of the last run's error, which is in the evidence, and run it again; queenright "
-        "events --types execution_failed shows each further failure. It closes when a run completes; "
-        "resolve it if it was settled another way.",
+        "events --types execution_failed shows each further failure. A completed run closes this "
+        "ticket; resolve it if it was settled another way.",
     ),
     FindingKind.DOOM_LOOP: _Words(
         "has been going in circles",
