@@ -144,6 +144,84 @@ async def test_clock_that_is_set_back_after_a_rise_ends_the_alert_that_holds(
     assert post.outbox.status()["active"] == 0
 
 
+async def test_end_of_an_incident_ends_what_a_worker_that_is_gone_held_open(
+    make_post: MakePost, peer: ServedPeer
+) -> None:
+    """B123: the session that was left has recovered, and nobody waits for the next life."""
+    post = make_post(peer.url)
+    other = ticket(ticket_id="ticket-2", worker_session_id="two")
+    gone = other.model_copy(update={"status": TicketStatus.WORKER_GONE})
+    await post.say(ticket())
+    for given, hold in ((other, 0.0), (gone, 600.0)):
+        await post.store.transact(
+            lambda conn, given=given, hold=hold: enqueue(  # type: ignore[misc]
+                conn, given, post.settings, post.now, follows=["ticket-1"], hold=hold
+            )
+        )
+        await post.deliver(after=1)
+
+    await post.say(ticket(**RESOLVED))
+    await post.deliver(after=1)
+
+    assert not any(one.is_firing(post.now) for one in await post.store.read(read_active))
+    assert not firing(peer.peer.alerts[-1], post.now)
+
+
+def test_alert_whose_end_was_taken_does_not_fire_again_when_the_clock_is_set_back() -> None:
+    """B122: it was held open for the next life, which did not come."""
+    held = notification.Notification(
+        id=1,
+        ticket_id="one",
+        key="k",
+        labels={},
+        annotations={},
+        starts_at=T0,
+        ends_at=T0 + 600,
+        created_at=T0,
+        updated_at=T0,
+    )
+    assert held.is_firing(T0 + 300)
+
+    held.resolved["alertmanager"] = T0 + 601
+
+    assert not held.is_firing(T0 + 300)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("riser", ["ticket-1", "ticket-2"])
+async def test_rise_of_one_ticket_of_an_incident_leaves_no_other_without_an_alert(
+    make_post: MakePost, peer: ServedPeer, riser: str, restarted: bool
+) -> None:
+    """B123: the incident rises as a whole; when the ticket that rose ends, the other's page goes on."""
+    post = make_post(peer.url)
+    tickets = {
+        "ticket-1": ticket(severity=Severity.MEDIUM),
+        "ticket-2": ticket(ticket_id="ticket-2", worker_session_id="two", severity=Severity.MEDIUM),
+    }
+    [other] = tickets.keys() - {riser}
+    await post.say(tickets["ticket-1"])
+    second = tickets["ticket-2"]
+    await post.store.transact(
+        lambda conn: enqueue(conn, second, post.settings, post.now, follows=["ticket-1"])
+    )
+    await post.deliver(after=1)
+
+    await post.say(tickets[riser].model_copy(update=RISEN))
+    await post.deliver(after=1)
+    if restarted:
+        post.restart()
+    for _ in range(20):
+        await post.deliver(after=60)
+    await post.say(tickets[riser].model_copy(update=RISEN | RESOLVED))
+    for _ in range(20):
+        await post.deliver(after=60)
+
+    holding = [one for one in await post.store.read(read_active) if one.is_firing(post.now)]
+    assert [one.ticket_id for one in holding] == [other]
+    [*_, last] = peer.peer.alerts
+    assert (last["labels"]["severity"], firing(last, post.now)) == ("critical", True)
+
+
 async def test_end_of_an_alert_that_another_replaced_is_never_repeated(
     make_post: MakePost, peer: ServedPeer
 ) -> None:

@@ -137,6 +137,47 @@ async def test_crash_loop_that_goes_on_after_its_incident_was_resolved_in_pagerd
     assert [turn for turn, _ in (await alerts(service))[len(before) :]] == ["", "1"]
 
 
+async def between_lives(service: Service, clock: Clock, kind: str) -> EscalationTicket:
+    """Let ada acknowledge or resolve an incident while no life of the agent is on; return the last ticket."""
+    for number in (1, 2):
+        ticket = await live(service, clock, number)
+        await pass_minutes(service, clock, 1)
+        groups = await tell(service)
+        await crash(service, clock, number)
+        clock.now += MINUTE / 2
+    assert (await found(service, ticket)).closed_at is not None
+    await pagerduty(service, kind, groups)
+    return ticket
+
+
+async def test_incident_that_was_resolved_in_pagerduty_between_two_lives_is_joined_by_none(
+    service: Service, clock: Clock
+) -> None:
+    """B41, B123: its alert, which was held open for the next life, ends; that life pages."""
+    before = await between_lives(service, clock, "resolved")
+    assert await firing(service) == []
+    told = await alerts(service)
+
+    third = await live(service, clock, 3)
+    assert (third.status, third.acknowledged_by, third.incident_id) == (TicketStatus.INTERVENING, "", "")
+    assert third.incident != before.incident
+    assert [turn for turn, _ in (await alerts(service))[len(told) :]] == [""]
+
+
+async def test_incident_that_was_acknowledged_in_pagerduty_between_two_lives_is_in_hand(
+    service: Service, clock: Clock
+) -> None:
+    """B41, B123: the next life's ticket is in the same hand, and nobody is reminded of it."""
+    before = await between_lives(service, clock, "acknowledged")
+    told = await alerts(service)
+
+    third = await live(service, clock, 3)
+    assert (third.status, third.acknowledged_by) == (TicketStatus.ACKNOWLEDGED, "ada")
+    assert third.incident == before.incident
+    await pass_minutes(service, clock, 62)
+    assert await alerts(service) == told
+
+
 async def test_resolved_in_pagerduty_says_that_the_incident_is_closed_whoever_had_it(
     service: Service, clock: Clock
 ) -> None:

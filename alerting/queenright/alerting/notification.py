@@ -104,6 +104,7 @@ _MARK_REPLACED: Final = insert(OUTBOX_DELIVERIES).from_select(
     ).where(
         OUTBOX.c.alert_key == bindparam("of"),
         OUTBOX.c.active,
+        OUTBOX.c.ends_at.is_not(None),
         ~exists().where(
             OUTBOX_DELIVERIES.c.outbox_id == OUTBOX.c.id,
             OUTBOX_DELIVERIES.c.peer == _NOBODY,
@@ -135,7 +136,7 @@ class Notification:
     def is_firing(self, now: float) -> bool:
         """Return whether it has not ended yet."""
         # What a peer took the end of has ended, wherever the clock was set.
-        return not self.resolved and _holds(self.ends_at, self.updated_at, now)
+        return self.ends_at is None or (not self.resolved and _holds(self.ends_at, self.updated_at, now))
 
     @property
     def told(self) -> bool:
@@ -261,7 +262,7 @@ def enqueue(
         elif current is None:
             _insert(conn, ticket.ticket_id, labels_for(ticket, settings), annotations, now)
         elif _rises(ticket, current):
-            _replace(conn, current, _risen(current, ticket), annotations, now)
+            _replace_for_all(conn, current, _risen(current, ticket), annotations, now)
         elif _is_reminder(ticket, current):
             _remind(conn, current, ticket, annotations, now)
         else:
@@ -274,6 +275,8 @@ def enqueue(
         _end(conn, current, now, ends_at, silent=silent)
         if not silent:
             _end_held(conn, ticket, current.key, now)
+    elif current is not None and ticket.incident_resolved_at is not None:
+        _end(conn, current, now, now, silent=True)
 
 
 def find_joined(conn: Connection, ticket: EscalationTicket, follows: Sequence[str], now: float) -> str | None:
@@ -310,11 +313,12 @@ def _may_be_joined(ticket: EscalationTicket) -> bool:
 
 def _end_held(conn: Connection, ticket: EscalationTicket, key: str, now: float) -> None:
     """End what was held open for the next ticket: the incident is over, or all those of its agent are."""
-    of_agent = select(TICKETS.c.ticket_id).where(TICKETS.c.agent_id == ticket.worker_agent_id)
-    held = select(OUTBOX).where(OUTBOX.c.ticket_id.in_(of_agent), OUTBOX.c.active, OUTBOX.c.ends_at > now)
-    for row in conn.execute(held).all():
-        if row.alert_key == key or ticket.kind is FindingKind.RUNS_FAILED:
-            _end(conn, _notification(row._mapping), now, now, silent=True)
+    which = OUTBOX.c.alert_key == key
+    if ticket.kind is FindingKind.RUNS_FAILED:
+        of_agent = select(TICKETS.c.ticket_id).where(TICKETS.c.agent_id == ticket.worker_agent_id)
+        which |= OUTBOX.c.ticket_id.in_(of_agent)
+    for row in conn.execute(select(OUTBOX).where(which, OUTBOX.c.active, OUTBOX.c.ends_at > now)).all():
+        _end(conn, _notification(row._mapping), now, now, silent=True)
 
 
 def _rises(ticket: EscalationTicket, current: Notification) -> bool:
@@ -366,10 +370,16 @@ def _join(
 def _remind(
     conn: Connection, current: Notification, ticket: EscalationTicket, annotations: dict[str, str], now: float
 ) -> None:
+    """Bring an alert up again, for every ticket that holds it."""
+    _replace_for_all(conn, current, labels_again(current.labels, ticket), annotations, now)
+
+
+def _replace_for_all(
+    conn: Connection, current: Notification, labels: dict[str, str], annotations: dict[str, str], now: float
+) -> None:
     """Let another alert take the place of one, for every ticket that holds it; this one speaks for all."""
-    labels = labels_again(current.labels, ticket)
     others = []
-    if current.labels.get(ALERT_LABEL_TICKET_ID) != ticket.ticket_id or SESSIONS in current.annotations:
+    if current.labels.get(ALERT_LABEL_TICKET_ID) != current.ticket_id or SESSIONS in current.annotations:
         others = [one for one in _find_holding(conn, current.key, now) if one.id != current.id]
     _replace(conn, current, labels, annotations, now)
     for one in others:
@@ -464,6 +474,12 @@ def read_labels(conn: Connection) -> dict[str, dict[str, str]]:
     """Return, by ticket, the labels of each notification that has not ended, nor will at a known time."""
     found = select(OUTBOX.c.ticket_id, OUTBOX.c.labels).where(OUTBOX.c.active, OUTBOX.c.ends_at.is_(None))
     return {row.ticket_id: row.labels for row in conn.execute(found.order_by(OUTBOX.c.id))}
+
+
+def read_held(conn: Connection, now: float) -> list[str]:
+    """Return the tickets that have ended and whose alert is held open for the next of their incident."""
+    held = select(OUTBOX.c.ticket_id).where(OUTBOX.c.active, OUTBOX.c.ends_at > now, _is_firing(literal(now)))
+    return list(conn.execute(held.order_by(OUTBOX.c.id)).scalars())
 
 
 def read_last_id(conn: Connection) -> int:

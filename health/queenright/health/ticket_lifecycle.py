@@ -385,6 +385,28 @@ def resolve_incident(
     return ticket.model_copy(update={"incident_resolved_at": now, "updated_at": now})
 
 
+def take_ended(
+    ticket: EscalationTicket, *, by: str, now: float, via: Way, note: str = "", is_resolved: bool = False
+) -> EscalationTicket:
+    """
+    Note that a person has the incident of a ticket that has ended, and whose alert is held open.
+
+    What joins the incident is in the same hand; nothing joins it if the person has resolved it. Whoever had
+    the ticket keeps it.
+    """
+    update: dict[str, object] = {"updated_at": now}
+    if not ticket.acknowledged_by:
+        update |= {
+            "acknowledged_at": now,
+            "acknowledged_by": by,
+            "acknowledged_via": via,
+            "acknowledged_note": note,
+        }
+    if is_resolved:
+        update["incident_resolved_at"] = now
+    return ticket.model_copy(update=update)
+
+
 def unacknowledge(ticket: EscalationTicket, *, now: float) -> EscalationTicket:
     """
     Note that nobody is on it any more: it is brought up as if it had been told just now.

@@ -656,6 +656,34 @@ class TicketService:
 
         return await self._decide(ticket_id, change, tell=False)
 
+    async def take_ended(
+        self, ticket_id: str, *, by: str, via: Way, note: str = "", is_resolved: bool = False
+    ) -> EscalationTicket:
+        """
+        Note that a person has the incident of a ticket that has ended, or has resolved it.
+
+        Args:
+            ticket_id: A ticket that has ended and whose alert is held open.
+            by: Who.
+            via: By what way.
+            note: What the ticket says of it.
+            is_resolved: Whether nothing may join the incident any more; its alert ends.
+
+        Raises:
+            TicketRefused: Nobody is named.
+            TicketUnknown: See ``find``.
+        """
+        by, note = _said("by", by), redact(note.strip(), _TEXT_LIMIT)
+        now = self._clock()
+
+        def change(ticket: EscalationTicket) -> tuple[EscalationTicket, list[AgentEvent]]:
+            changed = lifecycle.take_ended(
+                ticket, by=by, now=now, via=via, note=note, is_resolved=is_resolved
+            )
+            return changed, [] if ticket.acknowledged_by else [self._acknowledged(changed, by, via, note)]
+
+        return await self._decide(ticket_id, change, tell=is_resolved)
+
     def _acknowledgement(
         self, ticket: EscalationTicket, by: str, via: Way, note: str, now: float
     ) -> tuple[EscalationTicket, list[AgentEvent]]:

@@ -79,6 +79,16 @@ def live_tickets_of_incidents(conn: Connection, tickets: Collection[str]) -> lis
     return sorted(found, key=lambda one: (one.first_seen, one.ticket_id))
 
 
+def ended_tickets_of_incidents(
+    conn: Connection, tickets: Collection[str], among: Collection[str]
+) -> list[EscalationTicket]:
+    """Return, of some tickets, those that have ended and are of the incidents that tickets are part of."""
+    body = select(TICKETS.c.body)
+    incidents = {one.incident for one in _bodies_with(conn, body, TICKETS.c.ticket_id, tickets)}
+    found = _bodies_with(conn, body, TICKETS.c.ticket_id, among)
+    return [one for one in found if not one.live and one.incident in incidents]
+
+
 def recent_tickets(
     conn: Connection, agent_id: str, kind: FindingKind, since: float
 ) -> list[EscalationTicket]:

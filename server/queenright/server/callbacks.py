@@ -22,9 +22,10 @@ from queenright.alerting.callbacks.seen import answered, remember
 from queenright.alerting.callbacks.signatures import check_pagerduty, check_slack
 from queenright.alerting.callbacks.slack import ACKNOWLEDGE, Click, read_click, reply
 from queenright.alerting.callbacks.told import parse_told
+from queenright.alerting.notification import read_held
 from queenright.health.store import Store, StoreError
 from queenright.health.ticket_service import TicketService
-from queenright.health.ticket_table import live_tickets_of_incidents
+from queenright.health.ticket_table import ended_tickets_of_incidents, live_tickets_of_incidents
 from queenright.health.tickets import (
     EscalationTicket,
     TicketClosed,
@@ -193,7 +194,31 @@ class Callbacks:
             )
         live = await self._store.read(lambda conn: live_tickets_of_incidents(conn, told))
         outcomes = {one.ticket_id: await self._answered(one.ticket_id, event) for one in live}
-        return _did("see tickets" if live else "nothing: its tickets are closed") | {"tickets": outcomes}
+        if not live and event.happened in (Happened.ACKNOWLEDGED, Happened.RESOLVED):
+            outcomes = await self._between_lives(told, event)
+        return _did("see tickets" if outcomes else "nothing: its tickets are closed") | {"tickets": outcomes}
+
+    async def _between_lives(self, told: set[str], event: IncidentEvent) -> dict[str, str]:
+        """Keep what was said of an incident whose last ticket has ended, and whose next would join it."""
+        now, resolved = self._clock(), event.happened is Happened.RESOLVED
+        ended = await self._store.read(
+            lambda conn: ended_tickets_of_incidents(conn, told, read_held(conn, now))
+        )
+        outcomes = {}
+        for one in ended:
+            taken = await self._tickets.take_ended(
+                one.ticket_id,
+                by=event.by,
+                via=Way.PAGERDUTY,
+                note="resolved in PagerDuty" if resolved else "",
+                is_resolved=resolved,
+            )
+            outcomes[one.ticket_id] = (
+                f"{event.by} has resolved the incident; the next life pages anew."
+                if resolved
+                else f"{taken.acknowledged_by} has it in hand; so is what happens next."
+            )
+        return outcomes
 
     async def _answered(self, ticket_id: str, event: IncidentEvent) -> str:
         if event.happened is Happened.ACKNOWLEDGED:
