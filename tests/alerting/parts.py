@@ -54,6 +54,11 @@ class MoodyPeer:
         self.status = 200
         self.started: str | None = None
         """When it says that it was started; None: it has no page that says so."""
+        self.asked_for_status = asyncio.Event()
+        """Set once somebody has asked for that page."""
+        self.status_allowed = asyncio.Event()
+        """That page is answered while this is set."""
+        self.status_allowed.set()
         self.refuses: set[str] = set()
         """Agents whose alerts it calls wrong. Like the real one it keeps the others, and answers 400."""
         self.arrived = asyncio.Event()
@@ -82,6 +87,9 @@ class MoodyPeer:
         if self.says is not None:
             await self._say(self.says, receive, send)
             return
+        if scope["path"] == "/api/v2/status":
+            self.asked_for_status.set()
+            await self.status_allowed.wait()
         if scope["path"] == "/api/v2/status" and self.started is not None and self.status == 200:
             await self._say(json.dumps({"uptime": self.started}).encode(), receive, send)
             return

@@ -26,6 +26,7 @@ from queenright.instrumentation.names import ALERT_LABEL_TICKET_ID
 from queenright.runtime.events import EventType
 from tests.alerting.conftest import MakePost, ServedPeer, StartPeer
 from tests.alerting.parts import T0, ticket
+from tests.waiting import until
 
 RESOLVED = {"status": TicketStatus.RESOLVED}
 WEEK = 7 * 86_400
@@ -283,6 +284,51 @@ async def test_end_is_repeated_once_to_a_peer_that_was_restarted(
     assert other.peer.posts == []
     assert post.outbox.status()["active"] == 0
     assert await post.store.read(read_active) == []
+
+
+async def test_page_does_not_wait_for_a_peer_that_does_not_say_when_it_was_started(
+    make_post: MakePost, peer: ServedPeer
+) -> None:
+    """B77: it takes alerts, and its status page hangs; what was decided meanwhile is posted too."""
+    post = make_post(peer.url, timeout_seconds=3600)
+    await post.say(ticket())
+    await post.deliver()
+    await post.say(ticket(**RESOLVED))
+    await post.deliver(after=1)
+    peer.peer.posts.clear()
+    peer.peer.asked_for_status.clear()
+    peer.peer.status_allowed.clear()
+    post.now += 60
+    await post.say(ticket(ticket_id="t2", worker_agent_id="writer"))
+    running = asyncio.create_task(post.outbox.run())
+    try:
+        await until(lambda: len(peer.peer.alerts) == 1, "the page is posted")
+        await until(peer.peer.asked_for_status.is_set, "the peer is asked when it was started")
+        await post.say(ticket(ticket_id="t3", worker_agent_id="reviewer"))
+        post.outbox.wake()
+        await until(lambda: len(peer.peer.alerts) == 2, "the page decided meanwhile is posted")
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+        peer.peer.status_allowed.set()
+    assert [alert["labels"]["agent"] for alert in peer.peer.alerts] == ["writer", "reviewer"]
+
+
+async def test_end_is_not_repeated_each_time_that_a_load_balancer_asks_another_peer(
+    make_post: MakePost, peer: ServedPeer
+) -> None:
+    """B124: each of those behind it says when it was started; only a start that is new is a restart."""
+    peer.peer.started = "one"
+    post = make_post(peer.url)
+    await post.say(ticket())
+    await post.deliver()
+    await post.say(ticket(**RESOLVED))
+    await post.deliver(after=1)
+    peer.peer.posts.clear()
+    for round_number in range(10):
+        peer.peer.started = ("two", "one")[round_number % 2]
+        await post.deliver(after=60)
+    assert [firing(a, post.now) for a in peer.peer.alerts] == [False]
 
 
 @pytest.mark.parametrize("away", [2, 20, 200])

@@ -151,6 +151,7 @@ class Outbox:
                 for line, wake in zip(self._attended, self._wakes, strict=True):
                     group.create_task(self._attend(line, wake))
         finally:
+            await asyncio.gather(*(line.aclose() for line in self._lines))
             await self._client.aclose()
 
     async def deliver_due(self, now: float) -> float:
@@ -160,7 +161,9 @@ class Outbox:
         Raises:
             StoreError: the store cannot be read or written. What was sent is sent again later.
         """
-        return min(await asyncio.gather(*(self._deliver(line, now) for line in self._attended)))
+        due = min(await asyncio.gather(*(self._deliver(line, now) for line in self._attended)))
+        await asyncio.gather(*(line.finish_restart_check() for line in self._lines))
+        return due
 
     @property
     def _attended(self) -> Sequence[PeerLine | None]:

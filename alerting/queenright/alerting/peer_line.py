@@ -97,9 +97,10 @@ class PeerLine:
         self._said: dict[str, Said] = {}
         self._ends: set[str] = set()
         """Alerts whose end this process told the peer since it was last restarted."""
-        self._peer_started: object = None
-        """When the peer says that it was started; None if it has not said so yet."""
+        self._peer_starts: set[str] = set()
+        """When the peer says that it was started: several times if a load balancer stands before several."""
         self._start_read_at: float | None = None
+        self._restart_check: asyncio.Task[None] | None = None
         self._attempts: dict[tuple[int, str], int] = {}
         self._failed_in_row = 0
 
@@ -120,7 +121,7 @@ class PeerLine:
 
     async def tell(self, notifications: Sequence[Notification], now: float) -> tuple[Round, float]:
         """Send what is due; return what came of it, and when to look again."""
-        await self._notice_restart(notifications, now)
+        self._begin_restart_check(notifications, now)
         todo = self._plan(notifications, now)
         self.pending = todo.pending
         told = Round()
@@ -136,27 +137,50 @@ class PeerLine:
         self.pending = again.pending
         return told, now if again.posts or again.silent else again.next_due
 
-    async def _notice_restart(self, notifications: Sequence[Notification], now: float) -> None:
-        """
-        Forget which ends the peer took if it was restarted since, or may have been.
+    async def finish_restart_check(self) -> None:
+        """Wait until the peer has said when it was started, if it is being asked."""
+        if self._restart_check is not None:
+            await self._restart_check
 
-        A new connection is opened without a word, so a restart between two requests makes none fail.
+    async def aclose(self) -> None:
+        """Stop asking the peer when it was started."""
+        if self._restart_check is not None:
+            self._restart_check.cancel()
+            await asyncio.wait([self._restart_check])
+
+    def _begin_restart_check(self, notifications: Sequence[Notification], now: float) -> None:
         """
+        Ask the peer when it was started, if an end may have to be repeated and it was not asked lately.
+
+        It is asked in a task of its own: no notification waits for the answer, which counts from the next
+        look at the outbox on.
+        """
+        if self._restart_check is not None and not self._restart_check.done():
+            return
         read_at = self._start_read_at
         # A clock that was set back must not silence this.
         if read_at is not None and read_at <= now < read_at + self._settings.resend_seconds:
             return
         if all(notification.ends_at is None for notification in notifications):
             return
-        started: object = None
+        self._start_read_at = now
+        self._restart_check = asyncio.create_task(self._check_restart())
+
+    async def _check_restart(self) -> None:
+        """
+        Forget which ends the peer took if it was restarted since, or may have been.
+
+        A new connection is opened without a word, so a restart between two requests makes none fail.
+        """
+        started = ""
         with contextlib.suppress(AlertmanagerError, TimeoutError):
             async with asyncio.timeout(self._settings.timeout_seconds):
-                started = (await self._client.status(self.peer)).get("uptime")
-        self._start_read_at = now
-        if self._peer_started is not None and started != self._peer_started:
-            self._ends.clear()
+                started = str((await self._client.status(self.peer)).get("uptime") or "")
         # One that never says it, as behind a proxy that lets alerts through alone, is not asked in vain.
-        self._peer_started = started or self._peer_started
+        if self._peer_starts and started not in self._peer_starts:
+            self._ends.clear()
+        if started:
+            self._peer_starts.add(started)
 
     def _plan(self, notifications: Sequence[Notification], now: float) -> Plan:
         refused = {key: content for key, (content, _) in self.refused.items()}
