@@ -1247,10 +1247,10 @@ async def test_worker_that_works_on_after_its_termination_makes_that_unconfirmed
     await acting.pass_time(300)
     if restarted:
         # It is heard while nobody acts on it.
-        acting.monitor.apply(acting.event(EventType.STEP_COMPLETED), acting.time.now)
+        acting.monitor.apply(acting.event(EventType.STEP_COMPLETED, duration=1.0), acting.time.now)
         await acting.restart()
     for _ in range(3):
-        await acting.tell(EventType.STEP_COMPLETED)
+        await acting.tell(EventType.STEP_COMPLETED, duration=1.0)
     await acting.settle()
 
     assert acting.state() is not HealthState.TERMINATED
@@ -1267,7 +1267,7 @@ async def test_worker_that_ends_after_its_termination_was_unconfirmed_is_termina
     await acting.start()
     await acting.service.terminate("bee", "enough", by="ada")
     await acting.pass_time(300)
-    await acting.tell(EventType.STEP_COMPLETED)
+    await acting.tell(EventType.STEP_COMPLETED, duration=1.0)
     await acting.restart()
     await acting.tell(EventType.EXECUTION_COMPLETED)
     await acting.settle()
@@ -1284,9 +1284,26 @@ async def test_ladder_is_left_to_a_person_when_its_worker_outlives_the_terminati
     assert acting.state() is HealthState.TERMINATED
     acting.recovery.accepts = True
     await acting.pass_time(120)
-    await acting.tell(EventType.STEP_COMPLETED)
+    await acting.tell(EventType.STEP_COMPLETED, duration=1.0)
     await acting.pass_time(STALL + 5 * NUDGE)
 
     assert acting.done()[-3:] == ["terminate done", "recover refused", "terminate unconfirmed"]
     await acting.tell(EventType.EXECUTION_FAILED, error_type="cancelled")
     assert acting.done()[-2:] == ["terminate done", "recover done"]
+
+
+async def test_progress_after_the_clock_was_set_back_ends_the_ladder(acting: Acting) -> None:
+    """B122: it is later than the trouble, whatever the clock said then."""
+    await acting.start()
+    await acting.tell(EventType.STEP_COMPLETED, verdict="ACCEPT")
+    await acting.pass_time(STALL + NUDGE)
+    acting.time.now -= 3600
+    acting.monitor.clock_jumped(acting.time.now)
+    acting.service.clock_jumped(acting.time.now)
+    await acting.settle()
+    await acting.pass_time(10)
+    await acting.tell(EventType.STEP_COMPLETED, verdict="ACCEPT")
+    before = len(acting.done())
+    await acting.pass_time(STALL + 3 * NUDGE)
+
+    assert acting.done()[before:][:3] == ["nudge done"] * 3

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from queenright.health.findings import FindingKind, HealthState, Severity
@@ -455,10 +457,10 @@ def test_terminated_worker_that_works_on_is_watched_again(kind: EventType, lag: 
     assert script.state is HealthState.STUCK
     script.event(EventType.AGENT_TERMINATED, {"reason": "loop"})
     script.lag = lag
-    script.event(kind, after=50 + min(lag, 0.0))
+    script.event(kind, {"duration": 1.0}, after=50 + min(lag, 0.0))
     assert script.health.state is HealthState.TERMINATED
 
-    script.event(kind, after=111)
+    script.event(kind, {"duration": 1.0}, after=111)
 
     assert script.state is HealthState.STUCK
     assert script.health.vitals.status is SessionStatus.ACTIVE
@@ -473,9 +475,53 @@ def test_telemetry_of_a_terminated_worker_that_was_under_way_does_not_revive_it(
     for late in range(1, 600, 7):
         script.lag = float(late)
         script.now += 6
-        script.call()
+        script.call(duration=1.0)
 
     assert script.state is HealthState.TERMINATED
+
+
+@pytest.mark.parametrize("kind", [EventType.TOOL_CALL_COMPLETED, EventType.LLM_CALL_COMPLETED])
+def test_call_that_was_under_way_at_a_termination_does_not_revive_the_worker(kind: EventType) -> None:
+    """B103: it began before the end, however long it took, and its thread may not have been stopped."""
+    script = WorkerScript().start()
+    script.event(EventType.AGENT_TERMINATED, {"reason": "loop"})
+    script.event(kind, {"duration": 130.0}, after=120)
+    script.event(EventType.STEP_COMPLETED, {"duration": 131.0})
+    script.event(EventType.CHECKPOINT_SAVED)
+    script.event(EventType.EXECUTION_COMPLETED)
+
+    assert script.state is HealthState.TERMINATED
+    assert script.health.vitals.status is SessionStatus.TERMINATED
+
+
+@pytest.mark.parametrize("recalled", [False, True])
+def test_end_of_a_worker_that_outlived_its_termination_is_no_completion(recalled: bool) -> None:
+    """B103: it was stopped late, and its work is not done: it may be brought back."""
+    script = WorkerScript().start()
+    script.event(EventType.AGENT_TERMINATED, {"reason": "loop"})
+    at = script.now + 120
+    for kind in (EventType.LLM_CALL_STARTED, EventType.EXECUTION_COMPLETED):
+        event = replace(script.heard[-1], type=kind, time=at, data={})
+        script.monitor.recall(event, at) if recalled else script.monitor.apply(event, at)
+
+    assert script.health.vitals.status is SessionStatus.TERMINATED
+
+
+def test_worker_that_was_terminated_after_failed_runs_says_what_ended_it() -> None:
+    """B99: that the agent's runs had failed before is no reason for it."""
+    script = WorkerScript()
+    for number in range(4):
+        script.session = f"session-{number}"
+        script.start()
+        script.event(EventType.EXECUTION_FAILED, {"error_type": "OSError"})
+    script.incarnation = "i2"
+    script.start()
+    for _ in range(12):
+        script.call()
+    script.event(EventType.AGENT_TERMINATED, {"reason": "loop"})
+
+    last = [one for one in script.said if one.type is EventType.HEALTH_STATE_CHANGED][-1]
+    assert (last.data["to"], last.data["reason"]) == ("terminated", "the worker was terminated")
 
 
 @pytest.mark.parametrize(

@@ -987,3 +987,22 @@ class _Refusing(Store):
 
     async def transact(self, fn: Any) -> Any:
         raise StoreError("the disk is full")
+
+
+@pytest.mark.parametrize("ends", [False, True])
+async def test_nobody_is_started_beside_a_worker_that_was_not_terminated(hive: Hive, ends: bool) -> None:
+    """B103: its recovery waited meanwhile; once it has really ended, it is brought back."""
+    hive.tell(EventType.EXECUTION_STARTED)
+    hive.now += 1
+    hive.tell(EventType.AGENT_TERMINATED)
+    hive.frozen = "drill"
+    await hive.ask(Target(agent_id="bee", session_id="s1", incarnation_id="s1-1"))
+    await hive.go()
+    hive.now += 300
+    hive.tell(EventType.TOOL_CALL_STARTED, tool="search")
+    if ends:
+        hive.tell(EventType.EXECUTION_COMPLETED)
+    hive.frozen = None
+    await hive.go(1)
+
+    assert len(hive.nursery.raised) == int(ends)

@@ -22,7 +22,7 @@ from queenright.health.findings import Finding, FindingKind, HealthState, Worker
 from queenright.health.fleet import Fleet, fleet_of
 from queenright.health.settings import HealthSettings
 from queenright.health.state import health_state, may_follow
-from queenright.health.vital_events import TERMINATED, WORK_EVENTS, is_settled_by_person
+from queenright.health.vital_events import TERMINATED, is_settled_by_person, work_began
 from queenright.health.vital_facts import NO_BREAKERS, OpenBreakers
 from queenright.health.vitals import ABOUT_WORKERS, WORKER_EVENTS, SessionStatus, VitalSigns
 from queenright.runtime.events import AgentEvent, EventType
@@ -61,6 +61,7 @@ _TOOL_STARTED: Final = EventType.TOOL_CALL_STARTED
 _TOOL_ENDED: Final = EventType.TOOL_CALL_COMPLETED
 _ENDS: Final = frozenset({EventType.EXECUTION_COMPLETED, EventType.EXECUTION_FAILED})
 _HEALTHY: Final = HealthState.HEALTHY
+_FAILING: Final = HealthState.FAILING
 _TERMINATED: Final = SessionStatus.TERMINATED
 _SILENCE: Final = frozenset(
     {
@@ -233,7 +234,9 @@ class HealthMonitor:
             said = self._look(worker, at, now)
         v = worker.vitals
         was_over = v.ended_at
-        if kind in _ENDS and self.is_stopping(key, event.incarnation_id or v.incarnation_id):
+        if kind in _ENDS and (
+            self.is_stopping(key, event.incarnation_id or v.incarnation_id) or self._ends_after_all(v, event)
+        ):
             event = as_terminated(event)
         if v.status is _TERMINATED and self._outlives_termination(v, event, now):
             v.undo_termination(at)
@@ -298,26 +301,30 @@ class HealthMonitor:
         worker = self._workers.get(key) or self._welcome(key, at)
         v = worker.vitals
         was_over = v.ended_at
+        if event.type in _ENDS and self._ends_after_all(v, event):
+            event = as_terminated(event)
         if v.status is _TERMINATED and self._outlives_termination(v, event, now):
             v.undo_termination(at)
         v.apply(event, at)
         if v.ended_at is not None and v.ended_at != was_over:
             self._over(worker, at, now)
 
+    @staticmethod
+    def _ends_after_all(v: VitalSigns, event: AgentEvent) -> bool:
+        """Return whether an event is the end of a life that had worked on after its termination."""
+        return v.outlived_termination and event.incarnation_id in ("", v.incarnation_id)
+
     def _outlives_termination(self, v: VitalSigns, event: AgentEvent, now: float) -> bool:
         """
         Return whether an event shows that a worker works on after its termination.
 
-        That is work of the same life which is later, by its author's clock and by ours, than the end by more
-        than the two may differ. What was done before and arrives late is none, nor is a new execution.
+        That is work of the same life which began later, by its author's clock and by ours, than the end by
+        more than the two may differ. A call that was under way at the end is none, nor is a new execution.
         """
-        return (
-            v.ended_at is not None
-            and not v.has_new_start
-            and event.type in WORK_EVENTS
-            and event.incarnation_id in ("", v.incarnation_id)
-            and min(event.time, now) > v.ended_at + self._tolerance
-        )
+        if v.ended_at is None or v.has_new_start or event.incarnation_id not in ("", v.incarnation_id):
+            return False
+        began = work_began(event)
+        return began is not None and min(began, now) > v.ended_at + self._tolerance
 
     def advance(self, now: float, limit: int = sys.maxsize) -> list[AgentEvent]:
         """
@@ -653,8 +660,10 @@ class HealthMonitor:
         new_life = v.lives != worker.life
         if state is not worker.state and may_follow(worker.state, state, new_life=new_life):
             lead = worst(found)
-            reason = lead.evidence if lead else END_REASONS.get(v.status.value, "no findings are left")
-            if lead is None and v.failed_runs > self.settings.health_check.consecutive_failures:
+            reason = END_REASONS.get(v.status.value, "no findings are left")
+            if lead is not None and state is not HealthState.TERMINATED:
+                reason = lead.evidence
+            elif state is _FAILING and v.failed_runs > self.settings.health_check.consecutive_failures:
                 reason = f"{v.failed_runs} runs of the agent have failed in a row"
             said.append(
                 say(

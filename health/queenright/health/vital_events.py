@@ -7,6 +7,7 @@ and names the incarnation that gives it, the other is neither.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -256,18 +257,28 @@ _TOLD_ABOUT_WORKERS: Final[dict[EventType, Handler]] = {
 }
 HANDLERS: Final[dict[EventType, Handler]] = _TOLD_BY_WORKERS | _TOLD_ABOUT_WORKERS
 
-WORK_EVENTS: Final = frozenset(
+_WORK_STARTS: Final = frozenset(
     {
         EventType.NODE_LOOP_STARTED,
-        EventType.NODE_LOOP_COMPLETED,
-        EventType.EDGE_TRAVERSED,
-        EventType.GOAL_PROGRESS,
-        EventType.CHECKPOINT_SAVED,
-        EventType.OUTPUT_REPORTED,
-        *WORK_HANDLERS,
+        EventType.STEP_STARTED,
+        EventType.LLM_CALL_STARTED,
+        EventType.TOOL_CALL_STARTED,
     }
 )
-"""What only a worker that works reports; the process of one that has stopped may still send heartbeats."""
+_WORK_ENDS: Final = frozenset(
+    {EventType.STEP_COMPLETED, EventType.LLM_CALL_COMPLETED, EventType.TOOL_CALL_COMPLETED}
+)
+
+
+def work_began(event: AgentEvent) -> float | None:
+    """Return when the step or call of an event began, in seconds since the epoch; None if it does not say."""
+    if event.type in _WORK_STARTS:
+        return event.time
+    duration = event.data.get("duration") if event.type in _WORK_ENDS else None
+    if isinstance(duration, int | float) and 0 <= duration < math.inf:
+        return event.time - duration
+    return None
+
 
 WORKER_EVENTS: Final = frozenset(_TOLD_BY_WORKERS)
 """What workers tell of themselves."""

@@ -180,6 +180,7 @@ class VitalSigns:
         "tools",
         "waiting",
         "waiting_since",
+        "withdrawal_due",
     )
 
     def __init__(
@@ -215,7 +216,9 @@ class VitalSigns:
         self.has_new_start = False
         """It was terminated and started again, by its own clock before the end: a later sign revives it."""
         self.outlived_termination = False
-        """It worked on after it was reported as terminated; its end was wrong."""
+        """This life worked on after it was reported as terminated."""
+        self.withdrawal_due = False
+        """That has not been written down at the termination yet."""
         self.clock_base = at
         """Silence counts from here at the earliest: a new incarnation, the end of a wait, a clock set."""
         self.last_activity = at
@@ -501,7 +504,7 @@ class VitalSigns:
         self.lives += 1
         self.status = SessionStatus.ACTIVE
         self.ended_at = None
-        self.has_new_start = self.outlived_termination = False
+        self.has_new_start = self.outlived_termination = self.withdrawal_due = False
         self.waiting = self.waiting_since = None
         self.clock_base = max(self.clock_base, at)
         self.begin_visit()
@@ -525,7 +528,7 @@ class VitalSigns:
             self._failed_life = self.lives
         self.status = SessionStatus.ACTIVE
         self.ended_at = None
-        self.outlived_termination = True
+        self.outlived_termination = self.withdrawal_due = True
         self.clock_base = max(self.clock_base, at)
 
     def begin_visit(self) -> None:
@@ -561,7 +564,7 @@ class VitalSigns:
         if self.status is SessionStatus.TERMINATED:
             return
         self.status = status
-        self.outlived_termination = False
+        self.outlived_termination = self.withdrawal_due = False
         self.ended_at = max(at, self.last_activity)
         self.last_activity = self.ended_at
         self._forget_open()

@@ -128,7 +128,7 @@ class Climber:
     def consider(self, worker: WorkerHealth) -> None:
         """See, because a worker changed, when its next rung is due. Quick, no I/O."""
         key = worker.key
-        if worker.vitals.outlived_termination:
+        if worker.vitals.withdrawal_due:
             self.look_at(key, self._clock())
         known = self._ledger.ladders.get(key)
         if known is None and key not in self._ledger.uncertain and not self._settings.intervention.enabled:
@@ -199,7 +199,7 @@ class Climber:
             if known is not None:
                 await self.come_down(key, None, "the worker is not known any more")
             return
-        if worker.vitals.outlived_termination:
+        if worker.vitals.withdrawal_due:
             await self._withdraw_confirmation(worker)
             known = self._ledger.ladders.get(key)
         if self._is_certain(worker):
@@ -376,7 +376,7 @@ class Climber:
                 known.model_copy(update=human),
                 "it was said to have stopped, and it works on: its telemetry goes on after that",
             )
-        worker.vitals.outlived_termination = False
+        worker.vitals.withdrawal_due = False
 
     async def _bring_back(self, ladder: Ladder, reason: str) -> None:
         recovering = ladder.model_copy(update={"level": Level.RECOVERING, "until": None})
@@ -450,8 +450,11 @@ class Climber:
                 if question is not None:
                     question = question.model_copy(update={"deadline": question.deadline + seconds})
                 moved = {
-                    # Compared with the worker's last checkpoint, which has moved as well.
+                    # Compared with the worker's last checkpoint and progress, which have moved as well.
                     "trouble_since": min(now, ladder.trouble_since + seconds),
+                    "progress_before": (
+                        None if ladder.progress_before is None else min(now, ladder.progress_before + seconds)
+                    ),
                     "acted_at": None if ladder.acted_at is None else min(now, ladder.acted_at + seconds),
                     "until": None if ladder.until is None else ladder.until + seconds,
                 }

@@ -128,6 +128,8 @@ def not_needed(
         return f"it is {v.status.value}: what is over is not brought back"
     if attempt.incarnation_id and v.incarnation_id and v.incarnation_id != attempt.incarnation_id:
         return f"it lives on as incarnation {v.incarnation_id!r}"
+    if not v.ended and v.outlived_termination:
+        return "its worker works on: it was not terminated"
     if not v.ended and v.last_progress is not None and v.last_progress > attempt.created_at:
         return "it has got further by itself"
     return None
