@@ -6,13 +6,21 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from sqlalchemy import create_engine
 
+from queenright.health.event_log import append_events
 from queenright.health.findings import FindingKind, Severity
+from queenright.health.monitor import HealthMonitor
+from queenright.health.settings import HealthSettings
+from queenright.health.tables import EVENT_LOG_HEAD, METADATA
 from queenright.health.tickets import EscalationTicket, TicketStatus
 from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.rebuild import rebuild
 from queenright.server.service import Service
 from queenright.server.settings import Settings
-from tests.server.test_clocks import DAY, Clock, Life
+from tests.server.test_clocks import DAY, Clock, Life, T
 from tests.waiting import until
 
 
@@ -185,3 +193,132 @@ async def test_failure_that_is_told_twice_counts_once_before_and_after_a_restart
         clock.now += gap
         async with Life(settings, clock) as service:
             assert service.monitor.failed_runs("nightly").count == 2
+
+
+async def test_failures_told_again_after_a_run_completed_never_count(
+    settings: Settings, clock: Clock
+) -> None:
+    """B100: neither while they are told again nor after any restart; one real failure then pages nobody."""
+    async with Life(settings, clock) as service:
+        failed = [job(clock, f"run-{number}", EventType.EXECUTION_FAILED) for number in range(3)]
+        for run in failed:
+            await service.ingest(run)
+            clock.now += 60
+        await service.ingest(job(clock, "good", EventType.EXECUTION_COMPLETED))
+        for _, ended in failed:
+            clock.now += 60
+            await service.ingest([replace(ended, id=f"again-{ended.session_id}", time=clock.now)])
+        await service.bus.drain()
+        assert service.monitor.failed_runs("nightly").count == 0
+    for gap in (3600.0, 2 * DAY):
+        clock.now += gap
+        async with Life(settings, clock) as service:
+            assert service.monitor.failed_runs("nightly").count == 0
+    assert await night(settings, clock, "one-real") == []
+
+
+async def test_completion_that_is_told_again_hides_no_failures(settings: Settings, clock: Clock) -> None:
+    """B100: it is that of a run before them."""
+    async with Life(settings, clock) as service:
+        good = job(clock, "good", EventType.EXECUTION_COMPLETED)
+        await service.ingest(good)
+        for number in range(3):
+            clock.now += 60
+            await service.ingest(job(clock, f"run-{number}", EventType.EXECUTION_FAILED))
+        clock.now += 60
+        await service.ingest([replace(good[1], id="again", time=clock.now)])
+        await service.bus.drain()
+        assert service.monitor.failed_runs("nightly").count == 3
+    for gap in (3600.0, 2 * DAY):
+        clock.now += gap
+        async with Life(settings, clock) as service:
+            assert service.monitor.failed_runs("nightly").count == 3
+
+
+@pytest.mark.parametrize("late", [0.0, 30.0, 59.0, 61.0, 500.0])
+@pytest.mark.parametrize("end", [EventType.EXECUTION_FAILED, EventType.EXECUTION_COMPLETED])
+def test_run_told_late_in_one_batch_has_ended(clock: Clock, late: float, end: EventType) -> None:
+    """B23: its start is too old for its author's clock to be trusted, its end is not."""
+    monitor = HealthMonitor(HealthSettings())
+    for event in job(clock, "run", end):
+        monitor.apply(event, clock.now + late)
+    [worker] = monitor.workers()
+    assert worker.vitals.status.value == end.value.removeprefix("execution_")
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["begin", "work", "fail", "fail", "complete", "cancel", "terminate", "again"]),
+        st.integers(0, 4),
+        st.sampled_from([1.0, 30.0, 100.0, 1000.0]),
+    ),
+    max_size=30,
+)
+ENDS = {
+    "fail": (EventType.EXECUTION_FAILED, {"error_type": "OSError"}),
+    "complete": (EventType.EXECUTION_COMPLETED, {}),
+    "cancel": (EventType.EXECUTION_FAILED, {"error_type": "CancelledError"}),
+    "terminate": (EventType.EXECUTION_FAILED, {"error_type": "SystemExit"}),
+}
+
+
+@given(STEPS, st.booleans(), st.floats(0, 2 * DAY))
+@example([("fail", 0, 30.0), ("complete", 1, 30.0), ("again", 0, 30.0)], True, 2 * DAY)
+@example([("complete", 1, 1.0), ("fail", 0, 1.0), ("work", 1, 1.0), ("complete", 1, 1.0)], False, 2 * DAY)
+@example([("fail", 0, 1.0), ("work", 0, 1.0), ("fail", 0, 1.0)], False, 2 * DAY)
+def test_failed_runs_are_the_same_after_a_restart_as_before(
+    steps: list[tuple[str, int, float]], with_incarnations: bool, away: float
+) -> None:
+    """B100: whatever ended how and was told again, and however much later the service is started."""
+    now, log, lives = T, list[AgentEvent](), [1] * 5
+    last_ends: list[AgentEvent | None] = [None] * 5
+    terminated = set[int]()
+    monitor = HealthMonitor(HealthSettings())
+
+    def tell(kind: EventType, number: int, **data: object) -> AgentEvent:
+        told = AgentEvent(
+            type=kind,
+            time=now,
+            agent_id="nightly",
+            session_id=f"run-{number}",
+            incarnation_id=f"run-{number}-{lives[number]}" if with_incarnations else "",
+            data=data,
+        )
+        log.append(told)
+        monitor.apply(told, now)
+        return told
+
+    for action, number, seconds in steps:
+        now += seconds
+        if action == "begin":
+            lives[number] += 1
+            last_ends[number] = None
+            terminated.discard(number)
+            tell(EventType.EXECUTION_STARTED, number)
+        elif action == "work" and number not in terminated:
+            tell(EventType.STEP_COMPLETED, number, verdict="ACCEPT")
+        elif action in ("work", "again") or (action == "terminate" and last_ends[number] is not None):
+            if action == "again" and (end := last_ends[number]) is not None:
+                log.append(replace(end, id=f"{len(log)}", time=now))
+                monitor.apply(log[-1], now)
+        else:
+            kind, data = ENDS[action]
+            if action == "terminate":
+                monitor.is_stopping = lambda key, incarnation: True
+            end = tell(kind, number, **data)
+            monitor.is_stopping = lambda key, incarnation: False
+            if action == "terminate":
+                tell(EventType.AGENT_TERMINATED, number)
+                terminated.add(number)
+            else:
+                last_ends[number] = end
+
+    rebuilt = HealthMonitor(HealthSettings())
+    engine = create_engine("sqlite://")
+    with engine.begin() as conn:
+        METADATA.create_all(conn)
+        conn.execute(EVENT_LOG_HEAD.insert().values(id=1, length=0, hash=bytes(32)))
+        append_events(conn, log)
+        rebuild(conn, rebuilt, since=now + away - DAY, now=now + away)
+    engine.dispose()
+    assert rebuilt.failed_runs("nightly").count == monitor.failed_runs("nightly").count

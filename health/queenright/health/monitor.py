@@ -560,13 +560,11 @@ class HealthMonitor:
         The session with which there are too many stands for them until a run completes, so that people are
         told once.
         """
-        if v.status is SessionStatus.FAILED:
-            if v.counted_life == v.lives:
-                return []  # it has been told twice
-            v.counted_life = v.lives
-        elif v.status is not SessionStatus.COMPLETED:
+        if v.status not in (SessionStatus.FAILED, SessionStatus.COMPLETED):
             return []
-        if not self._counts_runs:
+        is_repeated = v.counted_end == (v.lives, v.status)
+        v.counted_end = (v.lives, v.status)
+        if is_repeated or not self._counts_runs:
             return []
         known = self._failed_runs.pop(v.agent_id, FailedRuns())
         worker = self._workers.get((v.agent_id, known.stands))

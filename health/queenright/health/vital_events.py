@@ -65,14 +65,14 @@ def _on_execution_started(v: VitalSigns, event: AgentEvent, data: Mapping[str, A
 
 def _on_execution_completed(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     # One that was terminated leaves its block in good order: its work is not done for that.
-    if at >= v.incarnation_started and v.status is not SessionStatus.TERMINATED:
+    if not _is_of_former_life(v, event, at) and v.status is not SessionStatus.TERMINATED:
         v.end(SessionStatus.COMPLETED, at)
         v.consecutive_failures = 0
         v.recovery_failed = ""
 
 
 def _on_execution_failed(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    if at < v.incarnation_started or v.status is SessionStatus.TERMINATED:
+    if _is_of_former_life(v, event, at) or v.status is SessionStatus.TERMINATED:
         return
     if is_called_off(data):
         v.end(SessionStatus.CANCELLED, at)
@@ -221,6 +221,16 @@ def _on_ticket_resolved(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any
     v.recovery_failed = ""
     if data.get("worker_dead") and v.ended_at is None and _of_this_life(v, event.incarnation_id):
         v.end(SessionStatus.UNKNOWN, at)
+
+
+def _is_of_former_life(v: VitalSigns, event: AgentEvent, at: float) -> bool:
+    """
+    Return whether an end that names no incarnation is from before the one that is known.
+
+    One that names it is of this life whatever its time: of a batch that came late, the start may be timed
+    by its arrival and the end by its author's clock.
+    """
+    return bool(v.incarnation_id) and not event.incarnation_id and at < v.incarnation_started
 
 
 def _of_this_life(v: VitalSigns, incarnation: str) -> bool:

@@ -114,7 +114,7 @@ class VitalSigns:
         "calls",
         "clock_base",
         "consecutive_failures",
-        "counted_life",
+        "counted_end",
         "ended_at",
         "error_count",
         "error_rate_high",
@@ -278,8 +278,8 @@ class VitalSigns:
         self.failed_runs = 0
         """Of the session that stands for too many failed runs of its agent in a row: how many. Else 0."""
         self.runs_failed_since = at
-        self.counted_life = 0
-        """The last of its lives whose failure has been counted: it may be told twice."""
+        self.counted_end: tuple[int, SessionStatus] | None = None
+        """The life and the status of the last end that was counted as a run's: an end may be told twice."""
         self.calls: RecentCalls | None = None
         self.stale_calls = self.stale_tries = 0
         """Tool calls in a row that told nothing new."""

@@ -33,6 +33,7 @@ from queenright.health.monitor import INTRODUCES, FailedRuns, HealthMonitor, as_
 from queenright.health.settings import HealthSettings
 from queenright.health.tables import EVENTS, TICKETS
 from queenright.health.told import TELLING, Told
+from queenright.health.vital_events import WORK_EVENTS
 from queenright.health.vitals import ABOUT_WORKERS, WORKER_EVENTS
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.arrivals import At, Gap, Note
@@ -79,6 +80,11 @@ _OF_RUNS: Final = (
     EventType.TICKET_RESOLVED,
 )
 """What is read to count them."""
+
+_RUN_ENDS: Final = (EventType.EXECUTION_FAILED, EventType.EXECUTION_COMPLETED)
+_WORK: Final = tuple(sorted(kind.value for kind in WORK_EVENTS))
+_BEFORE_RUNS: Final = dict.fromkeys(_OF_RUNS[:4], 3)
+"""Of a session whose start is not among these: so many of each type from before, the last ones."""
 
 _TOGETHER: Final = 100
 """So many sessions of one agent are looked for in one statement."""
@@ -400,24 +406,91 @@ def _failed_runs(
 def _since_completed(
     conn: Connection, agent: str, first: int, stopped: Collection[int]
 ) -> dict[int, AgentEvent]:
-    """Return how an agent's runs began and ended since one completed, and what people said of its tickets."""
+    """
+    Return how an agent's runs began and ended since one completed, and what people said of its tickets.
+
+    With them comes what is needed to see that an end is told again: how their sessions began and ended
+    before, and work between two equal ends.
+    """
     of_agent = (EVENTS.c.agent_id == agent, EVENTS.c.seq < first)
-    completed = (
-        select(EVENTS.c.seq)
-        .where(*of_agent, EVENTS.c.type == EventType.EXECUTION_COMPLETED.value)
-        .order_by(EVENTS.c.seq.desc())
-    )
-    after = next((seq for seq in conn.execute(completed).scalars() if seq not in stopped), 0)
+    after = _last_completed(conn, agent, first, stopped)
     seqs: list[int] = []
     for kind in _OF_RUNS:
         query = (
             select(EVENTS.c.seq)
-            .where(*of_agent, EVENTS.c.type == kind.value, EVENTS.c.seq > after)
+            .where(*of_agent, EVENTS.c.type == kind.value, EVENTS.c.seq >= after)
             .order_by(EVENTS.c.seq.desc())
             .limit(_MOST_RUNS)
         )
         seqs += conn.execute(query).scalars()
-    return dict(sorted(_read(conn, seqs).items()))
+    events = dict(sorted(_read(conn, seqs).items()))
+    started, begun_before = set[str](), dict[str, None]()
+    for event in events.values():
+        if event.type is EventType.EXECUTION_STARTED:
+            started.add(event.session_id)
+        elif event.type is not EventType.TICKET_RESOLVED and event.session_id not in started:
+            begun_before[event.session_id] = None
+    sessions, oldest = list(begun_before), min(events, default=first)
+    for start in range(0, len(sessions), _TOGETHER):
+        some = sessions[start : start + _TOGETHER]
+        for found in _last_of_each(conn, agent, some, oldest, _BEFORE_RUNS).values():
+            events |= _read(conn, found)
+    return dict(sorted((events | _work_between_equal_ends(conn, agent, events)).items()))
+
+
+def _last_completed(conn: Connection, agent: str, first: int, stopped: Collection[int]) -> int:
+    """Return the row in which the last run of an agent completed that tells no earlier end again, or 0."""
+    completed = (
+        select(EVENTS.c.seq, EVENTS.c.session_id)
+        .where(
+            EVENTS.c.agent_id == agent,
+            EVENTS.c.seq < first,
+            EVENTS.c.type == EventType.EXECUTION_COMPLETED.value,
+        )
+        .order_by(EVENTS.c.seq.desc())
+        .limit(_MOST_RUNS)
+    )
+    for seq, session in conn.execute(completed).all():
+        if seq in stopped:
+            continue
+        begun, ended = (
+            max(_last_of_each(conn, agent, [session], seq, {kind: 1})[session], default=0)
+            for kind in (EventType.EXECUTION_STARTED, EventType.EXECUTION_COMPLETED)
+        )
+        if begun >= ended or _last_between(conn, agent, session, _WORK, ended, seq) is not None:
+            return int(seq)
+    return 0
+
+
+def _work_between_equal_ends(
+    conn: Connection, agent: str, events: Mapping[int, AgentEvent]
+) -> dict[int, AgentEvent]:
+    """Return, of sessions that told the same end twice without a start between, work that was between."""
+    last: dict[str, tuple[int, EventType]] = {}
+    work: list[int] = []
+    for seq, event in sorted(events.items()):
+        if event.type is EventType.TICKET_RESOLVED:
+            continue
+        before, kind = last.get(event.session_id, (0, None))
+        if kind is event.type and kind in _RUN_ENDS:
+            found = _last_between(conn, agent, event.session_id, _WORK, before, seq)
+            work += [] if found is None else [found]
+        last[event.session_id] = (seq, event.type)
+    return _read(conn, work)
+
+
+def _last_between(
+    conn: Connection, agent: str, session: str, kinds: Sequence[str], after: int, before: int
+) -> int | None:
+    """Return the last row of a session between two rows that is of one of these types."""
+    query = select(func.max(EVENTS.c.seq)).where(
+        EVENTS.c.agent_id == agent,
+        EVENTS.c.type.in_(kinds),
+        EVENTS.c.seq > after,
+        EVENTS.c.seq < before,
+        EVENTS.c.session_id == session,
+    )
+    return conn.execute(query).scalar()
 
 
 def _last_of_each(
