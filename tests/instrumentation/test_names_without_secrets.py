@@ -217,6 +217,31 @@ WORD_FORMS = [
     '<entry key="password">{}</entry>',
     '<entry key="db.password"><![CDATA[{}]]></entry>',
     "<property name='api_key' type='text'>{}</property>",
+    r'{{"command": "mysql -u root -p\"{}\" shop"}}',
+    r'{{"command": "mysql -u root -p \"two {}\" shop"}}',
+    r'{{"command": "mysql -u root -p{}"}}',
+    r'{{"a": "{{\"command\": \"mysql -p\\\"two {}\\\" shop\"}}"}}',
+    '["mysql", "-u", "root", "-p{}"]',
+    "mysqladmin -u root -p{} ping",
+    r"sshpass -p \"{}\" ssh bob@host",
+    "sshpass -p 'two {}' ssh bob@host",
+    r"curl -u \"bob:two {}\" https://x",
+    r'curl -u "bob:{}" https://x',
+    '["deploy", "--password", "{}"]',
+    "**Password:** {}",
+    "**Password**: {}",
+    "__Password:__ {}",
+    "***Password:*** {}",
+    "`password`: {}",
+    "<b>Password:</b> {}",
+    'password == "{}"',
+    'password := "{}"',
+    '{{"password": ["{}"]}}',
+    "password ->> {}",
+    "password ==> {}",
+    "passwd bob: {}",
+    "password was sent: {}",
+    "password was sent: '{}'",
 ]
 ORDINARY_SENTENCES = [
     *(
@@ -250,6 +275,12 @@ ORDINARY_SENTENCES = [
     "mysql -P 3306 -u root",
     "$this->password->verify()",
     '<input id="password"/> Log in</form>',
+    '{"command": "mysql -u root -p", "shell": true}',
+    '{"command": "mysql -u root -p"}',
+    "passwd root: Permission denied",
+    "the password is wrong: check the caps lock key",
+    "the password is invalid since today",
+    '{"tokens": [], "secret": []}',
 ]
 
 
@@ -282,6 +313,24 @@ def test_password_of_several_words_is_masked_to_the_end_of_the_clause() -> None:
     assert (
         redact("password was honey comb and the user is bob") == "password was [redacted] and the user is bob"
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        (r'{"command": "mysql -p\"a b\" shop"}', r'{"command": "mysql -p[redacted] shop"}'),
+        (r'{"command": "sshpass -p \"a b\" ssh"}', r'{"command": "sshpass -p [redacted] ssh"}'),
+        (r'{"command": "curl -u \"a:b c\" x"}', r'{"command": "curl -u \"a:[redacted]\" x"}'),
+        (r'{"env": "\"PASSWORD=butterfly\" x"}', r'{"env": "\"PASSWORD=[redacted]\" x"}'),
+        ("**Password:** butterfly", "**Password:** [redacted]"),
+        ("password ->> butterfly", "password ->> [redacted]"),
+        ("passwd bob: butterfly", "passwd bob: [redacted]"),
+        ("password was sent: butterfly", "password was sent: [redacted]"),
+    ],
+)
+def test_mask_covers_the_secret_only(text: str, masked: str) -> None:
+    """B129: neither punctuation before it, nor the escape of a quote behind it."""
+    assert redact(text) == masked
 
 
 @pytest.mark.parametrize("text", ORDINARY_SENTENCES)

@@ -222,6 +222,13 @@ def test_values_are_hidden_by_many_threads_at_once() -> None:
             "key='password' ",
             "key='password'>",
             "password -> ",
+            'mysql -p\\"',
+            "sshpass -p ",
+            'curl -u \\"a:',
+            "password:** ",
+            "password: <b>",
+            "passwd bob: ",
+            "password was sent: ",
         ),
     ],
 )

@@ -75,15 +75,20 @@ _NAMED = re.compile(
       )
       (?! s\b | s?[-_ ]?(?:count|usage|limit|budget|used|ize) )
       [\w.-]{0,32}+
-      \\{0,7}+ ["']? \s{0,3}+ (?: => | (?<=\s)-{1,3}> | → | [:=] ) \s{0,3}
-    | --(?:password|passwd|token|secret|api-key|access-key)\s+
+      \\{0,7}+ (?:["']|[*_~`]{1,3}+)? \s{0,3}+
+      (?: [:=]{1,3}+>{0,2}+ (?:(?<=:)[*_~`]{1,3}+(?=\s))?+ | :=(?=\s) | (?<=\s)-{1,3}>{1,2}+ | → ) \s{0,3}
+      # Neither a list, an arrow nor the formatting of a text is the value.
+      (?: (?: (?!\[redacted\]) [\[(] ){1,2}+ \s{0,3} | [-=~:>*_]{1,2}+[ \t]{1,3}(?=\w)
+        | (?:</?[a-z]{1,9}\d?>[ \t]{0,3}){1,3}+ )?+
+    | --(?:password|passwd|token|secret|api-key|access-key) (?: \s+ | \\{0,7}+["']\s{0,3},\s{0,3} )
     )
     # What was masked before stays as it is, and an empty text.
     (?! \[redacted\] | \\{1,7}+["']\\{1,7}+["'] )
     # In JSON within JSON, as many backslashes and the same quote end the text as begin it.
     (?: (?P<escape>\\{1,7}+)(?P<quote>["'])
         (?: [^"'\\] | (?!(?P=quote))["'] | (?!(?P=escape)(?P=quote))\\++. )++ (?: (?P=escape)(?P=quote) )?
-      | "(?:[^"\\]|\\.)++(?:"|\\?\Z) | '(?:[^'\\]|\\.)++(?:'|\\?\Z) | [^\s"',;&|)}\]]+ )
+      | "(?:[^"\\]|\\.)++(?:"|\\?\Z) | '(?:[^'\\]|\\.)++(?:'|\\?\Z)
+      | (?: [^\s"',;&|)}\]\\] | \\++(?!["']) )++ )
     """
 )
 # A key is one long word: only such words are held against the shapes, and ordinary text has few.
@@ -175,7 +180,6 @@ _ORDINARY_TEXT: Final = """
     unlock unreadable unsafe unsupported updated using validated validation value values variable vault
     verification via well which while without written yesterday you your
 """
-_ORDINARY_WORDS: Final = _PREDICATES.union(_ORDINARY_TEXT.split())
 # Behind one of these, a sentence goes on as it likes.
 _OPEN_TEXT: Final = """
     about after again already also and as at because been before being but by can cannot due during
@@ -183,6 +187,7 @@ _OPEN_TEXT: Final = """
     that to too until very via was were when where which while will with
 """
 _OPEN_WORDS: Final = frozenset(_OPEN_TEXT.split())
+_ORDINARY_WORDS: Final = _PREDICATES.union(_ORDINARY_TEXT.split(), _OPEN_WORDS)
 _DONE_TO: Final = frozenset(("accepted", "found", "leaked", "refused", "rejected", "sent"))
 """No password where the sentence goes on: "sent to your address", and not "the password is sent"."""
 _PASSWORD = r"pass(?:word|wd|phrase|code)|pwd"
@@ -190,6 +195,12 @@ _QUALIFIED_KEY = (
     r"(?:api|access|account|private|signing|encryption|master|routing|integration|service|secret)[-_ ]?key"
     r"|(?:auth|access|refresh|id|session|csrf|bot|api|bearer|secret)[-_ ]?token|client[-_ ]?secret"
 )
+_TOLD_TEXT = r"""
+    (?: (?P<quote> \\{0,7}+ ["'`] )
+        (?P<quoted> (?: (?!(?P=quote)) (?: \\++[^\n] | [^\\\n] ) ){3,200}+ ) (?P=quote) (?!\w)
+      | ["'`]? (?P<bare> (?: [^\s"'`<>] | (?<=\w)'(?=\w) ){3,200}+ ) )
+"""
+_BEHIND_COLON = re.compile(rf"(?x) [ \t]{{1,3}} {_TOLD_TEXT}")
 _SENTENCE = re.compile(
     rf"""(?ix)
     (?: (?<![/a-z]) | (?<=\\[nrt]) )
@@ -207,9 +218,7 @@ _SENTENCE = re.compile(
         (?: \s{{0,3}} : )? \s{{1,3}}
       | (?<=passwd) \s{{1,3}} (?! (?:{_PASSWORD}|token|secret) \s{{1,3}} (?:is|was|=|to) \s )
       | \s{{1,3}} (?! (?:{_PASSWORD}|token|secret) \s ) )
-    (?: (?P<quote> \\{{0,7}}+ ["'`] )
-        (?P<quoted> (?: (?!(?P=quote)) (?: \\++[^\n] | [^\\\n] ) ){{3,200}}+ ) (?P=quote) (?!\w)
-      | ["'`]? (?P<bare> (?: [^\s"'`<>] | (?<=\w)'(?=\w) ){{3,200}}+ ) )
+    {_TOLD_TEXT}
     """
 )
 # What comes before a "password X" or "password to X" that names one, and does not go on about passwords.
@@ -238,17 +247,29 @@ _CURL = re.compile(
     r"(?i)\bcurl\b(?:(?!\bcurl\b)(?:\\[ \t\r]{0,3}\n|[^\n])){0,500}+"
     r"(?:(?!\bcurl\b)\S)*+(?:\n-\S*+(?:[ \t]\S++)?)?"
 )
+# In a text within JSON, backslashes stand before the quotes of a command.
+_QUOTED_TEXT = r"""(?P<quote>\\{0,7}+["'])(?:(?!(?P=quote))(?:\\++[^\n]|[^\\\n])){1,200}+(?P=quote)"""
+_BARE_TEXT = r"""(?:[^\s"'\\]|\\++(?!["'\s]))++"""
 _CURL_OPTION = re.compile(
-    r"(?i)(\s(?:-[a-z]{0,4}u|--user|--proxy-user)[\s=]{0,3}[\"']?[^\s:\"']{0,100}:(?!//))[^\s\"']+"
+    r"""(?i)([\s"'](?:-[a-z]{0,4}u|--user|--proxy-user)(?:[\s=]{0,3}|\\{0,7}+["']\s{0,3},\s{0,3})"""
+    r"""(?P<quote>\\{0,7}+["'])?[^\s:"'\\]{0,100}:(?!//))"""
+    r"""(?:(?(quote)(?:(?!(?P=quote))(?:\\++[^\n]|[^\\\n])){1,200}+(?=(?P=quote))|(?!))|"""
+    rf"{_BARE_TEXT})"
 )
 _MYSQL = re.compile(
-    r"(?i)\b(?:mysql|mysqldump|mariadb)\b(?:(?!\b(?:mysql|mariadb))[^\n]){0,200}+"
+    r"(?i)\b(?:mysql|mariadb)[a-z]{0,12}+\b(?:(?!\b(?:mysql|mariadb))[^\n]){0,200}+"
     r"(?:(?!\b(?:mysql|mariadb))\S)*+"
 )
 _MYSQL_OPTION = re.compile(
-    r"""(\s(?:(?i:-p)(?!ort)|-p[ \t]{1,3}))(?:"[^"\n]{1,200}"|'[^'\n]{1,200}'|["']?(?![-|<>&;\\])[^\s"']+)"""
+    r"""([\s"'](?:(?i:-p)(?!ort)|-p[ \t]{1,3}))"""
+    # A quote before a comma or a bracket ends the command.
+    rf"""(?!\\{{0,7}}+["']\s{{0,3}}[,:}}\]])(?:{_QUOTED_TEXT}|(?:\\{{0,7}}+["'])?(?![-|<>&;]){_BARE_TEXT})"""
 )
-_SSHPASS = re.compile(r"(?i)(\bsshpass\s{1,3}-p\s{0,3}[\"']?)[^\s\"']+")
+_SSHPASS = re.compile(
+    r"""(?i)(\bsshpass(?:\s{1,3}|\\{0,7}+["']\s{0,3},\s{0,3}\\{0,7}+["'])-p"""
+    r"""(?:\\{0,7}+["']\s{0,3},\s{0,3}|\s{0,3}))"""
+    rf"""(?:{_QUOTED_TEXT}|(?:\\{{0,7}}+["'])?{_BARE_TEXT})"""
+)
 _ELEMENT_NAME = (
     r"[\w:.-]{0,40}(?:password|passwd|passphrase|secret|token|api[_-]?key|access[_-]?key|credentials?)"
 )
@@ -423,6 +444,8 @@ def _find_secret(found: re.Match[str]) -> tuple[int, int]:
     text = found["bare"].rstrip(_TRAILING)
     if not text or MASK in found["bare"] or text[0] == "[":
         return 0, 0
+    if behind := _find_behind_colon(found):
+        return behind
     is_phrase = found["password"] is not None or found["secret"] is not None
     if is_phrase and (found["is"] is not None or found["set"] is not None):
         if _is_prose(found):
@@ -432,6 +455,26 @@ def _find_secret(found: re.Match[str]) -> tuple[int, int]:
     if found["password"] and found["password"].lower() == "passwd" and not _has_verb(found):
         return _find_after_passwd(found)
     return (start, start + len(text)) if _is_given(found, text) else (0, 0)
+
+
+def _find_behind_colon(found: re.Match[str]) -> tuple[int, int] | None:
+    """Return where the secret stands in "password was sent: X" and "passwd bob: X"."""
+    is_of_user = (found["password"] or "").lower() == "passwd" and not _has_verb(found)
+    if not found["bare"].endswith(":") or not (is_of_user or found["is"] is not None):
+        return None
+    word = found["bare"].rstrip(_TRAILING).lower()
+    if not is_of_user and word not in _ORDINARY_WORDS:
+        return None  # the word before the colon is the secret
+    behind = _BEHIND_COLON.match(found.string, found.end())
+    if behind is None:
+        return None
+    if behind["quoted"] is not None:
+        return behind.span("quoted")
+    text = behind["bare"].rstrip(_TRAILING)
+    if not text or text[0] in ("[", *_NO_SECRET_BEGINS) or text.lower() in _ORDINARY_WORDS:
+        return 0, 0
+    is_told = _is_random(text) or _ends_clause(behind)
+    return (behind.start("bare"), behind.start("bare") + len(text)) if is_told else (0, 0)
 
 
 def _clause(found: re.Match[str]) -> Iterator[tuple[int, str]]:
