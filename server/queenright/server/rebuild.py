@@ -33,7 +33,7 @@ from queenright.health.monitor import INTRODUCES, FailedRuns, HealthMonitor, as_
 from queenright.health.settings import HealthSettings
 from queenright.health.tables import EVENTS, TICKETS
 from queenright.health.told import TELLING, Told
-from queenright.health.vital_events import WORK_EVENTS
+from queenright.health.vital_work import WORK_HANDLERS
 from queenright.health.vitals import ABOUT_WORKERS, WORKER_EVENTS
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.arrivals import At, Gap, Note
@@ -82,7 +82,17 @@ _OF_RUNS: Final = (
 """What is read to count them."""
 
 _RUN_ENDS: Final = (EventType.EXECUTION_FAILED, EventType.EXECUTION_COMPLETED)
-_WORK: Final = tuple(sorted(kind.value for kind in WORK_EVENTS))
+_WORK: Final = (
+    EventType.NODE_LOOP_STARTED.value,
+    EventType.NODE_LOOP_COMPLETED.value,
+    EventType.EDGE_TRAVERSED.value,
+    EventType.GOAL_PROGRESS.value,
+    EventType.CHECKPOINT_SAVED.value,
+    EventType.OUTPUT_REPORTED.value,
+    *sorted(kind.value for kind in WORK_HANDLERS),
+)
+"""What begins another execution in a session whose last one has ended."""
+
 _BEFORE_RUNS: Final = dict.fromkeys(_OF_RUNS[:4], 3)
 """Of a session whose start is not among these: so many of each type from before, the last ones."""
 
@@ -453,10 +463,13 @@ def _last_completed(conn: Connection, agent: str, first: int, stopped: Collectio
     for seq, session in conn.execute(completed).all():
         if seq in stopped:
             continue
-        begun, ended = (
-            max(_last_of_each(conn, agent, [session], seq, {kind: 1})[session], default=0)
-            for kind in (EventType.EXECUTION_STARTED, EventType.EXECUTION_COMPLETED)
-        )
+        start, end = EventType.EXECUTION_STARTED, EventType.EXECUTION_COMPLETED
+        begun = max(_last_of_each(conn, agent, [session], seq, {start: 1})[session], default=0)
+        # Without a start, the look back must be bounded; with one, it is short.
+        if begun:
+            ended = _last_between(conn, agent, session, [end.value], begun, seq) or 0
+        else:
+            ended = max(_last_of_each(conn, agent, [session], seq, {end: 1})[session], default=0)
         if begun >= ended or _last_between(conn, agent, session, _WORK, ended, seq) is not None:
             return int(seq)
     return 0
