@@ -242,6 +242,11 @@ WORD_FORMS = [
     "passwd bob: {}",
     "password was sent: {}",
     "password was sent: '{}'",
+    "the password is again {}",
+    "password was changed from foo to {}",
+    "password changed from 'foo' to '{}'",
+    '<setting name="password"><value>{}</value></setting>',
+    '<setting name="password">\n  <value>{}</value>\n</setting>',
 ]
 ORDINARY_SENTENCES = [
     *(
@@ -280,6 +285,8 @@ ORDINARY_SENTENCES = [
     "passwd root: Permission denied",
     "the password is wrong: check the caps lock key",
     "the password is invalid since today",
+    "the password is again required, the password is again rejected by the server",
+    "password was changed from time to time, the password is wrong again use the link",
     '{"tokens": [], "secret": []}',
 ]
 

@@ -228,6 +228,8 @@ def test_values_are_hidden_by_many_threads_at_once() -> None:
             "password:** ",
             "password: <b>",
             "passwd bob: ",
+            "password changed from a to ",
+            "name='password'>  <value>",
             "password was sent: ",
         ),
     ],

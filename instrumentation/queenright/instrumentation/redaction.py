@@ -210,7 +210,7 @@ _SENTENCE = re.compile(
                     |already|again|successfully|currently) ){{0,4}}
               \s{{1,3}} (?:set|changed|reset|updated|rotated|switched|initiali[sz]ed|configured|equals?
                     |defaults)
-              (?: \s{{1,3}} back )? \s{{1,3}} to )
+              (?: \s{{1,3}} back )? (?: \s{{1,3}} from \s{{1,3}} (?!time\s) \S{{1,40}} )? \s{{1,3}} to )
           | (?P<is> \s{{1,3}} (?:is|was|=|equals)
               (?: \s{{1,3}} (?: now | still | currently | (?(password)(?!)|(?:just|simply|called)) ) )? )
           | (?P<to> \s{{1,3}} to )
@@ -288,7 +288,7 @@ _NAME_AND_VALUE = re.compile(
     r"""[^<>{}]{0,100}?\bvalue["']?\s{0,3}[:=]\s{0,3}["'])(?!\[redacted\])[^"'<>]{1,2048}"""
 )
 _ELEMENT_WITH_NAME = re.compile(
-    rf"""(?i)(\b(?:name|key|id)\s{{0,3}}=\s{{0,3}}\\{{0,7}}["']{_ELEMENT_NAME}\\{{0,7}}["'](?:\s[^<>]{{0,200}})?(?<!/)>)"""
+    rf"""(?i)(\b(?:name|key|id)\s{{0,3}}=\s{{0,3}}\\{{0,7}}["']{_ELEMENT_NAME}\\{{0,7}}["'](?:\s[^<>]{{0,200}})?(?<!/)>(?:\s{{0,80}}+<value>)?+)"""
     r"(?!\[redacted\])(?:<!\[CDATA\[(?!\[redacted\])(?:[^\]]|\](?!\]>)){1,2048}+(?:\]\]>)?"
     r"|[^<>]{1,2048}+(?=</)|[^<>\s]{4,2048}+(?=\Z|<\Z))"
 )
@@ -501,7 +501,8 @@ def _is_prose(found: re.Match[str]) -> bool:
             return True
         if word not in known:
             return False
-        if word in _OPEN_WORDS:
+        # "The password is again X" tells one; "is wrong again" goes on as it likes.
+        if word in _OPEN_WORDS and not (word == "again" and known is _PREDICATES):
             return True
         known = _ORDINARY_WORDS
     return True
