@@ -440,7 +440,13 @@ def test_settings_are_read_from_a_pipe_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "said", ["http: {port: 4318}", "otlp: {port: 8420}", "{http: {port: 7}, otlp: {port: 7}}"]
+    "said",
+    [
+        "http: {port: 4318}",
+        "otlp: {port: 8420}",
+        "{http: {port: 7}, otlp: {port: 7}}",
+        "{http: {port: 7, host: localhost}, otlp: {port: 7}}",
+    ],
 )
 def test_two_listeners_on_one_port_are_refused_with_both_names(tmp_path: Path, said: str) -> None:
     """`config check` refuses what `serve` could not listen on."""

@@ -153,7 +153,7 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _require_distinct_ports(self) -> Self:
-        hosts = {self.http.host, self.otlp.host}
+        hosts = {host.replace("localhost", "127.0.0.1") for host in (self.http.host, self.otlp.host)}
         # On two addresses of its own, each may have the same port.
         if self.http.port == self.otlp.port != 0 and (len(hosts) == 1 or hosts & _REACHED_AT.keys()):
             raise ValueError(
