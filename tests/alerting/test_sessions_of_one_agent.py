@@ -126,6 +126,7 @@ async def test_agent_that_crashes_and_starts_anew_is_one_incident_with_a_count(
     """B123: each life's ticket joins the open alert; what is told next says how many there are."""
     await line.write(1)
     await line.alertmanager.until(lambda: len(line.alertmanager.recorder.received) == 2, "the first")
+    await line.alertmanager.until(lambda: bool(line.alertmanager.people.told), "word of whom it told")
     page = line.alertmanager.people.told[0]
     alerts = [("ticket-1", alert_key(page["alerts"][0]["labels"]), "firing")]
     key = dedup_key(page["groupKey"])
