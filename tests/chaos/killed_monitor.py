@@ -365,10 +365,15 @@ def _twice(kept: Kept) -> list[str]:
     # A ticket never has two alerts.
     active = Counter(ticket_id for ticket_id, _, _, is_on in kept.outbox if is_on)
     wrong += [f"ticket {ticket_id} has {n} notifications" for ticket_id, n in active.items() if n > 1]
-    # One that gets worse goes out anew, under another severity: that is the only other name it may get.
+    # One that gets worse goes out anew, under another severity; one that is brought up again, under a count.
+    requests = {ticket.ticket_id: ticket.requests for ticket in kept.tickets.values()}
     keys = {(ticket_id, severity, key) for ticket_id, key, severity, _ in kept.outbox}
     names = Counter((ticket_id, severity) for ticket_id, severity, _ in keys)
-    wrong += [f"ticket {which} went out under {n} identities" for which, n in names.items() if n > 1]
+    wrong += [
+        f"ticket {which} went out under {n} identities"
+        for which, n in names.items()
+        if n > 1 + requests[which[0]]
+    ]
     told = {one[0] for one in kept.outbox}
     wrong += [
         f"ticket {ticket.ticket_id} is {ticket.status.value} and its notification is lost"

@@ -13,6 +13,7 @@ from queenright.alerting.notification import read_active
 from queenright.health.findings import FindingKind, Severity
 from queenright.health.settings import Tickets
 from queenright.health.tables import OUTBOX
+from queenright.health.ticket_rules import has_new_trouble
 from queenright.health.tickets import EscalationTicket, TicketStatus, WrongStatus
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.service import Service
@@ -456,6 +457,12 @@ async def test_loop_of_the_session_that_stands_for_failed_runs_is_told_on_their_
     told = service.tickets.get(ticket.ticket_id)
     assert told is not None
     assert (told.requests, told.reminders) == (1, 0)
+
+    # What comes on top of it is folded into the ticket, as it is into any other.
+    kinds = [FindingKind.RETRY_STORM, *told.related_kinds]
+    after = told.model_copy(update={"related_kinds": kinds})
+    assert has_new_trouble(ticket, told)
+    assert not has_new_trouble(told, after)
 
 
 def is_clear(service: Service) -> bool:

@@ -145,9 +145,9 @@ def report_on(
 
 
 def has_new_trouble(before: EscalationTicket, after: EscalationTicket) -> bool:
-    """Return whether a session that stands for failed runs has come into another trouble."""
+    """Return whether a session that stands for failed runs has come into other trouble for the first time."""
     is_of_runs = before.kind is FindingKind.RUNS_FAILED
-    return is_of_runs and not set(after.related_kinds) <= set(before.related_kinds)
+    return is_of_runs and not before.related_kinds and bool(after.related_kinds)
 
 
 def own_findings(ticket: EscalationTicket, findings: Sequence[Finding]) -> list[Finding]:

@@ -890,7 +890,7 @@ class TicketService:
         ticket: EscalationTicket,
         now: float,
     ) -> None:
-        """Bring up a ticket about failed runs once for each other trouble that its session comes into."""
+        """Bring up a ticket about failed runs once if its session comes into other trouble."""
         if not rules.has_new_trouble(before, ticket):
             return
         if ticket.status is TicketStatus.INTERVENING:
