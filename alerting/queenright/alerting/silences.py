@@ -16,6 +16,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, FailFast, Field, Type
 from pydantic.alias_generators import to_camel
 
 from queenright.alerting.callbacks.names import person
+from queenright.instrumentation.faults import fault_message
 from queenright.instrumentation.redaction import redact
 
 MOST_ITEMS: Final = 10_000
@@ -130,7 +131,7 @@ def read_answers(silences: bytes, alerts: bytes) -> PeerSilences:
     except ValidationError as error:
         fault = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in fault["loc"]) or "the answer"
-        raise AnswerRefused(f"{where}: {fault['msg'].removeprefix('Value error, ')[:200]}") from None
+        raise AnswerRefused(f"{where}: {fault_message(fault)[:200]}") from None
     return PeerSilences(
         silences=tuple(_silence(one) for one in found if one.status.state in ("active", "pending")),
         silenced={

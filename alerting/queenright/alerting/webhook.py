@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from queenright.instrumentation.faults import explain_fault
 
 MAX_ALERTS: Final = 3_000
 """In one body: so many, with little in each, are as many JSON values as the API takes."""
@@ -54,13 +56,8 @@ def parse_webhook(body: bytes | str) -> list[SymptomAlert]:
     try:
         webhook = _Webhook.model_validate_json(body)
     except ValidationError as error:
-        raise WebhookRefused(_explain(error.errors(include_url=False, include_input=False)[0])) from None
+        raise WebhookRefused(explain_fault(error.errors(include_url=False, include_input=False)[0])) from None
     return [
         SymptomAlert(alertname=alert.labels.alertname, agent=alert.labels.agent, status=alert.status)
         for alert in webhook.alerts
     ]
-
-
-def _explain(fault: Any) -> str:
-    where = ".".join(str(part) for part in fault["loc"]) or "body"
-    return f"{where}: {fault['msg'].removeprefix('Value error, ')[:200]}"

@@ -23,6 +23,7 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 
 from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.faults import fault_message
 from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.events import AgentEvent, EventType
@@ -180,7 +181,7 @@ def parse_heartbeat(body: bytes | str) -> Heartbeat:
 
 
 def _fault(fault: Any) -> str:
-    said = str(fault["msg"]).removeprefix("Value error, ")
+    said = fault_message(fault)
     if not fault["loc"]:
         return f"This is no heartbeat: {said}. Send a JSON object with at least agent_id."
     if fault["type"] == "missing":

@@ -19,6 +19,7 @@ from pydantic_core import ErrorDetails
 
 from queenright.health.findings import FindingKind, Severity
 from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.faults import fault_message
 from queenright.instrumentation.redaction import redact
 
 EVIDENCE_LIMIT: Final = 500
@@ -352,7 +353,7 @@ def _line(error: ErrorDetails) -> str:
         return f"{name}: is no field of a ticket; leave it out"
     if name == "severity":
         return f"severity: must be one of {', '.join(Severity)}, got {_short(error['input'])}"
-    message = error["msg"].removeprefix("Value error, ")
+    message = fault_message(error)
     problem = message[:1].lower() + message[1:]
     return f"{name}: {problem}, got {_short(error['input'])}"
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
 from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.faults import fault_message
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.graphs.goal import Goal
 from queenright.runtime.graphs.graph import GraphSpec
@@ -204,7 +205,7 @@ def _check_types(node: NodeSpec, function: Callable[..., Any], given: Mapping[st
         try:
             _as_annotated(hints[field], value)
         except ValidationError as error:
-            why = error.errors(include_url=False, include_input=False)[0]["msg"].removeprefix("Value error, ")
+            why = fault_message(error.errors(include_url=False, include_input=False)[0])
             shown = redact(repr(value), _VALUE)
             raise InputRefused(
                 f"input {field!r}: {shown} is refused by node {node.id!r}: {why}", field=field

@@ -9,6 +9,7 @@ import httpx
 from pydantic import BaseModel, ValidationError
 
 from queenright.client.errors import Refused, Unreachable
+from queenright.instrumentation.faults import fault_message
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -65,7 +66,7 @@ def parsed(model: type[M], found: Mapping[str, Any]) -> M:
         fault = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in fault["loc"]) or "it"
         raise Unreachable(
-            f"The answer is no {model.__name__}: {where}: {fault['msg'].removeprefix('Value error, ')}. "
+            f"The answer is no {model.__name__}: {where}: {fault_message(fault)}. "
             "Are the service and this client of one version?"
         ) from None
 

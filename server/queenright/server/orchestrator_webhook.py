@@ -8,6 +8,7 @@ from pydantic import SecretStr, ValidationError
 
 from queenright.health.interventions.record import Answer, Escalation
 from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.faults import fault_message
 from queenright.instrumentation.redaction import redact
 from queenright.server.webhook_post import ATTEMPTS, SIGNATURE, PostFailed, WebhookPost, json_object
 
@@ -73,8 +74,7 @@ class OrchestratorWebhook:
             decided = Answer.model_validate(found)
         except ValidationError as error:
             faults = "; ".join(
-                f"{'.'.join(map(str, f['loc']))}: {f['msg'].removeprefix('Value error, ')}"
-                for f in error.errors()[:3]
+                f"{'.'.join(map(str, f['loc']))}: {fault_message(f)}" for f in error.errors()[:3]
             )
             raise self._webhook.failure(f"its answer is refused: {redact(faults, 300)}") from None
         if decided.decision not in escalation.options:

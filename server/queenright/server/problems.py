@@ -12,6 +12,7 @@ from starlette.routing import Match, Route
 
 from queenright.api.problem import Problem
 from queenright.health.store import StoreError
+from queenright.instrumentation.faults import fault_message
 from queenright.instrumentation.redaction import redact
 from queenright.server.access.headers import dress
 
@@ -97,7 +98,7 @@ def _fault(fault: Any) -> str:
         why = fault.get("ctx", {}).get("error", "it cannot be read")
         return f"the body is no JSON: at character {fault['loc'][-1]}, {why}"
     where = ".".join(str(part) for part in fault["loc"] if part != "body") or "the body"
-    said = str(fault["msg"]).removeprefix("Value error, ")
+    said = fault_message(fault)
     if fault["type"] == "missing":
         return f"{where}: {said}"
     value = fault.get("input")

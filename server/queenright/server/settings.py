@@ -36,6 +36,7 @@ from pydantic_settings import (
 from queenright.alerting.settings import AlertingSettings
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.faults import fault_message
 from queenright.instrumentation.redaction import MASK, redact
 from queenright.judge.settings import JudgeSettings
 
@@ -343,10 +344,10 @@ def _explain(error: ValidationError, file: Path | None) -> str:
             lines.append(f"  {path}: no such setting.{hint}")
         else:
             if not path:  # of several settings at once: the words name them and their values
-                lines.append(f"  {fault['msg'].removeprefix('Value error, ')}.")
+                lines.append(f"  {fault_message(fault)}.")
                 continue
             value = MASK if _SECRET.intersection(fault["loc"]) else redact(repr(fault["input"]), 80)
-            said = fault["msg"].removeprefix("Value error, ")
+            said = fault_message(fault)
             lines.append(f"  {path}: {value} is refused: {said}{'' if said.endswith('?') else '.'}")
     return "\n".join(lines)
 

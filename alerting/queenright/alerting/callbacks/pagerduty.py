@@ -9,11 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from queenright.alerting.callbacks.names import person
+from queenright.instrumentation.faults import explain_fault
 
 OLDEST: Final = 86_400.0
 """
@@ -90,7 +91,7 @@ def read_event(body: bytes) -> IncidentEvent:
     try:
         event = _Webhook.model_validate_json(body).event
     except ValidationError as error:
-        raise EventRefused(_explain(error.errors(include_url=False, include_input=False)[0])) from None
+        raise EventRefused(explain_fault(error.errors(include_url=False, include_input=False)[0])) from None
     agent, known = event.agent or _Agent(), list(Happened)
     data = event.data or _Data()
     return IncidentEvent(
@@ -106,8 +107,3 @@ def read_event(body: bytes) -> IncidentEvent:
 
 def _epoch(at: datetime) -> float:
     return at.timestamp()
-
-
-def _explain(fault: Any) -> str:
-    where = ".".join(str(part) for part in fault["loc"]) or "body"
-    return f"{where}: {fault['msg'].removeprefix('Value error, ')[:200]}"

@@ -16,6 +16,7 @@ from urllib.parse import parse_qs
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from queenright.alerting.callbacks.names import person
+from queenright.instrumentation.faults import fault_message
 
 _log = logging.getLogger(__name__)
 
@@ -87,7 +88,7 @@ def read_click(body: bytes) -> Click:
     except ValidationError as error:
         fault = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(["payload", *(str(part) for part in fault["loc"])])
-        raise ClickRefused(f"{where}: {fault['msg'].removeprefix('Value error, ')[:200]}") from None
+        raise ClickRefused(f"{where}: {fault_message(fault)[:200]}") from None
     action = read.actions[0]
     ids = dict.fromkeys(part.strip()[:100] for part in action.value.split(","))
     return Click(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
@@ -17,6 +17,7 @@ from pydantic.alias_generators import to_camel
 from queenright.alerting.callbacks.names import person
 from queenright.alerting.notification import alert_key
 from queenright.alerting.webhook import MAX_ALERTS, WebhookRefused
+from queenright.instrumentation.faults import explain_fault
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,9 +81,7 @@ def parse_told(body: bytes) -> Message:
     try:
         webhook = _Webhook.model_validate_json(body)
     except ValidationError as error:
-        fault: Any = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in fault["loc"]) or "body"
-        raise WebhookRefused(f"{where}: {fault['msg'].removeprefix('Value error, ')[:200]}") from None
+        raise WebhookRefused(explain_fault(error.errors(include_url=False, include_input=False)[0])) from None
     return Message(
         receiver=person(webhook.receiver, otherwise="somebody"),
         dedup_key=dedup_key(webhook.group_key),

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError, model_validator
 
 from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.faults import fault_message
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.graphs.goal import Goal
 from queenright.runtime.graphs.graph import GraphSpec
@@ -102,6 +103,6 @@ def faults(error: ValidationError) -> str:
     found = []
     for fault in error.errors(include_url=False, include_input=False, include_context=False):
         where = ".".join(str(part) for part in fault["loc"])
-        said = redact(fault["msg"].removeprefix("Value error, "), limit=4_000)
+        said = redact(fault_message(fault), limit=4_000)
         found.append(f"{where}: {said}" if where else said)
     return "\n  ".join(found)

@@ -10,6 +10,8 @@ from typing import Any, Final, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
+from queenright.instrumentation.faults import fault_message
+
 _ARGUMENT = re.compile(r"^\s*\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)$")
 _SECTION = re.compile(
     r"^\s*(Args|Arguments|Parameters|Returns?|Raises|Yields?|Examples?|Notes?):\s*$", re.IGNORECASE
@@ -95,6 +97,6 @@ def describe(error: ValidationError) -> str:
     for fault in error.errors(include_url=False):
         where = ".".join(str(part) for part in fault["loc"]) or "arguments"
         given = json.dumps(fault["input"], default=str)[:80] if fault["type"] != "missing" else ""
-        why = fault["msg"].removeprefix("Value error, ")
+        why = fault_message(fault)
         faults.append(f"{where}: {why}" + (f" (given: {given})" if given else ""))
     return "; ".join(faults)
