@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -86,8 +87,8 @@ class Post:
     async def _publish(self, *events: AgentEvent) -> None:
         self.events += events
 
-    async def say(self, ticket: EscalationTicket) -> None:
-        await self.store.transact(lambda conn: enqueue(conn, ticket, self.settings, self.now))
+    async def say(self, ticket: EscalationTicket, **more: Any) -> None:
+        await self.store.transact(lambda conn: enqueue(conn, ticket, self.settings, self.now, **more))
 
     async def deliver(self, after: float = 0.0) -> float:
         self.now += after

@@ -154,11 +154,7 @@ async def test_end_of_an_incident_ends_what_a_worker_that_is_gone_held_open(
     gone = other.model_copy(update={"status": TicketStatus.WORKER_GONE})
     await post.say(ticket())
     for given, hold in ((other, 0.0), (gone, 600.0)):
-        await post.store.transact(
-            lambda conn, given=given, hold=hold: enqueue(  # type: ignore[misc]
-                conn, given, post.settings, post.now, follows=["ticket-1"], hold=hold
-            )
-        )
+        await post.say(given, follows=["ticket-1"], hold=hold)
         await post.deliver(after=1)
 
     await post.say(ticket(**RESOLVED))
@@ -770,6 +766,27 @@ async def test_backoff_grows_to_half_a_minute_and_ends_with_success(
     peer.peer.status = 200
     assert await post.deliver() == post.now + 60
     assert post.outbox.status()["peers"][0]["ok"] is True
+
+
+async def test_what_becomes_due_while_a_failing_peer_is_left_alone_is_pending(
+    make_post: MakePost, peer: ServedPeer
+) -> None:
+    """B77: else the outbox looks empty for half a minute while ends and new pages wait in it."""
+    post = make_post(peer.url)
+    await post.say(ticket())
+    await post.deliver()
+    peer.peer.status = 503
+    await post.deliver(after=60)
+    assert post.outbox.status()["pending"] == 0
+    asked = len(peer.peer.posts)
+    await post.say(ticket(**RESOLVED))
+    await post.say(ticket(ticket_id="t2", worker_agent_id="writer"))
+    await post.deliver(after=0.5)
+
+    assert len(peer.peer.posts) == asked
+    assert post.outbox.status()["pending"] == post.outbox.status()["peers"][0]["pending"] == 2
+    assert post.metric("queenright_outbox_pending") == 2
+    assert post.metric("queenright_outbox_oldest_timestamp_seconds") == T0 + 60
 
 
 async def test_a_peer_that_is_not_there_is_asked_often_enough_to_hear_at_once(make_post: MakePost) -> None:

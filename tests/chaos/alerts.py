@@ -139,9 +139,9 @@ async def _weather(ways: list[BadWay], bees: Bees, chance: Random) -> None:
             bees.turn()
 
 
-async def _calm(lives: Lives, bees: Bees, ways: list[BadWay]) -> None:
-    """Let all be well until everybody knows how things are."""
-    for way in ways:
+async def _calm(lives: Lives, bees: Bees, fire: Fire) -> dict[str, Any]:
+    """Let all be well until everybody knows how things are; return what is then found."""
+    for way in fire.ways:
         await way.be("well")
     bees.only(_LOOPING)
 
@@ -152,6 +152,13 @@ async def _calm(lives: Lives, bees: Bees, ways: list[BadWay]) -> None:
     # A relapse within the hold, or a last ticket, may still be on its way.
     await asyncio.sleep(HOLD)
     await until(settled, f"{len(_LOOPING)} hold, all told", seconds=_CALM)
+    # The service holds ends back for a while, and Alertmanager tells of one when it next looks at the group.
+    found = await compared(fire)
+    deadline = time.monotonic() + _HEARD
+    while found["wrong"] and time.monotonic() < deadline:
+        await asyncio.sleep(0.5)
+        found = await compared(fire)
+    return found
 
 
 async def under_fire(folder: Path, *, kills: int, seed: int, database: str | None = None) -> dict[str, Any]:
@@ -190,13 +197,7 @@ async def under_fire(folder: Path, *, kills: int, seed: int, database: str | Non
         weather.cancel()
         await asyncio.gather(weather, return_exceptions=True)
         fire = Fire(settings, ways, ports, messages, recorder, PEER_TIMEOUT)
-        await lives.peaceful(_calm(lives, bees, ways))
-        found = await compared(fire)
-        # Alertmanager tells of an end when it next looks at the group.
-        deadline = time.monotonic() + _HEARD
-        while found["wrong"] and time.monotonic() < deadline:
-            await asyncio.sleep(0.5)
-            found = await compared(fire)
+        found = await lives.peaceful(_calm(lives, bees, fire))
     deaths = dict(sorted(lives.deaths.items()))
     return {"seed": seed, "seconds": round(time.monotonic() - began, 1), "deaths": deaths, **found}
 

@@ -153,15 +153,16 @@ class Lives:
             os.kill(pid, signal.SIGKILL)
         assert await dead == signal.SIGKILL, "a life ended by itself"
 
-    async def peaceful(self, work: Coroutine[Any, Any, None]) -> None:
-        """Have a life that ends in peace when ``work`` is done."""
+    async def peaceful(self, work: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
+        """Have a life that ends in peace when ``work`` is done; return what that returned."""
         _, dead = await self._begin("", 0)
         try:
-            await work
+            result = await work
         finally:
             self._over = True
             status = await dead
         assert status == 0, f"a life did not end well: {status}"
+        return result
 
     async def _begin(self, point: str, nth: int) -> tuple[int, asyncio.Task[int]]:
         assert self._mother.stdin is not None

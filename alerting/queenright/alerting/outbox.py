@@ -192,12 +192,13 @@ class Outbox:
                 glances = iter(_GLANCES)
 
     async def _deliver(self, line: PeerLine | None, now: float) -> float:
-        if line is not None and line.resting(now):
-            return line.next_attempt_at
         notifications = await self._read(now)
         self._active = sum(n.is_firing(now) for n in notifications)
         if line is None:
             return await self._wait_for_peers(notifications, now)
+        if line.resting(now):
+            line.note_pending(notifications, now)
+            return line.next_attempt_at
         told, due = await line.tell(notifications, now)
         # Another ticket holds the same alert now, and its end is told with that one's.
         held = {n.key: n.id for n in notifications if n.is_firing(now)}

@@ -112,6 +112,10 @@ class PeerLine:
         # The second bound is for a clock that was set back.
         return now < self.next_attempt_at <= now + 2 * _BACKOFF
 
+    def note_pending(self, notifications: Sequence[Notification], now: float) -> None:
+        """Note what the peer should have been told already, and send nothing."""
+        self.pending = self._plan(notifications, now).pending
+
     def is_done_with(self, notification: Notification, now: float) -> bool:
         """Return whether the peer took a notification's end so long ago that it surely told people."""
         is_told = any(notification.key in keys for keys in (self._ends, self._said, self.refused))
