@@ -333,6 +333,16 @@ def test_password_of_several_words_is_masked_to_the_end_of_the_clause() -> None:
         ("password ->> butterfly", "password ->> [redacted]"),
         ("passwd bob: butterfly", "passwd bob: [redacted]"),
         ("password was sent: butterfly", "password was sent: [redacted]"),
+        ('curl -u bob:"hunter2" x', "curl -u bob:[redacted] x"),
+        ("curl -u bob:'hunter 2' x", "curl -u bob:[redacted] x"),
+        (r"curl -u bob:hun\ ter2 x", "curl -u bob:[redacted] x"),
+        (r"mysql -phun\"ter2 shop", "mysql -p[redacted] shop"),
+        (r"password=ab\"hunter2 x", "password=[redacted] x"),
+        (r'{"a": "password=hunter2\" x"}', r'{"a": "password=[redacted]\" x"}'),
+        ('{"password": ["hunter2", "c7b"], "b": 1}', '{"password": [[redacted]], "b": 1}'),
+        (r"{\"password\": [\"hunter2\", \"c7b\"]}", r"{\"password\": [[redacted]]}"),
+        ("password: [hunter2, c7b]", "password: [[redacted]]"),
+        ("password was changed from foo1 to bar2", "password was changed from [redacted] to [redacted]"),
     ],
 )
 def test_mask_covers_the_secret_only(text: str, masked: str) -> None:

@@ -231,6 +231,11 @@ def test_values_are_hidden_by_many_threads_at_once() -> None:
             "password changed from a to ",
             "name='password'>  <value>",
             "password was sent: ",
+            "password: [a, ",
+            'password: [\\"a\\", ',
+            'password=a\\"a',
+            'curl -u a:"b\\" ',
+            "curl -u a:b\\ c",
         ),
     ],
 )

@@ -78,7 +78,7 @@ _NAMED = re.compile(
       \\{0,7}+ (?:["']|[*_~]{1,3}+)? \s{0,3}+
       (?: [:=]{1,3}+>{0,2}+ (?:(?<=:)[*_~`]{1,3}+(?=\s))?+ | :=(?=\s) | (?<=\s)-{1,3}>{1,2}+ | → ) \s{0,3}
       # Neither a list, an arrow nor the formatting of a text is the value.
-      (?: (?: (?!\[redacted\]) [\[(] ){1,2}+ \s{0,3} | [-=~:>*_]{1,2}+[ \t]{1,3}(?=\w)
+      (?: (?P<list> (?: (?!\[redacted\]) [\[(] ){1,2}+ ) \s{0,3} | [-=~:>*_]{1,2}+[ \t]{1,3}(?=\w)
         | (?:</?[a-z]{1,9}\d?>[ \t]{0,3}){1,3}+ )?+
     | --(?:password|passwd|token|secret|api-key|access-key) (?: \s+ | \\{0,7}+["']\s{0,3},\s{0,3} )
     )
@@ -88,7 +88,10 @@ _NAMED = re.compile(
     (?: (?P<escape>\\{1,7}+)(?P<quote>["'])
         (?: [^"'\\] | (?!(?P=quote))["'] | (?!(?P=escape)(?P=quote))\\++. )++ (?: (?P=escape)(?P=quote) )?
       | "(?:[^"\\]|\\.)++(?:"|\\?\Z) | '(?:[^'\\]|\\.)++(?:'|\\?\Z)
-      | (?: [^\s"',;&|)}\]\\] | \\++(?!["']) )++ )
+      | (?: [^\s"',;&|)}\]\\] | \\++(?!["']) | \\++["'](?=\w) )++ )
+    # All of a list.
+    (?(list) (?: \s{0,3},\s{0,3} (?: \\{1,7}+["'][^"'\\]++\\{1,7}+["']
+        | "(?:[^"\\]|\\.)++" | '(?:[^'\\]|\\.)++' | [^\s"',;&|)}\]\\]++ ) ){0,50}+ )
     """
 )
 # A key is one long word: only such words are held against the shapes, and ordinary text has few.
@@ -210,7 +213,8 @@ _SENTENCE = re.compile(
                     |already|again|successfully|currently) ){{0,4}}
               \s{{1,3}} (?:set|changed|reset|updated|rotated|switched|initiali[sz]ed|configured|equals?
                     |defaults)
-              (?: \s{{1,3}} back )? (?: \s{{1,3}} from \s{{1,3}} (?!time\s) \S{{1,40}} )? \s{{1,3}} to )
+              (?: \s{{1,3}} back )?
+              (?: \s{{1,3}} from \s{{1,3}} (?!time\s) (?P<old>\S{{1,40}}) )? \s{{1,3}} to )
           | (?P<is> \s{{1,3}} (?:is|was|=|equals)
               (?: \s{{1,3}} (?: now | still | currently | (?(password)(?!)|(?:just|simply|called)) ) )? )
           | (?P<to> \s{{1,3}} to )
@@ -249,12 +253,14 @@ _CURL = re.compile(
 )
 # In a text within JSON, backslashes stand before the quotes of a command.
 _QUOTED_TEXT = r"""(?P<quote>\\{0,7}+["'])(?:(?!(?P=quote))(?:\\++[^\n]|[^\\\n])){1,200}+(?P=quote)"""
-_BARE_TEXT = r"""(?:[^\s"'\\]|\\++(?!["'\s]))++"""
+_BARE_TEXT = r"""(?:[^\s"'\\]|\\++(?!["'\s])|\\++["' ](?=\w))++"""
 _CURL_OPTION = re.compile(
     r"""(?i)([\s"'](?:-[a-z]{0,4}u|--user|--proxy-user)(?:[\s=]{0,3}|\\{0,7}+["']\s{0,3},\s{0,3})"""
     r"""(?P<quote>\\{0,7}+["'])?[^\s:"'\\]{0,100}:(?!//))"""
     r"""(?:(?(quote)(?:(?!(?P=quote))(?:\\++[^\n]|[^\\\n])){1,200}+(?=(?P=quote))|(?!))|"""
-    rf"{_BARE_TEXT})"
+    # Of a shell's word, a part may be quoted.
+    r"""(?P<part>\\{0,7}+["'])(?:(?!(?P=part))(?:\\++[^\n]|[^\\\n])){1,200}+(?P=part)"""
+    rf"(?:{_BARE_TEXT})?+|{_BARE_TEXT})"
 )
 _MYSQL = re.compile(
     r"(?i)\b(?:mysql|mariadb)[a-z]{0,12}+\b(?:(?!\b(?:mysql|mariadb))[^\n]){0,200}+"
@@ -429,6 +435,10 @@ def _without_told(text: str) -> str:
     while found := _SENTENCE.search(text, at):
         start, end = _find_secret(found)
         if start < end:
+            if found["old"] is not None and MASK not in found["old"]:
+                # It may still be one elsewhere.
+                parts += (text[done : found.start("old")], MASK)
+                done = found.end("old")
             parts += (text[done:start], MASK)
             done = end
         at = max(end, found.end())
