@@ -20,13 +20,23 @@ def commands() -> None:
     warm.start()
 
 
+HOUR = 3600.0
+
+
 def demo_settings(storage: Path, **escalation: str) -> Settings:
-    """The demo's settings on free ports; ``escalation`` says who decides, the queen without."""
+    """
+    The demo's settings on free ports; ``escalation`` says who decides, the queen without.
+
+    Nobody stalls by the real clock: a busy machine may take the demo's 20 s between two lines of a test.
+    """
     return load_settings(
         defaults=DEMO_DEFAULTS | {"storage": storage},
         http={"port": 0},
         otlp={"port": 0},
-        health_monitoring={"intervention": {"escalation": escalation}},
+        health_monitoring={
+            "intervention": {"escalation": escalation},
+            "stall": dict.fromkeys(("idle_seconds", "llm_seconds", "tool_seconds", "unknown_seconds"), HOUR),
+        },
     )
 
 

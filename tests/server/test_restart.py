@@ -15,7 +15,7 @@ from queenright.health.findings import FindingKind, HealthState
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.service import REBUILD_SECONDS, Service
 from queenright.server.settings import Settings
-from tests.server.conftest import looping
+from tests.server.conftest import HOUR, looping
 
 SCRIPT = Path(__file__).with_name("dying_service.py")
 
@@ -123,7 +123,7 @@ async def test_a_silence_found_before_a_restart_is_not_forgotten_by_it(
 ) -> None:
     """B23: the gap is taken out of every clock, and takes no finding with it."""
     now = time.time()
-    stalled = list(looping(now, times=2))
+    stalled = list(looping(now - 2 * HOUR, times=2))
     witness = AgentEvent(type=EventType.EXECUTION_STARTED, time=now, agent_id="other", session_id="s")
     killed_after(settings, [*stalled, witness], tmp_path)
 
