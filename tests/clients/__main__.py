@@ -1,0 +1,101 @@
+"""
+``python -m tests.clients``: run the real coding agents, and record what they send.
+
+Each run has an empty home, and a scripted model provider and a recorder on loopback: no real model is called,
+no key is needed. The clients are installed from npm at the versions of ``pins.json``, in ``.tools/clients/``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from typing import Final
+
+from tests.clients.clients import CLIENTS
+from tests.clients.fixtures import write_fixture
+from tests.clients.install import NODE, InstallError, install, pin
+from tests.clients.recording import record
+from tests.clients.scenarios import SCENARIOS
+from tests.clients.scrubbing import make_fixture
+
+_EXAMPLES: Final = """\
+examples:
+  python -m tests.clients record                            every client in every scenario
+  python -m tests.clients record claude-code                one client
+  python -m tests.clients record codex --scenario loop      one client in one scenario
+  python -m tests.clients pin codex@0.169.0                 take another version, then record it
+"""
+
+
+async def record_scenario(name: str, scenario_name: str, variant: str, command: list[str]) -> str:
+    """Record one scenario, write its fixture, and return a line about it."""
+    client, scenario = CLIENTS[name], SCENARIOS[scenario_name]
+    began = time.monotonic()
+    recording = await record(client, scenario, variant, command)
+    fixture = make_fixture(client, scenario, variant, recording)
+    write_fixture(fixture)
+    codes = ", ".join(map(str, recording.exit_codes))
+    ended = f"ended {recording.ended_by or 'by itself'} with {codes}, {time.monotonic() - began:.0f} s"
+    return f"{name:12} {fixture.name:22} {len(fixture.records):3} requests, {ended}"
+
+
+async def record_all(names: list[str], scenarios: list[str], jobs: int) -> None:
+    """Install the clients and record them, ``jobs`` scenarios at a time."""
+    turn = asyncio.Semaphore(jobs)
+
+    async def one(name: str, scenario: str, variant: str, command: list[str]) -> None:
+        async with turn:
+            print(await record_scenario(name, scenario, variant, command), flush=True)
+
+    async with asyncio.TaskGroup() as group:
+        for name in names:
+            command = install(CLIENTS[name])
+            for scenario in scenarios:
+                for variant, among in CLIENTS[name].variants.items():
+                    if (among is None or scenario in among) and scenario not in CLIENTS[name].unable:
+                        group.create_task(one(name, scenario, variant, command))
+
+
+def main() -> int:
+    """Parse the command line and do what it says."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.clients",
+        description=__doc__,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    recording = commands.add_parser("record", help="run clients and write what they send as fixtures")
+    recording.add_argument(
+        "clients", nargs="*", metavar="CLIENT", help=f"of {', '.join(CLIENTS)}; default: all"
+    )
+    recording.add_argument(
+        "--scenario", action="append", choices=SCENARIOS, metavar="NAME", help="may be repeated; default: all"
+    )
+    recording.add_argument("--jobs", type=int, default=2, help="scenarios at a time (default: %(default)s)")
+    pinning = commands.add_parser("pin", help="pin another version of a client, or of Node")
+    pinning.add_argument("pins", nargs="+", metavar="NAME@VERSION", help=f"of {', '.join(CLIENTS)}, {NODE}")
+    args = parser.parse_args()
+    try:
+        if args.command == "pin":
+            for name, _, version in (text.partition("@") for text in args.pins):
+                if name not in {*CLIENTS, NODE} or not version:
+                    parser.error(f"{name!r} is no client: use NAME@VERSION, for example codex@0.169.0")
+                pin(name, version)
+        else:
+            for name in args.clients:
+                if name not in CLIENTS:
+                    parser.error(f"{name!r} is no client: use one of {', '.join(CLIENTS)}")
+            asyncio.run(
+                record_all(args.clients or list(CLIENTS), args.scenario or list(SCENARIOS), args.jobs)
+            )
+    except InstallError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

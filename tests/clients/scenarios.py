@@ -1,0 +1,118 @@
+"""Scenarios that every client runs: what the model says, and how the run ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+HANG_SECONDS: Final = 20.0
+"""Seconds for which a tool hangs, or a person is waited for, before the client is ended."""
+KILLED_SECONDS: Final = 8.0
+"""Seconds after which the client is killed inside a tool call: some of its telemetry has been sent by then."""
+LOOP_CALLS: Final = 8
+MODEL_SECONDS: Final = 0.2
+"""Seconds that the scripted model takes to answer."""
+
+PROMPT: Final = "Say how many lines notes.txt has."
+NOTES: Final = "one\ntwo\nthree\n"
+HANG_SCRIPT: Final = "wait.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """The model calls the client's shell tool."""
+
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """The model answers with text, which ends the turn."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """The provider answers every request with an error."""
+
+    status: int
+
+
+Turn = Call | Say | Fail
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """One situation to bring a client into."""
+
+    name: str
+    description: str
+    turns: tuple[Turn, ...]
+    ends_after: float | None = None
+    """Seconds inside the tool call or the wait after which the client is ended; None: it ends by itself."""
+    is_killed: bool = False
+    """End the client with SIGKILL, not SIGTERM."""
+    is_asked: bool = False
+    """Have the client ask for permission before the tool runs."""
+    copies: int = 1
+
+
+_READ: Final = Call("cat notes.txt")
+_HANG: Final = Call(f"python3 {HANG_SCRIPT}")
+_DONE: Final = Say("notes.txt has 3 lines.")
+_HEALTHY: Final = (_READ, Call("ls missing.txt"), Call("wc -l notes.txt"), _DONE)
+
+SCENARIOS: Final = {
+    scenario.name: scenario
+    for scenario in (
+        Scenario(
+            name="healthy", description="three tool calls, one of which fails; then an answer", turns=_HEALTHY
+        ),
+        Scenario(
+            name="loop",
+            description=f"the same call with the same result, {LOOP_CALLS} times; then an answer",
+            turns=(*[_READ] * LOOP_CALLS, _DONE),
+        ),
+        Scenario(
+            name="hang_first",
+            description="the first tool call hangs",
+            turns=(_HANG, _DONE),
+            ends_after=HANG_SECONDS,
+        ),
+        Scenario(
+            name="hang_later",
+            description="the third tool call hangs",
+            turns=(_READ, Call("wc -l notes.txt"), _HANG, _DONE),
+            ends_after=HANG_SECONDS,
+        ),
+        Scenario(
+            name="permission",
+            description="the client asks for permission, and nobody answers",
+            turns=(Call("touch new.txt"), _DONE),
+            ends_after=HANG_SECONDS,
+            is_asked=True,
+        ),
+        *(
+            Scenario(
+                name=f"provider_{status}",
+                description=f"the model provider answers every request with {status}",
+                turns=(Fail(status),),
+            )
+            for status in (429, 500, 529)
+        ),
+        Scenario(
+            name="killed",
+            description="killed with SIGKILL inside the second tool call",
+            turns=(_READ, _HANG, _DONE),
+            ends_after=KILLED_SECONDS,
+            is_killed=True,
+        ),
+        Scenario(
+            name="two_at_once",
+            description="two healthy runs at once, in the same folder",
+            turns=_HEALTHY,
+            copies=2,
+        ),
+    )
+}

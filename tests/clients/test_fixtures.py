@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import json
+import platform
+import re
+import socket
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from queenright.server.otlp.encoding import MediaType, parse
+from tests.clients.clients import CLIENTS
+from tests.clients.fixtures import (
+    BEGAN,
+    fixture_paths,
+    format_json,
+    load_fixture,
+    move_times,
+)
+from tests.clients.install import pinned_version
+from tests.clients.recording import FOLDER_PREFIX
+from tests.clients.scenarios import SCENARIOS
+from tests.clients.scrubbing import HOST, Scrubber
+
+PATHS = fixture_paths()
+REQUESTS = {"/v1/logs": ExportLogsServiceRequest, "/v1/traces": ExportTraceServiceRequest}
+ABSOLUTE = re.compile(r"(?<![\w.:/~*-])/[A-Za-z][\w./-]*")
+HARMLESS = re.compile(
+    r"/(?:home/user|tmp/run|opt/clients|opt/queenright|usr|bin|dev/null|v1|hooks)(?:/|$|\W)"
+)
+KEYS = re.compile(
+    r"\b(?:sk-(?!ant-scripted)[\w-]{8,}|AIza[\w-]{8,}|gh[pousr]_\w{8,}|AKIA\w{8,}|eyJ[\w-]{8,})"
+)
+EMAILS = re.compile(r"[\w.+-]+@[\w-]+\.[a-z]{2,}")
+URLS = re.compile(r"[a-z]+://([\w.-]+)")
+
+
+def texts(value: Any) -> list[str]:
+    if isinstance(value, dict):
+        return [*value, *(text for item in value.values() for text in texts(item))]
+    if isinstance(value, list):
+        return [text for item in value for text in texts(item)]
+    return [value] if isinstance(value, str) else []
+
+
+def attributes(value: Any) -> list[tuple[str, Any]]:
+    """Return every attribute of an OTLP body."""
+    if isinstance(value, list):
+        return [pair for item in value for pair in attributes(item)]
+    if not isinstance(value, dict):
+        return []
+    own = [(value["key"], value["value"].get("stringValue"))] if {"key", "value"} == set(value) else []
+    return own + [pair for item in value.values() for pair in attributes(item)]
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: f"{path.parent.name}/{path.stem}")
+class TestFixture:
+    def test_holds_what_its_name_says(self, path: Path) -> None:
+        fixture = load_fixture(path)
+
+        assert fixture.path == path
+        assert fixture.scenario in SCENARIOS
+        assert fixture.variant in CLIENTS[fixture.client].variants
+        assert fixture.version == pinned_version(CLIENTS[fixture.client])
+        assert fixture.records
+        assert [record.at for record in fixture.records] == sorted(record.at for record in fixture.records)
+
+    def test_bodies_are_otlp_or_hook_calls(self, path: Path) -> None:
+        for record in load_fixture(path).records:
+            if record.path in REQUESTS:
+                message = parse(json.dumps(record.body).encode(), MediaType.JSON, REQUESTS[record.path])
+                assert message.ByteSize()
+            else:
+                assert record.path == f"/hooks/{path.parent.name}"
+                assert record.body["hook_event_name"]
+                assert record.body["session_id"]
+
+    def test_times_are_those_of_the_recording(self, path: Path) -> None:
+        fixture = load_fixture(path)
+
+        written = re.findall(r"\b20\d\d-\d\d-\d\dT[\d:.]+Z", path.read_text(encoding="utf-8"))
+        seconds = [datetime.fromisoformat(text).timestamp() - BEGAN for text in written]
+
+        assert all(-1 <= second <= fixture.ended_at + 30 for second in seconds)
+
+    def test_tells_nothing_of_the_machine_it_was_recorded_on(self, path: Path) -> None:
+        text = path.read_text(encoding="utf-8")
+        strings = texts(json.loads(text))
+
+        assert [
+            found for string in strings for found in ABSOLUTE.findall(string) if not HARMLESS.match(found)
+        ] == []
+        assert FOLDER_PREFIX not in text
+        assert KEYS.findall(text) == []
+        assert set(EMAILS.findall(text)) <= {"user@example.com"}
+        assert {host for string in strings for host in URLS.findall(string)} <= {"127.0.0.1"}
+        assert {value for key, value in attributes(json.loads(text)) if key == "host.name"} <= {HOST}
+        assert platform.release() not in text
+        assert socket.gethostname() == "localhost" or socket.gethostname() not in text
+
+
+@given(
+    seconds=st.integers(-80_000, 80_000),
+    moved=st.integers(-(10**9), 10**9),
+    unit=st.sampled_from([1, 10**3, 10**6, 10**9]),
+)
+def test_times_move_in_every_unit_and_back(seconds: int, moved: int, unit: int) -> None:
+    time = round((BEGAN + seconds) * unit)
+    body = {"timeUnixNano": str(time), "at": [time], "duration_ms": 1234, "is": True, "text": "12 lines"}
+
+    there = move_times(body, BEGAN, moved)
+
+    assert there == {**body, "timeUnixNano": str(time + moved * unit), "at": [time + moved * unit]}
+    assert move_times(there, BEGAN + moved, -moved) == body
+
+
+def test_written_times_move_and_those_of_another_day_stay() -> None:
+    body = ["2026-01-01T00:00:01.250Z", "since 2026-01-01T00:00:01Z", "2024-05-01T00:00:00.000Z"]
+
+    moved = move_times(body, BEGAN, 60)
+
+    assert moved == ["2026-01-01T00:01:01.250Z", "since 2026-01-01T00:01:01.000Z", body[2]]
+
+
+def test_scrubbing_replaces_what_identifies_by_constants_of_equal_shape() -> None:
+    session, trace, user = (
+        "03ddecdb-7e38-4ef1-b25f-be242c405954",
+        "4bf92f3577b34da6a3ce929d0e0e4736",
+        "ab" * 32,
+    )
+    scrubber = Scrubber(
+        "client/scenario", {"/data/ada/project": "/home/user/project", "/data/ada": "/home/user"}
+    )
+
+    scrubbed = scrubber.scrub(
+        [
+            session,
+            {"trace": trace, user: f"cat /data/ada/project/x; ls /data/ada # {session}"},
+            "ada@hive.org",
+            7,
+        ]
+    )
+
+    assert re.fullmatch(r"\w{8}-0000-4000-b000-000000000001", scrubbed[0])
+    assert scrubbed[1] == {
+        "trace": f"{scrubbed[0][:8]}{2:024x}",
+        f"{scrubbed[0][:8]}{3:056x}": f"cat /home/user/project/x; ls /home/user # {scrubbed[0]}",
+    }
+    assert scrubbed[2:] == ["user@example.com", 7]
+    assert Scrubber("client/other", {}).scrub(session)[:8] != scrubbed[0][:8]
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    )
+)
+def test_formatted_json_is_the_same_value(value: Any) -> None:
+    assert json.loads(format_json(value)) == value
