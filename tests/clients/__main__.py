@@ -13,10 +13,10 @@ import sys
 import time
 from typing import Final
 
-from tests.clients.clients import CLIENTS
+from tests.clients.clients import CLIENTS, list_runs
 from tests.clients.fixtures import write_fixture
 from tests.clients.install import NODE, InstallError, install, pin
-from tests.clients.recording import record
+from tests.clients.recording import RunError, record
 from tests.clients.scenarios import SCENARIOS
 from tests.clients.scrubbing import make_fixture
 
@@ -36,26 +36,28 @@ async def record_scenario(name: str, scenario_name: str, variant: str, command: 
     recording = await record(client, scenario, variant, command)
     fixture = make_fixture(client, scenario, variant, recording)
     write_fixture(fixture)
-    codes = ", ".join(map(str, recording.exit_codes))
-    ended = f"ended {recording.ended_by or 'by itself'} with {codes}, {time.monotonic() - began:.0f} s"
-    return f"{name:12} {fixture.name:22} {len(fixture.records):3} requests, {ended}"
+    codes = ", ".join(map(str, fixture.exit_codes))
+    ended = f"ended {f'by {fixture.ended_by}' if fixture.ended_by else 'by itself'} with exit code {codes}"
+    took = f"{time.monotonic() - began:.0f} s"
+    return f"{name:12} {fixture.name:22} {len(fixture.records):3} requests, {ended}, {took}"
 
 
-async def record_all(names: list[str], scenarios: list[str], jobs: int) -> None:
-    """Install the clients and record them, ``jobs`` scenarios at a time."""
+async def record_all(names: list[str], scenarios: list[str], jobs: int) -> bool:
+    """Install the clients and record them, ``jobs`` scenarios at a time; return whether all succeeded."""
+    commands = {name: install(CLIENTS[name]) for name in names}
     turn = asyncio.Semaphore(jobs)
 
-    async def one(name: str, scenario: str, variant: str, command: list[str]) -> None:
+    async def attempt(name: str, scenario: str, variant: str) -> bool:
         async with turn:
-            print(await record_scenario(name, scenario, variant, command), flush=True)
+            try:
+                print(await record_scenario(name, scenario, variant, commands[name]), flush=True)
+            except RunError as error:
+                print(error, file=sys.stderr, flush=True)
+                return False
+            return True
 
-    async with asyncio.TaskGroup() as group:
-        for name in names:
-            command = install(CLIENTS[name])
-            for scenario in scenarios:
-                for variant, among in CLIENTS[name].variants.items():
-                    if (among is None or scenario in among) and scenario not in CLIENTS[name].unable:
-                        group.create_task(one(name, scenario, variant, command))
+    runs = (attempt(*run) for run in list_runs(names, scenarios))
+    return all(await asyncio.gather(*runs))
 
 
 def main() -> int:

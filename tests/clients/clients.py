@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,8 +23,12 @@ class Place:
 
     home: Path
     project: Path
-    url: str
-    """Of the provider and the recorder."""
+    provider: str
+    """The address of the model provider, without a path."""
+    otlp: str
+    """Where telemetry goes: an address without a path."""
+    hooks: str
+    """Where hook calls go."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,15 +43,16 @@ class Client:
     install_script: str | None = None
     """The script of the package that npm would run after the installation."""
     variants: Mapping[str, tuple[str, ...] | None]
-    """How it is set up ("" for what most people have), and in which scenarios; None: in all."""
-    unable: Mapping[str, str] = field(default_factory=dict)
-    """Scenarios that it cannot be brought into without a person, and why."""
+    """
+    How it is set up ("" for what most people have), and in which scenarios; None: in all.
+
+    ``details``: with the arguments of tools in its telemetry. ``traces``: with spans, too. ``code``: with a
+    model that calls tools from code it writes. ``unguarded``: without the client's own loop detection.
+    """
     prepare: Callable[[Place, Scenario, str], dict[str, str]]
     """Write its settings; return its environment."""
     arguments: Callable[[Scenario], list[str]]
     """Its command line for a scenario."""
-    needs_terminal: Callable[[Scenario], bool] = lambda scenario: False
-    """Whether it is started in a terminal, as by a person."""
 
 
 _CLAUDE_HOOKS: Final = (
@@ -76,10 +81,9 @@ def _forward(url: str) -> str:
 
 
 def _prepare_claude_code(place: Place, scenario: Scenario, variant: str) -> dict[str, str]:
-    url = f"{place.url}/hooks/claude-code"
-    hooks = {name: {"type": "http", "url": url, "timeout": 1} for name in _CLAUDE_HOOKS}
+    hooks = {name: {"type": "http", "url": place.hooks, "timeout": 1} for name in _CLAUDE_HOOKS}
     # Claude Code refuses hooks of type http for this one.
-    hooks["SessionStart"] = {"type": "command", "command": _forward(url), "timeout": 5}
+    hooks["SessionStart"] = {"type": "command", "command": _forward(place.hooks), "timeout": 5}
     _write(
         place.home / ".claude/settings.json",
         {
@@ -99,11 +103,11 @@ def _prepare_claude_code(place: Place, scenario: Scenario, variant: str) -> dict
     )
     environment = {
         "ANTHROPIC_API_KEY": API_KEY,
-        "ANTHROPIC_BASE_URL": place.url,
+        "ANTHROPIC_BASE_URL": place.provider,
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
         "CLAUDE_CODE_ENABLE_TELEMETRY": "1",
         "DISABLE_AUTOUPDATER": "1",
-        "OTEL_EXPORTER_OTLP_ENDPOINT": place.url,
+        "OTEL_EXPORTER_OTLP_ENDPOINT": place.otlp,
         "OTEL_EXPORTER_OTLP_PROTOCOL": "http/json",
         "OTEL_LOGS_EXPORTER": "otlp",
     }
@@ -116,11 +120,9 @@ def _prepare_claude_code(place: Place, scenario: Scenario, variant: str) -> dict
 
 
 def _claude_code_arguments(scenario: Scenario) -> list[str]:
-    return (
-        ["--permission-mode", "default", PROMPT]
-        if scenario.is_asked
-        else ["-p", PROMPT, "--output-format", "json"]
-    )
+    if scenario.is_asked:
+        return ["--permission-mode", "default", PROMPT]
+    return ["-p", PROMPT, "--output-format", "json"]
 
 
 _CODEX_HOOKS: Final = (
@@ -137,7 +139,7 @@ _CODEX_HOOKS: Final = (
 )
 
 _CODEX_SETTINGS: Final = """\
-model = "gpt-5.5"
+model = "{model}"
 model_provider = "scripted"
 approval_policy = "{approval}"
 sandbox_mode = "{sandbox}"
@@ -145,7 +147,7 @@ check_for_update_on_startup = false
 
 [model_providers.scripted]
 name = "Scripted"
-base_url = "{url}/v1"
+base_url = "{provider}/v1"
 env_key = "SCRIPTED_API_KEY"
 wire_api = "responses"
 supports_websockets = false
@@ -153,22 +155,29 @@ supports_websockets = false
 [projects."{project}"]
 trust_level = "trusted"
 
+[notice.model_migrations]
+"gpt-5.5" = "gpt-6-sol"
+
 [otel]
-log_user_prompt = false
-exporter = {{ otlp-http = {{ endpoint = "{url}/v1/logs", protocol = "json" }} }}
-trace_exporter = {{ otlp-http = {{ endpoint = "{url}/v1/traces", protocol = "json" }} }}
+exporter = {{ otlp-http = {{ endpoint = "{otlp}/v1/logs", protocol = "json" }} }}
 metrics_exporter = "none"
+"""
+_CODEX_TRACES: Final = """\
+trace_exporter = {{ otlp-http = {{ endpoint = "{otlp}/v1/traces", protocol = "json" }} }}
 """
 
 
 def _prepare_codex(place: Place, scenario: Scenario, variant: str) -> dict[str, str]:
-    settings = _CODEX_SETTINGS.format(
-        url=place.url,
+    settings = _CODEX_SETTINGS + (_CODEX_TRACES if variant == "traces" else "")
+    settings = settings.format(
+        model="gpt-6.1-sol" if variant == "code" else "gpt-5.5",
+        provider=place.provider,
+        otlp=place.otlp,
         project=place.project,
-        approval="untrusted" if scenario.is_asked else "never",
+        approval="on-request" if scenario.is_asked else "never",
         sandbox="read-only" if scenario.is_asked else "danger-full-access",
     )
-    hook = {"type": "command", "command": _forward(f"{place.url}/hooks/codex"), "timeout": 5}
+    hook = {"type": "command", "command": _forward(place.hooks), "timeout": 3}
     folder = place.home / ".codex"
     _write(folder / "hooks.json", {"hooks": {name: [{"hooks": [hook]}] for name in _CODEX_HOOKS}})
     (folder / "config.toml").write_text(settings, encoding="utf-8")
@@ -181,10 +190,53 @@ def _codex_arguments(scenario: Scenario) -> list[str]:
     return ["exec", "--json", "--skip-git-repo-check", "--dangerously-bypass-hook-trust", PROMPT]
 
 
-_WITH_DETAILS: Final = ("healthy", "loop", "hang_first")
-"""With OTEL_LOG_TOOL_DETAILS=1."""
-_WITH_TRACES: Final = ("healthy", "loop", "hang_first", "provider_529")
-"""With the traces beta, beside the logs."""
+_GEMINI_HOOKS: Final = (
+    "SessionStart",
+    "BeforeAgent",
+    "BeforeModel",
+    "AfterModel",
+    "BeforeTool",
+    "AfterTool",
+    "AfterAgent",
+    "Notification",
+    "SessionEnd",
+)
+
+
+def _prepare_gemini_cli(place: Place, scenario: Scenario, variant: str) -> dict[str, str]:
+    hook = {"type": "command", "name": "recorder", "command": _forward(place.hooks), "timeout": 5000}
+    _write(
+        place.home / ".gemini/settings.json",
+        {
+            "security": {"auth": {"selectedType": "gemini-api-key"}},
+            "telemetry": {
+                "enabled": True,
+                "target": "local",
+                "otlpEndpoint": place.otlp,
+                "otlpProtocol": "http",
+            },
+            "hooks": {name: [{"hooks": [hook]}] for name in _GEMINI_HOOKS},
+            "general": {"enableAutoUpdate": False},
+            "privacy": {"usageStatisticsEnabled": False},
+            "ide": {"hasSeenNudge": True},
+            "model": {"disableLoopDetection": variant == "unguarded"},
+        },
+    )
+    _write(place.home / ".gemini/trustedFolders.json", {str(place.project): "TRUST_FOLDER"})
+    return {
+        "GEMINI_API_KEY": API_KEY,
+        "GEMINI_CLI_NO_RELAUNCH": "true",
+        "GOOGLE_GEMINI_BASE_URL": place.provider,
+    }
+
+
+def _gemini_cli_arguments(scenario: Scenario) -> list[str]:
+    if scenario.is_asked:
+        return ["--prompt-interactive", PROMPT]
+    return ["--approval-mode", "yolo", "--skip-trust", "-p", PROMPT]
+
+
+_MAIN: Final = ("healthy", "loop", "hang_first")
 
 CLIENTS: Final = {
     client.name: client
@@ -194,19 +246,35 @@ CLIENTS: Final = {
             package="@anthropic-ai/claude-code",
             program="claude",
             install_script="install.cjs",
-            variants={"": None, "details": _WITH_DETAILS, "traces": _WITH_TRACES},
+            variants={"": None, "details": _MAIN, "traces": (*_MAIN, "provider_529")},
             prepare=_prepare_claude_code,
             arguments=_claude_code_arguments,
-            needs_terminal=lambda scenario: scenario.is_asked,
         ),
         Client(
             name="codex",
             package="@openai/codex",
             program="codex",
-            variants={"": None},
+            variants={"": None, "code": _MAIN, "traces": ("healthy", "hang_first")},
             prepare=_prepare_codex,
             arguments=_codex_arguments,
-            needs_terminal=lambda scenario: scenario.is_asked,
+        ),
+        Client(
+            name="gemini-cli",
+            package="@google/gemini-cli",
+            program="gemini",
+            variants={"": None, "unguarded": ("loop",)},
+            prepare=_prepare_gemini_cli,
+            arguments=_gemini_cli_arguments,
         ),
     )
 }
+
+
+def list_runs(names: Iterable[str], scenarios: Iterable[str]) -> Iterator[tuple[str, str, str]]:
+    """Yield client, scenario and variant of what is recorded of these clients in these scenarios."""
+    scenarios = list(scenarios)
+    for client in (CLIENTS[name] for name in names):
+        for scenario in scenarios:
+            for variant, among in client.variants.items():
+                if among is None or scenario in among:
+                    yield client.name, scenario, variant

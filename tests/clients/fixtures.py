@@ -3,7 +3,7 @@ Recorded payloads of real clients, scrubbed: one JSON file for each client and s
 
 ``fixtures/<client>/<scenario>.json`` (``<scenario>-<variant>.json`` for a variant) holds::
 
-    {"client": ..., "version": ..., "scenario": ..., "variant": ..., "description": ...,
+    {"client": ..., "version": ..., "scenario": ..., "variant": ..., "description": ..., "pruned": null,
      "ended": {"at": 23.2, "by": "SIGTERM", "exit_codes": [143]},
      "records": [{"at": 1.2, "path": "/v1/logs", "body": {...}}, ...]}
 
@@ -11,6 +11,7 @@ Recorded payloads of real clients, scrubbed: one JSON file for each client and s
 the request; OTLP is in its JSON mapping (ids in hexadecimal). All times inside the bodies are moved so that
 the clients were started at ``BEGAN``, 2026-01-01T00:00:00Z; ``Fixture.moved`` moves them to another time. Ids
 are replaced by counters that begin with a number of the fixture's own: fixtures can be replayed together.
+Long texts, such as system prompts, are cut off. Metrics are left out.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ class Fixture:
     scenario: str
     variant: str
     description: str
+    pruned: str | None
+    """What was left out, if the fixture would have been too large."""
     ended_at: float
     """Seconds since the start at which the clients were ended, or had ended by themselves."""
     ended_by: str | None
@@ -85,6 +88,7 @@ def load_fixture(path: Path) -> Fixture:
         scenario=document["scenario"],
         variant=document["variant"],
         description=document["description"],
+        pruned=document["pruned"],
         ended_at=ended["at"],
         ended_by=ended["by"],
         exit_codes=tuple(ended["exit_codes"]),
@@ -105,6 +109,7 @@ def write_fixture(fixture: Fixture) -> None:
         "scenario": fixture.scenario,
         "variant": fixture.variant,
         "description": fixture.description,
+        "pruned": fixture.pruned,
         "ended": {"at": fixture.ended_at, "by": fixture.ended_by, "exit_codes": list(fixture.exit_codes)},
         "records": [
             {"at": record.at, "path": record.path, "body": record.body} for record in fixture.records

@@ -1,15 +1,16 @@
 """
 A model provider on loopback that follows a script, in the three protocols that the clients speak.
 
-Which turn comes next is read from the request: as many turns are over as it carries tool results. So a
-retried request gets the same answer, and two clients can be served at once. Requests without tools (titles,
-summaries, probes) are answered with a word.
+Which turn comes next is read from the request: as many turns are over as it carries tool results. A
+retried request gets the same answer, and two clients can be served at once. Requests that offer no shell
+(titles, summaries, probes) are answered with a word.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any, Final
 
@@ -21,17 +22,36 @@ from tests.clients.scenarios import MODEL_SECONDS, Call, Fail, Say, Turn
 
 _INPUT_TOKENS: Final = 1000
 _OUTPUT_TOKENS: Final = 20
+_RESPONSES_RESULTS: Final = {"function_call_output", "custom_tool_call_output"}
+_RUNNING: Final = re.compile(r"Process running with session ID (\d+)")
+"""What Codex' shell tool returns for a command that is not over after some seconds."""
+_CODE: Final = """\
+let result = await tools.exec_command({arguments});
+while (result.session_id) {{
+  result = await tools.write_stdin({{session_id: result.session_id, chars: ""}});
+}}
+text(result.output);"""
+_ROUTED: Final = Say(json.dumps({"complexity_reasoning": "One command.", "complexity_score": 10}))
+"""What Gemini CLI's question for the fitting model is answered with."""
 _ASIDE: Final = Say("Notes")
 """What a request beside the run's turns is answered with."""
 
 
-def next_turn(turns: tuple[Turn, ...], results: int, *, has_tools: bool) -> Turn:
+def next_turn(turns: tuple[Turn, ...], results: int, *, has_shell: bool) -> Turn:
     """Return the turn that follows ``results`` tool results."""
     if isinstance(turns[0], Fail):
         return turns[0]
-    if not has_tools:
+    if not has_shell:
         return _ASIDE
     return turns[min(results, len(turns) - 1)]
+
+
+def has_tool(body: Mapping[str, Any], name: str) -> bool:
+    """Return whether a request offers the model a tool of this name."""
+    tools = [
+        declared for tool in body.get("tools", ()) for declared in tool.get("functionDeclarations", [tool])
+    ]
+    return any(tool.get("name") == name for tool in tools)
 
 
 def count_anthropic_results(body: Mapping[str, Any]) -> int:
@@ -66,26 +86,42 @@ def anthropic_events(turn: Call | Say, number: int, model: str) -> Iterator[dict
     yield {"type": "message_stop"}
 
 
-def count_responses_results(body: Mapping[str, Any]) -> int:
-    """Count the tool results in a request of the Responses API."""
-    return sum(item["type"] == "function_call_output" for item in body["input"])
+def read_responses_results(body: Mapping[str, Any]) -> tuple[int, int | None]:
+    """Return how many calls of a Responses request are over, and the session of one that still runs."""
+    results = [json.dumps(item["output"]) for item in body["input"] if item["type"] in _RESPONSES_RESULTS]
+    running = [_RUNNING.search(result) for result in results]
+    last = running[-1] if running else None
+    return sum(found is None for found in running), int(last[1]) if last else None
 
 
-def responses_events(turn: Call | Say, number: int, model: str) -> Iterator[dict[str, Any]]:
+def has_code_tool(body: Mapping[str, Any]) -> bool:
+    """Return whether the tools of a Responses request are to be called from code that the model writes."""
+    return any(item["type"] == "additional_tools" for item in body["input"])
+
+
+def responses_events(
+    turn: Call | Say, number: int, model: str, *, in_code: bool, running: int | None
+) -> Iterator[dict[str, Any]]:
     """Yield the server-sent events of one answer of the Responses API."""
     response = {"id": f"resp_{number:04}", "object": "response", "model": model, "output": []}
     yield {"type": "response.created", "response": response | {"status": "in_progress"}}
-    if isinstance(turn, Call):
-        item: dict[str, Any] = {
-            "type": "function_call",
-            "id": f"fc_{number:04}",
-            "call_id": f"call_{number:04}",
-            "name": "exec_command",
-            "arguments": json.dumps({"cmd": turn.command}),
-        }
-    else:
+    if isinstance(turn, Say):
         content = [{"type": "output_text", "text": turn.text, "annotations": []}]
         item = {"type": "message", "id": f"msg_{number:04}", "role": "assistant", "content": content}
+    elif running is not None:
+        arguments: dict[str, Any] = {"session_id": running, "chars": ""}
+        item = {"id": f"fc_{number:04}", "call_id": f"call_{number:04}"}
+        item |= {"type": "function_call", "name": "write_stdin", "arguments": json.dumps(arguments)}
+    else:
+        arguments = {"cmd": turn.command}
+        if turn.is_escalated:
+            arguments |= {"sandbox_permissions": "require_escalated", "justification": "May I create it?"}
+        item = {"id": f"fc_{number:04}", "call_id": f"call_{number:04}"}
+        if in_code:
+            code = _CODE.format(arguments=json.dumps(arguments))
+            item |= {"type": "custom_tool_call", "name": "exec", "input": code}
+        else:
+            item |= {"type": "function_call", "name": "exec_command", "arguments": json.dumps(arguments)}
     yield {"type": "response.output_item.done", "output_index": 0, "item": item}
     usage = {
         "input_tokens": _INPUT_TOKENS,
@@ -95,6 +131,31 @@ def responses_events(turn: Call | Say, number: int, model: str) -> Iterator[dict
         "total_tokens": _INPUT_TOKENS + _OUTPUT_TOKENS,
     }
     yield {"type": "response.completed", "response": response | {"status": "completed", "usage": usage}}
+
+
+def count_gemini_results(body: Mapping[str, Any]) -> int:
+    """Count the tool results in a request of the Gemini API."""
+    parts = [part for content in body["contents"] for part in content["parts"]]
+    return sum("functionResponse" in part for part in parts)
+
+
+def gemini_answer(turn: Call | Say, number: int, model: str) -> dict[str, Any]:
+    """Return one answer of the Gemini API."""
+    if isinstance(turn, Call):
+        call = {"id": f"call_{number:04}", "name": "run_shell_command", "args": {"command": turn.command}}
+        part: dict[str, Any] = {"functionCall": call}
+    else:
+        part = {"text": turn.text}
+    return {
+        "candidates": [{"content": {"role": "model", "parts": [part]}, "finishReason": "STOP", "index": 0}],
+        "usageMetadata": {
+            "promptTokenCount": _INPUT_TOKENS,
+            "candidatesTokenCount": _OUTPUT_TOKENS,
+            "totalTokenCount": _INPUT_TOKENS + _OUTPUT_TOKENS,
+        },
+        "modelVersion": model,
+        "responseId": f"response_{number:04}",
+    }
 
 
 async def _stream(events: Iterator[dict[str, Any]]) -> AsyncIterator[str]:
@@ -110,40 +171,70 @@ class Provider:
     def __init__(self, turns: tuple[Turn, ...]) -> None:
         self._turns = turns
         self._answers = 0
-        self.last_call = asyncio.Event()
-        """Set when the last tool call of the script was sent."""
+        self.is_at_last = asyncio.Event()
+        """Set when the last tool call of the script was sent, or the first failure."""
+        self._closing = asyncio.Event()
 
     @property
     def routes(self) -> list[Route]:
-        """The routes of the three protocols."""
+        """The routes of the three protocols, and the one on which a tool hangs."""
         return [
             Route("/v1/messages", self._messages, methods=["POST"]),
             Route("/v1/responses", self._responses, methods=["POST"]),
+            Route("/v1beta/models/{model}:{method}", self._gemini, methods=["POST"]),
+            Route("/wait", self._wait),
         ]
+
+    def close(self) -> None:
+        """Let the tools that hang go on."""
+        self._closing.set()
 
     async def _messages(self, request: Request) -> Response:
         body = await request.json()
-        turn = next_turn(self._turns, count_anthropic_results(body), has_tools=bool(body.get("tools")))
+        turn = self._next(count_anthropic_results(body), has_shell=has_tool(body, "Bash"))
         if isinstance(turn, Fail):
             kind = {429: "rate_limit_error", 529: "overloaded_error"}.get(turn.status, "api_error")
             error = {"type": "error", "error": {"type": kind, "message": "Scripted failure"}}
             return JSONResponse(error, turn.status)
-        self._answer(turn)
         events = anthropic_events(turn, self._answers, body["model"])
         return StreamingResponse(_stream(events), media_type="text/event-stream")
 
     async def _responses(self, request: Request) -> Response:
         body = await request.json()
-        turn = next_turn(self._turns, count_responses_results(body), has_tools=bool(body.get("tools")))
+        in_code = has_code_tool(body)
+        results, running = read_responses_results(body)
+        turn = self._next(results, has_shell=in_code or has_tool(body, "exec_command"))
         if isinstance(turn, Fail):
             return JSONResponse(
                 {"error": {"type": "server_error", "message": "Scripted failure"}}, turn.status
             )
-        self._answer(turn)
-        events = responses_events(turn, self._answers, body["model"])
+        events = responses_events(turn, self._answers, body["model"], in_code=in_code, running=running)
         return StreamingResponse(_stream(events), media_type="text/event-stream")
 
-    def _answer(self, turn: Turn) -> None:
+    async def _gemini(self, request: Request) -> Response:
+        body = await request.json()
+        model, method = request.path_params["model"], request.path_params["method"]
+        if method == "countTokens":
+            return JSONResponse({"totalTokens": _INPUT_TOKENS})
+        turn = self._next(count_gemini_results(body), has_shell=has_tool(body, "run_shell_command"))
+        if isinstance(turn, Fail):
+            status = {429: "RESOURCE_EXHAUSTED", 500: "INTERNAL"}.get(turn.status, "UNAVAILABLE")
+            error = {"code": turn.status, "message": "Scripted failure", "status": status}
+            return JSONResponse({"error": error}, turn.status)
+        if body.get("generationConfig", {}).get("responseMimeType") == "application/json":
+            turn = _ROUTED
+        answer = gemini_answer(turn, self._answers, model)
+        if method == "generateContent":
+            return JSONResponse(answer)
+        return StreamingResponse(_stream(iter([answer])), media_type="text/event-stream")
+
+    async def _wait(self, request: Request) -> Response:
+        await self._closing.wait()
+        return Response(b"")
+
+    def _next(self, results: int, *, has_shell: bool) -> Turn:
+        turn = next_turn(self._turns, results, has_shell=has_shell)
         self._answers += 1
-        if isinstance(turn, Call) and turn is self._turns[-2]:
-            self.last_call.set()
+        if isinstance(turn, Fail) or turn is self._turns[-2]:
+            self.is_at_last.set()
+        return turn

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from dataclasses import dataclass
 from typing import Any, Final
@@ -30,20 +29,14 @@ class Recorder:
 
     def __init__(self) -> None:
         self.received: list[Received] = []
-        self._closing = asyncio.Event()
 
     @property
     def routes(self) -> list[Route]:
-        """The routes that clients report to, and the one on which a tool hangs."""
+        """The routes that clients report to."""
         return [
             Route("/v1/{signal:str}", self._receive, methods=["POST"]),
             Route("/hooks/{client:str}", self._receive, methods=["POST"]),
-            Route("/wait", self._wait),
         ]
-
-    def close(self) -> None:
-        """Let the tools that hang go on."""
-        self._closing.set()
 
     async def _receive(self, request: Request) -> Response:
         at = time.time()
@@ -52,7 +45,3 @@ class Recorder:
         if headers.get("content-type") == PROTOBUF:
             return Response(b"", media_type=PROTOBUF)
         return JSONResponse({})
-
-    async def _wait(self, request: Request) -> Response:
-        await self._closing.wait()
-        return Response(b"")

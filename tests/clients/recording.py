@@ -8,7 +8,6 @@ import fcntl
 import os
 import pty
 import signal
-import socket
 import struct
 import tempfile
 import termios
@@ -20,7 +19,11 @@ from typing import IO, Final
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
+from queenright.server.sockets import Server, listen, url_of
 from tests.clients.clients import Client, Place
 from tests.clients.install import node_environment
 from tests.clients.provider import Provider
@@ -29,9 +32,12 @@ from tests.clients.scenarios import HANG_SCRIPT, NOTES, Scenario
 
 FOLDER_PREFIX: Final = "recorded-run-"
 """How the names of the folders begin in which clients run; no fixture may hold it."""
-_MOST_SECONDS: Final = 420.0
-"""Longer than any client tries a provider that fails."""
+_MOST_SECONDS: Final = 120.0
+"""Seconds a client has to get to the end of a script by itself."""
 _START_SECONDS: Final = 90.0
+"""Seconds a client has to get to the last tool call of the script."""
+_MOST_OUTPUT: Final = 3000
+"""Characters of a client's output in an error."""
 _END_SECONDS: Final = 20.0
 """Seconds a client has to end after SIGTERM."""
 _TERMINAL_SIZE: Final = struct.pack("HHHH", 40, 120, 0, 0)
@@ -44,35 +50,64 @@ urllib.request.urlopen("{url}/wait").read()
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
-    """What one run of a scenario sent, and how it ended."""
+class Run:
+    """How a client ran."""
 
-    began: float
-    """Unix time, as the others."""
     place: Place
-    received: list[Received]
+    began: float
+    """Unix time, as the other."""
     ended_at: float
-    """When the client was ended, or had ended by itself."""
+    """When it was ended, or had ended by itself."""
     ended_by: str | None
     """The signal that ended it, if any."""
-    exit_codes: list[int]
-    output: str
+    exit_codes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """How a client ran, and what it sent."""
+
+    run: Run
+    received: tuple[Received, ...]
+
+
+class EndedEarlyError(Exception):
+    """Raised when a client ends by itself although its scenario ends it."""
+
+
+class RunError(Exception):
+    """Raised when a client does not do what its scenario expects of it."""
+
+    def __init__(self, client: Client, scenario: Scenario, error: Exception, output: str) -> None:
+        what = "ended before the script did" if isinstance(error, EndedEarlyError) else "took too long"
+        super().__init__(
+            f"{client.name} {what}, in scenario {scenario.name}. It printed:\n{output[-_MOST_OUTPUT:]}"
+        )
 
 
 @contextlib.asynccontextmanager
-async def _serve(application: Starlette) -> AsyncIterator[str]:
-    """Serve the application on a free port of loopback; yield its address."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        server = uvicorn.Server(
-            uvicorn.Config(application, log_level="warning", lifespan="off", timeout_graceful_shutdown=1)
+async def serve(routes: list[Route]) -> AsyncIterator[str]:
+    """Serve routes on a free port of loopback; yield the address. An error in one is raised at the end."""
+    errors: list[Exception] = []
+
+    async def keep_error(request: Request, error: Exception) -> Response:
+        errors.append(error)
+        return Response(status_code=500)
+
+    application = Starlette(routes=routes, exception_handlers={Exception: keep_error})
+    with listen("127.0.0.1", 0, what="the provider and the recorder", option="none") as listener:
+        config = uvicorn.Config(
+            application, log_level="critical", lifespan="off", timeout_graceful_shutdown=1
         )
+        server = Server(config)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+            yield url_of(listener)
         finally:
             server.should_exit = True
             await serving
+    if errors:
+        raise errors[0]  # the client took it for an error of its provider
 
 
 @contextlib.contextmanager
@@ -112,20 +147,38 @@ async def _start(
 
 
 async def record(client: Client, scenario: Scenario, variant: str, command: list[str]) -> Recording:
+    """Run a client in a scenario, as ``run_client`` does, against a recorder."""
+    recorder = Recorder()
+    async with serve(recorder.routes) as url:
+        run = await run_client(
+            client, scenario, variant, command, otlp=url, hooks=f"{url}/hooks/{client.name}"
+        )
+    return Recording(run, tuple(recorder.received))
+
+
+async def run_client(
+    client: Client, scenario: Scenario, variant: str, command: list[str], *, otlp: str, hooks: str
+) -> Run:
     """
-    Run a client in a scenario, in an empty home, and return what it sent.
+    Run a client in a scenario, in an empty home and project, against the scripted provider.
 
     Args:
         client: Which client.
         scenario: Which scenario.
         variant: Which of the client's variants; empty for the usual one.
         command: What starts the client, without its arguments.
+        otlp: Where its telemetry goes: an address without a path.
+        hooks: Where its hook calls go.
+
+    Raises:
+        RunError: The client does not get to the end of the script in time, or ends before it.
     """
-    recorder, provider = Recorder(), Provider(scenario.turns)
-    application = Starlette(routes=[*provider.routes, *recorder.routes])
+    provider = Provider(scenario.turns)
     with tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX, ignore_cleanup_errors=True) as folder:
-        async with _serve(application) as url:
-            place = Place(Path(folder) / "home", Path(folder) / "project", url)
+        async with serve(provider.routes) as url:
+            place = Place(
+                Path(folder) / "home", Path(folder) / "project", provider=url, otlp=otlp, hooks=hooks
+            )
             place.home.mkdir()
             place.project.mkdir()
             (place.project / "notes.txt").write_text(NOTES, encoding="utf-8")
@@ -138,30 +191,27 @@ async def record(client: Client, scenario: Scenario, variant: str, command: list
                 **client.prepare(place, scenario, variant),
             }
             command = [*command, *client.arguments(scenario)]
-            began = time.time()
             with contextlib.ExitStack() as stack:
                 output = stack.enter_context(tempfile.TemporaryFile())
                 stdin: int = asyncio.subprocess.DEVNULL
                 stdout: int | IO[bytes] = output
-                if client.needs_terminal(scenario):
+                if scenario.is_asked:
                     stdin = stdout = stack.enter_context(_terminal(output))
+                began = time.time()
                 processes = [
                     await _start(command, place, environment, stdin, stdout) for _ in range(scenario.copies)
                 ]
                 try:
                     ended_by = await _end(processes, provider, scenario)
                     ended_at = time.time()
-                    if ended_by is not None:
-                        await asyncio.wait_for(_wait(processes), _END_SECONDS)
+                    exit_codes = await asyncio.wait_for(_wait(processes), _END_SECONDS)
+                except (TimeoutError, EndedEarlyError) as error:
+                    raise RunError(client, scenario, error, _read(output)) from error
                 finally:
-                    recorder.close()
+                    provider.close()
                     for process in processes:
                         _kill_group(process)
-                exit_codes = await _wait(processes)
-                output.seek(0)
-                text = output.read().decode(errors="replace")
-            received = list(recorder.received)
-    return Recording(began, place, received, ended_at, ended_by, exit_codes, text)
+    return Run(place, began, ended_at, ended_by, tuple(exit_codes))
 
 
 async def _end(
@@ -171,12 +221,21 @@ async def _end(
     if scenario.ends_after is None:
         await asyncio.wait_for(_wait(processes), _MOST_SECONDS)
         return None
-    await asyncio.wait_for(provider.last_call.wait(), _START_SECONDS)
-    await asyncio.sleep(scenario.ends_after)
+    await asyncio.wait_for(provider.is_at_last.wait(), _START_SECONDS)
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(_wait(processes), scenario.ends_after)
+        if scenario.may_end:
+            return None
+        raise EndedEarlyError
     number = signal.SIGKILL if scenario.is_killed else signal.SIGTERM
     for process in processes:
         process.send_signal(number)
     return number.name
+
+
+def _read(output: IO[bytes]) -> str:
+    output.seek(0)
+    return output.read().decode(errors="replace")
 
 
 async def _wait(processes: list[asyncio.subprocess.Process]) -> list[int]:

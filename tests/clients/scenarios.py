@@ -8,7 +8,9 @@ from typing import Final
 HANG_SECONDS: Final = 20.0
 """Seconds for which a tool hangs, or a person is waited for, before the client is ended."""
 KILLED_SECONDS: Final = 8.0
-"""Seconds after which the client is killed inside a tool call: some of its telemetry has been sent by then."""
+"""Seconds after which the client is killed inside a tool call; some of its telemetry is sent by then."""
+FAILED_SECONDS: Final = 300.0
+"""Seconds for which a client may try a provider that fails: Gemini CLI gives up after about 280."""
 LOOP_CALLS: Final = 8
 MODEL_SECONDS: Final = 0.2
 """Seconds that the scripted model takes to answer."""
@@ -23,6 +25,8 @@ class Call:
     """The model calls the client's shell tool."""
 
     command: str
+    is_escalated: bool = False
+    """The model asks to run it without a sandbox, where the client has one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +54,13 @@ class Scenario:
     description: str
     turns: tuple[Turn, ...]
     ends_after: float | None = None
-    """Seconds inside the tool call or the wait after which the client is ended; None: it ends by itself."""
+    """Seconds after the last tool call, or the first failure, to end the client; None: it ends by itself."""
+    may_end: bool = False
+    """Whether the client may also end by itself before that."""
     is_killed: bool = False
     """End the client with SIGKILL, not SIGTERM."""
     is_asked: bool = False
-    """Have the client ask for permission before the tool runs."""
+    """Have the client ask for permission before the tool runs: in a terminal, alone it would refuse."""
     copies: int = 1
 
 
@@ -89,7 +95,7 @@ SCENARIOS: Final = {
         Scenario(
             name="permission",
             description="the client asks for permission, and nobody answers",
-            turns=(Call("touch new.txt"), _DONE),
+            turns=(Call("touch new.txt", is_escalated=True), _DONE),
             ends_after=HANG_SECONDS,
             is_asked=True,
         ),
@@ -98,6 +104,8 @@ SCENARIOS: Final = {
                 name=f"provider_{status}",
                 description=f"the model provider answers every request with {status}",
                 turns=(Fail(status),),
+                ends_after=FAILED_SECONDS,
+                may_end=True,
             )
             for status in (429, 500, 529)
         ),

@@ -7,10 +7,12 @@ import getpass
 import json
 import platform
 import re
+import shutil
 import socket
 import sys
+import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from google.protobuf.json_format import MessageToDict
@@ -18,25 +20,34 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from tests.clients.clients import Client
-from tests.clients.fixtures import BEGAN, Fixture, Record, move_times
-from tests.clients.install import TOOLS, pinned_version
+from tests.clients.fixtures import BEGAN, Fixture, Record, format_json, move_times
+from tests.clients.install import NODE, TOOLS, node_environment, pinned_version
 from tests.clients.recorder import PROTOBUF, Received
-from tests.clients.recording import Recording
+from tests.clients.recording import Recording, Run
 from tests.clients.scenarios import Scenario
 from tests.isolation import ROOT
 
 HOME: Final = "/home/user"
 PROJECT: Final = f"{HOME}/project"
 HOST: Final = "workstation"
-ADDRESS: Final = "127.0.0.1:4000"
-"""What the provider's and the recorder's address becomes."""
+PROVIDER: Final = "127.0.0.1:4000"
+RECEIVER: Final = "127.0.0.1:4001"
+"""What telemetry and hook calls are sent to."""
 _KERNEL: Final = "6.1.0"
+_DATE: Final = "Thursday, January 1, 2026"
+"""The day of ``BEGAN``, as clients write it into prompts."""
 _EMAIL: Final = re.compile(r"[\w.+-]+@[\w-]+\.[\w.-]+")
 _UUID: Final = re.compile(
     r"\b[0-9a-f]{8}-[0-9a-f]{4}-([0-9a-f])[0-9a-f]{3}-([0-9a-f])[0-9a-f]{3}-[0-9a-f]{12}\b"
 )
 _HEXADECIMAL: Final = re.compile(r"\b(?=\d*[a-f])(?:[0-9a-f]{64}|[0-9a-f]{40}|[0-9a-f]{32}|[0-9a-f]{16})\b")
 _ID_FIELDS: Final = ("traceId", "spanId", "parentSpanId")
+_MOST_TEXT: Final = 600
+"""Characters of a text that is kept whole."""
+_KEPT_TEXT: Final = 100
+_NAMED_IN: Final = {"conversation.id", "turn.id", "turn_id", "thread_id", "call_id"}
+_MOST_CHARACTERS: Final = 300_000
+"""A fixture that would be longer is pruned."""
 _REQUESTS: Final = {"/v1/logs": ExportLogsServiceRequest, "/v1/traces": ExportTraceServiceRequest}
 
 
@@ -52,10 +63,12 @@ class Scrubber:
     def scrub(self, value: Any) -> Any:
         """Return ``value`` with every text in it replaced."""
         if isinstance(value, dict):
+            if value.get("key") == "process.owner":
+                return {"key": "process.owner", "value": {"stringValue": "user"}}
             return {self._scrub_text(name): self.scrub(item) for name, item in value.items()}
         if isinstance(value, list):
             return [self.scrub(item) for item in value]
-        return self._scrub_text(value) if isinstance(value, str) else value
+        return self._scrub_text(shorten(value)) if isinstance(value, str) else value
 
     def _scrub_text(self, text: str) -> str:
         for found, constant in self._texts.items():
@@ -75,23 +88,49 @@ class Scrubber:
         return self._ids.setdefault(found[0], f"{self._prefix}{len(self._ids) + 1:0{digits}x}")
 
 
-def machine_texts(recording: Recording) -> dict[str, str]:
+def shorten(text: str) -> str:
+    """Return a long text, such as a system prompt, cut off; inside JSON, the texts that it holds."""
+    if len(text) <= _MOST_TEXT:
+        return text
+    try:
+        return json.dumps(_shorten_inside(json.loads(text)), ensure_ascii=False)
+    except ValueError:
+        return f"{text[:_KEPT_TEXT]}... ({len(text)} characters)"
+
+
+def _shorten_inside(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _shorten_inside(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_shorten_inside(item) for item in value]
+    return f"{value[:_KEPT_TEXT]}... ({len(value)} characters)" if _is_long(value) else value
+
+
+def _is_long(value: Any) -> bool:
+    return isinstance(value, str) and len(value) > _MOST_TEXT
+
+
+def machine_texts(run: Run) -> dict[str, str]:
     """Return the texts that tell this machine and this run, and what each becomes."""
-    place = recording.place
+    place = run.place
     texts = {
         str(place.home): HOME,
         str(place.project): PROJECT,
         str(place.home.parent): "/tmp/run",
         # Claude Code names the folder of its transcripts after the project's path.
         re.sub(r"[^A-Za-z0-9]", "-", str(place.project)): PROJECT.replace("/", "-"),
-        place.url.removeprefix("http://"): ADDRESS,
+        place.provider.removeprefix("http://"): PROVIDER,
+        place.otlp.removeprefix("http://"): RECEIVER,
         str(TOOLS): "/opt/clients",
         str(TOOLS.resolve()): "/opt/clients",
         sys.executable: "python3",
         str(ROOT): "/opt/queenright",
         platform.release(): _KERNEL,
         platform.version(): _KERNEL,
+        time.strftime("%A, %B %-d, %Y", time.localtime(run.began)): _DATE,
     }
+    if (node := shutil.which(NODE, path=node_environment()["PATH"])) is not None:
+        texts[node] = f"/usr/bin/{NODE}"
     if socket.gethostname() != "localhost":
         texts[socket.gethostname()] = HOST
     if getpass.getuser() != "root":
@@ -118,23 +157,69 @@ def _hexadecimal_ids(value: Any) -> Any:
     return [_hexadecimal_ids(item) for item in value] if isinstance(value, list) else value
 
 
+def prune_spans(records: list[Record]) -> tuple[list[Record], str]:
+    """
+    Return the records with fewer spans, and a note of what was left out.
+
+    Of the spans that name no conversation, turn or call, only the first of each name is kept.
+    """
+    names: set[str] = set()
+    spans = 0
+
+    def keep(span: Mapping[str, Any]) -> bool:
+        nonlocal spans
+        spans += 1
+        is_first = span["name"] not in names
+        names.add(span["name"])
+        return is_first or any(attribute["key"] in _NAMED_IN for attribute in span.get("attributes", ()))
+
+    def prune(value: Any) -> Any:
+        if isinstance(value, list):
+            return [prune(item) for item in value]
+        if not isinstance(value, dict):
+            return value
+        return {
+            name: [span for span in item if keep(span)] if name == "spans" else prune(item)
+            for name, item in value.items()
+        }
+
+    pruned = [Record(record.at, record.path, prune(record.body)) for record in records]
+    rule = "of those that name no conversation, turn or call, only the first of each name is kept"
+    kept = sum(len(found) for record in pruned for found in _span_lists(record.body))
+    return pruned, f"{kept} of {spans} spans: {rule}"
+
+
+def _span_lists(value: Any) -> Iterator[list[Any]]:
+    if isinstance(value, dict):
+        for name, item in value.items():
+            yield from [item] if name == "spans" else _span_lists(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _span_lists(item)
+
+
 def make_fixture(client: Client, scenario: Scenario, variant: str, recording: Recording) -> Fixture:
     """Return the recording as a fixture, without metrics."""
-    scrubber = Scrubber(f"{client.name}/{scenario.name}/{variant}", machine_texts(recording))
+    run = recording.run
+    scrubber = Scrubber(f"{client.name}/{scenario.name}/{variant}", machine_texts(run))
     records = []
     for received in recording.received:
         if received.path == "/v1/metrics":
             continue
-        body = move_times(decode(received), recording.began, BEGAN - recording.began)
-        records.append(Record(round(received.at - recording.began, 3), received.path, scrubber.scrub(body)))
+        body = move_times(decode(received), run.began, BEGAN - run.began)
+        records.append(Record(round(received.at - run.began, 3), received.path, scrubber.scrub(body)))
+    pruned = None
+    if len(format_json([record.body for record in records])) > _MOST_CHARACTERS:
+        records, pruned = prune_spans(records)
     return Fixture(
         client=client.name,
         version=pinned_version(client),
         scenario=scenario.name,
         variant=variant,
         description=scenario.description,
-        ended_at=round(recording.ended_at - recording.began, 3),
-        ended_by=recording.ended_by,
-        exit_codes=tuple(recording.exit_codes),
+        pruned=pruned,
+        ended_at=round(run.ended_at - run.began, 3),
+        ended_by=run.ended_by,
+        exit_codes=run.exit_codes,
         records=tuple(records),
     )

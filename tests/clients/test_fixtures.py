@@ -15,9 +15,10 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from queenright.server.otlp.encoding import MediaType, parse
-from tests.clients.clients import CLIENTS
+from tests.clients.clients import CLIENTS, list_runs
 from tests.clients.fixtures import (
     BEGAN,
+    FOLDER,
     fixture_paths,
     format_json,
     load_fixture,
@@ -30,9 +31,9 @@ from tests.clients.scrubbing import HOST, Scrubber
 
 PATHS = fixture_paths()
 REQUESTS = {"/v1/logs": ExportLogsServiceRequest, "/v1/traces": ExportTraceServiceRequest}
-ABSOLUTE = re.compile(r"(?<![\w.:/~*-])/[A-Za-z][\w./-]*")
+ABSOLUTE = re.compile(r"(?<![\w.:/~*<-])/[A-Za-z][\w./-]*")
 HARMLESS = re.compile(
-    r"/(?:home/user|tmp/run|opt/clients|opt/queenright|usr|bin|dev/null|v1|hooks)(?:/|$|\W)"
+    r"/(?:home/user|tmp/run|opt/clients|opt/queenright|usr|bin|dev/null|v1|hooks|responses)(?:/|$|\W)"
 )
 KEYS = re.compile(
     r"\b(?:sk-(?!ant-scripted)[\w-]{8,}|AIza[\w-]{8,}|gh[pousr]_\w{8,}|AKIA\w{8,}|eyJ[\w-]{8,})"
@@ -93,16 +94,28 @@ class TestFixture:
         text = path.read_text(encoding="utf-8")
         strings = texts(json.loads(text))
 
+        # "/root" alone is a constant of Codex: the name of its main agent.
+        strings = [string for string in strings if string != "/root"]
         assert [
             found for string in strings for found in ABSOLUTE.findall(string) if not HARMLESS.match(found)
         ] == []
         assert FOLDER_PREFIX not in text
         assert KEYS.findall(text) == []
         assert set(EMAILS.findall(text)) <= {"user@example.com"}
-        assert {host for string in strings for host in URLS.findall(string)} <= {"127.0.0.1"}
+        assert {host for string in strings for host in URLS.findall(string)} <= {
+            "127.0.0.1",
+            "json-schema.org",
+        }
         assert {value for key, value in attributes(json.loads(text)) if key == "host.name"} <= {HOST}
         assert platform.release() not in text
         assert socket.gethostname() == "localhost" or socket.gethostname() not in text
+
+
+def test_every_client_is_recorded_in_every_scenario() -> None:
+    assert set(PATHS) == {
+        FOLDER / client / f"{f'{scenario}-{variant}' if variant else scenario}.json"
+        for client, scenario, variant in list_runs(CLIENTS, SCENARIOS)
+    }
 
 
 @given(

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.clients.provider import Provider, read_responses_results
+from tests.clients.recording import serve
+from tests.clients.scenarios import Call, Fail, Say, Turn
+
+SCRIPT: tuple[Turn, ...] = (Call("cat notes.txt"), Call("ls"), Say("Done."))
+
+
+def messages_request(results: int) -> dict[str, Any]:
+    blocks = [{"type": "tool_result", "tool_use_id": str(number)} for number in range(results)]
+    return {"model": "m", "tools": [{"name": "Bash"}], "messages": [{"role": "user", "content": blocks}]}
+
+
+def responses_request(results: int) -> dict[str, Any]:
+    outputs = [{"type": "function_call_output", "output": "exit 0"}] * results
+    return {"model": "m", "tools": [{"name": "exec_command"}], "input": [{"type": "message"}, *outputs]}
+
+
+def gemini_request(results: int) -> dict[str, Any]:
+    parts = [{"functionResponse": {"name": "shell"}}] * results
+    tools = [{"functionDeclarations": [{"name": "read_file"}, {"name": "run_shell_command"}]}]
+    return {"tools": tools, "contents": [{"role": "user", "parts": [{"text": "Hello"}, *parts]}]}
+
+
+PROTOCOLS = [
+    ("/v1/messages", messages_request),
+    ("/v1/responses", responses_request),
+    ("/v1beta/models/m:streamGenerateContent", gemini_request),
+]
+
+
+@pytest.mark.parametrize(("path", "request_with"), PROTOCOLS)
+async def test_provider_answers_with_the_turn_after_the_results(path: str, request_with: Any) -> None:
+    async with serve(Provider(SCRIPT).routes) as url, httpx.AsyncClient(base_url=url) as http:
+        first = await http.post(path, json=request_with(0))
+        again = await http.post(path, json=request_with(0))
+        second = await http.post(path, json=request_with(1))
+        last = await http.post(path, json=request_with(2))
+
+    assert "cat notes.txt" in first.text
+    assert "cat notes.txt" in again.text
+    assert "ls" in second.text
+    assert "cat notes.txt" not in second.text
+    assert "Done." in last.text
+
+
+@pytest.mark.parametrize(("path", "request_with"), PROTOCOLS)
+async def test_request_that_offers_no_shell_is_answered_beside_the_script(
+    path: str, request_with: Any
+) -> None:
+    request = {**request_with(0), "tools": [{"name": "set_title"}]}
+
+    async with serve(Provider(SCRIPT).routes) as url, httpx.AsyncClient(base_url=url) as http:
+        answer = await http.post(path, json=request)
+
+    assert "Notes" in answer.text
+
+
+@pytest.mark.parametrize(("path", "request_with"), PROTOCOLS)
+async def test_failing_provider_answers_every_request_with_its_status(path: str, request_with: Any) -> None:
+    async with serve(Provider((Fail(529),)).routes) as url, httpx.AsyncClient(base_url=url) as http:
+        answers = [await http.post(path, json=request_with(results)) for results in (0, 1)]
+
+    assert [answer.status_code for answer in answers] == [529, 529]
+
+
+async def test_provider_error_is_raised_and_not_taken_for_the_clients() -> None:
+    async def send_malformed() -> None:
+        async with serve(Provider(SCRIPT).routes) as url, httpx.AsyncClient(base_url=url) as http:
+            assert (await http.post("/v1/messages", json={"model": "m"})).status_code == 500
+
+    with pytest.raises(KeyError, match="messages"):
+        await send_malformed()
+
+
+def test_command_that_still_runs_is_not_over() -> None:
+    running = {"type": "function_call_output", "output": "Process running with session ID 42\nOutput:"}
+    over = {"type": "function_call_output", "output": "Process exited with code 0"}
+
+    assert read_responses_results({"input": [over, running]}) == (1, 42)
+    assert read_responses_results({"input": [over, running, over]}) == (2, None)
+    assert read_responses_results({"input": [{"type": "message"}]}) == (0, None)
