@@ -69,30 +69,32 @@ def main() -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    recording = commands.add_parser("record", help="run clients and write what they send as fixtures")
+    names, scenarios = ", ".join(CLIENTS), ", ".join(SCENARIOS)
+    what = "Run clients, and write what they send as scrubbed fixtures"
+    recording = commands.add_parser("record", help=what, description=f"{what}.")
+    recording.add_argument("clients", nargs="*", metavar="CLIENT", help=f"{names} (default: all)")
     recording.add_argument(
-        "clients", nargs="*", metavar="CLIENT", help=f"of {', '.join(CLIENTS)}; default: all"
-    )
-    recording.add_argument(
-        "--scenario", action="append", choices=SCENARIOS, metavar="NAME", help="may be repeated; default: all"
+        "--scenario", action="append", choices=SCENARIOS, metavar="NAME", help=f"{scenarios} (default: all)"
     )
     recording.add_argument("--jobs", type=int, default=2, help="scenarios at a time (default: %(default)s)")
-    pinning = commands.add_parser("pin", help="pin another version of a client, or of Node")
-    pinning.add_argument("pins", nargs="+", metavar="NAME@VERSION", help=f"of {', '.join(CLIENTS)}, {NODE}")
+    what = "Pin another version of a client, or of Node, in pins.json"
+    pinning = commands.add_parser("pin", help=what, description=f"{what}.")
+    pinning.add_argument("pins", nargs="+", metavar="NAME@VERSION", help=f"NAME: {names}, {NODE}")
     args = parser.parse_args()
     try:
         if args.command == "pin":
-            for name, _, version in (text.partition("@") for text in args.pins):
+            pins = [text.partition("@")[::2] for text in args.pins]
+            for name, version in pins:
                 if name not in {*CLIENTS, NODE} or not version:
-                    parser.error(f"{name!r} is no client: use NAME@VERSION, for example codex@0.169.0")
+                    pinning.error(f"{name}@{version}: use NAME@VERSION with a NAME of {names}, {NODE}")
+            for name, version in pins:
                 pin(name, version)
         else:
             for name in args.clients:
                 if name not in CLIENTS:
-                    parser.error(f"{name!r} is no client: use one of {', '.join(CLIENTS)}")
-            asyncio.run(
-                record_all(args.clients or list(CLIENTS), args.scenario or list(SCENARIOS), args.jobs)
-            )
+                    recording.error(f"{name!r} is no client: use {names}")
+            done = record_all(args.clients or list(CLIENTS), args.scenario or list(SCENARIOS), args.jobs)
+            return 0 if asyncio.run(done) else 1
     except InstallError as error:
         print(error, file=sys.stderr)
         return 1

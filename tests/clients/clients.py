@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tests.clients.scenarios import PROMPT, Scenario
+from tests.clients.scenarios import MCP_SERVER, PROMPT, Scenario
 
 API_KEY: Final = "sk-ant-scripted-provider"
 """No real key: the provider on loopback takes any."""
@@ -80,6 +80,10 @@ def _forward(url: str) -> str:
     return shlex.join([sys.executable, str(FORWARD), url])
 
 
+def _mcp_servers(scenario: Scenario) -> dict[str, dict[str, str]]:
+    return {MCP_SERVER: {"command": "missing-mcp-server"}} if scenario.has_missing_mcp else {}
+
+
 def _prepare_claude_code(place: Place, scenario: Scenario, variant: str) -> dict[str, str]:
     hooks = {name: {"type": "http", "url": place.hooks, "timeout": 1} for name in _CLAUDE_HOOKS}
     # Claude Code refuses hooks of type http for this one.
@@ -99,6 +103,7 @@ def _prepare_claude_code(place: Place, scenario: Scenario, variant: str) -> dict
             "theme": "dark",
             "customApiKeyResponses": {"approved": [API_KEY[-20:]], "rejected": []},
             "projects": {str(place.project): {"hasTrustDialogAccepted": True}},
+            "mcpServers": _mcp_servers(scenario),
         },
     )
     environment = {
@@ -162,6 +167,10 @@ trust_level = "trusted"
 exporter = {{ otlp-http = {{ endpoint = "{otlp}/v1/logs", protocol = "json" }} }}
 metrics_exporter = "none"
 """
+_CODEX_MCP: Final = f"""
+[mcp_servers.{MCP_SERVER}]
+command = "missing-mcp-server"
+"""
 _CODEX_TRACES: Final = """\
 trace_exporter = {{ otlp-http = {{ endpoint = "{otlp}/v1/traces", protocol = "json" }} }}
 """
@@ -177,6 +186,8 @@ def _prepare_codex(place: Place, scenario: Scenario, variant: str) -> dict[str, 
         approval="on-request" if scenario.is_asked else "never",
         sandbox="read-only" if scenario.is_asked else "danger-full-access",
     )
+    if scenario.has_missing_mcp:
+        settings += _CODEX_MCP
     hook = {"type": "command", "command": _forward(place.hooks), "timeout": 3}
     folder = place.home / ".codex"
     _write(folder / "hooks.json", {"hooks": {name: [{"hooks": [hook]}] for name in _CODEX_HOOKS}})
@@ -216,6 +227,7 @@ def _prepare_gemini_cli(place: Place, scenario: Scenario, variant: str) -> dict[
                 "otlpProtocol": "http",
             },
             "hooks": {name: [{"hooks": [hook]}] for name in _GEMINI_HOOKS},
+            "mcpServers": _mcp_servers(scenario),
             "general": {"enableAutoUpdate": False},
             "privacy": {"usageStatisticsEnabled": False},
             "ide": {"hasSeenNudge": True},

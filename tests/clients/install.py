@@ -84,6 +84,9 @@ def node_environment() -> dict[str, str]:
         requirements.write_text(pinned, encoding="utf-8")
         command = ["pip", "install", "--quiet", "--target", str(folder), "--require-hashes", "--no-deps"]
         _run([_uv(), *command, "-r", str(requirements)], folder, os.environ)
+        # A wheel holds no symbolic links, and the copy of npm's start script does not find npm.
+        (binaries / "npm").unlink()
+        (binaries / "npm").symlink_to("../lib/node_modules/npm/bin/npm-cli.js")
         installed.write_text(pinned, encoding="utf-8")
     return dict(os.environ) | {"PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}"}
 

@@ -79,9 +79,10 @@ class RunError(Exception):
     """Raised when a client does not do what its scenario expects of it."""
 
     def __init__(self, client: Client, scenario: Scenario, error: Exception, output: str) -> None:
+        printed = "".join(char for char in output if char.isprintable() or char == "\n")
         what = "ended before the script did" if isinstance(error, EndedEarlyError) else "took too long"
         super().__init__(
-            f"{client.name} {what}, in scenario {scenario.name}. It printed:\n{output[-_MOST_OUTPUT:]}"
+            f"{client.name} {what}, in scenario {scenario.name}. It printed:\n{printed[-_MOST_OUTPUT:]}"
         )
 
 
@@ -111,25 +112,25 @@ async def serve(routes: list[Route]) -> AsyncIterator[str]:
 
 
 @contextlib.contextmanager
-def _terminal(output: IO[bytes]) -> Iterator[int]:
-    """Yield the client's end of a terminal whose screen goes to ``output``."""
-    screen, keyboard = pty.openpty()
-    fcntl.ioctl(keyboard, termios.TIOCSWINSZ, _TERMINAL_SIZE)
+def _terminal(output: IO[bytes]) -> Iterator[tuple[int, int]]:
+    """Yield the two ends of a terminal, the person's and the client's; its screen goes to ``output``."""
+    person, client = pty.openpty()
+    fcntl.ioctl(client, termios.TIOCSWINSZ, _TERMINAL_SIZE)
     loop = asyncio.get_running_loop()
 
     def read() -> None:
         try:
-            output.write(os.read(screen, 65536))
+            output.write(os.read(person, 65536))
         except OSError:  # the client is gone
-            loop.remove_reader(screen)
+            loop.remove_reader(person)
 
-    loop.add_reader(screen, read)
+    loop.add_reader(person, read)
     try:
-        yield keyboard
+        yield person, client
     finally:
-        loop.remove_reader(screen)
-        os.close(screen)
-        os.close(keyboard)
+        loop.remove_reader(person)
+        os.close(person)
+        os.close(client)
 
 
 async def _start(
@@ -195,14 +196,16 @@ async def run_client(
                 output = stack.enter_context(tempfile.TemporaryFile())
                 stdin: int = asyncio.subprocess.DEVNULL
                 stdout: int | IO[bytes] = output
+                person = -1
                 if scenario.is_asked:
-                    stdin = stdout = stack.enter_context(_terminal(output))
+                    person, stdin = stack.enter_context(_terminal(output))
+                    stdout = stdin
                 began = time.time()
                 processes = [
                     await _start(command, place, environment, stdin, stdout) for _ in range(scenario.copies)
                 ]
                 try:
-                    ended_by = await _end(processes, provider, scenario)
+                    ended_by = await _end(processes, provider, scenario, person)
                     ended_at = time.time()
                     exit_codes = await asyncio.wait_for(_wait(processes), _END_SECONDS)
                 except (TimeoutError, EndedEarlyError) as error:
@@ -215,13 +218,16 @@ async def run_client(
 
 
 async def _end(
-    processes: list[asyncio.subprocess.Process], provider: Provider, scenario: Scenario
+    processes: list[asyncio.subprocess.Process], provider: Provider, scenario: Scenario, person: int
 ) -> str | None:
-    """Wait until the clients end, or end them; return the name of the signal."""
+    """Answer the clients' question, wait until they end, or end them; return the name of the signal."""
     if scenario.ends_after is None:
         await asyncio.wait_for(_wait(processes), _MOST_SECONDS)
         return None
     await asyncio.wait_for(provider.is_at_last.wait(), _START_SECONDS)
+    if scenario.answered_after is not None:
+        await asyncio.sleep(scenario.answered_after)
+        os.write(person, b"\r")  # the first choice, in every client, is to allow it
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(_wait(processes), scenario.ends_after)
         if scenario.may_end:

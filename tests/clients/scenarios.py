@@ -7,16 +7,19 @@ from typing import Final
 
 HANG_SECONDS: Final = 20.0
 """Seconds for which a tool hangs, or a person is waited for, before the client is ended."""
+ANSWERED_SECONDS: Final = 10.0
+"""Seconds that a person takes to answer a client."""
 KILLED_SECONDS: Final = 8.0
 """Seconds after which the client is killed inside a tool call; some of its telemetry is sent by then."""
 FAILED_SECONDS: Final = 300.0
-"""Seconds for which a client may try a provider that fails: Gemini CLI gives up after about 280."""
+"""Seconds for which a client may try a provider that fails: Gemini CLI gives up after 250 and more."""
 LOOP_CALLS: Final = 8
 MODEL_SECONDS: Final = 0.2
 """Seconds that the scripted model takes to answer."""
 
 PROMPT: Final = "Say how many lines notes.txt has."
 NOTES: Final = "one\ntwo\nthree\n"
+MCP_SERVER: Final = "tickets"
 HANG_SCRIPT: Final = "wait.py"
 
 
@@ -61,6 +64,10 @@ class Scenario:
     """End the client with SIGKILL, not SIGTERM."""
     is_asked: bool = False
     """Have the client ask for permission before the tool runs: in a terminal, alone it would refuse."""
+    answered_after: float | None = None
+    """Seconds after which a person allows it."""
+    has_missing_mcp: bool = False
+    """Have the client use an MCP server that is not there."""
     copies: int = 1
 
 
@@ -98,6 +105,20 @@ SCENARIOS: Final = {
             turns=(Call("touch new.txt", is_escalated=True), _DONE),
             ends_after=HANG_SECONDS,
             is_asked=True,
+        ),
+        Scenario(
+            name="permission_granted",
+            description="a person allows the tool call, reads the answer and does nothing more",
+            turns=(Call("touch new.txt", is_escalated=True), _DONE),
+            ends_after=HANG_SECONDS,
+            is_asked=True,
+            answered_after=ANSWERED_SECONDS,
+        ),
+        Scenario(
+            name="mcp_missing",
+            description="an MCP server that is configured cannot be started; otherwise healthy",
+            turns=_HEALTHY,
+            has_missing_mcp=True,
         ),
         *(
             Scenario(

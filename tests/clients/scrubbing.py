@@ -33,9 +33,13 @@ HOST: Final = "workstation"
 PROVIDER: Final = "127.0.0.1:4000"
 RECEIVER: Final = "127.0.0.1:4001"
 """What telemetry and hook calls are sent to."""
-_KERNEL: Final = "6.1.0"
-_DATE: Final = "Thursday, January 1, 2026"
-"""The day of ``BEGAN``, as clients write it into prompts."""
+KERNEL: Final = "6.1.0"
+_DATES: Final = {
+    "%A, %B %-d, %Y": "Thursday, January 1, 2026",
+    "%Y/%m/%d": "2026/01/01",
+    "%Y-%m-%d": "2026-01-01",
+}
+"""The day of the recording, as clients write it into prompts and names of files, and what it becomes."""
 _EMAIL: Final = re.compile(r"[\w.+-]+@[\w-]+\.[\w.-]+")
 _UUID: Final = re.compile(
     r"\b[0-9a-f]{8}-[0-9a-f]{4}-([0-9a-f])[0-9a-f]{3}-([0-9a-f])[0-9a-f]{3}-[0-9a-f]{12}\b"
@@ -52,12 +56,22 @@ _REQUESTS: Final = {"/v1/logs": ExportLogsServiceRequest, "/v1/traces": ExportTr
 
 
 class Scrubber:
-    """Replaces what identifies a machine, a person or a run, the same thing always by the same constant."""
+    """
+    Replaces what identifies a machine, a person or a run, the same thing always by the same constant.
 
-    def __init__(self, seed: str, texts: Mapping[str, str]) -> None:
+    Args:
+        seed: What the ids of one fixture begin with is derived from.
+        texts: What to replace wherever it stands.
+        names: What to replace where it is a word: a host may be called ``vm``.
+    """
+
+    def __init__(self, seed: str, texts: Mapping[str, str], names: Mapping[str, str]) -> None:
         self._prefix = f"{zlib.crc32(seed.encode()):08x}"
+        self._constants = {**texts, **names}
         # The longest first: a path before the folder that it is in.
-        self._texts = dict(sorted(texts.items(), key=lambda item: -len(item[0])))
+        found = sorted(map(re.escape, texts), key=len, reverse=True)
+        found += [rf"\b{re.escape(name)}\b" for name in names]
+        self._found = re.compile("|".join(found) or "(?!)")
         self._ids: dict[str, str] = {}
 
     def scrub(self, value: Any) -> Any:
@@ -71,8 +85,7 @@ class Scrubber:
         return self._scrub_text(shorten(value)) if isinstance(value, str) else value
 
     def _scrub_text(self, text: str) -> str:
-        for found, constant in self._texts.items():
-            text = text.replace(found, constant)
+        text = self._found.sub(lambda found: self._constants[found[0]], text)
         text = _EMAIL.sub("user@example.com", text)
         text = _UUID.sub(self._uuid, text)
         return _HEXADECIMAL.sub(self._hexadecimal, text)
@@ -125,17 +138,19 @@ def machine_texts(run: Run) -> dict[str, str]:
         str(TOOLS.resolve()): "/opt/clients",
         sys.executable: "python3",
         str(ROOT): "/opt/queenright",
-        platform.release(): _KERNEL,
-        platform.version(): _KERNEL,
-        time.strftime("%A, %B %-d, %Y", time.localtime(run.began)): _DATE,
+        platform.release(): KERNEL,
+        platform.version(): KERNEL,
+        **{time.strftime(form, time.localtime(run.began)): text for form, text in _DATES.items()},
     }
     if (node := shutil.which(NODE, path=node_environment()["PATH"])) is not None:
         texts[node] = f"/usr/bin/{NODE}"
-    if socket.gethostname() != "localhost":
-        texts[socket.gethostname()] = HOST
-    if getpass.getuser() != "root":
-        texts[getpass.getuser()] = "user"
     return texts
+
+
+def machine_names() -> dict[str, str]:
+    """Return the names of the machine and of the user, and what each becomes where it stands as a word."""
+    names = {socket.gethostname(): HOST, getpass.getuser(): "user"}
+    return {name: constant for name, constant in names.items() if name not in {"localhost", "root"}}
 
 
 def decode(received: Received) -> Any:
@@ -201,7 +216,7 @@ def _span_lists(value: Any) -> Iterator[list[Any]]:
 def make_fixture(client: Client, scenario: Scenario, variant: str, recording: Recording) -> Fixture:
     """Return the recording as a fixture, without metrics."""
     run = recording.run
-    scrubber = Scrubber(f"{client.name}/{scenario.name}/{variant}", machine_texts(run))
+    scrubber = Scrubber(f"{client.name}/{scenario.name}/{variant}", machine_texts(run), machine_names())
     records = []
     for received in recording.received:
         if received.path == "/v1/metrics":

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import json
-import platform
 import re
-import socket
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -27,7 +25,7 @@ from tests.clients.fixtures import (
 from tests.clients.install import pinned_version
 from tests.clients.recording import FOLDER_PREFIX
 from tests.clients.scenarios import SCENARIOS
-from tests.clients.scrubbing import HOST, Scrubber
+from tests.clients.scrubbing import HOST, KERNEL, Scrubber
 
 PATHS = fixture_paths()
 REQUESTS = {"/v1/logs": ExportLogsServiceRequest, "/v1/traces": ExportTraceServiceRequest}
@@ -106,9 +104,10 @@ class TestFixture:
             "127.0.0.1",
             "json-schema.org",
         }
-        assert {value for key, value in attributes(json.loads(text)) if key == "host.name"} <= {HOST}
-        assert platform.release() not in text
-        assert socket.gethostname() == "localhost" or socket.gethostname() not in text
+        found = attributes(json.loads(text))
+        assert {value for key, value in found if key == "host.name"} <= {HOST}
+        assert {value for key, value in found if key == "os.version"} <= {KERNEL}
+        assert {value for key, value in found if key == "process.owner"} <= {"user"}
 
 
 def test_every_client_is_recorded_in_every_scenario() -> None:
@@ -147,15 +146,15 @@ def test_scrubbing_replaces_what_identifies_by_constants_of_equal_shape() -> Non
         "4bf92f3577b34da6a3ce929d0e0e4736",
         "ab" * 32,
     )
-    scrubber = Scrubber(
-        "client/scenario", {"/data/ada/project": "/home/user/project", "/data/ada": "/home/user"}
-    )
+    texts = {"/data/ada": "/home/user", "/data/ada/project": "/home/user/code"}
+    scrubber = Scrubber("client/scenario", texts, {"vm": "workstation"})
 
     scrubbed = scrubber.scrub(
         [
             session,
             {"trace": trace, user: f"cat /data/ada/project/x; ls /data/ada # {session}"},
             "ada@hive.org",
+            "vm: svm",
             7,
         ]
     )
@@ -163,10 +162,10 @@ def test_scrubbing_replaces_what_identifies_by_constants_of_equal_shape() -> Non
     assert re.fullmatch(r"\w{8}-0000-4000-b000-000000000001", scrubbed[0])
     assert scrubbed[1] == {
         "trace": f"{scrubbed[0][:8]}{2:024x}",
-        f"{scrubbed[0][:8]}{3:056x}": f"cat /home/user/project/x; ls /home/user # {scrubbed[0]}",
+        f"{scrubbed[0][:8]}{3:056x}": f"cat /home/user/code/x; ls /home/user # {scrubbed[0]}",
     }
-    assert scrubbed[2:] == ["user@example.com", 7]
-    assert Scrubber("client/other", {}).scrub(session)[:8] != scrubbed[0][:8]
+    assert scrubbed[2:] == ["user@example.com", "workstation: svm", 7]
+    assert Scrubber("client/other", {}, {}).scrub(session)[:8] != scrubbed[0][:8]
 
 
 @given(
