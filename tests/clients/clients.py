@@ -49,6 +49,8 @@ class Client:
     ``details``: with the arguments of tools in its telemetry. ``traces``: with spans, too. ``code``: with a
     model that calls tools from code it writes. ``unguarded``: without the client's own loop detection.
     """
+    without: tuple[str, ...] = ()
+    """Scenarios that it has no means for, as it is set up."""
     prepare: Callable[[Place, Scenario, str], dict[str, str]]
     """Write its settings; return its environment."""
     arguments: Callable[[Scenario], list[str]]
@@ -267,6 +269,7 @@ CLIENTS: Final = {
             package="@openai/codex",
             program="codex",
             variants={"": None, "code": _MAIN, "traces": ("healthy", "hang_first")},
+            without=("subagent",),
             prepare=_prepare_codex,
             arguments=_codex_arguments,
         ),
@@ -275,6 +278,7 @@ CLIENTS: Final = {
             package="@google/gemini-cli",
             program="gemini",
             variants={"": None, "unguarded": ("loop",)},
+            without=("subagent",),
             prepare=_prepare_gemini_cli,
             arguments=_gemini_cli_arguments,
         ),
@@ -288,5 +292,5 @@ def list_runs(names: Iterable[str], scenarios: Iterable[str]) -> Iterator[tuple[
     for client in (CLIENTS[name] for name in names):
         for scenario in scenarios:
             for variant, among in client.variants.items():
-                if among is None or scenario in among:
+                if scenario not in client.without and (among is None or scenario in among):
                     yield client.name, scenario, variant

@@ -11,14 +11,14 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from tests.clients.scenarios import MODEL_SECONDS, Call, Fail, Say, Turn
+from tests.clients.scenarios import MODEL_SECONDS, Call, Delegate, Fail, Say, Turn
 
 _INPUT_TOKENS: Final = 1000
 _OUTPUT_TOKENS: Final = 20
@@ -37,7 +37,7 @@ _ASIDE: Final = Say("Notes")
 """What a request beside the run's turns is answered with."""
 
 
-def next_turn(turns: tuple[Turn, ...], results: int, *, has_shell: bool) -> Turn:
+def next_turn(turns: Sequence[Turn], results: int, *, has_shell: bool) -> Turn:
     """Return the turn that follows ``results`` tool results."""
     if isinstance(turns[0], Fail):
         return turns[0]
@@ -61,20 +61,27 @@ def count_anthropic_results(body: Mapping[str, Any]) -> int:
     return sum(block["type"] == "tool_result" for block in blocks)
 
 
-def anthropic_events(turn: Call | Say, number: int, model: str) -> Iterator[dict[str, Any]]:
+def anthropic_turns(turns: Sequence[Turn], body: Mapping[str, Any]) -> Sequence[Turn]:
+    """Return the script that a request of the Messages API follows: a sub-agent's, or the agent's."""
+    first = json.dumps(body["messages"][0])
+    delegated = (turn for turn in turns if isinstance(turn, Delegate) and turn.task in first)
+    return next((turn.turns for turn in delegated), turns)
+
+
+def anthropic_events(turn: Call | Delegate | Say, number: int, model: str) -> Iterator[dict[str, Any]]:
     """Yield the server-sent events of one answer of the Messages API."""
     usage = {"input_tokens": _INPUT_TOKENS, "output_tokens": 1}
     message = {"id": f"msg_{number:04}", "type": "message", "role": "assistant", "model": model}
     yield {"type": "message_start", "message": message | {"content": [], "stop_reason": None, "usage": usage}}
-    if isinstance(turn, Call):
-        arguments = {"command": turn.command, "description": "Run a command"}
-        block: dict[str, Any] = {"type": "tool_use", "id": f"toolu_{number:04}", "name": "Bash", "input": {}}
-        delta = {"type": "input_json_delta", "partial_json": json.dumps(arguments)}
-        reason = "tool_use"
-    else:
-        block = {"type": "text", "text": ""}
+    if isinstance(turn, Say):
+        block: dict[str, Any] = {"type": "text", "text": ""}
         delta = {"type": "text_delta", "text": turn.text}
         reason = "end_turn"
+    else:
+        name, arguments = _anthropic_tool(turn)
+        block = {"type": "tool_use", "id": f"toolu_{number:04}", "name": name, "input": {}}
+        delta = {"type": "input_json_delta", "partial_json": json.dumps(arguments)}
+        reason = "tool_use"
     yield {"type": "content_block_start", "index": 0, "content_block": block}
     yield {"type": "content_block_delta", "index": 0, "delta": delta}
     yield {"type": "content_block_stop", "index": 0}
@@ -84,6 +91,14 @@ def anthropic_events(turn: Call | Say, number: int, model: str) -> Iterator[dict
         "usage": {"output_tokens": _OUTPUT_TOKENS},
     }
     yield {"type": "message_stop"}
+
+
+def _anthropic_tool(turn: Call | Delegate) -> tuple[str, dict[str, Any]]:
+    """Return the name and the arguments of the tool of Claude Code that does it."""
+    if isinstance(turn, Call):
+        return "Bash", {"command": turn.command, "description": "Run a command"}
+    task = {"description": "Count lines", "prompt": turn.task, "subagent_type": "general-purpose"}
+    return "Agent", task | {"run_in_background": False}
 
 
 def read_responses_results(body: Mapping[str, Any]) -> tuple[int, int | None]:
@@ -191,7 +206,8 @@ class Provider:
 
     async def _messages(self, request: Request) -> Response:
         body = await request.json()
-        turn = self._next(count_anthropic_results(body), has_shell=has_tool(body, "Bash"))
+        turns = anthropic_turns(self._turns, body)
+        turn = self._next(turns, count_anthropic_results(body), has_shell=has_tool(body, "Bash"))
         if isinstance(turn, Fail):
             kind = {429: "rate_limit_error", 529: "overloaded_error"}.get(turn.status, "api_error")
             error = {"type": "error", "error": {"type": kind, "message": "Scripted failure"}}
@@ -203,7 +219,7 @@ class Provider:
         body = await request.json()
         in_code = has_code_tool(body)
         results, running = read_responses_results(body)
-        turn = self._next(results, has_shell=in_code or has_tool(body, "exec_command"))
+        turn = self._next_own(results, has_shell=in_code or has_tool(body, "exec_command"))
         if isinstance(turn, Fail):
             return JSONResponse(
                 {"error": {"type": "server_error", "message": "Scripted failure"}}, turn.status
@@ -216,7 +232,7 @@ class Provider:
         model, method = request.path_params["model"], request.path_params["method"]
         if method == "countTokens":
             return JSONResponse({"totalTokens": _INPUT_TOKENS})
-        turn = self._next(count_gemini_results(body), has_shell=has_tool(body, "run_shell_command"))
+        turn = self._next_own(count_gemini_results(body), has_shell=has_tool(body, "run_shell_command"))
         if isinstance(turn, Fail):
             status = {429: "RESOURCE_EXHAUSTED", 500: "INTERNAL"}.get(turn.status, "UNAVAILABLE")
             error = {"code": turn.status, "message": "Scripted failure", "status": status}
@@ -232,9 +248,15 @@ class Provider:
         await self._closing.wait()
         return Response(b"")
 
-    def _next(self, results: int, *, has_shell: bool) -> Turn:
-        turn = next_turn(self._turns, results, has_shell=has_shell)
+    def _next(self, turns: Sequence[Turn], results: int, *, has_shell: bool) -> Turn:
+        turn = next_turn(turns, results, has_shell=has_shell)
         self._answers += 1
         if isinstance(turn, Fail) or turn is self._turns[-2]:
             self.is_at_last.set()
+        return turn
+
+    def _next_own(self, results: int, *, has_shell: bool) -> Call | Say | Fail:
+        turn = self._next(self._turns, results, has_shell=has_shell)
+        if isinstance(turn, Delegate):
+            raise TypeError("Only the script of Claude Code may delegate: name the scenario in `without`.")
         return turn

@@ -33,6 +33,14 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
+class Delegate:
+    """The model hands a task to a sub-agent and waits for it; the sub-agent follows a script of its own."""
+
+    task: str
+    turns: tuple[Call | Say, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Say:
     """The model answers with text, which ends the turn."""
 
@@ -46,7 +54,7 @@ class Fail:
     status: int
 
 
-Turn = Call | Say | Fail
+Turn = Call | Delegate | Say | Fail
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +121,15 @@ SCENARIOS: Final = {
             ends_after=HANG_SECONDS,
             is_asked=True,
             answered_after=ANSWERED_SECONDS,
+        ),
+        Scenario(
+            name="subagent",
+            description="a sub-agent runs one tool call; then one of the agent's own, and an answer",
+            turns=(
+                Delegate("Count the lines.", (Call("wc -l notes.txt"), Say("3 lines."))),
+                _READ,
+                _DONE,
+            ),
         ),
         Scenario(
             name="mcp_missing",

@@ -44,7 +44,9 @@ _EMAIL: Final = re.compile(r"[\w.+-]+@[\w-]+\.[\w.-]+")
 _UUID: Final = re.compile(
     r"\b[0-9a-f]{8}-[0-9a-f]{4}-([0-9a-f])[0-9a-f]{3}-([0-9a-f])[0-9a-f]{3}-[0-9a-f]{12}\b"
 )
-_HEXADECIMAL: Final = re.compile(r"\b(?=\d*[a-f])(?:[0-9a-f]{64}|[0-9a-f]{40}|[0-9a-f]{32}|[0-9a-f]{16})\b")
+_HEXADECIMAL: Final = re.compile(
+    r"\b(?=\d*[a-f])(?:[0-9a-f]{64}|[0-9a-f]{40}|[0-9a-f]{32}|[0-9a-f]{16,17})\b"
+)
 _ID_FIELDS: Final = ("traceId", "spanId", "parentSpanId")
 _MOST_TEXT: Final = 600
 """Characters of a text that is kept whole."""

@@ -7,7 +7,7 @@ import pytest
 
 from tests.clients.provider import Provider, read_responses_results
 from tests.clients.recording import serve
-from tests.clients.scenarios import Call, Fail, Say, Turn
+from tests.clients.scenarios import Call, Delegate, Fail, Say, Turn
 
 SCRIPT: tuple[Turn, ...] = (Call("cat notes.txt"), Call("ls"), Say("Done."))
 
@@ -68,6 +68,20 @@ async def test_failing_provider_answers_every_request_with_its_status(path: str,
         answers = [await http.post(path, json=request_with(results)) for results in (0, 1)]
 
     assert [answer.status_code for answer in answers] == [529, 529]
+
+
+async def test_sub_agent_follows_a_script_of_its_own() -> None:
+    script = (Delegate("Count.", (Call("wc -l notes.txt"), Say("3"))), Say("Done."))
+    task = messages_request(0) | {"messages": [{"role": "user", "content": "Count."}]}
+
+    async with serve(Provider(script).routes) as url, httpx.AsyncClient(base_url=url) as http:
+        delegated = await http.post("/v1/messages", json=messages_request(0))
+        called = await http.post("/v1/messages", json=task)
+        done = await http.post("/v1/messages", json=messages_request(1))
+
+    assert '"name": "Agent"' in delegated.text
+    assert "wc -l notes.txt" in called.text
+    assert "Done." in done.text
 
 
 async def test_provider_error_is_raised_and_not_taken_for_the_clients() -> None:
