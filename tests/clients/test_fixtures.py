@@ -88,6 +88,16 @@ class TestFixture:
 
         assert all(-1 <= second <= fixture.ended_at + 30 for second in seconds)
 
+    def test_moves_to_another_time_as_a_whole(self, path: Path) -> None:
+        fixture = load_fixture(path)
+
+        moved = list(fixture.moved(BEGAN + 3_600))
+
+        assert [record.at for record in moved] == [record.at for record in fixture.records]
+        assert "2026-01-01T00:" not in json.dumps([record.body for record in moved])
+        back = [move_times(record.body, BEGAN + 3_600, -3_600) for record in moved]
+        assert back == [record.body for record in fixture.records]
+
     def test_tells_nothing_of_the_machine_it_was_recorded_on(self, path: Path) -> None:
         text = path.read_text(encoding="utf-8")
         strings = texts(json.loads(text))
