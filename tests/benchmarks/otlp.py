@@ -21,9 +21,9 @@ from prometheus_client import CollectorRegistry
 from queenright.instrumentation import names
 from queenright.runtime.events import AgentEvent
 from queenright.server.otlp import otlp_app
-from queenright.server.otlp.batch import Memory
+from queenright.server.otlp.decode import decode_spans
 from queenright.server.otlp.receiver import Ingest
-from queenright.server.otlp.spans import decode_spans
+from queenright.server.telemetry.assembler import Assembler
 from tests.benchmarks.row import Row
 
 _SPANS = 40_000
@@ -113,7 +113,7 @@ def _requests(batch: int) -> list[bytes]:
 
 
 def _decode_alone(bodies: list[bytes]) -> float:
-    memory = Memory()
+    memory = Assembler()
     started = time.process_time()
     for body in bodies:
         decode_spans(ExportTraceServiceRequest.FromString(body), memory, time.time())

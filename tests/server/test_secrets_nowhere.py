@@ -23,10 +23,11 @@ from sqlalchemy import select
 from queenright.health.retention import prune
 from queenright.health.tables import AUDIT_ARCHIVE
 from queenright.instrumentation import Worker, names
-from queenright.server.otlp.logs import RECORDS
-from queenright.server.otlp.mapping import ATTRIBUTES, PROCESS_ATTRIBUTES, RESOURCE_ATTRIBUTES
 from queenright.server.settings import Settings, load_settings
 from queenright.server.sockets import listen, listening, url_of
+from queenright.server.telemetry.dialects import ATTRIBUTES
+from queenright.server.telemetry.logs import RECORDS
+from queenright.server.telemetry.process import PROCESS_ATTRIBUTES, RESOURCE_ATTRIBUTES
 from queenright.server.up import DEMO_DEFAULTS, Running, serving
 from tests.alerting.parts import MoodyPeer
 from tests.server.conftest import demo_settings

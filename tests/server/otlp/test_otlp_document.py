@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 from queenright.server.otlp.forward import RETRIED
-from queenright.server.otlp.mapping import ATTRIBUTES, SPAN_NAMES
 from queenright.server.otlp.receiver import MAX_BODY, MAX_INFLATED
+from queenright.server.telemetry.dialects import ATTRIBUTES, SPAN_NAMES
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "otlp.md").read_text()
 

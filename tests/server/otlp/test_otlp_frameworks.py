@@ -11,10 +11,11 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from queenright.instrumentation import fingerprint
 from queenright.runtime.events import AgentEvent
-from queenright.server.otlp.attribution import Attribution, Source
-from queenright.server.otlp.batch import Decoded, Memory
-from queenright.server.otlp.mapping import ATTRIBUTES
-from queenright.server.otlp.spans import decode_spans
+from queenright.server.otlp.decode import decode_spans
+from queenright.server.telemetry.assembler import Assembler
+from queenright.server.telemetry.batch import Batch
+from queenright.server.telemetry.dialects import ATTRIBUTES
+from queenright.server.telemetry.process import Process
 
 NOW = 1_800_000_000.0
 TRACE = bytes.fromhex("5b8efff798038103d269b633813fc60c")
@@ -57,16 +58,19 @@ def request(
     return made
 
 
-def decode(*spans: dict[str, Any], memory: Memory | None = None, **resource: str) -> Decoded:
-    return decode_spans(request(*spans, **resource), memory or Memory(), NOW)
+def decode(*spans: dict[str, Any], memory: Assembler | None = None, **resource: str) -> Batch:
+    memory = memory or Assembler()
+    batch = decode_spans(request(*spans, **resource), memory, NOW)
+    memory.duplicates.settle(batch.identities, stored=True)
+    return batch
 
 
-def one(decoded: Decoded, type_: str) -> AgentEvent:
+def one(decoded: Batch, type_: str) -> AgentEvent:
     [event] = [event for event in decoded.events if event.type == type_]
     return event
 
 
-def workers(decoded: Decoded) -> set[tuple[str, str]]:
+def workers(decoded: Batch) -> set[tuple[str, str]]:
     return {(event.agent_id, event.session_id) for event in decoded.events}
 
 
@@ -352,7 +356,7 @@ NAMED = {"attributes": {"gen_ai.agent.name": "scout", "gen_ai.conversation.id": 
 def test_one_run_is_one_worker_however_its_spans_are_cut_into_batches(
     spans: list[dict[str, Any]], worker: tuple[str, str], batch: int
 ) -> None:
-    memory = Memory()
+    memory = Assembler()
     events: list[AgentEvent] = []
     for n, span in enumerate(spans):
         span.setdefault("end", n)
@@ -388,7 +392,7 @@ def test_an_inner_agent_known_only_by_the_service_does_not_end_the_outer() -> No
 
 def test_a_call_without_an_agent_ends_with_its_trace_and_cannot_stall() -> None:
     """A web service that calls a model once a request is no agent that fell silent."""
-    memory = Memory()
+    memory = Assembler()
     inside = decode(chat(2, 1), memory=memory)
     root = decode({"id": 1, "name": "GET /", "kind": 2, "end": 9}, memory=memory)
 
@@ -397,7 +401,7 @@ def test_a_call_without_an_agent_ends_with_its_trace_and_cannot_stall() -> None:
 
 
 def test_a_run_that_goes_on_after_its_end_begins_again_and_a_late_span_does_not() -> None:
-    memory = Memory()
+    memory = Assembler()
     decode(chat(2, 1, **NAMED, end=2), invoke(1, "scout", end=3), memory=memory)
 
     late = decode(tool(5, 1, **NAMED, start=0, end=1), memory=memory)
@@ -434,7 +438,6 @@ def test_without_recorded_content_there_is_no_hash() -> None:
 @pytest.mark.parametrize(
     ("start", "end", "time_", "duration"),
     [
-        (0, 0, NOW, None),
         (int((NOW - 5) * 1e9), int((NOW - 7) * 1e9), NOW - 7, None),
         (0, int((NOW - 7) * 1e9), NOW - 7, None),
         (1, 2**64 - 1, NOW, None),
@@ -448,11 +451,50 @@ def test_times_that_cannot_be_are_replaced(
     span = made.resource_spans[0].scope_spans[0].spans[0]
     span.start_time_unix_nano, span.end_time_unix_nano = start, end
 
-    call = one(decode_spans(made, Memory(), NOW), "tool_call_completed")
+    call = one(decode_spans(made, Assembler(), NOW), "tool_call_completed")
 
     assert call.time == pytest.approx(time_, abs=1e-3)
     assert call.data["duration"] == (None if duration is None else pytest.approx(duration))
     assert call.to_dict()["time"]
+
+
+OPEN = {"end": 100 - NOW}
+
+
+def test_span_without_an_end_is_open_work() -> None:
+    """B89: a zero end time is no end, so that a hang in the first call of a run is seen."""
+    memory = Assembler()
+
+    begun = decode(invoke(1, "scout", **OPEN), tool(2, 1, **NAMED, **OPEN), memory=memory)
+    again = decode(tool(2, 1, **NAMED, **OPEN), memory=memory)
+    ended = decode(tool(2, 1, **NAMED, end=5), memory=memory)
+    late = decode(tool(2, 1, **NAMED, **OPEN), memory=memory)
+
+    assert [e.type.value for e in begun.events] == ["execution_started", "tool_call_started"]
+    assert "outcome" not in begun.events[1].data
+    assert [e.type.value for e in ended.events] == ["tool_call_completed"]
+    assert ended.events[0].data["call_id"] == begun.events[1].data["call_id"]
+    assert (again.events, late.events) == ([], [])
+
+
+@pytest.mark.parametrize("kind", [chat, tool])
+def test_one_call_that_two_libraries_open_begins_and_ends_once(kind: Any) -> None:
+    """B89: the framework's span lies around the model client's, and both are told when they begin."""
+    memory = Assembler()
+    events = [
+        event
+        for span in (
+            kind(2, 1, **NAMED, **OPEN),
+            kind(3, 2, **NAMED, start=1, **OPEN),
+            kind(3, 2, **NAMED, end=5),
+            kind(2, 1, **NAMED, end=6),
+        )
+        for event in decode(span, memory=memory).events
+    ]
+
+    work = [e for e in events if e.type.value.startswith((kind.__name__, "llm"))]
+    assert [e.type.value.rsplit("_", 1)[1] for e in work] == ["started", "completed"]
+    assert len({e.data.get("call_id") for e in work}) == 1
 
 
 def test_names_are_bounded_and_clean_and_long_ones_stay_apart() -> None:
@@ -476,15 +518,15 @@ def test_events_are_in_the_order_of_their_times_and_ids_rise_with_them() -> None
 
 
 def test_memory_is_bounded() -> None:
-    memory = Memory(attribution=Attribution(max_traces=100))
+    memory = Assembler(max_traces=100)
     for n in range(1, 200):
         decode(chat(2, 1, trace=n.to_bytes(16, "big")), memory=memory)
     for n in range(3, 3_000):
         decode(chat(n, n, trace=TRACE), memory=memory)
 
     incarnation = one(decode(chat(2, 1)), "step_completed").incarnation_id
-    trace = memory.attribution.known(TRACE, Source("svc", "", incarnation, False))
-    assert len(memory.attribution) == 100
+    trace = memory.traces.known(TRACE, Process("svc", "", incarnation, False))
+    assert len(memory.traces) == 100
     assert trace is not None
     assert (len(trace.parents), len(trace.inside)) == (1_024, 1_024)
 

@@ -17,9 +17,9 @@ from prometheus_client import CollectorRegistry
 from queenright.instrumentation.identity import clean_name
 from queenright.runtime.events import AgentEvent
 from queenright.server.otlp import otlp_app
-from queenright.server.otlp.batch import Memory
-from queenright.server.otlp.mapping import LOOKUP, MARKERS, OPERATIONS
-from queenright.server.otlp.spans import decode_spans
+from queenright.server.otlp.decode import decode_spans
+from queenright.server.telemetry.assembler import Assembler
+from queenright.server.telemetry.dialects import LOOKUP, MARKERS, OPERATIONS
 
 PATHS = ["/v1/traces", "/v1/logs", "/v1/metrics"]
 TYPES = ["application/json", "application/x-protobuf"]
@@ -160,7 +160,7 @@ def test_a_cleaned_name_is_printable_bounded_and_stays_the_same(text: str) -> No
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=60), st.integers(1, 60))
 def test_a_span_sent_twice_counts_once(ids: list[int], batch: int) -> None:
-    memory, stored = Memory(), 0
+    memory, stored = Assembler(), 0
     for first in range(0, len(ids), batch):
         request = ExportTraceServiceRequest()
         scope = request.resource_spans.add().scope_spans.add()
@@ -172,7 +172,7 @@ def test_a_span_sent_twice_counts_once(ids: list[int], batch: int) -> None:
                 parent_span_id=b"p" * 8,
             )
         decoded = decode_spans(request, memory, 1e9)
-        memory.duplicates.settle(decoded.spans, stored=True)
+        memory.duplicates.settle(decoded.identities, stored=True)
         stored += decoded.accepted
 
     assert stored == len(set(ids))

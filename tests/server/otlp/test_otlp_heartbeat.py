@@ -10,8 +10,8 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
 from queenright.instrumentation import names
 from queenright.runtime.events import AgentEvent
-from queenright.server.otlp.batch import Memory
-from queenright.server.otlp.logs import decode_logs
+from queenright.server.otlp.decode import decode_logs
+from queenright.server.telemetry.assembler import Assembler
 
 NOW = 1_767_225_600.0
 
@@ -26,7 +26,7 @@ def decode(event: str, **attributes: AnyValue) -> AgentEvent:
         record.attributes.append(KeyValue(key=key, value=AnyValue(string_value=text)))
     for key, value in attributes.items():
         record.attributes.append(KeyValue(key="queenright." + key.replace("__", "."), value=value))
-    [found] = decode_logs(request, Memory(), NOW).events
+    [found] = decode_logs(request, Assembler(), NOW).events
     return found
 
 

@@ -32,8 +32,7 @@ from prometheus_client import CollectorRegistry, Counter
 
 from queenright.instrumentation import names
 from queenright.runtime.events import AgentEvent, Clock
-from queenright.server.otlp.batch import MAX_EVENTS, Decoded, Memory
-from queenright.server.otlp.duplicates import StillStoring
+from queenright.server.otlp.decode import decoding_logs, decoding_spans
 from queenright.server.otlp.encoding import (
     MediaType,
     check_json,
@@ -53,10 +52,11 @@ from queenright.server.otlp.errors import (
     unavailable,
 )
 from queenright.server.otlp.forward import Forwarder
-from queenright.server.otlp.logs import decoding_logs
 from queenright.server.otlp.loop_share import LoopShare, Room
-from queenright.server.otlp.spans import decoding_spans
 from queenright.server.otlp.wire import PIECE, pieces_of
+from queenright.server.telemetry.assembler import Assembler
+from queenright.server.telemetry.batch import MAX_EVENTS, Batch
+from queenright.server.telemetry.duplicates import StillStoring
 
 T = TypeVar("T")
 
@@ -84,7 +84,7 @@ class _Signal:
     request: Callable[[], Message]
     response: Callable[[], Message]
     rejected: str
-    decoding: Callable[[Any, Memory, float, Decoded], Iterator[None]] | None
+    decoding: Callable[[Any, Assembler, float, Batch], Iterator[None]] | None
 
 
 _SIGNALS: Final = {
@@ -152,7 +152,7 @@ class OtlpReceiver:
         self._thread = ThreadPoolExecutor(1, "otlp")
         self._body_timeout = body_timeout
         self._clock = clock
-        self._memory = Memory()
+        self._assembler = Assembler()
         name = names.INGEST_SPANS
         spans = Counter(name.name, name.help, name.labels, registry=registry)
         self._accepted, self._ignored, self._rejected = (
@@ -210,13 +210,13 @@ class OtlpReceiver:
                 # Before anything of ours can fail: what we cannot read or keep still goes where it went.
                 self._forwarder.offer(path, scope["headers"], raw)
             encoding = headers.get(b"content-encoding", b"").decode("latin-1")
-            decoded = Decoded()
+            batch = Batch()
             for body, form in await self._bodies(signal, encoding, media_type, raw, held):
-                await self._store(signal, await self._parsed(signal, body, form), decoded)
+                await self._store(signal, await self._parsed(signal, body, form), batch)
             self.counts.last_received = self._clock()
         finally:
             held.release()
-        return 200, (), render(_response(signal, decoded), media_type), media_type
+        return 200, (), render(_response(signal, batch), media_type), media_type
 
     def _declared_length(self, headers: dict[bytes, bytes]) -> int | None:
         text = headers.get(b"content-length")
@@ -276,14 +276,14 @@ class OtlpReceiver:
     async def _in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
 
-    async def _store(self, signal: _Signal, request: Message, decoded: Decoded) -> None:
+    async def _store(self, signal: _Signal, request: Message, batch: Batch) -> None:
         """Decode a message and hand over its events, a bounded number at a time."""
         if signal.decoding is None:
             return
-        steps = signal.decoding(request, self._memory, self._clock(), decoded)
+        steps = signal.decoding(request, self._assembler, self._clock(), batch)
 
         def decode(is_over: Callable[[], bool]) -> bool:
-            events = decoded.events
+            events = batch.events
             for _ in steps:  # noqa: SIM110  # `any` costs a span 2 % more
                 if is_over() or len(events) >= MAX_EVENTS:
                     return True
@@ -294,43 +294,43 @@ class OtlpReceiver:
             while more:
                 more = await self._share.run(decode)
                 # Whoever sends one of these again from now on has to wait.
-                self._memory.duplicates.storing(decoded.spans)
-                if more and len(decoded.events) < MAX_EVENTS:
+                self._assembler.duplicates.storing(batch.identities)
+                if more and len(batch.events) < MAX_EVENTS:
                     continue
-                decoded.finish()
-                await self._hand_over(decoded)
-                self._memory.duplicates.settle(decoded.spans, stored=True)
-                self._count(signal, decoded)
-                decoded.clear()
+                batch.finish()
+                await self._hand_over(batch)
+                self._assembler.duplicates.settle(batch.identities, stored=True)
+                self._count(signal, batch)
+                batch.clear()
         except StillStoring as error:
             raise unavailable(str(error), 1) from None
         finally:
-            self._memory.duplicates.settle(decoded.spans, stored=False)
-            decoded.undo()
+            self._assembler.duplicates.settle(batch.identities, stored=False)
+            batch.undo()
 
-    async def _hand_over(self, decoded: Decoded) -> None:
-        if not decoded.events:
+    async def _hand_over(self, batch: Batch) -> None:
+        if not batch.events:
             return
         try:
-            async with self._handed.taken(len(decoded.events)):
-                await self._ingest(decoded.events)
+            async with self._handed.taken(len(batch.events)):
+                await self._ingest(batch.events)
         except Overloaded as error:
             raise unavailable(str(error), error.retry_after) from None
         except Exception:
             # The client keeps what was not stored and sends it again, so nothing is lost.
-            logger.exception("%d events received over OTLP could not be stored", len(decoded.events))
+            logger.exception("%d events received over OTLP could not be stored", len(batch.events))
             raise unavailable("the events could not be stored; send this again later", 5) from None
 
-    def _count(self, signal: _Signal, decoded: Decoded) -> None:
+    def _count(self, signal: _Signal, batch: Batch) -> None:
         counts = self.counts
-        counts.accepted += decoded.accepted
-        counts.ignored += decoded.ignored
-        counts.rejected += decoded.rejected
-        counts.events += len(decoded.events)
+        counts.accepted += batch.accepted
+        counts.ignored += batch.ignored
+        counts.rejected += batch.rejected
+        counts.events += len(batch.events)
         if signal.decoding is decoding_spans:
-            self._accepted.inc(decoded.accepted)
-            self._ignored.inc(decoded.ignored)
-            self._rejected.inc(decoded.rejected)
+            self._accepted.inc(batch.accepted)
+            self._ignored.inc(batch.ignored)
+            self._rejected.inc(batch.rejected)
 
 
 class _Held:
@@ -416,11 +416,11 @@ def otlp_app(
     )
 
 
-def _response(signal: _Signal, decoded: Decoded) -> Message:
+def _response(signal: _Signal, batch: Batch) -> Message:
     response: Any = signal.response()
-    if decoded.all_rejected:
-        setattr(response.partial_success, signal.rejected, decoded.all_rejected)
-        response.partial_success.error_message = "; ".join(decoded.reasons)
+    if batch.all_rejected:
+        setattr(response.partial_success, signal.rejected, batch.all_rejected)
+        response.partial_success.error_message = "; ".join(batch.reasons)
     message: Message = response
     return message
 

@@ -1,4 +1,4 @@
-"""What one request holds once it is decoded, and what the receiver remembers between requests."""
+"""What the records of one request or hook call became: events, and what was not used."""
 
 from __future__ import annotations
 
@@ -7,11 +7,8 @@ from operator import attrgetter
 from typing import Final
 
 from queenright.runtime.events import AgentEvent
-from queenright.server.otlp.attribution import Attribution, Run
-from queenright.server.otlp.duplicates import Duplicates
-from queenright.server.otlp.errors import too_many
-from queenright.server.otlp.values import number_events
-from queenright.server.otlp.wire import MAX_GROUPS, MAX_ITEMS
+from queenright.server.telemetry.runs import Run
+from queenright.server.telemetry.values import number_events
 
 MAX_EVENTS: Final = 1_024
 """Events that are handed on at once; of a longer request the rest follows."""
@@ -20,16 +17,8 @@ _MAX_REASONS: Final = 5
 
 
 @dataclass(slots=True)
-class Memory:
-    """What the receiver remembers between requests, all of it bounded."""
-
-    attribution: Attribution = field(default_factory=Attribution)
-    duplicates: Duplicates = field(default_factory=Duplicates)
-
-
-@dataclass(slots=True)
-class Decoded:
-    """What one request held: events in the order of their times, and what became of its spans or records."""
+class Batch:
+    """Events in the order of their times, and how many records were accepted, ignored and rejected."""
 
     events: list[AgentEvent] = field(default_factory=list)
     accepted: int = 0
@@ -38,13 +27,12 @@ class Decoded:
     all_rejected: int = 0
     """Those rejected before the last `clear`."""
     reasons: list[str] = field(default_factory=list)
-    spans: set[bytes] = field(default_factory=set)
+    identities: set[bytes] = field(default_factory=set)
+    """Of the records that were accepted."""
     _before: list[tuple[Run, bool, int]] = field(default_factory=list)
-    _groups: int = 0
-    _items: int = 0
 
     def reject(self, reason: str) -> None:
-        """Count a span or record that cannot be used; the sender is told the first few reasons."""
+        """Count a record that cannot be used; the sender is told the first few reasons."""
         self.rejected += 1
         if reason not in self.reasons and len(self.reasons) < _MAX_REASONS:
             self.reasons.append(reason)
@@ -59,34 +47,12 @@ class Decoded:
         for run, was_open, ended_at in reversed(self._before):
             run.open, run.ended_at = was_open, ended_at
 
-    def count_group(self) -> None:
-        """
-        Count a resource or a scope.
-
-        Raises:
-            Refused: There are more than a request may hold (413).
-        """
-        self._groups += 1
-        if self._groups > MAX_GROUPS:
-            raise too_many("resources and scopes", MAX_GROUPS)
-
-    def count_items(self, count: int) -> None:
-        """
-        Count spans or records.
-
-        Raises:
-            Refused: There are more than a request may hold (413).
-        """
-        self._items += count
-        if self._items > MAX_ITEMS:
-            raise too_many("spans or records", MAX_ITEMS)
-
     def clear(self) -> None:
         """Begin anew once the events are stored; what the sender is told stays."""
         self.all_rejected += self.rejected
         self.accepted = self.ignored = self.rejected = 0
         self.events = []
-        self.spans = set()
+        self.identities = set()
         self._before = []
 
     def finish(self) -> None:

@@ -1,5 +1,5 @@
 """
-Whose span is it: the worker, its session and its incarnation, kept stable over a whole trace.
+Whose work is it: the agent, its session and its incarnation, kept stable over a whole trace.
 
 A span is exported when it ends, so the children of an agent arrive before the
 agent itself, and most frameworks write the agent's name and conversation on
@@ -17,51 +17,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from hashlib import blake2b
-from itertools import islice
 from typing import Final, TypeVar
 
-from opentelemetry.proto.resource.v1.resource_pb2 import Resource
-
-from queenright.server.otlp.mapping import PROCESS_ATTRIBUTES, RESOURCE_ATTRIBUTES
-from queenright.server.otlp.values import MAX_ATTRIBUTES, plain_of, text_of
+from queenright.server.telemetry.process import Process
 
 K = TypeVar("K")
 V = TypeVar("V")
 
-UNKNOWN_SERVICE: Final = "unknown_service"
-
 MAX_TRACES: Final = 10_000
 MAX_RUNS: Final = 64
 MAX_PARENTS: Final = 1_024
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """The process that telemetry comes from, read off its resource."""
-
-    service: str
-    agent: str
-    """An agent's name given to the whole process, or ""."""
-    incarnation_id: str
-    own: bool
-    """Whether the process says that it is instrumented by Queenright."""
-
-    @classmethod
-    def of(cls, resource: Resource) -> Source:
-        """Read the resource; a process that gives itself no instance id is known by its host, pod and pid."""
-        found = {a.key: a.value for a in islice(resource.attributes, MAX_ATTRIBUTES)}
-        texts = {name: text_of(found.get(key)) for name, key in RESOURCE_ATTRIBUTES.items()}
-        incarnation = texts["incarnation"] or texts["instance"]
-        if not incarnation:
-            marks = sorted((k, str(plain_of(v))) for k, v in found.items() if k in PROCESS_ATTRIBUTES)
-            incarnation = blake2b(repr(marks).encode(errors="replace"), digest_size=8).hexdigest()
-        return cls(
-            service=texts["service"] or UNKNOWN_SERVICE,
-            agent=texts["agent"],
-            incarnation_id=incarnation,
-            own=bool(texts["incarnation"]),
-        )
 
 
 @dataclass(slots=True, eq=False)
@@ -79,6 +44,13 @@ class Run:
     last_llm: str = ""
     turn: str = ""
     turn_until: int = 0
+    begun: dict[bytes, tuple[str, str]] = field(default_factory=dict)
+    """Work that is known to have begun and not to have ended: span id -> what it is, and its call id."""
+
+    def note_begun(self, span_id: bytes, what: str, call_id: str) -> None:
+        """Note that a piece of work has begun."""
+        _bound(self.begun, MAX_PARENTS)
+        self.begun[span_id] = (what, call_id)
 
     def turn_of(self, span_id: str, start: int, end: int) -> str:
         """
@@ -125,16 +97,16 @@ class Trace:
         self.last = run
         return run
 
-    def member(self, source: Source, agent: str, session: str, parent: bytes) -> Run:
+    def member(self, process: Process, agent: str, session: str, parent: bytes) -> Run:
         """Return the run of a call or a turn; ``agent`` and ``session`` as the span has them, or ""."""
-        agent = agent or source.agent
+        agent = agent or process.agent
         near = self.parents.get(parent) if parent else None
         if self.first is None:
             self.nameless = not agent
         if self.nameless and self.first is not None:
-            run = self._run(source, self.first.agent_id, session, near or self.first)
+            run = self._run(process, self.first.agent_id, session, near or self.first)
         else:
-            run = self._run(source, agent, session, near or self.last)
+            run = self._run(process, agent, session, near or self.last)
         self.first = self.first or run
         self.last = run
         if parent:
@@ -142,7 +114,7 @@ class Trace:
             self.parents[parent] = run
         return run
 
-    def agent(self, source: Source, agent: str, session: str, span_id: bytes) -> Run:
+    def agent(self, process: Process, agent: str, session: str, span_id: bytes) -> Run:
         """Return the run of an agent's own span: what came from inside it is the same run."""
         run = self.parents.get(span_id)
         if run is None and self.nameless and self.first is not None:
@@ -150,23 +122,23 @@ class Trace:
         if run is not None:
             return run
         # Nothing below it was seen. It says nothing about spans beside it, nor about an agent around it.
-        run = self._run(source, agent or source.agent, session, None)
+        run = self._run(process, agent or process.agent, session, None)
         self.first = self.first or run
         return run
 
-    def _run(self, source: Source, agent: str, session: str, near: Run | None) -> Run:
+    def _run(self, process: Process, agent: str, session: str, near: Run | None) -> Run:
         """Return the run of an agent; an agent or session that is not named is that of ``near``."""
         if near is None or (agent and near.agent_id != agent):
-            agent = agent or source.service
+            agent = agent or process.service
             near = next((run for run in reversed(self.runs.values()) if run.agent_id == agent), None)
         # A session once named after its trace stays so, also when the conversation is named later.
         if near is not None and (not session or near.session_id in (session, self.id)):
             return near
-        agent = agent or (near.agent_id if near is not None else source.service)
+        agent = agent or (near.agent_id if near is not None else process.service)
         session = session or (self.first.session_id if self.first is not None else self.id)
         run = self.runs.get((agent, session))
         if run is None:
-            run = Run(agent, session, source.incarnation_id)
+            run = Run(agent, session, process.incarnation_id)
             _bound(self.runs, MAX_RUNS)
             self.runs[agent, session] = run
         return run
@@ -187,7 +159,7 @@ class Trace:
         return (run for run in self.runs.values() if run.open)
 
 
-class Attribution:
+class Traces:
     """Traces by process, least recently seen forgotten first. For one thread."""
 
     def __init__(self, max_traces: int = MAX_TRACES) -> None:
@@ -197,9 +169,9 @@ class Attribution:
     def __len__(self) -> int:
         return len(self._traces)
 
-    def trace(self, trace_id: bytes, source: Source) -> Trace:
+    def get(self, trace_id: bytes, process: Process) -> Trace:
         """Return what is known of a trace."""
-        key = (trace_id, source.incarnation_id)
+        key = (trace_id, process.incarnation_id)
         trace = self._traces.pop(key, None)
         if trace is None:
             trace = Trace(trace_id.hex())
@@ -207,9 +179,9 @@ class Attribution:
         self._traces[key] = trace
         return trace
 
-    def known(self, trace_id: bytes, source: Source) -> Trace | None:
+    def known(self, trace_id: bytes, process: Process) -> Trace | None:
         """Return a trace only if something of it has been seen."""
-        return self._traces.get((trace_id, source.incarnation_id))
+        return self._traces.get((trace_id, process.incarnation_id))
 
 
 def _bound(entries: dict[K, V], limit: int) -> None:

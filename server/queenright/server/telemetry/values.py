@@ -15,7 +15,7 @@ from queenright.instrumentation.fingerprint import fingerprint
 from queenright.instrumentation.identity import NAME_LIMIT, clean_name
 from queenright.instrumentation.redaction import mask_name
 from queenright.runtime.events import AgentEvent
-from queenright.server.otlp.mapping import LOOKUP
+from queenright.server.telemetry.dialects import LOOKUP
 
 FUTURE_LIMIT: Final = 86_400.0
 """A time further ahead of our clock than this, in seconds, is no time."""

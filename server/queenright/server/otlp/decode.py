@@ -1,0 +1,127 @@
+"""The messages of OTLP into events: every span and record is read, then all are assembled. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
+
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+
+from queenright.server.otlp.errors import too_many
+from queenright.server.otlp.wire import MAX_GROUPS, MAX_ITEMS
+from queenright.server.telemetry.assembler import Assembler
+from queenright.server.telemetry.batch import Batch
+from queenright.server.telemetry.logs import read_log
+from queenright.server.telemetry.observation import Observation
+from queenright.server.telemetry.process import Process
+from queenright.server.telemetry.spans import read_span
+
+T = TypeVar("T")
+
+
+def decode_spans(request: ExportTraceServiceRequest, assembler: Assembler, now: float) -> Batch:
+    """
+    Return the events that the spans of one request stand for.
+
+    Raises:
+        StillStoring: a span of the request is being stored by another request.
+        Refused: it holds more than a request may.
+    """
+    batch = Batch()
+    for _ in decoding_spans(request, assembler, now, batch):
+        pass
+    return batch
+
+
+def decode_logs(request: ExportLogsServiceRequest, assembler: Assembler, now: float) -> Batch:
+    """Return the events that the records of one request stand for; raises as `decode_spans` does."""
+    batch = Batch()
+    for _ in decoding_logs(request, assembler, now, batch):
+        pass
+    return batch
+
+
+def decoding_spans(
+    request: ExportTraceServiceRequest, assembler: Assembler, now: float, batch: Batch
+) -> Iterator[None]:
+    """Decode as `decode_spans` does, pausing after each span and each group."""
+    groups = (
+        (group.resource, ((part.scope, part.spans) for part in group.scope_spans))
+        for group in request.resource_spans
+    )
+    return _decoding(groups, read_span, assembler, now, batch)
+
+
+def decoding_logs(
+    request: ExportLogsServiceRequest, assembler: Assembler, now: float, batch: Batch
+) -> Iterator[None]:
+    """Decode as `decode_logs` does, pausing after each record and each group."""
+    groups = (
+        (group.resource, ((part.scope, part.log_records) for part in group.scope_logs))
+        for group in request.resource_logs
+    )
+    return _decoding(groups, read_log, assembler, now, batch)
+
+
+def _decoding(
+    groups: Iterable[tuple[Resource, Iterable[tuple[InstrumentationScope, Sequence[T]]]]],
+    read: Callable[[T, Process, InstrumentationScope, float], Observation | None],
+    assembler: Assembler,
+    now: float,
+    batch: Batch,
+) -> Iterator[None]:
+    observations: list[Observation] = []
+    size = _Size()
+    for resource, parts in groups:
+        size.add_group()
+        process = Process.of(resource)
+        for scope, records in parts:
+            size.add_group()
+            size.add_items(len(records))
+            yield
+            for record in records:
+                try:
+                    observation = read(record, process, scope, now)
+                except ValueError as error:
+                    batch.reject(str(error))
+                else:
+                    if observation is None:
+                        batch.ignored += 1
+                    else:
+                        observations.append(observation)
+                yield
+        yield
+    yield from assembler.assemble(observations, batch, now)
+    batch.finish()
+
+
+class _Size:
+    """How much a request holds, of what it may hold."""
+
+    def __init__(self) -> None:
+        self._groups = self._items = 0
+
+    def add_group(self) -> None:
+        """
+        Count a resource or a scope.
+
+        Raises:
+            Refused: there are more than a request may hold (413).
+        """
+        self._groups += 1
+        if self._groups > MAX_GROUPS:
+            raise too_many("resources and scopes", MAX_GROUPS)
+
+    def add_items(self, count: int) -> None:
+        """
+        Count spans or records.
+
+        Raises:
+            Refused: there are more than a request may hold (413).
+        """
+        self._items += count
+        if self._items > MAX_ITEMS:
+            raise too_many("spans or records", MAX_ITEMS)

@@ -1,0 +1,1 @@
+"""What agents send about themselves becomes events: dialects, observations, one assembler."""

@@ -1,0 +1,45 @@
+"""
+The GenAI semantic conventions of OpenTelemetry, in every generation of their names.
+
+They have been renamed several times and none of them is stable. What
+pydantic-ai, Strands and the GenAI instrumentations send is this.
+https://opentelemetry.io/docs/specs/semconv/gen-ai/
+"""
+
+from __future__ import annotations
+
+from queenright.instrumentation import names
+from queenright.server.telemetry.kind import Kind
+
+ATTRIBUTES = {
+    "agent": (names.GEN_AI_AGENT_NAME,),
+    "session": (names.GEN_AI_CONVERSATION_ID,),
+    "operation": (names.GEN_AI_OPERATION_NAME,),
+    "model": (names.GEN_AI_REQUEST_MODEL, "gen_ai.response.model"),
+    "provider": (names.GEN_AI_PROVIDER_NAME, "gen_ai.system"),
+    "input_tokens": (names.GEN_AI_USAGE_INPUT_TOKENS, "gen_ai.usage.prompt_tokens"),
+    "output_tokens": (names.GEN_AI_USAGE_OUTPUT_TOKENS, "gen_ai.usage.completion_tokens"),
+    "tool": (names.GEN_AI_TOOL_NAME,),
+    "call_id": (names.GEN_AI_TOOL_CALL_ID,),
+    "arguments": (names.GEN_AI_TOOL_CALL_ARGUMENTS,),
+    "result": (names.GEN_AI_TOOL_CALL_RESULT,),
+    "error_type": (names.ERROR_TYPE,),
+    "version": (names.GEN_AI_AGENT_VERSION,),
+}
+
+OPERATIONS = {
+    names.Operation.INVOKE_AGENT: Kind.AGENT,
+    names.Operation.CHAT: Kind.LLM,
+    "text_completion": Kind.LLM,
+    "completion": Kind.LLM,
+    "generate_content": Kind.LLM,
+    names.Operation.EXECUTE_TOOL: Kind.TOOL,
+}
+
+SPAN_NAMES = (
+    (f"{names.Operation.CHAT} ", Kind.LLM),
+    ("text_completion ", Kind.LLM),
+    ("generate_content ", Kind.LLM),
+    (f"{names.Operation.EXECUTE_TOOL} ", Kind.TOOL),
+    (f"{names.Operation.INVOKE_AGENT} ", Kind.AGENT),
+)

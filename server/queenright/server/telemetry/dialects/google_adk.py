@@ -1,0 +1,8 @@
+"""Google's Agent Development Kit, beside the GenAI conventions. https://google.github.io/adk-docs/"""
+
+from __future__ import annotations
+
+ATTRIBUTES = {
+    "arguments": ("gcp.vertex.agent.tool_call_args",),
+    "result": ("gcp.vertex.agent.tool_response",),
+}

@@ -1,0 +1,22 @@
+"""OpenInference, of Arize Phoenix. https://arize-ai.github.io/openinference/spec/semantic_conventions.html"""
+
+from __future__ import annotations
+
+from queenright.server.telemetry.kind import Kind
+
+ATTRIBUTES = {
+    "agent": ("agent.name",),
+    "session": ("session.id",),
+    "node": ("graph.node.id",),
+    "marker": ("openinference.span.kind",),
+    "model": ("llm.model_name",),
+    "provider": ("llm.provider",),
+    "input_tokens": ("llm.token_count.prompt",),
+    "output_tokens": ("llm.token_count.completion",),
+    "tool": ("tool.name",),
+    "call_id": ("tool_call.id",),
+    "arguments": ("input.value",),
+    "result": ("output.value",),
+}
+
+MARKERS = {"agent": Kind.AGENT, "llm": Kind.LLM, "tool": Kind.TOOL}

@@ -1,0 +1,155 @@
+"""Log records of our own instrumentation into observations: what is said while something is open. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
+
+from queenright.instrumentation import names
+from queenright.instrumentation.identity import clean_name
+from queenright.server.telemetry.kind import Kind
+from queenright.server.telemetry.observation import Observation
+from queenright.server.telemetry.process import Process
+from queenright.server.telemetry.spans import UNNAMED_TOOL
+from queenright.server.telemetry.values import (
+    MAX_ATTRIBUTES,
+    Fields,
+    count_of,
+    fields_of,
+    is_true,
+    moment_of,
+    number_of,
+    text_of,
+)
+
+_WAITING: Final = frozenset(names.WaitingReason)
+
+
+def read_log(
+    record: LogRecord, process: Process, scope: InstrumentationScope, now: float
+) -> Observation | None:
+    """
+    Return what a log record says, None if it is nothing; ``now`` is when it arrived.
+
+    Raises:
+        ValueError: it lacks what it should have, and what: the sender is told.
+    """
+    if len(record.attributes) > MAX_ATTRIBUTES:
+        raise ValueError(f"a record with more than {MAX_ATTRIBUTES} attributes")
+    found = fields_of(record.attributes)
+    event_name = record.event_name or text_of(found.get("event"))
+    known = RECORDS.get(event_name)
+    if known is None:
+        return None
+    agent = text_of(found.get("agent")) or process.agent
+    session = text_of(found.get("session"))
+    if not agent or not session:
+        missing = names.GEN_AI_CONVERSATION_ID if agent else names.GEN_AI_AGENT_NAME
+        raise ValueError(f"a {event_name} record without {missing}")
+    kind, read = known
+    trace_id, span_id = record.trace_id, record.span_id
+    time = record.time_unix_nano or record.observed_time_unix_nano
+    data = read(found, now)
+    if kind is Kind.AGENT:
+        data = _present(framework=clean_name(scope.name), version=clean_name(scope.version)) | data
+    return Observation(
+        identity=f"{event_name}\n{agent}\n{session}\n{time}\n".encode() + span_id[:8],
+        process=process,
+        kind=kind,
+        start=time,
+        end=0,
+        trace_id=trace_id if len(trace_id) == 16 else b"",
+        span_id=span_id if len(span_id) == 8 else b"",
+        is_own=True,
+        agent=agent,
+        session=session,
+        incarnation=text_of(found.get("incarnation")),
+        graph=text_of(found.get("graph")),
+        node=text_of(found.get("node")),
+        library=scope.name,
+        version=scope.version,
+        data=data,
+    )
+
+
+def _started(found: Fields, now: float) -> dict[str, Any]:
+    return _present(
+        start_records=True,
+        framework=text_of(found.get("framework")),
+        version=text_of(found.get("version")),
+        heartbeat_interval=number_of(found.get("heartbeat_interval")),
+        task_id=text_of(found.get("task")),
+        repeatable=True if is_true(found.get("repeatable")) else None,
+        control=True if is_true(found.get("control")) else None,
+    )
+
+
+def _step_started(found: Fields, now: float) -> dict[str, Any]:
+    return _present(index=count_of(found.get("index")))
+
+
+def _llm_started(found: Fields, now: float) -> dict[str, Any]:
+    return _present(model=text_of(found.get("model")), provider=text_of(found.get("provider")))
+
+
+def _tool_started(found: Fields, now: float) -> dict[str, Any]:
+    return _present(
+        tool=text_of(found.get("tool")) or UNNAMED_TOOL,
+        call_id=text_of(found.get("call_id")),
+        timeout=number_of(found.get("timeout")),
+    )
+
+
+def _heartbeat(found: Fields, now: float) -> dict[str, Any]:
+    return _present(
+        interval=number_of(found.get("heartbeat_interval")),
+        phase=text_of(found.get("phase")),
+        last_tool_call=moment_of(found.get("last_tool_call"), now),
+        token_count=count_of(found.get("token_count")),
+        error_count=count_of(found.get("error_count")),
+        progress_indicator=text_of(found.get("progress")),
+        task_id=text_of(found.get("task")),
+    )
+
+
+def _waiting(found: Fields, now: float) -> dict[str, Any]:
+    reason = text_of(found.get("waiting_reason"))
+    return {"reason": reason if reason in _WAITING else None}
+
+
+def _checkpoint(found: Fields, now: float) -> dict[str, Any]:
+    return _present(checkpoint_id=text_of(found.get("checkpoint")))
+
+
+def _output(found: Fields, now: float) -> dict[str, Any]:
+    counts = ("files_changed", "tests_passed", "tests_failed")
+    return _present(**{key: count_of(found.get(key)) for key in counts})
+
+
+def _nothing(found: Fields, now: float) -> dict[str, Any]:
+    return {}
+
+
+Reader = Callable[[Fields, float], dict[str, Any]]
+"""Of the attributes, and the time of arrival."""
+
+RECORDS: Final[Mapping[str, tuple[Kind, Reader]]] = {
+    names.EVENT_AGENT_STARTED: (Kind.AGENT, _started),
+    names.EVENT_STEP_STARTED: (Kind.STEP, _step_started),
+    names.EVENT_LLM_STARTED: (Kind.LLM, _llm_started),
+    names.EVENT_LLM_DELTA: (Kind.TEXT, _nothing),
+    names.EVENT_TOOL_STARTED: (Kind.TOOL, _tool_started),
+    names.EVENT_HEARTBEAT: (Kind.HEARTBEAT, _heartbeat),
+    names.EVENT_WAITING: (Kind.WAIT, _waiting),
+    names.EVENT_CHECKPOINT: (Kind.CHECKPOINT, _checkpoint),
+    names.EVENT_OUTPUT: (Kind.OUTPUT, _output),
+}
+"""The records that mean something."""
+
+
+def _present(**values: Any) -> dict[str, Any]:
+    """Return what is known of the values."""
+    return {key: value for key, value in values.items() if value is not None and value != ""}

@@ -1,0 +1,47 @@
+"""An observation: what one span, log record or hook call says about one piece of an agent's work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from queenright.server.telemetry.kind import Kind
+from queenright.server.telemetry.process import Process
+
+
+@dataclass(slots=True, kw_only=True)
+class Observation:
+    """
+    What one record says. Times are in nanoseconds since the epoch; names and ids are "" where it says none.
+
+    A dialect makes it, the assembler makes events of it.
+    """
+
+    identity: bytes
+    """Equal for two arrivals of one record."""
+    process: Process
+    kind: Kind | None
+    """None for a span that is no work of an agent's."""
+    start: int
+    end: int
+    """0 while the work goes on, and for what happens at one moment."""
+    trace_id: bytes = b""
+    span_id: bytes = b""
+    parent_id: bytes = b""
+    is_outermost: bool = False
+    """It has no parent in its own process, as far as can be told."""
+    is_inner: bool = False
+    """It is known to have a parent in its own process."""
+    is_own: bool = False
+    """It is of our own instrumentation, which says itself when work begins and what a step is."""
+    agent: str = ""
+    session: str = ""
+    incarnation: str = ""
+    graph: str = ""
+    node: str = ""
+    name: str = ""
+    """What the span itself names: the agent or the tool, where no attribute does."""
+    library: str = ""
+    version: str = ""
+    data: dict[str, Any] = field(default_factory=dict)
+    """What else it says, by the names that events have for it."""

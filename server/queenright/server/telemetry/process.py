@@ -1,0 +1,66 @@
+"""The process that telemetry comes from, read off the resource that comes with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import islice
+from typing import Final
+
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+
+from queenright.instrumentation import names
+from queenright.server.telemetry.values import MAX_ATTRIBUTES, plain_of, text_of
+
+UNKNOWN_SERVICE: Final = "unknown_service"
+
+RESOURCE_ATTRIBUTES: Final[Mapping[str, str]] = {
+    "service": names.SERVICE_NAME,
+    "instance": names.SERVICE_INSTANCE_ID,
+    "agent": names.GEN_AI_AGENT_NAME,
+    "incarnation": names.INCARNATION_ID,
+}
+
+PROCESS_ATTRIBUTES: Final[frozenset[str]] = frozenset(
+    {
+        "service.namespace",
+        names.SERVICE_NAME,
+        "host.id",
+        "host.name",
+        "container.id",
+        "k8s.pod.uid",
+        "k8s.pod.name",
+        "process.pid",
+        "process.creation.time",
+    }
+)
+"""What tells one process from another where no ``service.instance.id`` is set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """The process that a record comes from, as its resource says."""
+
+    service: str
+    agent: str
+    """An agent's name given to the whole process, or ""."""
+    incarnation_id: str
+    is_own: bool
+    """It says that it is instrumented by Queenright."""
+
+    @classmethod
+    def of(cls, resource: Resource) -> Process:
+        """Read the resource; a process that gives itself no instance id is known by its host, pod and pid."""
+        found = {a.key: a.value for a in islice(resource.attributes, MAX_ATTRIBUTES)}
+        texts = {name: text_of(found.get(key)) for name, key in RESOURCE_ATTRIBUTES.items()}
+        incarnation = texts["incarnation"] or texts["instance"]
+        if not incarnation:
+            marks = sorted((k, str(plain_of(v))) for k, v in found.items() if k in PROCESS_ATTRIBUTES)
+            incarnation = blake2b(repr(marks).encode(errors="replace"), digest_size=8).hexdigest()
+        return cls(
+            service=texts["service"] or UNKNOWN_SERVICE,
+            agent=texts["agent"],
+            incarnation_id=incarnation,
+            is_own=bool(texts["incarnation"]),
+        )

@@ -1,0 +1,183 @@
+"""Spans of any dialect into observations. Pure."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any, Final
+
+from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+
+from queenright.instrumentation.fingerprint import fingerprint
+from queenright.instrumentation.identity import clean_name
+from queenright.instrumentation.names import SPAN_STEP, ToolOutcome, Verdict
+from queenright.instrumentation.redaction import redact
+from queenright.server.telemetry.dialects import kind_of, named_in
+from queenright.server.telemetry.kind import Kind
+from queenright.server.telemetry.observation import Observation
+from queenright.server.telemetry.process import Process
+from queenright.server.telemetry.values import (
+    MAX_ATTRIBUTES,
+    Fields,
+    count_of,
+    duration_of,
+    fields_of,
+    fingerprint_of,
+    text_of,
+)
+
+UNNAMED_TOOL: Final = "unknown"
+NO_TRACE: Final = bytes(16)
+NO_SPAN: Final = bytes(8)
+
+_HAS_IS_REMOTE: Final = 0x100
+_IS_REMOTE: Final = 0x200
+_ERROR: Final = Status.STATUS_CODE_ERROR
+_ENTRY_KINDS: Final = frozenset({Span.SPAN_KIND_SERVER, Span.SPAN_KIND_CONSUMER})
+_VERDICTS: Final = frozenset(Verdict)
+_EXCEPTION_EVENT: Final = "exception"
+_EXCEPTION_TYPE: Final = "exception.type"
+_EXCEPTION_MESSAGE: Final = "exception.message"
+
+
+def read_span(span: Span, process: Process, scope: InstrumentationScope, now: float) -> Observation | None:
+    """
+    Return what a span says, None if it is nothing.
+
+    Raises:
+        ValueError: it is no span, and why: the sender is told.
+    """
+    trace_id, span_id = span.trace_id, span.span_id
+    if len(trace_id) != 16 or len(span_id) != 8 or trace_id == NO_TRACE or span_id == NO_SPAN:
+        raise ValueError("a span without a valid trace id (16 bytes) and span id (8 bytes)")
+    attributes = span.attributes
+    if len(attributes) > MAX_ATTRIBUTES:
+        raise ValueError(f"a span with more than {MAX_ATTRIBUTES} attributes")
+    found = fields_of(attributes)
+    name, parent_id, flags = span.name, span.parent_span_id, span.flags
+    incarnation = text_of(found["incarnation"]) if "incarnation" in found else ""
+    is_own = "incarnation" in found or process.is_own
+    kind = Kind.STEP if is_own and "operation" not in found and _is_step(found, name) else _kind(found, name)
+    # No parent, one in another process, or an entry point.
+    is_outermost = not parent_id or bool(flags & _IS_REMOTE) or span.kind in _ENTRY_KINDS
+    if kind is None and not is_outermost:
+        return None
+    observation = Observation(
+        identity=trace_id + span_id if span.end_time_unix_nano else b"begun" + trace_id + span_id,
+        process=process,
+        kind=kind,
+        start=span.start_time_unix_nano,
+        end=span.end_time_unix_nano,
+        trace_id=trace_id,
+        span_id=span_id,
+        parent_id=parent_id,
+        is_outermost=is_outermost,
+        is_inner=not is_outermost and bool(flags & _HAS_IS_REMOTE),
+        is_own=is_own,
+        agent=text_of(found["agent"]) if "agent" in found else "",
+        session=text_of(found["session"]) if "session" in found else "",
+        incarnation=incarnation,
+        graph=text_of(found["graph"]) if "graph" in found else "",
+        node=text_of(found["node"]) if "node" in found else "",
+        library=scope.name,
+        version=scope.version,
+        data=_failure(span, found),
+    )
+    if kind is not None:
+        _KINDS[kind](observation, name, found)
+    return observation
+
+
+def _agent(observation: Observation, name: str, found: Fields) -> None:
+    observation.name = text_of(found.get("entity")) or clean_name(named_in(name))
+    if "waiting_reason" in found:
+        observation.data["waiting_reason"] = text_of(found["waiting_reason"])
+
+
+def _step(observation: Observation, name: str, found: Fields) -> None:
+    data = observation.data
+    verdict = found.get("verdict")
+    if verdict is not None and verdict.string_value in _VERDICTS:
+        data["verdict"] = verdict.string_value
+    if "index" in found:
+        data["index"] = count_of(found["index"])
+    if "feedback" in found:
+        data["text"] = redact(found["feedback"].string_value)
+    _add_duration(observation)
+
+
+def _llm(observation: Observation, name: str, found: Fields) -> None:
+    data = observation.data
+    _add_duration(observation)
+    for field in ("model", "provider"):
+        if field in found:
+            data[field] = text_of(found[field])
+    for field in ("input_tokens", "output_tokens"):
+        if field in found:
+            data[field] = count_of(found[field])
+
+
+def _tool(observation: Observation, name: str, found: Fields) -> None:
+    data = observation.data
+    if observation.end:
+        data["outcome"] = _outcome(data)
+    named = found.get("tool") or found.get("entity")
+    data["tool"] = text_of(named) or clean_name(named_in(name)) or UNNAMED_TOOL
+    if "call_id" in found:
+        data["call_id"] = text_of(found["call_id"])
+    if not observation.end:
+        return
+    data["args_hash"] = text_of(found.get("arguments_hash")) or fingerprint_of(found.get("arguments"))
+    data["result_hash"] = text_of(found.get("result_hash")) or fingerprint_of(found.get("result"))
+    if data["result_hash"] is None and "error_type" in data:
+        # The same failure again is the same result again.
+        data["result_hash"] = fingerprint(f"{data['error_type']}: {data.get('error', '')}")
+    _add_duration(observation)
+
+
+def _add_duration(observation: Observation) -> None:
+    if observation.end:
+        observation.data["duration"] = duration_of(observation.start, observation.end)
+
+
+_KINDS: Final = {Kind.AGENT: _agent, Kind.STEP: _step, Kind.LLM: _llm, Kind.TOOL: _tool}
+
+
+def _kind(found: Fields, name: str) -> Kind | None:
+    operation = found.get("operation")
+    if operation is not None:
+        return kind_of(operation.string_value, "", name)
+    marker = found.get("marker")
+    return kind_of("", "" if marker is None else text_of(marker), name)
+
+
+def _is_step(found: Fields, name: str) -> bool:
+    """Say whether a span of our own instrumentation without an operation is a step."""
+    return "index" in found or "verdict" in found or name == SPAN_STEP or name.startswith(f"{SPAN_STEP} ")
+
+
+def _failure(span: Span, found: Fields) -> dict[str, Any]:
+    """Return ``error_type`` and ``error`` of a span that failed, else an empty mapping."""
+    status = span.status
+    error_type = text_of(found["error_type"]) if "error_type" in found else ""
+    if status.code != _ERROR and not error_type:
+        return {}
+    message = status.message
+    for event in islice(reversed(span.events), MAX_ATTRIBUTES):
+        if event.name == _EXCEPTION_EVENT:
+            texts = {a.key: a.value.string_value for a in islice(event.attributes, MAX_ATTRIBUTES)}
+            error_type = error_type or clean_name(texts.get(_EXCEPTION_TYPE, ""))
+            message = texts.get(_EXCEPTION_MESSAGE) or message
+            break
+    failure: dict[str, Any] = {"error_type": error_type or "error"}
+    if message:
+        failure["error"] = redact(message)
+    return failure
+
+
+def _outcome(failure: dict[str, Any]) -> str:
+    if not failure:
+        return ToolOutcome.OK.value
+    if "timeout" in failure["error_type"].lower():
+        return ToolOutcome.TIMEOUT.value
+    return ToolOutcome.ERROR.value
