@@ -18,6 +18,7 @@ from queenright.server.telemetry.duplicates import Duplicates
 from queenright.server.telemetry.kind import Kind
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.runs import MAX_TRACES, Run, Traces
+from queenright.server.telemetry.sessions import Sessions
 from queenright.server.telemetry.values import seconds_of
 
 _STARTED: Final = {
@@ -48,6 +49,7 @@ class Assembler:
 
     def __init__(self, max_traces: int = MAX_TRACES) -> None:
         self.traces = Traces(max_traces)
+        self.sessions = Sessions()
         self.duplicates = Duplicates()
 
     def assemble(self, observations: list[Observation], batch: Batch, now: float) -> Iterator[None]:
@@ -73,12 +75,22 @@ def _order(observation: Observation) -> tuple[int, int]:
 class _Assembly:
     """Takes in the observations of one batch."""
 
-    __slots__ = ("_batch", "_by_span", "_duplicates", "_now", "_observations", "_own_runs", "_traces")
+    __slots__ = (
+        "_batch",
+        "_by_span",
+        "_duplicates",
+        "_now",
+        "_observations",
+        "_own_runs",
+        "_sessions",
+        "_traces",
+    )
 
     def __init__(
         self, assembler: Assembler, observations: Sequence[Observation], batch: Batch, now: float
     ) -> None:
         self._traces = assembler.traces
+        self._sessions = assembler.sessions
         self._duplicates = assembler.duplicates
         self._observations = observations
         self._batch = batch
@@ -95,6 +107,13 @@ class _Assembly:
             return
         if self._is_known(one):
             batch.ignored += 1
+            return
+        if one.client:
+            batch.identities.add(one.identity)
+            batch.accepted += 1
+            session = self._sessions.get(one.client, one.agent, one.session)
+            for event in session.take(one):
+                self._emit(event.type, session.run, one, event.data, at=event.at)
             return
         run = self._own_run(one) if one.is_own and one.agent and one.session else self._foreign_run(one)
         if not run.own:

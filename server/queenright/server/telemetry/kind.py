@@ -13,6 +13,11 @@ class Kind(StrEnum):
     LLM = "llm"
     TOOL = "tool"
 
+    TURN = "turn"
+    """From a prompt to the answer after which the agent waits for the next."""
+    NOTE = "note"
+    """Something more about a call that another record tells the end of."""
+
     TEXT = "text"
     HEARTBEAT = "heartbeat"
     WAIT = "wait"

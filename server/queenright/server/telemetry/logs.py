@@ -1,4 +1,4 @@
-"""Log records of our own instrumentation into observations: what is said while something is open. Pure."""
+"""Log records of our own instrumentation and of coding agents into observations. Pure."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
 from queenright.instrumentation import names
 from queenright.instrumentation.identity import clean_name
+from queenright.server.telemetry.dialects import Fields, claude_code, fields_of
 from queenright.server.telemetry.kind import Kind
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.process import Process
 from queenright.server.telemetry.spans import UNNAMED_TOOL
 from queenright.server.telemetry.values import (
     MAX_ATTRIBUTES,
-    Fields,
     count_of,
-    fields_of,
     is_true,
     moment_of,
     number_of,
+    plain_of,
     text_of,
 )
 
@@ -39,6 +39,10 @@ def read_log(
     """
     if len(record.attributes) > MAX_ATTRIBUTES:
         raise ValueError(f"a record with more than {MAX_ATTRIBUTES} attributes")
+    if scope.name == claude_code.LOG_SCOPE:
+        said = {each.key: plain_of(each.value) for each in record.attributes}
+        name = str(said.get("event.name") or "").removeprefix("claude_code.")
+        return claude_code.read_log(name, said, process, record.time_unix_nano or int(now * 1e9))
     found = fields_of(record.attributes)
     event_name = record.event_name or text_of(found.get("event"))
     known = RECORDS.get(event_name)

@@ -34,6 +34,12 @@ class Observation:
     """It is known to have a parent in its own process."""
     is_own: bool = False
     """It is of our own instrumentation, which says itself when work begins and what a step is."""
+    client: str = ""
+    """The coding agent that it is of: its session is one run, whatever tells of it."""
+    source: str = ""
+    """What told: of one call, each source tells at most once."""
+    call: str = ""
+    """The client's own id of the call or the turn."""
     agent: str = ""
     session: str = ""
     incarnation: str = ""

@@ -20,6 +20,10 @@ RESOURCE_ATTRIBUTES: Final[Mapping[str, str]] = {
     "instance": names.SERVICE_INSTANCE_ID,
     "agent": names.GEN_AI_AGENT_NAME,
     "incarnation": names.INCARNATION_ID,
+    "version": "service.version",
+    "user": "user.name",
+    "host": "host.name",
+    "repository": "vcs.repository.name",
 }
 
 PROCESS_ATTRIBUTES: Final[frozenset[str]] = frozenset(
@@ -48,6 +52,10 @@ class Process:
     incarnation_id: str
     is_own: bool
     """It says that it is instrumented by Queenright."""
+    version: str = ""
+    owner: str = ""
+    """The person and host that it says it belongs to: ``ada@laptop``, or one of them."""
+    repository: str = ""
 
     @classmethod
     def of(cls, resource: Resource) -> Process:
@@ -63,4 +71,7 @@ class Process:
             agent=texts["agent"],
             incarnation_id=incarnation,
             is_own=bool(texts["incarnation"]),
+            version=texts["version"],
+            owner="@".join(name for name in (texts["user"], texts["host"]) if name),
+            repository=texts["repository"],
         )

@@ -12,17 +12,16 @@ from queenright.instrumentation.fingerprint import fingerprint
 from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.names import SPAN_STEP, ToolOutcome, Verdict
 from queenright.instrumentation.redaction import redact
-from queenright.server.telemetry.dialects import kind_of, named_in
+from queenright.server.telemetry.dialects import Fields, claude_code, fields_of, kind_of, named_in
 from queenright.server.telemetry.kind import Kind
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.process import Process
 from queenright.server.telemetry.values import (
     MAX_ATTRIBUTES,
-    Fields,
     count_of,
     duration_of,
-    fields_of,
     fingerprint_of,
+    is_true,
     text_of,
 )
 
@@ -57,10 +56,16 @@ def read_span(span: Span, process: Process, scope: InstrumentationScope, now: fl
     name, parent_id, flags = span.name, span.parent_span_id, span.flags
     incarnation = text_of(found["incarnation"]) if "incarnation" in found else ""
     is_own = "incarnation" in found or process.is_own
-    kind = Kind.STEP if is_own and "operation" not in found and _is_step(found, name) else _kind(found, name)
+    is_claude_code = scope.name == claude_code.SPAN_SCOPE
+    if is_claude_code:
+        kind = claude_code.kind_of_span(name)
+    elif is_own and "operation" not in found and _is_step(found, name):
+        kind = Kind.STEP
+    else:
+        kind = _kind(found, name)
     # No parent, one in another process, or an entry point.
     is_outermost = not parent_id or bool(flags & _IS_REMOTE) or span.kind in _ENTRY_KINDS
-    if kind is None and not is_outermost:
+    if kind is None and (is_claude_code or not is_outermost):
         return None
     observation = Observation(
         identity=trace_id + span_id if span.end_time_unix_nano else b"begun" + trace_id + span_id,
@@ -85,6 +90,12 @@ def read_span(span: Span, process: Process, scope: InstrumentationScope, now: fl
     )
     if kind is not None:
         _KINDS[kind](observation, name, found)
+    if is_claude_code:
+        observation.client, observation.source = claude_code.CLIENT, "span"
+        observation.agent = observation.agent or claude_code.agent_of(process)
+        observation.call = observation.data.get("call_id", "")
+        if "succeeded" in found and not is_true(found["succeeded"]):
+            observation.data.setdefault("error_type", "error")
     return observation
 
 
@@ -140,7 +151,23 @@ def _add_duration(observation: Observation) -> None:
         observation.data["duration"] = duration_of(observation.start, observation.end)
 
 
-_KINDS: Final = {Kind.AGENT: _agent, Kind.STEP: _step, Kind.LLM: _llm, Kind.TOOL: _tool}
+def _note(observation: Observation, name: str, found: Fields) -> None:
+    if "call_id" in found:
+        observation.data["call_id"] = text_of(found["call_id"])
+
+
+def _nothing(observation: Observation, name: str, found: Fields) -> None:
+    pass
+
+
+_KINDS: Final = {
+    Kind.AGENT: _agent,
+    Kind.STEP: _step,
+    Kind.LLM: _llm,
+    Kind.TOOL: _tool,
+    Kind.TURN: _nothing,
+    Kind.NOTE: _note,
+}
 
 
 def _kind(found: Fields, name: str) -> Kind | None:

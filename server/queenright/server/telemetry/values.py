@@ -5,17 +5,15 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterable
 from hashlib import blake2b
 from typing import Any, Final
 
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 
 from queenright.instrumentation.fingerprint import fingerprint
 from queenright.instrumentation.identity import NAME_LIMIT, clean_name
 from queenright.instrumentation.redaction import mask_name
 from queenright.runtime.events import AgentEvent
-from queenright.server.telemetry.dialects import LOOKUP
 
 FUTURE_LIMIT: Final = 86_400.0
 """A time further ahead of our clock than this, in seconds, is no time."""
@@ -31,21 +29,6 @@ _MAX_VALUES = 5_000
 """Values of one attribute that are looked at one by one."""
 _MAX_NAME = 16_384
 """Characters of a name that are looked at; what is after them is part of its hash no more."""
-
-Fields = dict[str, AnyValue]
-
-
-def fields_of(attributes: Iterable[KeyValue]) -> Fields:
-    """Return the attributes that mean something to us, by our name for them; the current spelling wins."""
-    found: Fields = {}
-    lookup = LOOKUP.get
-    for attribute in attributes:
-        entry = lookup(attribute.key)
-        if entry is not None:
-            field, current = entry
-            if current or field not in found:
-                found[field] = attribute.value
-    return found
 
 
 def text_of(value: AnyValue | None) -> str:

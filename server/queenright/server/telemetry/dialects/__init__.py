@@ -13,11 +13,14 @@ are joined here. A module may have
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import ModuleType
 from typing import Final
 
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+
 from queenright.server.telemetry.dialects import (
+    claude_code,
     genai,
     google_adk,
     openinference,
@@ -28,6 +31,9 @@ from queenright.server.telemetry.dialects import (
 )
 from queenright.server.telemetry.kind import Kind
 
+Fields = dict[str, AnyValue]
+"""Attributes by our name for them."""
+
 DIALECTS: Final[tuple[ModuleType, ...]] = (
     queenright,
     genai,
@@ -36,6 +42,7 @@ DIALECTS: Final[tuple[ModuleType, ...]] = (
     vercel_ai_sdk,
     openllmetry,
     openinference,
+    claude_code,
 )
 """In the order in which their spellings of one field count."""
 
@@ -66,6 +73,19 @@ LOOKUP: Final[Mapping[str, tuple[str, bool]]] = {
     name: (field, name == spellings[0]) for field, spellings in ATTRIBUTES.items() for name in spellings
 }
 """Attribute name -> our field, and whether it is the best spelling, which wins over the others."""
+
+
+def fields_of(attributes: Iterable[KeyValue]) -> Fields:
+    """Return the attributes that mean something to us, by our name for them; the current spelling wins."""
+    found: Fields = {}
+    lookup = LOOKUP.get
+    for attribute in attributes:
+        entry = lookup(attribute.key)
+        if entry is not None:
+            field, current = entry
+            if current or field not in found:
+                found[field] = attribute.value
+    return found
 
 
 def kind_of(operation: str, marker: str, name: str) -> Kind | None:

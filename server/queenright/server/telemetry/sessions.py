@@ -1,0 +1,165 @@
+"""Sessions of coding agents: each has an id of its own, and any number of sources that tell of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from queenright.instrumentation.names import ToolOutcome, WaitingReason
+from queenright.runtime.events import EventType
+from queenright.server.telemetry.calls import Calls
+from queenright.server.telemetry.kind import Kind
+from queenright.server.telemetry.observation import Observation
+from queenright.server.telemetry.runs import Run
+
+MAX_SESSIONS: Final = 10_000
+MAX_TURNS: Final = 256
+
+_FAILURE: Final = ("error_type", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What becomes an event of the session; ``at`` in nanoseconds."""
+
+    type: EventType
+    at: int
+    data: dict[str, Any]
+
+
+class Session:
+    """
+    One session: what its records say becomes what it does, once each, in whatever order they come.
+
+    No record says when a coding agent asks its model: it does once it has a prompt, and once the last of its
+    tools has answered.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self._calls = Calls()
+        self._turns: dict[str, bool] = {}
+        """Prompts, and whether their turn is over."""
+        self._last = 0
+        """When it last did something: an older record says nothing of what it does now."""
+        self._asks_model = False
+        self._failure: dict[str, Any] = {}
+        """Of its last model call, if that failed."""
+        self._notes: dict[str, dict[str, Any]] = {}
+        """What is known of tool calls of which the end has not come, by their id."""
+
+    def take(self, one: Observation) -> Iterator[Change]:
+        """Take in what one record says."""
+        at = one.end or one.start
+        if one.kind is Kind.AGENT and one.end:
+            yield from self._end(at)
+            return
+        if not self.run.open:
+            if self.run.ended_at and at <= self.run.ended_at:
+                # Late: what was done counts, and the session stays over.
+                yield from self._work(one, at)
+                return
+            self.run.open = True
+            start = {"framework": one.library, "version": one.version, "start_records": True}
+            yield Change(EventType.EXECUTION_STARTED, one.start, {k: v for k, v in start.items() if v != ""})
+        yield from self._work(one, at)
+
+    def _work(self, one: Observation, at: int) -> Iterator[Change]:
+        is_news = self.run.open and at >= self._last
+        self._last = max(self._last, at)
+        match one.kind:
+            case Kind.TURN:
+                yield from self._turn(one, at, is_news)
+            case Kind.LLM:
+                yield from self._model(one)
+            case Kind.TOOL:
+                yield from self._tool(one, at, is_news)
+            case Kind.WAIT:
+                if is_news:
+                    self._asks_model = False
+                    yield Change(EventType.WORKER_WAITING, at, one.data)
+            case Kind.NOTE:
+                self._notes[str(one.data.get("call_id"))] = {
+                    key: one.data[key] for key in _FAILURE if key in one.data
+                }
+
+    def _turn(self, one: Observation, at: int, is_news: bool) -> Iterator[Change]:
+        is_over = self._turns.get(one.call)
+        if one.end:
+            self._note_turn(one.call, True)
+            if is_news:
+                self._asks_model = False
+                yield Change(EventType.WORKER_WAITING, at, {"reason": WaitingReason.USER_INPUT.value})
+        elif is_over is None:
+            self._note_turn(one.call, False)
+            if is_news:
+                yield from self._ask_model(at)
+
+    def _note_turn(self, prompt: str, is_over: bool) -> None:
+        while len(self._turns) >= MAX_TURNS:
+            del self._turns[next(iter(self._turns))]
+        self._turns[prompt] = is_over
+
+    def _model(self, one: Observation) -> Iterator[Change]:
+        call, is_new = self._calls.note(one)
+        if not is_new:
+            return
+        call.end = one.end
+        self._asks_model = False
+        self._failure = {key: one.data[key] for key in _FAILURE if key in one.data}
+        step = self._failure | {key: one.data[key] for key in ("duration",) if key in one.data}
+        yield Change(EventType.LLM_CALL_COMPLETED, one.end, one.data)
+        # A turn of the model is a step.
+        yield Change(EventType.STEP_COMPLETED, one.end, step)
+        self.run.last_llm = str(one.end)
+
+    def _tool(self, one: Observation, at: int, is_news: bool) -> Iterator[Change]:
+        call, is_new = self._calls.note(one)
+        if call.end:
+            return
+        data = one.data | {"call_id": one.call}
+        if not one.end:
+            if is_new:
+                self._asks_model = False
+                yield Change(EventType.TOOL_CALL_STARTED, one.start, data)
+            return
+        call.end = one.end
+        data |= self._notes.pop(one.call, {})
+        if "error_type" in data and data.get("outcome") == ToolOutcome.OK:
+            data["outcome"] = ToolOutcome.ERROR.value
+        data["turn"] = self.run.last_llm or one.call
+        yield Change(EventType.TOOL_CALL_COMPLETED, one.end, data)
+        if is_news and not self._calls.is_open(Kind.TOOL):
+            yield from self._ask_model(at)
+
+    def _ask_model(self, at: int) -> Iterator[Change]:
+        if not self._asks_model:
+            self._asks_model = True
+            yield Change(EventType.LLM_CALL_STARTED, at, {})
+
+    def _end(self, at: int) -> Iterator[Change]:
+        if not self.run.open:
+            return
+        self.run.open, self.run.ended_at = False, at
+        self._last = max(self._last, at)
+        kind = EventType.EXECUTION_FAILED if self._failure else EventType.EXECUTION_COMPLETED
+        yield Change(kind, at, self._failure)
+
+
+class Sessions:
+    """Sessions by client and id, the least recently seen forgotten first."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[tuple[str, str], Session] = {}
+
+    def get(self, client: str, agent: str, session: str) -> Session:
+        """Return a session; the first that is heard of it names its agent."""
+        key = (client, session)
+        known = self._sessions.pop(key, None)
+        if known is None:
+            known = Session(Run(agent, session, session))
+            while len(self._sessions) >= MAX_SESSIONS:
+                del self._sessions[next(iter(self._sessions))]
+        self._sessions[key] = known
+        return known
