@@ -212,6 +212,9 @@ EVENT_BUS_DROPPED: Final = MetricName(
 INGEST_SPANS: Final = MetricName(
     "queenright_ingest_spans_total", "counter", ("outcome",), "Spans received over OTLP."
 )
+HOOK_CALLS: Final = MetricName(
+    "queenright_hook_calls_total", "counter", ("client", "outcome"), "Hook calls of coding agents received."
+)
 SERIES_LEFT_OUT: Final = MetricName(
     "queenright_series_left_out", "gauge", ("metric",), "Agents or breakers without series of their own now."
 )

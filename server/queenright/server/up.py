@@ -35,6 +35,7 @@ from queenright.server.access.otlp_guard import OtlpGuard
 from queenright.server.access.token_watch import TokenWatch
 from queenright.server.app import create_app
 from queenright.server.children import Child
+from queenright.server.hooks import HookReceiver, with_hooks
 from queenright.server.otlp.forward import Forwarder
 from queenright.server.otlp.receiver import otlp_app
 from queenright.server.programs import ProgramMissing, find_program
@@ -42,6 +43,7 @@ from queenright.server.secret_files import SecretRefused
 from queenright.server.service import Service, usable
 from queenright.server.settings import AgentsSettings, Settings
 from queenright.server.sockets import free_port, listen, listening, url_of
+from queenright.server.telemetry.assembler import Assembler
 from queenright.server.tracing import tracer_provider
 
 _API: Final = "the API and the status page"
@@ -167,10 +169,22 @@ async def serving(
             forwarder = Forwarder(otlp.forward, dropped=service.metrics.telemetry_dropped)
             await forwarder.start()
             stack.push_async_callback(forwarder.stop)
+        assembler = Assembler()
         receiver = otlp_app(
-            service.ingest, registry=service.registry, forwarder=forwarder, max_body=otlp.max_body_bytes
+            service.ingest,
+            assembler=assembler,
+            registry=service.registry,
+            forwarder=forwarder,
+            max_body=otlp.max_body_bytes,
         )
-        guarded = OtlpGuard(receiver, access=access, bound=otlp_socket.getsockname()[0])
+        hooks = HookReceiver(
+            service.ingest,
+            assembler,
+            service.instructions,
+            clock=service.clock,
+            registry=service.registry,
+        )
+        guarded = OtlpGuard(with_hooks(receiver, hooks), access=access, bound=otlp_socket.getsockname()[0])
         await stack.enter_async_context(listening(guarded, otlp_socket))
         app = create_app(service, bound=api_socket.getsockname()[0], access=access)
         await stack.enter_async_context(listening(app, api_socket))

@@ -131,6 +131,7 @@ class OtlpReceiver:
         ingest: Ingest,
         *,
         registry: CollectorRegistry,
+        assembler: Assembler | None = None,
         forwarder: Forwarder | None = None,
         max_body: int = MAX_BODY,
         max_inflated: int = MAX_INFLATED,
@@ -152,7 +153,7 @@ class OtlpReceiver:
         self._thread = ThreadPoolExecutor(1, "otlp")
         self._body_timeout = body_timeout
         self._clock = clock
-        self._assembler = Assembler()
+        self._assembler = assembler or Assembler()
         name = names.INGEST_SPANS
         spans = Counter(name.name, name.help, name.labels, registry=registry)
         self._accepted, self._ignored, self._rejected = (
@@ -378,6 +379,7 @@ def otlp_app(
     ingest: Ingest,
     *,
     registry: CollectorRegistry,
+    assembler: Assembler | None = None,
     forwarder: Forwarder | None = None,
     max_body: int = MAX_BODY,
     max_inflated: int = MAX_INFLATED,
@@ -394,6 +396,7 @@ def otlp_app(
             durable. It may raise `Overloaded`; that, and any other exception, is answered with 503 and
             ``Retry-After``, so that the client sends the request again.
         registry: Where ``queenright_ingest_spans_total`` is registered.
+        assembler: Knows what was received before, from hooks too; one of its own without.
         forwarder: Passes every accepted request on; started and stopped by whoever made it.
         max_body: Longest body taken, in bytes as sent.
         max_inflated: The same, decompressed.
@@ -406,6 +409,7 @@ def otlp_app(
     return OtlpReceiver(
         ingest,
         registry=registry,
+        assembler=assembler,
         forwarder=forwarder,
         max_body=max_body,
         max_inflated=max_inflated,

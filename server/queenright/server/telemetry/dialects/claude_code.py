@@ -72,14 +72,14 @@ def read_log(name: str, said: Mapping[str, Any], process: Process, time: int) ->
     """
     if name not in _LOGS:
         return None
-    session = str(said.get("session.id") or "")
+    session = _id(said.get("session.id"))
     if not session:
         raise ValueError(
             "a record of Claude Code without session.id: set OTEL_METRICS_INCLUDE_SESSION_ID=true"
         )
     kind, is_end = _LOGS[name]
     took = _count(said.get("duration_ms")) * _MILLI if is_end and kind in (Kind.LLM, Kind.TOOL) else 0
-    prompt = str(said.get("prompt.id") or "")
+    prompt = _id(said.get("prompt.id"))
     one = Observation(
         identity=f"{CLIENT}\n{session}\n{name}\n{time}\n{said.get('event.sequence')}".encode(),
         process=process,
@@ -90,14 +90,14 @@ def read_log(name: str, said: Mapping[str, Any], process: Process, time: int) ->
         source="log",
         agent=agent_of(process),
         session=session,
-        call=str(said.get("tool_use_id") or "") if kind is Kind.TOOL else prompt if kind is Kind.TURN else "",
+        call=_id(said.get("tool_use_id")) if kind is Kind.TOOL else prompt if kind is Kind.TURN else "",
         library=CLIENT,
         version=process.version,
     )
     if kind is Kind.LLM:
         _of_model_call(one.data, name, said)
     elif kind is Kind.TOOL:
-        one.data["tool"] = clean_name(str(said.get("tool_name") or "unknown"))
+        one.data["tool"] = clean_name(_text(said.get("tool_name") or "unknown"))
         if name == "tool_decision" and said.get("decision") == "reject":
             # A person, or a rule of theirs, said no: it ended, and that is no failure of the tool.
             one.end = time
@@ -121,7 +121,7 @@ _LOGS: Final[Mapping[str, tuple[Kind, bool]]] = {
 
 
 def _of_model_call(data: dict[str, Any], name: str, said: Mapping[str, Any]) -> None:
-    data["model"] = clean_name(str(said.get("model") or ""))
+    data["model"] = clean_name(_text(said.get("model") or ""))
     data["provider"] = "anthropic"
     if said.get("duration_ms") is not None:
         data["duration"] = _count(said["duration_ms"]) / 1000
@@ -132,18 +132,18 @@ def _of_model_call(data: dict[str, Any], name: str, said: Mapping[str, Any]) -> 
         if said.get("cost_usd") is not None:
             data["cost_usd"] = _number(said["cost_usd"])
     else:
-        data["error_type"] = clean_name(str(said.get("status_code") or name))
+        data["error_type"] = clean_name(_text(said.get("status_code") or name))
         if said.get("error"):
-            data["error"] = redact(str(said["error"]))
+            data["error"] = redact(_text(said["error"]))
 
 
 def _of_tool_result(data: dict[str, Any], said: Mapping[str, Any]) -> None:
     failed = str(said.get("success")).lower() == "false"
     data["outcome"] = (ToolOutcome.ERROR if failed else ToolOutcome.OK).value
     if failed:
-        data["error_type"] = clean_name(str(said.get("error_type") or "error"))
+        data["error_type"] = clean_name(_text(said.get("error_type") or "error"))
         if said.get("error"):
-            data["error"] = redact(str(said["error"]))
+            data["error"] = redact(_text(said["error"]))
     if said.get("duration_ms") is not None:
         data["duration"] = _count(said["duration_ms"]) / 1000
     if said.get("tool_input"):
@@ -167,13 +167,13 @@ def read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observatio
     """
     name = str(call.get("hook_event_name") or "")
     known = _HOOKS.get(name)
-    session = str(call.get("session_id") or "")
+    session = _id(call.get("session_id"))
     if not session:
         raise ValueError("a hook call of Claude Code without session_id")
     if known is None:
         return None
     kind, is_end = known
-    tool, prompt = str(call.get("tool_use_id") or ""), str(call.get("prompt_id") or "")
+    tool, prompt = _id(call.get("tool_use_id")), _id(call.get("prompt_id"))
     took = _count(call.get("duration_ms")) * _MILLI if is_end else 0
     one = Observation(
         identity=f"{CLIENT}\n{session}\n{name}\n{tool}\n{prompt}\n{now}".encode(),
@@ -190,7 +190,7 @@ def read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observatio
         version=process.version,
     )
     if kind is Kind.TOOL:
-        one.data["tool"] = clean_name(str(call.get("tool_name") or "unknown"))
+        one.data["tool"] = clean_name(_text(call.get("tool_name") or "unknown"))
         if is_end:
             _of_tool_response(one.data, call)
     elif kind is Kind.WAIT:
@@ -219,12 +219,25 @@ def _of_tool_response(data: dict[str, Any], call: Mapping[str, Any]) -> None:
         data["duration"] = _count(call["duration_ms"]) / 1000
     if error:
         data["error_type"] = "interrupted" if call.get("is_interrupt") else "error"
-        data["error"] = redact(str(error))
+        data["error"] = redact(_text(error))
     if call.get("tool_input"):
         data["args_hash"] = fingerprint(_without_description(call["tool_input"]))
     result = error or call.get("tool_response")
     if result is not None:
         data["result_hash"] = fingerprint(result)
+
+
+def order(event: str, kind: str, message: str) -> dict[str, Any]:
+    """
+    Return the answer to a hook call that hands an instruction over; empty if this call cannot.
+
+    A stop is ignored at ``PostToolUseFailure``; added context reaches the model after a tool.
+    """
+    if kind == "terminate" and event in ("PreToolUse", "PostToolUse"):
+        return {"continue": False, "stopReason": message}
+    if kind == "nudge" and event in ("PostToolUse", "PostToolUseFailure"):
+        return {"hookSpecificOutput": {"hookEventName": event, "additionalContext": message}}
+    return {}
 
 
 def agent_of(process: Process, folder: str = "") -> str:
@@ -243,6 +256,14 @@ def _without_description(arguments: Any) -> Any:
     if isinstance(arguments, dict) and len(arguments) > 1:
         return {key: value for key, value in arguments.items() if key != "description"}
     return arguments
+
+
+def _text(value: Any) -> str:
+    return str(value)[:100_000]
+
+
+def _id(value: Any) -> str:
+    return clean_name(value[:1_000]) if isinstance(value, str) else ""
 
 
 def _number(value: Any) -> float:

@@ -1,0 +1,202 @@
+"""
+Hooks: coding agents call when something begins or ends, and are answered with what there is for them.
+
+They fail open. Whatever is wrong with a call or with us, the agent goes on: it is answered within
+`ANSWER_SECONDS`, and what we do not understand is counted and answered with nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+from urllib.parse import parse_qs
+
+from prometheus_client import CollectorRegistry, Counter
+
+from queenright.health.interventions.instructions import InstructionOver, Instructions, InstructionUnknown
+from queenright.health.interventions.target import Target
+from queenright.instrumentation import names
+from queenright.instrumentation.identity import clean_name
+from queenright.runtime.events import Clock
+from queenright.server.otlp.receiver import Ingest, Receive, Scope, Send
+from queenright.server.telemetry.assembler import Assembler
+from queenright.server.telemetry.batch import Batch
+from queenright.server.telemetry.dialects import claude_code
+from queenright.server.telemetry.observation import Observation
+from queenright.server.telemetry.process import Process
+
+PREFIX: Final = "/hooks/"
+ANSWER_SECONDS: Final = 0.8
+"""Less than the second that a client gives a hook."""
+MAX_BODY: Final = 16 * 1024 * 1024
+_SMALL: Final = 64 * 1024
+"""A longer body is parsed in a thread."""
+
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+_log = logging.getLogger(__name__)
+
+
+class HookReceiver:
+    """
+    The ASGI app for ``POST /hooks/claude-code``; the query may name ``user``, ``host`` and ``repository``.
+
+    Args:
+        ingest: Takes events, and returns once they are durable.
+        assembler: Knows the sessions, also from their log records and spans.
+        instructions: What there is for an agent.
+        clock: Seconds since the epoch.
+        registry: Where ``queenright_hook_calls_total`` is registered.
+    """
+
+    def __init__(
+        self,
+        ingest: Ingest,
+        assembler: Assembler,
+        instructions: Instructions,
+        *,
+        clock: Clock,
+        registry: CollectorRegistry,
+    ) -> None:
+        self._ingest = ingest
+        self._assembler = assembler
+        self._instructions = instructions
+        self._clock = clock
+        self._working: set[asyncio.Task[dict[str, Any]]] = set()
+        metric = names.HOOK_CALLS
+        self._calls = Counter(
+            metric.name.removesuffix("_total"), metric.help, metric.labels, registry=registry
+        )
+        for outcome in ("used", "ignored", "refused", "late", "failed"):
+            self._calls.labels(claude_code.CLIENT, outcome)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one call."""
+        status, answer = await self._answer(scope, receive)
+        body = json.dumps(answer).encode()
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    async def _answer(self, scope: Scope, receive: Receive) -> tuple[int, dict[str, Any]]:
+        if scope["path"] != f"{PREFIX}{claude_code.CLIENT}":
+            return 404, {"error": f"there is no such hook; use {PREFIX}{claude_code.CLIENT}"}
+        if scope["method"] != "POST":
+            return 405, {"error": "hooks are called with POST"}
+        body = await _body(receive)
+        if body is None:
+            return self._refuse(413, f"the call is longer than {MAX_BODY} bytes")
+        task = asyncio.create_task(self._take(body, _process(scope)))
+        self._working.add(task)
+        task.add_done_callback(self._finished)
+        done, _ = await asyncio.wait([task], timeout=ANSWER_SECONDS)
+        if not done:
+            # It is still stored; what there is for the agent comes with its next call.
+            self._calls.labels(claude_code.CLIENT, "late").inc()
+            return 200, {}
+        try:
+            return 200, task.result()
+        except ValueError as error:
+            return self._refuse(400, str(error))
+        except Exception:
+            return 503, {}
+
+    def _finished(self, task: asyncio.Task[dict[str, Any]]) -> None:
+        self._working.discard(task)
+        if task.cancelled() or (error := task.exception()) is None or isinstance(error, ValueError):
+            return
+        self._calls.labels(claude_code.CLIENT, "failed").inc()
+        _log.error("a hook call could not be stored, and its agent goes on: %s", error, exc_info=error)
+
+    def _refuse(self, status: int, reason: str) -> tuple[int, dict[str, Any]]:
+        self._calls.labels(claude_code.CLIENT, "refused").inc()
+        return status, {"error": reason}
+
+    async def _take(self, body: bytes, process: Process) -> dict[str, Any]:
+        call = await asyncio.to_thread(_parsed, body) if len(body) > _SMALL else _parsed(body)
+        now = self._clock()
+        observation = claude_code.read_hook(call, process, int(now * 1e9))
+        self._calls.labels(claude_code.CLIENT, "ignored" if observation is None else "used").inc()
+        if observation is None:
+            return {}
+        await self._store(observation, now)
+        return await self._orders(observation, str(call.get("hook_event_name")))
+
+    async def _store(self, observation: Observation, now: float) -> None:
+        batch = Batch()
+        for _ in self._assembler.assemble([observation], batch, now):
+            pass
+        batch.finish()
+        duplicates = self._assembler.duplicates
+        duplicates.storing(batch.identities)
+        stored = False
+        try:
+            if batch.events:
+                await self._ingest(batch.events)
+            stored = True
+        finally:
+            duplicates.settle(batch.identities, stored=stored)
+
+    async def _orders(self, observation: Observation, event: str) -> dict[str, Any]:
+        """Return the answer that hands over what there is for this session, if this call can."""
+        run = self._assembler.sessions.get(observation.client, observation.agent, observation.session).run
+        target = Target(run.agent_id, run.session_id, run.incarnation_id)
+        answer: dict[str, Any] = {}
+        for one in await self._instructions.pull(target, 0):
+            order = claude_code.order(event, one.kind, one.message)
+            if order and not answer:
+                try:
+                    await self._instructions.answer(target, one.instruction_id, "done")
+                except (InstructionOver, InstructionUnknown):
+                    continue
+                answer = order
+        return answer
+
+
+def with_hooks(receiver: App, hooks: HookReceiver) -> App:
+    """Return an ASGI app that passes calls of hooks on to ``hooks``, and everything else to ``receiver``."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        is_hook = scope["type"] == "http" and scope["path"].startswith(PREFIX)
+        await (hooks if is_hook else receiver)(scope, receive, send)
+
+    return app
+
+
+def _process(scope: Scope) -> Process:
+    query = parse_qs(scope.get("query_string", b"").decode("latin-1"), max_num_fields=16)
+    said = {key: clean_name(values[0]) for key, values in query.items()}
+    return Process(
+        service=claude_code.CLIENT,
+        agent="",
+        incarnation_id="",
+        is_own=False,
+        owner="@".join(name for name in (said.get("user", ""), said.get("host", "")) if name),
+        repository=said.get("repository", ""),
+    )
+
+
+async def _body(receive: Receive) -> bytes | None:
+    parts, size = [], 0
+    while True:
+        message = await receive()
+        part = message.get("body", b"")
+        size += len(part)
+        if size > MAX_BODY:
+            return None
+        parts.append(part)
+        if not message.get("more_body", False):
+            return b"".join(parts)
+
+
+def _parsed(body: bytes) -> Mapping[str, Any]:
+    try:
+        call = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"the call is no JSON: {str(error)[:200]}") from None
+    if not isinstance(call, dict):
+        raise ValueError(f"the call is no JSON object but a {type(call).__name__}")
+    return call
