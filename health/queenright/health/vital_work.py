@@ -44,7 +44,7 @@ def _on_step(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: floa
     v.enter(event.node_id, at)
     v.steps_total += 1
     v.llm_open = 0
-    if v.open_tools:
+    if v.open_tools and not data.get("is_model_turn"):
         # Their own ends were lost: a step is over when its calls are.
         v.open_tools = [tool for tool in v.open_tools if tool.node_id != event.node_id] or None
     if event.span_id:

@@ -143,7 +143,7 @@ class HookReceiver:
     async def _orders(self, observation: Observation, event: str) -> dict[str, Any]:
         """Return the answer that hands over what there is for this session, if this call can."""
         run = self._assembler.sessions.get(observation.client, observation.agent, observation.session).run
-        target = Target(run.agent_id, run.session_id, run.incarnation_id)
+        target = Target(agent_id=run.agent_id, session_id=run.session_id, incarnation_id=run.incarnation_id)
         answer: dict[str, Any] = {}
         for one in await self._instructions.pull(target, 0):
             order = claude_code.order(event, one.kind, one.message)

@@ -179,7 +179,7 @@ def test_a_call_of_a_model_is_a_call_and_a_step(shape: str) -> None:
     llm = one(decoded, "llm_call_completed").data
     assert (llm["provider"], llm["model"]) == ("openai", "gpt-4o")
     assert (llm["input_tokens"], llm["output_tokens"]) == (120, 8)
-    assert one(decoded, "step_completed").data == {"duration": pytest.approx(0.5)}
+    assert one(decoded, "step_completed").data == {"duration": pytest.approx(0.5), "is_model_turn": True}
 
 
 ARGUMENTS, RESULT = '{"q": "hive", "n": 1}', "nothing found"

@@ -255,6 +255,7 @@ class _Assembly:
         if not run.own:
             # Frameworks know no steps: a turn of the model is one.
             step: dict[str, Any] = {key: one.data[key] for key in _OF_STEP if key in one.data}
+            step["is_model_turn"] = True
             self._emit(EventType.STEP_COMPLETED, run, one, step)
 
     def _tool(self, run: Run, one: Observation) -> None:

@@ -44,6 +44,7 @@ class Session:
         self._last = 0
         """When it last did something: an older record says nothing of what it does now."""
         self._asks_model = False
+        self._asked_at = 0
         self._failure: dict[str, Any] = {}
         """Of its last model call, if that failed."""
         self._notes: dict[str, dict[str, Any]] = {}
@@ -80,14 +81,13 @@ class Session:
                     self._asks_model = False
                     yield Change(EventType.WORKER_WAITING, at, one.data)
             case Kind.NOTE:
-                self._notes[str(one.data.get("call_id"))] = {
-                    key: one.data[key] for key in _FAILURE if key in one.data
-                }
+                self._notes[str(one.data.get("call_id"))] = _failure_of(one)
 
     def _turn(self, one: Observation, at: int, is_news: bool) -> Iterator[Change]:
         is_over = self._turns.get(one.call)
         if one.end:
             self._note_turn(one.call, True)
+            self._failure = _failure_of(one) or self._failure
             if is_news:
                 self._asks_model = False
                 yield Change(EventType.WORKER_WAITING, at, {"reason": WaitingReason.USER_INPUT.value})
@@ -106,13 +106,17 @@ class Session:
         if not is_new:
             return
         call.end = one.end
-        self._asks_model = False
-        self._failure = {key: one.data[key] for key in _FAILURE if key in one.data}
+        self._failure = _failure_of(one)
         step = self._failure | {key: one.data[key] for key in ("duration",) if key in one.data}
         yield Change(EventType.LLM_CALL_COMPLETED, one.end, one.data)
-        # A turn of the model is a step.
-        yield Change(EventType.STEP_COMPLETED, one.end, step)
+        # A turn of the model is a step; its tool calls come after it.
+        yield Change(EventType.STEP_COMPLETED, one.end, step | {"is_model_turn": True})
         self.run.last_llm = str(one.end)
+        if one.end >= self._asked_at:
+            self._asks_model = False
+        elif self._asks_model:
+            # Told late, of a call before the one that goes on.
+            yield Change(EventType.LLM_CALL_STARTED, self._asked_at, {})
 
     def _tool(self, one: Observation, at: int, is_news: bool) -> Iterator[Change]:
         call, is_new = self._calls.note(one)
@@ -135,7 +139,7 @@ class Session:
 
     def _ask_model(self, at: int) -> Iterator[Change]:
         if not self._asks_model:
-            self._asks_model = True
+            self._asks_model, self._asked_at = True, at
             yield Change(EventType.LLM_CALL_STARTED, at, {})
 
     def _end(self, at: int) -> Iterator[Change]:
@@ -145,6 +149,10 @@ class Session:
         self._last = max(self._last, at)
         kind = EventType.EXECUTION_FAILED if self._failure else EventType.EXECUTION_COMPLETED
         yield Change(kind, at, self._failure)
+
+
+def _failure_of(one: Observation) -> dict[str, Any]:
+    return {key: one.data[key] for key in _FAILURE if key in one.data}
 
 
 class Sessions:

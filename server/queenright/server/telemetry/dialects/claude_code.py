@@ -193,6 +193,8 @@ def read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observatio
         one.data["tool"] = clean_name(_text(call.get("tool_name") or "unknown"))
         if is_end:
             _of_tool_response(one.data, call)
+    elif name == "StopFailure":
+        one.data["error_type"] = clean_name(_text(call.get("error") or "error"))
     elif kind is Kind.WAIT:
         one.data["reason"] = WaitingReason.USER_INPUT.value
     return one

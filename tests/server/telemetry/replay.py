@@ -1,0 +1,84 @@
+"""Recorded requests of coding agents through dialects and assembler, without a network."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from queenright.runtime.events import AgentEvent
+from queenright.server.otlp.decode import decode_logs, decode_spans
+from queenright.server.otlp.encoding import MediaType, parse
+from queenright.server.telemetry.assembler import Assembler
+from queenright.server.telemetry.batch import Batch
+from queenright.server.telemetry.dialects import claude_code
+from queenright.server.telemetry.process import Process
+from tests.clients.fixtures import BEGAN, Record
+
+UNKNOWN_PROCESS = Process("claude-code", "", "", False)
+
+
+def replay(records: Iterable[Record]) -> list[AgentEvent]:
+    """Return the events that the records stand for, in the order in which they would be stored."""
+    assembler, events = Assembler(), list[AgentEvent]()
+    for record in records:
+        batch = take(record, assembler)
+        assembler.duplicates.settle(batch.identities, stored=True)
+        events += batch.events
+    return events
+
+
+def take(record: Record, assembler: Assembler) -> Batch:
+    now = BEGAN + record.at
+    if record.path.startswith("/hooks/"):
+        batch = Batch()
+        observation = claude_code.read_hook(record.body, UNKNOWN_PROCESS, int(now * 1e9))
+        for _ in assembler.assemble([observation] if observation else [], batch, now):
+            pass
+        batch.finish()
+        return batch
+    body = json.dumps(record.body).encode()
+    if record.path == "/v1/logs":
+        return decode_logs(parse(body, MediaType.JSON, ExportLogsServiceRequest), assembler, now)
+    if record.path == "/v1/traces":
+        return decode_spans(parse(body, MediaType.JSON, ExportTraceServiceRequest), assembler, now)
+    return Batch()
+
+
+def split(record: Record) -> list[Record]:
+    """Return a request of OTLP as one request for each of its records."""
+    groups, scopes, items = {
+        "/v1/logs": ("resourceLogs", "scopeLogs", "logRecords"),
+        "/v1/traces": ("resourceSpans", "scopeSpans", "spans"),
+    }.get(record.path, ("", "", ""))
+    if not groups:
+        return [record]
+    return [
+        Record(record.at, record.path, {groups: [group | {scopes: [scope | {items: [item]}]}]})
+        for group in record.body[groups]
+        for scope in group[scopes]
+        for item in scope[items]
+    ]
+
+
+def summary(events: Sequence[AgentEvent]) -> dict[str, Any]:
+    """Return what a run came to, whatever the order in which it was told."""
+    ended = [e for e in events if e.type.value in ("execution_completed", "execution_failed")]
+    llm = [e.data for e in events if e.type == "llm_call_completed"]
+    return {
+        "agents": len({(e.agent_id, e.session_id) for e in events}),
+        "steps": sum(e.type == "step_completed" for e in events),
+        "tools": Counter(
+            (e.data["tool"], e.data["call_id"], e.data["outcome"])
+            for e in events
+            if e.type == "tool_call_completed"
+        ),
+        "model calls": len(llm),
+        "failed model calls": sum("error_type" in one for one in llm),
+        "tokens": sum(one.get("input_tokens", 0) + one.get("output_tokens", 0) for one in llm),
+        "outcome": [e.type.value for e in ended],
+    }

@@ -1,0 +1,136 @@
+"""Claude Code, as it was recorded: one run whatever tells of it, in whatever order."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from queenright.runtime.events import AgentEvent
+from tests.clients.fixtures import FOLDER, Record, load_fixture
+from tests.server.telemetry.replay import replay, split, summary
+
+PATHS = sorted((FOLDER / "claude-code").glob("*.json"))
+HOOKS = "/hooks/claude-code"
+
+
+def records(name: str, *, without: str = "") -> list[Record]:
+    """Return the records of a fixture in the order of their arrival."""
+    found = load_fixture(FOLDER / "claude-code" / f"{name}.json").records
+    return [record for record in found if not (without and record.path.startswith(without))]
+
+
+def types(events: list[AgentEvent]) -> list[str]:
+    return [event.type.value for event in sorted(events, key=lambda event: event.time)]
+
+
+@pytest.mark.parametrize("name", [path.stem for path in PATHS])
+def test_one_call_is_one_call_however_many_sources_tell_of_it(name: str) -> None:
+    """B84: log records, spans and hook calls of one session are one run."""
+    all_of_them = summary(replay(records(name)))
+    otlp = summary(replay(records(name, without=HOOKS)))
+    logs = summary(replay([record for record in records(name) if record.path == "/v1/logs"]))
+
+    assert all_of_them["agents"] == (2 if name == "two_at_once" else 1)
+    for fewer in (otlp, logs) if name != "killed" else ():  # it was killed before it sent any
+        assert fewer["agents"] == all_of_them["agents"]
+        for counted in ("steps", "model calls", "failed model calls", "tokens", "tools"):
+            assert fewer[counted] == all_of_them[counted], counted
+
+
+@settings(max_examples=25, deadline=None)
+@given(path=st.sampled_from(PATHS), seed=st.integers(0, 2**32))
+def test_order_splits_repeats_and_delays_change_nothing(path: object, seed: int) -> None:
+    """B84: hook calls arrive as they are made; what goes over OTLP is late, in pieces, and sent again."""
+    given_records, chance = load_fixture(path).records, Random(seed)  # type: ignore[arg-type]
+    expected = summary(replay(given_records))
+    moved = []
+    for record in given_records:
+        if record.path == HOOKS:
+            moved.append(record)
+            continue
+        for piece in split(record):
+            for _ in range(chance.choice((1, 1, 2))):
+                late = Record(record.at + chance.uniform(0.0, 10.0), piece.path, piece.body)
+                moved.append(late)
+    moved.sort(key=lambda record: record.at)
+
+    assert summary(replay(moved)) == expected
+
+
+def test_tools_steps_tokens_and_failures_of_a_healthy_session_are_seen() -> None:
+    """B89: a command that exited with 2 is a failed call."""
+    events = replay(records("healthy"))
+
+    assert summary(events) == {
+        "agents": 1,
+        "steps": 4,
+        "tools": Counter(
+            {
+                ("Bash", "toolu_0001", "ok"): 1,
+                ("Bash", "toolu_0002", "error"): 1,
+                ("Bash", "toolu_0003", "ok"): 1,
+            }
+        ),
+        "model calls": 4,
+        "failed model calls": 0,
+        "tokens": 4 * 1020,
+        "outcome": ["execution_completed"],
+    }
+    assert {event.agent_id for event in events} == {"claude-code/project"}
+
+
+def test_turn_that_ended_waits_for_its_user() -> None:
+    """B95: also where only its log records are seen, which say no end of the session."""
+    for given_records in (records("healthy", without=HOOKS), records("healthy")[:-2]):
+        told = [e for e in types(replay(given_records)) if e in ("worker_waiting", "llm_call_started")]
+        assert told[-1] == "worker_waiting"
+
+
+def test_permission_request_is_a_wait_from_the_moment_it_is_asked() -> None:
+    """B93."""
+    events = replay(records("permission"))
+
+    [wait] = [event for event in events if event.type == "worker_waiting"]
+    [began] = [event for event in events if event.type == "tool_call_started"]
+    assert wait.data == {"reason": "user_input"}
+    assert 0 <= wait.time - began.time < 1
+
+
+@pytest.mark.parametrize("name", ["hang_first", "hang_first-traces", "hang_first-details"])
+@pytest.mark.parametrize("without", ["", HOOKS, "/v1"])
+def test_tool_that_hangs_in_the_first_call_is_open(name: str, without: str) -> None:
+    found = types(replay(records(name, without=without)))
+
+    assert found.count("tool_call_started") == 1
+    assert "tool_call_completed" not in found
+
+
+def test_loop_is_one_call_with_one_result_again_and_again() -> None:
+    """B26: the hook calls say what the log records leave out."""
+    for name, without in (("loop", ""), ("loop", "/v1"), ("loop-traces", "")):
+        calls = [e.data for e in replay(records(name, without=without)) if e.type == "tool_call_completed"]
+        assert len(calls) >= 5
+        assert len({(call["args_hash"], call["result_hash"]) for call in calls}) == 1
+    without_content = [
+        e.data for e in replay(records("loop", without=HOOKS)) if e.type == "tool_call_completed"
+    ]
+    assert {call.get("result_hash") for call in without_content} == {None}
+
+
+@pytest.mark.parametrize("name", [path.stem for path in PATHS if "provider" in path.stem])
+def test_provider_that_fails_is_a_failed_call_and_a_failed_run(name: str) -> None:
+    found = summary(replay(records(name)))
+
+    assert found["failed model calls"] == 1
+    assert found["outcome"] == ["execution_failed"]
+
+
+def test_two_sessions_at_once_are_two() -> None:
+    events = replay(records("two_at_once"))
+
+    assert len({event.session_id for event in events}) == 2
+    assert types(events).count("execution_completed") == 2
