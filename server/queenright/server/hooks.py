@@ -11,6 +11,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Final
 from urllib.parse import parse_qs
 
@@ -24,11 +25,13 @@ from queenright.runtime.events import Clock
 from queenright.server.otlp.receiver import Ingest, Receive, Scope, Send
 from queenright.server.telemetry.assembler import Assembler
 from queenright.server.telemetry.batch import Batch
-from queenright.server.telemetry.dialects import claude_code
+from queenright.server.telemetry.client import Client
+from queenright.server.telemetry.dialects import CLIENTS
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.process import Process
 
 PREFIX: Final = "/hooks/"
+_CLIENTS: Final = {f"{PREFIX}{client.name}": client for client in CLIENTS}
 ANSWER_SECONDS: Final = 0.8
 """Less than the second that a client gives a hook."""
 MAX_BODY: Final = 16 * 1024 * 1024
@@ -42,7 +45,7 @@ _log = logging.getLogger(__name__)
 
 class HookReceiver:
     """
-    The ASGI app for ``POST /hooks/claude-code``; the query may name ``user``, ``host`` and ``repository``.
+    The ASGI app for ``POST /hooks/CLIENT``; the query may name ``user``, ``host`` and ``repository``.
 
     Args:
         ingest: Takes events, and returns once they are durable.
@@ -70,8 +73,9 @@ class HookReceiver:
         self._calls = Counter(
             metric.name.removesuffix("_total"), metric.help, metric.labels, registry=registry
         )
-        for outcome in ("used", "ignored", "refused", "late", "failed"):
-            self._calls.labels(claude_code.CLIENT, outcome)
+        for client in CLIENTS:
+            for outcome in ("used", "ignored", "refused", "late", "failed"):
+                self._calls.labels(client.name, outcome)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one call."""
@@ -82,48 +86,49 @@ class HookReceiver:
         await send({"type": "http.response.body", "body": body})
 
     async def _answer(self, scope: Scope, receive: Receive) -> tuple[int, dict[str, Any]]:
-        if scope["path"] != f"{PREFIX}{claude_code.CLIENT}":
-            return 404, {"error": f"there is no such hook; use {PREFIX}{claude_code.CLIENT}"}
+        client = _CLIENTS.get(scope["path"])
+        if client is None:
+            return 404, {"error": f"nothing takes hooks there; use {', '.join(_CLIENTS)}"}
         if scope["method"] != "POST":
             return 405, {"error": "hooks are called with POST"}
         body = await _body(receive)
         if body is None:
-            return self._refuse(413, f"the call is longer than {MAX_BODY} bytes")
-        task = asyncio.create_task(self._take(body, _process(scope)))
+            return self._refuse(client, 413, f"the call is longer than {MAX_BODY} bytes")
+        task = asyncio.create_task(self._take(client, body, _process(scope)))
         self._working.add(task)
-        task.add_done_callback(self._finished)
+        task.add_done_callback(partial(self._finished, client))
         done, _ = await asyncio.wait([task], timeout=ANSWER_SECONDS)
         if not done:
             # It is still stored; what there is for the agent comes with its next call.
-            self._calls.labels(claude_code.CLIENT, "late").inc()
+            self._calls.labels(client.name, "late").inc()
             return 200, {}
         try:
             return 200, task.result()
         except ValueError as error:
-            return self._refuse(400, str(error))
+            return self._refuse(client, 400, str(error))
         except Exception:
             return 503, {}
 
-    def _finished(self, task: asyncio.Task[dict[str, Any]]) -> None:
+    def _finished(self, client: Client, task: asyncio.Task[dict[str, Any]]) -> None:
         self._working.discard(task)
         if task.cancelled() or (error := task.exception()) is None or isinstance(error, ValueError):
             return
-        self._calls.labels(claude_code.CLIENT, "failed").inc()
+        self._calls.labels(client.name, "failed").inc()
         _log.error("a hook call could not be stored, and its agent goes on: %s", error, exc_info=error)
 
-    def _refuse(self, status: int, reason: str) -> tuple[int, dict[str, Any]]:
-        self._calls.labels(claude_code.CLIENT, "refused").inc()
+    def _refuse(self, client: Client, status: int, reason: str) -> tuple[int, dict[str, Any]]:
+        self._calls.labels(client.name, "refused").inc()
         return status, {"error": reason}
 
-    async def _take(self, body: bytes, process: Process) -> dict[str, Any]:
+    async def _take(self, client: Client, body: bytes, process: Process) -> dict[str, Any]:
         call = await asyncio.to_thread(_parsed, body) if len(body) > _SMALL else _parsed(body)
         now = self._clock()
-        observation = claude_code.read_hook(call, process, int(now * 1e9))
-        self._calls.labels(claude_code.CLIENT, "ignored" if observation is None else "used").inc()
+        observation = client.read_hook(call, process, int(now * 1e9))
+        self._calls.labels(client.name, "ignored" if observation is None else "used").inc()
         if observation is None:
             return {}
         await self._store(observation, now)
-        return await self._orders(observation, str(call.get("hook_event_name")))
+        return await self._orders(client, observation, str(call.get("hook_event_name")))
 
     async def _store(self, observation: Observation, now: float) -> None:
         batch = Batch()
@@ -140,13 +145,13 @@ class HookReceiver:
         finally:
             duplicates.settle(batch.identities, stored=stored)
 
-    async def _orders(self, observation: Observation, event: str) -> dict[str, Any]:
+    async def _orders(self, client: Client, observation: Observation, event: str) -> dict[str, Any]:
         """Return the answer that hands over what there is for this session, if this call can."""
         run = self._assembler.sessions.get(observation.client, observation.agent, observation.session).run
         target = Target(agent_id=run.agent_id, session_id=run.session_id, incarnation_id=run.incarnation_id)
         answer: dict[str, Any] = {}
         for one in await self._instructions.pull(target, 0):
-            order = claude_code.order(event, one.kind, one.message)
+            order = client.order(event, one.kind, one.message)
             if order and not answer:
                 try:
                     await self._instructions.answer(target, one.instruction_id, "done")
@@ -170,7 +175,7 @@ def _process(scope: Scope) -> Process:
     query = parse_qs(scope.get("query_string", b"").decode("latin-1"), max_num_fields=16)
     said = {key: clean_name(values[0]) for key, values in query.items()}
     return Process(
-        service=claude_code.CLIENT,
+        service="",
         agent="",
         incarnation_id="",
         is_own=False,

@@ -15,11 +15,11 @@ from queenright.server.otlp.decode import decode_logs, decode_spans
 from queenright.server.otlp.encoding import MediaType, parse
 from queenright.server.telemetry.assembler import Assembler
 from queenright.server.telemetry.batch import Batch
-from queenright.server.telemetry.dialects import claude_code
+from queenright.server.telemetry.dialects import CLIENTS
 from queenright.server.telemetry.process import Process
 from tests.clients.fixtures import BEGAN, Record
 
-UNKNOWN_PROCESS = Process("claude-code", "", "", False)
+UNKNOWN_PROCESS = Process("", "", "", False)
 
 
 def replay(records: Iterable[Record]) -> list[AgentEvent]:
@@ -36,7 +36,8 @@ def take(record: Record, assembler: Assembler) -> Batch:
     now = BEGAN + record.at
     if record.path.startswith("/hooks/"):
         batch = Batch()
-        observation = claude_code.read_hook(record.body, UNKNOWN_PROCESS, int(now * 1e9))
+        [client] = [one for one in CLIENTS if record.path == f"/hooks/{one.name}"]
+        observation = client.read_hook(record.body, UNKNOWN_PROCESS, int(now * 1e9))
         for _ in assembler.assemble([observation] if observation else [], batch, now):
             pass
         batch.finish()

@@ -10,7 +10,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
 from queenright.instrumentation import names
 from queenright.instrumentation.identity import clean_name
-from queenright.server.telemetry.dialects import Fields, claude_code, fields_of
+from queenright.server.telemetry.dialects import CLIENT_OF_LOGS, Fields, fields_of
 from queenright.server.telemetry.kind import Kind
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.process import Process
@@ -39,10 +39,11 @@ def read_log(
     """
     if len(record.attributes) > MAX_ATTRIBUTES:
         raise ValueError(f"a record with more than {MAX_ATTRIBUTES} attributes")
-    if scope.name == claude_code.LOG_SCOPE:
+    client = CLIENT_OF_LOGS.get(scope.name)
+    if client is not None:
         said = {each.key: plain_of(each.value) for each in record.attributes}
-        name = str(said.get("event.name") or "").removeprefix("claude_code.")
-        return claude_code.read_log(name, said, process, record.time_unix_nano or int(now * 1e9))
+        time = record.time_unix_nano or record.observed_time_unix_nano or int(now * 1e9)
+        return client.read_log(said, process, time)
     found = fields_of(record.attributes)
     event_name = record.event_name or text_of(found.get("event"))
     known = RECORDS.get(event_name)

@@ -11,6 +11,7 @@ from typing import Final
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from queenright.instrumentation import names
+from queenright.instrumentation.identity import clean_name
 from queenright.server.telemetry.values import MAX_ATTRIBUTES, plain_of, text_of
 
 UNKNOWN_SERVICE: Final = "unknown_service"
@@ -75,3 +76,14 @@ class Process:
             owner="@".join(name for name in (texts["user"], texts["host"]) if name),
             repository=texts["repository"],
         )
+
+    def name_of(self, client: str, folder: str = "") -> str:
+        """
+        Return a name that says whose session of a client it is: ``claude-code/ada@laptop/website``.
+
+        Args:
+            client: The coding agent.
+            folder: Where it works: the repository, where the process names none.
+        """
+        repository = self.repository or clean_name(folder.rstrip("/\\").replace("\\", "/").rpartition("/")[2])
+        return "/".join(part for part in (client, self.owner, repository) if part)

@@ -12,7 +12,7 @@ from queenright.instrumentation.fingerprint import fingerprint
 from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.names import SPAN_STEP, ToolOutcome, Verdict
 from queenright.instrumentation.redaction import redact
-from queenright.server.telemetry.dialects import Fields, claude_code, fields_of, kind_of, named_in
+from queenright.server.telemetry.dialects import CLIENT_OF_SPANS, Fields, fields_of, kind_of, named_in
 from queenright.server.telemetry.kind import Kind
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.process import Process
@@ -56,16 +56,16 @@ def read_span(span: Span, process: Process, scope: InstrumentationScope, now: fl
     name, parent_id, flags = span.name, span.parent_span_id, span.flags
     incarnation = text_of(found["incarnation"]) if "incarnation" in found else ""
     is_own = "incarnation" in found or process.is_own
-    is_claude_code = scope.name == claude_code.SPAN_SCOPE
-    if is_claude_code:
-        kind = claude_code.kind_of_span(name)
+    client = CLIENT_OF_SPANS.get(scope.name)
+    if client is not None and client.spans is not None:
+        kind = client.spans.get(name)
     elif is_own and "operation" not in found and _is_step(found, name):
         kind = Kind.STEP
     else:
         kind = _kind(found, name)
     # No parent, one in another process, or an entry point.
     is_outermost = not parent_id or bool(flags & _IS_REMOTE) or span.kind in _ENTRY_KINDS
-    if kind is None and (is_claude_code or not is_outermost):
+    if kind is None and (client is not None or not is_outermost):
         return None
     observation = Observation(
         identity=trace_id + span_id if span.end_time_unix_nano else b"begun" + trace_id + span_id,
@@ -90,9 +90,10 @@ def read_span(span: Span, process: Process, scope: InstrumentationScope, now: fl
     )
     if kind is not None:
         _KINDS[kind](observation, name, found)
-    if is_claude_code:
-        observation.client, observation.source = claude_code.CLIENT, "span"
-        observation.agent = observation.agent or claude_code.agent_of(process)
+    if client is not None:
+        observation.client, observation.source = client.name, "span"
+        observation.library, observation.version = client.name, process.version
+        observation.agent = process.name_of(client.name)
         observation.call = observation.data.get("call_id", "")
         if "succeeded" in found and not is_true(found["succeeded"]):
             observation.data.setdefault("error_type", "error")

@@ -135,6 +135,30 @@ def fingerprint_of(value: AnyValue | None) -> str | None:
     return None if value is None else fingerprint(plain_of(value))
 
 
+def plain_text(value: Any) -> str:
+    """Return a JSON value as text, bounded."""
+    return str(value)[:100_000]
+
+
+def id_in(value: Any) -> str:
+    """Return a JSON value as an id; "" if it is no text."""
+    return clean_name(value[:1_000]) if isinstance(value, str) else ""
+
+
+def number_in(value: Any) -> float:
+    """Return a JSON value, or the text of one, as a number of at least 0; 0 if it is none."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return 0.0
+    return number if 0 <= number < MAX_COUNT else 0.0
+
+
+def count_in(value: Any) -> int:
+    """Return a JSON value, or the text of one, as a count; 0 if it is none."""
+    return int(number_in(value))
+
+
 def seconds_of(nanoseconds: int, now: float) -> float:
     """Return a time in seconds since the epoch; ``now`` for none and for one that cannot be."""
     seconds = nanoseconds / 1e9

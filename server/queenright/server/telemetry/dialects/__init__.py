@@ -19,6 +19,7 @@ from typing import Final
 
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
+from queenright.server.telemetry.client import Client
 from queenright.server.telemetry.dialects import (
     claude_code,
     genai,
@@ -45,6 +46,12 @@ DIALECTS: Final[tuple[ModuleType, ...]] = (
     claude_code,
 )
 """In the order in which their spellings of one field count."""
+
+
+CLIENTS: Final[tuple[Client, ...]] = (claude_code.CLIENT,)
+"""The coding agents that are understood by their log records, hooks and spans."""
+CLIENT_OF_LOGS: Final[Mapping[str, Client]] = {client.log_scope: client for client in CLIENTS}
+CLIENT_OF_SPANS: Final[Mapping[str, Client]] = {c.span_scope: c for c in CLIENTS if c.span_scope}
 
 
 def _attributes() -> dict[str, tuple[str, ...]]:

@@ -25,13 +25,13 @@ from queenright.instrumentation.fingerprint import fingerprint
 from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.names import ToolOutcome, WaitingReason
 from queenright.instrumentation.redaction import redact
+from queenright.server.telemetry.client import Client
 from queenright.server.telemetry.kind import Kind
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.process import Process
+from queenright.server.telemetry.values import count_in, id_in, number_in, plain_text
 
-CLIENT: Final = "claude-code"
-LOG_SCOPE: Final = "com.anthropic.claude_code.events"
-SPAN_SCOPE: Final = "com.anthropic.claude_code.tracing"
+NAME: Final = "claude-code"
 
 ATTRIBUTES = {
     "input_tokens": ("input_tokens",),
@@ -52,52 +52,36 @@ _NANO: Final = 1_000_000_000
 _MILLI: Final = 1_000_000
 
 
-def kind_of_span(name: str) -> Kind | None:
-    """Return what one of its spans is; None for what says nothing."""
-    return _SPANS.get(name)
-
-
-def read_log(name: str, said: Mapping[str, Any], process: Process, time: int) -> Observation | None:
-    """
-    Return what a log record says; None if it is nothing that we use.
-
-    Args:
-        name: Of the event, without ``claude_code.``.
-        said: Its attributes.
-        process: Where it comes from.
-        time: When it happened, in nanoseconds.
-
-    Raises:
-        ValueError: it has no session.
-    """
+def _read_log(said: Mapping[str, Any], process: Process, time: int) -> Observation | None:
+    name = str(said.get("event.name") or "").removeprefix("claude_code.")
     if name not in _LOGS:
         return None
-    session = _id(said.get("session.id"))
+    session = id_in(said.get("session.id"))
     if not session:
         raise ValueError(
             "a record of Claude Code without session.id: set OTEL_METRICS_INCLUDE_SESSION_ID=true"
         )
     kind, is_end = _LOGS[name]
-    took = _count(said.get("duration_ms")) * _MILLI if is_end and kind in (Kind.LLM, Kind.TOOL) else 0
-    prompt = _id(said.get("prompt.id"))
+    took = count_in(said.get("duration_ms")) * _MILLI if is_end and kind in (Kind.LLM, Kind.TOOL) else 0
+    prompt = id_in(said.get("prompt.id"))
     one = Observation(
-        identity=f"{CLIENT}\n{session}\n{name}\n{time}\n{said.get('event.sequence')}".encode(),
+        identity=f"{NAME}\n{session}\n{name}\n{time}\n{said.get('event.sequence')}".encode(),
         process=process,
         kind=kind,
         start=time - took,
         end=time if is_end else 0,
-        client=CLIENT,
+        client=NAME,
         source="log",
-        agent=agent_of(process),
+        agent=process.name_of(NAME),
         session=session,
-        call=_id(said.get("tool_use_id")) if kind is Kind.TOOL else prompt if kind is Kind.TURN else "",
-        library=CLIENT,
+        call=id_in(said.get("tool_use_id")) if kind is Kind.TOOL else prompt if kind is Kind.TURN else "",
+        library=NAME,
         version=process.version,
     )
     if kind is Kind.LLM:
         _of_model_call(one.data, name, said)
     elif kind is Kind.TOOL:
-        one.data["tool"] = clean_name(_text(said.get("tool_name") or "unknown"))
+        one.data["tool"] = clean_name(plain_text(said.get("tool_name") or "unknown"))
         if name == "tool_decision" and said.get("decision") == "reject":
             # A person, or a rule of theirs, said no: it ended, and that is no failure of the tool.
             one.end = time
@@ -121,31 +105,31 @@ _LOGS: Final[Mapping[str, tuple[Kind, bool]]] = {
 
 
 def _of_model_call(data: dict[str, Any], name: str, said: Mapping[str, Any]) -> None:
-    data["model"] = clean_name(_text(said.get("model") or ""))
+    data["model"] = clean_name(plain_text(said.get("model") or ""))
     data["provider"] = "anthropic"
     if said.get("duration_ms") is not None:
-        data["duration"] = _count(said["duration_ms"]) / 1000
+        data["duration"] = count_in(said["duration_ms"]) / 1000
     if name == "api_request":
-        cached = _count(said.get("cache_read_tokens")) + _count(said.get("cache_creation_tokens"))
-        data["input_tokens"] = _count(said.get("input_tokens")) + cached
-        data["output_tokens"] = _count(said.get("output_tokens"))
+        cached = count_in(said.get("cache_read_tokens")) + count_in(said.get("cache_creation_tokens"))
+        data["input_tokens"] = count_in(said.get("input_tokens")) + cached
+        data["output_tokens"] = count_in(said.get("output_tokens"))
         if said.get("cost_usd") is not None:
-            data["cost_usd"] = _number(said["cost_usd"])
+            data["cost_usd"] = number_in(said["cost_usd"])
     else:
-        data["error_type"] = clean_name(_text(said.get("status_code") or name))
+        data["error_type"] = clean_name(plain_text(said.get("status_code") or name))
         if said.get("error"):
-            data["error"] = redact(_text(said["error"]))
+            data["error"] = redact(plain_text(said["error"]))
 
 
 def _of_tool_result(data: dict[str, Any], said: Mapping[str, Any]) -> None:
     failed = str(said.get("success")).lower() == "false"
     data["outcome"] = (ToolOutcome.ERROR if failed else ToolOutcome.OK).value
     if failed:
-        data["error_type"] = clean_name(_text(said.get("error_type") or "error"))
+        data["error_type"] = clean_name(plain_text(said.get("error_type") or "error"))
         if said.get("error"):
-            data["error"] = redact(_text(said["error"]))
+            data["error"] = redact(plain_text(said["error"]))
     if said.get("duration_ms") is not None:
-        data["duration"] = _count(said["duration_ms"]) / 1000
+        data["duration"] = count_in(said["duration_ms"]) / 1000
     if said.get("tool_input"):
         data["args_hash"] = fingerprint(_without_description(said["tool_input"]))
     # Its result is never recorded here. The same failure again is the same result again.
@@ -153,48 +137,38 @@ def _of_tool_result(data: dict[str, Any], said: Mapping[str, Any]) -> None:
         data["result_hash"] = fingerprint(f"{data['error_type']}: {data.get('error', '')}")
 
 
-def read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observation | None:
-    """
-    Return what a hook call says; None if it is nothing that we use.
-
-    Args:
-        call: Its JSON.
-        process: Where it comes from, as far as is known.
-        now: When it arrived, in nanoseconds: it says no time itself.
-
-    Raises:
-        ValueError: it has no session.
-    """
+def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observation | None:
+    # It says no time itself.
     name = str(call.get("hook_event_name") or "")
     known = _HOOKS.get(name)
-    session = _id(call.get("session_id"))
+    session = id_in(call.get("session_id"))
     if not session:
         raise ValueError("a hook call of Claude Code without session_id")
     if known is None:
         return None
     kind, is_end = known
-    tool, prompt = _id(call.get("tool_use_id")), _id(call.get("prompt_id"))
-    took = _count(call.get("duration_ms")) * _MILLI if is_end else 0
+    tool, prompt = id_in(call.get("tool_use_id")), id_in(call.get("prompt_id"))
+    took = count_in(call.get("duration_ms")) * _MILLI if is_end else 0
     one = Observation(
-        identity=f"{CLIENT}\n{session}\n{name}\n{tool}\n{prompt}\n{now}".encode(),
+        identity=f"{NAME}\n{session}\n{name}\n{tool}\n{prompt}\n{now}".encode(),
         process=process,
         kind=kind,
         start=now - took,
         end=now if is_end else 0,
-        client=CLIENT,
+        client=NAME,
         source="hook",
-        agent=agent_of(process, str(call.get("cwd") or "")),
+        agent=process.name_of(NAME, str(call.get("cwd") or "")),
         session=session,
         call=tool if kind is Kind.TOOL else prompt if kind is Kind.TURN else "",
-        library=CLIENT,
+        library=NAME,
         version=process.version,
     )
     if kind is Kind.TOOL:
-        one.data["tool"] = clean_name(_text(call.get("tool_name") or "unknown"))
+        one.data["tool"] = clean_name(plain_text(call.get("tool_name") or "unknown"))
         if is_end:
             _of_tool_response(one.data, call)
     elif name == "StopFailure":
-        one.data["error_type"] = clean_name(_text(call.get("error") or "error"))
+        one.data["error_type"] = clean_name(plain_text(call.get("error") or "error"))
     elif kind is Kind.WAIT:
         one.data["reason"] = WaitingReason.USER_INPUT.value
     return one
@@ -218,10 +192,10 @@ def _of_tool_response(data: dict[str, Any], call: Mapping[str, Any]) -> None:
     error = call.get("error")
     data["outcome"] = (ToolOutcome.ERROR if error else ToolOutcome.OK).value
     if call.get("duration_ms") is not None:
-        data["duration"] = _count(call["duration_ms"]) / 1000
+        data["duration"] = count_in(call["duration_ms"]) / 1000
     if error:
         data["error_type"] = "interrupted" if call.get("is_interrupt") else "error"
-        data["error"] = redact(_text(error))
+        data["error"] = redact(plain_text(error))
     if call.get("tool_input"):
         data["args_hash"] = fingerprint(_without_description(call["tool_input"]))
     result = error or call.get("tool_response")
@@ -229,23 +203,13 @@ def _of_tool_response(data: dict[str, Any], call: Mapping[str, Any]) -> None:
         data["result_hash"] = fingerprint(result)
 
 
-def order(event: str, kind: str, message: str) -> dict[str, Any]:
-    """
-    Return the answer to a hook call that hands an instruction over; empty if this call cannot.
-
-    A stop is ignored at ``PostToolUseFailure``; added context reaches the model after a tool.
-    """
+def _order(event: str, kind: str, message: str) -> dict[str, Any]:
+    # A stop is ignored at PostToolUseFailure; added context reaches the model after a tool.
     if kind == "terminate" and event in ("PreToolUse", "PostToolUse"):
         return {"continue": False, "stopReason": message}
     if kind == "nudge" and event in ("PostToolUse", "PostToolUseFailure"):
         return {"hookSpecificOutput": {"hookEventName": event, "additionalContext": message}}
     return {}
-
-
-def agent_of(process: Process, folder: str = "") -> str:
-    """Return a name that says whose session it is: ``claude-code/ada@laptop/website``."""
-    repository = process.repository or clean_name(folder.rstrip("/\\").replace("\\", "/").rpartition("/")[2])
-    return "/".join(part for part in (CLIENT, process.owner, repository) if part)
 
 
 def _without_description(arguments: Any) -> Any:
@@ -260,21 +224,12 @@ def _without_description(arguments: Any) -> Any:
     return arguments
 
 
-def _text(value: Any) -> str:
-    return str(value)[:100_000]
-
-
-def _id(value: Any) -> str:
-    return clean_name(value[:1_000]) if isinstance(value, str) else ""
-
-
-def _number(value: Any) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        return 0.0
-    return number if 0 <= number < 1e12 else 0.0
-
-
-def _count(value: Any) -> int:
-    return int(_number(value))
+CLIENT: Final = Client(
+    name=NAME,
+    log_scope="com.anthropic.claude_code.events",
+    read_log=_read_log,
+    read_hook=_read_hook,
+    order=_order,
+    span_scope="com.anthropic.claude_code.tracing",
+    spans=_SPANS,
+)

@@ -1,0 +1,33 @@
+"""What a coding agent's dialect gives: how its records are read, and how it is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from queenright.server.telemetry.kind import Kind
+from queenright.server.telemetry.observation import Observation
+from queenright.server.telemetry.process import Process
+
+ReadLog = Callable[[Mapping[str, Any], Process, int], Observation | None]
+"""Of the attributes of a log record, its process, and its time in nanoseconds; raises ValueError."""
+ReadHook = Callable[[Mapping[str, Any], Process, int], Observation | None]
+"""Of the JSON of a hook call, its process, and when it arrived in nanoseconds; raises ValueError."""
+Order = Callable[[str, str, str], dict[str, Any]]
+"""Of a hook's event, an instruction's kind and its message: the answer that hands it over, or nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """One coding agent."""
+
+    name: str
+    """As in its sessions' names and in the path of its hooks."""
+    log_scope: str
+    read_log: ReadLog
+    read_hook: ReadHook
+    order: Order
+    span_scope: str = ""
+    spans: Mapping[str, Kind] | None = None
+    """What its spans are, by their names."""
