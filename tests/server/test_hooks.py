@@ -1,0 +1,201 @@
+"""Hook calls over real HTTP: what a coding agent says, what it is answered, and that it always goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client import CollectorRegistry
+
+from queenright.runtime.events import AgentEvent
+from queenright.server.hooks import HookReceiver, with_hooks
+from queenright.server.otlp import otlp_app
+from queenright.server.sockets import listen, listening, url_of
+from queenright.server.telemetry.assembler import Assembler
+from queenright.server.up import Running
+from tests.clients.fixtures import FOLDER, Record, load_fixture
+from tests.waiting import until
+
+HOOK = "/hooks/claude-code?user=ada&host=laptop"
+AGENT = "claude-code/ada@laptop/project"
+
+
+def records(name: str) -> list[Record]:
+    """Return what was recorded, moved to the present."""
+    fixture = load_fixture(FOLDER / "claude-code" / f"{name}.json")
+    return list(fixture.moved(time.time() - fixture.ended_at))
+
+
+def calls(name: str) -> list[dict[str, Any]]:
+    return [record.body for record in records(name) if record.path.startswith("/hooks/")]
+
+
+async def send(telemetry: httpx.AsyncClient, record: Record) -> dict[str, Any]:
+    path = HOOK if record.path.startswith("/hooks/") else record.path
+    answer = await telemetry.post(path, json=record.body)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+@pytest.fixture
+async def telemetry(running: Running) -> Any:
+    async with httpx.AsyncClient(base_url=running.otlp_url, verify=False, trust_env=False) as client:
+        yield client
+
+
+async def ask(telemetry: httpx.AsyncClient, call: dict[str, Any]) -> dict[str, Any]:
+    return await send(telemetry, Record(0.0, "/hooks/claude-code", call))
+
+
+async def test_session_is_in_the_fleet_under_a_name_that_says_whose_it_is(
+    telemetry: httpx.AsyncClient, http: httpx.AsyncClient, running: Running
+) -> None:
+    """B84: with its tools, tokens and end, from hook calls and log records together."""
+    for record in records("healthy"):
+        if record.path != "/v1/metrics":
+            await send(telemetry, record)
+
+    [agent] = (await http.get("/api/agents")).json()["agents"]
+    health = (await http.get(f"/api/agents/{AGENT}/health")).json()
+    assert agent["agent_id"] == AGENT
+    assert agent["framework"] == "claude-code"
+    assert health["state"] == "healthy"
+    [worker] = running.service.monitor.of_agent(AGENT)
+    vitals = worker.vitals
+    assert (vitals.steps_total, vitals.tool_calls_total, vitals.tokens) == (4, 3, 4080)
+
+
+async def test_nudge_reaches_the_model_at_the_next_tool_of_its_session_and_once(
+    telemetry: httpx.AsyncClient, http: httpx.AsyncClient
+) -> None:
+    """B92: another session of the same person does not get it."""
+    start, prompt, before, after, *_ = calls("healthy")
+    other = [one | {"session_id": "another"} for one in (start, prompt, before, after)]
+    for call in (start, prompt, before, *other[:3]):
+        assert await ask(telemetry, call) == {}
+    nudged = await http.post(
+        f"/api/agents/{AGENT}/nudge",
+        json={"message": "Read the log first.", "session_id": start["session_id"]},
+    )
+    assert nudged.status_code == 202, nudged.text
+
+    assert await ask(telemetry, other[3]) == {}
+    given = await ask(telemetry, after)
+    assert given["hookSpecificOutput"]["hookEventName"] == "PostToolUse"
+    assert "Read the log first." in given["hookSpecificOutput"]["additionalContext"]
+    assert await ask(telemetry, before | {"tool_use_id": "t-9"}) == {}
+    assert await ask(telemetry, after | {"tool_use_id": "t-9"}) == {}
+
+
+async def test_termination_stops_the_run_at_its_next_tool(
+    telemetry: httpx.AsyncClient, http: httpx.AsyncClient
+) -> None:
+    """B92."""
+    start, prompt, before, after, *_ = calls("healthy")
+    for call in (start, prompt, before):
+        await ask(telemetry, call)
+    stopping = asyncio.create_task(
+        http.post(f"/api/agents/{AGENT}/terminate", json={"reason": "It burns money."}, timeout=60)
+    )
+    answer: dict[str, Any] = {}
+    for number in range(200):
+        answer = await ask(telemetry, after | {"tool_use_id": f"t-{number}"})
+        if answer:
+            break
+        await asyncio.sleep(0.05)
+
+    assert answer["continue"] is False
+    assert "It burns money." in answer["stopReason"]
+    stopped = (await stopping).json()
+    assert stopped["outcome"] == "done", stopped
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("POST", HOOK, b"{", 400),
+        ("POST", HOOK, b"[]", 400),
+        ("POST", HOOK, b"\xff\xfe", 400),
+        ("POST", HOOK, b"[" * 100_000, 400),
+        ("POST", HOOK, b'{"hook_event_name": "Stop"}', 400),
+        ("POST", HOOK, b'{"hook_event_name": "Stop", "session_id": 7}', 400),
+        ("POST", HOOK, b'{"hook_event_name": "Unheard", "session_id": "s"}', 200),
+        ("POST", HOOK, b'{"hook_event_name": {"a": 1}, "session_id": "s", "tool_use_id": []}', 200),
+        ("POST", "/hooks/nobody", b"{}", 404),
+        ("GET", HOOK, b"", 405),
+    ],
+)
+async def test_call_that_is_wrong_is_answered_with_why_and_counted(
+    telemetry: httpx.AsyncClient, http: httpx.AsyncClient, method: str, path: str, body: bytes, status: int
+) -> None:
+    """B91: the client goes on at any answer; none of these makes an agent, or an error of ours."""
+    answer = await telemetry.request(method, path, content=body)
+
+    assert answer.status_code == status
+    assert answer.json() == {} if status == 200 else answer.json()["error"]
+    assert (await http.get("/api/agents")).json()["agents"] == []
+    metrics = (await http.get("/metrics")).text
+    outcome = {200: "ignored", 400: "refused"}.get(status)
+    counted = f'queenright_hook_calls_total{{client="claude-code",outcome="{outcome}"}} 1.0'
+    assert (counted in metrics) is (outcome is not None)
+
+
+async def test_hostile_content_is_data_and_secrets_are_masked(
+    telemetry: httpx.AsyncClient, running: Running
+) -> None:
+    start, _, before, *_ = calls("healthy")
+    secret = "sk-ant-api03-abcdefghijklmnop1234567890"
+    failed = before | {"hook_event_name": "PostToolUseFailure", "error": f"no key {secret} <script>"}
+    for call in (start, before | {"tool_name": f"Bash {secret}"}, failed):
+        await ask(telemetry, call)
+
+    [worker] = running.service.monitor.of_agent(AGENT)
+    told = json.dumps([event.to_dict() for event in running.service.recent])
+    assert worker.vitals.error_count == 1
+    assert secret not in told
+
+
+class Slow:
+    """Stores nothing until it is let."""
+
+    def __init__(self) -> None:
+        self.let = asyncio.Event()
+        self.failure: Exception | None = None
+        self.stored: list[AgentEvent] = []
+
+    async def ingest(self, events: list[AgentEvent]) -> None:
+        await self.let.wait()
+        if self.failure is not None:
+            raise self.failure
+        self.stored += events
+
+
+async def test_service_that_is_slow_or_fails_holds_up_no_agent(running: Running) -> None:
+    """B91: it is answered within the second that its client gives us, and what it said is stored later."""
+    slow, assembler, registry = Slow(), Assembler(), CollectorRegistry()
+    hooks = HookReceiver(
+        slow.ingest, assembler, running.service.instructions, clock=time.time, registry=registry
+    )
+    sock = listen("127.0.0.1", 0, what="hooks", option="")
+    app = with_hooks(otlp_app(slow.ingest, assembler=assembler, registry=registry), hooks)
+
+    def counted(outcome: str) -> float | None:
+        labels = {"client": "claude-code", "outcome": outcome}
+        return registry.get_sample_value("queenright_hook_calls_total", labels)
+
+    start, prompt, *_ = calls("healthy")
+    async with listening(app, sock), httpx.AsyncClient(base_url=url_of(sock), verify=False) as client:
+        answer = await client.post(HOOK, json=start)
+        assert (answer.status_code, answer.json()) == (200, {})
+        assert counted("late") == 1
+        slow.let.set()
+        await until(lambda: slow.stored, "it is stored later")
+        slow.failure = OSError("disk full")
+        failed = await client.post(HOOK, json=prompt)
+        assert (failed.status_code, failed.json()) == (503, {})
+        assert counted("failed") == 1
