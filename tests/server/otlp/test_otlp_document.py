@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from queenright.instrumentation.span_kinds import SPAN_NAMES
 from queenright.server.otlp.forward import RETRIED
-from queenright.server.otlp.mapping import ATTRIBUTES, SPAN_NAMES
+from queenright.server.otlp.mapping import ATTRIBUTES
 from queenright.server.otlp.receiver import MAX_BODY, MAX_INFLATED
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "otlp.md").read_text()

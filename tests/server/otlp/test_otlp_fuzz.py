@@ -15,10 +15,11 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from prometheus_client import CollectorRegistry
 
 from queenright.instrumentation.identity import clean_name
+from queenright.instrumentation.span_kinds import MARKERS, OPERATIONS
 from queenright.runtime.events import AgentEvent
 from queenright.server.otlp import otlp_app
 from queenright.server.otlp.batch import Memory
-from queenright.server.otlp.mapping import LOOKUP, MARKERS, OPERATIONS
+from queenright.server.otlp.mapping import LOOKUP
 from queenright.server.otlp.spans import decode_spans
 
 PATHS = ["/v1/traces", "/v1/logs", "/v1/metrics"]

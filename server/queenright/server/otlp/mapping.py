@@ -1,55 +1,32 @@
 """
-Which attribute says what, and which span is what: one table for every generation of the GenAI names.
+Which attribute says what, for every generation of the GenAI names.
 
-The conventions have been renamed several times and none of them is stable, so
-whatever a framework writes is looked up here and nowhere else. Rows name our
-field, then the spellings it arrives under, the current one first.
+What identifies a span is read in the agent's process too, so those rows are
+`queenright.instrumentation.span_kinds`; it also says which span is what.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import StrEnum
 from typing import Final
 
 from queenright.instrumentation import names
-
-
-class Kind(StrEnum):
-    """What a span is a record of."""
-
-    AGENT = "agent"
-    STEP = "step"
-    LLM = "llm"
-    TOOL = "tool"
-
+from queenright.instrumentation.span_kinds import IDENTIFYING
 
 ATTRIBUTES: Final[Mapping[str, tuple[str, ...]]] = {
     # Who it was.
-    "agent": (names.GEN_AI_AGENT_NAME, "agent_name", "agent.name", "ai.telemetry.functionId"),
-    "session": (names.GEN_AI_CONVERSATION_ID, "session.id", "traceloop.association.properties.session_id"),
+    "agent": IDENTIFYING["agent"],
+    "session": IDENTIFYING["session"],
     "incarnation": (names.INCARNATION_ID,),
     "graph": (names.GRAPH_ID,),
     "node": (names.NODE_ID, "graph.node.id"),
     # What it was.
-    "operation": (names.GEN_AI_OPERATION_NAME,),
-    "marker": ("openinference.span.kind", "traceloop.span.kind", "llm.request.type", "ai.operationId"),
-    "entity": ("traceloop.entity.name",),
+    "operation": IDENTIFYING["operation"],
+    "marker": IDENTIFYING["marker"],
+    "entity": IDENTIFYING["entity"],
     # A model was called.
-    "model": (
-        names.GEN_AI_REQUEST_MODEL,
-        "gen_ai.response.model",
-        "llm.request.model",
-        "llm.model_name",
-        "ai.model.id",
-    ),
-    "provider": (
-        names.GEN_AI_PROVIDER_NAME,
-        "gen_ai.system",
-        "llm.provider",
-        "llm.vendor",
-        "ai.model.provider",
-    ),
+    "model": IDENTIFYING["model"],
+    "provider": IDENTIFYING["provider"],
     "input_tokens": (
         names.GEN_AI_USAGE_INPUT_TOKENS,
         "gen_ai.usage.prompt_tokens",
@@ -65,8 +42,8 @@ ATTRIBUTES: Final[Mapping[str, tuple[str, ...]]] = {
         "ai.usage.completionTokens",
     ),
     # A tool was called.
-    "tool": (names.GEN_AI_TOOL_NAME, "tool.name", "ai.toolCall.name"),
-    "call_id": (names.GEN_AI_TOOL_CALL_ID, "tool_call.id", "ai.toolCall.id"),
+    "tool": IDENTIFYING["tool"],
+    "call_id": IDENTIFYING["call_id"],
     "arguments": (
         names.GEN_AI_TOOL_CALL_ARGUMENTS,
         "tool_arguments",
@@ -139,74 +116,7 @@ EXCEPTION_EVENT: Final = "exception"
 EXCEPTION_TYPE: Final = "exception.type"
 EXCEPTION_MESSAGE: Final = "exception.message"
 
-OPERATIONS: Final[Mapping[str, Kind]] = {
-    names.Operation.INVOKE_AGENT: Kind.AGENT,
-    names.Operation.CHAT: Kind.LLM,
-    "text_completion": Kind.LLM,
-    "completion": Kind.LLM,
-    "generate_content": Kind.LLM,
-    names.Operation.EXECUTE_TOOL: Kind.TOOL,
-}
-"""``gen_ai.operation.name``; one that is not here (embeddings, create_agent, …) is nothing a worker did."""
-
-MARKERS: Final[Mapping[str, Kind]] = {
-    # openinference.span.kind and traceloop.span.kind
-    "agent": Kind.AGENT,
-    "llm": Kind.LLM,
-    "tool": Kind.TOOL,
-    # llm.request.type
-    "chat": Kind.LLM,
-    "completion": Kind.LLM,
-    # ai.operationId
-    "ai.generatetext": Kind.AGENT,
-    "ai.streamtext": Kind.AGENT,
-    "ai.generatetext.dogenerate": Kind.LLM,
-    "ai.streamtext.dostream": Kind.LLM,
-    "ai.toolcall": Kind.TOOL,
-}
-"""How other conventions mark the kind of a span; compared in lower case."""
-
-SPAN_NAMES: Final[tuple[tuple[str, Kind], ...]] = (
-    (f"{names.Operation.CHAT} ", Kind.LLM),
-    ("text_completion ", Kind.LLM),
-    ("generate_content ", Kind.LLM),
-    (f"{names.Operation.EXECUTE_TOOL} ", Kind.TOOL),
-    ("running tool: ", Kind.TOOL),
-    (f"{names.Operation.INVOKE_AGENT} ", Kind.AGENT),
-    ("agent run ", Kind.AGENT),
-)
-"""How the names of spans begin that say nothing of their operation; what follows is the name of the thing."""
-
-_BARE_NAMES: Final[Mapping[str, Kind]] = {"running tool": Kind.TOOL, "agent run": Kind.AGENT}
-
 LOOKUP: Final[Mapping[str, tuple[str, bool]]] = {
     name: (field, name == spellings[0]) for field, spellings in ATTRIBUTES.items() for name in spellings
 }
 """Attribute name -> our field, and whether it is the current spelling (which wins over older ones)."""
-
-
-def kind_of(operation: str, marker: str, name: str) -> Kind | None:
-    """
-    Say what a span of any framework but ours is, or None if it is nothing a worker did.
-
-    Args:
-        operation: Its ``gen_ai.operation.name``, or "".
-        marker: What another convention marks it with, or "".
-        name: The span's name, asked only if neither of the others is there.
-    """
-    if operation:
-        return OPERATIONS.get(operation)
-    if marker:
-        return MARKERS.get(marker.lower())
-    for prefix, kind in SPAN_NAMES:
-        if name.startswith(prefix):
-            return kind
-    return _BARE_NAMES.get(name)
-
-
-def named_in(name: str) -> str:
-    """Return the thing a span's name names (``execute_tool search`` -> ``search``), or ""."""
-    for prefix, _ in SPAN_NAMES:
-        if name.startswith(prefix):
-            return name[len(prefix) :].strip()
-    return ""

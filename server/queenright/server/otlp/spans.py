@@ -13,6 +13,7 @@ from queenright.instrumentation.fingerprint import fingerprint
 from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.names import SPAN_STEP, ToolOutcome, Verdict, WaitingReason
 from queenright.instrumentation.redaction import redact
+from queenright.instrumentation.span_kinds import Kind, kind_of, named_in
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.otlp.attribution import Run, Source, Trace
 from queenright.server.otlp.batch import Decoded, Memory
@@ -20,9 +21,6 @@ from queenright.server.otlp.mapping import (
     EXCEPTION_EVENT,
     EXCEPTION_MESSAGE,
     EXCEPTION_TYPE,
-    Kind,
-    kind_of,
-    named_in,
 )
 from queenright.server.otlp.values import (
     MAX_ATTRIBUTES,
