@@ -11,6 +11,7 @@ says all there is.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -100,6 +101,8 @@ class OpenSpans(SpanProcessor):
         self._undecided: dict[int, ref[Span]] = {}
         self._reported: dict[int, _Reported] = {}
         self._undecided_seen = 0
+        self._lock = threading.Lock()
+        """Of `tick` and `shutdown`; the agent's threads take none."""
         self._calm_ticks = _IDLE
 
     # A span is in one of the three at a time, by its id. The ticking thread moves it on by writing the new
@@ -137,9 +140,13 @@ class OpenSpans(SpanProcessor):
 
     def tick(self) -> float:
         """Report what has been open for long enough; return the seconds until something is due next."""
-        if self.is_closed:
-            self._pulse.leave(self)
-            return LONGEST
+        with self._lock:
+            if not self.is_closed:
+                return self._look()
+        self._pulse.leave(self)
+        return LONGEST
+
+    def _look(self) -> float:
         now = self._clock()
         for span_id, reference in list(self._new.items()):
             span = reference()
@@ -169,7 +176,7 @@ class OpenSpans(SpanProcessor):
         self, source: dict[int, ref[Span]], span_id: int, reference: ref[Span], span: Span, now: int
     ) -> None:
         """Report a span, or keep it to be looked at again: some libraries say later what it is."""
-        attributes = _described(span) if _is_exported(span) else None
+        attributes = self._describe(span) if _is_exported(span) else None
         if attributes is not None:
             if len(self._reported) >= CAPACITY:
                 DROPPED.count("logs")
@@ -195,8 +202,24 @@ class OpenSpans(SpanProcessor):
                 self._put_ended(entry, span)
         elif not 0 <= _seconds(entry.reported, now) < INTERVAL:
             entry.reported = now
-            entry.attributes = _described(span) or entry.attributes
+            entry.attributes = self._describe(span) or entry.attributes
             self._put(names.EVENT_SPAN_OPEN, now, entry)
+
+    def _describe(self, span: Span) -> Attributes | None:
+        # One span that cannot be read must not hide the others.
+        with harmless:
+            return describe(span, self._parent_id(span))
+        return None
+
+    def _parent_id(self, span: ReadableSpan) -> int | None:
+        """Return the nearest span above that was reported, else the parent."""
+        parent = span.parent
+        while parent is not None and parent.span_id not in self._reported:
+            reference = self._undecided.get(parent.span_id)
+            above = reference() if reference is not None else None
+            parent = above.parent if above is not None else None
+        parent = parent or span.parent
+        return parent.span_id if parent is not None else None
 
     def _put(self, event: str, time_ns: int, entry: _Reported) -> None:
         self._delivery.put_record(Record(event, time_ns, entry.context, entry.attributes))
@@ -218,10 +241,10 @@ class OpenSpans(SpanProcessor):
     def shutdown(self) -> None:
         """Report what is open as ended, outcome unknown; deliver for a few seconds at most."""
         with harmless:
-            if self.is_closed:
-                return
-            self.is_closed = True
-            self._pulse.leave(self)
+            with self._lock:
+                if self.is_closed:
+                    return
+                self.is_closed = True
             for span_id in list(self._reported):
                 entry = self._reported.pop(span_id, None)
                 if entry is not None:
@@ -235,18 +258,15 @@ class OpenSpans(SpanProcessor):
         return True
 
 
-def _described(span: ReadableSpan) -> Attributes | None:
-    # One span that cannot be read must not hide the others.
-    with harmless:
-        return describe(span)
-    return None
-
-
-def describe(span: ReadableSpan) -> Attributes | None:
+def describe(span: ReadableSpan, parent_id: int | None) -> Attributes | None:
     """
     Return what a record says of a span, or None if it is no work of an agent's, as far as it says now.
 
     Only what identifies it, never content; what looks like a secret is masked.
+
+    Args:
+        span: The span, of any library.
+        parent_id: The span that it is part of.
     """
     found: Mapping[str, object] = span.attributes or {}
     known = {field: _first(found, spellings) for field, spellings in IDENTIFYING.items()}
@@ -263,7 +283,7 @@ def describe(span: ReadableSpan) -> Attributes | None:
         names.OPEN_SPAN_KIND: kind or "",
         names.OPEN_SPAN_NAME: name,
         names.OPEN_SPAN_SCOPE: scope,
-        names.OPEN_SPAN_PARENT_ID: f"{span.parent.span_id:016x}" if span.parent else "",
+        names.OPEN_SPAN_PARENT_ID: f"{parent_id:016x}" if parent_id else "",
         names.GEN_AI_AGENT_NAME: known["agent"] or (thing if kind is Kind.AGENT else ""),
         names.GEN_AI_CONVERSATION_ID: known["session"],
         names.GEN_AI_REQUEST_MODEL: known["model"],
