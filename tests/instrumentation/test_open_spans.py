@@ -90,7 +90,7 @@ def watch() -> Iterator[Watch]:
 
 
 def test_first_call_that_hangs_is_reported_and_beats(watch: Watch) -> None:
-    """B84: the first model call of the first run never ends; nothing was exported so far."""
+    """B88: the first model call of the first run never ends; nothing was exported so far."""
     run = watch.start("invoke_agent bee", AGENT)
     call = watch.start("chat gpt-4o", CHAT, under=run)
     begun = watch.now
@@ -520,7 +520,7 @@ def test_every_report_is_one_start_then_beats_then_one_end(steps: list[tuple[str
 
 @pytest.mark.parametrize("case", RECORDED, ids=lambda case: f"{case['library']}: {case['hangs_in']}")
 def test_hang_in_the_first_call_of_real_libraries_is_reported(watch: Watch, case: dict[str, Any]) -> None:
-    """B84: spans as real libraries had them while the first model call, or the first tool call, hung."""
+    """B88: spans as real libraries had them while the first model call, or the first tool call, hung."""
     spans: list[Span] = []
     for span in case["spans"]:
         under = spans[span["parent"]] if span["parent"] is not None else None

@@ -15,6 +15,7 @@ from queenright.instrumentation.delivery import Sent
 from queenright.instrumentation.dropped import DROPPED, Signal
 from queenright.instrumentation.forks import import_for_requests
 from queenright.instrumentation.harmless import notice
+from queenright.instrumentation.redaction import redact
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
@@ -120,6 +121,7 @@ class OtlpSender:
                 return response
 
         self.endpoint = endpoint
+        self._logs_url = logs or f"{endpoint}/v1/logs"
         self.status: int | None = None
         self.error = ""
         self._resource = resource
@@ -127,9 +129,7 @@ class OtlpSender:
         for name in _EXPORTER_LOGGERS:
             logging.getLogger(name).addFilter(_not_ours)
         self._spans = OTLPSpanExporter(f"{endpoint}/v1/traces", timeout=_NO_RETRY_SECONDS, session=Session())
-        self._logs = OTLPLogExporter(
-            logs or f"{endpoint}/v1/logs", timeout=_NO_RETRY_SECONDS, session=Session()
-        )
+        self._logs = OTLPLogExporter(self._logs_url, timeout=_NO_RETRY_SECONDS, session=Session())
 
     def send(self, signal: Signal, batch: Sequence[Any]) -> Sent:
         """Send one batch; a service that is away or overloaded gets it later."""
@@ -140,7 +140,7 @@ class OtlpSender:
             return self._send_what_can_be_encoded(signal, batch)
         notice(
             "Queenright's telemetry is not delivered to %s (%s); the agent goes on, delivery is tried again.",
-            self.endpoint,
+            redact(self._logs_url.removesuffix("/v1/logs") if signal == "logs" else self.endpoint),
             self.error or f"HTTP status {self.status}",
         )
         return Sent.LATER if self.status is None or self.status in _LATER else Sent.REFUSED
