@@ -30,6 +30,7 @@ RECORDED: Final[list[dict[str, Any]]] = json.loads(
 )
 """Spans as the libraries had them at their start and while a call hung; ids and paths are taken out."""
 
+START: Final = 1_800_000_000 * 10**9
 CHAT: Final = {"gen_ai.operation.name": "chat", "gen_ai.request.model": "gpt-4o"}
 AGENT: Final = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": "bee"}
 
@@ -47,10 +48,10 @@ class Watch:
     """A tracer whose open spans are watched, a clock, and what was reported."""
 
     def __init__(self, sampler: Sampler | None = None) -> None:
-        self.now = 1_800_000_000 * 10**9
+        self.now = START
         self.memory = Memory()
         self.pulse = StillPulse()
-        self.delivery = Delivery(lambda: self.memory)
+        self.delivery = Delivery(lambda: self.memory, capacity=10**6)
         self.processor = OpenSpans(self.delivery, clock=lambda: self.now, pulse=self.pulse)
         self.provider = TracerProvider(sampler=sampler, shutdown_on_exit=False)
         self.provider.add_span_processor(self.processor)
@@ -72,7 +73,7 @@ class Watch:
         return self.processor.tick()
 
     def records(self) -> list[Record]:
-        assert self.delivery.flush(60)
+        assert self.processor.is_closed or self.delivery.flush(60)
         return self.memory.records
 
     def told(self) -> list[tuple[str, Any]]:
@@ -196,7 +197,8 @@ def test_what_is_open_at_the_shutdown_ends_with_unknown_outcome(watch: Watch) ->
     assert watch.after(GRACE) == LONGEST
 
 
-def test_end_that_another_processor_swallowed_is_noticed(watch: Watch) -> None:
+@pytest.mark.parametrize("then", ["look", "shutdown"])
+def test_end_that_another_processor_swallowed_is_noticed(watch: Watch, then: str) -> None:
     class Raises(SpanProcessor):
         def on_end(self, span: ReadableSpan) -> None:
             raise RuntimeError("exporter of the application")
@@ -209,10 +211,10 @@ def test_end_that_another_processor_swallowed_is_noticed(watch: Watch) -> None:
     with pytest.raises(RuntimeError):
         call.end(watch.now + 7)
 
-    watch.after(GRACE)
+    watch.after(GRACE) if then == "look" else watch.processor.shutdown()
 
     assert watch.told() == [("started", "chat gpt-4o"), ("ended", "chat gpt-4o")]
-    assert watch.memory.records[1].time_ns == watch.now - int(GRACE * 1e9) + 7
+    assert watch.memory.records[1].time_ns == START + int(GRACE * 1e9) + 7
     assert watch.memory.records[1].attributes[names.OPEN_SPAN_OUTCOME] == "ok"
 
 
@@ -298,6 +300,7 @@ def test_no_more_spans_are_known_than_there_is_room_for(
     monkeypatch.setattr(open_spans, "CAPACITY", 2)
     before = DROPPED.of("logs")
     calls = [watch.start(f"chat {number}", CHAT) for number in range(3)]
+    assert len(watch.processor._new) == 2
     watch.after(GRACE)
 
     calls += [watch.start(f"chat {number}", CHAT) for number in range(3, 5)]
@@ -427,26 +430,33 @@ def test_forked_child_leaves_the_open_spans_to_its_parent(watch: Watch) -> None:
     assert watch.told() == [("started", "invoke_agent bee"), ("ended", "invoke_agent bee")]
 
 
-def test_end_during_the_report_of_the_start_is_reported(
-    watch: Watch, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("event", ["started", "open"])
+def test_end_while_a_record_is_queued_is_reported_after_it(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch, event: str
 ) -> None:
     call = watch.start("chat gpt-4o", CHAT)
     put = watch.delivery.put_record
 
-    def put_and_end(record: Record) -> None:
+    def end_and_put(record: Record) -> None:
+        if record.name == f"queenright.span.{event}" and call.is_recording():
+            call.end(START + 7)
         put(record)
-        call.end()
 
-    monkeypatch.setattr(watch.delivery, "put_record", put_and_end)
+    monkeypatch.setattr(watch.delivery, "put_record", end_and_put)
 
     watch.after(GRACE)
+    watch.after(INTERVAL)
+    watch.after(GRACE)
 
-    assert watch.told() == [("started", "chat gpt-4o"), ("ended", "chat gpt-4o")]
+    assert [told for told, _ in watch.told()] == ["started", *(["open"] if event == "open" else []), "ended"]
+    assert watch.memory.records[-1].time_ns == START + 7
+    assert watch.memory.records[-1].attributes[names.OPEN_SPAN_OUTCOME] == "ok"
 
 
 def test_spans_of_many_threads_each_start_and_end_once(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ends race with the look that reports their starts; a start is never without its end, nor after it."""
+    """Ends race with the look that reports starts and beats; the start comes first and the end last."""
     monkeypatch.setattr(open_spans, "GRACE", 0.0)
+    monkeypatch.setattr(open_spans, "INTERVAL", 0.0)
     stop = threading.Event()
     ticks = 0
 
@@ -477,7 +487,8 @@ def test_spans_of_many_threads_each_start_and_end_once(watch: Watch, monkeypatch
     order: dict[str, list[str]] = {}
     for event, name in watch.told():
         order.setdefault(name, []).append(event)
-    assert set(map(tuple, order.values())) <= {("started", "ended")}
+    for events in order.values():
+        assert events == ["started", *["open"] * (len(events) - 2), "ended"]
     assert len(order) >= 40
     assert [*watch.processor._new, *watch.processor._undecided, *watch.processor._reported] == []
 

@@ -105,8 +105,8 @@ class OpenSpans(SpanProcessor):
         """Of `tick` and `shutdown`; the agent's threads take none."""
         self._calm_ticks = _IDLE
 
-    # A span is in one of the three at a time, by its id. The ticking thread moves it on by writing the new
-    # place before it takes it from the old; whoever takes it from the old place decides what follows.
+    # The agent's threads put spans into the first and take them out of each; the pulse moves them on, with no
+    # lock. A span is out of `_reported` while a record of it is being queued, so that its end is the last.
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
         """Note that a span is open."""
@@ -185,8 +185,7 @@ class OpenSpans(SpanProcessor):
             entry = _Reported(reference, span.get_span_context(), attributes, now)
             self._put(names.EVENT_SPAN_STARTED, span.start_time or now, entry)
             self._reported[span_id] = entry
-            if source.pop(span_id, None) is None and self._reported.pop(span_id, None) is not None:
-                self._put_ended(entry, span)  # it ended meanwhile, when nobody knew of its report yet
+            source.pop(span_id, None)
         elif source is self._new:
             if _is_exported(span) and len(self._undecided) < CAPACITY:
                 self._undecided[span_id] = reference
@@ -197,13 +196,16 @@ class OpenSpans(SpanProcessor):
         """Say that a reported span is still open when that is due, or that it was lost."""
         span = entry.span()
         if span is None or not span.is_recording():
-            # Collected, or ended without on_end, which happens where another processor raises.
+            # Collected; or ended while a record was queued, or without on_end: another processor raised.
             if self._reported.pop(span_id, None) is not None:
                 self._put_ended(entry, span)
         elif not 0 <= _seconds(entry.reported, now) < INTERVAL:
-            entry.reported = now
             entry.attributes = self._describe(span) or entry.attributes
-            self._put(names.EVENT_SPAN_OPEN, now, entry)
+            entry.reported = now
+            # Taken out meanwhile, or the end could be reported before this; then the next look reports it.
+            if self._reported.pop(span_id, None) is not None:
+                self._put(names.EVENT_SPAN_OPEN, now, entry)
+                self._reported[span_id] = entry
 
     def _describe(self, span: Span) -> Attributes | None:
         # One span that cannot be read must not hide the others.
@@ -248,7 +250,7 @@ class OpenSpans(SpanProcessor):
             for span_id in list(self._reported):
                 entry = self._reported.pop(span_id, None)
                 if entry is not None:
-                    self._put_ended(entry, None)
+                    self._put_ended(entry, entry.span())
             self._delivery.close()
 
     def force_flush(self, timeout_millis: int = 30000) -> bool:

@@ -1,4 +1,4 @@
-"""Span records: what `queenright.instrumentation.watch_spans` says of a span of any library while it is open."""
+"""Span records: what `queenright.instrumentation.watch_spans` sends about open spans of any library."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OUTCOMES: Final[Mapping[str, SpanOutcome]] = {outcome.value: outcome for outcom
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanRecord:
-    """What one record says. Times are in nanoseconds since the epoch; names and ids are "" where it says none."""
+    """What one record says. Times are nanoseconds since the epoch; names and ids are "" where it says none."""
 
     event: str
     trace_id: bytes
