@@ -22,7 +22,7 @@ _OUTCOMES: Final[Mapping[str, SpanOutcome]] = {outcome.value: outcome for outcom
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanRecord:
-    """What one record says. Times are nanoseconds since the epoch; names and ids are "" where it says none."""
+    """What one record says. Times are nanoseconds since the epoch; names and ids are "" if it says none."""
 
     event: str
     trace_id: bytes
