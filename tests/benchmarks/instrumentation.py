@@ -105,18 +105,20 @@ def _step_against_spans(storage: str) -> list[Row]:
                 step.verdict("CONTINUE")
 
         rounds = [
-            (_seconds(raw, provider.force_flush), _seconds(ours, telemetry.flush)) for _ in range(ROUNDS)
+            (cpu_seconds(raw, provider.force_flush), cpu_seconds(ours, telemetry.flush))
+            for _ in range(ROUNDS)
         ]
     telemetry.close()
     provider.shutdown()
     thread, process = ([(raw[n], ours[n]) for raw, ours in rounds] for n in (0, 1))
     return [
-        _row("a step against 3 raw spans: the agent's thread", 1.5, thread),
-        _row("the same: all threads, with start records and encoding", None, process),
+        compared("a step against 3 raw spans: the agent's thread", 1.5, thread),
+        compared("the same: all threads, with start records and encoding", None, process),
     ]
 
 
-def _row(name: str, budget: float | None, rounds: Sequence[tuple[float, float]]) -> Row:
+def compared(name: str, budget: float | None, rounds: Sequence[tuple[float, float]]) -> Row:
+    """Return the row of two sides that were measured in turns: raw spans first."""
     ratio = statistics.median(ours / raw for raw, ours in rounds)
     raw, ours = (statistics.median(side) * 1e6 for side in zip(*rounds, strict=True))
     measured = f"{ratio:.2f} x ({ours:.0f} µs / {raw:.0f} µs)"
@@ -137,11 +139,11 @@ def _metrics_alone() -> Row:
         series.bad_steps(1, 3)
         series.progress(now)
 
-    seconds = statistics.median(_seconds(metrics)[0] for _ in range(ROUNDS))
+    seconds = statistics.median(cpu_seconds(metrics)[0] for _ in range(ROUNDS))
     return Row("all metrics of a step", f"{seconds * 1e6:.1f} µs", "≤ 10 µs", seconds <= 10e-6)
 
 
-def _seconds(what: Callable[[], None], deliver: Callable[[], object] = bool) -> tuple[float, float]:
+def cpu_seconds(what: Callable[[], None], deliver: Callable[[], object] = bool) -> tuple[float, float]:
     """Return the CPU seconds of one call: of this thread, and of all threads until all is delivered."""
     gc.collect()
     thread, process = time.thread_time(), time.process_time()

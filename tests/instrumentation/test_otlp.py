@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from queenright.instrumentation import Telemetry, Worker, names
 from queenright.instrumentation.dropped import DROPPED
-from queenright.instrumentation.telemetry import _ApplicationLogs
+from queenright.instrumentation.telemetry import ApplicationLogs
 from tests.instrumentation.parts import Clock, Otlp, Script, attributes, eventually
 
 
@@ -98,7 +98,7 @@ def test_a_logger_provider_of_the_application_gets_the_start_records(registry: C
     exporter = InMemoryLogRecordExporter()  # type: ignore[no-untyped-call]
     provider = LoggerProvider(shutdown_on_exit=False)
     provider.add_log_record_processor(SimpleLogRecordProcessor(exporter))
-    telemetry = Telemetry(connect=lambda: _ApplicationLogs(provider.get_logger("queenright")))
+    telemetry = Telemetry(connect=lambda: ApplicationLogs(provider.get_logger("queenright")))
 
     with Worker("bee", telemetry=telemetry, registry=registry):
         telemetry.flush()

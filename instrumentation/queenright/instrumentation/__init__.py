@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from queenright.instrumentation.metrics import serve_metrics
     from queenright.instrumentation.names import Verdict, WaitingReason
     from queenright.instrumentation.redaction import redact
+    from queenright.instrumentation.span_watch import watch_spans
     from queenright.instrumentation.step import LlmCall, Step, ToolCall, current_step
     from queenright.instrumentation.telemetry import Telemetry, flush, shared_telemetry
     from queenright.instrumentation.worker import Worker, current_worker
@@ -49,6 +50,7 @@ __all__ = [
     "redact",
     "serve_metrics",
     "shared_telemetry",
+    "watch_spans",
 ]
 
 if not TYPE_CHECKING:
@@ -75,5 +77,6 @@ if not TYPE_CHECKING:
             "redact": "redaction",
             "serve_metrics": "metrics",
             "shared_telemetry": "telemetry",
+            "watch_spans": "span_watch",
         },
     )

@@ -15,7 +15,7 @@ from queenright.instrumentation.forks import after_fork_in_child
 
 Signal = Literal["spans", "logs", "steps"]
 SIGNALS: Final[tuple[Signal, ...]] = ("spans", "logs", "steps")
-"""Spans and start records not delivered, lines of the step log not written."""
+"""Spans and log records not delivered, open spans not reported, lines of the step log not written."""
 
 
 class Dropped(Collector):

@@ -262,6 +262,14 @@ class Phase(StrEnum):
     UNKNOWN = "unknown"
 
 
+class SpanOutcome(StrEnum):
+    """How a span ended that was reported while it was open."""
+
+    OK = "ok"
+    ERROR = "error"
+    UNKNOWN = "unknown"
+
+
 OTHER: Final = "other"
 """The value that label values beyond a bound are folded into."""
 
@@ -335,6 +343,15 @@ OUTPUT_TESTS_FAILED: Final = "queenright.output.tests_failed"
 WAITING_REASON: Final = "queenright.waiting.reason"
 """Empty when the wait is over."""
 CHECKPOINT_ID: Final = "queenright.checkpoint.id"
+OPEN_SPAN_KIND: Final = "queenright.span.kind"
+"""``agent``, ``llm`` or ``tool``; left out while the library has not said."""
+OPEN_SPAN_NAME: Final = "queenright.span.name"
+OPEN_SPAN_SCOPE: Final = "queenright.span.scope"
+"""The name of the instrumentation scope, which is the library that made the span."""
+OPEN_SPAN_PARENT_ID: Final = "queenright.span.parent_id"
+"""The nearest span above that was reported, else the parent; in hexadecimal, left out where there is none."""
+OPEN_SPAN_START: Final = "queenright.span.start_time_unix_nano"
+OPEN_SPAN_OUTCOME: Final = "queenright.span.outcome"
 HEALTH_STATE: Final = "queenright.health.state"
 TICKET_ID: Final = "queenright.ticket.id"
 INTERVENTION_KIND: Final = "queenright.intervention.kind"
@@ -353,6 +370,12 @@ EVENT_HEARTBEAT: Final = "queenright.heartbeat"
 EVENT_WAITING: Final = "queenright.waiting"
 EVENT_CHECKPOINT: Final = "queenright.checkpoint"
 EVENT_OUTPUT: Final = "queenright.output"
+
+# The same of spans of any other instrumentation in the process (`watch_spans`).
+EVENT_SPAN_STARTED: Final = "queenright.span.started"
+EVENT_SPAN_OPEN: Final = "queenright.span.open"
+"""The heartbeat of a span: it was still open at this time."""
+EVENT_SPAN_ENDED: Final = "queenright.span.ended"
 
 CAPTURE_CONTENT_ENV: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 """Prompts, arguments and results leave the process only if this is set to true."""

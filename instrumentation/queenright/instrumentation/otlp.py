@@ -15,6 +15,7 @@ from queenright.instrumentation.delivery import Sent
 from queenright.instrumentation.dropped import DROPPED, Signal
 from queenright.instrumentation.forks import import_for_requests
 from queenright.instrumentation.harmless import notice
+from queenright.instrumentation.redaction import redact
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
@@ -24,6 +25,8 @@ SCOPE: Final = InstrumentationScope("queenright.instrumentation")
 
 DEFAULT_ENDPOINT: Final = "http://127.0.0.1:4318"
 ENDPOINT_ENV: Final = "OTEL_EXPORTER_OTLP_ENDPOINT"
+_LOGS_ENDPOINT_ENV: Final = "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT"
+_TRACES_ENDPOINT_ENV: Final = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
 
 _CONNECT_SECONDS: Final = 1.0
 _READ_SECONDS: Final = 5.0
@@ -55,6 +58,20 @@ def endpoint_of(endpoint: str | None) -> str:
     return (endpoint or os.environ.get(ENDPOINT_ENV) or DEFAULT_ENDPOINT).rstrip("/")
 
 
+def logs_url(endpoint: str | None) -> str:
+    """
+    Return where log records go, as OpenTelemetry's variables say.
+
+    A process that names an endpoint for its spans only sends its records to the same place.
+    """
+    if not endpoint:
+        if url := os.environ.get(_LOGS_ENDPOINT_ENV):
+            return url
+        if not os.environ.get(ENDPOINT_ENV) and (url := os.environ.get(_TRACES_ENDPOINT_ENV)):
+            return f"{url.rstrip('/').removesuffix('/v1/traces')}/v1/logs"
+    return f"{endpoint_of(endpoint)}/v1/logs"
+
+
 def preload() -> None:
     """
     Import what sending needs; about 100 ms, once.
@@ -75,9 +92,10 @@ class OtlpSender:
         endpoint: The base URL, such as ``http://127.0.0.1:4318``. Environment variables of
             OpenTelemetry for headers, compression and certificates hold.
         resource: What the records are attributed to.
+        logs: Where log records go instead of ``/v1/logs`` below the base URL.
     """
 
-    def __init__(self, endpoint: str, resource: Resource) -> None:
+    def __init__(self, endpoint: str, resource: Resource, *, logs: str | None = None) -> None:
         import requests
         from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY, attach, set_value
         from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
@@ -103,6 +121,7 @@ class OtlpSender:
                 return response
 
         self.endpoint = endpoint
+        self._logs_url = logs or f"{endpoint}/v1/logs"
         self.status: int | None = None
         self.error = ""
         self._resource = resource
@@ -110,7 +129,7 @@ class OtlpSender:
         for name in _EXPORTER_LOGGERS:
             logging.getLogger(name).addFilter(_not_ours)
         self._spans = OTLPSpanExporter(f"{endpoint}/v1/traces", timeout=_NO_RETRY_SECONDS, session=Session())
-        self._logs = OTLPLogExporter(f"{endpoint}/v1/logs", timeout=_NO_RETRY_SECONDS, session=Session())
+        self._logs = OTLPLogExporter(self._logs_url, timeout=_NO_RETRY_SECONDS, session=Session())
 
     def send(self, signal: Signal, batch: Sequence[Any]) -> Sent:
         """Send one batch; a service that is away or overloaded gets it later."""
@@ -121,7 +140,7 @@ class OtlpSender:
             return self._send_what_can_be_encoded(signal, batch)
         notice(
             "Queenright's telemetry is not delivered to %s (%s); the agent goes on, delivery is tried again.",
-            self.endpoint,
+            redact(self._logs_url.removesuffix("/v1/logs") if signal == "logs" else self.endpoint),
             self.error or f"HTTP status {self.status}",
         )
         return Sent.LATER if self.status is None or self.status in _LATER else Sent.REFUSED

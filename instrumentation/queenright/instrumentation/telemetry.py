@@ -55,13 +55,14 @@ class Record(NamedTuple):
         )
 
 
-class _ApplicationLogs:
+class ApplicationLogs:
     """Sends start records through the application's own logger provider."""
 
     def __init__(self, logger: Logger) -> None:
         self._logger = logger
 
     def send(self, signal: Signal, batch: Sequence[Any]) -> Sent:
+        """Hand the records to the application's logger."""
         for record in batch:
             self._logger.emit(record.to_log_record())
         return Sent.DONE
@@ -146,15 +147,15 @@ class _Shared:
         self._lock = threading.Lock()
 
     def get(self, endpoint: str | None) -> Telemetry:
-        provider = None if endpoint else _application_provider()
+        provider = None if endpoint else application_provider()
         key = f"application {id(provider)}" if provider is not None else endpoint_of(endpoint)
         with self._lock:
             if key not in self._by_endpoint:
-                logs = _application_logs() if provider is not None else None
+                logs = application_logs() if provider is not None else None
                 self._by_endpoint[key] = Telemetry(
                     endpoint,
                     tracer_provider=provider,
-                    connect=(lambda: _ApplicationLogs(logs)) if logs is not None else None,
+                    connect=(lambda: ApplicationLogs(logs)) if logs is not None else None,
                 )
             return self._by_endpoint[key]
 
@@ -168,13 +169,14 @@ class _Shared:
                 telemetry.close()
 
 
-def _application_provider() -> trace.TracerProvider | None:
+def application_provider() -> trace.TracerProvider | None:
     """Return the tracer provider that the application has set up, if it has."""
     provider = trace.get_tracer_provider()
     return None if isinstance(provider, ProxyTracerProvider) else provider
 
 
-def _application_logs() -> Logger | None:
+def application_logs() -> Logger | None:
+    """Return a logger of the provider that the application has set up, if it has."""
     from opentelemetry._logs import NoOpLoggerProvider, get_logger_provider
     from opentelemetry._logs._internal import ProxyLoggerProvider
 

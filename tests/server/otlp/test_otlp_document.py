@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from queenright.instrumentation.conventions import SPAN_NAMES
 from queenright.server.otlp.forward import RETRIED
 from queenright.server.otlp.receiver import MAX_BODY, MAX_INFLATED
-from queenright.server.telemetry.dialects import ATTRIBUTES, SPAN_NAMES
+from queenright.server.telemetry.dialects import ATTRIBUTES
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "otlp.md").read_text()
 

@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from prometheus_client import CollectorRegistry
 
+from queenright.instrumentation.conventions import MARKERS, OPERATIONS
 from queenright.instrumentation.identity import clean_name
 from queenright.runtime.events import AgentEvent
 from queenright.server.otlp import otlp_app
 from queenright.server.otlp.decode import decode_spans
 from queenright.server.telemetry.assembler import Assembler
-from queenright.server.telemetry.dialects import LOOKUP, MARKERS, OPERATIONS
+from queenright.server.telemetry.dialects import LOOKUP
 
 PATHS = ["/v1/traces", "/v1/logs", "/v1/metrics"]
 TYPES = ["application/json", "application/x-protobuf"]

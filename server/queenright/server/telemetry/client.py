@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from queenright.server.telemetry.kind import Kind
@@ -29,5 +29,7 @@ class Client:
     read_hook: ReadHook
     order: Order
     span_scope: str = ""
+    attributes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Our field, and the attributes of its spans that it is read from."""
     spans: Mapping[str, Kind] | None = None
     """What its spans are, by their names."""

@@ -8,11 +8,12 @@ from typing import Any, Final
 from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
+from queenright.instrumentation.conventions import named_in
 from queenright.instrumentation.fingerprint import fingerprint
 from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.names import SPAN_STEP, ToolOutcome, Verdict
 from queenright.instrumentation.redaction import redact
-from queenright.server.telemetry.dialects import CLIENT_OF_SPANS, Fields, fields_of, kind_of, named_in
+from queenright.server.telemetry.dialects import CLIENT_OF_SPANS, Fields, fields_of, kind_of
 from queenright.server.telemetry.kind import Kind
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.process import Process

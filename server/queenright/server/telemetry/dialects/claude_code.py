@@ -33,7 +33,7 @@ from queenright.server.telemetry.values import count_in, id_in, number_in, plain
 
 NAME: Final = "claude-code"
 
-ATTRIBUTES = {
+_ATTRIBUTES: Final = {
     "input_tokens": ("input_tokens",),
     "output_tokens": ("output_tokens",),
     "model": ("model",),
@@ -231,5 +231,6 @@ CLIENT: Final = Client(
     read_hook=_read_hook,
     order=_order,
     span_scope="com.anthropic.claude_code.tracing",
+    attributes=_ATTRIBUTES,
     spans=_SPANS,
 )

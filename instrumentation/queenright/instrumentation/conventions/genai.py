@@ -9,7 +9,7 @@ https://opentelemetry.io/docs/specs/semconv/gen-ai/
 from __future__ import annotations
 
 from queenright.instrumentation import names
-from queenright.server.telemetry.kind import Kind
+from queenright.instrumentation.conventions.kind import Kind
 
 ATTRIBUTES = {
     "agent": (names.GEN_AI_AGENT_NAME,),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from queenright.server.telemetry.kind import Kind
+from queenright.instrumentation.conventions.kind import Kind
 
 ATTRIBUTES = {
     "agent": ("agent.name",),
@@ -20,3 +20,6 @@ ATTRIBUTES = {
 }
 
 MARKERS = {"agent": Kind.AGENT, "llm": Kind.LLM, "tool": Kind.TOOL}
+
+SCOPES = ("openinference.instrumentation.",)
+"""Some of these say what a span is only when it ends: while it is open, its scope is all there is."""

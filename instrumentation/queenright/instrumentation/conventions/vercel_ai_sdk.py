@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from queenright.server.telemetry.kind import Kind
+from queenright.instrumentation.conventions.kind import Kind
 
 ATTRIBUTES = {
     "agent": ("ai.telemetry.functionId",),

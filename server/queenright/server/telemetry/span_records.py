@@ -1,0 +1,88 @@
+"""Span records: what `queenright.instrumentation.watch_spans` sends about open spans of any library."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
+
+from queenright.instrumentation import names
+from queenright.instrumentation.names import SpanOutcome
+from queenright.server.telemetry.kind import Kind
+from queenright.server.telemetry.values import number_of, text_of
+
+SPAN_EVENTS: Final = frozenset({names.EVENT_SPAN_STARTED, names.EVENT_SPAN_OPEN, names.EVENT_SPAN_ENDED})
+
+_KINDS: Final[Mapping[str, Kind]] = {kind.value: kind for kind in (Kind.AGENT, Kind.LLM, Kind.TOOL)}
+_OUTCOMES: Final[Mapping[str, SpanOutcome]] = {outcome.value: outcome for outcome in SpanOutcome}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanRecord:
+    """What one record says. Times are nanoseconds since the epoch; names and ids are "" if it says none."""
+
+    event: str
+    trace_id: bytes
+    span_id: bytes
+    parent_id: bytes
+    kind: Kind | None
+    """None of work whose kind its library has not said yet."""
+    name: str
+    """The span's name."""
+    scope: str
+    start: int
+    time: int
+    """Of the start, of the heartbeat, or of the end."""
+    interval: float | None
+    """Seconds between two heartbeats."""
+    outcome: SpanOutcome | None
+    """None while the span is open."""
+    agent: str
+    session: str
+    tool: str
+    call_id: str
+    model: str
+    provider: str
+    error_type: str
+
+
+def read_span_record(record: LogRecord) -> SpanRecord | None:
+    """Return what a record says of a span, or None if it is another record, or names no span."""
+    if record.event_name not in SPAN_EVENTS or len(record.trace_id) != 16 or len(record.span_id) != 8:
+        return None
+    found: dict[str, AnyValue] = {attribute.key: attribute.value for attribute in record.attributes}
+    time = record.time_unix_nano or record.observed_time_unix_nano
+    start = found.get(names.OPEN_SPAN_START)
+    outcome = _OUTCOMES.get(text_of(found.get(names.OPEN_SPAN_OUTCOME)), SpanOutcome.UNKNOWN)
+    return SpanRecord(
+        event=record.event_name,
+        trace_id=record.trace_id,
+        span_id=record.span_id,
+        parent_id=_span_id(text_of(found.get(names.OPEN_SPAN_PARENT_ID))),
+        kind=_KINDS.get(text_of(found.get(names.OPEN_SPAN_KIND))),
+        name=text_of(found.get(names.OPEN_SPAN_NAME)),
+        scope=text_of(found.get(names.OPEN_SPAN_SCOPE)),
+        start=max(0, start.int_value if start is not None else 0) or time,
+        time=time,
+        interval=number_of(found.get(names.HEARTBEAT_INTERVAL)),
+        outcome=outcome if record.event_name == names.EVENT_SPAN_ENDED else None,
+        agent=text_of(found.get(names.GEN_AI_AGENT_NAME)),
+        session=text_of(found.get(names.GEN_AI_CONVERSATION_ID)),
+        tool=text_of(found.get(names.GEN_AI_TOOL_NAME)),
+        call_id=text_of(found.get(names.GEN_AI_TOOL_CALL_ID)),
+        model=text_of(found.get(names.GEN_AI_REQUEST_MODEL)),
+        provider=text_of(found.get(names.GEN_AI_PROVIDER_NAME)),
+        error_type=text_of(found.get(names.ERROR_TYPE)),
+    )
+
+
+def _span_id(text: str) -> bytes:
+    """Return the id that is written in hexadecimal; b"" for what is none."""
+    try:
+        found = bytes.fromhex(text)
+    except ValueError:
+        return b""
+    return found if len(found) == 8 else b""

@@ -1,0 +1,270 @@
+"""`watch_spans` and what `opentelemetry-instrument` calls: whole processes against a real OTLP server."""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+
+from queenright.instrumentation import names, span_watch, watch_spans
+from queenright.instrumentation.otlp import DEFAULT_ENDPOINT, OtlpSender, logs_url
+from tests.instrumentation.parts import Otlp, Script, attributes
+from tests.instrumentation.test_never_breaks import dead_port
+
+SETUP = """
+import os, time
+from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+provider = TracerProvider(resource=Resource.create({"service.name": "hive"}))
+provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(timeout=1)))
+trace.set_tracer_provider(provider)
+CHAT = {"gen_ai.operation.name": "chat", "gen_ai.request.model": "gpt-4o"}
+AGENT = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": "bee"}
+tracer = trace.get_tracer("any.library")
+
+def hang(spans):
+    # Until so many open spans are reported; without a processor, for longer than that takes.
+    from queenright.instrumentation import span_watch
+    processors = [known() for known in span_watch._watched._by_provider.values()]
+    until = time.monotonic() + (60 if processors else 1)
+    while sum(len(processor._reported) for processor in processors) < spans and time.monotonic() < until:
+        time.sleep(0.01)
+"""
+
+WATCH = SETUP + "from queenright.instrumentation import watch_spans\nassert watch_spans()\n"
+
+HANG = """
+with tracer.start_as_current_span("invoke_agent bee", attributes=AGENT):
+    with tracer.start_as_current_span("chat gpt-4o", attributes=CHAT):
+        hang(2)
+"""
+
+
+def told(otlp: Otlp) -> list[tuple[str, str]]:
+    return [
+        (record.event_name, str(attributes(record)[names.OPEN_SPAN_NAME]))
+        for record in sorted(otlp.logs, key=lambda record: int(record.time_unix_nano))
+    ]
+
+
+def test_open_work_of_any_library_arrives_by_http(otlp: Otlp, script: Script) -> None:
+    """B88: with one line, whatever the library."""
+    done = script(WATCH + HANG, OTEL_EXPORTER_OTLP_ENDPOINT=otlp.url)
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert told(otlp) == [
+        (names.EVENT_SPAN_STARTED, "invoke_agent bee"),
+        (names.EVENT_SPAN_STARTED, "chat gpt-4o"),
+        (names.EVENT_SPAN_ENDED, "chat gpt-4o"),
+        (names.EVENT_SPAN_ENDED, "invoke_agent bee"),
+    ]
+    spans = {span.name: span for span in otlp.spans}
+    assert {(record.trace_id, record.span_id) for record in otlp.logs} == {
+        (span.trace_id, span.span_id) for span in spans.values()
+    }
+    assert otlp.logs[0].time_unix_nano == spans["invoke_agent bee"].start_time_unix_nano
+    assert attributes(otlp.logs[0])[names.OPEN_SPAN_START] == spans["invoke_agent bee"].start_time_unix_nano
+
+
+def test_process_that_exits_inside_a_call_reports_its_end(otlp: Otlp, script: Script) -> None:
+    done = script(
+        WATCH + 'call = tracer.start_span("chat gpt-4o", attributes=CHAT)\nhang(1)\n',
+        OTEL_EXPORTER_OTLP_ENDPOINT=otlp.url,
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert told(otlp) == [(names.EVENT_SPAN_STARTED, "chat gpt-4o"), (names.EVENT_SPAN_ENDED, "chat gpt-4o")]
+    assert attributes(otlp.logs[-1])[names.OPEN_SPAN_OUTCOME] == "unknown"
+    assert otlp.spans == []
+
+
+def test_forked_child_reports_its_own_calls(otlp: Otlp, script: Script) -> None:
+    done = script(
+        WATCH
+        + """
+with tracer.start_as_current_span("invoke_agent parent", attributes=AGENT):
+    hang(1)
+    if os.fork() == 0:
+        with tracer.start_as_current_span("chat child", attributes=CHAT):
+            hang(1)
+        provider.shutdown()
+        os._exit(0)
+    os.wait()
+""",
+        OTEL_EXPORTER_OTLP_ENDPOINT=otlp.url,
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert told(otlp) == [
+        (names.EVENT_SPAN_STARTED, "invoke_agent parent"),
+        (names.EVENT_SPAN_STARTED, "chat child"),
+        (names.EVENT_SPAN_ENDED, "chat child"),
+        (names.EVENT_SPAN_ENDED, "invoke_agent parent"),
+    ]
+
+
+def test_provider_that_says_no_instance_gives_records_its_own_resource(otlp: Otlp) -> None:
+    """Records and spans are of one process: the service reads the incarnation from either."""
+    resources: list[Resource] = []
+
+    class Sender(OtlpSender):
+        def __init__(self, endpoint: str, resource: Resource, **more: Any) -> None:
+            resources.append(resource)
+            super().__init__(endpoint, resource, **more)
+
+    provider = TracerProvider(resource=Resource({"service.name": "hive"}), shutdown_on_exit=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(span_watch, "OtlpSender", Sender)
+        sender = span_watch._connect(provider, otlp.url)()
+
+    sender.close()
+    assert resources == [provider.resource]
+
+
+def test_service_that_is_away_costs_one_line(script: Script) -> None:
+    """B81: neither the work nor the exit is held up."""
+    done = script(
+        WATCH
+        + """
+slowest = 0.0
+calls = []
+for number in range(2000):
+    before = time.monotonic()
+    calls.append(tracer.start_span("chat gpt-4o", attributes=CHAT))
+    if number % 2:
+        calls.pop().end()
+    slowest = max(slowest, time.monotonic() - before)
+hang(1000)
+for call in calls:
+    call.end()
+ended = time.monotonic()
+from queenright.instrumentation import span_watch
+span_watch._watched.close()
+print(slowest < 0.5, time.monotonic() - ended < 3, flush=True)
+os._exit(0)  # what the application's own exporter waits for is not ours
+""",
+        OTEL_EXPORTER_OTLP_ENDPOINT=dead_port(),
+    )
+
+    assert done.stdout.strip() == "True True"
+    assert [line for line in done.stderr.splitlines() if line.startswith("Queenright")] != []
+    assert len([line for line in done.stderr.splitlines() if line.startswith("Queenright")]) == 1
+
+
+def test_second_call_adds_no_second_processor(otlp: Otlp) -> None:
+    provider = TracerProvider(shutdown_on_exit=False)
+
+    assert watch_spans(provider, endpoint=otlp.url)
+    assert watch_spans(provider, endpoint=otlp.url)
+
+    assert len(provider._active_span_processor._span_processors) == 1
+    provider.shutdown()
+    assert watch_spans(provider, endpoint=otlp.url)
+    assert len(provider._active_span_processor._span_processors) == 2
+    provider.shutdown()
+
+
+def test_process_without_a_tracer_provider_is_told_what_to_do(script: Script) -> None:
+    done = script(
+        "from queenright.instrumentation import watch_spans\nprint(watch_spans(), watch_spans(object()))\n",
+    )
+
+    assert done.stdout.strip() == "False False"
+    assert done.stderr.strip() == (
+        "watch_spans() watches nothing: the tracer provider is not set, to which no span processor can be "
+        "added. Call it after OpenTelemetry is set up, or pass the provider: watch_spans(provider)."
+    )
+
+
+def test_process_that_speaks_grpc_sends_by_its_own_log_exporter(otlp: Otlp, script: Script) -> None:
+    """The service does not speak gRPC; a Collector that does gets the records as it gets the spans."""
+    done = script(
+        SETUP
+        + """
+from opentelemetry._logs import set_logger_provider
+from opentelemetry.sdk._logs import LoggerProvider
+from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogRecordProcessor
+exporter, logs = InMemoryLogRecordExporter(), LoggerProvider()
+logs.add_log_record_processor(SimpleLogRecordProcessor(exporter))
+set_logger_provider(logs)
+from queenright.instrumentation import watch_spans
+assert watch_spans()
+"""
+        + HANG
+        + """
+provider.force_flush()
+print(*[record.log_record.event_name for record in exporter.get_finished_logs()])
+""",
+        OTEL_EXPORTER_OTLP_ENDPOINT=otlp.url,
+        OTEL_EXPORTER_OTLP_PROTOCOL="grpc",
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [names.EVENT_SPAN_STARTED] * 2 + [names.EVENT_SPAN_ENDED] * 2
+    assert otlp.logs == []
+
+
+@pytest.mark.parametrize(
+    ("environment", "argument", "url"),
+    [
+        ({}, None, f"{DEFAULT_ENDPOINT}/v1/logs"),
+        ({"ENDPOINT": "http://a:1/"}, None, "http://a:1/v1/logs"),
+        ({"ENDPOINT": "http://a:1", "LOGS_ENDPOINT": "http://b:2/logs"}, None, "http://b:2/logs"),
+        ({"ENDPOINT": "http://a:1", "TRACES_ENDPOINT": "http://b:2/v1/traces"}, None, "http://a:1/v1/logs"),
+        ({"TRACES_ENDPOINT": "http://b:2/v1/traces"}, None, "http://b:2/v1/logs"),
+        ({"ENDPOINT": "http://a:1", "LOGS_ENDPOINT": "http://b:2/logs"}, "http://c:3", "http://c:3/v1/logs"),
+    ],
+)
+def test_records_go_where_opentelemetrys_variables_say(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], argument: str | None, url: str
+) -> None:
+    monkeypatch.delenv("OTEL_EXPORTER_OTLP_ENDPOINT", raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(f"OTEL_EXPORTER_OTLP_{name}", value)
+
+    assert logs_url(argument) == url
+
+
+@pytest.mark.parametrize(
+    ("exporters", "records"),
+    [("", True), ("otlp", True), ("console,otlp_proto_http", True), ("console", False)],
+)
+def test_auto_instrumentation_watches_what_is_exported_by_otlp(
+    otlp: Otlp, script: Script, exporters: str, records: bool
+) -> None:
+    """What `opentelemetry-instrument` does with our entry point, once the process is configured."""
+    done = script(
+        SETUP
+        + """
+from importlib.metadata import entry_points
+[found] = entry_points(group="opentelemetry_instrumentor", name="queenright")
+found.load()().instrument(skip_dep_check=True)
+"""
+        + HANG,
+        OTEL_EXPORTER_OTLP_ENDPOINT=otlp.url,
+        **({"OTEL_TRACES_EXPORTER": exporters} if exporters else {}),
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert bool(otlp.logs) is records
+
+
+def test_auto_instrumentation_without_a_provider_says_nothing(script: Script) -> None:
+    done = script(
+        "from queenright.instrumentation.span_watch import SpanWatchInstrumentor\n"
+        "SpanWatchInstrumentor().instrument()\n"
+    )
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_entry_point_is_declared() -> None:
+    [found] = entry_points(group="opentelemetry_instrumentor", name="queenright")
+
+    assert found.load() is span_watch.SpanWatchInstrumentor

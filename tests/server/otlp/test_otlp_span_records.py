@@ -1,0 +1,140 @@
+"""Records about open spans are read as they were written."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry.exporter.otlp.proto.common._log_encoder import encode_logs
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
+from opentelemetry.sdk._logs import ReadableLogRecord
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.trace import Status, StatusCode, set_span_in_context
+
+from queenright.instrumentation import names
+from queenright.instrumentation.delivery import Delivery
+from queenright.instrumentation.names import SpanOutcome
+from queenright.instrumentation.open_spans import INTERVAL, OpenSpans
+from queenright.instrumentation.otlp import SCOPE
+from queenright.server.telemetry.kind import Kind
+from queenright.server.telemetry.span_records import SPAN_EVENTS, SpanRecord, read_span_record
+from tests.instrumentation.parts import Memory
+from tests.instrumentation.test_open_spans import StillPulse
+
+START = 1_800_000_000 * 10**9
+
+
+def test_record_is_read_as_the_processor_wrote_it() -> None:
+    memory, now = Memory(), START
+    delivery = Delivery(lambda: memory)
+    processor = OpenSpans(delivery, clock=lambda: now, pulse=StillPulse())
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(processor)
+    tracer = provider.get_tracer("any.library")
+    run = tracer.start_span(
+        "invoke_agent bee",
+        attributes={"gen_ai.agent.name": "bee", "gen_ai.conversation.id": "s-1"},
+        start_time=START,
+    )
+    call = tracer.start_span(
+        "execute_tool search",
+        set_span_in_context(run),
+        attributes={"gen_ai.tool.name": "search", "gen_ai.tool.call.id": "c-1", "session.id": "s-1"},
+        start_time=START + 1,
+    )
+    now += 10**9
+    processor.tick()
+    now += int(INTERVAL * 1e9)
+    processor.tick()
+    call.set_attribute("error.type", "TimeoutError")
+    call.set_status(Status(StatusCode.ERROR))
+    call.end(now + 2)
+    provider.shutdown()
+
+    records = [ReadableLogRecord(record.to_log_record(), Resource({}), SCOPE) for record in memory.records]
+    [resource] = encode_logs(records).resource_logs
+    read = [read_span_record(record) for record in resource.scope_logs[0].log_records]
+
+    assert [record.event for record in read if record] == [
+        names.EVENT_SPAN_STARTED,
+        names.EVENT_SPAN_STARTED,
+        names.EVENT_SPAN_OPEN,
+        names.EVENT_SPAN_OPEN,
+        names.EVENT_SPAN_ENDED,
+        names.EVENT_SPAN_ENDED,
+    ]
+    agent, tool, lost = read[0], read[4], read[5]
+    assert agent is not None
+    assert (agent.kind, agent.agent, agent.session, agent.start, agent.time) == (
+        Kind.AGENT,
+        "bee",
+        "s-1",
+        START,
+        START,
+    )
+    assert agent.outcome is None
+    assert tool == SpanRecord(
+        event=names.EVENT_SPAN_ENDED,
+        trace_id=call.get_span_context().trace_id.to_bytes(16, "big"),
+        span_id=call.get_span_context().span_id.to_bytes(8, "big"),
+        parent_id=run.get_span_context().span_id.to_bytes(8, "big"),
+        kind=Kind.TOOL,
+        name="execute_tool search",
+        scope="any.library",
+        start=START + 1,
+        time=now + 2,
+        interval=INTERVAL,
+        outcome=SpanOutcome.ERROR,
+        agent="",
+        session="s-1",
+        tool="search",
+        call_id="c-1",
+        model="",
+        provider="",
+        error_type="TimeoutError",
+    )
+    assert lost is not None
+    assert (lost.name, lost.outcome) == ("invoke_agent bee", SpanOutcome.UNKNOWN)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        LogRecord(event_name=names.EVENT_TOOL_STARTED, trace_id=b"t" * 16, span_id=b"s" * 8),
+        LogRecord(event_name=names.EVENT_SPAN_OPEN, trace_id=b"t" * 16),
+        LogRecord(event_name=names.EVENT_SPAN_OPEN, span_id=b"s" * 8),
+    ],
+)
+def test_record_of_another_kind_or_of_no_span_is_none(record: LogRecord) -> None:
+    assert read_span_record(record) is None
+
+
+values = st.one_of(
+    st.text().map(lambda text: AnyValue(string_value=text)),
+    st.integers(-(2**63), 2**63 - 1).map(lambda number: AnyValue(int_value=number)),
+    st.floats().map(lambda number: AnyValue(double_value=number)),
+    st.binary().map(lambda data: AnyValue(bytes_value=data)),
+    st.just(AnyValue()),
+)
+keys = st.sampled_from(
+    [value for name, value in vars(names).items() if name.startswith(("OPEN_SPAN", "GEN_AI"))]
+)
+
+
+@given(
+    st.sampled_from(sorted(SPAN_EVENTS)),
+    st.integers(0, 2**64 - 1),
+    st.lists(st.tuples(keys, values), max_size=12),
+)
+def test_any_record_is_read_without_an_error(event: str, time: int, said: list[tuple[str, AnyValue]]) -> None:
+    record = LogRecord(event_name=event, time_unix_nano=time, trace_id=b"t" * 16, span_id=b"s" * 8)
+    record.attributes.extend(KeyValue(key=key, value=value) for key, value in said)
+
+    read = read_span_record(record)
+
+    assert read is not None
+    assert read.start >= 0
+    assert len(read.parent_id) in (0, 8)
+    assert (read.outcome is not None) == (event == names.EVENT_SPAN_ENDED)
