@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.exporter.otlp.proto.common._log_encoder import encode_logs
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.sdk._logs import ReadableLogRecord
@@ -18,6 +19,8 @@ from queenright.instrumentation.delivery import Delivery
 from queenright.instrumentation.names import SpanOutcome
 from queenright.instrumentation.open_spans import INTERVAL, OpenSpans
 from queenright.instrumentation.otlp import SCOPE
+from queenright.server.otlp.decode import decode_logs
+from queenright.server.telemetry.assembler import Assembler
 from queenright.server.telemetry.kind import Kind
 from queenright.server.telemetry.span_records import SPAN_EVENTS, SpanRecord, read_span_record
 from tests.instrumentation.parts import Memory
@@ -27,6 +30,7 @@ START = 1_800_000_000 * 10**9
 
 
 def test_record_is_read_as_the_processor_wrote_it() -> None:
+    """B88: what is open is known before anything of its run has ended."""
     memory, now = Memory(), START
     delivery = Delivery(lambda: memory)
     processor = OpenSpans(delivery, clock=lambda: now, pulse=StillPulse())
@@ -65,6 +69,11 @@ def test_record_is_read_as_the_processor_wrote_it() -> None:
         names.EVENT_SPAN_ENDED,
         names.EVENT_SPAN_ENDED,
     ]
+    request = ExportLogsServiceRequest(resource_logs=[resource])
+    events = decode_logs(request, Assembler(), now / 1e9).events
+    assert [event.type.value for event in events] == ["execution_started", "tool_call_started"]
+    assert {(event.agent_id, event.session_id) for event in events} == {("bee", "s-1")}
+    assert events[1].data == {"tool": "search", "call_id": "c-1"}
     agent, tool, lost = read[0], read[4], read[5]
     assert agent is not None
     assert (agent.kind, agent.agent, agent.session, agent.start, agent.time) == (

@@ -143,7 +143,10 @@ class _Assembly:
         trace = self._traces.get(one.trace_id, one.process)
         agent, session, parent = one.agent, one.session, one.parent_id
         if one.kind is Kind.AGENT:
-            return trace.agent(one.process, agent or one.name, session, one.span_id)
+            run = trace.agent(one.process, agent or one.name, session, one.span_id)
+            if not one.end:
+                trace.note_child(one.span_id, run)  # what begins below it is its work
+            return run
         if not agent and trace.first is None and parent:
             agent, session = self._around(parent, session)
         return trace.member(one.process, agent, session, parent)

@@ -14,6 +14,7 @@ from queenright.server.telemetry.dialects import CLIENT_OF_LOGS, Fields, fields_
 from queenright.server.telemetry.kind import Kind
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.process import Process
+from queenright.server.telemetry.span_records import begun_of, read_span_record
 from queenright.server.telemetry.spans import UNNAMED_TOOL
 from queenright.server.telemetry.values import (
     MAX_ATTRIBUTES,
@@ -39,6 +40,8 @@ def read_log(
     """
     if len(record.attributes) > MAX_ATTRIBUTES:
         raise ValueError(f"a record with more than {MAX_ATTRIBUTES} attributes")
+    if (span := read_span_record(record)) is not None:
+        return begun_of(span, process)
     client = CLIENT_OF_LOGS.get(scope.name)
     if client is not None:
         said = {each.key: plain_of(each.value) for each in record.attributes}

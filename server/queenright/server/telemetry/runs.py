@@ -110,9 +110,13 @@ class Trace:
         self.first = self.first or run
         self.last = run
         if parent:
-            _bound(self.parents, MAX_PARENTS)
-            self.parents[parent] = run
+            self.note_child(parent, run)
         return run
+
+    def note_child(self, parent: bytes, run: Run) -> None:
+        """Note whose work lies below a span."""
+        _bound(self.parents, MAX_PARENTS)
+        self.parents[parent] = run
 
     def agent(self, process: Process, agent: str, session: str, span_id: bytes) -> Run:
         """Return the run of an agent's own span: what came from inside it is the same run."""

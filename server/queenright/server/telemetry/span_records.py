@@ -12,6 +12,9 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from queenright.instrumentation import names
 from queenright.instrumentation.names import SpanOutcome
 from queenright.server.telemetry.kind import Kind
+from queenright.server.telemetry.observation import Observation
+from queenright.server.telemetry.process import Process
+from queenright.server.telemetry.spans import UNNAMED_TOOL
 from queenright.server.telemetry.values import number_of, text_of
 
 SPAN_EVENTS: Final = frozenset({names.EVENT_SPAN_STARTED, names.EVENT_SPAN_OPEN, names.EVENT_SPAN_ENDED})
@@ -86,3 +89,36 @@ def _span_id(text: str) -> bytes:
     except ValueError:
         return b""
     return found if len(found) == 8 else b""
+
+
+def begun_of(record: SpanRecord, process: Process) -> Observation | None:
+    """
+    Return that the work of an open span has begun; None if its kind is not known yet, or it has ended.
+
+    Its end comes with the span itself, which also says what came of it.
+    """
+    if record.kind is None or record.outcome is not None:
+        return None
+    data = {
+        "tool": record.tool,
+        "call_id": record.call_id,
+        "model": record.model,
+        "provider": record.provider,
+    }
+    if record.kind is Kind.TOOL:
+        data["tool"] = record.tool or UNNAMED_TOOL
+    return Observation(
+        identity=b"begun" + record.trace_id + record.span_id,
+        process=process,
+        kind=record.kind,
+        start=record.start,
+        end=0,
+        trace_id=record.trace_id,
+        span_id=record.span_id,
+        parent_id=record.parent_id,
+        is_own=process.is_own,
+        agent=record.agent,
+        session=record.session,
+        library=record.scope,
+        data={key: value for key, value in data.items() if value},
+    )
