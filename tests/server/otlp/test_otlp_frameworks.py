@@ -429,6 +429,43 @@ def test_a_repeat_of_a_failure_has_the_hash_of_its_failure() -> None:
     assert first["result_hash"] == second["result_hash"] is not None
 
 
+@pytest.mark.parametrize(
+    "written", ["__REDACTED__", "[hidden]", "<REDACTED>", '"__REDACTED__"', "", " ", "{}", "***"]
+)
+def test_placeholder_is_no_content(written: str) -> None:
+    """B87: two hidden arguments are not equal arguments."""
+    hidden = {"gen_ai.tool.call.arguments": written, "gen_ai.tool.call.result": written}
+
+    call = one(decode(tool(2, 1, attributes=hidden)), "tool_call_completed").data
+
+    assert (call["args_hash"], call["result_hash"]) == (None, None)
+
+
+def test_call_without_arguments_is_content_where_its_result_is_recorded() -> None:
+    recorded = {"gen_ai.tool.call.arguments": "{}", "gen_ai.tool.call.result": "three files"}
+
+    call = one(decode(tool(2, 1, attributes=recorded)), "tool_call_completed").data
+
+    assert (call["args_hash"], call["result_hash"]) == (fingerprint({}), fingerprint("three files"))
+
+
+def test_root_does_not_end_a_run_before_what_another_scope_says_of_it() -> None:
+    """B85: spans of one request are taken in by time, whatever scope they come from."""
+    made = request(invoke(1, "scout", end=9), scope="framework")
+    client = request(chat(2, 1, **NAMED, end=3), scope="client")
+    made.resource_spans[0].scope_spans.append(client.resource_spans[0].scope_spans[0])
+
+    events = decode_spans(made, Assembler(), NOW).events
+
+    assert [e.type.value for e in events] == [
+        "execution_started",
+        "llm_call_completed",
+        "step_completed",
+        "execution_completed",
+    ]
+    assert {e.agent_id for e in events} == {"scout"}
+
+
 def test_without_recorded_content_there_is_no_hash() -> None:
     call = one(decode(tool(2, 1)), "tool_call_completed").data
 

@@ -19,6 +19,7 @@ from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.process import Process
 from queenright.server.telemetry.values import (
     MAX_ATTRIBUTES,
+    NO_CONTENT,
     count_of,
     duration_of,
     fingerprint_of,
@@ -142,9 +143,13 @@ def _tool(observation: Observation, name: str, found: Fields) -> None:
         return
     data["args_hash"] = text_of(found.get("arguments_hash")) or fingerprint_of(found.get("arguments"))
     data["result_hash"] = text_of(found.get("result_hash")) or fingerprint_of(found.get("result"))
+    if data["result_hash"] == NO_CONTENT and data["args_hash"] in (None, NO_CONTENT):
+        data["result_hash"] = None
     if data["result_hash"] is None and "error_type" in data:
         # The same failure again is the same result again.
         data["result_hash"] = fingerprint(f"{data['error_type']}: {data.get('error', '')}")
+    if data["args_hash"] == NO_CONTENT and data["result_hash"] is None:
+        data["args_hash"] = None  # nothing of the call was recorded
     _add_duration(observation)
 
 

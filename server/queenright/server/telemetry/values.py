@@ -130,9 +130,28 @@ def _hash(value: AnyValue) -> str:
     return blake2b(value.SerializeToString(deterministic=True), digest_size=8).hexdigest()
 
 
+_HIDDEN: Final = ("redacted", "hidden", "masked", "filtered", "omitted")
+_PLACEHOLDERS: Final = frozenset(
+    ("***", *(form.format(word) for word in _HIDDEN for form in ("{}", "__{}__", "[{}]", "<{}>")))
+)
+"""What libraries write where content is not to be recorded, in lower case."""
+_LONGEST_PLACEHOLDER: Final = 16
+
+
 def fingerprint_of(value: AnyValue | None) -> str | None:
     """Return the fingerprint of recorded arguments or results; None if none were recorded."""
-    return None if value is None else fingerprint(plain_of(value))
+    if value is None:
+        return None
+    plain = plain_of(value)
+    if isinstance(plain, str) and len(plain) <= _LONGEST_PLACEHOLDER:
+        text = plain.strip(" \"'").lower()
+        if not text or text in _PLACEHOLDERS:
+            return None
+    return fingerprint(plain)
+
+
+NO_CONTENT: Final = fingerprint({})
+"""Of an empty object: a call without arguments, or what a library writes where content is not recorded."""
 
 
 def plain_text(value: Any) -> str:

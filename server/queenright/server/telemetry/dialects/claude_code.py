@@ -196,7 +196,7 @@ def _of_tool_response(data: dict[str, Any], call: Mapping[str, Any]) -> None:
     if error:
         data["error_type"] = "interrupted" if call.get("is_interrupt") else "error"
         data["error"] = redact(plain_text(error))
-    if call.get("tool_input"):
+    if call.get("tool_input") is not None:
         data["args_hash"] = fingerprint(_without_description(call["tool_input"]))
     result = error or call.get("tool_response")
     if result is not None:
