@@ -12,8 +12,8 @@ Gemini CLI: log records and hook calls.
 | tool call ends | tool_call | AfterTool |
 | waits for a person | | Notification of ToolPermission |
 
-Its log says ``success`` of a command that exited with 2: the exit code is in the hook call's result only. Tool
-calls have no id in either. What an answer of the model calls is in the log unless
+Its log says ``success`` of a command that exited with 2: the exit code is in the hook call's result only.
+Tool calls have no id in either. What an answer of the model calls is in the log unless
 ``telemetry.logPrompts`` is false. Its spans say nothing that its log leaves out, and are not used.
 https://geminicli.com/docs/cli/telemetry, .../hooks/reference
 """
