@@ -1,4 +1,4 @@
-"""Which records tell of one and the same call: by its id, or by when it was."""
+"""Which records tell of one and the same call: by its id, or by what it was and when."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from queenright.server.telemetry.kind import Kind
 from queenright.server.telemetry.observation import Observation
 
 MAX_CALLS: Final = 256
+_SLACK: Final = 2_000_000
+"""Nanoseconds: clients round their times to milliseconds."""
 
 
 @dataclass(slots=True, eq=False)
@@ -20,7 +22,11 @@ class Call:
     id: str
     start: int
     end: int = 0
-    sources: set[str] = field(default_factory=set)
+    tool: str = ""
+    arguments: str | None = None
+    """The hash of a tool's arguments, where a source has told them."""
+    sources: set[tuple[str, bool]] = field(default_factory=set)
+    """Which source has told of it, and whether of its end."""
 
 
 class Calls:
@@ -29,7 +35,9 @@ class Calls:
 
     Sources that know a call's id name it by that. Where they do not (a log record and a span of one model
     call), two calls are one if they come from different sources and at least half of the shorter lies within
-    the other: a session waits for one answer of its model before it asks again.
+    the other: a session waits for one answer of its model before it asks again. Calls of tools are one only
+    if the tool and its arguments are the same, too; a source that told when a call began tells its end, of
+    equal calls that of the first.
     """
 
     def __init__(self) -> None:
@@ -40,9 +48,11 @@ class Calls:
         call = self._find(one)
         is_new = call is None
         if call is None:
-            call = Call(one.kind or Kind.TOOL, one.call, one.start)
+            tool = str(one.data.get("tool", ""))
+            call = Call(one.kind or Kind.TOOL, one.call or f"{tool}-{one.start}", one.start, tool=tool)
             self._calls.append(call)
-        call.sources.add(one.source)
+        call.arguments = call.arguments or one.data.get("args_hash")
+        call.sources.add((one.source, one.end > 0))
         return call, is_new
 
     def is_open(self, kind: Kind) -> bool:
@@ -53,7 +63,13 @@ class Calls:
         alike = [call for call in reversed(self._calls) if call.kind is one.kind]
         if one.call:
             return next((call for call in alike if call.id == one.call), None)
-        others = (call for call in alike if one.source not in call.sources and call.end and one.end)
+        if one.kind is Kind.TOOL:
+            alike = [call for call in alike if _is_same_work(call, one)]
+            begun = [call for call in alike if (one.source, False) in call.sources]
+            if one.end and begun:
+                return next((call for call in reversed(begun) if not call.end), begun[-1])
+            alike = [call for call in alike if call not in begun]
+        others = (call for call in alike if (one.source, True) not in call.sources)
         return max(
             (call for call in others if _is_same_time(call, one)),
             key=lambda call: _shared(call, one),
@@ -61,9 +77,28 @@ class Calls:
         )
 
 
+def _is_same_work(call: Call, one: Observation) -> bool:
+    """Say whether a call is of the same tool and arguments, and its source has not told this of it."""
+    arguments = one.data.get("args_hash")
+    return (
+        call.tool == one.data.get("tool")
+        and (call.arguments is None or arguments is None or call.arguments == arguments)
+        and (one.source, one.end > 0) not in call.sources
+    )
+
+
+def _span(call: Call, one: Observation) -> tuple[int, int, int, int]:
+    """Return when both began and ended; a call that goes on lasts as long as it must."""
+    start, end = one.start, one.end or one.start
+    return call.start, call.end or max(call.start, end), start, end
+
+
 def _shared(call: Call, one: Observation) -> int:
-    return min(call.end, one.end) - max(call.start, one.start)
+    call_start, call_end, start, end = _span(call, one)
+    return min(call_end, end) - max(call_start, start)
 
 
 def _is_same_time(call: Call, one: Observation) -> bool:
-    return 2 * _shared(call, one) >= max(1, min(call.end - call.start, one.end - one.start))
+    call_start, call_end, start, end = _span(call, one)
+    shared, shorter = _shared(call, one), min(call_end - call_start, end - start)
+    return 2 * shared >= shorter if shorter else shared >= -_SLACK

@@ -39,7 +39,9 @@ class Observation:
     source: str = ""
     """What told: of one call, each source tells at most once."""
     call: str = ""
-    """The client's own id of the call or the turn."""
+    """The client's own id of the call or the turn; "" where it has none."""
+    asks: tuple[str, ...] | None = None
+    """Of an answer of the model: the tools that it calls. None where the record does not say."""
     agent: str = ""
     session: str = ""
     incarnation: str = ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from queenright.instrumentation.names import ToolOutcome, WaitingReason
@@ -32,8 +32,8 @@ class Session:
     """
     One session: what its records say becomes what it does, once each, in whatever order they come.
 
-    No record says when a coding agent asks its model: it does once it has a prompt, and once the last of its
-    tools has answered.
+    Few coding agents say when they ask their model: they do once they have a prompt, and once the last of
+    their tools has answered.
     """
 
     def __init__(self, run: Run) -> None:
@@ -47,6 +47,8 @@ class Session:
         self._asked_at = 0
         self._failure: dict[str, Any] = {}
         """Of its last model call, if that failed."""
+        self._answered_at = 0
+        """When its last model call ended."""
         self._notes: dict[str, dict[str, Any]] = {}
         """What is known of tool calls of which the end has not come, by their id."""
 
@@ -57,7 +59,7 @@ class Session:
             yield from self._end(at)
             return
         if not self.run.open:
-            if self.run.ended_at and at <= self.run.ended_at:
+            if self.run.ended_at and one.start <= self.run.ended_at:
                 # Late: what was done counts, and the session stays over.
                 yield from self._work(one, at)
                 return
@@ -73,7 +75,7 @@ class Session:
             case Kind.TURN:
                 yield from self._turn(one, at, is_news)
             case Kind.LLM:
-                yield from self._model(one)
+                yield from self._model(one, at, is_news)
             case Kind.TOOL:
                 yield from self._tool(one, at, is_news)
             case Kind.WAIT:
@@ -84,7 +86,7 @@ class Session:
                 self._notes[str(one.data.get("call_id"))] = _failure_of(one)
 
     def _turn(self, one: Observation, at: int, is_news: bool) -> Iterator[Change]:
-        is_over = self._turns.get(one.call)
+        is_over = self._turns.get(one.call) if one.call else None
         if one.end:
             self._note_turn(one.call, True)
             self._failure = _failure_of(one) or self._failure
@@ -97,17 +99,26 @@ class Session:
                 yield from self._ask_model(at)
 
     def _note_turn(self, prompt: str, is_over: bool) -> None:
+        if not prompt:
+            return
         while len(self._turns) >= MAX_TURNS:
             del self._turns[next(iter(self._turns))]
         self._turns[prompt] = is_over
 
-    def _model(self, one: Observation) -> Iterator[Change]:
+    def _model(self, one: Observation, at: int, is_news: bool) -> Iterator[Change]:
+        if not one.end:
+            if is_news:
+                yield from self._ask_model(at)
+                self._asked_at = at
+            return
         call, is_new = self._calls.note(one)
         if not is_new:
             return
         call.end = one.end
-        self._failure = _failure_of(one)
-        step = self._failure | {key: one.data[key] for key in ("duration",) if key in one.data}
+        failure = _failure_of(one)
+        if one.end >= self._answered_at:
+            self._failure, self._answered_at = failure, one.end
+        step = failure | {key: one.data[key] for key in ("duration",) if key in one.data}
         yield Change(EventType.LLM_CALL_COMPLETED, one.end, one.data)
         # A turn of the model is a step; its tool calls come after it.
         yield Change(EventType.STEP_COMPLETED, one.end, step | {"is_model_turn": True})
@@ -117,22 +128,34 @@ class Session:
         elif self._asks_model:
             # Told late, of a call before the one that goes on.
             yield Change(EventType.LLM_CALL_STARTED, self._asked_at, {})
+        if is_news and one.asks is not None:
+            yield from self._answer(one, one.asks)
+
+    def _answer(self, one: Observation, tools: tuple[str, ...]) -> Iterator[Change]:
+        """Begin the tools that an answer of the model calls; one that calls none ends the turn."""
+        if not tools:
+            yield Change(EventType.WORKER_WAITING, one.end, {"reason": WaitingReason.USER_INPUT.value})
+        for index, tool in enumerate(tools):
+            begun = replace(one, kind=Kind.TOOL, start=one.end + index, end=0, data={"tool": tool})
+            yield from self._tool(begun, begun.start, True)
 
     def _tool(self, one: Observation, at: int, is_news: bool) -> Iterator[Change]:
         call, is_new = self._calls.note(one)
         if call.end:
             return
-        data = one.data | {"call_id": one.call}
+        data = one.data | {"call_id": call.id}
         if not one.end:
             if is_new:
                 self._asks_model = False
                 yield Change(EventType.TOOL_CALL_STARTED, one.start, data)
             return
         call.end = one.end
-        data |= self._notes.pop(one.call, {})
+        data |= self._notes.pop(call.id, {})
+        if "duration" not in data and one.end > call.start:
+            data["duration"] = (one.end - call.start) / 1e9
         if "error_type" in data and data.get("outcome") == ToolOutcome.OK:
             data["outcome"] = ToolOutcome.ERROR.value
-        data["turn"] = self.run.last_llm or one.call
+        data["turn"] = self.run.last_llm or call.id
         yield Change(EventType.TOOL_CALL_COMPLETED, one.end, data)
         if is_news and not self._calls.is_open(Kind.TOOL):
             yield from self._ask_model(at)

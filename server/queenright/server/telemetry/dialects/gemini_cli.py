@@ -1,0 +1,286 @@
+"""
+Gemini CLI: log records and hook calls.
+
+| | log record | hook call |
+| --- | --- | --- |
+| session | | SessionStart, SessionEnd |
+| turn begins | user_prompt | BeforeAgent |
+| turn ends | api_response that calls no tool | AfterAgent |
+| model call begins | api_request | BeforeModel |
+| model call ends | api_response, api_error | AfterModel with a finish reason |
+| tool call begins | api_response that calls it | BeforeTool |
+| tool call ends | tool_call | AfterTool |
+| waits for a person | | Notification of ToolPermission |
+
+Its log says ``success`` of a command that exited with 2: the exit code is in the hook call's result only.
+Tool calls have no id in either. What an answer of the model calls is in the log unless
+``telemetry.logPrompts`` is false. Its spans say nothing that its log leaves out, and are not used.
+https://geminicli.com/docs/cli/telemetry, .../hooks/reference
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from queenright.instrumentation.fingerprint import fingerprint
+from queenright.instrumentation.identity import clean_name
+from queenright.instrumentation.names import ToolOutcome, WaitingReason
+from queenright.instrumentation.redaction import redact
+from queenright.server.telemetry.client import Client
+from queenright.server.telemetry.kind import Kind
+from queenright.server.telemetry.observation import Observation
+from queenright.server.telemetry.process import Process
+from queenright.server.telemetry.values import count_in, id_in, number_in, plain_text
+
+NAME: Final = "gemini-cli"
+
+_LOGS: Final[Mapping[str, tuple[Kind, bool]]] = {
+    "user_prompt": (Kind.TURN, False),
+    "api_request": (Kind.LLM, False),
+    "api_response": (Kind.LLM, True),
+    "api_error": (Kind.LLM, True),
+    "tool_call": (Kind.TOOL, True),
+}
+"""What is used of its events, and whether that has ended then."""
+
+_HOOKS: Final[Mapping[str, tuple[Kind, bool]]] = {
+    "SessionStart": (Kind.AGENT, False),
+    "SessionEnd": (Kind.AGENT, True),
+    "BeforeAgent": (Kind.TURN, False),
+    "AfterAgent": (Kind.TURN, True),
+    "BeforeModel": (Kind.LLM, False),
+    "AfterModel": (Kind.LLM, True),
+    "BeforeTool": (Kind.TOOL, False),
+    "AfterTool": (Kind.TOOL, True),
+    "Notification": (Kind.WAIT, False),
+}
+
+_MAIN_ROLE: Final = "main"
+"""Of the model calls whose answers are the agent's turn; others choose a model or sum up."""
+_MAX_TEXT: Final = 100_000
+_NANO: Final = 1_000_000_000
+_MILLI: Final = 1_000_000
+
+_EXIT_CODE: Final = re.compile(r"^Exit Code: (-?\d+)$", re.MULTILINE)
+_SIGNAL: Final = re.compile(r"^Signal: (\w+)$", re.MULTILINE)
+_PROCESS_IDS: Final = re.compile(r"^(?:Process Group PGID|Background PIDs): .*$\n?", re.MULTILINE)
+"""Other in each call, and no part of its result."""
+
+
+def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observation | None:
+    name = str(record.get("event.name") or "").removeprefix("gemini_cli.")
+    if name not in _LOGS:
+        return None
+    session = id_in(record.get("session.id"))
+    if not session:
+        raise ValueError(f"a {name} record of Gemini CLI without session.id")
+    kind, is_end = _LOGS[name]
+    took = count_in(record.get("duration_ms")) if is_end else 0
+    tool, arguments = record.get("function_name"), record.get("function_args")
+    detail = f"{record.get('role')}\n{record.get('model')}\n{tool}\n{fingerprint(arguments)}\n{took}"
+    one = Observation(
+        identity=f"{NAME}\n{session}\n{name}\n{time}\n{detail}".encode(),
+        process=process,
+        kind=kind,
+        start=time - took * _MILLI,
+        end=time if is_end else 0,
+        client=NAME,
+        source="log",
+        agent=process.name_of(NAME),
+        session=session,
+        library=NAME,
+    )
+    if kind is Kind.LLM and is_end:
+        one.data |= {
+            "model": clean_name(plain_text(record.get("model") or "")),
+            "provider": "google",
+            "duration": took / 1000,
+        }
+        if name == "api_error":
+            _add_error(one.data, record)
+        else:
+            _add_tokens(one.data, record)
+            if record.get("role") == _MAIN_ROLE:
+                one.asks = _tools_in(record.get("response_text"))
+    elif kind is Kind.TOOL:
+        one.data |= {
+            "tool": clean_name(plain_text(tool or "unknown")),
+            "duration": took / 1000,
+            "outcome": ToolOutcome.OK.value,
+        }
+        if arguments:
+            one.data["args_hash"] = _arguments_hash(arguments)
+        # A person, or a rule of theirs, said no: it ended, and that is no failure of the tool.
+        is_refused = record.get("decision") == "reject"
+        if str(record.get("success")).lower() == "false" and not is_refused:
+            one.data["outcome"] = ToolOutcome.ERROR.value
+            one.data["error_type"] = clean_name(plain_text(record.get("error_type") or "error"))
+            if record.get("error"):
+                one.data["error"] = redact(plain_text(record["error"]))
+            one.data["result_hash"] = fingerprint(f"{one.data['error_type']}: {one.data.get('error', '')}")
+    return one
+
+
+def _add_error(data: dict[str, Any], record: Mapping[str, Any]) -> None:
+    code = record.get("status_code") or record.get("error_type") or record.get("error.type")
+    data["error_type"] = clean_name(plain_text(code or "api_error"))
+    message = record.get("error") or record.get("error.message")
+    if message:
+        data["error"] = redact(plain_text(message))
+
+
+def _add_tokens(data: dict[str, Any], record: Mapping[str, Any]) -> None:
+    # Cached tokens are counted among those of the input.
+    data["input_tokens"] = count_in(record.get("input_token_count"))
+    thoughts = count_in(record.get("thoughts_token_count"))
+    data["output_tokens"] = count_in(record.get("output_token_count")) + thoughts
+
+
+def _tools_in(response: Any) -> tuple[str, ...] | None:
+    """Return the tools that an answer of the model calls; None if what it says is not recorded whole."""
+    if not isinstance(response, str) or len(response) > _MAX_TEXT:
+        return None
+    try:
+        chunks = json.loads(response)
+    except (ValueError, RecursionError):
+        return None
+    tools, is_finished = list[str](), False
+    for candidate in _candidates_in(chunks if isinstance(chunks, list) else [chunks]):
+        is_finished = is_finished or bool(candidate.get("finishReason"))
+        content = candidate.get("content")
+        parts = content.get("parts") if isinstance(content, dict) else None
+        for part in parts if isinstance(parts, list) else []:
+            call = part.get("functionCall") if isinstance(part, dict) else None
+            if isinstance(call, dict):
+                tools.append(clean_name(plain_text(call.get("name") or "unknown")))
+    return tuple(tools) if tools or is_finished else None
+
+
+def _candidates_in(chunks: list[Any]) -> list[dict[str, Any]]:
+    found = list[dict[str, Any]]()
+    for chunk in chunks:
+        candidates = chunk.get("candidates") if isinstance(chunk, dict) else None
+        if isinstance(candidates, list):
+            found += [each for each in candidates if isinstance(each, dict)]
+    return found
+
+
+def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observation | None:
+    name = str(call.get("hook_event_name") or "")
+    session = id_in(call.get("session_id"))
+    if not session:
+        raise ValueError("a hook call of Gemini CLI without session_id")
+    if name not in _HOOKS:
+        return None
+    kind, is_end = _HOOKS[name]
+    response = call.get("llm_response")
+    if name == "AfterModel" and not _is_finished(response):
+        return None  # a piece of an answer
+    if name == "Notification" and call.get("notification_type") != "ToolPermission":
+        return None
+    time = _time_of(call.get("timestamp"), now)
+    tool, arguments = call.get("tool_name"), call.get("tool_input")
+    one = Observation(
+        identity=f"{NAME}\nhook\n{session}\n{name}\n{time}\n{tool}\n{fingerprint(arguments)}".encode(),
+        process=process,
+        kind=kind,
+        start=time,
+        end=time if is_end else 0,
+        client=NAME,
+        source="hook",
+        agent=process.name_of(NAME, str(call.get("cwd") or "")),
+        session=session,
+        library=NAME,
+    )
+    if kind is Kind.TOOL:
+        one.data["tool"] = clean_name(plain_text(tool or "unknown"))
+        if arguments:
+            one.data["args_hash"] = _arguments_hash(arguments)
+        if is_end:
+            _add_result(one.data, call.get("tool_response"))
+    elif kind is Kind.LLM and is_end:
+        request = call.get("llm_request")
+        model = request.get("model") if isinstance(request, dict) else None
+        one.data |= {"model": clean_name(plain_text(model or "")), "provider": "google"}
+        usage = response.get("usageMetadata") if isinstance(response, dict) else None
+        if isinstance(usage, dict):
+            one.data["input_tokens"] = count_in(usage.get("promptTokenCount"))
+            thoughts = count_in(usage.get("thoughtsTokenCount"))
+            one.data["output_tokens"] = count_in(usage.get("candidatesTokenCount")) + thoughts
+    elif kind is Kind.WAIT:
+        one.data["reason"] = WaitingReason.USER_INPUT.value
+    return one
+
+
+def _is_finished(response: Any) -> bool:
+    return any(each.get("finishReason") for each in _candidates_in([response]))
+
+
+def _time_of(written: Any, now: int) -> int:
+    """Return when a hook was called, by its client's clock as its log's times are; not after it arrived."""
+    try:
+        moment = datetime.fromisoformat(written).timestamp()
+    except (TypeError, ValueError, OverflowError, OSError):
+        return now
+    return min(int(number_in(moment) * _NANO) or now, now)
+
+
+def _add_result(data: dict[str, Any], response: Any) -> None:
+    data["outcome"] = ToolOutcome.OK.value
+    if response is None:
+        return
+    content = response.get("llmContent") if isinstance(response, dict) else None
+    error = response.get("error") if isinstance(response, dict) else None
+    text = _PROCESS_IDS.sub("", content[:_MAX_TEXT]) if isinstance(content, str) else None
+    failure = None
+    if error:
+        failure = clean_name(plain_text(error.get("type") or "error") if isinstance(error, dict) else "error")
+    elif text and (found := _EXIT_CODE.search(text)) and found[1] != "0":
+        failure = f"exit_code_{found[1]}"
+    elif text and (found := _SIGNAL.search(text)):
+        failure = f"signal_{found[1]}"
+    if failure:
+        message = error.get("message") if isinstance(error, dict) else error
+        data |= {
+            "outcome": ToolOutcome.ERROR.value,
+            "error_type": failure,
+            "error": redact(plain_text(message or text or "")),
+        }
+    data["result_hash"] = fingerprint(response if text is None else text)
+
+
+def _arguments_hash(arguments: Any) -> str:
+    """Return the fingerprint of a tool's arguments without what the model says of them."""
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except (ValueError, RecursionError):
+            return fingerprint(arguments)
+    if isinstance(arguments, dict) and len(arguments) > 1:
+        arguments = {key: value for key, value in arguments.items() if key != "description"}
+    return fingerprint(arguments)
+
+
+def _order(event: str, kind: str, message: str) -> dict[str, Any]:
+    if event != "AfterTool":
+        return {}
+    if kind == "terminate":
+        return {"continue": False, "stopReason": message}
+    if kind == "nudge":
+        return {"hookSpecificOutput": {"hookEventName": event, "additionalContext": message}}
+    return {}
+
+
+CLIENT: Final = Client(
+    name=NAME,
+    log_scope="gemini-cli",
+    read_log=_read_log,
+    read_hook=_read_hook,
+    order=_order,
+    span_scope="gemini-cli",
+    spans={},
+)
