@@ -132,10 +132,13 @@ class _Assembly:
 
     def _is_known(self, one: Observation) -> bool:
         """Say whether a record came before, or says that something begins that is known to be over."""
-        identities = [one.identity]
-        if not one.end and one.trace_id and one.span_id and not one.is_own:
-            identities.append(one.trace_id + one.span_id)
-        return any(each in self._batch.identities or self._duplicates.seen(each) for each in identities)
+        known, seen = self._batch.identities, self._duplicates.seen
+        if one.identity in known or seen(one.identity):
+            return True
+        if one.end or one.is_own or one.client or not one.span_id:
+            return False
+        ended = one.trace_id + one.span_id
+        return ended in known or seen(ended)
 
     # -- who ------------------------------------------------------------------------------------
 
