@@ -8,6 +8,7 @@ however many records say so.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, Final
 
 from queenright.instrumentation.identity import clean_name
@@ -112,6 +113,8 @@ class _Assembly:
             batch.identities.add(one.identity)
             batch.accepted += 1
             session = self._sessions.get(one.client, one.agent, one.session)
+            # What it has noted would keep the same records from counting when they come again.
+            batch.on_undo(partial(self._sessions.forget, one.client, one.session))
             for event in session.take(one):
                 self._emit(event.type, session.run, one, event.data, at=event.at)
             return
