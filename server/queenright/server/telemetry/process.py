@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import islice
 from typing import Final
 
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from queenright.instrumentation import names
 from queenright.instrumentation.identity import clean_name
 from queenright.server.telemetry.values import MAX_ATTRIBUTES, plain_of, text_of
+
+_MAX_TEXTS: Final = 4_096
 
 UNKNOWN_SERVICE: Final = "unknown_service"
 
@@ -57,6 +60,18 @@ class Process:
     owner: str = ""
     """The person and host that it says it belongs to: ``ada@laptop``, or one of them."""
     repository: str = ""
+    _texts: dict[str, str] = field(default_factory=dict, repr=False, compare=False)
+    """Names and ids of this request: most are on several of its spans, and cleaning one costs 0.5 µs."""
+
+    def text_of(self, value: AnyValue) -> str:
+        """Return a value as `values.text_of` does, and remember it for this request."""
+        text = value.string_value
+        found = self._texts.get(text)
+        if found is None:
+            found = text_of(value)
+            if text and len(self._texts) < _MAX_TEXTS:
+                self._texts[text] = found
+        return found
 
     @classmethod
     def of(cls, resource: Resource) -> Process:

@@ -56,7 +56,8 @@ def read_span(span: Span, process: Process, scope: InstrumentationScope, now: fl
         raise ValueError(f"a span with more than {MAX_ATTRIBUTES} attributes")
     found = fields_of(attributes)
     name, parent_id, flags = span.name, span.parent_span_id, span.flags
-    incarnation = text_of(found["incarnation"]) if "incarnation" in found else ""
+    text = process.text_of
+    incarnation = text(found["incarnation"]) if "incarnation" in found else ""
     is_own = "incarnation" in found or process.is_own
     client = CLIENT_OF_SPANS.get(scope.name)
     if client is not None and client.spans is not None:
@@ -81,11 +82,11 @@ def read_span(span: Span, process: Process, scope: InstrumentationScope, now: fl
         is_outermost=is_outermost,
         is_inner=not is_outermost and bool(flags & _HAS_IS_REMOTE),
         is_own=is_own,
-        agent=text_of(found["agent"]) if "agent" in found else "",
-        session=text_of(found["session"]) if "session" in found else "",
+        agent=text(found["agent"]) if "agent" in found else "",
+        session=text(found["session"]) if "session" in found else "",
         incarnation=incarnation,
-        graph=text_of(found["graph"]) if "graph" in found else "",
-        node=text_of(found["node"]) if "node" in found else "",
+        graph=text(found["graph"]) if "graph" in found else "",
+        node=text(found["node"]) if "node" in found else "",
         library=scope.name,
         version=scope.version,
         data=_failure(span, found),
@@ -125,7 +126,7 @@ def _llm(observation: Observation, name: str, found: Fields) -> None:
     _add_duration(observation)
     for field in ("model", "provider"):
         if field in found:
-            data[field] = text_of(found[field])
+            data[field] = observation.process.text_of(found[field])
     for field in ("input_tokens", "output_tokens"):
         if field in found:
             data[field] = count_of(found[field])
