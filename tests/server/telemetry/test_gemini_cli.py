@@ -167,6 +167,22 @@ def test_tool_that_hangs_is_open(name: str, without: str) -> None:
     assert last == "tool_call_started"
 
 
+def test_equal_calls_at_one_time_are_two_and_end_in_their_order() -> None:
+    """B84: without ids, what began first ends first."""
+    call = {"session_id": "s", "tool_name": SHELL, "tool_input": {"command": "date"}}
+    times = [(0, "BeforeTool", "00.001"), (0, "BeforeTool", "00.001001"), (1, "AfterTool", "01.0")]
+    given_records = [
+        Record(10.0 + at, HOOKS, call | {"hook_event_name": name, "timestamp": f"2026-01-01T00:00:{time}Z"})
+        for at, name, time in times
+    ]
+
+    events = replay(given_records)
+
+    first, second = [e.data["call_id"] for e in events if e.type == "tool_call_started"]
+    assert first != second
+    assert [e.data["call_id"] for e in events if e.type == "tool_call_completed"] == [first]
+
+
 def test_killed_session_says_no_end() -> None:
     assert result(replay(records("killed")))["outcome"] == []
 
