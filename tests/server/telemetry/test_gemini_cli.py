@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from queenright.health.settings import Loops
+from queenright.health.vitals import VitalSigns
 from queenright.runtime.events import AgentEvent
 from queenright.server.telemetry.dialects.gemini_cli import CLIENT
 from tests.clients.fixtures import FOLDER, Record, load_fixture
@@ -181,6 +183,25 @@ def test_equal_calls_at_one_time_are_two_and_end_in_their_order() -> None:
     first, second = [e.data["call_id"] for e in events if e.type == "tool_call_started"]
     assert first != second
     assert [e.data["call_id"] for e in events if e.type == "tool_call_completed"] == [first]
+
+
+def test_tool_that_ran_while_the_service_restarted_ends() -> None:
+    """B94: the new service has not seen it begin; its end closes an open call of the same tool."""
+    given_records = records("healthy")
+    restart = next(
+        index for index, one in enumerate(given_records) if one.body.get("hook_event_name") == "BeforeTool"
+    )
+    before = replay(given_records[: restart + 1])
+    vitals = VitalSigns(before[0].agent_id, before[0].session_id, before[0].time, Loops())
+    for event in before:
+        vitals.apply(event, event.time)
+    assert vitals.open_tools
+
+    for event in replay(given_records[restart + 1 : restart + 2]):
+        vitals.apply(event, event.time)
+
+    assert vitals.tool_calls_total == 1
+    assert not vitals.open_tools
 
 
 def test_killed_session_says_no_end() -> None:
