@@ -199,3 +199,24 @@ async def test_service_that_is_slow_or_fails_holds_up_no_agent(running: Running)
         failed = await client.post(HOOK, json=prompt)
         assert (failed.status_code, failed.json()) == (503, {})
         assert counted("failed") == 1
+        slow.failure, slow.stored = None, []
+        await client.post(HOOK, json=prompt)
+        assert [event.type.value for event in slow.stored] == ["execution_started", "llm_call_started"]
+
+
+async def test_what_could_not_be_stored_counts_when_it_comes_again(running: Running) -> None:
+    """A client that is answered 503 sends its log records again."""
+    slow, registry = Slow(), CollectorRegistry()
+    slow.let.set()
+    sock = listen("127.0.0.1", 0, what="telemetry", option="")
+    logs = [record for record in records("healthy") if record.path == "/v1/logs"]
+    app = otlp_app(slow.ingest, registry=registry)
+    async with listening(app, sock), httpx.AsyncClient(base_url=url_of(sock), verify=False) as client:
+        for record in logs:
+            slow.failure = OSError("disk full")
+            assert (await client.post(record.path, json=record.body)).status_code == 503
+            slow.failure = None
+            assert (await client.post(record.path, json=record.body)).status_code == 200
+
+    assert sum(event.type == "tool_call_completed" for event in slow.stored) == 3
+    assert sum(event.type == "llm_call_completed" for event in slow.stored) == 4

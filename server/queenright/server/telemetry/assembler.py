@@ -8,6 +8,7 @@ however many records say so.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, Final
 
 from queenright.instrumentation.identity import clean_name
@@ -112,6 +113,8 @@ class _Assembly:
             batch.identities.add(one.identity)
             batch.accepted += 1
             session = self._sessions.get(one.client, one.agent, one.session)
+            # What it has noted would keep the same records from counting when they come again.
+            batch.on_undo(partial(self._sessions.forget, one.client, one.session))
             for event in session.take(one):
                 self._emit(event.type, session.run, one, event.data, at=event.at)
             return
@@ -132,10 +135,13 @@ class _Assembly:
 
     def _is_known(self, one: Observation) -> bool:
         """Say whether a record came before, or says that something begins that is known to be over."""
-        identities = [one.identity]
-        if not one.end and one.trace_id and one.span_id and not one.is_own:
-            identities.append(one.trace_id + one.span_id)
-        return any(each in self._batch.identities or self._duplicates.seen(each) for each in identities)
+        known, seen = self._batch.identities, self._duplicates.seen
+        if one.identity in known or seen(one.identity):
+            return True
+        if one.end or one.is_own or one.client or not one.span_id:
+            return False
+        ended = one.trace_id + one.span_id
+        return ended in known or seen(ended)
 
     # -- who ------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Final
@@ -30,6 +31,7 @@ class Batch:
     identities: set[bytes] = field(default_factory=set)
     """Of the records that were accepted."""
     _before: list[tuple[Run, bool, int]] = field(default_factory=list)
+    _on_undo: list[Callable[[], None]] = field(default_factory=list)
 
     def reject(self, reason: str) -> None:
         """Count a record that cannot be used; the sender is told the first few reasons."""
@@ -42,10 +44,16 @@ class Batch:
         self._before.append((run, run.open, run.ended_at))
         run.open, run.ended_at = is_open, ended_at
 
+    def on_undo(self, forget: Callable[[], None]) -> None:
+        """Have this called if the events are not stored."""
+        self._on_undo.append(forget)
+
     def undo(self) -> None:
         """Take back which runs have begun and ended: the events were not stored, and may come again."""
         for run, was_open, ended_at in reversed(self._before):
             run.open, run.ended_at = was_open, ended_at
+        for forget in self._on_undo:
+            forget()
 
     def clear(self) -> None:
         """Begin anew once the events are stored; what the sender is told stays."""
@@ -54,6 +62,7 @@ class Batch:
         self.events = []
         self.identities = set()
         self._before = []
+        self._on_undo = []
 
     def finish(self) -> None:
         """Order the events by time and number them."""

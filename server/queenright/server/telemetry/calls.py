@@ -9,7 +9,7 @@ from typing import Final
 from queenright.server.telemetry.kind import Kind
 from queenright.server.telemetry.observation import Observation
 
-MAX_CALLS: Final = 256
+MAX_CALLS: Final = 64
 _SLACK: Final = 2_000_000
 """Nanoseconds: clients round their times to milliseconds."""
 

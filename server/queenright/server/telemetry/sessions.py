@@ -8,12 +8,12 @@ from typing import Any, Final
 
 from queenright.instrumentation.names import ToolOutcome, WaitingReason
 from queenright.runtime.events import EventType
-from queenright.server.telemetry.calls import Calls
+from queenright.server.telemetry.calls import MAX_CALLS, Calls
 from queenright.server.telemetry.kind import Kind
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.runs import Run
 
-MAX_SESSIONS: Final = 10_000
+MAX_SESSIONS: Final = 5_000
 MAX_TURNS: Final = 256
 
 _FAILURE: Final = ("error_type", "error")
@@ -83,6 +83,8 @@ class Session:
                     self._asks_model = False
                     yield Change(EventType.WORKER_WAITING, at, one.data)
             case Kind.NOTE:
+                while len(self._notes) >= MAX_CALLS:
+                    del self._notes[next(iter(self._notes))]
                 self._notes[str(one.data.get("call_id"))] = _failure_of(one)
 
     def _turn(self, one: Observation, at: int, is_news: bool) -> Iterator[Change]:
@@ -197,3 +199,7 @@ class Sessions:
                 del self._sessions[next(iter(self._sessions))]
         self._sessions[key] = known
         return known
+
+    def forget(self, client: str, session: str) -> None:
+        """Forget a session: the next that is heard of it begins it anew."""
+        self._sessions.pop((client, session), None)
