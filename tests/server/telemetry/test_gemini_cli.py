@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from queenright.health.settings import Loops
+from queenright.health.vitals import VitalSigns
 from queenright.runtime.events import AgentEvent
 from queenright.server.telemetry.dialects.gemini_cli import CLIENT
 from tests.clients.fixtures import FOLDER, Record, load_fixture
@@ -165,6 +167,41 @@ def test_tool_that_hangs_is_open(name: str, without: str) -> None:
     assert len(ended) == {"hang_first": 0, "hang_later": 2, "killed": 1}[name]
     last = [one for one in types(events) if not one.startswith("execution")][-1]
     assert last == "tool_call_started"
+
+
+def test_equal_calls_at_one_time_are_two_and_end_in_their_order() -> None:
+    """B84: without ids, what began first ends first."""
+    call = {"session_id": "s", "tool_name": SHELL, "tool_input": {"command": "date"}}
+    times = [(0, "BeforeTool", "00.001"), (0, "BeforeTool", "00.001001"), (1, "AfterTool", "01.0")]
+    given_records = [
+        Record(10.0 + at, HOOKS, call | {"hook_event_name": name, "timestamp": f"2026-01-01T00:00:{time}Z"})
+        for at, name, time in times
+    ]
+
+    events = replay(given_records)
+
+    first, second = [e.data["call_id"] for e in events if e.type == "tool_call_started"]
+    assert first != second
+    assert [e.data["call_id"] for e in events if e.type == "tool_call_completed"] == [first]
+
+
+def test_tool_that_ran_while_the_service_restarted_ends() -> None:
+    """B94: the new service has not seen it begin; its end closes an open call of the same tool."""
+    given_records = records("healthy")
+    restart = next(
+        index for index, one in enumerate(given_records) if one.body.get("hook_event_name") == "BeforeTool"
+    )
+    before = replay(given_records[: restart + 1])
+    vitals = VitalSigns(before[0].agent_id, before[0].session_id, before[0].time, Loops())
+    for event in before:
+        vitals.apply(event, event.time)
+    assert vitals.open_tools
+
+    for event in replay(given_records[restart + 1 : restart + 2]):
+        vitals.apply(event, event.time)
+
+    assert vitals.tool_calls_total == 1
+    assert not vitals.open_tools
 
 
 def test_killed_session_says_no_end() -> None:

@@ -42,6 +42,7 @@ class Calls:
 
     def __init__(self) -> None:
         self._calls: deque[Call] = deque(maxlen=MAX_CALLS)
+        self._noted = 0
 
     def note(self, one: Observation) -> tuple[Call, bool]:
         """Return the call that an observation is of, and whether it is new."""
@@ -49,7 +50,9 @@ class Calls:
         is_new = call is None
         if call is None:
             tool = str(one.data.get("tool", ""))
-            call = Call(one.kind or Kind.TOOL, one.call or f"{tool}-{one.start}", one.start, tool=tool)
+            self._noted += 1
+            name = one.call or f"{tool}-{one.start}-{self._noted}"
+            call = Call(one.kind or Kind.TOOL, name, one.start, tool=tool)
             self._calls.append(call)
         call.arguments = call.arguments or one.data.get("args_hash")
         call.sources.add((one.source, one.end > 0))

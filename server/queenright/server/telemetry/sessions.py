@@ -145,7 +145,10 @@ class Session:
         call, is_new = self._calls.note(one)
         if call.end:
             return
-        data = one.data | {"call_id": call.id}
+        # The begin of a call without an id of its own was told to an earlier service: its end closes any of
+        # the same tool.
+        is_begin_unknown = is_new and is_news and not one.call and one.end > 0
+        data = one.data | {"call_id": "" if is_begin_unknown else call.id}
         if not one.end:
             if is_new:
                 self._asks_model = False
