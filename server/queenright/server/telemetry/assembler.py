@@ -192,7 +192,7 @@ class _Assembly:
         Two instrumentations on one call (the framework's and the model client's) make two spans of it, one
         around the other. The first of them to begin and the first of them to end count.
         """
-        if not one.end and not run.open and one.start <= run.ended_at:
+        if not one.end and not run.open and run.ended_at and one.start <= run.ended_at:
             return False
         if one.kind is Kind.AGENT:
             return True
