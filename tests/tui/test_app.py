@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
+import httpx
 import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
@@ -118,6 +120,29 @@ async def test_what_graphs_want_is_a_notice_where_no_talk_is_open() -> None:
         await until(app._runs.empty, "it is looked at")
         app.take(Moment.of({**asks, "id": "two"}))
         await until(lambda: "docs_checker asks" in [one.title for one in app.shared.notices], "the question")
+
+
+async def test_graph_that_was_just_loaded_is_told_of_while_the_list_that_has_it_is_on_its_way() -> None:
+    class Slow(Canned):
+        """Its first list, of the agents that are loaded, comes late."""
+
+        def __init__(self) -> None:
+            super().__init__([])
+            self.comes, self.asked_for = asyncio.Event(), 0
+
+        async def _answer(self, request: httpx.Request) -> httpx.Response:
+            if request.url.path == "/api/agents":
+                self.asked_for += 1
+                await self.comes.wait()
+            return await super()._answer(request)
+
+    canned = Slow()
+    async with terminal(canned) as (app, _):
+        await until(lambda: canned.asked_for, "the list is on its way")
+        app.take(Moment.of(BESIDE))
+        await until(app._runs.empty, "it is looked at")
+        canned.comes.set()
+        await until(lambda: len(app.shared.notices), "the notice")
 
 
 @pytest.mark.parametrize(("status", "why"), [(401, "a token is needed"), (403, "needs the role operator")])

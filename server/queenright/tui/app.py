@@ -69,6 +69,8 @@ class QueenrightApp(App[None]):
         self._notices_stay = notices_stay
         self._polls = 0
         self._polling = False
+        self._asking = asyncio.Lock()
+        """Held while lists are asked for: what is no longer stale may not have come yet."""
         self._last_event: str | None = None
         self._following = False
         self._runs: asyncio.Queue[Moment] = asyncio.Queue()
@@ -187,8 +189,9 @@ class QueenrightApp(App[None]):
 
     async def _tell_of(self, event: Moment) -> None:
         shared = self.shared
-        if "loaded" in shared.fleet.stale:
-            await _take(shared.link.loaded, shared.fleet.take_loaded)
+        async with self._asking:
+            if "loaded" in shared.fleet.stale:
+                await _take(shared.link.loaded, shared.fleet.take_loaded)
         for agent in shared.fleet.loaded:
             if event.graph_id in agent.graphs and await shared.owners.belongs(event, agent.agent_id):
                 self._tell(event, agent)
@@ -248,8 +251,6 @@ class QueenrightApp(App[None]):
 
     async def _ask_again(self) -> None:
         fleet, link = self.shared.fleet, self.shared.link
-        wanted = set(fleet.stale)
-        fleet.stale -= wanted
         takes: dict[str, Callable[[], Awaitable[None]]] = {
             "workers": lambda: _take(link.workers, fleet.take_workers),
             "tickets": lambda: _take(link.tickets, fleet.take_tickets),
@@ -257,12 +258,17 @@ class QueenrightApp(App[None]):
             "loaded": lambda: _take(link.loaded, fleet.take_loaded),
         }
         try:
-            for name in sorted(wanted):
-                await takes[name]()
-                wanted.discard(name)
+            async with self._asking:
+                for name in sorted(fleet.stale):
+                    # Whatever makes it stale again meanwhile is kept.
+                    fleet.stale.discard(name)
+                    try:
+                        await takes[name]()
+                    except BaseException:
+                        fleet.stale.add(name)
+                        raise
             self.shared.away = ""
         except QueenrightError as error:
-            fleet.stale |= wanted
             self._not_answered(error)
         finally:
             self._polling = False
