@@ -21,6 +21,7 @@ RUNNING = [(words, command) for words, command in ALL if runs(command)]
 # What prints no data: it goes on until it is told to stop, talks, writes files, or only says that it is done.
 NO_JSON = {
     *("up", "serve", "shell", "code", "tui"),
+    *("connect", "disconnect", "hook"),
     *("config check", "rules export", "dashboards export"),
     *("silences expire", "token revoke", "agents unload"),
     "audit export",  # it is JSON lines

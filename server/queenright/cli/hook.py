@@ -7,14 +7,15 @@ wrong, it ends within `LIMIT` seconds with exit code 0, and the agent goes on.
 
 from __future__ import annotations
 
+import _thread
 import os
-import signal
 import socket
 import sys
 
 LIMIT = 0.9
-"""Seconds from the start of `main` to its end, whatever happens."""
-CLIENTS = ("claude-code", "codex", "gemini")
+"""Seconds from the start of `main` to its end; clients wait for one."""
+CLIENTS = {"claude-code": "claude-code", "codex": "codex", "gemini": "gemini-cli"}
+"""What a client is called here, and in the service's path."""
 OTLP_URL = "http://127.0.0.1:4318"
 _MAX_ANSWER = 1024 * 1024
 _UNRESERVED = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~")
@@ -22,31 +23,34 @@ _UNRESERVED = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01
 
 def main() -> None:
     """Pass the call on standard input to the service; print its answer if it is a JSON object."""
-    answer = b""
+    answers: list[bytes] = []
+    finished = _thread.allocate_lock()
+    finished.acquire()
+    # In a thread: looking up a name cannot be interrupted, and must not hold up the agent.
+    _thread.start_new_thread(_work, (sys.argv[2:], answers, finished))
     try:
-        signal.signal(signal.SIGALRM, _expire)
-        signal.setitimer(signal.ITIMER_REAL, LIMIT)
-        answer = _forward(sys.argv[2:])
-        signal.setitimer(signal.ITIMER_REAL, 0)
-    except BaseException as error:  # also an interrupt: the agent goes on
-        if not isinstance(error, TimeoutError) and os.environ.get("QUEENRIGHT_HOOK_DEBUG"):
-            os.write(2, f"queenright hook: {type(error).__name__}\n".encode())
-    try:
-        if answer:
-            os.write(1, answer)
+        finished.acquire(timeout=LIMIT)
+        if answers:
+            os.write(1, answers[0])
     finally:
-        # Nothing is left to clean up, and an interpreter that shuts down takes time.
+        # Also at an interrupt. Nothing is left to clean up, and an interpreter that shuts down takes time.
         os._exit(0)
 
 
-def _expire(_signal: int, _frame: object) -> None:
-    raise TimeoutError
+def _work(words: list[str], answers: list[bytes], finished: _thread.LockType) -> None:
+    # Whatever is wrong, the agent goes on, and what a client prints of a hook is no place to say it.
+    try:
+        if answer := _forward(words):
+            answers.append(answer)
+    except Exception:
+        pass
+    finally:
+        finished.release()
 
 
 def _forward(words: list[str]) -> bytes:
-    client, options = words[0], dict(zip(words[1::2], words[2::2], strict=False))
-    if client not in CLIENTS:
-        return b""
+    client, words = CLIENTS[words[0]], [part for word in words[1:] for part in word.split("=", 1)]
+    options = dict(zip(words[::2], words[1::2], strict=True))
     url = options.get("--otlp-url") or OTLP_URL
     scheme, _, rest = url.partition("://")
     authority, _, path = rest.partition("/")
@@ -76,7 +80,11 @@ def _forward(words: list[str]) -> bytes:
 
 
 def _owner() -> list[tuple[str, str]]:
-    user = os.environ.get("USER") or os.environ.get("LOGNAME") or ""
+    user = os.environ.get("USER") or os.environ.get("LOGNAME")
+    if not user:
+        import pwd
+
+        user = pwd.getpwuid(os.getuid()).pw_name
     return [("user", user), ("host", socket.gethostname())]
 
 

@@ -81,6 +81,26 @@ _SECTIONS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
             "agents load docs_checker",
         ),
     ),
+    "Coding agents": (
+        (
+            "connect",
+            "connect:connect",
+            "Connect a coding agent: its settings get the telemetry and hooks that Queenright needs.",
+            "connect claude-code",
+        ),
+        (
+            "disconnect",
+            "connect:disconnect",
+            "Disconnect a coding agent: its settings are as they were before `queenright connect`.",
+            "disconnect claude-code",
+        ),
+        (
+            "hook",
+            "connect:hook",
+            "Pass a hook call of a coding agent to the service, and print the answer.",
+            "hook codex --otlp-url http://127.0.0.1:4318",
+        ),
+    ),
     "Look": (
         (
             "list",

@@ -1,0 +1,95 @@
+"""`queenright connect`, `disconnect` and `hook`: coding agents that are watched."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from queenright.cli.asking import LOCAL, TokenFile, Url
+from queenright.cli.hook import CLIENTS, OTLP_URL
+from queenright.cli.options import path
+
+Client = StrEnum("Client", {name: name for name in CLIENTS})  # type: ignore[misc]  # made of the names
+
+
+class Scope(StrEnum):
+    """Whose settings are written."""
+
+    USER = "user"
+    PROJECT = "project"
+
+
+Name = Annotated[Client, typer.Argument(help="The coding agent.")]
+ScopeOption = Annotated[
+    Scope, typer.Option(help="The settings of your home folder, or of the project in this folder.")
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before writing.")]
+OtlpUrl = Annotated[str, typer.Option("--otlp-url", metavar="URL", help="The telemetry port of the service.")]
+
+
+def connect(
+    client: Name,
+    scope: ScopeOption = Scope.USER,
+    yes: Yes = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace settings that have another value; see the difference.")
+    ] = False,
+    print_: Annotated[bool, typer.Option("--print", help="Print the settings, and write nothing.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Ask the service what has arrived, and write nothing.")
+    ] = False,
+    otlp_url: OtlpUrl = OTLP_URL,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--token-file",
+            parser=path,
+            metavar="FILE",
+            help="File with the token that the agent sends (role reporter), or --check asks with (viewer).",
+        ),
+    ] = None,
+    url: Url = LOCAL,
+) -> None:
+    """
+    Connect a coding agent: its settings get the telemetry and hooks that Queenright needs.
+
+    The difference is shown before anything is written, what is there stays, and `queenright disconnect`
+    puts the files back as they were. Exit code 1: nothing was written, or --check found something missing.
+    """
+    if print_ and check:
+        raise typer.BadParameter("--print and --check exclude each other; choose one")
+    from queenright.cli import connect_job
+
+    if check:
+        raise typer.Exit(connect_job.check(client.value, scope, url, token_file))
+    service = connect_job.service_of(scope, otlp_url, token_file)
+    if print_:
+        connect_job.print_settings(client.value, scope, service)
+        return
+    raise typer.Exit(connect_job.connect(client.value, scope, service, yes=yes, replace=replace))
+
+
+def disconnect(client: Name, scope: ScopeOption = Scope.USER, yes: Yes = False) -> None:
+    """
+    Disconnect a coding agent: its settings are as they were before `queenright connect`.
+
+    If you changed them since, only what was added is removed.
+    """
+    from queenright.cli import connect_job
+
+    raise typer.Exit(connect_job.disconnect(client.value, scope, yes=yes))
+
+
+def hook(client: Name, otlp_url: OtlpUrl = OTLP_URL, token_file: TokenFile = None) -> None:
+    """
+    Pass a hook call of a coding agent to the service, and print the answer.
+
+    Coding agents run it, with the call as JSON on standard input. It ends within a second with exit code 0,
+    whatever happens: a service that is away never holds up an agent.
+    """
+    from queenright.cli.hook import main
+
+    main()

@@ -1,0 +1,171 @@
+"""Changes a JSON document as text: everything but the changed member stays as its author wrote it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from json.decoder import scanstring  # type: ignore[attr-defined]  # in the standard library, untyped
+from typing import Any, Final, NoReturn
+
+EMPTY: Final = "{}\n"
+"""The document of a file that is not there."""
+
+_SPACE: Final = re.compile(r"[ \t\n\r]*")
+_SCALAR: Final = re.compile(r"[^\s,\]}]+")
+_LINE_INDENT: Final = re.compile(r"[ \t]*")
+_FIRST_INDENT: Final = re.compile(r"\A\s*[{\[][ \t]*\r?\n([ \t]+)")
+
+
+@dataclass(slots=True)
+class _Node:
+    """A value: where it stands in the text, and what is in it."""
+
+    start: int
+    end: int = 0
+    keys: list[str] = field(default_factory=list)
+    """Of an object, one for each child."""
+    children: list[_Node] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+    """Where each member or item begins: with its key, where it has one."""
+
+
+def load(text: str) -> Any:
+    """
+    Return the values of a document.
+
+    Raises:
+        ValueError: It is not JSON; a ``json.JSONDecodeError`` says where.
+    """
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def set_member(text: str, path: Sequence[str], value: Any) -> str:
+    """Set a member of an object that exists."""
+    parent = _find(text, path[:-1])
+    if path[-1] not in parent.keys:
+        return _insert(text, parent, f"{_dump(path[-1])}: ", value)
+    child = parent.children[_last(parent.keys, path[-1])]
+    return text[: child.start] + _render(text, child.start, value) + text[child.end :]
+
+
+def append_item(text: str, path: Sequence[str], value: Any) -> str:
+    """Append an item to a list that exists."""
+    return _insert(text, _find(text, path), "", value)
+
+
+def remove(text: str, path: Sequence[str | int]) -> str:
+    """Remove a member of an object, or the item of a list at an index; it exists."""
+    parent = _find(text, path[:-1])
+    last = path[-1]
+    at = last if isinstance(last, int) else _last(parent.keys, last)
+    if len(parent.children) == 1:
+        return text[: parent.start + 1] + text[parent.end - 1 :]
+    if at:
+        return text[: parent.children[at - 1].end] + text[parent.children[at].end :]
+    return text[: parent.starts[0]] + text[parent.starts[1] :]
+
+
+def _insert(text: str, parent: _Node, key: str, value: Any) -> str:
+    newline = "\r\n" if "\r\n" in text else "\n"
+    if parent.children:
+        at = parent.children[-1].end
+        space = text[_line_start(text, parent.starts[-1]) : parent.starts[-1]]
+        is_own_line = "\n" in text[parent.start : parent.starts[-1]] and not space.strip()
+        before = f",{newline}{space}" if is_own_line else ", "
+        return text[:at] + before + key + _render(text, parent.starts[-1], value) + text[at:]
+    outer = _indent_at(text, parent.start)
+    if not _is_on_lines(text):
+        return text[: parent.start + 1] + key + _render(text, parent.start, value) + text[parent.end - 1 :]
+    inner = outer + _unit(text)
+    content = _dump(value, _unit(text)).replace("\n", newline + inner)
+    space = f"{newline}{inner}{key}{content}{newline}{outer}"
+    return text[: parent.start + 1] + space + text[parent.end - 1 :]
+
+
+def _render(text: str, at: int, value: Any) -> str:
+    """Return a value as it is written at a place of the text."""
+    if not _is_on_lines(text):
+        return _dump(value)
+    newline = "\r\n" if "\r\n" in text else "\n"
+    content = _dump(value, _unit(text))
+    return content.replace("\n", newline + _indent_at(text, at))
+
+
+def _dump(value: Any, indent: str | None = None) -> str:
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    # Half of a pair of surrogates can stand in JSON as an escape only.
+    return text if text.isascii() or _is_encodable(text) else json.dumps(value, indent=indent)
+
+
+def _is_encodable(text: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _is_on_lines(text: str) -> bool:
+    return "\n" in text.strip() or text.strip() == EMPTY.strip()
+
+
+def _unit(text: str) -> str:
+    found = _FIRST_INDENT.match(text)
+    return found[1] if found else "  "
+
+
+def _line_start(text: str, at: int) -> int:
+    return text.rfind("\n", 0, at) + 1
+
+
+def _indent_at(text: str, at: int) -> str:
+    found = _LINE_INDENT.match(text, _line_start(text, at))
+    return found[0] if found else ""
+
+
+def _last(keys: list[str], key: str) -> int:
+    """Return where a key is; of one that is there twice, the last one counts."""
+    return len(keys) - 1 - keys[::-1].index(key)
+
+
+def _find(text: str, path: Sequence[str | int]) -> _Node:
+    node = _scan(text, _skip(text, 0))
+    for step in path:
+        node = node.children[step if isinstance(step, int) else _last(node.keys, step)]
+    return node
+
+
+def _scan(text: str, at: int) -> _Node:
+    """Return the value that begins at a place; the text is valid JSON."""
+    node = _Node(at)
+    opening = text[at]
+    if opening == '"':
+        node.end = scanstring(text, at + 1, True)[1]
+    elif opening not in "{[":
+        found = _SCALAR.match(text, at)
+        node.end = found.end() if found else at
+    else:
+        at = _skip(text, at + 1)
+        while text[at] not in "}]":
+            node.starts.append(at)
+            if opening == "{":
+                key, at = scanstring(text, at + 1, True)
+                node.keys.append(key)
+                at = _skip(text, _skip(text, at) + 1)
+            child = _scan(text, at)
+            node.children.append(child)
+            at = _skip(text, child.end)
+            if text[at] == ",":
+                at = _skip(text, at + 1)
+        node.end = at + 1
+    return node
+
+
+def _skip(text: str, at: int) -> int:
+    found = _SPACE.match(text, at)
+    return found.end() if found else at
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a number in JSON")
