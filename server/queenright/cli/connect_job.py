@@ -144,8 +144,8 @@ def check(name: str, scope: Scope, url: str, token_file: Path | None) -> int:
         )
     elif not any(one.tokens for one in sessions):
         missing.append(
-            "no model call has arrived, so steps and tokens are missing: they come with the log records. "
-            f"`queenright connect {name}` shows whether telemetry is set"
+            "no model call is counted, so there are no steps and tokens: they come with the log records, "
+            f"every 5 seconds. Let a session run longer; `queenright connect {name}` shows what is set"
         )
     elif not any(one.tool_calls for one in sessions):
         missing.append("no tool call has arrived: let the agent run a tool, then check again")

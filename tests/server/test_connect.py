@@ -1,0 +1,428 @@
+"""Settings of coding agents: what is there stays, and disconnect puts it back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import tempfile
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner, Result
+
+from queenright.cli.connecting.changes import Item, Member
+from queenright.cli.connecting.clients import CLIENTS, Service
+from queenright.cli.connecting.errors import SettingsError
+from queenright.cli.connecting.files import Records, plan_connect, plan_disconnect, write
+from queenright.cli.main import app
+from queenright.server.up import Running
+
+SERVICE = Service("http://127.0.0.1:4318", ("queenright",), {"user": "ada", "host": "laptop"})
+OTHER = Service("http://127.0.0.1:9999", ("queenright",), {"user": "ada", "host": "laptop"})
+CLAUDE = CLIENTS["claude-code"].wanted(SERVICE)["settings.json"]
+CODEX = CLIENTS["codex"].wanted(SERVICE)["config.toml"]
+TOKEN = "qr_0123456789abcdef_the-secret-of-a-reporter"
+
+NAMES = st.sampled_from(["a", "env", "hooks", "model", "Stop", "Ünï\ud800 \"'\\", "OTEL_RESOURCE_ATTRIBUTES"])
+TEXTS = st.text(max_size=12) | st.sampled_from(["\ud800", "}", '{"', "1"])
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXTS
+VALUES = st.recursive(
+    SCALARS, lambda v: st.lists(v, max_size=3) | st.dictionaries(NAMES, v, max_size=3), max_leaves=8
+)
+HOOKS = st.dictionaries(
+    st.sampled_from(["Stop", "PreToolUse", "Mine"]),
+    st.lists(st.fixed_dictionaries({"hooks": st.just([{"type": "command", "command": "beep"}])}), max_size=2),
+)
+ENVIRONMENT = st.dictionaries(
+    st.sampled_from(["A", "OTEL_RESOURCE_ATTRIBUTES", "CLAUDE_CODE_ENABLE_TELEMETRY"]), st.just("1")
+)
+DOCUMENTS = st.fixed_dictionaries(
+    {}, optional={"env": ENVIRONMENT, "hooks": HOOKS, "model": VALUES, "permissions": VALUES, "é": VALUES}
+)
+
+
+@st.composite
+def json_texts(draw: st.DrawFn) -> bytes:
+    """A settings file in one of the ways in which people and programs write JSON."""
+    indent = draw(st.sampled_from([None, 0, 1, 2, 4, "\t"]))
+    separators = draw(st.sampled_from([None, (",", ":"), (" , ", " :  ")]))
+    text = json.dumps(draw(DOCUMENTS), indent=indent, separators=separators)
+    if draw(st.booleans()):
+        text = text.replace("\n", "\r\n")
+    space = st.sampled_from(["", "\n", "  ", "\r\n\n"])
+    return (draw(space) + text + draw(space)).encode()
+
+
+TOML_LINES = st.lists(
+    st.sampled_from(
+        [
+            "# a comment",
+            "",
+            'model = "o" # why',
+            "x.y = 1",
+            "when = 2026-01-01",
+            "",
+        ]
+    ),
+    max_size=4,
+    unique=True,
+)
+TOML_TABLES = st.lists(
+    st.sampled_from(
+        [
+            '[projects."/a b"]\ntrust_level = "trusted"  # mine\n',
+            "[otel]\nlog_user_prompt = true # note\n",
+            "[[rows]]\nn = 1\n\n[[rows]]\nn = 2",
+            "[tui]\n\n# end of it\n",
+            "[ mcp_servers . x ]\ncommand = 'y'\nargs = [\n  1, # one\n]",
+        ]
+    ),
+    max_size=5,
+    unique=True,
+)
+
+
+@st.composite
+def toml_texts(draw: st.DrawFn) -> bytes:
+    text = "\n".join([*draw(TOML_LINES), *draw(TOML_TABLES)]) + draw(st.sampled_from(["", "\n"]))
+    return (text.replace("\n", "\r\n") if draw(st.booleans()) else text).encode()
+
+
+class Place:
+    """A folder with a settings file and the records of what was done to it."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.path = folder / "of-client" / name
+        self.records = Records(folder / "records")
+
+    def begin(self, content: bytes | None) -> None:
+        if content is not None:
+            self.path.parent.mkdir()
+            self.path.write_bytes(content)
+
+    @property
+    def content(self) -> bytes | None:
+        return self.path.read_bytes() if self.path.exists() else None
+
+    def connect(self, wanted: Any, *, replace: bool = True) -> None:
+        write(plan_connect(self.path, wanted, self.records, replace=replace), self.records)
+
+    def disconnect(self) -> None:
+        update = plan_disconnect(self.path, self.records)
+        if update is not None:
+            write(update, self.records)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path, "settings.json")
+
+
+def has(document: Any, one: Member | Item) -> bool:
+    for step in one.path:
+        document = document[step]
+    if isinstance(one, Item):
+        return one.value in document
+    return bool(document == one.value or (one.is_list and one.value.split(",")[0] in document))
+
+
+@settings(max_examples=150, deadline=None)
+@given(content=json_texts() | st.none(), times=st.integers(1, 3), moves=st.booleans())
+def test_json_settings_are_put_back_byte_for_byte(content: bytes | None, times: int, moves: bool) -> None:
+    """B94: connect, once or again and to another service, then disconnect."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = Place(Path(folder), "settings.json")
+        place.begin(content)
+        if moves:
+            place.connect(CLIENTS["claude-code"].wanted(OTHER)["settings.json"])
+        for _ in range(times):
+            place.connect(CLAUDE)
+
+        written = json.loads(place.content or b"")
+        assert all(has(written, one) for one in CLAUDE)
+        assert b":9999" not in (place.content or b"")
+        place.disconnect()
+
+        assert place.content == content
+        assert content is not None or not place.path.parent.exists()
+
+
+@settings(max_examples=150, deadline=None)
+@given(content=toml_texts() | st.none(), times=st.integers(1, 3))
+def test_toml_settings_are_put_back_byte_for_byte(content: bytes | None, times: int) -> None:
+    """B94: the same for Codex, comments included."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = Place(Path(folder), "config.toml")
+        place.begin(content)
+        for _ in range(times):
+            place.connect(CODEX)
+
+        written = tomllib.loads((place.content or b"").decode())
+        assert written["otel"]["exporter"] == CODEX[0].value
+        for line in (content or b"").decode().splitlines():
+            assert line.strip() in (place.content or b"").decode()
+        place.disconnect()
+
+        assert place.content == content
+
+
+@settings(max_examples=150, deadline=None)
+@given(content=json_texts(), mine=VALUES, hook=st.booleans(), emptied=st.booleans())
+def test_what_a_person_changed_meanwhile_stays(content: bytes, mine: Any, hook: bool, emptied: bool) -> None:
+    """B94: disconnect removes only what connect added."""
+
+    def change(document: Any) -> Any:
+        document["mine"] = mine
+        if hook:
+            document.setdefault("hooks", {}).setdefault("Stop", []).insert(0, {"hooks": []})
+        if emptied:
+            document.pop("model", None)
+        return document
+
+    with tempfile.TemporaryDirectory() as folder:
+        place = Place(Path(folder), "settings.json")
+        place.begin(content)
+        place.connect(CLAUDE)
+        changed = change(json.loads(place.content or b""))
+        place.path.write_text(json.dumps(changed, indent=3))
+        place.connect(CLAUDE)
+        place.disconnect()
+
+        assert json.loads(place.content or b"") == change(json.loads(content))
+
+
+def test_what_a_person_replaced_meanwhile_stays(place: Place) -> None:
+    """B94: a value that was set by hand after connect is not ours to remove."""
+    place.begin(b'{"env": {}}')
+    place.connect(CLAUDE)
+    text = place.path.read_text().replace('"http://127.0.0.1:4318"', '"http://mine"')
+    place.path.write_text(text)
+
+    place.disconnect()
+
+    assert json.loads(place.path.read_text()) == {"env": {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://mine"}}
+
+
+def test_a_file_changed_while_the_question_stands_is_not_overwritten(place: Place) -> None:
+    place.begin(b"{}")
+    update = plan_connect(place.path, CLAUDE, place.records)
+    place.path.write_text('{"new": 1}')
+
+    with pytest.raises(SettingsError, match="was changed meanwhile"):
+        write(update, place.records)
+
+    assert place.content == b'{"new": 1}'
+
+
+def test_a_linked_file_is_written_through_with_its_rights(place: Place, tmp_path: Path) -> None:
+    target = tmp_path / "dotfiles.json"
+    target.write_text('{\n\t"a": 1\n}\n')
+    target.chmod(0o640)
+    place.path.parent.mkdir()
+    place.path.symlink_to(target)
+
+    place.connect(CLAUDE)
+
+    assert place.path.is_symlink()
+    assert target.read_text().startswith('{\n\t"a": 1,\n\t"env": {\n\t\t"CLAUDE_CODE_ENABLE_TELEMETRY": "1"')
+    assert target.stat().st_mode & 0o777 == 0o640
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+    place.disconnect()
+    assert target.read_text() == '{\n\t"a": 1\n}\n'
+    assert place.path.is_symlink()
+
+
+# -- the commands ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    folder = tmp_path / "home"
+    folder.mkdir()
+    monkeypatch.setenv("HOME", str(folder))
+    monkeypatch.chdir(tmp_path)
+    yield folder
+    assert not list(folder.rglob("*.tmp"))
+
+
+def run(*words: str | Path) -> Result:
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def test_without_a_terminal_the_difference_is_shown_and_nothing_written(home: Path) -> None:
+    done = run("connect", "claude-code")
+
+    assert done.exit_code == 1
+    assert '+    "CLAUDE_CODE_ENABLE_TELEMETRY": "1",' in done.output
+    assert "--yes" in done.output
+    assert list(home.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_connect_and_disconnect_leave_a_home_as_it_was(home: Path, name: str) -> None:
+    """B94: of each client, where it has no settings yet."""
+    assert run("connect", name, "--yes").exit_code == 0
+    assert (home / CLIENTS[name].folder).is_dir()
+    assert "connected already" in run("connect", name, "--yes").output
+
+    assert run("disconnect", name, "--yes").exit_code == 0
+
+    assert [path.name for path in home.iterdir()] == [".queenright"]
+    assert "is not connected by" in run("disconnect", name).output
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "content", "place"),
+    [
+        ("claude-code", ".claude/settings.json", b'{\n  "a": 1,\n}', "line 3 column 1"),
+        ("gemini", ".gemini/settings.json", b"{} // mine", "line 1 column 4"),
+        ("claude-code", ".claude/settings.json", b'{"a": "\xff"}', "line 1 column 8"),
+        ("claude-code", ".claude/settings.json", b"", "line 1 column 1"),
+        ("codex", ".codex/config.toml", b'[a]\nb = "\n', "line 2, column"),
+        ("claude-code", ".claude/settings.json", b'{"hooks": {"Stop": 1}}', "hooks.Stop must be a list"),
+        ("claude-code", ".claude/settings.json", b"[]", "the document must be an object"),
+    ],
+)
+def test_a_file_that_is_no_settings_is_not_touched(
+    home: Path, name: str, file: str, content: bytes, place: str
+) -> None:
+    """B94: the error names the file, where in it, and the way out."""
+    path = home / file
+    path.parent.mkdir()
+    path.write_bytes(content)
+
+    done = run("connect", name, "--yes")
+
+    assert isinstance(done.exception, SettingsError)
+    assert str(path) in str(done.exception)
+    assert place in str(done.exception)
+    assert "--print" in str(done.exception)
+    assert path.read_bytes() == content
+
+
+def test_a_setting_with_another_value_needs_replace(home: Path) -> None:
+    path = home / ".claude/settings.json"
+    path.parent.mkdir()
+    before = '{"env": {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}}'
+    path.write_text(before)
+
+    refused = run("connect", "claude-code", "--yes")
+
+    assert refused.exit_code == 1
+    assert "env.OTEL_EXPORTER_OTLP_ENDPOINT is 'http://collector:4318'" in refused.output
+    assert "--replace" in refused.output
+    assert path.read_text() == before
+    assert run("connect", "claude-code", "--yes", "--replace").exit_code == 0
+    assert "collector" not in path.read_text()
+    path.write_text(path.read_text().replace("{", '{"mine": 1, ', 1))
+    assert run("disconnect", "claude-code", "--yes").exit_code == 0
+    assert json.loads(path.read_text()) == {"mine": 1, **json.loads(before)}
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_a_token_is_never_printed(home: Path, tmp_path: Path, name: str) -> None:
+    """B94: neither in the difference, nor by --print, nor when it is removed again."""
+    file = tmp_path / "token"
+    file.write_text(f"{TOKEN}\n")
+    file.chmod(0o600)
+
+    done = [
+        run("connect", name, "--token-file", file, "--print"),
+        run("connect", name, "--token-file", file, "--yes"),
+        run("disconnect", name),
+        run("disconnect", name, "--yes"),
+    ]
+
+    assert [one.exit_code for one in done] == [0, 0, 1, 0]
+    assert "the-secret" not in "".join(one.output for one in done)
+
+
+def test_secrets_that_are_in_the_settings_are_not_shown(home: Path) -> None:
+    path = home / ".claude/settings.json"
+    path.parent.mkdir()
+    path.write_text(
+        '{\n  "env": {\n    "ANTHROPIC_API_KEY": "sk-ant-api03-0123456789abcdefghijklmnop"\n  }\n}\n'
+    )
+
+    done = run("connect", "claude-code")
+
+    assert "ANTHROPIC_API_KEY" in done.output
+    assert "0123456789abcdefghijklmnop" not in done.output
+
+
+def test_settings_with_a_token_are_for_their_owner_alone(home: Path, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(TOKEN)
+    file.chmod(0o600)
+
+    run("connect", "claude-code", "--token-file", file, "--yes")
+
+    path = home / ".claude/settings.json"
+    assert path.stat().st_mode & 0o077 == 0
+    written = json.loads(path.read_text())
+    assert written["env"]["OTEL_EXPORTER_OTLP_HEADERS"] == f"Authorization=Bearer {TOKEN}"
+    assert written["hooks"]["Stop"][0]["hooks"][0]["headers"] == {"Authorization": f"Bearer {TOKEN}"}
+    assert TOKEN not in json.dumps(written["hooks"]["SessionStart"])
+
+
+def test_settings_of_a_project_name_no_person_and_hold_no_token(home: Path, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(TOKEN)
+
+    refused = run("connect", "claude-code", "--scope", "project", "--token-file", file)
+    done = run("connect", "claude-code", "--scope", "project", "--yes")
+
+    assert "--scope user" in str(refused.exception)
+    assert done.exit_code == 0
+    written = (tmp_path / ".claude/settings.json").read_text()
+    assert "user" not in json.loads(written)["hooks"]["Stop"][0]["hooks"][0]["url"]
+    assert "OTEL_RESOURCE_ATTRIBUTES" not in written
+    assert '"queenright hook claude-code' in written
+    assert list(home.glob(".claude")) == []
+
+
+def test_printed_settings_are_documents(home: Path) -> None:
+    claude = CliRunner().invoke(app, ["connect", "claude-code", "--print"])
+    codex = CliRunner().invoke(app, ["connect", "codex", "--print"])
+
+    assert "Stop" in json.loads(claude.stdout)["hooks"]
+    toml, _, hooks = codex.stdout.partition("{\n")
+    assert "exporter" in tomllib.loads(toml)["otel"]
+    assert "Stop" in json.loads("{\n" + hooks)["hooks"]
+    assert list(home.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "url", ["nonsense", "http://", "ftp://x", "http://u:p@x", "http://x:y", "http://x?q=1"]
+)
+def test_what_is_no_url_is_misuse(home: Path, url: str) -> None:
+    done = run("connect", "claude-code", "--otlp-url", url)
+
+    assert "is no URL" in str(done.exception)
+
+
+async def test_check_says_what_arrives_and_what_is_missing(home: Path, running: Running) -> None:
+    words = ("connect", "claude-code", "--check", "--url", running.url)
+
+    nothing = await asyncio.to_thread(run, *words)
+    await asyncio.to_thread(run, "connect", "claude-code", "--yes", "--otlp-url", running.otlp_url)
+    settings = json.loads((home / ".claude/settings.json").read_text())
+    [hook] = settings["hooks"]["UserPromptSubmit"][0]["hooks"]
+    call = {"hook_event_name": "UserPromptSubmit", "session_id": "s-1", "cwd": "/home/ada/honey"}
+    async with httpx.AsyncClient(verify=False, trust_env=False) as http:
+        assert (await http.post(hook["url"], json=call)).status_code == 200
+    some = await asyncio.to_thread(run, *words)
+
+    assert nothing.exit_code == some.exit_code == 1
+    assert "not written by `queenright connect claude-code`" in nothing.output
+    assert "nothing has arrived from Claude Code" in nothing.output
+    assert f"claude-code/{os.environ.get('USER') or 'root'}" in some.output or "/honey s-1" in some.output
+    assert "not written" not in some.output
+    assert "no model call is counted" in some.output
