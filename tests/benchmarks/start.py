@@ -31,7 +31,7 @@ def run() -> list[Row]:
 
     Help is wall clock; what asks a service is processor time, as the service's own is not the command's.
     """
-    with _service() as url:
+    with serve() as (url, _):
         asking = [_cpu_row(f"queenright {' '.join(words)}", (*words, "--url", url)) for words in _ASKING]
     return [
         _row("queenright --help", ("--help",), {}),
@@ -68,8 +68,8 @@ def _children() -> float:
 
 
 @contextmanager
-def _service() -> Iterator[str]:
-    """Run a service that knows of nobody; yields where it is."""
+def serve() -> Iterator[tuple[str, str]]:
+    """Run a service that knows of nobody; yields where its API and its telemetry port are."""
     port, otlp = (
         free_port("127.0.0.1", 0, what="the benchmark", option=name) for name in ("--port", "--otlp-port")
     )
@@ -81,7 +81,7 @@ def _service() -> Iterator[str]:
         )
         try:
             _wait_for(f"{url}/healthz")
-            yield url
+            yield url, f"http://127.0.0.1:{otlp}"
         finally:
             service.terminate()
             service.wait()

@@ -24,6 +24,8 @@ from queenright.instrumentation.redaction import redact
 from queenright.server.secret_files import read_secret
 
 _HIDDEN = "<token>"
+_MASKED = 1000
+"""Characters by which a line may grow when secrets in it are masked."""
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -65,7 +67,7 @@ def print_settings(name: str, scope: Scope, service: Service) -> None:
     for path, wanted in _files(CLIENTS[name], scope, service):
         text, _ = add(FORMATS[path.suffix].EMPTY, wanted, path.suffix)
         typer.echo(f"# {path}", err=True)
-        typer.echo(_hide(text, service.token).strip())
+        typer.echo(_without_token(text, service.token).strip())
     _say_notes(CLIENTS[name], service)
 
 
@@ -211,4 +213,9 @@ def _shown(key: str, value: object) -> str:
 
 def _hide(text: str, token: str) -> str:
     """Return text without secrets: not the token, and none that the settings have in them already."""
-    return redact(text.replace(token, _HIDDEN) if token else text)
+    lines = _without_token(text, token).splitlines(keepends=True)
+    return "".join(redact(line, limit=len(line) + _MASKED) for line in lines)
+
+
+def _without_token(text: str, token: str) -> str:
+    return text.replace(token, _HIDDEN) if token else text

@@ -1,0 +1,171 @@
+"""`queenright hook`: the process that coding agents run, with real HTTP and the real program."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from queenright.server.up import Running
+from tests.warm import PROGRAM
+
+CALL = {"hook_event_name": "UserPromptSubmit", "session_id": "s-1", "cwd": "/home/ada/honey"}
+NEXT = "Content-Length: 18\r\n\r\n"
+STOP = '{"continue":false}'
+CHUNKED = (
+    "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    f"5\r\n{STOP[:5]}\r\nd\r\n{STOP[5:]}\r\n0\r\n\r\n"
+)
+
+
+def hook(*words: str | Path, call: bytes = b"{}", env: dict[str, str] | None = None) -> tuple[bytes, float]:
+    """Return what the program prints, and how long it takes; it prints no error and exits with 0."""
+    began = time.monotonic()
+    done = subprocess.run(
+        [PROGRAM, "hook", *words], input=call, capture_output=True, check=False, timeout=60, env=env
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    return done.stdout, time.monotonic() - began
+
+
+@contextmanager
+def answering(answer: str | None) -> Iterator[tuple[str, list[bytes]]]:
+    """Serve one connection with an answer, or with none at all; yield where, and what was asked."""
+    asked: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        over = threading.Event()
+
+        def serve() -> None:
+            connection = listener.accept()[0]
+            with connection:
+                asked.append(connection.recv(1 << 16))
+                if answer is None:
+                    over.wait(60)
+                else:
+                    connection.sendall(answer.encode())
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}", asked
+        finally:
+            over.set()
+            thread.join(60)
+
+
+@pytest.mark.parametrize(("client", "path"), [("claude-code", "claude-code"), ("gemini", "gemini-cli")])
+async def test_a_call_reaches_the_service(running: Running, client: str, path: str) -> None:
+    call = json.dumps({**CALL, "hook_event_name": "SessionStart"}).encode()
+
+    out, _ = await asyncio.to_thread(
+        hook, client, "--otlp-url", running.otlp_url, call=call, env={**os.environ, "USER": "ada lovelace"}
+    )
+
+    async with httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False) as http:
+        [agent] = (await http.get("/api/agents")).json()["agents"]
+    assert out == b""
+    assert agent["framework"] == path
+    assert agent["agent_id"] == f"{path}/ada lovelace@{socket.gethostname()}/honey"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        f"HTTP/1.1 200 OK\r\n{NEXT}{STOP}",
+        f"HTTP/1.1 200 OK\r\n\r\n{STOP}",
+        CHUNKED,
+    ],
+    ids=["length", "until the end", "chunked"],
+)
+def test_the_answer_is_printed(answer: str, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("honey\n")
+    with answering(answer) as (url, asked):
+        out, _ = hook("codex", "--otlp-url", f"{url}/base/", "--token-file", token, call=b'{"a": 1}')
+
+    assert json.loads(out) == {"continue": False}
+    assert asked[0].startswith(b"POST /base/hooks/codex?user=")
+    assert b"\r\nAuthorization: Bearer honey\r\n" in asked[0]
+    assert asked[0].endswith(b'\r\n\r\n{"a": 1}')
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        None,
+        "",
+        "nonsense",
+        f"HTTP/1.1 503 Service Unavailable\r\n{NEXT}{STOP}",
+        f"HTTP/1.1 200 OK\r\n{NEXT}{STOP[:9]}",
+        "HTTP/1.1 200 OK\r\n\r\n<html>",
+        "HTTP/1.1 200 OK\r\n\r\n[1]",
+        "HTTP/1.1 200 OK\r\n\r\n{}",
+    ],
+)
+def test_a_service_that_is_confused_changes_nothing(answer: str | None) -> None:
+    """Hooks fail open: the agent gets no answer, no error, and waits no longer than its limit."""
+    with answering(answer) as (url, _):
+        out, seconds = hook("codex", "--otlp-url", url)
+
+    assert out == b""
+    # The limit is 0.9 s; the rest is for a machine with much else to do.
+    assert seconds < 10
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["codex", "--otlp-url", "http://127.0.0.1:1"],
+        ["codex", "--otlp-url", "http://no.such.host.invalid:4318"],
+        ["codex", "--otlp-url=nonsense"],
+        ["codex", "--otlp-url"],
+        ["codex", "--token-file", "nowhere"],
+        ["nobody"],
+        [],
+    ],
+)
+def test_whatever_is_wrong_the_agent_goes_on(words: list[str]) -> None:
+    out, seconds = hook(*words)
+
+    assert out == b""
+    assert seconds < 10
+
+
+def test_input_that_does_not_end_is_waited_for_no_longer_than_the_limit() -> None:
+    process = subprocess.Popen([PROGRAM, "hook", "codex"], stdin=subprocess.PIPE)
+    try:
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+def test_it_imports_the_standard_library_only() -> None:
+    """It is started at each tool call of an agent."""
+    code = (
+        "import sys; sys.argv = ['queenright', 'hook', 'codex']; before = set(sys.modules)\n"
+        "from queenright.cli import main\n"
+        "print(*sorted(set(sys.modules) - before))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    found = done.stdout.split()
+    assert [name for name in found if name.startswith("queenright.")] == [
+        "queenright.cli",
+        "queenright.cli.hook",
+    ]
+    assert {name.partition(".")[0] for name in found} <= sys.stdlib_module_names | {"queenright"}
+    assert not {"json", "urllib", "http", "ssl", "asyncio", "pathlib", "threading"} & set(found)
