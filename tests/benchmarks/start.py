@@ -54,14 +54,14 @@ def _row(name: str, words: tuple[str, ...], env: dict[str, str]) -> Row:
 def _cpu_row(name: str, words: tuple[str, ...]) -> Row:
     taken = []
     for _ in range(_TIMES):
-        before = _children()
+        before = children_time()
         subprocess.run([_PROGRAM, *words], stdout=subprocess.DEVNULL, check=True)
-        taken.append(_children() - before)
+        taken.append(children_time() - before)
     seconds = median(taken)
     return Row(f"{name}, processor", f"{seconds:.2f} s", f"{_CPU_BUDGET} s", seconds <= _CPU_BUDGET)
 
 
-def _children() -> float:
+def children_time() -> float:
     """Return the processor time, in seconds, of the processes that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime

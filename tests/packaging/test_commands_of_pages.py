@@ -49,6 +49,7 @@ SAID_NO: dict[str, tuple[int, str]] = {
     r"terminate .*": (1, "^Unreachable: it cannot be reached from here"),
     r"approvals approve .*": (1, "^worker-.*: Unreachable: it cannot be reached from here"),
     r"dashboards check \S+": (1, "is no folder$"),
+    r"connect .*": (1, "without a terminal, --yes writes this"),
     r"recover .*": (1, "no task '.*' is known"),
     r"judge once .*": (3, "no worker is known here, so nothing is known of any"),
 }
@@ -59,6 +60,7 @@ STANDS_FOR = {
     r"~/(?P<rest>.*)": r"{folder}/\g<rest>",
     r"http://prometheus:9090|http://127.0.0.1:9090": "{prometheus}",
     r"http://alertmanager:9093": "{alertmanager}",
+    r"http://127.0.0.1:4318": "{otlp}",
     r"http://127.0.0.1:8420|https://queenright.internal": "{url}",
     r"anthropic/.*|openai/.*": "scripted:{folder}/script.json",
 }
@@ -89,6 +91,7 @@ def here(line: str, place: Place) -> list[str]:
         "prometheus": place.running.prometheus_url,
         "alertmanager": place.running.alertmanager_url,
         "url": place.running.url,
+        "otlp": place.running.otlp_url,
     }
     found = words(line)
     for at, word in enumerate(found):

@@ -24,8 +24,7 @@ CALL = {"hook_event_name": "UserPromptSubmit", "session_id": "s-1", "cwd": "/hom
 NEXT = "Content-Length: 18\r\n\r\n"
 STOP = '{"continue":false}'
 CHUNKED = (
-    "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
-    f"5\r\n{STOP[:5]}\r\nd\r\n{STOP[5:]}\r\n0\r\n\r\n"
+    f"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{STOP[:5]}\r\nd\r\n{STOP[5:]}\r\n0\r\n\r\n"
 )
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from queenright.cli.asking import LOCAL, TokenFile, Url
-from queenright.cli.hook import CLIENTS, OTLP_URL
+from queenright.cli.hook import CLIENTS, OTLP_URL, pass_on
 from queenright.cli.options import path
 
 Client = StrEnum("Client", {name: name for name in CLIENTS})  # type: ignore[misc]  # made of the names
@@ -90,6 +90,6 @@ def hook(client: Name, otlp_url: OtlpUrl = OTLP_URL, token_file: TokenFile = Non
     Coding agents run it, with the call as JSON on standard input. It ends within a second with exit code 0,
     whatever happens: a service that is away never holds up an agent.
     """
-    from queenright.cli.hook import main
-
-    main()
+    # The program itself does not come here, but `python -m queenright.cli.main hook` does.
+    file = ["--token-file", str(token_file)] if token_file else []
+    pass_on([client.value, "--otlp-url", otlp_url, *file])

@@ -13,7 +13,7 @@ import socket
 import sys
 
 LIMIT = 0.9
-"""Seconds from the start of `main` to its end; clients wait for one."""
+"""Seconds that `pass_on` takes at most; clients wait for one second."""
 CLIENTS = {"claude-code": "claude-code", "codex": "codex", "gemini": "gemini-cli"}
 """What a client is called here, and in the service's path."""
 OTLP_URL = "http://127.0.0.1:4318"
@@ -22,12 +22,17 @@ _UNRESERVED = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01
 
 
 def main() -> None:
-    """Pass the call on standard input to the service; print its answer if it is a JSON object."""
+    """Run `queenright hook` with the words of the command line."""
+    pass_on(sys.argv[2:])
+
+
+def pass_on(words: list[str]) -> None:
+    """Pass the call on standard input to the service, print its answer if it is a JSON object, and exit."""
     answers: list[bytes] = []
     finished = _thread.allocate_lock()
     finished.acquire()
     # In a thread: looking up a name cannot be interrupted, and must not hold up the agent.
-    _thread.start_new_thread(_work, (sys.argv[2:], answers, finished))
+    _thread.start_new_thread(_work, (words, answers, finished))
     try:
         finished.acquire(timeout=LIMIT)
         if answers:
