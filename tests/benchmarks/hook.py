@@ -24,7 +24,7 @@ def run() -> list[Row]:
     """
     Measure the process on a warm disk, in turns with a Python that does nothing: medians.
 
-    What counts is wall clock; processor time, beside it, says what it is on a machine with nothing else to do.
+    What counts is wall clock. Processor time, beside it, depends less on what else the machine does.
     """
     bare = [sys.executable, "-c", "pass"]
     with serve() as (_, otlp):
