@@ -26,6 +26,7 @@ from queenright.instrumentation.conventions import (
     logfire,
     openinference,
     openllmetry,
+    partial_spans,
     pydantic_ai,
     vercel_ai_sdk,
 )
@@ -41,6 +42,7 @@ CONVENTIONS: Final[tuple[ModuleType, ...]] = (
     openllmetry,
     openinference,
     logfire,
+    partial_spans,
 )
 """In the order in which their spellings of one field count."""
 

@@ -1,10 +1,15 @@
-"""Logfire, where it names spans by templates such as ``Agent run: {name!r}``. https://logfire.pydantic.dev/docs/"""
+"""
+Logfire: names of spans that are templates (``Agent run: {name!r}``), and pending spans.
+
+https://logfire.pydantic.dev/docs/
+"""
 
 from __future__ import annotations
 
 from queenright.instrumentation.conventions.kind import Kind
 
-ATTRIBUTES: dict[str, tuple[str, ...]] = {}
+ATTRIBUTES = {"pending_parent": ("logfire.pending_parent_id",)}
+"""Only pending spans have it: one is sent when a span begins, as its child, and names that span's parent."""
 
 TEMPLATES = {
     "Agent run:": Kind.AGENT,

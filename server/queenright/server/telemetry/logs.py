@@ -13,6 +13,7 @@ from queenright.instrumentation.identity import clean_name
 from queenright.server.telemetry.dialects import CLIENT_OF_LOGS, Fields, fields_of
 from queenright.server.telemetry.kind import Kind
 from queenright.server.telemetry.observation import Observation
+from queenright.server.telemetry.partial_spans import read_partial_span
 from queenright.server.telemetry.process import Process
 from queenright.server.telemetry.span_records import begun_of, read_span_record
 from queenright.server.telemetry.spans import UNNAMED_TOOL
@@ -48,6 +49,8 @@ def read_log(
         time = record.time_unix_nano or record.observed_time_unix_nano or int(now * 1e9)
         return client.read_log(said, process, time)
     found = fields_of(record.attributes)
+    if "partial_event" in found:
+        return read_partial_span(text_of(found["partial_event"]), record.body, now)
     event_name = record.event_name or text_of(found.get("event"))
     known = RECORDS.get(event_name)
     if known is None:

@@ -15,7 +15,7 @@ from queenright.server.telemetry.kind import Kind
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.process import Process
 from queenright.server.telemetry.spans import UNNAMED_TOOL
-from queenright.server.telemetry.values import number_of, text_of
+from queenright.server.telemetry.values import number_of, span_id_in, text_of
 
 SPAN_EVENTS: Final = frozenset({names.EVENT_SPAN_STARTED, names.EVENT_SPAN_OPEN, names.EVENT_SPAN_ENDED})
 
@@ -64,7 +64,7 @@ def read_span_record(record: LogRecord) -> SpanRecord | None:
         event=record.event_name,
         trace_id=record.trace_id,
         span_id=record.span_id,
-        parent_id=_span_id(text_of(found.get(names.OPEN_SPAN_PARENT_ID))),
+        parent_id=span_id_in(text_of(found.get(names.OPEN_SPAN_PARENT_ID))),
         kind=_KINDS.get(text_of(found.get(names.OPEN_SPAN_KIND))),
         name=text_of(found.get(names.OPEN_SPAN_NAME)),
         scope=text_of(found.get(names.OPEN_SPAN_SCOPE)),
@@ -80,15 +80,6 @@ def read_span_record(record: LogRecord) -> SpanRecord | None:
         provider=text_of(found.get(names.GEN_AI_PROVIDER_NAME)),
         error_type=text_of(found.get(names.ERROR_TYPE)),
     )
-
-
-def _span_id(text: str) -> bytes:
-    """Return the id that is written in hexadecimal; b"" for what is none."""
-    try:
-        found = bytes.fromhex(text)
-    except ValueError:
-        return b""
-    return found if len(found) == 8 else b""
 
 
 def begun_of(record: SpanRecord, process: Process) -> Observation | None:

@@ -20,16 +20,17 @@ from queenright.server.telemetry.process import Process
 from queenright.server.telemetry.values import (
     MAX_ATTRIBUTES,
     NO_CONTENT,
+    NO_SPAN,
     count_of,
     duration_of,
     fingerprint_of,
     is_true,
+    span_id_in,
     text_of,
 )
 
 UNNAMED_TOOL: Final = "unknown"
 NO_TRACE: Final = bytes(16)
-NO_SPAN: Final = bytes(8)
 
 _HAS_IS_REMOTE: Final = 0x100
 _IS_REMOTE: Final = 0x200
@@ -55,7 +56,12 @@ def read_span(span: Span, process: Process, scope: InstrumentationScope, now: fl
     if len(attributes) > MAX_ATTRIBUTES:
         raise ValueError(f"a span with more than {MAX_ATTRIBUTES} attributes")
     found = fields_of(attributes)
-    name, parent_id, flags = span.name, span.parent_span_id, span.flags
+    name, parent_id, flags, end = span.name, span.parent_span_id, span.flags, span.end_time_unix_nano
+    if "pending_parent" in found:
+        # It stands for its parent, which is open.
+        if len(parent_id) != 8:
+            raise ValueError("a pending span without a valid parent span id (8 bytes)")
+        span_id, parent_id, flags, end = parent_id, span_id_in(text_of(found["pending_parent"])), 0, 0
     text = process.text_of
     incarnation = text(found["incarnation"]) if "incarnation" in found else ""
     is_own = "incarnation" in found or process.is_own
@@ -71,11 +77,11 @@ def read_span(span: Span, process: Process, scope: InstrumentationScope, now: fl
     if kind is None and (client is not None or not is_outermost):
         return None
     observation = Observation(
-        identity=trace_id + span_id if span.end_time_unix_nano else b"begun" + trace_id + span_id,
+        identity=trace_id + span_id if end else b"begun" + trace_id + span_id,
         process=process,
         kind=kind,
         start=span.start_time_unix_nano,
-        end=span.end_time_unix_nano,
+        end=end,
         trace_id=trace_id,
         span_id=span_id,
         parent_id=parent_id,

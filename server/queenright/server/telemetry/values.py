@@ -18,6 +18,8 @@ from queenright.runtime.events import AgentEvent
 FUTURE_LIMIT: Final = 86_400.0
 """A time further ahead of our clock than this, in seconds, is no time."""
 
+NO_SPAN: Final = bytes(8)
+
 MAX_DURATION: Final = 366 * 86_400.0
 MAX_COUNT: Final = 10**12
 
@@ -162,6 +164,15 @@ def plain_text(value: Any) -> str:
 def id_in(value: Any) -> str:
     """Return a JSON value as an id; "" if it is no text."""
     return clean_name(value[:1_000]) if isinstance(value, str) else ""
+
+
+def span_id_in(text: str) -> bytes:
+    """Return the id of a span that is written in hexadecimal; b"" for what is none."""
+    try:
+        found = bytes.fromhex(text)
+    except ValueError:
+        return b""
+    return found if len(found) == 8 and found != NO_SPAN else b""
 
 
 def number_in(value: Any) -> float:

@@ -1,0 +1,137 @@
+"""
+Cause 10: open work as other libraries report it, as Logfire and a PartialSpanProcessor have sent it.
+
+`open_work/logfire.json` is of logfire 5.2.0 with pydantic-ai 2.68.0, `open_work/partial_spans.json` of
+partial-span-processor 0.0.9: an agent calls the tool `look`, which takes 1.5 s.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf.json_format import ParseDict
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
+
+from queenright.runtime.events import AgentEvent
+from queenright.server.otlp.decode import decode_logs, decode_spans
+from queenright.server.telemetry.assembler import Assembler
+
+LATER = 1_800_000_000.0
+RECORDED = Path(__file__).parent / "open_work"
+Request = dict[str, Any]
+
+STARTED = ["execution_started", "tool_call_started"]
+"""What begins in both of them, and is told while it is open."""
+
+
+def requests(name: str) -> list[Request]:
+    found: list[Request] = json.loads((RECORDED / f"{name}.json").read_text())
+    return found
+
+
+def take(request: Request, assembler: Assembler) -> list[AgentEvent]:
+    if request["path"] == "/v1/traces":
+        batch = decode_spans(ParseDict(request["body"], ExportTraceServiceRequest()), assembler, LATER)
+    else:
+        batch = decode_logs(ParseDict(request["body"], ExportLogsServiceRequest()), assembler, LATER)
+    assembler.duplicates.settle(batch.identities, stored=True)
+    return batch.events
+
+
+def heartbeats() -> list[Request]:
+    return [one for one in requests("partial_spans") if one["path"] == "/v1/logs"]
+
+
+def record_of(request: Request) -> dict[str, Any]:
+    found: dict[str, Any] = request["body"]["resourceLogs"][0]["scopeLogs"][0]["logRecords"][0]
+    return found
+
+
+@pytest.mark.parametrize("name", ["logfire", "partial_spans"])
+def test_work_is_told_while_it_is_open_and_ends_once(name: str) -> None:
+    """B88: a hang in the first call of a run is seen; the end comes with the span."""
+    assembler = Assembler()
+    events = [event for request in requests(name) for event in take(request, assembler)]
+
+    kinds = [event.type.value for event in events]
+    assert kinds.index("tool_call_started") < kinds.index("tool_call_completed")
+    assert [kinds.count(kind) for kind in (*STARTED, "tool_call_completed", "execution_completed")] == [1] * 4
+    assert {event.agent_id for event in events} == {"porter"}
+    assert len({event.session_id for event in events}) == 1
+    [started] = [event for event in events if event.type.value == "tool_call_started"]
+    [ended] = [event for event in events if event.type.value == "tool_call_completed"]
+    assert (started.data["tool"], started.span_id) == ("look", ended.span_id)
+    assert started.data["call_id"] == ended.data["call_id"]
+    assert ended.data["duration"] == pytest.approx(1.5, abs=0.1)
+
+
+@pytest.mark.parametrize("name", ["logfire", "partial_spans"])
+@given(data=st.data())
+def test_order_and_repetition_change_nothing(name: str, data: st.DataObject) -> None:
+    """B84: what ended is never open again, and each call counts once."""
+    recorded = requests(name)
+    order = data.draw(st.permutations(recorded + data.draw(st.lists(st.sampled_from(recorded), max_size=3))))
+    assembler = Assembler()
+    open_calls: set[str] = set()
+    ended = 0
+    for request in order:
+        for event in take(request, assembler):
+            if event.type.value == "tool_call_started":
+                open_calls.add(event.span_id)
+            elif event.type.value == "tool_call_completed":
+                open_calls.discard(event.span_id)
+                ended += 1
+
+    assert (ended, open_calls) == (1, set())
+
+
+def test_partial_span_may_be_protobuf_in_base64() -> None:
+    """Older processors write the span so."""
+    assembler = Assembler()
+    events = []
+    for request in heartbeats():
+        record = record_of(request)
+        spans = json.loads(record["body"]["stringValue"])
+        for span in spans["resourceSpans"][0]["scopeSpans"][0]["spans"]:
+            for key in {"traceId", "spanId", "parentSpanId"} & set(span):
+                span[key] = base64.b64encode(bytes.fromhex(span[key])).decode()
+        text = base64.b64encode(ParseDict(spans, TracesData()).SerializeToString()).decode()
+        record["body"]["stringValue"] = text
+        events += take(request, assembler)
+
+    assert [event.type.value for event in events] == STARTED
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "",
+        "{",
+        "{}",
+        '{"resourceSpans": 7}',
+        '{"resourceSpans": [{"scopeSpans": [{"spans": [{"traceId": "no"}]}]}]}',
+        '{"resourceSpans": [{"scopeSpans": [{"spans": [{"traceId": 7}]}]}]}',
+        "[" * 1000,
+        '{"a":' * 1000,
+        "AAAA",
+        "\x00",
+        "x" * 2_000_000,
+    ],
+)
+def test_body_that_is_no_span_is_refused_and_the_rest_goes_on(body: str) -> None:
+    """B90: its sender is told."""
+    [request, *_] = heartbeats()
+    record_of(request)["body"]["stringValue"] = body
+    batch = decode_logs(ParseDict(request["body"], ExportLogsServiceRequest()), Assembler(), LATER)
+
+    assert not batch.events
+    assert batch.rejected == 1
+    assert any("span" in reason for reason in batch.reasons)
