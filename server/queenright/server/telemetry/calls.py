@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -41,40 +40,61 @@ class Calls:
     """
 
     def __init__(self) -> None:
-        self._calls: deque[Call] = deque(maxlen=MAX_CALLS)
+        self._calls: dict[Kind, dict[str, Call]] = {Kind.LLM: {}, Kind.TOOL: {}}
+        """By kind and id, the oldest first."""
+        self._open: dict[Kind, int] = {Kind.LLM: 0, Kind.TOOL: 0}
+        """How many have not ended."""
+        self._sources: set[str] = set()
         self._noted = 0
 
-    def note(self, one: Observation) -> tuple[Call, bool]:
-        """Return the call that an observation is of, and whether it is new."""
-        call = self._find(one)
+    def note(self, one: Observation, kind: Kind) -> tuple[Call, bool]:
+        """Return the call of a kind that an observation is of, and whether it is new."""
+        self._sources.add(one.source)
+        call = self._find(one, kind)
         is_new = call is None
         if call is None:
             tool = str(one.data.get("tool", ""))
             self._noted += 1
             name = one.call or f"{tool}-{one.start}-{self._noted}"
-            call = Call(one.kind or Kind.TOOL, name, one.start, tool=tool)
-            self._calls.append(call)
+            call = Call(kind, name, one.start, tool=tool)
+            self._add(call)
         call.arguments = call.arguments or one.data.get("args_hash")
         call.sources.add((one.source, one.end > 0))
         return call, is_new
 
+    def end(self, call: Call, at: int) -> None:
+        """Note when a call ended."""
+        if not call.end:
+            self._open[call.kind] -= 1
+        call.end = at
+
     def is_open(self, kind: Kind) -> bool:
         """Return whether a call of this kind has begun and not ended."""
-        return any(call.kind is kind and not call.end for call in self._calls)
+        return self._open[kind] > 0
 
-    def _find(self, one: Observation) -> Call | None:
-        alike = [call for call in reversed(self._calls) if call.kind is one.kind]
+    def _add(self, call: Call) -> None:
+        calls = self._calls[call.kind]
+        if len(calls) >= MAX_CALLS:
+            oldest = calls.pop(next(iter(calls)))
+            self._open[call.kind] -= not oldest.end
+        calls[call.id] = call
+        self._open[call.kind] += 1
+
+    def _find(self, one: Observation, kind: Kind) -> Call | None:
         if one.call:
-            return next((call for call in alike if call.id == one.call), None)
-        if one.kind is Kind.TOOL:
-            alike = [call for call in alike if _is_same_work(call, one)]
-            begun = [call for call in alike if (one.source, False) in call.sources]
+            return self._calls[kind].get(one.call)
+        if len(self._sources) == 1 and not self._open[kind]:
+            return None  # whoever tells this has told the ends of all
+        alike = reversed(self._calls[kind].values())
+        told = (one.source, True)
+        if kind is Kind.TOOL:
+            same = [call for call in alike if _is_same_work(call, one)]
+            begun = [call for call in same if (one.source, False) in call.sources]
             if one.end and begun:
                 return next((call for call in reversed(begun) if not call.end), begun[-1])
-            alike = [call for call in alike if call not in begun]
-        others = (call for call in alike if (one.source, True) not in call.sources)
+            alike = iter([call for call in same if call not in begun])
         return max(
-            (call for call in others if _is_same_time(call, one)),
+            (call for call in alike if told not in call.sources and _is_same_time(call, one)),
             key=lambda call: _shared(call, one),
             default=None,
         )

@@ -45,7 +45,11 @@ def read_log(
         return begun_of(span, process)
     client = CLIENT_OF_LOGS.get(scope.name)
     if client is not None:
-        said = {each.key: plain_of(each.value) for each in record.attributes}
+        said = {
+            # Nearly all are texts.
+            each.key: each.value.string_value or plain_of(each.value)
+            for each in record.attributes
+        }
         time = record.time_unix_nano or record.observed_time_unix_nano or int(now * 1e9)
         return client.read_log(said, process, time)
     found = fields_of(record.attributes)

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from queenright.instrumentation import names
 from queenright.instrumentation.identity import clean_name
-from queenright.server.telemetry.values import MAX_ATTRIBUTES, plain_of, text_of
+from queenright.server.telemetry.values import MAX_ATTRIBUTES, id_in, plain_of, text_of
 
 _MAX_TEXTS: Final = 4_096
 
@@ -71,6 +71,17 @@ class Process:
             found = text_of(value)
             if text and len(self._texts) < _MAX_TEXTS:
                 self._texts[text] = found
+        return found
+
+    def id_in(self, value: Any) -> str:
+        """Return a JSON value as `values.id_in` does, and remember it for this request."""
+        if not isinstance(value, str):
+            return ""
+        found = self._texts.get(value)
+        if found is None:
+            found = id_in(value)
+            if len(self._texts) < _MAX_TEXTS:
+                self._texts[value] = found
         return found
 
     @classmethod

@@ -113,10 +113,10 @@ class Session:
                 yield from self._ask_model(at)
                 self._asked_at = at
             return
-        call, is_new = self._calls.note(one)
+        call, is_new = self._calls.note(one, Kind.LLM)
         if not is_new:
             return
-        call.end = one.end
+        self._calls.end(call, one.end)
         failure = _failure_of(one)
         if one.end >= self._answered_at:
             self._failure, self._answered_at = failure, one.end
@@ -142,7 +142,7 @@ class Session:
             yield from self._tool(begun, begun.start, True)
 
     def _tool(self, one: Observation, at: int, is_news: bool) -> Iterator[Change]:
-        call, is_new = self._calls.note(one)
+        call, is_new = self._calls.note(one, Kind.TOOL)
         if call.end:
             return
         # The begin of a call without an id of its own was told to an earlier service: its end closes any of
@@ -154,7 +154,7 @@ class Session:
                 self._asks_model = False
                 yield Change(EventType.TOOL_CALL_STARTED, one.start, data)
             return
-        call.end = one.end
+        self._calls.end(call, one.end)
         data |= self._notes.pop(call.id, {})
         if "duration" not in data and one.end > call.start:
             data["duration"] = (one.end - call.start) / 1e9

@@ -29,7 +29,7 @@ from queenright.server.telemetry.client import Client
 from queenright.server.telemetry.kind import Kind
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.process import Process
-from queenright.server.telemetry.values import count_in, id_in, number_in, plain_text
+from queenright.server.telemetry.values import count_in, number_in, plain_text
 
 NAME: Final = "claude-code"
 
@@ -56,14 +56,14 @@ def _read_log(said: Mapping[str, Any], process: Process, time: int) -> Observati
     name = str(said.get("event.name") or "").removeprefix("claude_code.")
     if name not in _LOGS:
         return None
-    session = id_in(said.get("session.id"))
+    session = process.id_in(said.get("session.id"))
     if not session:
         raise ValueError(
             "a record of Claude Code without session.id: set OTEL_METRICS_INCLUDE_SESSION_ID=true"
         )
     kind, is_end = _LOGS[name]
     took = count_in(said.get("duration_ms")) * _MILLI if is_end and kind in (Kind.LLM, Kind.TOOL) else 0
-    prompt = id_in(said.get("prompt.id"))
+    tool, prompt = process.id_in(said.get("tool_use_id")), process.id_in(said.get("prompt.id"))
     one = Observation(
         identity=f"{NAME}\n{session}\n{name}\n{time}\n{said.get('event.sequence')}".encode(),
         process=process,
@@ -74,7 +74,7 @@ def _read_log(said: Mapping[str, Any], process: Process, time: int) -> Observati
         source="log",
         agent=process.name_of(NAME),
         session=session,
-        call=id_in(said.get("tool_use_id")) if kind is Kind.TOOL else prompt if kind is Kind.TURN else "",
+        call=tool if kind is Kind.TOOL else prompt if kind is Kind.TURN else "",
         library=NAME,
         version=process.version,
     )
@@ -141,13 +141,13 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
     # It says no time itself.
     name = str(call.get("hook_event_name") or "")
     known = _HOOKS.get(name)
-    session = id_in(call.get("session_id"))
+    session = process.id_in(call.get("session_id"))
     if not session:
         raise ValueError("a hook call of Claude Code without session_id")
     if known is None:
         return None
     kind, is_end = known
-    tool, prompt = id_in(call.get("tool_use_id")), id_in(call.get("prompt_id"))
+    tool, prompt = process.id_in(call.get("tool_use_id")), process.id_in(call.get("prompt_id"))
     took = count_in(call.get("duration_ms")) * _MILLI if is_end else 0
     one = Observation(
         identity=f"{NAME}\n{session}\n{name}\n{tool}\n{prompt}\n{now}".encode(),

@@ -34,7 +34,7 @@ from queenright.server.telemetry.client import Client
 from queenright.server.telemetry.kind import Kind
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.process import Process
-from queenright.server.telemetry.values import count_in, id_in, number_in, plain_text
+from queenright.server.telemetry.values import count_in, number_in, plain_text
 
 NAME: Final = "gemini-cli"
 
@@ -75,7 +75,7 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
     name = str(record.get("event.name") or "").removeprefix("gemini_cli.")
     if name not in _LOGS:
         return None
-    session = id_in(record.get("session.id"))
+    session = process.id_in(record.get("session.id"))
     if not session:
         raise ValueError(f"a {name} record of Gemini CLI without session.id")
     kind, is_end = _LOGS[name]
@@ -171,7 +171,7 @@ def _candidates_in(chunks: list[Any]) -> list[dict[str, Any]]:
 
 def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observation | None:
     name = str(call.get("hook_event_name") or "")
-    session = id_in(call.get("session_id"))
+    session = process.id_in(call.get("session_id"))
     if not session:
         raise ValueError("a hook call of Gemini CLI without session_id")
     if name not in _HOOKS:
