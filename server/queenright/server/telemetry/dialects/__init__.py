@@ -14,13 +14,13 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
 from queenright.instrumentation import conventions
 from queenright.server.telemetry.client import Client
-from queenright.server.telemetry.dialects import claude_code, gemini_cli, queenright
+from queenright.server.telemetry.dialects import claude_code, codex, gemini_cli, queenright
 from queenright.server.telemetry.kind import Kind
 
 Fields = dict[str, AnyValue]
 """Attributes by our name for them."""
 
-CLIENTS: Final[tuple[Client, ...]] = (claude_code.CLIENT, gemini_cli.CLIENT)
+CLIENTS: Final[tuple[Client, ...]] = (claude_code.CLIENT, codex.CLIENT, gemini_cli.CLIENT)
 """The coding agents that are understood by their log records, hooks and spans."""
 CLIENT_OF_LOGS: Final[Mapping[str, Client]] = {client.log_scope: client for client in CLIENTS}
 CLIENT_OF_SPANS: Final[Mapping[str, Client]] = {c.span_scope: c for c in CLIENTS if c.span_scope}

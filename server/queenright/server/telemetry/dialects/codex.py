@@ -1,0 +1,212 @@
+"""
+Codex CLI: log records and hook calls.
+
+| | log record | hook call |
+| --- | --- | --- |
+| session | | SessionStart, SessionEnd |
+| turn begins | user_prompt | UserPromptSubmit |
+| turn ends | | Stop |
+| model call ends | sse_event (response.completed with tokens), api_request (not 2xx) | |
+| tool call begins | tool_decision, tool_result of a command that still runs | PreToolUse |
+| tool call ends | tool_result | PostToolUse |
+| waits for a person | | PermissionRequest |
+
+`exec_command` returns after 10 s while its command runs, and `write_stdin` asks for more: the command is one
+call until it exits. A model that calls tools from code does so inside of `exec`, which is no call of its own.
+Only log records have the exit code of a command, in the text of its output.
+https://developers.openai.com/codex/config-advanced, .../hooks
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from queenright.instrumentation.fingerprint import fingerprint
+from queenright.instrumentation.identity import clean_name
+from queenright.instrumentation.names import ToolOutcome, WaitingReason
+from queenright.instrumentation.redaction import redact
+from queenright.server.telemetry.client import Client
+from queenright.server.telemetry.kind import Kind
+from queenright.server.telemetry.observation import Observation
+from queenright.server.telemetry.process import Process
+from queenright.server.telemetry.values import count_in, id_in, plain_text
+
+NAME: Final = "codex"
+
+_MILLI: Final = 1_000_000
+_COMMAND: Final = "exec_command"
+_POLL: Final = "write_stdin"
+_CODE: Final = "exec"
+_HEAD: Final = 1_000
+"""Characters of an output that hold what the client says of it."""
+_EXIT_CODE: Final = re.compile(r"^Process exited with code (-?\d+)$", re.MULTILINE)
+_RUNNING: Final = re.compile(r"^Process running with session ID (\d+)$", re.MULTILINE)
+
+_LOGS: Final[Mapping[str, tuple[Kind, bool]]] = {
+    "user_prompt": (Kind.TURN, False),
+    "api_request": (Kind.LLM, True),
+    "sse_event": (Kind.LLM, True),
+    "tool_decision": (Kind.TOOL, False),
+    "tool_result": (Kind.TOOL, True),
+}
+_HOOKS: Final[Mapping[str, tuple[Kind, bool]]] = {
+    "SessionStart": (Kind.AGENT, False),
+    "SessionEnd": (Kind.AGENT, True),
+    "UserPromptSubmit": (Kind.TURN, False),
+    "Stop": (Kind.TURN, True),
+    "PreToolUse": (Kind.TOOL, False),
+    "PostToolUse": (Kind.TOOL, True),
+    "PermissionRequest": (Kind.WAIT, False),
+}
+
+
+def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observation | None:
+    name = str(record.get("event.name") or "").removeprefix("codex.")
+    if name not in _LOGS:
+        return None
+    session = id_in(record.get("conversation.id"))
+    if not session:
+        raise ValueError("a record of Codex CLI without conversation.id")
+    status = str(record.get("http.response.status_code") or "")
+    if name == "api_request" and status.startswith("2"):
+        return None
+    if name == "sse_event" and (
+        record.get("event.kind") != "response.completed" or record.get("input_token_count") is None
+    ):
+        return None
+    tool = clean_name(plain_text(record.get("tool_name") or "unknown"))
+    output = plain_text(record.get("output") or "")
+    is_running = name == "tool_result" and _RUNNING.search(output[:_HEAD]) is not None
+    # Code that calls tools is no call itself; a poll is neither a call nor progress.
+    if name.startswith("tool_") and tool in (_CODE, _POLL):
+        return None
+    kind, is_end = _LOGS[name]
+    call = id_in(record.get("call_id"))
+    took = count_in(record.get("duration_ms")) * _MILLI if name in ("api_request", "tool_result") else 0
+    one = Observation(
+        identity=f"{NAME}\n{session}\n{name}\n{time}\n{call}\n{record.get('attempt')}".encode(),
+        process=process,
+        kind=kind,
+        start=time - took,
+        end=time if is_end and not is_running else 0,
+        client=NAME,
+        source="log",
+        agent=process.name_of(NAME),
+        session=session,
+        call=call if kind is Kind.TOOL else "",
+        library=NAME,
+        version=clean_name(plain_text(record.get("app.version") or "")),
+    )
+    if kind is Kind.LLM:
+        one.data["model"] = clean_name(plain_text(record.get("model") or ""))
+        if name == "sse_event":
+            one.data["input_tokens"] = count_in(record.get("input_token_count"))
+            one.data["output_tokens"] = count_in(record.get("output_token_count"))
+        else:
+            one.data["error_type"] = clean_name(status or "api_error")
+            one.data["duration"] = took / 1e9
+            if record.get("error.message"):
+                one.data["error"] = redact(plain_text(record["error.message"]))
+    elif kind is Kind.TOOL:
+        one.data["tool"] = tool
+        if name == "tool_decision" and str(record.get("decision")).lower() in ("denied", "abort"):
+            # A person, or a rule of theirs, said no: it ended, and that is no failure of the tool.
+            one.end = time
+            one.data["outcome"] = ToolOutcome.OK.value
+        elif one.end:
+            one.data["duration"] = took / 1e9
+            if record.get("arguments"):
+                one.data["args_hash"] = _arguments_hash(record["arguments"])
+            _add_result(one.data, output, str(record.get("success")).lower() != "false")
+    return one
+
+
+def _add_result(data: dict[str, Any], output: str, is_success: bool) -> None:
+    exited = _EXIT_CODE.search(output[:_HEAD])
+    failure = "" if is_success else "error"
+    if exited and exited[1] != "0":
+        failure = f"exit_code_{exited[1]}"
+    # Its chunk id and wall time are others each time.
+    text = output.partition("\nOutput:\n")[2] if exited else output
+    data["outcome"] = (ToolOutcome.ERROR if failure else ToolOutcome.OK).value
+    if failure:
+        data["error_type"], data["error"] = failure, redact(text)
+    data["result_hash"] = fingerprint(f"{failure}\n{text}")
+
+
+def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observation | None:
+    name = str(call.get("hook_event_name") or "")
+    session = id_in(call.get("session_id"))
+    if not session:
+        raise ValueError("a hook call of Codex CLI without session_id")
+    if name not in _HOOKS:
+        return None
+    kind, is_end = _HOOKS[name]
+    tool = clean_name(plain_text(call.get("tool_name") or "unknown"))
+    tool = _COMMAND if tool == "Bash" else tool
+    if kind is Kind.TOOL and tool == _POLL:
+        return None
+    work, turn = id_in(call.get("tool_use_id")), id_in(call.get("turn_id"))
+    one = Observation(
+        identity=f"{NAME}\nhook\n{session}\n{name}\n{work}\n{turn}\n{now}".encode(),
+        process=process,
+        kind=kind,
+        start=now,
+        end=now if is_end else 0,
+        client=NAME,
+        source="hook",
+        agent=process.name_of(NAME, str(call.get("cwd") or "")),
+        session=session,
+        call=work if kind is Kind.TOOL else turn if kind is Kind.TURN else "",
+        library=NAME,
+    )
+    if kind is Kind.TOOL:
+        one.data["tool"] = tool
+        if is_end:
+            if call.get("tool_input") is not None:
+                one.data["args_hash"] = _arguments_hash(call["tool_input"])
+            response = call.get("tool_response")
+            text = response if isinstance(response, str) else json.dumps(response, default=str)
+            _add_result(one.data, plain_text(text), True)
+    elif kind is Kind.WAIT:
+        one.data["reason"] = WaitingReason.USER_INPUT.value
+    return one
+
+
+def _arguments_hash(arguments: Any) -> str:
+    """Return the fingerprint of a tool's arguments: of a command, that of its text, as hooks have it."""
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except (ValueError, RecursionError):
+            return fingerprint(arguments)
+    if isinstance(arguments, dict) and (command := arguments.get("cmd") or arguments.get("command")):
+        return fingerprint({"command": command})
+    return fingerprint(arguments)
+
+
+def _order(event: str, kind: str, message: str) -> dict[str, Any]:
+    # Nothing ends its turn: each call that it makes is refused.
+    if kind == "terminate" and event == "PreToolUse":
+        return {
+            "hookSpecificOutput": {
+                "hookEventName": event,
+                "permissionDecision": "deny",
+                "permissionDecisionReason": message,
+            }
+        }
+    if kind == "nudge" and event == "PostToolUse":
+        return {"hookSpecificOutput": {"hookEventName": event, "additionalContext": message}}
+    return {}
+
+
+CLIENT: Final = Client(
+    name=NAME,
+    log_scope="codex_otel.log_only",
+    read_log=_read_log,
+    read_hook=_read_hook,
+    order=_order,
+)

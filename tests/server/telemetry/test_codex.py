@@ -1,0 +1,106 @@
+"""Codex CLI, as it was recorded."""
+
+from __future__ import annotations
+
+import pytest
+
+from queenright.runtime.events import AgentEvent
+from queenright.server.telemetry.dialects.codex import CLIENT
+from tests.clients.fixtures import FOLDER, Record, load_fixture
+from tests.server.telemetry.replay import UNKNOWN_PROCESS, replay, summary
+
+HOOKS = "/hooks/codex"
+
+
+def records(name: str, *, without: str = "") -> list[Record]:
+    found = load_fixture(FOLDER / "codex" / f"{name}.json").records
+    return [record for record in found if not (without and record.path.startswith(without))]
+
+
+def types(events: list[AgentEvent]) -> list[str]:
+    return [event.type.value for event in sorted(events, key=lambda event: event.time)]
+
+
+@pytest.mark.parametrize("name", ["healthy", "healthy-code"])
+def test_log_records_alone_say_steps_tokens_and_failed_commands(name: str) -> None:
+    """B89: the client says success of a command that exited with 2; code around a tool is no call."""
+    events = replay(records(name, without=HOOKS))
+    found = summary(events)
+
+    assert (found["agents"], found["steps"], found["tokens"]) == (1, 4, 4 * 1020)
+    tools = [e.data for e in events if e.type == "tool_call_completed"]
+    assert [(one["tool"], one.get("error_type")) for one in tools] == [
+        ("exec_command", None),
+        ("exec_command", "exit_code_2"),
+        ("exec_command", None),
+    ]
+
+
+@pytest.mark.parametrize("name", ["healthy", "healthy-code"])
+def test_one_call_is_one_call_however_many_sources_tell_of_it(name: str) -> None:
+    """B84."""
+    ids = [e.data["call_id"] for e in replay(records(name)) if e.type == "tool_call_completed"]
+
+    assert len(ids) == len(set(ids)) == 3
+    assert summary(replay(records(name)))["outcome"] == ["execution_completed"]
+
+
+@pytest.mark.parametrize("name", ["hang_first", "hang_later", "killed"])
+@pytest.mark.parametrize("without", ["", HOOKS, "/v1"])
+def test_command_that_hangs_is_open(name: str, without: str) -> None:
+    """B94: though `exec_command` has returned and is polled."""
+    events = replay(records(name, without=without))
+
+    began = {e.data["call_id"] for e in events if e.type == "tool_call_started"}
+    ended = {e.data["call_id"] for e in events if e.type == "tool_call_completed"}
+    assert len(began - ended) == 1
+    assert "write_stdin" not in {e.data.get("tool") for e in events}
+
+
+@pytest.mark.parametrize("name", ["loop", "loop-code"])
+@pytest.mark.parametrize("without", ["", HOOKS, "/v1"])
+def test_loop_is_one_call_with_one_result_again_and_again(name: str, without: str) -> None:
+    """B26: although its chunk id and wall time are others each time."""
+    calls = [e.data for e in replay(records(name, without=without)) if e.type == "tool_call_completed"]
+
+    assert len(calls) >= 4
+    assert len({call["args_hash"] for call in calls}) == 1
+    if without:
+        assert len({call["result_hash"] for call in calls}) == 1
+
+
+@pytest.mark.parametrize("name", ["provider_429", "provider_500", "provider_529"])
+def test_provider_that_fails_is_failed_calls_and_a_failed_run(name: str) -> None:
+    found = summary(replay(records(name)))
+
+    assert found["failed model calls"] == (1 if name == "provider_429" else 29)
+    assert found["outcome"] == ["execution_failed"]
+
+
+def test_permission_request_is_a_wait() -> None:
+    """B93."""
+    assert "worker_waiting" in types(replay(records("permission", without="/v1")))
+
+
+def test_turn_that_ended_waits_for_its_user() -> None:
+    """B95."""
+    assert types(replay(records("healthy", without="/v1")))[-2:] == ["worker_waiting", "execution_completed"]
+
+
+def test_two_sessions_at_once_are_two() -> None:
+    assert summary(replay(records("two_at_once")))["agents"] == 2
+
+
+def test_nudges_and_stops_are_answers_to_hook_calls() -> None:
+    nudge = CLIENT.order("PostToolUse", "nudge", "Try it.")
+    assert nudge["hookSpecificOutput"]["additionalContext"] == "Try it."
+    stop = CLIENT.order("PreToolUse", "terminate", "It loops.")["hookSpecificOutput"]
+    assert (stop["permissionDecision"], stop["permissionDecisionReason"]) == ("deny", "It loops.")
+    assert CLIENT.order("PostToolUse", "terminate", "It loops.") == {}
+
+
+def test_records_without_a_session_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"conversation\.id"):
+        CLIENT.read_log({"event.name": "codex.tool_result"}, UNKNOWN_PROCESS, 1)
+    with pytest.raises(ValueError, match="session_id"):
+        CLIENT.read_hook({"hook_event_name": "Stop"}, UNKNOWN_PROCESS, 1)
