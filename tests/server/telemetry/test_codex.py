@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from queenright.runtime.events import AgentEvent
+from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.telemetry.dialects.codex import CLIENT
+from queenright.server.telemetry.runs import Run
+from queenright.server.telemetry.sessions import Session
 from tests.clients.fixtures import FOLDER, Record, load_fixture
 from tests.server.telemetry.replay import UNKNOWN_PROCESS, replay, summary
 
@@ -55,6 +57,33 @@ def test_command_that_hangs_is_open(name: str, without: str) -> None:
     ended = {e.data["call_id"] for e in events if e.type == "tool_call_completed"}
     assert len(began - ended) == 1
     assert "write_stdin" not in {e.data.get("tool") for e in events}
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_command_that_exits_while_it_is_polled_ends(is_late: bool) -> None:
+    """B84, B89: its end is that of the call that began it, in either order."""
+    base = {"event.name": "codex.tool_result", "conversation.id": "s", "success": "true"}
+    first = base | {
+        "tool_name": "exec_command",
+        "call_id": "call_1",
+        "arguments": '{"cmd": "make"}',
+        "output": "Chunk ID: a\nWall time: 10.0 seconds\nProcess running with session ID 7\nOutput:\n",
+    }
+    last = base | {
+        "tool_name": "write_stdin",
+        "call_id": "call_2",
+        "arguments": '{"session_id": 7, "chars": ""}',
+        "output": "Chunk ID: b\nWall time: 5.0 seconds\nProcess exited with code 2\nOutput:\nno\n",
+    }
+    told = [CLIENT.read_log(one, UNKNOWN_PROCESS, at * 10**9) for one, at in ((first, 10), (last, 15))]
+    session = Session(Run("a", "s", "s"))
+    changes = [c for one in (told[::-1] if is_late else told) if one for c in session.take(one)]
+
+    calls = [c.data for c in changes if c.type is EventType.TOOL_CALL_COMPLETED]
+    assert [(c["call_id"], c["tool"], c["error_type"]) for c in calls] == [
+        ("call_1", "exec_command", "exit_code_2")
+    ]
+    assert calls[0]["args_hash"]
 
 
 @pytest.mark.parametrize("name", ["loop", "loop-code"])

@@ -40,6 +40,8 @@ class Observation:
     """What told: of one call, each source tells at most once."""
     call: str = ""
     """The client's own id of the call or the turn; "" where it has none."""
+    continuation: str = ""
+    """Of a call that goes on after its answer, and of its end: what the client knows it by."""
     asks: tuple[str, ...] | None = None
     """Of an answer of the model: the tools that it calls. None where the record does not say."""
     agent: str = ""

@@ -8,13 +8,14 @@ from typing import Any, Final
 
 from queenright.instrumentation.names import ToolOutcome, WaitingReason
 from queenright.runtime.events import EventType
-from queenright.server.telemetry.calls import MAX_CALLS, Calls
+from queenright.server.telemetry.calls import MAX_CALLS, Call, Calls
 from queenright.server.telemetry.kind import Kind
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.runs import Run
 
 MAX_SESSIONS: Final = 5_000
 MAX_TURNS: Final = 256
+MAX_CONTINUED: Final = 256
 
 _FAILURE: Final = ("error_type", "error")
 
@@ -49,6 +50,8 @@ class Session:
         """Of its last model call, if that failed."""
         self._answered_at = 0
         """When its last model call ended."""
+        self._continued: dict[str, Call | Observation] = {}
+        """Calls that go on after their answer; or the end of one, where that was told first."""
         self._notes: dict[str, dict[str, Any]] = {}
         """What is known of tool calls of which the end has not come, by their id."""
 
@@ -142,7 +145,22 @@ class Session:
             yield from self._tool(begun, begun.start, True)
 
     def _tool(self, one: Observation, at: int, is_news: bool) -> Iterator[Change]:
+        if one.continuation and one.end:
+            begun = self._continued.pop(one.continuation, None)
+            if not isinstance(begun, Call):
+                self._continue(one.continuation, one)
+                return
+            known = {"tool": begun.tool} | ({"args_hash": begun.arguments} if begun.arguments else {})
+            one = replace(one, call=begun.id, continuation="", data=one.data | known)
         call, is_new = self._calls.note(one, Kind.TOOL)
+        if one.continuation:
+            ended = self._continued.pop(one.continuation, None)
+            self._continue(one.continuation, call)
+            if isinstance(ended, Observation):
+                if is_new:
+                    yield Change(EventType.TOOL_CALL_STARTED, one.start, one.data | {"call_id": call.id})
+                yield from self._tool(ended, ended.end, is_news)
+                return
         if call.end:
             return
         # The begin of a call without an id of its own was told to an earlier service: its end closes any of
@@ -164,6 +182,11 @@ class Session:
         yield Change(EventType.TOOL_CALL_COMPLETED, one.end, data)
         if is_news and not self._calls.is_open(Kind.TOOL):
             yield from self._ask_model(at)
+
+    def _continue(self, continuation: str, one: Call | Observation) -> None:
+        while len(self._continued) >= MAX_CONTINUED:
+            del self._continued[next(iter(self._continued))]
+        self._continued[continuation] = one
 
     def _ask_model(self, at: int) -> Iterator[Change]:
         if not self._asks_model:

@@ -80,9 +80,11 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
     tool = clean_name(plain_text(record.get("tool_name") or "unknown"))
     output = plain_text(record.get("output") or "")
     is_running = name == "tool_result" and _RUNNING.search(output[:_HEAD]) is not None
-    # Code that calls tools is no call itself; a poll is neither a call nor progress.
-    if name.startswith("tool_") and tool in (_CODE, _POLL):
+    # Code that calls tools is no call itself; a poll is neither a call nor progress, but tells of an exit.
+    is_exit = name == "tool_result" and tool == _POLL and _EXIT_CODE.search(output[:_HEAD]) is not None
+    if name.startswith("tool_") and tool in (_CODE, _POLL) and not is_exit:
         return None
+    running = _RUNNING.search(output[:_HEAD]) if is_running else None
     kind, is_end = _LOGS[name]
     call = id_in(record.get("call_id"))
     took = count_in(record.get("duration_ms")) * _MILLI if name in ("api_request", "tool_result") else 0
@@ -96,7 +98,8 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
         source="log",
         agent=process.name_of(NAME),
         session=session,
-        call=call if kind is Kind.TOOL else "",
+        call=call if kind is Kind.TOOL and not is_exit else "",
+        continuation=running[1] if running else _polled(record.get("arguments")) if is_exit else "",
         library=NAME,
         version=clean_name(plain_text(record.get("app.version") or "")),
     )
@@ -116,12 +119,22 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
             # A person, or a rule of theirs, said no: it ended, and that is no failure of the tool.
             one.end = time
             one.data["outcome"] = ToolOutcome.OK.value
-        elif one.end:
-            one.data["duration"] = took / 1e9
+        elif is_exit:
+            _add_result(one.data, output, True)
+        elif name == "tool_result":
+            if one.end:
+                one.data["duration"] = took / 1e9
             if record.get("arguments"):
                 one.data["args_hash"] = _arguments_hash(record["arguments"])
-            _add_result(one.data, output, str(record.get("success")).lower() != "false")
+            if one.end:
+                _add_result(one.data, output, str(record.get("success")).lower() != "false")
     return one
+
+
+def _polled(arguments: Any) -> str:
+    """Return which command a poll asks for."""
+    found = re.search(r'"session_id"\s*:\s*(\d+)', plain_text(arguments or "")[:_HEAD])
+    return found[1] if found else ""
 
 
 def _add_result(data: dict[str, Any], output: str, is_success: bool) -> None:
