@@ -14,7 +14,6 @@ Codex CLI: log records and hook calls.
 `exec_command` returns after 10 s while its command runs, and `write_stdin` asks for more: the command is one
 call until it exits. A model that calls tools from code does so inside of `exec`, which is no call of its own.
 Only log records have the exit code of a command, in the text of its output.
-https://developers.openai.com/codex/config-advanced, .../hooks
 """
 
 from __future__ import annotations
