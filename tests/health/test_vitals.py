@@ -308,6 +308,21 @@ def test_call_without_an_error_is_progress(end: dict[str, str | None]) -> None:
     assert script.health.vitals.last_progress == script.now
 
 
+def test_call_that_is_known_later_to_have_failed_counts_once() -> None:
+    """B84, B89: a hook call tells that it ended, and the log record after it with what exit code."""
+    script = WorkerScript().start()
+    call = {"tool": "exec", "call_id": "c", "result_hash": "r"}
+    script.event(EventType.TOOL_CALL_COMPLETED, {**call, "outcome": "ok"})
+    failure = {"outcome": "error", "error_type": "exit_code_2", "amends": True}
+    script.event(EventType.TOOL_CALL_COMPLETED, {**call, **failure})
+
+    vitals = script.health.vitals
+    assert (vitals.tool_calls_total, vitals.error_count, vitals.failed_calls) == (1, 1, 1)
+    assert vitals.tools is not None
+    counted = vitals.tools.to_dict()["exec"]
+    assert (counted["calls"], counted["errors"]) == (1, 1)
+
+
 def test_results_of_exempt_tools_are_no_repeats_and_may_be_progress() -> None:
     settings = HealthSettings.model_validate({"loops": {"exempt_tools": ["poll"]}})
     script = WorkerScript(settings=settings).start()

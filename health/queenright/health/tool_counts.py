@@ -45,6 +45,11 @@ class ToolCounts:
             numbers[place + 1] = min(numbers[place + 1] + 1, _MOST)
         numbers[place + 2] = max(numbers[place + 2], min(max(int(at), 0), _MOST))
 
+    def add_error(self, tool: str) -> None:
+        """Count that a call which was counted before has failed."""
+        place = self._place(tool) + 1
+        self._numbers[place] = min(self._numbers[place] + 1, _MOST)
+
     def _place(self, tool: str) -> int:
         names = self._names
         try:

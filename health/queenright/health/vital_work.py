@@ -192,9 +192,12 @@ def tool_call_failed(data: Mapping[str, Any]) -> bool:
 
 
 def _on_tool(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+    tool = name(data.get("tool"))
+    if data.get("amends"):
+        _amend_tool(v, tool, data, at)
+        return
     if not v.finished(at):
         return
-    tool = name(data.get("tool"))
     v.tool_calls_total += 1
     if v.last_tool_call is None or at > v.last_tool_call:
         v.last_tool_call = at
@@ -224,6 +227,16 @@ def _on_tool(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: floa
     if not failed and seen in (None, Seen.NEVER):
         v.end_failed_calls()  # something may have come of it: only a repeat is known to have told nothing
     _count_streak(v, tool, data, failed, turn, at)
+
+
+def _amend_tool(v: VitalSigns, tool: str, data: Mapping[str, Any], at: float) -> None:
+    """Count as failed a call that was counted when it ended, by a source that could not know."""
+    if v.tools is None or not tool_call_failed(data):
+        return
+    v.tools.add_error(tool)
+    v.note_outcome(True, at)
+    v.note_error(data)
+    _count_failed_call(v, data.get("turn"), at)
 
 
 def _weigh_result(v: VitalSigns, result: bytes, seen: Seen | None, failed: bool, at: float) -> None:

@@ -70,14 +70,16 @@ def summary(events: Sequence[AgentEvent]) -> dict[str, Any]:
     """Return what a run came to, whatever the order in which it was told."""
     ended = [e for e in events if e.type.value in ("execution_completed", "execution_failed")]
     llm = [e.data for e in events if e.type == "llm_call_completed"]
+    tools: dict[str, tuple[str, str]] = {}
+    for event in events:
+        if event.type == "tool_call_completed":
+            call = event.data["call_id"] or f"unknown {len(tools)}"
+            assert bool(event.data.get("amends")) == (call in tools), "a call counts once"
+            tools[call] = (event.data["tool"], event.data["outcome"])
     return {
         "agents": len({(e.agent_id, e.session_id) for e in events}),
         "steps": sum(e.type == "step_completed" for e in events),
-        "tools": Counter(
-            (e.data["tool"], e.data["call_id"], e.data["outcome"])
-            for e in events
-            if e.type == "tool_call_completed"
-        ),
+        "tools": Counter((tool, call, outcome) for call, (tool, outcome) in tools.items()),
         "model calls": len(llm),
         "failed model calls": sum("error_type" in one for one in llm),
         "tokens": sum(one.get("input_tokens", 0) + one.get("output_tokens", 0) for one in llm),

@@ -21,6 +21,8 @@ class Call:
     id: str
     start: int
     end: int = 0
+    has_failed: bool = False
+    """Its end was told as a failure."""
     tool: str = ""
     arguments: str | None = None
     """The hash of a tool's arguments, where a source has told them."""

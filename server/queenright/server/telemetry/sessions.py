@@ -162,6 +162,7 @@ class Session:
                 yield from self._tool(ended, ended.end, is_news)
                 return
         if call.end:
+            yield from self._amend(call, one)
             return
         # The begin of a call without an id of its own was told to an earlier service: its end closes any of
         # the same tool.
@@ -178,6 +179,7 @@ class Session:
             data["duration"] = (one.end - call.start) / 1e9
         if "error_type" in data and data.get("outcome") == ToolOutcome.OK:
             data["outcome"] = ToolOutcome.ERROR.value
+        call.has_failed = "error_type" in data
         data["turn"] = self.run.last_llm or call.id
         yield Change(EventType.TOOL_CALL_COMPLETED, one.end, data)
         if is_news and not self._calls.is_open(Kind.TOOL):
@@ -187,6 +189,15 @@ class Session:
         while len(self._continued) >= MAX_CONTINUED:
             del self._continued[next(iter(self._continued))]
         self._continued[continuation] = one
+
+    def _amend(self, call: Call, one: Observation) -> Iterator[Change]:
+        """Tell that a call has failed, where the source that told its end did not know."""
+        failure = _failure_of(one)
+        if not one.end or not failure or call.has_failed:
+            return
+        call.has_failed = True
+        data = {"tool": call.tool, "call_id": call.id, "outcome": ToolOutcome.ERROR.value, "amends": True}
+        yield Change(EventType.TOOL_CALL_COMPLETED, call.end, data | failure)
 
     def _ask_model(self, at: int) -> Iterator[Change]:
         if not self._asks_model:

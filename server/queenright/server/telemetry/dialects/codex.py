@@ -5,11 +5,11 @@ Codex CLI: log records and hook calls.
 | --- | --- | --- |
 | session | | SessionStart, SessionEnd |
 | turn begins | user_prompt | UserPromptSubmit |
-| turn ends | | Stop |
+| turn ends | sse_event, unless a tool begins | Stop |
 | model call ends | sse_event (response.completed with tokens), api_request (not 2xx) | |
 | tool call begins | tool_decision, tool_result of a command that still runs | PreToolUse |
 | tool call ends | tool_result | PostToolUse |
-| waits for a person | | PermissionRequest |
+| waits for a person | sse_event, unless a tool begins | PermissionRequest |
 
 `exec_command` returns after 10 s while its command runs, and `write_stdin` asks for more: the command is one
 call until it exits. A model that calls tools from code does so inside of `exec`, which is no call of its own.
@@ -31,7 +31,7 @@ from queenright.server.telemetry.client import Client
 from queenright.server.telemetry.kind import Kind
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.process import Process
-from queenright.server.telemetry.values import count_in, id_in, plain_text
+from queenright.server.telemetry.values import count_in, plain_text
 
 NAME: Final = "codex"
 
@@ -66,7 +66,7 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
     name = str(record.get("event.name") or "").removeprefix("codex.")
     if name not in _LOGS:
         return None
-    session = id_in(record.get("conversation.id"))
+    session = process.id_in(record.get("conversation.id"))
     if not session:
         raise ValueError("a record of Codex CLI without conversation.id")
     status = str(record.get("http.response.status_code") or "")
@@ -85,7 +85,7 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
         return None
     running = _RUNNING.search(output[:_HEAD]) if is_running else None
     kind, is_end = _LOGS[name]
-    call = id_in(record.get("call_id"))
+    call = process.id_in(record.get("call_id"))
     took = count_in(record.get("duration_ms")) * _MILLI if name in ("api_request", "tool_result") else 0
     one = Observation(
         identity=f"{NAME}\n{session}\n{name}\n{time}\n{call}\n{record.get('attempt')}".encode(),
@@ -107,6 +107,9 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
         if name == "sse_event":
             one.data["input_tokens"] = count_in(record.get("input_token_count"))
             one.data["output_tokens"] = count_in(record.get("output_token_count"))
+            # Nothing says what the answer asks for: until a tool begins, it waits for its person, be it
+            # for an approval or for the next prompt.
+            one.asks = ()
         else:
             one.data["error_type"] = clean_name(status or "api_error")
             one.data["duration"] = took / 1e9
@@ -151,7 +154,7 @@ def _add_result(data: dict[str, Any], output: str, is_success: bool) -> None:
 
 def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observation | None:
     name = str(call.get("hook_event_name") or "")
-    session = id_in(call.get("session_id"))
+    session = process.id_in(call.get("session_id"))
     if not session:
         raise ValueError("a hook call of Codex CLI without session_id")
     if name not in _HOOKS:
@@ -161,7 +164,7 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
     tool = _COMMAND if tool == "Bash" else tool
     if kind is Kind.TOOL and tool == _POLL:
         return None
-    work, turn = id_in(call.get("tool_use_id")), id_in(call.get("turn_id"))
+    work, turn = process.id_in(call.get("tool_use_id")), process.id_in(call.get("turn_id"))
     one = Observation(
         identity=f"{NAME}\nhook\n{session}\n{name}\n{work}\n{turn}\n{now}".encode(),
         process=process,
