@@ -135,3 +135,26 @@ def test_body_that_is_no_span_is_refused_and_the_rest_goes_on(body: str) -> None
     assert not batch.events
     assert batch.rejected == 1
     assert any("span" in reason for reason in batch.reasons)
+
+
+@pytest.mark.parametrize("value", ["", "no id", "0123", "g" * 16])
+def test_span_whose_pending_parent_is_no_id_is_a_span_that_has_ended(value: str) -> None:
+    """An attribute of that name with another meaning loses nobody's work."""
+    span = {
+        "traceId": "QUJDREVGR0hJSktMTU5PUA==",
+        "spanId": "QUJDREVGR0g=",
+        "name": "execute_tool look",
+        "startTimeUnixNano": "1800000000000000000",
+        "endTimeUnixNano": "1800000001000000000",
+        "attributes": [
+            {"key": "gen_ai.operation.name", "value": {"stringValue": "execute_tool"}},
+            {"key": "gen_ai.agent.name", "value": {"stringValue": "porter"}},
+            {"key": "logfire.pending_parent_id", "value": {"stringValue": value}},
+        ],
+    }
+    body = {"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]}
+    batch = decode_spans(ParseDict(body, ExportTraceServiceRequest()), Assembler(), LATER)
+
+    kinds = [event.type.value for event in batch.events]
+    assert kinds == ["execution_started", "tool_call_completed", "execution_completed"]
+    assert not batch.rejected

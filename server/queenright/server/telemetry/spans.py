@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import islice
 from typing import Any, Final
 
@@ -32,6 +33,7 @@ from queenright.server.telemetry.values import (
 UNNAMED_TOOL: Final = "unknown"
 NO_TRACE: Final = bytes(16)
 
+_SPAN_ID: Final = re.compile("[0-9a-fA-F]{16}")
 _HAS_IS_REMOTE: Final = 0x100
 _IS_REMOTE: Final = 0x200
 _ERROR: Final = Status.STATUS_CODE_ERROR
@@ -57,11 +59,12 @@ def read_span(span: Span, process: Process, scope: InstrumentationScope, now: fl
         raise ValueError(f"a span with more than {MAX_ATTRIBUTES} attributes")
     found = fields_of(attributes)
     name, parent_id, flags, end = span.name, span.parent_span_id, span.flags, span.end_time_unix_nano
-    if "pending_parent" in found:
+    pending_parent = text_of(found["pending_parent"]) if "pending_parent" in found else ""
+    if _SPAN_ID.fullmatch(pending_parent):
         # It stands for its parent, which is open.
         if len(parent_id) != 8:
             raise ValueError("a pending span without a valid parent span id (8 bytes)")
-        span_id, parent_id, flags, end = parent_id, span_id_in(text_of(found["pending_parent"])), 0, 0
+        span_id, parent_id, flags, end = parent_id, span_id_in(pending_parent), 0, 0
     text = process.text_of
     incarnation = text(found["incarnation"]) if "incarnation" in found else ""
     is_own = "incarnation" in found or process.is_own
