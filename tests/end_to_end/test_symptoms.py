@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+from prometheus_client import CollectorRegistry
 
+from queenright.grafana.files import dashboards_folder
+from queenright.grafana.queries import queries
 from queenright.instrumentation import Telemetry, Worker
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.settings import Settings, load_settings
@@ -16,6 +23,10 @@ from tests.end_to_end.test_page import ONE_EACH, received
 from tests.waiting import until
 
 AGENT = "night_shift"
+NOT_SAID = {"Since its last checkpoint", "Waiting"}
+"""Panels of what this agent never does."""
+
+Query = Callable[[str], Awaitable[list[dict[str, Any]]]]
 APPROVED = {
     "labels": {
         "alertname": "QueenrightIntervention",
@@ -53,7 +64,15 @@ async def test_a_symptom_wakes_the_judge_and_pages_nobody(
 
     monkeypatch.setattr(service.judging, "wake", recorded)
     await service.ingest(
-        [AgentEvent(type=EventType.EXECUTION_STARTED, time=time.time(), agent_id=AGENT, session_id="s")]
+        [
+            AgentEvent(
+                type=EventType.EXECUTION_STARTED,
+                time=time.time(),
+                agent_id=AGENT,
+                session_id="s",
+                data={"start_records": True, "metrics_served": True},
+            )
+        ]
     )
     no_spans = Telemetry.muted()
 
@@ -82,3 +101,63 @@ async def test_a_symptom_wakes_the_judge_and_pages_nobody(
     assert service.recorder is not None
     assert not any(AGENT in str(message.body) for message in service.recorder.received)
     assert service.tickets.open_tickets() == []
+
+
+async def until_answered(query: Query, expr: str, *, seconds: float = 60) -> None:
+    """Return as soon as Prometheus has an answer to ``expr``."""
+    deadline = time.monotonic() + seconds
+    while not await query(expr):
+        assert time.monotonic() < deadline, f"within {seconds:.0f} s: an answer to {expr}"
+        await asyncio.sleep(0.1)
+
+
+async def test_symptom_of_an_agent_that_arrives_only_by_otlp_wakes_the_judge(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B93: its alert fires in Prometheus, which scrapes the service only; panels answer; the judge is woken."""
+    wake = running.service.judging.wake
+    woken: list[tuple[str | None, str]] = []
+
+    def recorded(agent_id: str | None = None, reason: str = "") -> None:
+        woken.append((agent_id, reason))
+        wake(agent_id, reason)
+
+    monkeypatch.setattr(running.service.judging, "wake", recorded)
+    telemetry = Telemetry(running.otlp_url)
+    async with httpx.AsyncClient(base_url=str(running.prometheus_url), trust_env=False) as prometheus:
+
+        async def answer(query: str) -> list[dict[str, Any]]:
+            found = (await prometheus.get("/api/v1/query", params={"query": query})).json()
+            assert found["status"] == "success", found
+            return list(found["data"]["result"])
+
+        with Worker(AGENT, telemetry=telemetry, registry=CollectorRegistry()) as worker:
+            for n in range(25):
+                with worker.step("packer") as step:
+                    with step.llm("scripted") as llm:
+                        llm.usage(100, 10)
+                    with step.tool("weigh", {"parcel": 7}) as call:
+                        call.error(ValueError("no such parcel"))
+                    step.verdict("RETRY")
+                if n == 1:
+                    # A counter that is first seen at 25 has not increased.
+                    await until_answered(answer, f'queenright_worker_steps_total{{agent="{AGENT}"}} > 0')
+            await until(
+                lambda: (AGENT, "QueenrightRetryStorm") in woken, "the symptom in the service's webhook"
+            )
+
+            targets = (await prometheus.get("/api/v1/targets")).json()["data"]["activeTargets"]
+            assert [target["labels"]["job"] for target in targets] == ["queenright"]
+            await until_answered(answer, f'queenright_worker_steps_since_accept{{agent="{AGENT}"}} == 25')
+            [calls] = await answer(
+                f'sum(queenright_worker_tool_calls_total{{agent="{AGENT}", outcome="error"}})'
+            )
+            assert calls["value"][1] == "25", "each call is counted once"
+            dashboard = json.loads((dashboards_folder() / "agent.json").read_text())
+            empty = []
+            variables = {"agent": AGENT, "job": ".*", "instance": ".*"}
+            for query in queries(dashboard, variables=variables):
+                if "queenright_worker_" in query.expr and not await answer(query.expr):
+                    empty.append(query.panel)
+            assert set(empty) <= NOT_SAID, "panels that this agent does not fill"
+    telemetry.close()

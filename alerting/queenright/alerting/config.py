@@ -136,7 +136,7 @@ def render_prometheus(
         rules: The folder of the rule files.
         interval: Between scrapes and between evaluations. Thresholds in the rules are not moved by it.
         cluster: External label ``cluster``.
-        workers: ``host:port`` of agents that serve ``/metrics`` themselves.
+        workers: ``host:port`` of agents that serve ``/metrics`` themselves; the service has all others.
         token_file: Holds the token that Queenright is shown; None: none is needed.
         header: The first line, a comment.
     """
@@ -152,7 +152,7 @@ def render_prometheus(
             "SERVICE": _quoted([service.netloc]),
             "SCHEME": _quoted(service.scheme),
             "TOKEN": "" if token_file is None else _authorization(token_file, indent=4),
-            "WORKERS": _quoted(list(workers)),
+            "WORKERS": _workers_job(workers),
         },
     )
 
@@ -160,6 +160,16 @@ def render_prometheus(
 def render_rules(text: str, base: str) -> str:
     """Return the text of a rule file with its runbooks at ``base``, in place of the default address."""
     return text.replace("http://127.0.0.1:8420/runbooks/", f"{base.rstrip('/')}/")
+
+
+def _workers_job(workers: Sequence[str]) -> str:
+    if not workers:
+        return ""
+    return (
+        "\n  # Agents that serve /metrics themselves.\n"
+        "  - job_name: queenright-workers\n"
+        f"    static_configs:\n      - targets: {_quoted(list(workers))}\n"
+    )
 
 
 def _http_token(file: Path | None) -> str:

@@ -61,6 +61,7 @@ def _on_execution_started(v: VitalSigns, event: AgentEvent, data: Mapping[str, A
         v.fetches = True
     if data.get("start_records"):
         v.start_records = True
+        v.metrics_served = bool(data.get("metrics_served"))
 
 
 def _on_execution_completed(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:

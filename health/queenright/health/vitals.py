@@ -143,6 +143,7 @@ class VitalSigns:
         "llm_error_since",
         "llm_errors",
         "llm_open",
+        "metrics_served",
         "node_id",
         "only_heartbeats",
         "open_tools",
@@ -231,6 +232,8 @@ class VitalSigns:
         self.heartbeat_late = False
         """The last heartbeat was late; over with the first that comes in time."""
         self.beat: Beat | None = None
+        self.metrics_served = False
+        """Prometheus scrapes the worker's process, so it said."""
         self.fetches = False
         """The worker fetches instructions, so it said."""
         self.last_checkpoint: float | None = None

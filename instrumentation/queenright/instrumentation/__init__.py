@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from queenright.instrumentation.errors import QueenrightError
     from queenright.instrumentation.identity import SessionIdRefused, check_session_id, new_id
     from queenright.instrumentation.instructions import Nudge, Termination
-    from queenright.instrumentation.metrics import serve_metrics
+    from queenright.instrumentation.metrics import mark_metrics_served, serve_metrics
     from queenright.instrumentation.names import Verdict, WaitingReason
     from queenright.instrumentation.redaction import redact
     from queenright.instrumentation.span_watch import watch_spans
@@ -46,6 +46,7 @@ __all__ = [
     "current_worker",
     "fingerprint",
     "flush",
+    "mark_metrics_served",
     "new_id",
     "redact",
     "serve_metrics",
@@ -73,6 +74,7 @@ if not TYPE_CHECKING:
             "current_step": "step",
             "current_worker": "worker",
             "flush": "telemetry",
+            "mark_metrics_served": "metrics",
             "new_id": "identity",
             "redact": "redaction",
             "serve_metrics": "metrics",

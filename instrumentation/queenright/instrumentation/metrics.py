@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from time import monotonic
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -49,12 +50,18 @@ def new_family(name: MetricName, registry: CollectorRegistry) -> Any:
 
 
 class WorkerFamilies:
-    """The families of one registry, and the agents that have series in them."""
+    """
+    The families of one registry, and the agents that have series in them.
+
+    Args:
+        registry: Where they are registered.
+        drops: Whether the registry gets this process's count of dropped telemetry, too.
+    """
 
     _by_registry: Final[WeakKeyDictionary[CollectorRegistry, WorkerFamilies]] = WeakKeyDictionary()
     _lock: Final = threading.Lock()
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, *, drops: bool = True) -> None:
         def family(name: MetricName) -> Any:
             return new_family(name, registry)
 
@@ -72,7 +79,10 @@ class WorkerFamilies:
         self.last_checkpoint = family(names.WORKER_LAST_CHECKPOINT)
         self.waiting = family(names.WORKER_WAITING)
         self.stalls = family(names.WORKER_STALLS)
-        registry.register(DROPPED)
+        self.is_served = False
+        """Whether this process serves the registry to Prometheus, and its runs tell the service so."""
+        if drops:
+            registry.register(DROPPED)
         self.limited = Limited(registry, (names.WORKER_INFO, *_COUNTED_BY.values()))
         self._agents: dict[str, AgentSeries] = {}
         self._forked()
@@ -82,18 +92,23 @@ class WorkerFamilies:
         self._agents_lock = threading.Lock()
 
     @classmethod
-    def of(cls, registry: CollectorRegistry) -> WorkerFamilies:
+    def of(cls, registry: CollectorRegistry, *, drops: bool = True) -> WorkerFamilies:
         """Return the families of ``registry``, made at the first call."""
         with cls._lock:
             families = cls._by_registry.get(registry)
             if families is None:
-                families = cls._by_registry[registry] = cls(registry)
+                families = cls._by_registry[registry] = cls(registry, drops=drops)
             return families
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a further agent would be folded into ``other``."""
+        return len(self._agents) - (OTHER in self._agents) >= AGENTS
 
     def acquire(self, agent: str) -> AgentSeries:
         """Return the series of ``agent``, shared by its runs in this process; ``release`` them at the end."""
         with self._agents_lock:
-            if agent not in self._agents and len(self._agents) >= AGENTS:
+            if agent not in self._agents and self.is_full:
                 agent = self.limited.fold(names.WORKER_INFO, agent)
             series = self._agents.get(agent)
             if series is None:
@@ -121,8 +136,10 @@ class _Ended:
         self._observe = histogram.observe
         self._exemplar_at = 0.0
 
-    def __call__(self, seconds: float, exemplar: dict[str, str] | None) -> None:
+    def __call__(self, seconds: float | None, exemplar: dict[str, str] | None) -> None:
         self._inc()
+        if seconds is None:
+            return
         if exemplar is None:
             self._observe(seconds)
             return
@@ -136,17 +153,29 @@ class _Ended:
 
 
 class _Timestamp:
-    """A gauge of a time, exact to 50 ms: steps that are faster than that do not pay for each update."""
+    """
+    A gauge of a time, exact to 50 ms: steps that are faster than that do not pay for each update.
 
-    __slots__ = ("_set", "_value")
+    There is no series before the first time: an agent that sends no heartbeats is not one that last sent
+    one in 1970.
+    """
 
-    def __init__(self, gauge: Any) -> None:
-        self._set = gauge.set
+    __slots__ = ("_bind", "_set", "_value")
+
+    def __init__(self, bind: Callable[[], Any]) -> None:
+        self._bind = bind
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew, after the series was removed."""
+        self._set: Callable[[float], None] | None = None
         self._value = -1.0
 
     def set(self, time: float) -> None:
         if not 0.0 <= time - self._value < 0.05:
             self._value = time
+            if self._set is None:
+                self._set = self._bind().set
             self._set(time)
 
 
@@ -166,10 +195,11 @@ class AgentSeries:
         self._values: dict[str, set[str]] = {}
         self._series: dict[tuple[Family, tuple[str, ...]], Any] = {}
         self._bad_steps: dict[int, int] = {}
-        self.heartbeat = self._child(families.last_heartbeat).set
-        self.activity = _Timestamp(self._child(families.last_activity)).set
-        self.progress = _Timestamp(self._child(families.last_progress)).set
-        self._steps_since_accept = self._child(families.steps_since_accept)
+        self._timestamps = [
+            _Timestamp(partial(self._child, family))
+            for family in (families.last_heartbeat, families.last_activity, families.last_progress)
+        ]
+        self.heartbeat, self.activity, self.progress = (timestamp.set for timestamp in self._timestamps)
         for phase in names.Phase:
             # Born at 0, or the first stall of an agent would be no increase to Prometheus.
             self._child(families.stalls, phase.value)
@@ -178,7 +208,9 @@ class AgentSeries:
         """Say what the agent is."""
         self._child(self._families.info, framework, version).set(1)
 
-    def step_ended(self, node: str, verdict: str, seconds: float, exemplar: dict[str, str] | None) -> None:
+    def step_ended(
+        self, node: str, verdict: str, seconds: float | None, exemplar: dict[str, str] | None
+    ) -> None:
         """Count a step; ``verdict`` is one of accept, retry, continue, escalate, error."""
         key = ("step", node, verdict)
         bound = self._bound.get(key)
@@ -190,7 +222,9 @@ class AgentSeries:
             self._keep(key, bound, name)
         bound(seconds, exemplar)
 
-    def tool_ended(self, tool: str, outcome: str, seconds: float, exemplar: dict[str, str] | None) -> None:
+    def tool_ended(
+        self, tool: str, outcome: str, seconds: float | None, exemplar: dict[str, str] | None
+    ) -> None:
         """Count a tool call; ``outcome`` is one of ok, error, timeout."""
         key = ("tool", tool, outcome)
         bound = self._bound.get(key)
@@ -235,12 +269,22 @@ class AgentSeries:
             return
         self._bad_steps[run] = number
         worst = number if len(self._bad_steps) == 1 else max(list(self._bad_steps.values()))
-        self._steps_since_accept.set(worst)
+        self._child(self._families.steps_since_accept).set(worst)
 
     def run_ended(self, run: int) -> None:
         """Forget a run's bad steps."""
         self._bad_steps.pop(run, None)
-        self._steps_since_accept.set(max(list(self._bad_steps.values()), default=0))
+        self._child(self._families.steps_since_accept).set(max(list(self._bad_steps.values()), default=0))
+
+    def rest(self) -> None:
+        """Remove the gauges, as no run goes on; the counters stay, so that a later run adds to them."""
+        for key in [key for key in self._series if isinstance(key[0], Gauge)]:
+            family, labels = key
+            del self._series[key]
+            family.remove(self.agent, *labels)
+        for timestamp in self._timestamps:
+            timestamp.forget()
+        self._bad_steps.clear()
 
     def labels(self) -> list[tuple[Family, tuple[str, ...]]]:
         """Return every series of the agent: its family and all its label values."""
@@ -286,8 +330,17 @@ def serve_metrics(
         address: Loopback unless said otherwise.
         registry: Whose metrics are served.
 
+    The runs of the registry's agents tell the service that they are scraped, and it leaves them out of its
+    own ``/metrics``: start this before the workers.
+
     Raises:
         OSError: the port is taken.
     """
     server, _ = start_http_server(port, address, registry)
+    mark_metrics_served(registry)
     return int(server.server_port)
+
+
+def mark_metrics_served(registry: CollectorRegistry = REGISTRY) -> None:
+    """Tell the service that Prometheus scrapes ``registry``, which the application serves by itself."""
+    WorkerFamilies.of(registry).is_served = True

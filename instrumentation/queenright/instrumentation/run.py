@@ -150,6 +150,8 @@ class Run:
             about[names.TASK_REPEATABLE] = True
         if self.control is not None:
             about[names.CONTROL] = True
+        if self._families.is_served:
+            about[names.METRICS_SERVED] = True
         span = self._span = self.tracer.start_span(
             f"invoke_agent {self.agent}", None, SpanKind.INTERNAL, about, start_time=nanoseconds(now)
         )

@@ -64,6 +64,7 @@ from queenright.server.step_logs import StepLogs
 from queenright.server.told_lately import ToldLately
 from queenright.server.tracing import TRACED, EventTracer
 from queenright.server.user_stack import UserStack
+from queenright.server.worker_series import WorkerSeries
 
 _log = logging.getLogger(__name__)
 
@@ -234,6 +235,7 @@ class Service:
             breakers=lambda: self.breakers.all(),
             recovering=lambda: len(self.acting.recovery.active()),
         )
+        self.worker_series = WorkerSeries(self.registry, self.monitor.workers, self.monitor.get, self.clock)
         self.feed = Feed(self.store, on_drop=self.metrics.dropped)
         await self.feed.begin()
         self.bus = EventBus(
@@ -452,6 +454,7 @@ class Service:
                 if event.type is EventType.HEALTH_STATE_CHANGED and not self.stopping.is_set():
                     self.acting.interventions.worse(event)
                 self._said += self.monitor.apply(event, now)
+                self.worker_series.count(event)
             except Exception:
                 _log.exception("an event of %r could not be looked at: %s", event.agent_id, event.type)
         if self._said:

@@ -26,7 +26,6 @@ from queenright.alerting.files import templates_folder
 from queenright.alerting.recorder import Recorder
 from queenright.alerting.rules import rule_files
 from queenright.demo import DEMO_FRAMEWORK, Fleet
-from queenright.instrumentation import serve_metrics
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.service_token import TOKEN_ENV
 from queenright.runtime.events import AgentEvent, EventType
@@ -267,17 +266,12 @@ async def up(
                 await stack.enter_async_context(_watched(child, running.service, say))
                 running.alertmanager_url = alertmanager_url
 
-            # The demo agents have a /metrics of their own, as agents have.
-            agents = CollectorRegistry()
-            metrics_port = serve_metrics(0, registry=agents) if options.demo else None
             if prometheus and prometheus_url:
                 say("Starting Prometheus ...")
                 port = urlsplit(prometheus_url).port or 0
                 # The service's own settings: they know by which address people reach it.
                 own = running.service.settings
-                child = await _prometheus(
-                    prometheus, own, options, port, running.url, metrics_port, token_file
-                )
+                child = await _prometheus(prometheus, own, options, port, running.url, token_file)
                 programs.push_async_callback(child.stop)
                 running.prometheus_url = prometheus_url
                 await child.ready(f"{running.prometheus_url}/-/ready")
@@ -286,7 +280,7 @@ async def up(
                 fleet = Fleet(
                     options.files,
                     endpoint=running.otlp_url,
-                    registry=agents,
+                    registry=CollectorRegistry(),
                     storage=settings.storage / "demo",
                     control=running.url,
                     model=options.model,
@@ -458,7 +452,6 @@ async def _prometheus(
     options: UpOptions,
     port: int,
     service_url: str,
-    metrics_port: int | None,
     token_file: Path | None,
 ) -> Child:
     folder = settings.storage / "prometheus"
@@ -471,7 +464,6 @@ async def _prometheus(
             rules=_rules(folder / "rules", settings),
             interval="1s" if options.fast else "15s",
             cluster=settings.alerting.cluster,
-            workers=[f"127.0.0.1:{metrics_port}"] if metrics_port else [],
             token_file=token_file,
         ),
         encoding="utf-8",

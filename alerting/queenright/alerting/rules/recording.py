@@ -45,16 +45,19 @@ def groups(settings: HealthSettings, selectors: Selectors, links: Links) -> tupl
 
 def _of_workers(selectors: Selectors) -> tuple[Record, ...]:
     beats = f"max {BY_WORKER} ({select(selectors, names.WORKER_LAST_HEARTBEAT)})"
+    from_service = (
+        f"unless on (job, instance) last_over_time({select(selectors, names.WORKERS_EVALUATED)}[1h])"
+    )
     steps = select(selectors, names.WORKER_STEPS)
     calls = select(selectors, names.WORKER_TOOL_CALLS)
     return (
         Record(
             name=HEARTBEAT,
-            expr=f"{beats}\nor\n{HEARTBEAT} > time() - 3600\nand on (job, instance) up == 0",
+            expr=f"{beats}\nor\n{HEARTBEAT} > time() - 3600\nand on (job, instance) up == 0\n{from_service}",
             why="The last word of a worker. A process that was killed takes its series with it, and its "
             "target is down: then what was recorded before is recorded again, for an hour after its last "
-            "heartbeat. A worker that ended well removes its series while its target is up, and is forgotten."
-            "",
+            "heartbeat. A worker that ended well removes its series while its target is up, and is forgotten. "
+            "Those of the service are not repeated: when it is down, no worker is dead for that.",
         ),
         *(
             _last_word(name, select(selectors, metric))

@@ -99,6 +99,7 @@ def _started(found: Fields, now: float) -> dict[str, Any]:
         task_id=text_of(found.get("task")),
         repeatable=True if is_true(found.get("repeatable")) else None,
         control=True if is_true(found.get("control")) else None,
+        metrics_served=True if is_true(found.get("metrics_served")) else None,
     )
 
 

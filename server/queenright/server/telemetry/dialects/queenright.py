@@ -25,6 +25,7 @@ ATTRIBUTES = {
     "task": (names.TASK_ID,),
     "repeatable": (names.TASK_REPEATABLE,),
     "control": (names.CONTROL,),
+    "metrics_served": (names.METRICS_SERVED,),
     "waiting_reason": (names.WAITING_REASON,),
     "checkpoint": (names.CHECKPOINT_ID,),
     "files_changed": (names.OUTPUT_FILES_CHANGED,),

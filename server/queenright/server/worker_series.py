@@ -1,0 +1,259 @@
+"""
+The worker series of the service's ``/metrics``: every agent that it knows and that nobody scrapes.
+
+Counters follow the events, right after the monitor has taken them in. Gauges are what the monitor knows when
+Prometheus asks. The metrics themselves are those that a worker's own process serves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Final
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from queenright.health.findings import FindingKind
+from queenright.health.monitor import WorkerHealth
+from queenright.health.vital_facts import count, name
+from queenright.health.vital_work import tool_call_failed
+from queenright.health.vitals import VitalSigns
+from queenright.instrumentation.metrics import VERDICTS, AgentSeries, WorkerFamilies
+from queenright.instrumentation.names import ToolOutcome
+from queenright.runtime.events import AgentEvent, Clock, EventType
+
+KEPT_SECONDS: Final = 3600.0
+"""
+So long the counters of an agent stay after its last run.
+
+Runs that are shorter than a scrape are seen, and a later run adds to what an earlier one counted.
+"""
+
+_label: Final = lru_cache(maxsize=8192)(name)
+
+
+@dataclass(slots=True)
+class _Agent:
+    """An agent that has series, or the one that stands for all beyond the bound."""
+
+    series: AgentSeries
+    framework: str = ""
+    version: str = ""
+    waiting: frozenset[str] = frozenset()
+    resting_since: float | None = None
+    """Since when none of its runs goes on; None while one does."""
+    failures: dict[str, str] = field(default_factory=dict)
+    """The class of the last error of a session, which is the same error when the step or run ends with it."""
+
+    def fail(self, session: str, error_type: str) -> None:
+        if self.failures.get(session) != error_type:
+            self.failures[session] = error_type
+            self.series.failed(error_type)
+
+
+class WorkerSeries(Collector):
+    """
+    Feeds the worker families of the service's registry.
+
+    Args:
+        registry: Where the families are.
+        workers: Gives the workers as they are now.
+        find: Gives one by agent and session; None if it is not known.
+        clock: Seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        workers: Callable[[], Iterable[WorkerHealth]],
+        find: Callable[[str, str], WorkerHealth | None],
+        clock: Clock,
+    ) -> None:
+        self._find = find
+        self._workers = workers
+        self._clock = clock
+        self._agents: dict[str, _Agent] = {}
+        self._other: _Agent | None = None
+        registry.register(self)  # read before the families, so that their gauges are of the same scrape
+        # The service counts the telemetry that it drops itself.
+        self._families = WorkerFamilies.of(registry, drops=False)
+
+    def count(self, event: AgentEvent) -> None:
+        """Count what an event tells, after the monitor has taken it in."""
+        handler = _HANDLERS.get(event.type)
+        if handler is None:
+            return
+        worker = self._find(event.agent_id, event.session_id)
+        if worker is not None and not worker.vitals.metrics_served:
+            handler(self._agent(event.agent_id), event, event.data, worker.vitals)
+
+    def describe(self) -> Iterable[Metric]:
+        """Return nothing: the families are registered by themselves."""
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        """Bring the gauges up to date; the families, which are read next, have the samples."""
+        now = self._clock()
+        runs: dict[str, list[VitalSigns]] = {}
+        for worker in self._workers():
+            vitals = worker.vitals
+            if vitals.ended_at is None and not vitals.metrics_served:
+                runs.setdefault(vitals.agent_id, []).append(vitals)
+        beyond: list[VitalSigns] = []
+        for agent_id, its in runs.items():
+            agent = self._agent(agent_id)
+            if agent is self._other:
+                beyond += its
+            else:
+                _show(agent, its)
+        for agent_id, agent in list(self._agents.items()):
+            if agent_id not in runs:
+                self._rest(agent_id, agent, now)
+        if self._other is not None:
+            if beyond:
+                _show(self._other, beyond)
+            else:
+                self._other.series.rest()
+        return ()
+
+    def _agent(self, agent_id: str) -> _Agent:
+        """Return the agent with its series; past the bound the one that stands for all others."""
+        agent = self._agents.get(agent_id)
+        if agent is not None:
+            return agent
+        if self._families.is_full:
+            self._make_room()
+        series = self._families.acquire(agent_id)
+        if series.agent == agent_id:
+            agent = self._agents[agent_id] = _Agent(series)
+            return agent
+        if self._other is None:
+            self._other = _Agent(series)
+        else:
+            self._families.release(series)  # it has been acquired once, for all
+        return self._other
+
+    def _make_room(self) -> None:
+        """Drop the agent that has been resting longest, if one is."""
+        resting = [
+            (agent.resting_since, agent_id)
+            for agent_id, agent in self._agents.items()
+            if agent.resting_since is not None
+        ]
+        if resting:
+            self._families.release(self._agents.pop(min(resting)[1]).series)
+
+    def _rest(self, agent_id: str, agent: _Agent, now: float) -> None:
+        if agent.resting_since is None:
+            agent.resting_since = now
+            agent.waiting = frozenset()
+            agent.failures.clear()
+            agent.series.rest()
+        elif now - agent.resting_since >= KEPT_SECONDS:
+            del self._agents[agent_id]
+            self._families.release(agent.series)
+
+
+def _show(agent: _Agent, runs: list[VitalSigns]) -> None:
+    """Set the gauges of an agent: the run that did something last, and the one with the most bad steps."""
+    series = agent.series
+    agent.resting_since = None
+    # The clocks that the monitor counts from: what it could not hear is nobody's silence.
+    series.activity(max(max(v.last_activity, v.clock_base) for v in runs))
+    series.progress(max(max(v.progress_from or 0.0, v.clock_base) for v in runs))
+    beat = max((v.last_heartbeat for v in runs if v.last_heartbeat is not None), default=None)
+    if beat is not None:
+        series.heartbeat(beat)
+    saved = max((v.last_checkpoint for v in runs if v.last_checkpoint is not None), default=None)
+    if saved is not None:
+        series.checkpoint(saved)
+    series.bad_steps(0, max(v.steps_since_last_accept for v in runs))
+    waiting = frozenset(v.waiting.value for v in runs if v.waiting is not None)
+    for reason in agent.waiting | waiting:
+        series.waiting(reason, reason in waiting)
+    agent.waiting = waiting
+    series.info(agent.framework or _label(runs[-1].framework), agent.version)
+
+
+# -- what an event counts ---------------------------------------------------------------------------
+
+
+def _on_started(agent: _Agent, event: AgentEvent, data: Mapping[str, Any], vitals: VitalSigns) -> None:
+    agent.failures.pop(event.session_id, None)
+    about = _label(data.get("framework") or ""), _label(data.get("version") or "")
+    if about != (agent.framework, agent.version) and any(about):
+        agent.framework, agent.version = about
+        agent.series.rest()  # one row says what the agent is; the gauges are set again at the next scrape
+
+
+def _on_step(agent: _Agent, event: AgentEvent, data: Mapping[str, Any], vitals: VitalSigns) -> None:
+    verdict = str(data.get("verdict") or "continue").lower()
+    error = data.get("error_type") or data.get("error")
+    if error:
+        verdict = "error"
+        agent.fail(event.session_id, _label(data.get("error_type") or "error"))
+    elif event.session_id in agent.failures:
+        del agent.failures[event.session_id]
+    if verdict not in VERDICTS:
+        verdict = "continue"
+    agent.series.step_ended(_label(event.node_id), verdict, _duration(data), _exemplar(event))
+
+
+def _on_tool(agent: _Agent, event: AgentEvent, data: Mapping[str, Any], vitals: VitalSigns) -> None:
+    outcome = ToolOutcome.OK.value
+    if tool_call_failed(data):
+        timeout = ToolOutcome.TIMEOUT.value
+        outcome = timeout if data.get("outcome") == timeout else ToolOutcome.ERROR.value
+        # Each call that fails is an error of its own.
+        agent.failures.pop(event.session_id, None)
+        agent.fail(event.session_id, _label(data.get("error_type") or outcome))
+    agent.series.tool_ended(_label(data.get("tool") or ""), outcome, _duration(data), _exemplar(event))
+
+
+def _on_llm(agent: _Agent, event: AgentEvent, data: Mapping[str, Any], vitals: VitalSigns) -> None:
+    if data.get("error_type") or data.get("error"):
+        agent.failures.pop(event.session_id, None)
+        agent.fail(event.session_id, _label(data.get("error_type") or "error"))
+    read, written = count(data.get("input_tokens")), count(data.get("output_tokens"))
+    if read or written:
+        agent.series.used(_label(data.get("model") or ""), read, written)
+
+
+def _on_failed(agent: _Agent, event: AgentEvent, data: Mapping[str, Any], vitals: VitalSigns) -> None:
+    agent.fail(event.session_id, _label(data.get("error_type") or "error"))
+    del agent.failures[event.session_id]
+
+
+def _on_completed(agent: _Agent, event: AgentEvent, data: Mapping[str, Any], vitals: VitalSigns) -> None:
+    agent.failures.pop(event.session_id, None)
+
+
+def _on_finding(agent: _Agent, event: AgentEvent, data: Mapping[str, Any], vitals: VitalSigns) -> None:
+    if data.get("kind") in (FindingKind.STALL, FindingKind.TOOL_TIMEOUT):
+        agent.series.stalled(vitals.phase.value)
+
+
+_Handler = Callable[[_Agent, AgentEvent, Mapping[str, Any], VitalSigns], None]
+
+_HANDLERS: Final[Mapping[EventType, _Handler]] = {
+    EventType.EXECUTION_STARTED: _on_started,
+    EventType.EXECUTION_COMPLETED: _on_completed,
+    EventType.EXECUTION_FAILED: _on_failed,
+    EventType.STEP_COMPLETED: _on_step,
+    EventType.TOOL_CALL_COMPLETED: _on_tool,
+    EventType.LLM_CALL_COMPLETED: _on_llm,
+    EventType.FINDING_OPENED: _on_finding,
+}
+
+
+def _duration(data: Mapping[str, Any]) -> float | None:
+    """Return how long it took; None if that is not said."""
+    value = data.get("duration")
+    return float(value) if isinstance(value, int | float) and 0 <= value < 1e9 else None
+
+
+def _exemplar(event: AgentEvent) -> dict[str, str] | None:
+    return {"trace_id": event.trace_id} if event.trace_id else None

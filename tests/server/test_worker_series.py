@@ -1,0 +1,255 @@
+"""The worker series of the service: of every agent that it knows and that nobody scrapes, and counted once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+
+from queenright.health.monitor import HealthMonitor
+from queenright.health.settings import HealthSettings
+from queenright.instrumentation.metrics import AGENTS
+from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.metrics import ServiceMetrics
+from queenright.server.service import Service
+from queenright.server.settings import load_settings
+from queenright.server.worker_series import KEPT_SECONDS, WorkerSeries
+
+START = 1_000_000.0
+
+
+class Watched:
+    """A monitor and the worker series of its workers, at a time that tests set."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.now = START
+        self.monitor = HealthMonitor(HealthSettings())
+        self.series = WorkerSeries(
+            self.registry, self.monitor.workers, self.monitor.get, clock=lambda: self.now
+        )
+
+    def tell(
+        self, kind: EventType, agent: str = "bee", session: str = "s", node: str = "", **data: Any
+    ) -> None:
+        event = AgentEvent(
+            type=kind, time=self.now, agent_id=agent, session_id=session, node_id=node, data=data
+        )
+        for one in [event, *self.monitor.apply(event, self.now)]:
+            self.series.count(one)
+
+    def value(self, name: str, **labels: str) -> float | None:
+        return self.registry.get_sample_value(f"queenright_worker_{name}", {"agent": "bee", **labels})
+
+    def agents(self, name: str) -> set[str]:
+        return {
+            sample.labels["agent"]
+            for family in self.registry.collect()
+            for sample in family.samples
+            if sample.name == f"queenright_worker_{name}"
+        }
+
+
+@pytest.fixture
+def watched() -> Watched:
+    return Watched()
+
+
+def test_events_fill_the_series_that_a_process_of_its_own_would_serve(watched: Watched) -> None:
+    """B93: an agent of which only events arrive is in Prometheus."""
+    watched.tell(EventType.EXECUTION_STARTED, framework="langgraph", version="1.2", start_records=True)
+    watched.tell(EventType.LLM_CALL_COMPLETED, model="m", input_tokens=70, output_tokens=5)
+    watched.tell(
+        EventType.TOOL_CALL_COMPLETED, tool="search", outcome="error", error_type="Timeout", duration=0.2
+    )
+    watched.tell(EventType.STEP_COMPLETED, node="plan", error_type="Timeout", error="x", duration=3.0)
+    watched.now += 10
+    watched.tell(EventType.STEP_COMPLETED, node="plan", verdict="RETRY", duration=1.0)
+    watched.tell(EventType.WORKER_WAITING, reason="user_input")
+
+    assert watched.value("info", framework="langgraph", version="1.2") == 1
+    assert watched.value("tokens_total", model="m", direction="input") == 70
+    assert watched.value("tokens_total", model="m", direction="output") == 5
+    assert watched.value("tool_calls_total", tool="search", outcome="error") == 1
+    assert watched.value("tool_calls_total", tool="search", outcome="ok") == 0
+    assert watched.value("tool_duration_seconds_sum", tool="search") == 0.2
+    assert watched.value("steps_total", node="plan", verdict="error") == 1
+    assert watched.value("steps_total", node="plan", verdict="retry") == 1
+    assert watched.value("step_duration_seconds_sum", node="plan") == 4.0
+    assert watched.value("errors_total", error_type="Timeout") == 1, "the step failed with its call's error"
+    assert watched.value("steps_since_accept") == 2
+    assert watched.value("last_activity_timestamp_seconds") == START + 10
+    assert watched.value("waiting", reason="user_input") == 1
+    watched.tell(EventType.CLIENT_INPUT_RECEIVED)
+    assert watched.value("waiting", reason="user_input") == 0
+
+
+def test_agent_without_heartbeats_or_checkpoints_has_no_such_series(watched: Watched) -> None:
+    """A gauge at 0 would be a last heartbeat in 1970, and an alert."""
+    watched.tell(EventType.EXECUTION_STARTED)
+
+    assert watched.value("last_heartbeat_timestamp_seconds") is None
+    assert watched.value("last_checkpoint_timestamp_seconds") is None
+    watched.tell(EventType.AGENT_HEARTBEAT, interval=60)
+    assert watched.value("last_heartbeat_timestamp_seconds") == START
+
+
+def test_stall_that_the_monitor_finds_is_counted(watched: Watched) -> None:
+    watched.tell(EventType.EXECUTION_STARTED, start_records=True)
+    watched.tell(EventType.TOOL_CALL_STARTED, tool="search", call_id="1")
+    watched.now += 700
+
+    for event in watched.monitor.advance(watched.now):
+        watched.series.count(event)
+
+    assert watched.value("stalls_total", phase="tool") == 1
+    assert watched.value("stalls_total", phase="idle") == 0
+
+
+def test_agent_that_serves_its_own_metrics_is_left_out(watched: Watched) -> None:
+    """An agent that Prometheus scrapes itself is not counted twice; another run of its name is counted."""
+    watched.tell(EventType.EXECUTION_STARTED, start_records=True, metrics_served=True)
+    watched.tell(EventType.STEP_COMPLETED, node="plan", verdict="RETRY")
+
+    assert watched.agents("steps_total") == watched.agents("last_activity_timestamp_seconds") == set()
+
+    watched.tell(EventType.EXECUTION_STARTED, session="elsewhere", start_records=True)
+    watched.tell(EventType.STEP_COMPLETED, session="elsewhere", node="plan", verdict="RETRY")
+    assert watched.value("steps_total", node="plan", verdict="retry") == 1
+
+
+def test_ended_agent_keeps_counters_and_loses_gauges(watched: Watched) -> None:
+    """A run shorter than a scrape is seen, the next one adds to it, and no alert fires of what has ended."""
+    for _ in range(2):
+        watched.tell(EventType.EXECUTION_STARTED)
+        watched.tell(EventType.STEP_COMPLETED, node="plan", verdict="RETRY")
+        watched.tell(EventType.EXECUTION_COMPLETED)
+        assert watched.agents("last_activity_timestamp_seconds") == set()
+        watched.now += 60
+
+    assert watched.value("steps_total", node="plan", verdict="retry") == 2
+    assert watched.value("steps_since_accept") is None
+    assert watched.agents("info") == set()
+    watched.now += KEPT_SECONDS
+    watched.agents("steps_total")
+    assert watched.agents("steps_total") == set()
+
+
+def test_agents_past_the_bound_share_a_row_and_are_counted(watched: Watched) -> None:
+    """B93: bounded; the row `other` shows the worst of those that have none of their own."""
+    for n in range(AGENTS + 3):
+        watched.tell(EventType.EXECUTION_STARTED, f"bee-{n}")
+        watched.tell(EventType.STEP_COMPLETED, f"bee-{n}", node="plan", verdict="RETRY")
+
+    assert len(watched.agents("steps_total")) == AGENTS + 1
+    labels = {"agent": "other", "node": "plan", "verdict": "retry"}
+    assert watched.registry.get_sample_value("queenright_worker_steps_total", labels) == 3
+    limited = {"metric": "queenright_worker_info"}
+    assert watched.registry.get_sample_value("queenright_series_limited_total", limited) == 3
+
+    # The place of an agent that has ended goes to the next one.
+    watched.tell(EventType.EXECUTION_COMPLETED, "bee-0")
+    watched.agents("info")
+    watched.tell(EventType.EXECUTION_STARTED, "late")
+    assert "late" in watched.agents("last_activity_timestamp_seconds")
+    assert len(watched.agents("last_activity_timestamp_seconds")) == AGENTS + 1
+
+
+_odd = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=8),
+    st.lists(st.integers(), max_size=2),
+)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(list(EventType)),
+            st.dictionaries(
+                st.sampled_from(
+                    ("verdict", "tool", "outcome", "error_type", "error", "duration", "model", "input_tokens")
+                ),
+                _odd,
+            ),
+        ),
+        max_size=8,
+    )
+)
+def test_no_event_breaks_the_series(events: list[tuple[EventType, dict[str, Any]]]) -> None:
+    series = Watched()
+    series.tell(EventType.EXECUTION_STARTED)
+    worker = series.monitor.get("bee", "s")
+    assert worker is not None
+
+    for kind, data in events:
+        series.series.count(
+            AgentEvent(type=kind, time=START, agent_id="bee", session_id="s", node_id="n", data=data)
+        )
+
+    ends = sum(kind is EventType.STEP_COMPLETED for kind, _ in events)
+    counted = sum(
+        sample.value
+        for family in series.registry.collect()
+        for sample in family.samples
+        if sample.name == "queenright_worker_steps_total"
+    )
+    assert counted == ends
+
+
+async def test_restarted_service_counts_anew_and_knows_the_rest(tmp_path: Path) -> None:
+    """
+    B93: after a restart a counter is lower than before, which rate() and increase() read as a reset.
+
+    Read from the log again, which goes back a day, it could be higher or lower than what it was: all of
+    the day would be an increase.
+    """
+    now = START
+
+    def event(kind: EventType, **data: Any) -> AgentEvent:
+        return AgentEvent(type=kind, time=now, agent_id="bee", session_id="s", node_id="plan", data=data)
+
+    def value(service: Service, name: str, **labels: str) -> float | None:
+        return service.registry.get_sample_value(f"queenright_worker_{name}", {"agent": "bee", **labels})
+
+    settings = load_settings(storage=tmp_path / "storage", http={"port": 0}, otlp={"port": 0})
+    service = Service(settings, clock=lambda: now)
+    await service.start()
+    await service.ingest(
+        [event(EventType.EXECUTION_STARTED), *(event(EventType.STEP_COMPLETED, verdict="RETRY"),) * 1]
+    )
+    for _ in range(4):
+        now += 1
+        await service.ingest([event(EventType.STEP_COMPLETED, verdict="RETRY")])
+    assert value(service, "steps_total", node="plan", verdict="retry") == 5
+    await service.stop()
+
+    now += 400
+    again = Service(settings, clock=lambda: now)
+    await again.start()
+    try:
+        assert value(again, "steps_since_accept") == 5
+        idle = now - (value(again, "last_activity_timestamp_seconds") or 0.0)
+        assert idle < 60, "nobody could hear the agent while the service was away"
+        assert value(again, "steps_total", node="plan", verdict="retry") is None
+        await again.ingest([event(EventType.STEP_COMPLETED, verdict="RETRY")])
+        assert value(again, "steps_total", node="plan", verdict="retry") == 1
+        assert value(again, "steps_since_accept") == 6
+    finally:
+        await again.stop()
+
+
+def test_page_names_each_family_once(watched: Watched) -> None:
+    ServiceMetrics(watched.registry, watched.monitor.workers)
+    watched.tell(EventType.EXECUTION_STARTED)
+
+    families = [family.name for family in watched.registry.collect()]
+
+    assert len(families) == len(set(families))
