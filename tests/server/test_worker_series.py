@@ -1,4 +1,4 @@
-"""The worker series of the service: of every agent that it knows and that nobody scrapes, and counted once."""
+"""The worker series of the service: every agent that it knows and that nobody scrapes, counted once."""
 
 from __future__ import annotations
 
@@ -94,8 +94,11 @@ def test_agent_without_heartbeats_or_checkpoints_has_no_such_series(watched: Wat
 
     assert watched.value("last_heartbeat_timestamp_seconds") is None
     assert watched.value("last_checkpoint_timestamp_seconds") is None
-    watched.tell(EventType.AGENT_HEARTBEAT, interval=60)
-    assert watched.value("last_heartbeat_timestamp_seconds") == START
+    watched.tell(EventType.EXECUTION_STARTED, session="beats", heartbeat_interval=60)
+    assert watched.value("last_heartbeat_timestamp_seconds") == START, "it has until its first one"
+    watched.now += 50
+    watched.tell(EventType.AGENT_HEARTBEAT, session="beats", interval=60)
+    assert watched.value("last_heartbeat_timestamp_seconds") == START + 50
 
 
 def test_stall_that_the_monitor_finds_is_counted(watched: Watched) -> None:

@@ -164,8 +164,13 @@ def _show(agent: _Agent, runs: list[VitalSigns]) -> None:
     # The clocks that the monitor counts from: what it could not hear is nobody's silence.
     series.activity(max(max(v.last_activity, v.clock_base) for v in runs))
     series.progress(max(max(v.progress_from or 0.0, v.clock_base) for v in runs))
-    beat = max((v.last_heartbeat for v in runs if v.last_heartbeat is not None), default=None)
-    if beat is not None:
+    # One that is to send heartbeats has until the first the time since its start, as in its own process.
+    beats = [
+        max(v.last_heartbeat or 0.0, v.clock_base)
+        for v in runs
+        if v.last_heartbeat is not None or v.heartbeat_interval is not None
+    ]
+    if beat := max(beats, default=None):
         series.heartbeat(beat)
     saved = max((v.last_checkpoint for v in runs if v.last_checkpoint is not None), default=None)
     if saved is not None:
