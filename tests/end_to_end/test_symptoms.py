@@ -114,7 +114,7 @@ async def until_answered(query: Query, expr: str, *, seconds: float = 60) -> Non
 async def test_symptom_of_an_agent_that_arrives_only_by_otlp_wakes_the_judge(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B93: its alert fires, the panels answer, the judge is woken; Prometheus scrapes the service only."""
+    """Its alert fires, the panels answer, the judge is woken; Prometheus scrapes the service only."""
     wake = running.service.judging.wake
     woken: list[tuple[str | None, str]] = []
 

@@ -60,7 +60,7 @@ def watched() -> Watched:
 
 
 def test_events_fill_the_series_that_a_process_of_its_own_would_serve(watched: Watched) -> None:
-    """B93: an agent of which only events arrive is in Prometheus."""
+    """An agent of which only events arrive is in Prometheus."""
     watched.tell(EventType.EXECUTION_STARTED, framework="langgraph", version="1.2", start_records=True)
     watched.tell(EventType.LLM_CALL_COMPLETED, model="m", input_tokens=70, output_tokens=5)
     watched.tell(
@@ -143,7 +143,7 @@ def test_ended_agent_keeps_counters_and_loses_gauges(watched: Watched) -> None:
 
 
 def test_agents_past_the_bound_share_a_row_and_are_counted(watched: Watched) -> None:
-    """B93: bounded; the row `other` shows the worst of those that have none of their own."""
+    """Bounded; the row `other` shows the worst of those that have none of their own."""
     for n in range(AGENTS + 3):
         watched.tell(EventType.EXECUTION_STARTED, f"bee-{n}")
         watched.tell(EventType.STEP_COMPLETED, f"bee-{n}", node="plan", verdict="RETRY")
@@ -209,7 +209,7 @@ def test_no_event_breaks_the_series(events: list[tuple[EventType, dict[str, Any]
 
 async def test_restarted_service_counts_anew_and_knows_the_rest(tmp_path: Path) -> None:
     """
-    B93: after a restart a counter is lower than before, which rate() and increase() read as a reset.
+    After a restart a counter is lower than before, which rate() and increase() read as a reset.
 
     Read from the log again, which goes back a day, it could be higher or lower than what it was: all of
     the day would be an increase.
