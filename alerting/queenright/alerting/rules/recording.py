@@ -56,8 +56,8 @@ def _of_workers(selectors: Selectors) -> tuple[Record, ...]:
             expr=f"{beats}\nor\n{HEARTBEAT} > time() - 3600\nand on (job, instance) up == 0\n{from_service}",
             why="The last word of a worker. A process that was killed takes its series with it, and its "
             "target is down: then what was recorded before is recorded again, for an hour after its last "
-            "heartbeat. A worker that ended well removes its series while its target is up, and is forgotten. "
-            "Those of the service are not repeated: when it is down, no worker is dead for that.",
+            "heartbeat. A worker that ended well removes its series while its target is up, and is forgotten."
+            " Those of the service are not repeated: when it is down, no worker is dead for that.",
         ),
         *(
             _last_word(name, select(selectors, metric))
