@@ -153,6 +153,16 @@ def on_a_terminal(found: list[str], place: Place, env: Mapping[str, str]) -> int
     return running.wait()
 
 
+def wait_for_scrape(place: Place) -> None:
+    """Return once Prometheus has the workers of the service."""
+    until = time.monotonic() + 60
+    ask = f"{place.running.prometheus_url}/api/v1/query?query=queenright_worker_info"
+    while not httpx.get(ask, trust_env=False).json()["data"]["result"]:
+        assert time.monotonic() < until, "within 60 s: queenright_worker_info in Prometheus"
+        place.stepped()
+        time.sleep(0.1)
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=name)
 def test_what_a_page_says_to_run_runs(place: Place, page: Path) -> None:
     for line in commands(page):
@@ -179,6 +189,8 @@ def test_what_a_page_says_to_run_runs(place: Place, page: Path) -> None:
             terminal = env | {"TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"}
             assert on_a_terminal(found, place, terminal) == 0, f"{name(page)}: {line}"
             continue
+        if found[:2] == ["judge", "once"]:
+            wait_for_scrape(place)
         done = queenright(*with_ids(found, place), cwd=place.folder, env=env)
         if found[:2] == ["stop-acting", "on"]:
             queenright("stop-acting", "off", cwd=place.folder, env=env)
