@@ -51,6 +51,7 @@ SAID_NO: dict[str, tuple[int, str]] = {
     r"dashboards check \S+": (1, "is no folder$"),
     r"connect .*": (1, "without a terminal, --yes writes this"),
     r"recover .*": (1, "no task '.*' is known"),
+    r"judge once .*--selector .*": (3, "no worker is known here, so nothing is known of any"),
 }
 
 # What a page says in place of what is here.
