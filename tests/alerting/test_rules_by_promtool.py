@@ -173,7 +173,7 @@ def test_what_was_unloaded_is_gone_at_the_end_though_its_target_is_up(test: Rule
 
 @named(of("killed"))
 def test_what_was_killed_fires_after_its_series_ended_with_its_target(test: RuleTest) -> None:
-    [target] = [values for series, values in test.series.items() if series.startswith("up{")]
+    [target] = {values for series, values in test.series.items() if series.startswith("up{")}
     down = re.fullmatch(r"1x(\d+) 0x\d+", target)
     assert down
     assert all(values.endswith("stale") for series, values in test.series.items() if "agent=" in series)

@@ -105,7 +105,7 @@ async def _metrics_page() -> list[Row]:
         times, size = [], 0
         for n in range(10):
             began = time.perf_counter()
-            size = len(service.metrics.render(now=now + 10 * n))
+            size = len(await service.metrics.render(now=now + 10 * n))
             times.append(time.perf_counter() - began)
         await service.stop()
     slowest = max(times)

@@ -141,7 +141,7 @@ def _service_page() -> bytes:
                 for n in range(AGENTS)
             ]
             await service.ingest(started)
-            page = service.metrics.render()
+            page = await service.metrics.render()
             await service.stop()
             return page
 

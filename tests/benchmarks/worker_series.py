@@ -70,7 +70,7 @@ def _measure(agents: int) -> tuple[float, float, float]:
     series.collect()
     gauges = time.process_time() - began
     began = time.process_time()
-    written(registry, OPENMETRICS)
+    written(registry.collect(), OPENMETRICS)
     return each, gauges, time.process_time() - began
 
 

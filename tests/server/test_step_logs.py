@@ -82,7 +82,7 @@ async def test_a_log_that_cannot_be_read_harms_no_other_and_lines_that_are_no_st
     async with serving(settings.model_copy(update={"step_logs": (agents,)})) as running:
         steps = await steps_of(running.service, at_least=3)
         ready = running.service.ready()
-        page = running.service.metrics.render().decode()
+        page = (await running.service.metrics.render()).decode()
 
     assert steps == 3
     assert ready == []

@@ -191,7 +191,7 @@ def create_app(service: Service, *, bound: str, access: Access | None = None) ->
     async def metrics(request: Request) -> Response:
         """Everything the service says of itself, in the format that the scraper asks for."""
         content_type = content_type_for(request.headers.get("accept", ""))
-        return Response(service.metrics.render(content_type), headers={"Content-Type": content_type})
+        return Response(await service.metrics.render(content_type), headers={"Content-Type": content_type})
 
     describe(app, describe_keys, add_access)
     add_short_ways(

@@ -7,6 +7,7 @@ scraper, or an impatient one, costs nothing.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -97,6 +98,7 @@ class ServiceMetrics:
         registry.register(_Fleet(self, workers, agent_limit, left_out.labels(names.AGENT_STATE.name)))
         registry.register(left_out)  # read after those who say it, so that it is of the same scrape
         self._pages: dict[str, tuple[float, bytes]] = {}
+        self._rendering = asyncio.Lock()
 
     def published(self, events: Sequence[AgentEvent]) -> None:
         """Count events on the bus, and what the monitor's own events say."""
@@ -133,14 +135,24 @@ class ServiceMetrics:
         self._checks.labels(outcome).inc()
         self._check_duration.labels(outcome).observe(duration)
 
-    def render(self, content_type: str = PROMETHEUS_TEXT, *, now: float | None = None) -> bytes:
-        """Return the exposition in Prometheus' text format, or in OpenMetrics; at most a second old."""
-        moment = time.monotonic() if now is None else now
-        made, page = self._pages.get(content_type, (0.0, b""))
-        if not page or moment - made >= 1.0:
-            page = written(self.registry, content_type)
-            self._pages[content_type] = (moment, page)
-        return page
+    async def render(self, content_type: str = PROMETHEUS_TEXT, *, now: float | None = None) -> bytes:
+        """
+        Return the exposition in Prometheus' text format, or in OpenMetrics; at most a second old.
+
+        Families are collected one at a time, as many of them read what the loop changes. To write them
+        takes longest, and is done in a thread.
+        """
+        async with self._rendering:
+            moment = time.monotonic() if now is None else now
+            made, page = self._pages.get(content_type, (0.0, b""))
+            if not page or moment - made >= 1.0:
+                families = []
+                for family in self.registry.collect():
+                    families.append(family)
+                    await asyncio.sleep(0)
+                page = await asyncio.to_thread(written, families, content_type)
+                self._pages[content_type] = (moment, page)
+            return page
 
 
 def content_type_for(accept: str) -> str:
@@ -272,12 +284,12 @@ class _EachSince(_EachAgent):
         )
 
 
-def written(registry: Collector, content_type: str) -> bytes:
-    """Return the page of all that a registry has: as the library writes it, but for order, and faster."""
+def written(families: Iterable[Metric], content_type: str) -> bytes:
+    """Return the page of what a registry has collected: as the library writes it, but for order, and faster."""
     generate = generate_openmetrics if content_type == OPENMETRICS else generate_latest
     each: list[_EachAgent] = []
     rest: list[Metric] = []
-    for family in registry.collect():
+    for family in families:
         (each if isinstance(family, _EachAgent) else rest).append(family)  # type: ignore[arg-type]
     page: bytes = generate(_Given(rest))
     end = b"# EOF\n" if content_type == OPENMETRICS else b""

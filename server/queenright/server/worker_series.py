@@ -215,6 +215,8 @@ def _on_tool(agent: _Agent, event: AgentEvent, data: Mapping[str, Any], vitals: 
         # Each call that fails is an error of its own.
         agent.failures.pop(event.session_id, None)
         agent.fail(event.session_id, _label(data.get("error_type") or outcome))
+    if data.get("amends"):
+        return  # the call was counted when it ended
     agent.series.tool_ended(_label(data.get("tool") or ""), outcome, _duration(data), _exemplar(event))
 
 
