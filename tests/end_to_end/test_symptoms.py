@@ -5,12 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.trace import set_span_in_context
 from prometheus_client import CollectorRegistry
 
 from queenright.grafana.files import dashboards_folder
@@ -18,7 +24,8 @@ from queenright.grafana.queries import queries
 from queenright.instrumentation import Telemetry, Worker
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.settings import Settings, load_settings
-from queenright.server.up import Running
+from queenright.server.up import Running, UpOptions, up
+from tests.clients.fixtures import FOLDER, load_fixture
 from tests.end_to_end.test_page import ONE_EACH, received
 from tests.waiting import until
 
@@ -111,10 +118,11 @@ async def until_answered(query: Query, expr: str, *, seconds: float = 60) -> Non
         await asyncio.sleep(0.1)
 
 
-async def test_symptom_of_an_agent_that_arrives_only_by_otlp_wakes_the_judge(
+@asynccontextmanager
+async def watched(
     running: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its alert fires, the panels answer, the judge is woken; Prometheus scrapes the service only."""
+) -> AsyncIterator[tuple[Query, list[tuple[str | None, str]]]]:
+    """Yield what asks Prometheus, and for whom and why the judge was woken."""
     wake = running.service.judging.wake
     woken: list[tuple[str | None, str]] = []
 
@@ -123,7 +131,6 @@ async def test_symptom_of_an_agent_that_arrives_only_by_otlp_wakes_the_judge(
         wake(agent_id, reason)
 
     monkeypatch.setattr(running.service.judging, "wake", recorded)
-    telemetry = Telemetry(running.otlp_url)
     async with httpx.AsyncClient(base_url=str(running.prometheus_url), trust_env=False) as prometheus:
 
         async def answer(query: str) -> list[dict[str, Any]]:
@@ -131,6 +138,27 @@ async def test_symptom_of_an_agent_that_arrives_only_by_otlp_wakes_the_judge(
             assert found["status"] == "success", found
             return list(found["data"]["result"])
 
+        yield answer, woken
+        targets = (await prometheus.get("/api/v1/targets")).json()["data"]["activeTargets"]
+        assert [target["labels"]["job"] for target in targets] == ["queenright"]
+
+
+async def empty_panels(query: Query, agent: str) -> set[str]:
+    """Return the panels of an agent's dashboard that have no data, of those of `queenright_worker_...`."""
+    dashboard = json.loads((dashboards_folder() / "agent.json").read_text())
+    variables = {"agent": agent, "job": ".*", "instance": ".*"}
+    asked = [one for one in queries(dashboard, variables=variables) if "queenright_worker_" in one.expr]
+    empty = {one.panel for one in asked if not await query(one.expr)}
+    assert len({one.panel for one in asked}) > len(empty)
+    return empty
+
+
+async def test_symptom_of_an_agent_that_arrives_only_by_otlp_wakes_the_judge(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its alert fires, the panels answer, the judge is woken; Prometheus scrapes the service only."""
+    telemetry = Telemetry(running.otlp_url)
+    async with watched(running, monkeypatch) as (answer, woken):
         with Worker(AGENT, telemetry=telemetry, registry=CollectorRegistry()) as worker:
             for n in range(25):
                 with worker.step("packer") as step:
@@ -145,22 +173,72 @@ async def test_symptom_of_an_agent_that_arrives_only_by_otlp_wakes_the_judge(
             await until(
                 lambda: (AGENT, "QueenrightRetryStorm") in woken, "the symptom in the service's webhook"
             )
-
-            targets = (await prometheus.get("/api/v1/targets")).json()["data"]["activeTargets"]
-            assert [target["labels"]["job"] for target in targets] == ["queenright"]
             await until_answered(answer, f'queenright_worker_steps_since_accept{{agent="{AGENT}"}} == 25')
             [calls] = await answer(
                 f'sum(queenright_worker_tool_calls_total{{agent="{AGENT}", outcome="error"}})'
             )
             assert calls["value"][1] == "25", "each call is counted once"
-            dashboard = json.loads((dashboards_folder() / "agent.json").read_text())
-            variables = {"agent": AGENT, "job": ".*", "instance": ".*"}
-            asked = [
-                query
-                for query in queries(dashboard, variables=variables)
-                if "queenright_worker_" in query.expr
-            ]
-            empty = [query.panel for query in asked if not await answer(query.expr)]
-            assert len(asked) > len(empty)
-            assert set(empty) <= NOT_SAID, "panels that this agent does not fill"
+            assert await empty_panels(answer, AGENT) <= NOT_SAID
     telemetry.close()
+
+
+@pytest.fixture
+def hasty(tmp_path: Path) -> Settings:
+    """A stall is one after ten seconds."""
+    stall = dict.fromkeys(("idle_seconds", "llm_seconds", "tool_seconds", "unknown_seconds"), 10)
+    return load_settings(
+        storage=tmp_path / "storage",
+        http={"port": 0},
+        otlp={"port": 0},
+        health_monitoring={"stall": stall, "health_check": {"interval_seconds": 1}},
+    )
+
+
+async def send_claude_code(url: str) -> str:
+    """Send what Claude Code sent while a command hung, but for its end; return its agent."""
+    fixture = load_fixture(FOLDER / "claude-code" / "hang_later.json")
+    async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
+        for record in fixture.moved(time.time() - fixture.ended_at):
+            if record.path == "/v1/metrics" or record.body.get("hook_event_name") == "SessionEnd":
+                continue
+            (await client.post(record.path, json=record.body)).raise_for_status()
+    return "claude-code/project"
+
+
+async def send_langgraph(url: str) -> str:
+    """Send the spans of a LangGraph program that goes on, as OpenInference writes them; return its agent."""
+    exporter = OTLPSpanExporter(f"{url}/v1/traces")
+    provider = TracerProvider(resource=Resource({"service.name": "night-graph"}), shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(exporter))
+    tracer = provider.get_tracer("openinference.instrumentation.langchain", "0.1.60")
+    graph = tracer.start_span("LangGraph", attributes={"openinference.span.kind": "CHAIN"})
+    for number in range(3):
+        inside = set_span_in_context(graph)
+        model = {"openinference.span.kind": "LLM", "llm.model_name": "scripted"}
+        model |= {"llm.token_count.prompt": 100, "llm.token_count.completion": 10}
+        tracer.start_span("ChatOpenAI", inside, attributes=model).end()
+        tool = {"openinference.span.kind": "TOOL", "tool.name": "search"}
+        tool |= {"input.value": '{"query": "bees"}', "output.value": f"page {number}"}
+        tracer.start_span("search", inside, attributes=tool).end()
+    await asyncio.to_thread(provider.force_flush)
+    return "night-graph"
+
+
+@pytest.mark.parametrize("send", [send_claude_code, send_langgraph])
+async def test_symptom_of_an_agent_with_none_of_our_code_in_it_wakes_the_judge(
+    hasty: Settings, send: Callable[[str], Awaitable[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Claude Code whose command hangs, and a graph that falls silent: the card's loop holds for them, too."""
+    options = UpOptions(demo=False, fast=True, prometheus_port=0, alertmanager_port=0, receiver_port=0)
+    async with (
+        up(hasty, options, say=lambda line: None) as running,
+        watched(running, monkeypatch) as (answer, woken),
+    ):
+        agent = await send(str(running.otlp_url))
+        await until_answered(answer, f'queenright_worker_info{{agent="{agent}"}}')
+        await until(
+            lambda: (agent, "QueenrightWorkerStalledInPhase") in woken,
+            "the symptom in the service's webhook",
+            seconds=120,
+        )
+        assert await empty_panels(answer, agent) <= NOT_SAID | {"Since its last heartbeat", "Errors by class"}

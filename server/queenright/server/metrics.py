@@ -285,7 +285,7 @@ class _EachSince(_EachAgent):
 
 
 def written(families: Iterable[Metric], content_type: str) -> bytes:
-    """Return the page of what a registry has collected: as the library writes it, but for order, and faster."""
+    """Return the page of what a registry has collected, as the library writes it, but for order; faster."""
     generate = generate_openmetrics if content_type == OPENMETRICS else generate_latest
     each: list[_EachAgent] = []
     rest: list[Metric] = []
