@@ -185,12 +185,12 @@ async def test_symptom_of_an_agent_that_arrives_only_by_otlp_wakes_the_judge(
 @pytest.fixture
 def hasty(tmp_path: Path) -> Settings:
     """A stall is one after ten seconds."""
-    stall = dict.fromkeys(("idle_seconds", "llm_seconds", "tool_seconds", "unknown_seconds"), 10)
+    stall: dict[str, Any] = dict.fromkeys(
+        ("idle_seconds", "llm_seconds", "tool_seconds", "unknown_seconds"), 10
+    )
+    monitoring: dict[str, Any] = {"stall": stall, "health_check": {"interval_seconds": 1}}
     return load_settings(
-        storage=tmp_path / "storage",
-        http={"port": 0},
-        otlp={"port": 0},
-        health_monitoring={"stall": stall, "health_check": {"interval_seconds": 1}},
+        storage=tmp_path / "storage", http={"port": 0}, otlp={"port": 0}, health_monitoring=monitoring
     )
 
 
@@ -214,7 +214,7 @@ async def send_langgraph(url: str) -> str:
     graph = tracer.start_span("LangGraph", attributes={"openinference.span.kind": "CHAIN"})
     for number in range(3):
         inside = set_span_in_context(graph)
-        model = {"openinference.span.kind": "LLM", "llm.model_name": "scripted"}
+        model: dict[str, str | int] = {"openinference.span.kind": "LLM", "llm.model_name": "scripted"}
         model |= {"llm.token_count.prompt": 100, "llm.token_count.completion": 10}
         tracer.start_span("ChatOpenAI", inside, attributes=model).end()
         tool = {"openinference.span.kind": "TOOL", "tool.name": "search"}
