@@ -179,7 +179,12 @@ async def test_service_that_is_slow_or_fails_holds_up_no_agent(running: Running)
     """B91: it is answered within the second that its client gives us, and what it said is stored later."""
     slow, assembler, registry = Slow(), Assembler(), CollectorRegistry()
     hooks = HookReceiver(
-        slow.ingest, assembler, running.service.instructions, clock=time.time, registry=registry
+        slow.ingest,
+        assembler,
+        running.service.instructions,
+        running.service.permissions,
+        clock=time.time,
+        registry=registry,
     )
     sock = listen("127.0.0.1", 0, what="hooks", option="")
     app = with_hooks(otlp_app(slow.ingest, assembler=assembler, registry=registry), hooks)

@@ -289,6 +289,13 @@ class Storm(_Block):
     """So many interventions within a minute, at most, storm or not."""
 
 
+class Permission(_Block):
+    """Permission requests of coding agents."""
+
+    wait_seconds: Annotated[float, Field(ge=0, le=3600)] = 0
+    """How long a permission request waits for an answer given here; 0: only the terminal is asked."""
+
+
 class Intervention(_Block):
     """The ladder."""
 
@@ -301,6 +308,7 @@ class Intervention(_Block):
     nudge: Nudge = Nudge()
     escalation: Escalation = Escalation()
     termination: Termination = Termination()
+    permission: Permission = Permission()
     storm: Storm = Storm()
 
 

@@ -65,6 +65,7 @@ def summarise(health: WorkerHealth, now: float, last_n_steps: int = 20) -> dict[
         "tool": v.tool,
         "waiting_reason": v.waiting.value if v.waiting else None,
         "waiting_since": v.waiting_since,
+        "question": v.question or None,
         "total_steps": v.steps_total,
         "recent_verdicts": v.recent_verdicts[-last_n_steps:] if last_n_steps > 0 else [],
         "steps_since_last_accept": v.steps_since_last_accept,

@@ -13,7 +13,16 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from queenright.health.calls import digest
-from queenright.health.vital_facts import EVIDENCE_LIMIT, Beat, Output, SessionStatus, seconds, whole, word
+from queenright.health.vital_facts import (
+    EVIDENCE_LIMIT,
+    QUESTION_LIMIT,
+    Beat,
+    Output,
+    SessionStatus,
+    seconds,
+    whole,
+    word,
+)
 from queenright.health.vital_work import WORK_HANDLERS
 from queenright.instrumentation.names import WaitingReason
 from queenright.instrumentation.redaction import redact
@@ -114,12 +123,17 @@ def _on_waiting(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: f
         v.end_wait(at)
         return
     v.status = SessionStatus.PAUSED if reason is WaitingReason.PAUSED else SessionStatus.ACTIVE
-    v.begin_wait(reason, at)
+    v.begin_wait(reason, at, _question(data))
+
+
+def _question(data: Mapping[str, Any]) -> str:
+    question = data.get("question")
+    return redact(question, QUESTION_LIMIT) if isinstance(question, str) else ""
 
 
 def _on_input_requested(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     if v.active(at):
-        v.begin_wait(WaitingReason.USER_INPUT, at)
+        v.begin_wait(WaitingReason.USER_INPUT, at, _question(data))
 
 
 def _on_input_received(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:

@@ -16,6 +16,9 @@ from queenright.instrumentation.redaction import redact
 EVIDENCE_LIMIT: Final = 500
 """Characters of the last error or text that are kept."""
 
+QUESTION_LIMIT: Final = 1000
+"""Characters of what a person is asked that are kept."""
+
 MOST_BREAKERS: Final = 32
 
 _WORD_LIMIT: Final = 200

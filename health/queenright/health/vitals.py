@@ -150,6 +150,7 @@ class VitalSigns:
         "outlived_termination",
         "output",
         "progress_from",
+        "question",
         "recovered_at",
         "recovery_failed",
         "recovery_failed_at",
@@ -247,6 +248,8 @@ class VitalSigns:
         self.llm_open = 0
         self.waiting: WaitingReason | None = None
         self.waiting_since: float | None = None
+        self.question = ""
+        """What a person is asked, its secrets masked; empty while nobody is."""
         self.steps_total = 0
         self.tool_calls_total = 0
         self.tools: ToolCounts | None = None
@@ -508,7 +511,7 @@ class VitalSigns:
         self.status = SessionStatus.ACTIVE
         self.ended_at = None
         self.has_new_start = self.outlived_termination = self.withdrawal_due = False
-        self.waiting = self.waiting_since = None
+        self._forget_wait()
         self.clock_base = max(self.clock_base, at)
         self.begin_visit()
         self.consecutive_failures = 0
@@ -551,15 +554,20 @@ class VitalSigns:
         self.open_tools = None
         self.llm_open = 0
 
-    def begin_wait(self, reason: WaitingReason, at: float) -> None:
+    def _forget_wait(self) -> None:
+        self.waiting = self.waiting_since = None
+        self.question = ""
+
+    def begin_wait(self, reason: WaitingReason, at: float, question: str = "") -> None:
         """Note that the worker waits rightly; the same wait again does not begin anew."""
+        self.question = question
         if self.waiting is not reason:
             self.waiting = reason
             self.waiting_since = at
 
     def end_wait(self, at: float) -> None:
         """Note that the worker waits no longer; silence counts from here."""
-        self.waiting = self.waiting_since = None
+        self._forget_wait()
         self.clock_base = max(self.clock_base, at)
 
     def end(self, status: SessionStatus, at: float) -> None:
@@ -574,7 +582,7 @@ class VitalSigns:
         if status is SessionStatus.COMPLETED:
             self.begin_wait(WaitingReason.DONE, at)
         else:
-            self.waiting = self.waiting_since = None
+            self._forget_wait()
 
     def is_new(self, what: bytes) -> bool:
         """Return whether this was not seen lately, and remember it."""

@@ -245,6 +245,65 @@ class ApprovalsPage(Wire):
     next: str | None = Field(description=NEXT)
 
 
+class PermissionRequest(Wire):
+    """What a coding agent asks its person, and waits for. Times in seconds since the epoch."""
+
+    model_config = shown(
+        _WHO
+        | {
+            "agent_id": "claude-code/ada@laptop/honey",
+            "request_id": "018f6f7e-0000-7000-8000-0000000000d1",
+            "tool": "Bash",
+            "question": "Bash: rm -rf build",
+            "asked_at": NOW - 5,
+            "expires_at": NOW + 25,
+        }
+    )
+
+    request_id: str
+    agent_id: str
+    session_id: str
+    incarnation_id: str
+    tool: str
+    question: str = Field(description="What it wants to do, in its words; secrets are masked.")
+    asked_at: float
+    expires_at: float = Field(description="Then the person at the terminal is asked.")
+
+
+class PermissionsPage(Wire):
+    """Permission requests that wait for an answer, newest first."""
+
+    model_config = shown({"permissions": [example_of(PermissionRequest)], "next": None})
+
+    permissions: list[PermissionRequest]
+    next: str | None = Field(description=NEXT)
+
+
+class PermissionResult(Wire):
+    """What became of an answer to a permission request."""
+
+    model_config = shown(
+        _WHO
+        | {
+            "agent_id": "claude-code/ada@laptop/honey",
+            "intervention_id": "018f6f7e-0000-7000-8000-0000000000b4",
+            "delivered": True,
+            "outcome": "done",
+            "message": "allow: Bash: rm -rf build",
+            "detail": "",
+        }
+    )
+
+    agent_id: str
+    session_id: str
+    incarnation_id: str
+    intervention_id: str
+    delivered: bool = Field(description="Whether it was handed to the agent; false in a dry run.")
+    outcome: Outcome
+    message: str = Field(description="The decision, and what was asked.")
+    detail: str
+
+
 class EmergencyStop(Wire):
     """Whether acting is frozen, since when, by whom and why."""
 

@@ -55,6 +55,7 @@ class AgentRow(Wire):
             "phase": "llm",
             "tool": "",
             "waiting": "",
+            "question": "",
             "steps": 20,
             "bad_steps": 12,
             "tool_calls": 19,
@@ -84,6 +85,7 @@ class AgentRow(Wire):
     phase: Phase = Field(description="What it is in the middle of.")
     tool: str = Field(description="The tool that runs; empty if none does.")
     waiting: Waiting = Field(description="Why it is rightly idle; empty if it is not.")
+    question: str = Field(description="What a person is asked; the agent's words. Empty if nobody is.")
     steps: int
     bad_steps: int = Field(description="Steps since the last one that was accepted.")
     tool_calls: int

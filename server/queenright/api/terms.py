@@ -46,7 +46,7 @@ LadderLevel = Annotated[
     ),
 ]
 """How far the interventions have got."""
-ActionKind = Annotated[str, Words("nudge", "escalate", "terminate", "recover")]
+ActionKind = Annotated[str, Words("nudge", "escalate", "terminate", "recover", "answer")]
 Outcome = Annotated[
     str,
     Words(

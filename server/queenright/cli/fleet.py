@@ -75,9 +75,14 @@ def _print_agents(agents: list[dict[str, Any]], *, wide: bool) -> None:
     typer.echo(line.format("state", *_cut(names, widths), "steps", "bad"))
     for a, row in zip(agents, rows, strict=True):
         typer.echo(line.format(a["state"], *_cut(row, widths), a["steps"], a["bad_steps"]))
-        if why := f"waits: {a['waiting']}" if a["waiting"] else a["reason"] if a["findings"] else "":
+        if why := _wait_of(a) if a["waiting"] else a["reason"] if a["findings"] else "":
             why = on_one_line(" ".join(why.split()))
             typer.echo(f"  {why if wide else _cut([why], [76])[0]}".rstrip())
+
+
+def _wait_of(agent: dict[str, Any]) -> str:
+    asked = f": {agent['question']}" if agent["question"] else ""
+    return f"waits: {agent['waiting']}{asked}"
 
 
 def _task_of(agent: dict[str, Any]) -> str:

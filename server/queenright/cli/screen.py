@@ -104,7 +104,8 @@ def _render(now: dict[str, Any], height: int) -> Group:
         )
     shown = now["agents"][: max(height // 2 - 4, 4)]
     for row in shown:
-        doing = f"waits: {row['waiting']}" if row["waiting"] else row["tool"] or row["phase"]
+        waits = f"waits: {row['question'] or row['waiting']}"
+        doing = waits if row["waiting"] else row["tool"] or row["phase"]
         why = "; ".join(f"{f['kind']} ({f['severity']})" for f in row["findings"])
         agents.add_row(
             Text(row["state"], style=_STYLE[row["state"]]),

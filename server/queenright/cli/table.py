@@ -166,6 +166,12 @@ _SECTIONS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
             "approvals --json",
         ),
         (
+            "permissions",
+            "permissions:permissions",
+            "What coding agents ask permission for, and your answer.",
+            "permissions --json",
+        ),
+        (
             "escalations",
             "escalations:escalations",
             "Questions to the orchestrator, and their answers.",

@@ -236,7 +236,8 @@ def picture(agents: Sequence[AgentRow], url: str, trouble: str, height: int, wid
 
 def matter(agent: AgentRow) -> str:
     """Return what an agent waits for, or what is the matter with it; nothing if all is well."""
-    return f"waits: {agent.waiting}" if agent.waiting else agent.reason if agent.findings else ""
+    asked = f": {agent.question}" if agent.question else ""
+    return f"waits: {agent.waiting}{asked}" if agent.waiting else agent.reason if agent.findings else ""
 
 
 def _rank(state: str) -> int:

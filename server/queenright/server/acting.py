@@ -13,6 +13,7 @@ from queenright.health.breakers.store import BreakerStore
 from queenright.health.findings import HealthState
 from queenright.health.interventions.approvals import Approvals
 from queenright.health.interventions.instructions import Instructions
+from queenright.health.interventions.permissions import Permissions
 from queenright.health.interventions.runtime_control import RuntimeControl
 from queenright.health.interventions.service import InterventionService
 from queenright.health.interventions.storm import StormWatch
@@ -102,6 +103,11 @@ class Acting:
             stopped=lambda: self.stop_switch.reason,
             clock=clock,
             publish=publish,
+        )
+        self.permissions = Permissions(
+            self._settings.intervention.permission.wait_seconds,
+            answer=lambda *what, **how: self.interventions.answer_permission(*what, **how),
+            clock=clock,
         )
         self.hands = WorkerHands(
             lambda: self.interventions, self.approvals, monitor=monitor, settings=termination

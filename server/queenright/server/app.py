@@ -34,6 +34,7 @@ from queenright.server.metrics import content_type_for
 from queenright.server.openapi import describe, says, takes
 from queenright.server.paging import Cursor, Limit, json_answer, place_of
 from queenright.server.paging import page as page_of
+from queenright.server.permissions_api import add_permissions_api
 from queenright.server.problems import add_problems
 from queenright.server.service import Service
 from queenright.server.service_api import add_service_api
@@ -107,6 +108,7 @@ def create_app(service: Service, *, bound: str, access: Access | None = None) ->
     add_health_api(app, service)
     add_events_api(app, service)
     add_approvals_api(app, service)
+    add_permissions_api(app, service)
     add_ticket_api(app, service)
     add_chat_api(app, service)
     add_judge_api(app, service)

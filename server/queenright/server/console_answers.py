@@ -8,6 +8,8 @@ from fastapi import HTTPException
 
 from queenright.health.interventions.approvals import ApprovalUnknown
 from queenright.health.interventions.approvals_record import by_whom
+from queenright.health.interventions.permission_request import ANSWERS
+from queenright.health.interventions.record import Outcome
 from queenright.server.approvals_api import Word
 from queenright.server.console_forms import (
     Act,
@@ -21,6 +23,7 @@ from queenright.server.console_forms import (
     checked,
 )
 from queenright.server.interventions_api import Decided
+from queenright.server.permissions_api import PermissionWord
 from queenright.server.service import Service
 from queenright.server.words import ago, clock_time
 
@@ -37,6 +40,7 @@ def answers(service: Service) -> list[Act]:
     asked = _Asked(service)
     return [
         Act(path="/approvals/{id}", ask=asked.ask_approval, do=asked.approval, grave=True),
+        Act(path="/permissions/{id}", ask=asked.ask_permission, do=asked.permission, grave=True),
         Act(path="/escalations/{id}", ask=asked.ask_escalation, do=asked.escalation, grave=True),
     ]
 
@@ -89,6 +93,45 @@ class _Asked:
             case _:
                 raise Incomplete("Your answer: approve or deny.")
         return Done(place=agent_page(one.agent_id, one.session_id), words=words)
+
+    # -- permission requests ------------------------------------------------------------------------
+
+    async def ask_permission(self, given: Given) -> Question:
+        one, too_late = self._service.permissions.find(given["id"])
+        now = self._service.clock()
+        return Question(
+            title=f"May {one.agent_id} do this?",
+            lead=f"It cannot be answered now: {too_late}."
+            if too_late
+            else "It waits for your answer. Without one, the person at the terminal is asked.",
+            back=agent_page(one.agent_id, one.session_id),
+            facts=(
+                ("Worker", one.agent_id),
+                ("It asks", one.question),
+                ("Until", f"{clock_time(one.expires_at)} UTC, {ago(max(0.0, one.expires_at - now))} left"),
+            ),
+            fields=() if too_late else (_WHY,),
+            buttons=()
+            if too_late
+            else (
+                Button(label="Allow it", value="allow", danger=True),
+                Button(label="Deny it", value="deny"),
+            ),
+        )
+
+    async def permission(self, form: Given, by: str) -> Done:
+        if (decision := form.get("answer", "")) not in ANSWERS:
+            raise Incomplete("Your answer: allow or deny.")
+        given = checked(PermissionWord, decision=decision, by=by, reason=form.get("reason", ""))
+        done = await self._service.permissions.answer(
+            form["id"], given.decision, by=given.by, reason=given.reason
+        )
+        words = "Allowed: it goes on." if decision == "allow" else "Denied: it is told so."
+        if done.outcome is not Outcome.DONE:
+            words = "Dry run: it is written down, and nothing was answered."
+        return Done(
+            place=agent_page(done.agent_id, done.session_id), words=words, well=done.outcome is Outcome.DONE
+        )
 
     # -- questions to the orchestrator --------------------------------------------------------------
 

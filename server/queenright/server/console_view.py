@@ -67,6 +67,7 @@ async def agent_values(service: Service, agent_id: str, session_id: str | None) 
         "sessions": [_session(one, now) for one in sessions[:_SESSIONS]],
         "sessions_more": max(0, len(sessions) - _SESSIONS),
         "tickets": [ticket_row(one, now) for one in tickets],
+        "permissions": [one for one in service.permissions.open_requests() if one.agent_id == agent_id],
         "breakers": [breaker_row(one, now) for one in breakers[:_SESSIONS]],
         "breakers_more": max(0, len(breakers) - _SESSIONS),
         "recoveries": [recovery_row(one, now) for one in recoveries[:5]],

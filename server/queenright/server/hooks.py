@@ -11,6 +11,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 from urllib.parse import parse_qs
@@ -18,6 +19,7 @@ from urllib.parse import parse_qs
 from prometheus_client import CollectorRegistry, Counter
 
 from queenright.health.interventions.instructions import InstructionOver, Instructions, InstructionUnknown
+from queenright.health.interventions.permissions import Permissions
 from queenright.health.interventions.target import Target
 from queenright.instrumentation import names
 from queenright.instrumentation.identity import clean_name
@@ -25,9 +27,10 @@ from queenright.runtime.events import Clock
 from queenright.server.otlp.receiver import Ingest, Receive, Scope, Send
 from queenright.server.telemetry.assembler import Assembler
 from queenright.server.telemetry.batch import Batch
-from queenright.server.telemetry.client import Client
+from queenright.server.telemetry.client import Client, PermitAnswer
 from queenright.server.telemetry.dialects import CLIENTS
 from queenright.server.telemetry.observation import Observation
+from queenright.server.telemetry.permission import EVENT as PERMISSION_EVENT
 from queenright.server.telemetry.process import Process
 
 PREFIX: Final = "/hooks/"
@@ -46,6 +49,15 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """A permission request whose call is answered once a person has answered it."""
+
+    client: Client
+    permit: PermitAnswer
+    observation: Observation
+
+
 class HookReceiver:
     """
     The ASGI app for ``POST /hooks/CLIENT``; the query may name ``user``, ``host`` and ``repository``.
@@ -54,6 +66,7 @@ class HookReceiver:
         ingest: Takes events, and returns once they are durable.
         assembler: Knows the sessions, also from their log records and spans.
         instructions: What there is for an agent.
+        permissions: Has people answer permission requests.
         clock: Seconds since the epoch.
         registry: Where ``queenright_hook_calls_total`` is registered.
     """
@@ -63,6 +76,7 @@ class HookReceiver:
         ingest: Ingest,
         assembler: Assembler,
         instructions: Instructions,
+        permissions: Permissions,
         *,
         clock: Clock,
         registry: CollectorRegistry,
@@ -70,9 +84,10 @@ class HookReceiver:
         self._ingest = ingest
         self._assembler = assembler
         self._instructions = instructions
+        self._permissions = permissions
         self._clock = clock
         self._held = 0
-        self._working: set[asyncio.Task[dict[str, Any]]] = set()
+        self._working: set[asyncio.Task[dict[str, Any] | _Question]] = set()
         metric = names.HOOK_CALLS
         self._calls = Counter(
             metric.name.removesuffix("_total"), metric.help, metric.labels, registry=registry
@@ -84,12 +99,58 @@ class HookReceiver:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one call."""
         status, answer = await self._answer(scope, receive)
+        if isinstance(answer, _Question):
+            await self._ask(answer, receive, send)
+            return
         body = json.dumps(answer).encode()
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
-    async def _answer(self, scope: Scope, receive: Receive) -> tuple[int, dict[str, Any]]:
+    async def _ask(self, question: _Question, receive: Receive, send: Send) -> None:
+        """
+        Answer the call of a permission request once a person has, or when nobody has in time.
+
+        The answer begins at once, with a space before its JSON: so its client knows that we are here.
+        """
+        headers = [(b"content-type", b"application/json")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b" ", "more_body": True})
+        observation = question.observation
+        waiting = asyncio.create_task(
+            self._permissions.wait(
+                self._target(observation),
+                tool=observation.data["tool"],
+                question=observation.data["question"],
+            )
+        )
+        # Its body has been read: what comes now is that the client hung up.
+        leaving = asyncio.ensure_future(receive())
+        try:
+            await asyncio.wait((waiting, leaving), return_when=asyncio.FIRST_COMPLETED)
+            given = waiting.result() if waiting.done() else None
+        finally:
+            waiting.cancel()
+            leaving.cancel()
+        answer: dict[str, Any] = {}
+        if given is not None:
+            why = f": {given.reason}" if given.reason else ""
+            answer = question.permit(given.decision, f"{given.by} answered {given.decision}{why}")
+        await send({"type": "http.response.body", "body": json.dumps(answer).encode()})
+        if given is not None:
+            await self._end_wait(question.client, observation)
+
+    async def _end_wait(self, client: Client, asked: Observation) -> None:
+        now = self._clock()
+        end = int(now * 1e9)
+        over = replace(asked, identity=asked.identity + b"\nanswered", end=end, data={})
+        try:
+            await self._store(over, now)
+        except Exception as error:
+            # Its tool's next record ends the wait as well.
+            _log.error("%s: the end of a wait could not be stored: %s", client.name, error, exc_info=error)
+
+    async def _answer(self, scope: Scope, receive: Receive) -> tuple[int, dict[str, Any] | _Question]:
         client = _CLIENTS.get(scope["path"])
         if client is None:
             return 404, {"error": f"nothing takes hooks there; use {', '.join(_CLIENTS)}"}
@@ -134,18 +195,18 @@ class HookReceiver:
         finally:
             self._held -= size
 
-    def _finished(self, client: Client, task: asyncio.Task[dict[str, Any]]) -> None:
+    def _finished(self, client: Client, task: asyncio.Task[dict[str, Any] | _Question]) -> None:
         self._working.discard(task)
         if task.cancelled() or (error := task.exception()) is None or isinstance(error, ValueError):
             return
         self._calls.labels(client.name, "failed").inc()
         _log.error("a hook call could not be stored, and its agent goes on: %s", error, exc_info=error)
 
-    def _refuse(self, client: Client, status: int, reason: str) -> tuple[int, dict[str, Any]]:
+    def _refuse(self, client: Client, status: int, reason: str) -> tuple[int, dict[str, Any] | _Question]:
         self._calls.labels(client.name, "refused").inc()
         return status, {"error": reason}
 
-    async def _take(self, client: Client, body: bytes, process: Process) -> dict[str, Any]:
+    async def _take(self, client: Client, body: bytes, process: Process) -> dict[str, Any] | _Question:
         now = self._clock()
         read = partial(_read, client, body, process, int(now * 1e9))
         event, observation = await asyncio.to_thread(read) if len(body) > _SMALL else read()
@@ -153,6 +214,8 @@ class HookReceiver:
         if observation is None:
             return {}
         await self._store(observation, now)
+        if event == PERMISSION_EVENT and client.permit is not None and self._permissions.takes_more:
+            return _Question(client, client.permit, observation)
         return await self._orders(client, observation, event)
 
     async def _store(self, observation: Observation, now: float) -> None:
@@ -174,8 +237,7 @@ class HookReceiver:
 
     async def _orders(self, client: Client, observation: Observation, event: str) -> dict[str, Any]:
         """Return the answer that hands over what there is for this session, if this call can."""
-        run = self._assembler.sessions.get(observation.client, observation.agent, observation.session).run
-        target = Target(agent_id=run.agent_id, session_id=run.session_id, incarnation_id=run.incarnation_id)
+        target = self._target(observation)
         answer: dict[str, Any] = {}
         for one in await self._instructions.pull(target, 0):
             order = client.order(event, one.kind, one.message)
@@ -186,6 +248,10 @@ class HookReceiver:
                     continue
                 answer = order
         return answer
+
+    def _target(self, observation: Observation) -> Target:
+        run = self._assembler.sessions.get(observation.client, observation.agent, observation.session).run
+        return Target(agent_id=run.agent_id, session_id=run.session_id, incarnation_id=run.incarnation_id)
 
 
 def with_hooks(receiver: App, hooks: HookReceiver) -> App:

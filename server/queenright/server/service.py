@@ -266,6 +266,7 @@ class Service:
         self.breakers = self.acting.breakers
         self.instructions = self.acting.instructions
         self.approvals = self.acting.approvals
+        self.permissions = self.acting.permissions
         self.approvals.on_change = self._tell_of_approval
         self.tickets = TicketService(
             self.store,

@@ -180,6 +180,7 @@ async def serving(
             service.ingest,
             assembler,
             service.instructions,
+            service.permissions,
             clock=service.clock,
             registry=service.registry,
         )
@@ -192,6 +193,7 @@ async def serving(
         stack.callback(watching.cancel)
         stack.callback(service.agents.stop_loading)
         stack.callback(service.stopping.set)
+        stack.callback(service.permissions.close)
         closed = any(access.required(sock.getsockname()[0]) for sock in (api_socket, otlp_socket))
         yield Running(
             service,

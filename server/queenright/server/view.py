@@ -61,6 +61,7 @@ def agent_row(health: WorkerHealth, now: float) -> dict[str, Any]:
         "phase": vitals.phase.value,
         "tool": vitals.tool or "",
         "waiting": vitals.waiting.value if vitals.waiting else "",
+        "question": vitals.question,
         "steps": vitals.steps_total,
         "bad_steps": vitals.steps_since_last_accept,
         "tool_calls": vitals.tool_calls_total,

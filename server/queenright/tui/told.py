@@ -196,7 +196,8 @@ def _work(event: Moment) -> tuple[str, str] | None:
         case "client_input_requested":
             return "act", f"asks: {plain(data.get('question') or 'for input')}"
         case "worker_waiting" if data.get("reason"):
-            return "info", f"waits: {str(data['reason']).replace('_', ' ')}"
+            asked = f": {plain(data['question'])}" if data.get("question") else ""
+            return "info", f"waits: {str(data['reason']).replace('_', ' ')}{asked}"
         case "checkpoint_saved":
             return "info", "checkpoint saved"
     return None

@@ -37,6 +37,7 @@ class Worker:
     phase: str
     tool: str
     waiting: str
+    question: str
     steps: int
     bad_steps: int
     errors: int
@@ -61,6 +62,7 @@ class Worker:
             phase=row["phase"],
             tool=row["tool"] or "",
             waiting=row["waiting"] or "",
+            question=row["question"] or "",
             steps=row["steps"],
             bad_steps=row["bad_steps"],
             errors=row["errors"],
@@ -81,7 +83,7 @@ class Worker:
         """What it does now, in a few words."""
         if self.ended:
             return "ended"
-        return f"waits: {self.waiting}" if self.waiting else self.tool or self.phase
+        return f"waits: {self.question or self.waiting}" if self.waiting else self.tool or self.phase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

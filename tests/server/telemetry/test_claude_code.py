@@ -96,8 +96,31 @@ def test_permission_request_is_a_wait_from_the_moment_it_is_asked() -> None:
 
     [wait] = [event for event in events if event.type == "worker_waiting"]
     [began] = [event for event in events if event.type == "tool_call_started"]
-    assert wait.data == {"reason": "user_input"}
+    assert wait.data == {"reason": "user_input", "tool": "Bash", "question": "Bash: touch new.txt"}
     assert 0 <= wait.time - began.time < 1
+
+
+def test_permission_that_was_granted_ends_the_wait_when_the_client_says_so() -> None:
+    """B93: a tool that hangs after it was allowed is no wait; its decision is in the log, its end is not."""
+    granted = [record for piece in records("permission_granted") for record in split(piece)]
+    is_decided = [record for record in granted if "tool_decision" in str(record.body)]
+    before_its_end = [
+        record for record in granted if record.path == HOOKS and "PostToolUse" not in str(record.body)
+    ]
+    hanging = [
+        record for record in before_its_end if record.body["hook_event_name"] not in ("Stop", "SessionEnd")
+    ]
+
+    assert [event.data["reason"] for event in replay(hanging) if event.type == "worker_waiting"] == [
+        "user_input"
+    ]
+    events = replay([*hanging, *is_decided])
+    assert [event.data["reason"] for event in events if event.type == "worker_waiting"] == [
+        "user_input",
+        None,
+    ]
+    assert types(events).count("tool_call_started") == 1
+    assert "tool_call_completed" not in types(events)
 
 
 @pytest.mark.parametrize("name", ["hang_first", "hang_first-traces", "hang_first-details"])

@@ -141,7 +141,7 @@ def test_permission_request_is_a_wait_from_the_moment_it_is_asked() -> None:
 
     [wait] = [event for event in events if event.type == "worker_waiting"]
     [began] = [event for event in events if event.type == "tool_call_started"]
-    assert wait.data == {"reason": "user_input"}
+    assert wait.data == {"reason": "user_input", "question": "touch new.txt"}
     assert 0 <= wait.time - began.time < 1
     assert types(events)[-2:] == ["worker_waiting", "execution_completed"]
 

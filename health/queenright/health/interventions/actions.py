@@ -263,6 +263,43 @@ class Actions:
             return await self._end(one, Outcome.UNCONFIRMED, rungs.otherwise, detail=stopped.detail)
         return await self.confirm(one, stopped, ladder=rungs.done, withdrawn=withdrawn, said=said)
 
+    async def answer(
+        self,
+        given: Permit,
+        *,
+        by: str,
+        reason: str,
+        message: str,
+        ladder: Ladder | None,
+        deliver: Callable[[], None],
+    ) -> Intervention:
+        """
+        Answer what a worker asks permission for.
+
+        Args:
+            given: The permit.
+            by: Who answers.
+            reason: Why.
+            message: The decision, and what was asked.
+            ladder: Where the ladder stands; an answer does not move it.
+            deliver: Hands the answer to whoever waits for it, or raises ``ActionRefused``.
+
+        Raises:
+            ActionRefused: The answer came too late, or acting was stopped meanwhile; that is written down.
+            StoreError: It could not be written down; nothing was answered.
+        """
+        one = self._new(given, by=by, reason=reason, message=message)
+        if self._settings.dry_run:
+            return await self._end(one, Outcome.DRY_RUN, ladder)
+        await self._begin(one, ladder)
+        try:
+            self.permit(given.kind, given.target)
+            deliver()
+        except ActionRefused as refused:
+            await self._end(one, Outcome.REFUSED, ladder, detail=refused.reason)
+            raise
+        return await self._end(one, Outcome.DONE, ladder)
+
     async def confirm(
         self,
         one: Intervention,

@@ -67,6 +67,6 @@ def _objection(
         return None if v.status in _RECOVERABLE else f"it is {v.status.value}: what is over is not restarted"
     if v.ended:
         return f"it has ended ({v.status.value})"
-    if v.waiting is not None:
+    if kind is not ActionKind.ANSWER and v.waiting is not None:
         return f"it waits rightly ({v.waiting.value}); answer it, resume it, or stop its process yourself"
     return None

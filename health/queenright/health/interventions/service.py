@@ -15,6 +15,7 @@ from queenright.health.interventions.control import WorkerControl
 from queenright.health.interventions.instructions import Instruction, InstructionStatus
 from queenright.health.interventions.ladder import Ladder, Level, Standing, foot, next_step
 from queenright.health.interventions.ledger import Ledger
+from queenright.health.interventions.permission_request import Answered, PermissionRequest
 from queenright.health.interventions.permit import ActionRefused, Permit
 from queenright.health.interventions.record import (
     OPTIONS,
@@ -477,6 +478,51 @@ class InterventionService:
             )
             return await self._stop_it(
                 given, worker.key, by=by, reason=reason, intervention_id=intervention_id
+            )
+
+    async def answer_permission(
+        self,
+        request: PermissionRequest,
+        decision: Answered,
+        *,
+        by: str,
+        reason: str = "",
+        unless: Callable[[], str | None],
+        deliver: Callable[[], None],
+    ) -> Intervention:
+        """
+        Answer what a worker asks permission for, in the life that asked.
+
+        Args:
+            request: What it asks.
+            decision: ``allow`` or ``deny``.
+            by: Who answers.
+            reason: Why.
+            unless: Says why the request can be answered no more, or None.
+            deliver: See ``Actions.answer``.
+
+        Raises:
+            AgentUnknown: No such worker is known.
+            ActionRefused: It must not be, or the answer comes too late; the refusal is written down.
+            StoreError: It could not be written down; nothing was answered.
+        """
+        worker = self._find(request.agent_id, request.session_id)
+        async with self._climber.lock(worker.key):
+            given = await self._permit(
+                ActionKind.ANSWER,
+                worker,
+                by=by,
+                reason=reason or decision,
+                incarnation_id=request.incarnation_id,
+                unless=lambda _: unless(),
+            )
+            return await self._actions.answer(
+                given,
+                by=by,
+                reason=reason or decision,
+                message=f"{decision}: {request.question}",
+                ladder=self.ledger.ladders.get(worker.key),
+                deliver=deliver,
             )
 
     async def take_down(self, target: Target, reason: str, *, by: str) -> Intervention:

@@ -20,6 +20,8 @@ class ActionKind(StrEnum):
     ESCALATE = "escalate"
     TERMINATE = "terminate"
     RECOVER = "recover"
+    ANSWER = "answer"
+    """Allow or deny what the worker asks permission for; no rung, a person does it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

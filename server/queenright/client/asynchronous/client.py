@@ -19,7 +19,12 @@ if TYPE_CHECKING:
     from queenright.client.asynchronous.agents import AsyncAgents
     from queenright.client.asynchronous.audit import AsyncAudit
     from queenright.client.asynchronous.breakers import AsyncBreakers
-    from queenright.client.asynchronous.decisions import AsyncApprovals, AsyncEscalations, AsyncInterventions
+    from queenright.client.asynchronous.decisions import (
+        AsyncApprovals,
+        AsyncEscalations,
+        AsyncInterventions,
+        AsyncPermissions,
+    )
     from queenright.client.asynchronous.events import AsyncEvents
     from queenright.client.asynchronous.recoveries import AsyncRecoveries
     from queenright.client.asynchronous.service import AsyncService
@@ -138,6 +143,13 @@ class AsyncQueenright:
         from queenright.client.asynchronous.decisions import AsyncApprovals
 
         return AsyncApprovals(self._ask)
+
+    @cached_property
+    def permissions(self) -> AsyncPermissions:
+        """What coding agents ask permission for."""
+        from queenright.client.asynchronous.decisions import AsyncPermissions
+
+        return AsyncPermissions(self._ask)
 
     @cached_property
     def silences(self) -> AsyncSilences:

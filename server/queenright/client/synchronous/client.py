@@ -19,7 +19,12 @@ if TYPE_CHECKING:
     from queenright.client.synchronous.agents import Agents
     from queenright.client.synchronous.audit import Audit
     from queenright.client.synchronous.breakers import Breakers
-    from queenright.client.synchronous.decisions import Approvals, Escalations, Interventions
+    from queenright.client.synchronous.decisions import (
+        Approvals,
+        Escalations,
+        Interventions,
+        Permissions,
+    )
     from queenright.client.synchronous.events import Events
     from queenright.client.synchronous.recoveries import Recoveries
     from queenright.client.synchronous.service import Service
@@ -138,6 +143,13 @@ class Queenright:
         from queenright.client.synchronous.decisions import Approvals
 
         return Approvals(self._ask)
+
+    @cached_property
+    def permissions(self) -> Permissions:
+        """What coding agents ask permission for."""
+        from queenright.client.synchronous.decisions import Permissions
+
+        return Permissions(self._ask)
 
     @cached_property
     def silences(self) -> Silences:

@@ -72,3 +72,23 @@ class Approvals(Group):
         """Leave the worker alone."""
         sent = body(by=by, reason=reason)
         return self._ask.acted(api.Approval, path("api", "approvals", approval_id, "deny"), sent)
+
+
+class Permissions(Group):
+    """What coding agents ask permission for."""
+
+    def list(
+        self, *, agent_id: str | None = None, limit: int | None = None
+    ) -> Iterator[api.PermissionRequest]:
+        """Yield the requests that wait for an answer, newest first."""
+        return self._ask.every(
+            api.PermissionRequest, "/api/permissions", "permissions", limit, agent_id=agent_id
+        )
+
+    def answer(
+        self, request_id: str, decision: str, *, by: str | None = None, reason: str | None = None
+    ) -> api.PermissionResult:
+        """Answer one: ``allow`` or ``deny``."""
+        sent = body(decision=decision, by=by, reason=reason)
+        where = path("api", "permissions", request_id, "answer")
+        return self._ask.acted(api.PermissionResult, where, sent)

@@ -16,6 +16,8 @@ ReadHook = Callable[[Mapping[str, Any], Process, int], Observation | None]
 """Of the JSON of a hook call, its process, and when it arrived in nanoseconds; raises ValueError."""
 Order = Callable[[str, str, str], dict[str, Any]]
 """Of a hook's event, an instruction's kind and its message: the answer that hands it over, or nothing."""
+PermitAnswer = Callable[[str, str], dict[str, Any]]
+"""Of a decision, ``allow`` or ``deny``, and words for the model: the answer to the hook that asks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,3 +35,5 @@ class Client:
     """Our field, and the attributes of its spans that it is read from."""
     spans: Mapping[str, Kind] | None = None
     """What its spans are, by their names."""
+    permit: PermitAnswer | None = None
+    """How the hook of a permission request is answered; None where a client takes no answer to it."""

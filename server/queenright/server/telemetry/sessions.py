@@ -46,6 +46,8 @@ class Session:
         """When it last did something: an older record says nothing of what it does now."""
         self._asks_model = False
         self._asked_at = 0
+        self._permission: str | None = None
+        """The tool that a person is asked about; None while nobody is."""
         self._failure: dict[str, Any] = {}
         """Of its last model call, if that failed."""
         self._answered_at = 0
@@ -82,18 +84,31 @@ class Session:
             case Kind.TOOL:
                 yield from self._tool(one, at, is_news)
             case Kind.WAIT:
-                if is_news:
-                    self._asks_model = False
-                    yield Change(EventType.WORKER_WAITING, at, one.data)
+                yield from self._wait(one, at, is_news)
             case Kind.NOTE:
                 while len(self._notes) >= MAX_CALLS:
                     del self._notes[next(iter(self._notes))]
                 self._notes[str(one.data.get("call_id"))] = _failure_of(one)
 
+    def _wait(self, one: Observation, at: int, is_news: bool) -> Iterator[Change]:
+        if one.end:
+            yield from self._end_wait(at)
+        elif is_news:
+            self._asks_model = False
+            self._permission = one.data.get("tool")
+            yield Change(EventType.WORKER_WAITING, at, one.data)
+
+    def _end_wait(self, at: int) -> Iterator[Change]:
+        """End the wait for a permission: the person, or we, have answered."""
+        if self._permission is not None:
+            self._permission = None
+            yield Change(EventType.WORKER_WAITING, at, {"reason": None})
+
     def _turn(self, one: Observation, at: int, is_news: bool) -> Iterator[Change]:
         is_over = self._turns.get(one.call) if one.call else None
         if one.end:
             self._note_turn(one.call, True)
+            self._permission = None
             self._failure = _failure_of(one) or self._failure
             if is_news:
                 self._asks_model = False
@@ -164,6 +179,9 @@ class Session:
         if call.end:
             yield from self._amend(call, one)
             return
+        if is_news and not is_new and one.data.get("tool") == self._permission:
+            # It began before its client asked: the client decided, or the tool ended.
+            yield from self._end_wait(at)
         # The begin of a call without an id of its own was told to an earlier service: its end closes any of
         # the same tool.
         is_begin_unknown = is_new and is_news and not one.call and one.end > 0
@@ -202,6 +220,7 @@ class Session:
     def _ask_model(self, at: int) -> Iterator[Change]:
         if not self._asks_model:
             self._asks_model, self._asked_at = True, at
+            self._permission = None
             yield Change(EventType.LLM_CALL_STARTED, at, {})
 
     def _end(self, at: int) -> Iterator[Change]:

@@ -28,6 +28,7 @@ from queenright.instrumentation.redaction import redact
 from queenright.server.telemetry.client import Client
 from queenright.server.telemetry.kind import Kind
 from queenright.server.telemetry.observation import Observation
+from queenright.server.telemetry.permission import permission, permit_answer, quoted
 from queenright.server.telemetry.process import Process
 from queenright.server.telemetry.values import count_in, number_in, plain_text
 
@@ -171,6 +172,10 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
         one.data["error_type"] = clean_name(plain_text(call.get("error") or "error"))
     elif kind is Kind.WAIT:
         one.data["reason"] = WaitingReason.USER_INPUT.value
+        if name == "PermissionRequest":
+            one.data |= permission(call.get("tool_name"), call.get("tool_input"))
+        elif call.get("message"):
+            one.data["question"] = quoted(call["message"])
     return one
 
 
@@ -233,4 +238,5 @@ CLIENT: Final = Client(
     span_scope="com.anthropic.claude_code.tracing",
     attributes=_ATTRIBUTES,
     spans=_SPANS,
+    permit=permit_answer,
 )

@@ -33,6 +33,7 @@ from queenright.instrumentation.redaction import redact
 from queenright.server.telemetry.client import Client
 from queenright.server.telemetry.kind import Kind
 from queenright.server.telemetry.observation import Observation
+from queenright.server.telemetry.permission import quoted
 from queenright.server.telemetry.process import Process
 from queenright.server.telemetry.values import count_in, number_in, plain_text
 
@@ -213,6 +214,9 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
             one.data["output_tokens"] = count_in(usage.get("candidatesTokenCount")) + thoughts
     elif kind is Kind.WAIT:
         one.data["reason"] = WaitingReason.USER_INPUT.value
+        details = call.get("details")
+        asked = details.get("command") if isinstance(details, dict) else None
+        one.data["question"] = quoted(asked or call.get("message") or "")
     return one
 
 

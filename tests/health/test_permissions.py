@@ -1,0 +1,256 @@
+"""Permissions on a clock of their own: an answer reaches the request that it is for, once and in time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from queenright.health.interventions import permissions as module
+from queenright.health.interventions.permission_request import PermissionAnswer
+from queenright.health.interventions.permissions import Permissions, PermissionUnknown
+from queenright.health.interventions.permit import ActionRefused
+from queenright.health.interventions.record import Outcome
+from queenright.health.interventions.target import Target
+from queenright.health.store import Store
+from tests.health.acting import Acting
+
+BEE = Target(agent_id="bee", session_id="bee-1", incarnation_id="i1")
+
+
+class Asked:
+    """One worker that asks, and the parts that answer it."""
+
+    def __init__(self, acting: Acting, wait_seconds: float = 30.0) -> None:
+        self.acting = acting
+        self.permissions = Permissions(
+            wait_seconds,
+            answer=acting.service.answer_permission,
+            clock=acting.time,
+            sleep=acting.time.sleep,
+            ids=acting.ids,
+        )
+
+    async def ask(self, question: str = "Bash: rm -rf build") -> asyncio.Task[PermissionAnswer | None]:
+        waiting = asyncio.create_task(self.permissions.wait(BEE, tool="Bash", question=question))
+        await asyncio.sleep(0)
+        return waiting
+
+    @property
+    def newest(self) -> str:
+        return self.permissions.open_requests()[0].request_id
+
+    async def refused(self, request_id: str, decision: Any = "allow") -> str:
+        with pytest.raises(ActionRefused) as refused:
+            await self.permissions.answer(request_id, decision, by="ada")
+        return refused.value.reason
+
+    async def outcomes(self) -> list[tuple[str, str, str]]:
+        found = await self.acting.service.ledger.interventions(limit=20)
+        return [(one.kind.value, one.outcome.value, one.by) for one in found]
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    opened = Store.open(f"sqlite:///{tmp_path / 'q.db'}")
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def asked(store: Store) -> AsyncIterator[Asked]:
+    acting = Acting(store)
+    await acting.start()
+    yield Asked(acting)
+    await acting.service.close()
+
+
+@pytest.mark.parametrize("decision", ["allow", "deny"])
+async def test_answer_reaches_the_request_and_is_kept(asked: Asked, decision: Any) -> None:
+    """B93: who answered, and what, is an intervention."""
+    waiting = await asked.ask()
+
+    done = await asked.permissions.answer(asked.newest, decision, by="ada", reason="it is old")
+
+    assert await waiting == PermissionAnswer(decision=decision, by="ada", reason="it is old")
+    assert (done.kind.value, done.outcome, done.by) == ("answer", Outcome.DONE, "ada")
+    assert (done.message, done.reason) == (f"{decision}: Bash: rm -rf build", "it is old")
+    assert await asked.outcomes() == [("answer", "done", "ada")]
+    assert asked.permissions.open_requests() == []
+
+
+async def test_answer_that_comes_too_late_says_so(asked: Asked) -> None:
+    """B93."""
+    waiting = await asked.ask()
+    request_id = asked.newest
+    await asked.acting.time.advance(30)
+
+    assert await waiting is None
+    said = await asked.refused(request_id)
+    assert said == (
+        "the answer comes too late; it is over since nobody answered within 30 s: "
+        "the person at the terminal is asked"
+    )
+    assert await asked.outcomes() == [("answer", "refused", "ada")]
+
+
+async def test_second_answer_is_refused_with_the_name_of_the_first(asked: Asked) -> None:
+    """B93: once."""
+    waiting = await asked.ask()
+    request_id = asked.newest
+
+    first, second = await asyncio.gather(
+        asked.permissions.answer(request_id, "allow", by="ada"),
+        asked.permissions.answer(request_id, "deny", by="bob"),
+        return_exceptions=True,
+    )
+
+    assert not isinstance(first, BaseException)
+    assert isinstance(second, ActionRefused)
+    given_answer = await waiting
+    assert given_answer is not None
+    assert given_answer.decision == "allow"
+    assert "answered already: allow by ada" in await asked.refused(request_id, "deny")
+
+
+async def test_client_that_hung_up_is_not_answered(asked: Asked) -> None:
+    """B93: the person at the terminal was faster, or its own limit was shorter."""
+    waiting = await asked.ask()
+    request_id = asked.newest
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+
+    assert "its client waits no longer" in await asked.refused(request_id)
+
+
+async def test_unknown_request_is_not_answered(asked: Asked) -> None:
+    with pytest.raises(PermissionUnknown, match="no permission request 'nothing'"):
+        await asked.permissions.answer("nothing", "allow", by="ada")
+
+
+async def test_another_life_is_not_answered(asked: Asked) -> None:
+    """B93: a restarted agent asks again itself."""
+    waiting = await asked.ask()
+    request_id = asked.newest
+    await asked.acting.start(incarnation="i2")
+
+    assert "it was restarted meanwhile" in await asked.refused(request_id)
+    await asked.acting.time.advance(30)
+    assert await waiting is None
+
+
+async def test_emergency_stop_leaves_it_to_the_terminal(asked: Asked) -> None:
+    waiting = await asked.ask()
+    request_id = asked.newest
+    await asked.acting.stop.set(True, by="ada", reason="an incident")
+
+    assert "an incident" in await asked.refused(request_id)
+    await asked.acting.time.advance(30)
+    assert await waiting is None
+
+
+async def test_dry_run_writes_the_answer_down_and_gives_none(store: Store) -> None:
+    acting = Acting(store, dry_run=True)
+    await acting.start()
+    asked = Asked(acting)
+    waiting = await asked.ask()
+
+    done = await asked.permissions.answer(asked.newest, "allow", by="ada")
+
+    assert done.outcome is Outcome.DRY_RUN
+    await acting.time.advance(30)
+    assert await waiting is None
+    await acting.service.close()
+
+
+async def test_nothing_waits_unless_answering_is_turned_on(asked: Asked) -> None:
+    """B93: by default it is not answered by us."""
+    off = Asked(asked.acting, wait_seconds=0)
+
+    assert await off.permissions.wait(BEE, tool="Bash", question="?") is None
+    assert off.permissions.open_requests() == []
+
+
+async def test_service_that_stops_leaves_all_to_the_terminal(asked: Asked) -> None:
+    waiting = [await asked.ask(), await asked.ask()]
+    asked.permissions.close()
+
+    assert await asyncio.gather(*waiting) == [None, None]
+    assert await asked.permissions.wait(BEE, tool="Bash", question="?") is None
+
+
+async def test_requests_are_bounded(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_OPEN", 2)
+    monkeypatch.setattr(module, "MAX_OVER", 1)
+    waiting = [await asked.ask(), await asked.ask()]
+    ids = [one.request_id for one in asked.permissions.open_requests()]
+
+    assert await asked.permissions.wait(BEE, tool="Bash", question="a third") is None
+    await asked.acting.time.advance(30)
+    assert await asyncio.gather(*waiting) == [None, None]
+    known = 0
+    for request_id in ids:
+        with pytest.raises((ActionRefused, PermissionUnknown)) as error:
+            await asked.permissions.answer(request_id, "allow", by="ada")
+        known += isinstance(error.value, ActionRefused)
+    assert known == 1
+
+
+@settings(max_examples=30, deadline=None)
+@given(steps=st.lists(st.sampled_from(["ask", "allow", "deny", "hang up", "10 s"]), max_size=20))
+def test_each_request_gets_one_end_whatever_happens(steps: list[str]) -> None:
+    """B93: an answer that is accepted is the one that the request gets; each request ends."""
+    asyncio.run(_play(steps))
+
+
+async def _play(steps: list[str]) -> None:
+    now = 1000.0
+    sleeping: list[tuple[float, asyncio.Future[None]]] = []
+
+    async def sleep(seconds: float) -> None:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        sleeping.append((now + seconds, done))
+        await done
+
+    async def deliver(request: Any, decision: Any, *, unless: Any, deliver: Any, **_: Any) -> Any:
+        if unless() is not None:
+            raise ActionRefused(module.ActionKind.ANSWER, request.agent_id, unless())
+        await asyncio.sleep(0)  # the disk
+        deliver()
+
+    ids = iter(range(1000))
+    permissions = Permissions(30, answer=deliver, clock=lambda: now, sleep=sleep, ids=lambda: str(next(ids)))
+    waiting: list[asyncio.Task[PermissionAnswer | None]] = []
+    accepted: dict[int, str] = {}
+    for step in steps:
+        if step == "ask":
+            waiting.append(asyncio.create_task(permissions.wait(BEE, tool="t", question="q")))
+        elif step == "10 s":
+            now += 10
+            for at, done in sleeping:
+                if at <= now and not done.done():
+                    done.set_result(None)
+        elif waiting and step == "hang up":
+            waiting[-1].cancel()
+        elif waiting:
+            number = len(waiting) - 1
+            try:
+                await permissions.answer(str(number), step, by="ada")  # type: ignore[arg-type]
+            except ActionRefused:
+                pass
+            else:
+                assert number not in accepted
+                accepted[number] = step
+        for _ in range(5):
+            await asyncio.sleep(0)
+    permissions.close()
+    ends = await asyncio.gather(*waiting, return_exceptions=True)
+    assert permissions.open_requests() == []
+    for number, end in enumerate(ends):
+        given_answer = end.decision if isinstance(end, PermissionAnswer) else None
+        assert given_answer == accepted.get(number)
