@@ -27,8 +27,8 @@ def run() -> list[Row]:
     What counts is wall clock. Processor time, beside it, depends less on what else the machine does.
     """
     bare = [sys.executable, "-c", "pass"]
-    with serve() as (_, otlp):
-        answered = _measure([str(_PROGRAM), "hook", "claude-code", "--otlp-url", otlp], bare)
+    with serve() as service:
+        answered = _measure([str(_PROGRAM), "hook", "claude-code", "--otlp-url", service.otlp], bare)
     away = _measure([str(_PROGRAM), "hook", "codex", "--otlp-url", "http://127.0.0.1:1"], bare)
     return [
         _row("queenright hook, answered by the service", *answered),

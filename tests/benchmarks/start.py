@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 from queenright.server.sockets import free_port
 from tests.benchmarks.row import Row
@@ -31,8 +32,9 @@ def run() -> list[Row]:
 
     Help is wall clock; what asks a service is processor time, as the service's own is not the command's.
     """
-    with serve() as (url, _):
-        asking = [_cpu_row(f"queenright {' '.join(words)}", (*words, "--url", url)) for words in _ASKING]
+    with serve() as service:
+        words = [(*asked, "--url", service.url) for asked in _ASKING]
+        asking = [_cpu_row(f"queenright {' '.join(one[:-2])}", one) for one in words]
     return [
         _row("queenright --help", ("--help",), {}),
         _row("queenright tickets --help", ("tickets", "--help"), {}),
@@ -67,9 +69,17 @@ def children_time() -> float:
     return used.ru_utime + used.ru_stime
 
 
+class Service(NamedTuple):
+    """A service that runs: where its API and its telemetry port are, and its process."""
+
+    url: str
+    otlp: str
+    pid: int
+
+
 @contextmanager
-def serve() -> Iterator[tuple[str, str]]:
-    """Run a service that knows of nobody; yields where its API and its telemetry port are."""
+def serve() -> Iterator[Service]:
+    """Run a service that knows of nobody."""
     port, otlp = (
         free_port("127.0.0.1", 0, what="the benchmark", option=name) for name in ("--port", "--otlp-port")
     )
@@ -81,7 +91,7 @@ def serve() -> Iterator[tuple[str, str]]:
         )
         try:
             _wait_for(f"{url}/healthz")
-            yield url, f"http://127.0.0.1:{otlp}"
+            yield Service(url, f"http://127.0.0.1:{otlp}", service.pid)
         finally:
             service.terminate()
             service.wait()
