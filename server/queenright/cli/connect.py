@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from queenright.cli.asking import LOCAL, TokenFile, Url
-from queenright.cli.hook import CLIENTS, OTLP_URL, pass_on
+from queenright.cli.hook import CLIENTS, LONGEST_WAIT, OTLP_URL, pass_on
 from queenright.cli.options import path
 
 Client = StrEnum("Client", {name: name for name in CLIENTS})  # type: ignore[misc]  # made of the names
@@ -51,6 +51,15 @@ def connect(
             help="File with the token that the agent sends (role reporter), or --check asks with (viewer).",
         ),
     ] = None,
+    permission_seconds: Annotated[
+        int,
+        typer.Option(
+            "--permission-seconds",
+            min=0,
+            max=int(LONGEST_WAIT),
+            help="Let the agent wait so long for an answer of the service to a permission request.",
+        ),
+    ] = 0,
     url: Url = LOCAL,
 ) -> None:
     """
@@ -65,7 +74,7 @@ def connect(
 
     if check:
         raise typer.Exit(connect_job.check(client.value, scope, url, token_file))
-    service = connect_job.service_of(scope, otlp_url, token_file)
+    service = connect_job.service_of(scope, otlp_url, token_file, permission_seconds)
     if print_:
         connect_job.print_settings(client.value, scope, service)
         return
@@ -83,13 +92,24 @@ def disconnect(client: Name, scope: ScopeOption = Scope.USER, yes: Yes = False) 
     raise typer.Exit(connect_job.disconnect(client.value, scope, yes=yes))
 
 
-def hook(client: Name, otlp_url: OtlpUrl = OTLP_URL, token_file: TokenFile = None) -> None:
+def hook(
+    client: Name,
+    otlp_url: OtlpUrl = OTLP_URL,
+    token_file: TokenFile = None,
+    wait: Annotated[
+        float,
+        typer.Option(
+            min=0, max=LONGEST_WAIT, help="Seconds to wait for a person's answer to a permission request."
+        ),
+    ] = 0,
+) -> None:
     """
     Pass a hook call of a coding agent to the service, and print the answer.
 
     Coding agents run it, with the call as JSON on standard input. It ends within a second with exit code 0,
-    whatever happens: a service that is away never holds up an agent.
+    whatever happens: a service that is away never holds up an agent. With --wait, a service that is there
+    may hold back the answer to a permission request for so long.
     """
     # The program itself does not come here, but `python -m queenright.cli.main hook` does.
     file = ["--token-file", str(token_file)] if token_file else []
-    pass_on([client.value, "--otlp-url", otlp_url, *file])
+    pass_on([client.value, "--otlp-url", otlp_url, "--wait", str(wait), *file])

@@ -29,7 +29,7 @@ _MASKED = 1000
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
-def service_of(scope: Scope, otlp_url: str, token_file: Path | None) -> Service:
+def service_of(scope: Scope, otlp_url: str, token_file: Path | None, permission_seconds: int = 0) -> Service:
     """
     Return where a client is to send, and as whom.
 
@@ -51,7 +51,7 @@ def service_of(scope: Scope, otlp_url: str, token_file: Path | None) -> Service:
                 "--scope project is shared with everybody who has the project, and a token is not; "
                 "use --scope user"
             )
-        return Service(url, ("queenright",), {})
+        return Service(url, ("queenright",), {}, permission_seconds=permission_seconds)
     beside = Path(sys.executable).with_name("queenright")
     command = str(beside) if beside.is_file() else shutil.which("queenright") or "queenright"
     token = ""
@@ -59,7 +59,7 @@ def service_of(scope: Scope, otlp_url: str, token_file: Path | None) -> Service:
         token_file = token_file.absolute()
         token = read_secret(token_file, setting="--token-file").get_secret_value()
     owner = {"user": login(), "host": socket.gethostname()}
-    return Service(url, (command,), owner, token, token_file)
+    return Service(url, (command,), owner, token, token_file, permission_seconds)
 
 
 def print_settings(name: str, scope: Scope, service: Service) -> None:

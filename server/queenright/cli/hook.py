@@ -2,7 +2,8 @@
 `queenright hook`: pass one hook call of a coding agent to the service, and the answer back.
 
 The client waits for this process, so it imports the standard library's smallest parts only. Whatever is
-wrong, it ends within `LIMIT` seconds with exit code 0, and the agent goes on.
+wrong, it ends within `LIMIT` seconds with exit code 0, and the agent goes on. With `--wait`, an answer that
+has begun by then is waited for: the service holds back that of a permission request for a person.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import socket
 import sys
 
 LIMIT = 0.9
-"""Seconds that `pass_on` takes at most; clients wait for one second."""
+"""Seconds until the answer has to begin, at most; clients wait for one second."""
+LONGEST_WAIT = 3600.0
 CLIENTS = {"claude-code": "claude-code", "codex": "codex", "gemini": "gemini-cli"}
 """What a client is called here, and in the service's path."""
 OTLP_URL = "http://127.0.0.1:4318"
@@ -29,12 +31,15 @@ def main() -> None:
 def pass_on(words: list[str]) -> None:
     """Pass the call on standard input to the service, print its answer if it is a JSON object, and exit."""
     answers: list[bytes] = []
+    waits: list[float] = []
     finished = _thread.allocate_lock()
     finished.acquire()
     # In a thread: looking up a name cannot be interrupted, and must not hold up the agent.
-    _thread.start_new_thread(_work, (words, answers, finished))
+    _thread.start_new_thread(_work, (words, answers, waits, finished))
     try:
-        finished.acquire(timeout=LIMIT)
+        if not finished.acquire(timeout=LIMIT) and waits:
+            # The answer has begun: the service is there, and waits for a person.
+            finished.acquire(timeout=waits[0])
         if answers:
             os.write(1, answers[0])
     finally:
@@ -42,10 +47,10 @@ def pass_on(words: list[str]) -> None:
         os._exit(0)
 
 
-def _work(words: list[str], answers: list[bytes], finished: _thread.LockType) -> None:
+def _work(words: list[str], answers: list[bytes], waits: list[float], finished: _thread.LockType) -> None:
     # Whatever is wrong, the agent goes on, and what a client prints of a hook is no place to say it.
     try:
-        if answer := _forward(words):
+        if answer := _forward(words, waits):
             answers.append(answer)
     except Exception:
         pass
@@ -53,7 +58,7 @@ def _work(words: list[str], answers: list[bytes], finished: _thread.LockType) ->
         finished.release()
 
 
-def _forward(words: list[str]) -> bytes:
+def _forward(words: list[str], waits: list[float]) -> bytes:
     client, words = CLIENTS[words[0]], [part for word in words[1:] for part in word.split("=", 1)]
     options = dict(zip(words[::2], words[1::2], strict=True))
     url = options.get("--otlp-url") or OTLP_URL
@@ -81,7 +86,11 @@ def _forward(words: list[str]) -> bytes:
 
         connection = ssl.create_default_context().wrap_socket(connection, server_hostname=name.strip("[]"))
     connection.sendall("\r\n".join(lines).encode("latin-1") + body)
-    return _object_of(_receive(connection))
+    begin = connection.recv(1 << 16)
+    if seconds := min(float(options.get("--wait") or 0.0), LONGEST_WAIT):
+        connection.settimeout(seconds)
+        waits.append(seconds)
+    return _object_of(_receive(connection, begin))
 
 
 def _owner() -> list[tuple[str, str]]:
@@ -106,8 +115,7 @@ def _read(descriptor: int) -> bytes:
     return b"".join(parts)
 
 
-def _receive(connection: socket.socket) -> bytes:
-    received = b""
+def _receive(connection: socket.socket, received: bytes) -> bytes:
     while part := connection.recv(1 << 16):
         received += part
         if len(received) > _MAX_ANSWER:

@@ -24,10 +24,22 @@ class Service:
     """``user`` and ``host``; empty in settings that others share."""
     token: str = ""
     token_file: Path | None = None
+    permission_seconds: int = 0
+    """How long a client may wait for the service's answer to a permission request; 0: as for other hooks."""
 
-    def hook_command(self, client: str) -> str:
+    def permission_hook(self, client: str) -> dict[str, Any]:
+        """
+        Return the hook of permission requests.
+
+        It runs a command, which gives up within a second if the service is away, and waits if it is there.
+        """
+        seconds = self.permission_seconds
+        command = self.hook_command(client, *(["--wait", str(seconds)] if seconds else []))
+        return {"type": "command", "command": command, "timeout": seconds + 1}
+
+    def hook_command(self, client: str, *more: str) -> str:
         """Return the command that passes hook calls on."""
-        words = [*self.command, "hook", client, "--otlp-url", self.url]
+        words = [*self.command, "hook", client, "--otlp-url", self.url, *more]
         return shlex.join([*words, "--token-file", str(self.token_file)] if self.token_file else words)
 
     def resource_attributes(self) -> str:
@@ -63,6 +75,7 @@ class Client:
     """What a person has to do by hand where the service wants a token."""
 
 
+_PERMISSION: Final = "PermissionRequest"
 _CLAUDE_HOOKS: Final = (
     *("UserPromptSubmit", "PreToolUse", "PostToolUse", "PostToolUseFailure", "PermissionRequest"),
     *("Elicitation", "Notification", "SubagentStart", "SubagentStop", "Stop", "StopFailure", "SessionEnd"),
@@ -93,13 +106,17 @@ def _claude_code(service: Service) -> Wanted:
         hook["headers"] = {"Authorization": f"Bearer {service.token}"}
     # Claude Code refuses hooks of type http for the start of a session.
     start = {"type": "command", "command": service.hook_command("claude-code"), "timeout": 1}
+    asks = service.permission_hook("claude-code") if service.permission_seconds else hook
     attributes = service.resource_attributes()
     return {
         "settings.json": [
             *(Member(("env", key), value) for key, value in environment.items()),
             *([Member(("env", "OTEL_RESOURCE_ATTRIBUTES"), attributes, is_list=True)] if attributes else []),
             Item(("hooks", "SessionStart"), {"hooks": [start]}),
-            *(Item(("hooks", name), {"hooks": [hook]}) for name in _CLAUDE_HOOKS),
+            *(
+                Item(("hooks", name), {"hooks": [asks if name == _PERMISSION else hook]})
+                for name in _CLAUDE_HOOKS
+            ),
         ]
     }
 
@@ -109,9 +126,12 @@ def _codex(service: Service) -> Wanted:
     if service.token:
         exporter["headers"] = {"Authorization": f"Bearer {service.token}"}
     hook = {"type": "command", "command": service.hook_command("codex"), "timeout": 1}
+    asks = service.permission_hook("codex")
     return {
         "config.toml": [Member(("otel", "exporter"), {"otlp-http": exporter})],
-        "hooks.json": [Item(("hooks", name), {"hooks": [hook]}) for name in _CODEX_HOOKS],
+        "hooks.json": [
+            Item(("hooks", name), {"hooks": [asks if name == _PERMISSION else hook]}) for name in _CODEX_HOOKS
+        ],
     }
 
 
