@@ -128,6 +128,23 @@ async def test_client_that_hung_up_is_not_answered(asked: Asked) -> None:
     assert "its client waits no longer" in await asked.refused(request_id)
 
 
+async def test_answer_after_the_person_at_the_terminal_is_refused(asked: Asked) -> None:
+    """B93: a client may ask at the terminal and here at the same time; the first answer counts."""
+    is_asked = True
+    waiting = asyncio.create_task(
+        asked.permissions.wait(BEE, tool="Bash", question="?", is_asked=lambda: is_asked)
+    )
+    await asyncio.sleep(0)
+    request_id = asked.newest
+    is_asked = False
+
+    assert asked.permissions.open_requests() == []
+    assert "its person has answered at the terminal" in await asked.refused(request_id)
+    asked.permissions.release_answered()
+    assert await waiting is None
+    assert "its person has answered at the terminal" in await asked.refused(request_id)
+
+
 async def test_unknown_request_is_not_answered(asked: Asked) -> None:
     with pytest.raises(PermissionUnknown, match="no permission request 'nothing'"):
         await asked.permissions.answer("nothing", "allow", by="ada")

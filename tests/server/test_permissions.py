@@ -154,6 +154,19 @@ async def test_answer_after_the_client_hung_up_is_refused(running: Running, http
     assert "its client waits no longer" in late.json()["title"]
 
 
+async def test_answer_at_the_terminal_comes_first(running: Running, http: httpx.AsyncClient) -> None:
+    """B93: Claude Code asks there at the same time; once its tool has ended, nothing is asked here."""
+    async with client_of(running) as telemetry:
+        waiting = await ask(telemetry)
+        request = await open_request(http)
+        await telemetry.post(HOOK, json=calls("healthy")[3])
+
+        assert (await waiting).json() == {}
+    late = await http.post(f"/api/permissions/{request['request_id']}/answer", json={"decision": "deny"})
+    assert late.status_code == 409
+    assert "its person has answered at the terminal" in late.json()["title"]
+
+
 async def test_by_default_the_hook_is_answered_at_once_with_nothing(tmp_path: Path) -> None:
     """B93: the person at the terminal is asked; what is asked is shown all the same."""
     async with (

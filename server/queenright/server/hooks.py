@@ -32,6 +32,7 @@ from queenright.server.telemetry.dialects import CLIENTS
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.permission import EVENT as PERMISSION_EVENT
 from queenright.server.telemetry.process import Process
+from queenright.server.telemetry.sessions import Session
 
 PREFIX: Final = "/hooks/"
 _CLIENTS: Final = {f"{PREFIX}{client.name}": client for client in CLIENTS}
@@ -122,6 +123,7 @@ class HookReceiver:
                 self._target(observation),
                 tool=observation.data["tool"],
                 question=observation.data["question"],
+                is_asked=lambda: self._session(observation).is_asked(observation.identity),
             )
         )
         # Its body has been read: what comes now is that the client hung up.
@@ -143,7 +145,7 @@ class HookReceiver:
     async def _end_wait(self, client: Client, asked: Observation) -> None:
         now = self._clock()
         end = int(now * 1e9)
-        over = replace(asked, identity=asked.identity + b"\nanswered", end=end, data={})
+        over = replace(asked, identity=asked.identity + b"\nanswered", end=end)
         try:
             await self._store(over, now)
         except Exception as error:
@@ -214,7 +216,10 @@ class HookReceiver:
         if observation is None:
             return {}
         await self._store(observation, now)
-        if event == PERMISSION_EVENT and client.permit is not None and self._permissions.takes_more:
+        # Its client may ask the person at the terminal at the same time, and goes on once that has answered.
+        self._permissions.release_answered()
+        is_asked = event == PERMISSION_EVENT and self._session(observation).is_asked(observation.identity)
+        if is_asked and client.permit is not None and self._permissions.takes_more:
             return _Question(client, client.permit, observation)
         return await self._orders(client, observation, event)
 
@@ -249,8 +254,11 @@ class HookReceiver:
                 answer = order
         return answer
 
+    def _session(self, observation: Observation) -> Session:
+        return self._assembler.sessions.get(observation.client, observation.agent, observation.session)
+
     def _target(self, observation: Observation) -> Target:
-        run = self._assembler.sessions.get(observation.client, observation.agent, observation.session).run
+        run = self._session(observation).run
         return Target(agent_id=run.agent_id, session_id=run.session_id, incarnation_id=run.incarnation_id)
 
 

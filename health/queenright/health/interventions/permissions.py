@@ -33,6 +33,7 @@ MAX_OVER: Final = 1_000
 """Requests that are over and still known, so that a late answer is told what became of them."""
 
 _TERMINAL: Final = "the person at the terminal is asked"
+_WENT_ON: Final = "the agent has gone on: its person has answered at the terminal"
 
 
 class PermissionUnknown(QueenrightError):
@@ -65,6 +66,7 @@ class Deliver(Protocol):
 class _Open:
     request: PermissionRequest
     answer: asyncio.Future[PermissionAnswer | None]
+    is_asked: Callable[[], bool]
 
 
 class Permissions:
@@ -104,13 +106,27 @@ class Permissions:
 
     def open_requests(self) -> list[PermissionRequest]:
         """Return what waits for an answer, newest first."""
-        return sorted((one.request for one in self._open.values()), key=_newest_first)
+        return sorted((one.request for one in self._open.values() if one.is_asked()), key=_newest_first)
 
-    async def wait(self, target: Target, *, tool: str, question: str) -> PermissionAnswer | None:
+    def release_answered(self) -> None:
+        """Let go of the requests that the person at the terminal has answered meanwhile."""
+        for one in self._open.values():
+            if not one.answer.done() and not one.is_asked():
+                one.answer.set_result(None)
+
+    async def wait(
+        self, target: Target, *, tool: str, question: str, is_asked: Callable[[], bool] = lambda: True
+    ) -> PermissionAnswer | None:
         """
-        Wait for the answer to one request; None: the person at the terminal is to be asked.
+        Wait for the answer to one request; None: the person at the terminal is to be asked, or has answered.
 
         To be cancelled once its client does not wait any more.
+
+        Args:
+            target: Who asks.
+            tool: What it asks about.
+            question: What it wants to do, secrets masked.
+            is_asked: Says whether the agent still waits for its person; it may be asked at the terminal, too.
         """
         if not self.takes_more:
             return None
@@ -126,7 +142,7 @@ class Permissions:
             expires_at=now + self.wait_seconds,
         )
         answer: asyncio.Future[PermissionAnswer | None] = asyncio.get_running_loop().create_future()
-        self._open[request.request_id] = _Open(request, answer)
+        self._open[request.request_id] = _Open(request, answer, is_asked)
         timer = asyncio.ensure_future(self._sleep(self.wait_seconds))
         became = f"it is over since its client waits no longer: {_TERMINAL}, or it has ended"
         try:
@@ -134,6 +150,8 @@ class Permissions:
             given = answer.result() if answer.done() else None
             if given is not None:
                 became = f"it is answered already: {given.decision} by {given.by}"
+            elif not is_asked():
+                became = _WENT_ON
             else:
                 after = format_duration(self.wait_seconds)
                 became = f"it is over since nobody answered within {after}: {_TERMINAL}"
@@ -185,7 +203,7 @@ class Permissions:
         """
         known = self._open.get(request_id)
         if known is not None and not known.answer.done():
-            return known.request, None
+            return known.request, None if known.is_asked() else f"the answer comes too late; {_WENT_ON}"
         if known is not None:
             return known.request, "the answer comes too late; it is answered already"
         if request_id not in self._over:

@@ -46,8 +46,8 @@ class Session:
         """When it last did something: an older record says nothing of what it does now."""
         self._asks_model = False
         self._asked_at = 0
-        self._permission: str | None = None
-        """The tool that a person is asked about; None while nobody is."""
+        self._asked: dict[bytes, str] = {}
+        """The tools that a person is asked about, by the identity of what said so."""
         self._failure: dict[str, Any] = {}
         """Of its last model call, if that failed."""
         self._answered_at = 0
@@ -92,23 +92,31 @@ class Session:
 
     def _wait(self, one: Observation, at: int, is_news: bool) -> Iterator[Change]:
         if one.end:
-            yield from self._end_wait(at)
+            yield from self._end_wait(one.data["tool"], at)
         elif is_news:
             self._asks_model = False
-            self._permission = one.data.get("tool")
+            if "tool" in one.data:
+                while len(self._asked) >= MAX_CALLS:
+                    del self._asked[next(iter(self._asked))]
+                self._asked[one.identity] = one.data["tool"]
             yield Change(EventType.WORKER_WAITING, at, one.data)
 
-    def _end_wait(self, at: int) -> Iterator[Change]:
-        """End the wait for a permission: the person, or we, have answered."""
-        if self._permission is not None:
-            self._permission = None
-            yield Change(EventType.WORKER_WAITING, at, {"reason": None})
+    def _end_wait(self, tool: str, at: int) -> Iterator[Change]:
+        """End the wait for a permission to use a tool: the person, or we, have answered."""
+        if tool in self._asked.values():
+            self._asked = {key: other for key, other in self._asked.items() if other != tool}
+            if not self._asked:
+                yield Change(EventType.WORKER_WAITING, at, {"reason": None})
+
+    def is_asked(self, identity: bytes) -> bool:
+        """Return whether a permission request waits for its person, as far as is known."""
+        return identity in self._asked
 
     def _turn(self, one: Observation, at: int, is_news: bool) -> Iterator[Change]:
         is_over = self._turns.get(one.call) if one.call else None
         if one.end:
             self._note_turn(one.call, True)
-            self._permission = None
+            self._asked.clear()
             self._failure = _failure_of(one) or self._failure
             if is_news:
                 self._asks_model = False
@@ -179,9 +187,9 @@ class Session:
         if call.end:
             yield from self._amend(call, one)
             return
-        if is_news and not is_new and one.data.get("tool") == self._permission:
+        if is_news and not is_new:
             # It began before its client asked: the client decided, or the tool ended.
-            yield from self._end_wait(at)
+            yield from self._end_wait(str(one.data.get("tool")), at)
         # The begin of a call without an id of its own was told to an earlier service: its end closes any of
         # the same tool.
         is_begin_unknown = is_new and is_news and not one.call and one.end > 0
@@ -220,7 +228,7 @@ class Session:
     def _ask_model(self, at: int) -> Iterator[Change]:
         if not self._asks_model:
             self._asks_model, self._asked_at = True, at
-            self._permission = None
+            self._asked.clear()
             yield Change(EventType.LLM_CALL_STARTED, at, {})
 
     def _end(self, at: int) -> Iterator[Change]:
