@@ -17,7 +17,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from queenright.server.up import Running
+from queenright.cli.hook import LIMIT
+from queenright.server.up import Running, serving
+from tests.server.test_permissions import answering as answering_permissions
+from tests.waiting import until
 from tests.warm import PROGRAM
 
 CALL = {"hook_event_name": "UserPromptSubmit", "session_id": "s-1", "cwd": "/home/ada/honey"}
@@ -122,6 +125,44 @@ def test_a_service_that_is_confused_changes_nothing(answer: str | None) -> None:
     assert seconds < 10
 
 
+BEGUN = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n \r\n"
+
+
+async def test_answer_of_a_person_is_waited_for(tmp_path: Path) -> None:
+    """B93: the service holds it back, and has begun to answer."""
+    call = {**CALL, "hook_event_name": "PermissionRequest", "tool_name": "Bash"}
+    words = ("claude-code", "--wait", "60")
+    async with (
+        serving(answering_permissions(tmp_path)) as running,
+        httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False) as http,
+    ):
+        body = json.dumps(call).encode()
+        waiting = asyncio.create_task(
+            asyncio.to_thread(hook, *words, "--otlp-url", running.otlp_url, call=body)
+        )
+        await until(lambda: running.service.permissions.open_requests(), "it asks")
+        await asyncio.sleep(LIMIT)
+        assert not waiting.done(), "it waits for longer than for other answers"
+        [request] = running.service.permissions.open_requests()
+        done = await http.post(
+            f"/api/permissions/{request.request_id}/answer", json={"decision": "allow", "by": "ada"}
+        )
+        assert done.status_code == 202, done.text
+        out, _ = await waiting
+
+    assert json.loads(out)["hookSpecificOutput"]["decision"] == {"behavior": "allow"}
+
+
+@pytest.mark.parametrize("answer", [None, "", "HTTP/1.1 503 Service Unavailable\r\n\r\n{}", BEGUN])
+def test_service_that_is_away_is_not_waited_for(answer: str | None) -> None:
+    """B91: without the begin of an answer the agent goes on within a second, and at an early end, too."""
+    with answering(answer) as (url, _):
+        out, seconds = hook("codex", "--otlp-url", url, "--wait", "60")
+
+    assert out == b""
+    assert seconds < 10
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -130,6 +171,7 @@ def test_a_service_that_is_confused_changes_nothing(answer: str | None) -> None:
         ["codex", "--otlp-url=nonsense"],
         ["codex", "--otlp-url"],
         ["codex", "--token-file", "nowhere"],
+        ["codex", "--otlp-url", "http://127.0.0.1:1", "--wait", "long"],
         ["nobody"],
         [],
     ],

@@ -8,6 +8,7 @@ import os
 import tempfile
 import tomllib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -426,3 +427,29 @@ async def test_check_says_what_arrives_and_what_is_missing(home: Path, running: 
     assert f"claude-code/{os.environ.get('USER') or 'root'}" in some.output or "/honey s-1" in some.output
     assert "not written" not in some.output
     assert "no model call is counted" in some.output
+
+
+@pytest.mark.parametrize("name", ["claude-code", "codex"])
+def test_permission_request_may_wait_and_no_other_hook_does(name: str) -> None:
+    """B91, B93: what waits runs our command, which gives up within a second if the service is away."""
+    asking = replace(SERVICE, permission_seconds=60)
+    hooks = {
+        item.path[1]: item.value["hooks"][0]
+        for items in CLIENTS[name].wanted(asking).values()
+        for item in items
+        if isinstance(item, Item)
+    }
+
+    asks = hooks.pop("PermissionRequest")
+    assert asks["timeout"] == 61
+    assert asks["command"].endswith("--wait 60")
+    assert {hook["timeout"] for hook in hooks.values()} == {1}
+    assert not any("--wait" in hook.get("command", "") for hook in hooks.values())
+    assert CLIENTS[name].wanted(replace(asking, permission_seconds=0)) == CLIENTS[name].wanted(SERVICE)
+
+
+def test_waiting_for_an_answer_that_a_client_does_not_take_is_refused() -> None:
+    refused = CliRunner().invoke(app, ["connect", "gemini", "--print", "--permission-seconds", "60"])
+
+    assert refused.exit_code == 2, refused.output
+    assert "Gemini CLI takes no answer to a permission request" in refused.output

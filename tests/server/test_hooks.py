@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -12,12 +13,15 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from queenright.runtime.events import AgentEvent
+from queenright.server import hooks as hooks_module
+from queenright.server.access.roles import Role
 from queenright.server.hooks import HookReceiver, with_hooks
 from queenright.server.otlp import otlp_app
 from queenright.server.sockets import listen, listening, url_of
 from queenright.server.telemetry.assembler import Assembler
-from queenright.server.up import Running
+from queenright.server.up import Running, serving
 from tests.clients.fixtures import FOLDER, Record, load_fixture
+from tests.server.access.test_service_with_tokens import guarded, token_for
 from tests.waiting import until
 
 HOOK = "/hooks/claude-code?user=ada&host=laptop"
@@ -140,9 +144,91 @@ async def test_call_that_is_wrong_is_answered_with_why_and_counted(
     assert answer.json() == {} if status == 200 else answer.json()["error"]
     assert (await http.get("/api/agents")).json()["agents"] == []
     metrics = (await http.get("/metrics")).text
-    outcome = {200: "ignored", 400: "refused"}.get(status)
-    counted = f'queenright_hook_calls_total{{client="claude-code",outcome="{outcome}"}} 1.0'
-    assert (counted in metrics) is (outcome is not None)
+    client, outcome = "other" if status == 404 else "claude-code", "ignored" if status == 200 else "refused"
+    assert f'queenright_hook_calls_total{{client="{client}",outcome="{outcome}"}} 1.0' in metrics
+
+
+def refused(running: Running) -> float | None:
+    labels = {"client": "claude-code", "outcome": "refused"}
+    return running.service.registry.get_sample_value("queenright_hook_calls_total", labels)
+
+
+@pytest.mark.parametrize("limit", ["MAX_BODY", "MAX_HELD"])
+async def test_call_that_is_too_long_is_refused_and_the_next_is_taken(
+    telemetry: httpx.AsyncClient, running: Running, limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B91: what was held of it is let go, so that the next call is taken."""
+    monkeypatch.setattr(hooks_module, limit, 10_000)
+    start, _, before, *_ = calls("healthy")
+
+    for _ in range(3):
+        answer = await telemetry.post(HOOK, json=before | {"tool_input": {"command": "x" * 20_000}})
+        assert (answer.status_code, "longer than" in answer.json()["error"]) == (413, True)
+    assert refused(running) == 3
+    assert await ask(telemetry, start) == {}
+    assert running.service.monitor.of_agent(AGENT)
+
+
+async def test_call_that_does_not_arrive_is_refused(
+    telemetry: httpx.AsyncClient, running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B91."""
+    monkeypatch.setattr(hooks_module, "BODY_SECONDS", 0.05)
+    address = telemetry.base_url
+    reader, writer = await asyncio.open_connection(address.host, address.port)
+    head = f"POST {HOOK} HTTP/1.1\r\nHost: {address.host}\r\nContent-Length: 100\r\n\r\n"
+    writer.write(head.encode() + b"{")
+
+    async with asyncio.timeout(60):
+        status = await reader.readline()
+    writer.close()
+
+    assert status.startswith(b"HTTP/1.1 408 ")
+    assert refused(running) == 1
+
+
+async def test_call_that_is_replayed_counts_once(telemetry: httpx.AsyncClient, running: Running) -> None:
+    """B84, B91: a proxy, or a client that got no answer, may send it again."""
+    *work, _end = calls("healthy")
+    for call in work:
+        for _ in range(3):
+            assert await ask(telemetry, call) == {}
+
+    [worker] = running.service.monitor.of_agent(AGENT)
+    assert worker.vitals.tool_calls_total == 3
+    assert worker.vitals.open_tools in (None, [])
+    assert worker.vitals.waiting == "user_input"
+
+
+@pytest.mark.parametrize("headers", [{"Origin": "https://example.org"}, {"Host": "example.org"}])
+async def test_call_of_a_web_page_is_refused_and_counted(
+    telemetry: httpx.AsyncClient, running: Running, headers: dict[str, str]
+) -> None:
+    """A page that its user opens must not be able to speak for an agent."""
+    start, *_ = calls("healthy")
+
+    answer = await telemetry.post(HOOK, json=start, headers=headers)
+
+    assert answer.status_code in (403, 421)
+    assert refused(running) == 1
+    assert running.service.monitor.of_agent(AGENT) == []
+
+
+async def test_call_without_a_token_is_refused_and_counted(tmp_path: Path) -> None:
+    """B91: where one is needed; the agent goes on, as at any answer that is not 200."""
+    given = guarded(tmp_path / "storage")
+    token_for(given, "admin", Role.ADMIN)
+    start, *_ = calls("healthy")
+    async with (
+        serving(given) as running,
+        httpx.AsyncClient(base_url=running.otlp_url, verify=False, trust_env=False) as client,
+    ):
+        for headers in ({}, {"Authorization": "Bearer qr_nobody"}, {"Authorization": "Basic eA=="}):
+            answer = await client.post(HOOK, json=start, headers=headers)
+            assert answer.status_code == 401
+        assert (await client.post("/hooks/nobody", json=start)).status_code == 401
+        assert refused(running) == 3
+        assert running.service.monitor.of_agent(AGENT) == []
 
 
 async def test_hostile_content_is_data_and_secrets_are_masked(

@@ -36,6 +36,8 @@ from queenright.server.telemetry.sessions import Session
 
 PREFIX: Final = "/hooks/"
 _CLIENTS: Final = {f"{PREFIX}{client.name}": client for client in CLIENTS}
+_OTHER: Final = "other"
+"""Whoever calls a path of no client."""
 ANSWER_SECONDS: Final = 0.8
 """Less than the second that a client gives a hook."""
 MAX_BODY: Final = 16 * 1024 * 1024
@@ -96,6 +98,13 @@ class HookReceiver:
         for client in CLIENTS:
             for outcome in ("used", "ignored", "refused", "late", "failed"):
                 self._calls.labels(client.name, outcome)
+        self._calls.labels(_OTHER, "refused")
+
+    def denied(self, path: str) -> None:
+        """Count a call that was not let through: it has no token, one that is none, or is from a page."""
+        if path.startswith(PREFIX):
+            client = _CLIENTS.get(path)
+            self._calls.labels(_OTHER if client is None else client.name, "refused").inc()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one call."""
@@ -155,9 +164,10 @@ class HookReceiver:
     async def _answer(self, scope: Scope, receive: Receive) -> tuple[int, dict[str, Any] | _Question]:
         client = _CLIENTS.get(scope["path"])
         if client is None:
+            self._calls.labels(_OTHER, "refused").inc()
             return 404, {"error": f"nothing takes hooks there; use {', '.join(_CLIENTS)}"}
         if scope["method"] != "POST":
-            return 405, {"error": "hooks are called with POST"}
+            return self._refuse(client, 405, "hooks are called with POST")
         try:
             async with asyncio.timeout(BODY_SECONDS):
                 body = await self._body(receive)

@@ -184,7 +184,12 @@ async def serving(
             clock=service.clock,
             registry=service.registry,
         )
-        guarded = OtlpGuard(with_hooks(receiver, hooks), access=access, bound=otlp_socket.getsockname()[0])
+        guarded = OtlpGuard(
+            with_hooks(receiver, hooks),
+            access=access,
+            bound=otlp_socket.getsockname()[0],
+            denied=hooks.denied,
+        )
         await stack.enter_async_context(listening(guarded, otlp_socket))
         app = create_app(service, bound=api_socket.getsockname()[0], access=access)
         await stack.enter_async_context(listening(app, api_socket))

@@ -70,6 +70,8 @@ class Client:
     """Of its settings, below the home folder or the project."""
     has_project_scope: bool
     wanted: Callable[[Service], Wanted]
+    takes_permission: bool = True
+    """Whether a hook can answer its permission requests."""
     notes: tuple[str, ...] = ()
     token_notes: tuple[str, ...] = ()
     """What a person has to do by hand where the service wants a token."""
@@ -183,6 +185,7 @@ CLIENTS: Final = {
             folder=".gemini",
             has_project_scope=True,
             wanted=_gemini,
+            takes_permission=False,
             token_notes=(
                 "Gemini CLI has no setting for telemetry's token; put this into ~/.gemini/.env:",
                 "OTEL_EXPORTER_OTLP_HEADERS=Authorization=Bearer%20TOKEN",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from starlette.datastructures import Headers
@@ -33,12 +34,16 @@ class OtlpGuard:
         app: The receiver.
         access: Knows the callers.
         bound: The address that is listened on.
+        denied: Is told the path of each request that is not let through.
     """
 
-    def __init__(self, app: Any, *, access: Access, bound: str) -> None:
+    def __init__(
+        self, app: Any, *, access: Access, bound: str, denied: Callable[[str], None] = lambda _: None
+    ) -> None:
         self._app = app
         self._access = access
         self._required = access.required(bound)
+        self._denied = denied
         settings = access.settings
         self._names = names_of(
             settings.otlp.host,
@@ -56,6 +61,7 @@ class OtlpGuard:
         headers = Headers(scope=scope)
         found = self._decide(scope, headers)
         if isinstance(found, Denied):
+            self._denied(scope["path"])
             await _answer(found, headers.get("content-type", ""), send)
             return
         if found.token_id:
