@@ -16,7 +16,7 @@ from queenright.health.interventions.permission_request import PermissionAnswer
 from queenright.health.interventions.permissions import Permissions, PermissionUnknown
 from queenright.health.interventions.permit import ActionRefused
 from queenright.health.interventions.record import Outcome
-from queenright.health.interventions.target import Target
+from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.store import Store
 from tests.health.acting import Acting
 
@@ -236,7 +236,7 @@ async def _play(steps: list[str]) -> None:
 
     async def deliver(request: Any, decision: Any, *, unless: Any, deliver: Any, **_: Any) -> Any:
         if unless() is not None:
-            raise ActionRefused(module.ActionKind.ANSWER, request.agent_id, unless())
+            raise ActionRefused(ActionKind.ANSWER, request.agent_id, unless())
         await asyncio.sleep(0)  # the disk
         deliver()
 

@@ -163,7 +163,7 @@ def _files(client: Client, scope: Scope, service: Service) -> list[tuple[Path, S
         raise Misuse(f"{client.title} takes no telemetry settings from a project; use --scope user")
     if service.permission_seconds and not client.takes_permission:
         raise Misuse(
-            f"{client.title} takes no answer to a permission request from a hook; leave out --permission-seconds"
+            f"{client.title} takes no answer to a permission request; leave out --permission-seconds"
         )
     base = Path.home() if scope is Scope.USER else Path.cwd()
     return [(base / client.folder / name, wanted) for name, wanted in client.wanted(service).items()]
