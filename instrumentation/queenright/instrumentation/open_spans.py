@@ -27,9 +27,9 @@ from queenright.instrumentation.conventions import (
     ATTRIBUTES,
     SCOPES,
     Kind,
+    fill_template,
     kind_of,
     named_in,
-    template_in,
 )
 from queenright.instrumentation.delivery import Delivery
 from queenright.instrumentation.dropped import DROPPED
@@ -279,12 +279,8 @@ def describe(span: ReadableSpan, parent_id: int | None) -> Attributes | None:
     found: Mapping[str, object] = span.attributes or {}
     known = {field: _first(found, spellings) for field, spellings in _IDENTIFYING.items()}
     scope = span.instrumentation_scope.name if span.instrumentation_scope else ""
-    name, kind = span.name, kind_of(known["operation"], known["marker"], span.name)
-    thing = named_in(name)
-    if kind is None and (template := template_in(name)) is not None:
-        kind, field = template
-        thing = _first(found, (field,))
-        name = name.partition("{")[0] + thing if thing else name
+    name = fill_template(span.name, lambda field: _first(found, (field,)))
+    kind, thing = kind_of(known["operation"], known["marker"], name), named_in(name)
     if kind is None and (known["operation"] or known["marker"] or not scope.startswith(SCOPES)):
         return None
     said: dict[str, str] = {

@@ -21,8 +21,8 @@ ATTRIBUTES = {
     "output_tokens": (names.GEN_AI_USAGE_OUTPUT_TOKENS, "gen_ai.usage.completion_tokens"),
     "tool": (names.GEN_AI_TOOL_NAME,),
     "call_id": (names.GEN_AI_TOOL_CALL_ID,),
-    "arguments": (names.GEN_AI_TOOL_CALL_ARGUMENTS,),
-    "result": (names.GEN_AI_TOOL_CALL_RESULT,),
+    "arguments": (names.GEN_AI_TOOL_CALL_ARGUMENTS, "gen_ai.input.messages"),
+    "result": (names.GEN_AI_TOOL_CALL_RESULT, "gen_ai.output.messages"),
     "error_type": (names.ERROR_TYPE,),
     "version": (names.GEN_AI_AGENT_VERSION,),
 }
@@ -43,3 +43,12 @@ SPAN_NAMES = (
     (f"{names.Operation.EXECUTE_TOOL} ", Kind.TOOL),
     (f"{names.Operation.INVOKE_AGENT} ", Kind.AGENT),
 )
+
+CONTENT_EVENTS = {
+    "gen_ai.tool.message": (("arguments", ("content",)),),
+    "gen_ai.choice": (("result", ("message", "content")),),
+    "gen_ai.client.inference.operation.details": (
+        ("arguments", ("gen_ai.input.messages",)),
+        ("result", ("gen_ai.output.messages",)),
+    ),
+}

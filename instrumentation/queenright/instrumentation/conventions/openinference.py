@@ -20,6 +20,7 @@ ATTRIBUTES = {
 }
 
 MARKERS = {"agent": Kind.AGENT, "llm": Kind.LLM, "tool": Kind.TOOL}
+NO_WORK = ("chain", "embedding", "evaluator", "guardrail", "prompt", "reranker", "retriever", "unknown")
 
 SCOPES = ("openinference.instrumentation.",)
 """Some of these say what a span is only when it ends: while it is open, its scope is all there is."""

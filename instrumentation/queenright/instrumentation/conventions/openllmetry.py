@@ -24,3 +24,4 @@ MARKERS = {
     "chat": Kind.LLM,
     "completion": Kind.LLM,
 }
+NO_WORK = ("embedding", "rerank", "task", "workflow")

@@ -17,8 +17,9 @@ from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.telemetry.batch import Batch
 from queenright.server.telemetry.duplicates import Duplicates
 from queenright.server.telemetry.kind import Kind
+from queenright.server.telemetry.lost_spans import LostSpans
 from queenright.server.telemetry.observation import Observation
-from queenright.server.telemetry.runs import MAX_TRACES, Run, Traces
+from queenright.server.telemetry.runs import MAX_TRACES, EndedCall, Run, Traces
 from queenright.server.telemetry.sessions import Sessions
 from queenright.server.telemetry.values import seconds_of
 
@@ -52,6 +53,7 @@ class Assembler:
         self.traces = Traces(max_traces)
         self.sessions = Sessions()
         self.duplicates = Duplicates()
+        self.lost = LostSpans()
 
     def assemble(self, observations: list[Observation], batch: Batch, now: float) -> Iterator[None]:
         """
@@ -62,6 +64,7 @@ class Assembler:
         """
         # By time, whatever scope they come from, and what lies inside another before it: a root must not
         # end a run before the records of what was done in it are there.
+        observations += self.lost.due(now, self.duplicates, batch)
         observations.sort(key=_order)
         assembly = _Assembly(self, observations, batch, now)
         for observation in observations:
@@ -80,6 +83,7 @@ class _Assembly:
         "_batch",
         "_by_span",
         "_duplicates",
+        "_lost",
         "_now",
         "_observations",
         "_own_runs",
@@ -98,6 +102,7 @@ class _Assembly:
         self._now = now
         self._by_span: dict[bytes, Observation] | None = None
         self._own_runs: dict[tuple[bytes, str, str, str], Run] = {}
+        self._lost = assembler.lost
 
     def add(self, one: Observation) -> None:
         """Take in one observation."""
@@ -107,6 +112,10 @@ class _Assembly:
             self._end_of_trace(one)
             return
         if self._is_known(one):
+            batch.ignored += 1
+            return
+        if one.awaits_span:
+            self._lost.hold(one, self._now)
             batch.ignored += 1
             return
         if one.client:
@@ -190,7 +199,7 @@ class _Assembly:
         Say whether a piece of work of another framework is none that has been counted, and note its id.
 
         Two instrumentations on one call (the framework's and the model client's) make two spans of it, one
-        around the other. The first of them to begin and the first of them to end count.
+        around the other or both beside each other. The first of them to begin and the first to end count.
         """
         if not one.end and not run.open and run.ended_at and one.start <= run.ended_at:
             return False
@@ -202,8 +211,14 @@ class _Assembly:
         if not one.end:
             if is_inside:
                 return False
-            run.note_begun(one.span_id, what, one.data.get("call_id") or one.span_id.hex())
-        elif self._traces.get(one.trace_id, one.process).wraps(one.span_id, one.parent_id, what):
+            elsewhere = run.begun_elsewhere(what, one.library)
+            call_id = elsewhere or one.data.get("call_id") or one.span_id.hex()
+            run.note_begun(one.span_id, what, call_id, one.library)
+            if elsewhere is not None:
+                return False
+        elif self._traces.get(one.trace_id, one.process).wraps(
+            one.span_id, one.parent_id, what
+        ) or run.is_repeat(EndedCall(what, (one.library,), one.start, one.end, _marks(one))):
             run.begun.pop(one.span_id, None)
             return False
         begun = run.begun.get(one.span_id) or (around if is_inside else None)
@@ -238,7 +253,8 @@ class _Assembly:
 
     def _end(self, run: Run, one: Observation) -> None:
         self._batch.set_open(run, False, one.end)
-        failure: dict[str, Any] = {key: one.data[key] for key in ("error_type", "error") if key in one.data}
+        failure = _failure_of(one) or run.failure
+        run.failure = {}
         kind = EventType.EXECUTION_FAILED if failure else EventType.EXECUTION_COMPLETED
         if one.data.get("waiting_reason") == WaitingReason.PAUSED:
             kind = EventType.EXECUTION_PAUSED
@@ -251,6 +267,8 @@ class _Assembly:
         nameless = trace is not None and trace.nameless
         if run.own or not nameless or not one.is_inner:
             self._end(run, one)
+        else:
+            run.failure = _failure_of(one) or run.failure
         # Else: an agent inside another one, both known by the service's name only. The outer one goes on.
 
     def _step(self, run: Run, one: Observation) -> None:
@@ -262,6 +280,7 @@ class _Assembly:
         run.last_llm = one.span_id.hex()
         self._emit(EventType.LLM_CALL_COMPLETED, run, one, one.data)
         if not run.own:
+            run.failure = _failure_of(one)
             # Frameworks know no steps: a turn of the model is one.
             step: dict[str, Any] = {key: one.data[key] for key in _OF_STEP if key in one.data}
             step["is_model_turn"] = True
@@ -289,6 +308,17 @@ class _Assembly:
                 id="",
             )
         )
+
+
+def _failure_of(one: Observation) -> dict[str, Any]:
+    return {key: one.data[key] for key in ("error_type", "error") if key in one.data}
+
+
+def _marks(one: Observation) -> tuple[Any, ...]:
+    """Return what two records of one call both say, if they say it."""
+    if one.kind is Kind.TOOL:
+        return one.data.get("call_id"), one.data.get("args_hash")
+    return (one.data.get("output_tokens"),)
 
 
 _ENDED: Final = {

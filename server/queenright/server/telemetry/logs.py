@@ -15,7 +15,7 @@ from queenright.server.telemetry.kind import Kind
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.partial_spans import read_partial_span
 from queenright.server.telemetry.process import Process
-from queenright.server.telemetry.span_records import begun_of, read_span_record
+from queenright.server.telemetry.span_records import observation_of, read_span_record
 from queenright.server.telemetry.spans import UNNAMED_TOOL
 from queenright.server.telemetry.values import (
     MAX_ATTRIBUTES,
@@ -42,7 +42,7 @@ def read_log(
     if len(record.attributes) > MAX_ATTRIBUTES:
         raise ValueError(f"a record with more than {MAX_ATTRIBUTES} attributes")
     if (span := read_span_record(record)) is not None:
-        return begun_of(span, process)
+        return observation_of(span, process)
     client = CLIENT_OF_LOGS.get(scope.name)
     if client is not None:
         said = {

@@ -34,6 +34,8 @@ class Observation:
     """It is known to have a parent in its own process."""
     is_own: bool = False
     """It is of our own instrumentation, which says itself when work begins and what a step is."""
+    awaits_span: bool = False
+    """A record of the end of a span, which says more when it arrives."""
     client: str = ""
     """The coding agent that it is of: its session is one run, whatever tells of it."""
     source: str = ""

@@ -15,9 +15,10 @@ Spans of our own instrumentation name everything themselves.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from queenright.server.telemetry.process import Process
 
@@ -27,6 +28,30 @@ V = TypeVar("V")
 MAX_TRACES: Final = 10_000
 MAX_RUNS: Final = 64
 MAX_PARENTS: Final = 1_024
+MAX_ENDED: Final = 8
+
+
+@dataclass(slots=True, eq=False)
+class EndedCall:
+    """A call of a model or a tool, as the first library that told of it said."""
+
+    what: str
+    libraries: tuple[str, ...]
+    start: int
+    end: int
+    marks: tuple[Any, ...]
+    """A call's own id, its arguments, or an answer's tokens; None where it does not say."""
+
+    def is_same(self, other: EndedCall) -> bool:
+        """Say whether another library's call is this one: the same work, most of it at the same time."""
+        if self.what != other.what:
+            return False
+        shared = min(self.end, other.end) - max(self.start, other.start)
+        shorter = min(self.end - self.start, other.end - other.start)
+        if shared < 0 or 2 * shared < shorter:
+            return False
+        pairs = zip(self.marks, other.marks, strict=True)
+        return all(mine is None or theirs is None or mine == theirs for mine, theirs in pairs)
 
 
 @dataclass(slots=True, eq=False)
@@ -44,13 +69,35 @@ class Run:
     last_llm: str = ""
     turn: str = ""
     turn_until: int = 0
-    begun: dict[bytes, tuple[str, str]] = field(default_factory=dict)
-    """Work that is known to have begun and not to have ended: span id -> what it is, and its call id."""
+    begun: dict[bytes, tuple[str, str, str]] = field(default_factory=dict)
+    """Work that has begun and not ended: span id -> what it is, its call id, and the library that said so."""
+    ended: deque[EndedCall] | None = None
+    """The calls that ended last."""
+    failure: dict[str, Any] = field(default_factory=dict)
+    """How its last call of a model, or an agent inside it since, failed."""
 
-    def note_begun(self, span_id: bytes, what: str, call_id: str) -> None:
+    def note_begun(self, span_id: bytes, what: str, call_id: str, library: str) -> None:
         """Note that a piece of work has begun."""
         _bound(self.begun, MAX_PARENTS)
-        self.begun[span_id] = (what, call_id)
+        self.begun[span_id] = (what, call_id, library)
+
+    def begun_elsewhere(self, what: str, library: str) -> str | None:
+        """Return the id of a call that another library said has begun, and this one has not; None if none."""
+        alike = [(id_, by) for kind, id_, by in self.begun.values() if kind == what]
+        here = {id_ for id_, by in alike if by == library}
+        return next((id_ for id_, _ in alike if id_ not in here), None)
+
+    def is_repeat(self, call: EndedCall) -> bool:
+        """Say whether another library has told of a call, and note it."""
+        if self.ended is None:
+            self.ended = deque(maxlen=MAX_ENDED)
+        [library] = call.libraries
+        for known in self.ended:
+            if library not in known.libraries and known.is_same(call):
+                known.libraries += (library,)
+                return True
+        self.ended.append(call)
+        return False
 
     def turn_of(self, span_id: str, start: int, end: int) -> str:
         """

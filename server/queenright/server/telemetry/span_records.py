@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
@@ -14,8 +14,8 @@ from queenright.instrumentation.names import SpanOutcome
 from queenright.server.telemetry.kind import Kind
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.process import Process
-from queenright.server.telemetry.spans import UNNAMED_TOOL
-from queenright.server.telemetry.values import number_of, span_id_in, text_of
+from queenright.server.telemetry.spans import UNNAMED_TOOL, outcome_of
+from queenright.server.telemetry.values import duration_of, number_of, span_id_in, text_of
 
 SPAN_EVENTS: Final = frozenset({names.EVENT_SPAN_STARTED, names.EVENT_SPAN_OPEN, names.EVENT_SPAN_ENDED})
 
@@ -82,15 +82,17 @@ def read_span_record(record: LogRecord) -> SpanRecord | None:
     )
 
 
-def begun_of(record: SpanRecord, process: Process) -> Observation | None:
+def observation_of(record: SpanRecord, process: Process) -> Observation | None:
     """
-    Return that the work of an open span has begun; None if its kind is not known yet, or it has ended.
+    Return that the work of a span has begun or ended; None if its kind is not known yet.
 
-    Its end comes with the span itself, which also says what came of it.
+    Its end comes with the span itself, which also says what came of it; the record stands for a span that
+    is lost on its way.
     """
-    if record.kind is None or record.outcome is not None:
+    if record.kind is None:
         return None
-    data = {
+    has_ended = record.outcome is not None
+    data: dict[str, Any] = {
         "tool": record.tool,
         "call_id": record.call_id,
         "model": record.model,
@@ -98,12 +100,21 @@ def begun_of(record: SpanRecord, process: Process) -> Observation | None:
     }
     if record.kind is Kind.TOOL:
         data["tool"] = record.tool or UNNAMED_TOOL
+    if has_ended:
+        data["duration"] = duration_of(record.start, record.time)
+        if record.outcome is SpanOutcome.ERROR:
+            data["error_type"] = record.error_type or "error"
+        if record.kind is Kind.TOOL:
+            data["outcome"] = outcome_of(data)
+    span = record.trace_id + record.span_id
     return Observation(
-        identity=b"begun" + record.trace_id + record.span_id,
+        identity=span if has_ended else b"begun" + span,
         process=process,
         kind=record.kind,
         start=record.start,
-        end=0,
+        end=record.time if has_ended else 0,
+        is_outermost=has_ended and not record.parent_id,
+        awaits_span=has_ended,
         trace_id=record.trace_id,
         span_id=record.span_id,
         parent_id=record.parent_id,
@@ -111,5 +122,5 @@ def begun_of(record: SpanRecord, process: Process) -> Observation | None:
         agent=record.agent,
         session=record.session,
         library=record.scope,
-        data={key: value for key, value in data.items() if value},
+        data={key: value for key, value in data.items() if value or key == "duration"},
     )

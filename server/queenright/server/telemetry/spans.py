@@ -6,10 +6,10 @@ import re
 from itertools import islice
 from typing import Any, Final
 
-from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-from queenright.instrumentation.conventions import named_in
+from queenright.instrumentation.conventions import CONTENT_EVENTS, fill_template, named_in
 from queenright.instrumentation.fingerprint import fingerprint
 from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.names import SPAN_STEP, ToolOutcome, Verdict
@@ -39,6 +39,7 @@ _IS_REMOTE: Final = 0x200
 _ERROR: Final = Status.STATUS_CODE_ERROR
 _ENTRY_KINDS: Final = frozenset({Span.SPAN_KIND_SERVER, Span.SPAN_KIND_CONSUMER})
 _VERDICTS: Final = frozenset(Verdict)
+_NO_ERROR: Final = frozenset({"", "false", "none", "null", "0"})
 _EXCEPTION_EVENT: Final = "exception"
 _EXCEPTION_TYPE: Final = "exception.type"
 _EXCEPTION_MESSAGE: Final = "exception.message"
@@ -74,7 +75,11 @@ def read_span(span: Span, process: Process, scope: InstrumentationScope, now: fl
     elif is_own and "operation" not in found and _is_step(found, name):
         kind = Kind.STEP
     else:
+        if "{" in name:
+            name = fill_template(name, lambda key: _text_in(span, key))
         kind = _kind(found, name)
+        if kind is Kind.TOOL and span.kind in _ENTRY_KINDS:
+            kind = None  # whoever called has a span of the call, too
     # No parent, one in another process, or an entry point.
     is_outermost = not parent_id or bool(flags & _IS_REMOTE) or span.kind in _ENTRY_KINDS
     if kind is None and (client is not None or not is_outermost):
@@ -98,9 +103,11 @@ def read_span(span: Span, process: Process, scope: InstrumentationScope, now: fl
         node=text(found["node"]) if "node" in found else "",
         library=scope.name,
         version=scope.version,
-        data=_failure(span, found),
+        data=_failure(span, kind, found),
     )
     if kind is not None:
+        if kind is Kind.TOOL and span.events:
+            _add_content(span, found)
         _KINDS[kind](observation, name, found)
     if client is not None:
         observation.client, observation.source = client.name, "span"
@@ -144,7 +151,7 @@ def _llm(observation: Observation, name: str, found: Fields) -> None:
 def _tool(observation: Observation, name: str, found: Fields) -> None:
     data = observation.data
     if observation.end:
-        data["outcome"] = _outcome(data)
+        data["outcome"] = outcome_of(data)
     named = found.get("tool") or found.get("entity")
     data["tool"] = text_of(named) or clean_name(named_in(name)) or UNNAMED_TOOL
     if "call_id" in found:
@@ -200,27 +207,56 @@ def _is_step(found: Fields, name: str) -> bool:
     return "index" in found or "verdict" in found or name == SPAN_STEP or name.startswith(f"{SPAN_STEP} ")
 
 
-def _failure(span: Span, found: Fields) -> dict[str, Any]:
+def _failure(span: Span, kind: Kind | None, found: Fields) -> dict[str, Any]:
     """Return ``error_type`` and ``error`` of a span that failed, else an empty mapping."""
-    status = span.status
     error_type = text_of(found["error_type"]) if "error_type" in found else ""
-    if status.code != _ERROR and not error_type:
+    message = _message(found["error"]) if "error" in found else ""
+    exception = None
+    if span.events:
+        events = islice(reversed(span.events), MAX_ATTRIBUTES)
+        exception = next((event for event in events if event.name == _EXCEPTION_EVENT), None)
+    # A model that answered was asked again after the exception.
+    has_failed = exception is not None and not (kind is Kind.LLM and "output_tokens" in found)
+    if span.status.code != _ERROR and not error_type and not message and not has_failed:
         return {}
-    message = status.message
-    for event in islice(reversed(span.events), MAX_ATTRIBUTES):
-        if event.name == _EXCEPTION_EVENT:
-            texts = {a.key: a.value.string_value for a in islice(event.attributes, MAX_ATTRIBUTES)}
-            error_type = error_type or clean_name(texts.get(_EXCEPTION_TYPE, ""))
-            message = texts.get(_EXCEPTION_MESSAGE) or message
-            break
+    message = span.status.message or message
+    if exception is not None:
+        texts = {a.key: a.value.string_value for a in islice(exception.attributes, MAX_ATTRIBUTES)}
+        error_type = error_type or clean_name(texts.get(_EXCEPTION_TYPE, ""))
+        message = texts.get(_EXCEPTION_MESSAGE) or message
     failure: dict[str, Any] = {"error_type": error_type or "error"}
     if message:
         failure["error"] = redact(message)
     return failure
 
 
-def _outcome(failure: dict[str, Any]) -> str:
-    if not failure:
+def _message(value: AnyValue) -> str:
+    """Return what an attribute says of an error; "" if it says that there is none."""
+    if value.WhichOneof("value") == "string_value":
+        text = value.string_value.strip()
+        return "" if text.lower() in _NO_ERROR else text
+    return "error" if is_true(value) else ""
+
+
+def _text_in(span: Span, key: str) -> str:
+    """Return an attribute of a span as text, "" if it has none of that name."""
+    return next((text_of(each.value) for each in span.attributes if each.key == key), "")
+
+
+def _add_content(span: Span, found: Fields) -> None:
+    """Add arguments and results of a tool call that are recorded as events."""
+    for event in islice(span.events, MAX_ATTRIBUTES):
+        for field, keys in CONTENT_EVENTS.get(event.name, ()):
+            if field not in found:
+                values = {each.key: each.value for each in islice(event.attributes, MAX_ATTRIBUTES)}
+                value = next((values[key] for key in keys if key in values), None)
+                if value is not None:
+                    found[field] = value
+
+
+def outcome_of(failure: dict[str, Any]) -> str:
+    """Return how a tool call ended, by its failure if it has one."""
+    if "error_type" not in failure:
         return ToolOutcome.OK.value
     if "timeout" in failure["error_type"].lower():
         return ToolOutcome.TIMEOUT.value

@@ -14,6 +14,7 @@ from queenright.instrumentation.fingerprint import fingerprint
 from queenright.instrumentation.identity import NAME_LIMIT, clean_name
 from queenright.instrumentation.redaction import mask_name
 from queenright.runtime.events import AgentEvent
+from queenright.server.telemetry.payload import payload_of
 
 FUTURE_LIMIT: Final = 86_400.0
 """A time further ahead of our clock than this, in seconds, is no time."""
@@ -144,7 +145,7 @@ def fingerprint_of(value: AnyValue | None) -> str | None:
     """Return the fingerprint of recorded arguments or results; None if none were recorded."""
     if value is None:
         return None
-    plain = plain_of(value)
+    plain = payload_of(plain_of(value))
     if isinstance(plain, str) and len(plain) <= _LONGEST_PLACEHOLDER:
         text = plain.strip(" \"'").lower()
         if not text or text in _PLACEHOLDERS:

@@ -1,0 +1,155 @@
+"""The payload of recorded arguments and results: what is left without the envelopes of libraries. Pure."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+_DEPTH: Final = 12
+_LONGEST_JSON: Final = 65_536
+_LONGEST_LITERAL: Final = 8_192
+
+_PAYLOADS: Final = (
+    "inputs",
+    "input",
+    "arguments",
+    "args",
+    "input_str",
+    "outputs",
+    "output",
+    "result",
+    "response",
+    "content",
+    "parts",
+    "messages",
+    "message",
+    "text",
+    "kwargs",
+)
+"""Keys under which envelopes have their payload, the outermost first."""
+
+_MARKS: Final = frozenset(
+    {
+        "tool_call_id",
+        "toolCallId",
+        "tool_use_id",
+        "toolUseId",
+        "additional_kwargs",
+        "response_metadata",
+        "input_str",
+        "isError",
+        "lc",
+        "langgraph_step",
+    }
+)
+"""Keys that only envelopes have: what else is beside the payload is the library's."""
+
+_TYPES: Final = frozenset(
+    {
+        "constructor",
+        "function_call",
+        "function_call_output",
+        "message",
+        "text",
+        "tool",
+        "tool_call",
+        "tool_call_response",
+        "tool_result",
+        "tool_use",
+    }
+)
+_OF_RUN: Final = frozenset(
+    {"callbacks", "color", "config", "metadata", "name", "parent_run_id", "run_id", "tags"}
+)
+"""What LangChain notes about a run beside its output, as ``kwargs``."""
+_ROLES: Final = frozenset({"assistant", "function", "model", "tool", "user"})
+_BESIDE: Final = frozenset(
+    {
+        "annotations",
+        "call_id",
+        "finish_reason",
+        "id",
+        "is_error",
+        "name",
+        "role",
+        "status",
+        "type",
+        *_PAYLOADS,
+    }
+)
+"""What such an envelope has beside its payload; anything else is an argument."""
+_PRINTED: Final = re.compile(r"content=('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")(?: \w+=|\Z)", re.DOTALL)
+"""A message as Python prints it."""
+
+
+def payload_of(value: Any) -> Any:
+    """
+    Return what a tool was called with or answered, without what libraries put around it.
+
+    A mapping with one key that means "input" or "output" is an envelope; one with more keys only if a key,
+    its type or its role says so: "id", "name" or "step" may be arguments.
+    """
+    for _ in range(_DEPTH):
+        if isinstance(value, str):
+            inner = _of_text(value)
+        elif isinstance(value, Mapping):
+            inner = _of_mapping(value)
+        elif isinstance(value, list | tuple) and len(value) == 1 and _is_envelope(value[0]):
+            inner = value[0]
+        else:
+            return value
+        if inner is value:
+            return value
+        value = inner
+    return value
+
+
+def _of_text(text: str) -> Any:
+    stripped = text.strip()
+    first, last = stripped[:1], stripped[-1:]
+    if (first, last) in (("{", "}"), ("[", "]"), ('"', '"')) and len(stripped) <= _LONGEST_JSON:
+        try:
+            return json.loads(stripped)
+        except (ValueError, RecursionError):
+            pass
+        if first != '"' and len(stripped) <= _LONGEST_LITERAL:
+            return _literal(stripped, text)
+    elif stripped.startswith("content=") and (printed := _PRINTED.match(stripped)) is not None:
+        return _literal(printed[1], text)
+    return text
+
+
+def _literal(source: str, default: str) -> Any:
+    """Return a literal of Python, as ``str()`` of arguments writes it; ``default`` if it is none."""
+    try:
+        return ast.literal_eval(source)
+    except (ValueError, SyntaxError, RecursionError, MemoryError, TypeError):
+        return default
+
+
+def _of_mapping(value: Mapping[Any, Any]) -> Any:
+    if _is_envelope(value):
+        for key in _PAYLOADS:
+            if key in value and (value[key] not in (None, "", [], {}) or len(value) == 1):
+                return value[key]
+    return value
+
+
+def _is_envelope(value: Any) -> bool:
+    if not isinstance(value, Mapping):
+        return False
+    if len(value) == 1:
+        return next(iter(value)) in _PAYLOADS
+    if not _MARKS.isdisjoint(value):
+        return True
+    if len(value) == 2 and isinstance(run := value.get("kwargs"), Mapping):
+        return bool(run) and _OF_RUN.issuperset(run)
+    is_typed = _is_one_of(value.get("type"), _TYPES) or _is_one_of(value.get("role"), _ROLES)
+    return is_typed and _BESIDE.issuperset(value)
+
+
+def _is_one_of(value: Any, names: frozenset[str]) -> bool:
+    return isinstance(value, str) and value in names

@@ -1,0 +1,523 @@
+"""What goes wrong with spans of frameworks, cause by cause, and the general rule for each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from itertools import islice
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
+
+from queenright.instrumentation import fingerprint, names
+from queenright.runtime.events import AgentEvent
+from queenright.server.otlp.decode import decode_logs, decode_spans
+from queenright.server.telemetry.assembler import Assembler
+from queenright.server.telemetry.batch import Batch
+from tests.server.otlp.framework_spans import (
+    NAMED,
+    NOW,
+    OPEN,
+    TRACE,
+    chat,
+    decode,
+    invoke,
+    one,
+    request,
+    tool,
+    workers,
+)
+
+
+def types(decoded: Batch) -> list[str]:
+    return [event.type.value for event in decoded.events]
+
+
+def calls(decoded: Batch) -> list[Mapping[str, Any]]:
+    return [event.data for event in decoded.events if event.type.value == "tool_call_completed"]
+
+
+@pytest.mark.parametrize("wrap", ["{}", '{{"output": "{}"}}', '{{"content": "{}", "tool_call_id": "c-1"}}'])
+def test_cause_1_placeholder_in_an_envelope_is_not_recorded(wrap: str) -> None:
+    """B87: what is hidden is not equal, whatever is around it."""
+    hidden = wrap.format("__REDACTED__")
+    spans = tool(2, 1, attributes={"gen_ai.tool.call.arguments": hidden, "gen_ai.tool.call.result": hidden})
+
+    [call] = calls(decode(spans))
+
+    assert (call["args_hash"], call["result_hash"]) == (None, None)
+
+
+def test_cause_2_span_that_ended_before_the_root_does_not_open_its_run_again() -> None:
+    """B85: also where it arrives in a request of its own."""
+    memory = Assembler()
+    decode(chat(2, 1, **NAMED, end=2), invoke(1, "scout", end=9), memory=memory)
+
+    late = decode(tool(3, 1, start=3, end=4, scope="another"), memory=memory)
+
+    assert types(late) == ["tool_call_completed"]
+
+
+def test_cause_3_run_without_an_agents_span_ends_with_its_outermost_span() -> None:
+    """B85: a framework that exports no agent on failure leaves no run open."""
+    decoded = decode(chat(2, 1, end=2), {"id": 1, "name": "workflow", "end": 3})
+
+    assert types(decoded)[-1] == "execution_completed"
+
+
+def test_cause_4_and_5_spans_that_disagree_or_name_nothing_are_one_run() -> None:
+    """B86: one run is never several workers because its spans disagree."""
+    decoded = decode(chat(2, 1, **NAMED), tool(3, 1), chat(4, 1, **NAMED), invoke(1, "scout", end=9))
+
+    assert workers(decoded) == {("scout", "c-1")}
+
+
+ARGUMENTS: dict[str, Any] = {"q": "hive", "id": 7}
+RESULT = '3 results: it\'s "here"'
+WRAPPED_ARGUMENTS: dict[str, Any] = {
+    "as they are": ARGUMENTS,
+    "as JSON in JSON": json.dumps(json.dumps(ARGUMENTS)),
+    "as Python prints them": str(ARGUMENTS),
+    "in one key": {"input": ARGUMENTS},
+    "in one key, as JSON": {"arguments": json.dumps(ARGUMENTS)},
+    "of a tool call": {"type": "tool_call", "id": "call_1", "name": "search", "arguments": ARGUMENTS},
+    "of a message": [
+        {
+            "role": "assistant",
+            "parts": [{"type": "tool_call", "id": "1", "name": "s", "arguments": ARGUMENTS}],
+        }
+    ],
+    "of a graph's step": {
+        "input_str": str(ARGUMENTS),
+        "tags": ["seq:step:2"],
+        "metadata": {"langgraph_step": 2, "langgraph_checkpoint_ns": "tools:0c5c"},
+        "inputs": ARGUMENTS,
+    },
+}
+WRAPPED_RESULTS: dict[str, Any] = {
+    "as it is": RESULT,
+    "as JSON": json.dumps(RESULT),
+    "in one key": {"output": RESULT},
+    "as a message": {"content": RESULT, "tool_call_id": "call_1", "status": "success", "name": "search"},
+    "as a message that was serialized": {
+        "output": {
+            "lc": 1,
+            "type": "constructor",
+            "id": ["langchain", "schema", "messages", "ToolMessage"],
+            "kwargs": {"content": RESULT, "type": "tool", "tool_call_id": "call_2", "status": "success"},
+        },
+        "kwargs": {"tags": ["seq:step:4"]},
+    },
+    "as a message that was printed": f"content={RESULT!r} name='search' tool_call_id='call_3'",
+    "as a part": [{"type": "text", "text": RESULT}],
+    "as a tool's result": {"content": [{"type": "text", "text": RESULT}], "isError": False},
+    "as a message of parts": [
+        {"role": "tool", "parts": [{"type": "tool_call_response", "id": "1", "response": RESULT}]}
+    ],
+}
+
+
+@pytest.mark.parametrize("shape", WRAPPED_ARGUMENTS)
+def test_cause_6_wrapped_arguments_have_the_fingerprint_of_their_payload(shape: str) -> None:
+    """B89: the payload is what counts."""
+    written = WRAPPED_ARGUMENTS[shape]
+    text = written if isinstance(written, str) else json.dumps(written)
+
+    [call] = calls(decode(tool(2, 1, attributes={"gen_ai.tool.call.arguments": text})))
+
+    assert call["args_hash"] == fingerprint(ARGUMENTS)
+
+
+@pytest.mark.parametrize("shape", WRAPPED_RESULTS)
+def test_cause_6_wrapped_results_have_the_fingerprint_of_their_payload(shape: str) -> None:
+    """B89: step numbers and call ids make no new result."""
+    written = WRAPPED_RESULTS[shape]
+    text = written if isinstance(written, str) else json.dumps(written)
+
+    [call] = calls(decode(tool(2, 1, attributes={"gen_ai.tool.call.result": text})))
+
+    assert call["result_hash"] == fingerprint(RESULT)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"id": 1, "text": "x"}, {"id": 2, "text": "x"}),
+        ({"type": "message", "text": "x", "to": "a"}, {"type": "message", "text": "x", "to": "b"}),
+        ({"input": {"page": 1}}, {"input": {"page": 2}}),
+        ({"step": 1, "input": "x"}, {"step": 2, "input": "x"}),
+        ([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], [{"type": "text", "text": "a"}]),
+    ],
+)
+def test_cause_6_arguments_that_look_like_an_envelope_stay_apart(first: Any, second: Any) -> None:
+    """B26: a call with other arguments is no repeat."""
+    made = [
+        tool(n, 1, attributes={"gen_ai.tool.call.arguments": json.dumps(arguments)})
+        for n, arguments in ((2, first), (3, second))
+    ]
+
+    one_, other = calls(decode(*made))
+
+    assert one_["args_hash"] != other["args_hash"]
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [
+            ("gen_ai.tool.message", {"role": "tool", "content": json.dumps(ARGUMENTS), "id": "c-1"}),
+            ("gen_ai.choice", {"message": json.dumps([{"text": RESULT}]), "id": "c-1"}),
+        ],
+        [("tool.input", {"input": str(ARGUMENTS)}), ("tool.output", {"output": RESULT})],
+        [
+            (
+                "gen_ai.client.inference.operation.details",
+                {
+                    "gen_ai.input.messages": json.dumps(WRAPPED_ARGUMENTS["of a message"]),
+                    "gen_ai.output.messages": json.dumps(WRAPPED_RESULTS["as a message of parts"]),
+                },
+            )
+        ],
+    ],
+)
+def test_cause_6_content_may_be_in_events_of_the_span(events: list[Any]) -> None:
+    """B89: a loop is found by what events of a span recorded."""
+    [call] = calls(decode(tool(2, 1, events=events)))
+
+    assert (call["args_hash"], call["result_hash"]) == (fingerprint(ARGUMENTS), fingerprint(RESULT))
+
+
+@given(
+    st.recursive(
+        st.none() | st.integers() | st.text(),
+        lambda some: (
+            st.lists(some)
+            | st.dictionaries(
+                st.sampled_from(["input", "content", "type", "role", "lc", "text", "parts", "x"]), some
+            )
+        ),
+        max_leaves=12,
+    )
+)
+def test_cause_6_any_content_is_read_without_an_error(content: Any) -> None:
+    """B89: and equal content is equal."""
+    made = [tool(n, 1, attributes={"gen_ai.tool.call.result": json.dumps(content)}) for n in (2, 3)]
+
+    one_, other = calls(decode(*made))
+
+    assert one_["result_hash"] == other["result_hash"]
+
+
+EXCEPTION = ("exception", {"exception.type": "ApiError", "exception.message": "503 overloaded"})
+
+
+@pytest.mark.parametrize(
+    "failed",
+    [
+        {"error": "503 overloaded", "attributes": {"error.type": "ApiError"}},
+        {"error": "", "events": [EXCEPTION]},
+        {"events": [EXCEPTION]},
+        {"attributes": {"error.type": "ApiError", "error.message": "503 overloaded"}},
+        {"attributes": {"exception.type": "ApiError", "exception.message": "503 overloaded"}},
+    ],
+)
+@pytest.mark.parametrize("kind", [chat, tool])
+def test_cause_7_failure_is_a_failure_however_it_is_recorded(kind: Any, failed: dict[str, Any]) -> None:
+    """B34: by its status, an exception event whatever the status, or attributes alone."""
+    decoded = decode(kind(2, 1, **failed))
+
+    ended = next(e.data for e in decoded.events if e.type.value.endswith("call_completed"))
+    assert (ended["error_type"], ended["error"]) == ("ApiError", "503 overloaded")
+
+
+@pytest.mark.parametrize("said", ["false", "", "None"])
+def test_cause_7_attribute_that_says_no_error_is_none(said: str) -> None:
+    [call] = calls(decode(tool(2, 1, attributes={"error": said})))
+
+    assert (call["outcome"], "error_type" in call) == ("ok", False)
+
+
+def test_cause_7_model_call_that_was_tried_again_and_answered_has_not_failed() -> None:
+    answered = {"gen_ai.usage.output_tokens": 8}
+
+    decoded = decode(chat(2, 1, events=[EXCEPTION], attributes=answered))
+
+    assert "error_type" not in one(decoded, "llm_call_completed").data
+
+
+@pytest.mark.parametrize(
+    ("spans", "outcome"),
+    [
+        ([chat(2, 1, **NAMED, error="x"), invoke(1, "scout", end=9)], "execution_failed"),
+        (
+            [chat(2, 1, **NAMED, error="x"), chat(3, 1, **NAMED), invoke(1, "scout", end=9)],
+            "execution_completed",
+        ),
+        ([invoke(2, "inner", parent=1, error="x"), {"id": 1, "name": "task", "end": 9}], "execution_failed"),
+        (
+            [chat(3, 2), invoke(2, "inner", parent=1, error="x"), invoke(1, "outer", end=9)],
+            "execution_failed",
+        ),
+        ([chat(2, 1, **NAMED), invoke(1, "scout", end=9, events=[EXCEPTION])], "execution_failed"),
+    ],
+)
+def test_cause_7_run_whose_last_model_call_or_inner_agent_failed_has_failed(
+    spans: list[dict[str, Any]], outcome: str
+) -> None:
+    """B34: although its own span says nothing of it."""
+    ended = [type_ for type_ in types(decode(*spans)) if type_ in ("execution_failed", "execution_completed")]
+
+    assert ended == [outcome]
+
+
+@pytest.mark.parametrize(
+    ("name", "attributes", "event"),
+    [
+        ("x", {"gen_ai.operation.name": "llm_call"}, "llm_call_completed"),
+        ("x", {"gen_ai.operation.name": "tool_call"}, "tool_call_completed"),
+        ("x", {"gen_ai.operation.name": "agent_call"}, "execution_completed"),
+        ("x", {"gen_ai.operation.name": "tool.execution"}, "tool_call_completed"),
+        ("x", {"span.type": "LLM"}, "llm_call_completed"),
+        ("x", {"span.type": "tool"}, "tool_call_completed"),
+        ("x", {"langfuse.observation.type": "generation"}, "llm_call_completed"),
+        ("x", {"langsmith.span.kind": "llm"}, "llm_call_completed"),
+        ("x", {"mlflow.spanType": '"CHAT_MODEL"'}, "llm_call_completed"),
+        ("chat m", {"span.type": "http"}, "llm_call_completed"),
+        (
+            "Chat completion with {gen_ai.request.model!r}",
+            {"gen_ai.request.model": "m"},
+            "llm_call_completed",
+        ),
+        ("Chat Completion with 'm'", {}, "llm_call_completed"),
+        ("Responses API with {gen_ai.request.model!r}", {}, "llm_call_completed"),
+        ("Function: {name}", {"name": "search"}, "tool_call_completed"),
+        ("Function: search", {}, "tool_call_completed"),
+        ("Agent run: {name!r}", {"name": "scout"}, "execution_completed"),
+        ("Agent run: 'scout'", {}, "execution_completed"),
+        ("tools/call search", {}, "tool_call_completed"),
+        ("tool_call search", {}, "tool_call_completed"),
+        ("AgentRun scout", {}, "execution_completed"),
+        ("llm.request m", {}, "llm_call_completed"),
+    ],
+)
+def test_cause_8_kind_is_read_from_operations_markers_templates_and_words(
+    name: str, attributes: dict[str, Any], event: str
+) -> None:
+    """B89: also of conventions that nobody wrote down."""
+    ended = one(decode({"id": 1, "name": name, "attributes": attributes}), event)
+
+    if "search" in (name.split()[-1], attributes.get("name")):
+        assert ended.data["tool"] == "search"
+    if "scout" in name or attributes.get("name") == "scout":
+        assert ended.agent_id == "scout"
+
+
+@pytest.mark.parametrize(
+    ("name", "attributes"),
+    [
+        ("x", {"gen_ai.operation.name": "create_agent"}),
+        ("x", {"gen_ai.operation.name": "list_tools"}),
+        ("chat m", {"openinference.span.kind": "CHAIN"}),
+        ("x", {"span.type": "web"}),
+        ("GET /tools/call", {}),
+        ("model", {}),
+        ("agent", {}),
+        ("Agent workflow", {}),
+        ("execute", {}),
+        ("load_model x", {}),
+    ],
+)
+def test_cause_8_other_words_are_no_work(name: str, attributes: dict[str, Any]) -> None:
+    assert decode({"id": 1, "name": name, "attributes": attributes}).events == []
+
+
+TOKENS = {"gen_ai.usage.input_tokens": 120, "gen_ai.usage.output_tokens": 8}
+
+
+@pytest.mark.parametrize("kind", [chat, tool])
+@pytest.mark.parametrize("parent", [1, 2, 5])
+def test_cause_9_call_that_two_libraries_trace_counts_once(kind: Any, parent: int) -> None:
+    """B84: siblings, parent and child, and with a span between them: its tokens once."""
+    of_framework = kind(2, 1, start=1, end=3.1, scope="framework", attributes=TOKENS)
+    of_client = kind(3, parent, start=1.1, end=3, scope="client", attributes=TOKENS)
+
+    decoded = decode(of_framework, of_client, invoke(1, "scout", end=9))
+
+    assert len([type_ for type_ in types(decoded) if type_.endswith("call_completed")]) == 1
+
+
+@pytest.mark.parametrize("kind", [chat, tool])
+def test_cause_9_calls_at_the_same_time_of_one_library_are_two(kind: Any) -> None:
+    """B31: a framework that calls in parallel tells of each call once."""
+    decoded = decode(*(kind(n, 1, start=1, end=3, attributes=TOKENS) for n in (2, 3)))
+
+    assert len([type_ for type_ in types(decoded) if type_.endswith("call_completed")]) == 2
+
+
+@pytest.mark.parametrize(
+    "difference",
+    [
+        {"start": 5, "end": 6},
+        {"attributes": {"gen_ai.tool.call.arguments": "[2]"}},
+        {"attributes": {"gen_ai.tool.call.id": "c-2"}},
+        {"attributes": {"gen_ai.tool.name": "read"}},
+    ],
+)
+def test_cause_9_other_calls_of_another_library_count(difference: dict[str, Any]) -> None:
+    same = {"gen_ai.tool.call.arguments": "[1]", "gen_ai.tool.call.id": "c-1"}
+    first = tool(2, 1, start=1, end=3, scope="framework", attributes=same)
+    other = {"start": 1, "end": 3} | difference | {"attributes": same | difference.get("attributes", {})}
+
+    decoded = decode(first, tool(3, 1, scope="client", **other))
+
+    assert len(calls(decoded)) == 2
+
+
+def test_cause_9_server_side_of_a_tool_call_is_no_call() -> None:
+    """B84: the MCP server's span is told by another process, which is no agent."""
+    decoded = decode(tool(3, 2, kind=2, flags=0x300), service="mcp-server")
+
+    assert decoded.events == []
+
+
+def test_cause_9_work_that_two_libraries_open_beside_each_other_begins_and_ends_once() -> None:
+    """B88: nothing of it stays open."""
+    memory = Assembler()
+    events = [
+        event
+        for span in (
+            tool(2, 1, **NAMED, start=1, scope="framework", **OPEN),
+            tool(3, 1, **NAMED, start=1.1, scope="client", **OPEN),
+            tool(3, 1, **NAMED, start=1.1, end=5, scope="client"),
+            tool(2, 1, **NAMED, start=1, end=6, scope="framework"),
+        )
+        for event in decode(span, memory=memory).events
+    ]
+
+    work = [event for event in events if event.type.value.startswith("tool")]
+    assert [event.type.value for event in work] == ["tool_call_started", "tool_call_completed"]
+    assert work[0].data["call_id"] == work[1].data["call_id"]
+
+
+def record(event: str, id_: int, parent: int, at: float, **said: str) -> ExportLogsServiceRequest:
+    """Return a record of `watch_spans` about a tool call."""
+    written = {names.OPEN_SPAN_KIND: "tool", names.GEN_AI_TOOL_NAME: "search", **said}
+    if parent:
+        written[names.OPEN_SPAN_PARENT_ID] = f"{parent:016x}"
+    made = ExportLogsServiceRequest()
+    group = made.resource_logs.add()
+    group.resource.attributes.append(KeyValue(key="service.name", value=AnyValue(string_value="svc")))
+    one_ = LogRecord(
+        event_name=event,
+        trace_id=TRACE,
+        span_id=id_.to_bytes(8, "big"),
+        time_unix_nano=int((NOW - 100 + at) * 1e9),
+        attributes=[KeyValue(key=key, value=AnyValue(string_value=of)) for key, of in written.items()],
+    )
+    start = AnyValue(int_value=int((NOW - 99) * 1e9))
+    one_.attributes.append(KeyValue(key=names.OPEN_SPAN_START, value=start))
+    group.scope_logs.add().log_records.append(one_)
+    return made
+
+
+def take(made: ExportLogsServiceRequest, memory: Assembler, now: float) -> list[AgentEvent]:
+    batch = decode_logs(made, memory, now)
+    memory.duplicates.settle(batch.identities, stored=True)
+    return batch.events
+
+
+def test_cause_10_span_that_was_dropped_leaves_no_open_work() -> None:
+    """B88: the record of its end stands for it, if it has not come within a minute."""
+    memory = Assembler()
+    begun = take(record(names.EVENT_SPAN_STARTED, 2, 1, 1), memory, NOW)
+    at_once = take(record(names.EVENT_SPAN_ENDED, 2, 1, 3), memory, NOW)
+    later = take(ExportLogsServiceRequest(), memory, NOW + 61)
+    after = decode(tool(2, 1, start=1, end=3), memory=memory)
+
+    assert [event.type.value for event in begun] == ["execution_started", "tool_call_started"]
+    assert (at_once, after.events) == ([], [])
+    [ended] = later
+    assert (ended.type.value, ended.data["outcome"]) == ("tool_call_completed", "ok")
+    assert ended.data["call_id"] == begun[1].data["call_id"]
+    assert ended.time == pytest.approx(NOW - 97)
+
+
+def test_cause_10_span_that_arrives_after_the_record_of_its_end_counts_once() -> None:
+    """B84: with all that it says."""
+    memory = Assembler()
+    take(record(names.EVENT_SPAN_STARTED, 2, 1, 1), memory, NOW)
+    take(record(names.EVENT_SPAN_ENDED, 2, 1, 3), memory, NOW)
+    [call] = calls(
+        decode(tool(2, 1, start=1, end=3, attributes={"gen_ai.tool.call.result": "x"}), memory=memory)
+    )
+    later = take(ExportLogsServiceRequest(), memory, NOW + 61)
+
+    assert call["result_hash"] == fingerprint("x")
+    assert later == []
+
+
+def test_cause_10_root_that_was_dropped_ends_its_run() -> None:
+    memory = Assembler()
+    said = {names.OPEN_SPAN_KIND: "agent", names.OPEN_SPAN_OUTCOME: "error", names.ERROR_TYPE: "ApiError"}
+    take(record(names.EVENT_SPAN_STARTED, 1, 0, 1, **said), memory, NOW)
+    take(record(names.EVENT_SPAN_ENDED, 1, 0, 3, **said), memory, NOW)
+
+    [ended] = take(ExportLogsServiceRequest(), memory, NOW + 61)
+
+    assert (ended.type.value, ended.data["error_type"]) == ("execution_failed", "ApiError")
+
+
+def test_cause_11_span_that_cannot_be_read_is_refused_with_its_reason() -> None:
+    """B90: and the rest of its request counts."""
+    made = request(tool(2, 1), chat(3, 1))
+    made.resource_spans[0].scope_spans[0].spans[0].trace_id = b"short"
+
+    batch = decode_spans(made, Assembler(), NOW)
+
+    assert (batch.rejected, batch.accepted) == (1, 1)
+    assert "valid trace id" in batch.reasons[0]
+
+
+RUN = [
+    chat(2, 1, start=1, end=2, **NAMED),
+    chat(12, 2, start=1.1, end=1.9, scope="client"),
+    tool(3, 1, start=2, end=3, attributes={**NAMED["attributes"], "gen_ai.tool.call.arguments": "[1]"}),
+    tool(4, 1, start=2, end=4, attributes={**NAMED["attributes"], "gen_ai.tool.call.arguments": "[2]"}),
+    chat(5, 1, start=4, end=5, **NAMED),
+    invoke(1, "scout", start=0, end=6, attributes=NAMED["attributes"]),
+]
+"""Spans that name their agent; one of a model's client does not."""
+
+
+@given(data=st.data())
+def test_order_splits_repeats_and_delays_of_a_trace_change_nothing(data: st.DataObject) -> None:
+    """B84: the same work of the same worker, each piece once, and nothing left open."""
+    named = [span for span in RUN if span["id"] != 12]
+    order = data.draw(st.permutations(named + data.draw(st.lists(st.sampled_from(named), max_size=4))))
+    rest = iter(order)
+    memory = Assembler()
+    events: list[AgentEvent] = []
+    while some := list(islice(rest, data.draw(st.integers(1, 4)))):
+        events += decode(*some, memory=memory).events
+
+    assert {(event.agent_id, event.session_id) for event in events} == {("scout", "c-1")}
+    found = [event.type.value for event in events]
+    counted = ("llm_call_completed", "step_completed", "tool_call_completed", "execution_completed")
+    assert [found.count(type_) for type_ in counted] == [2, 2, 2, 1]
+    arguments = {event.data["args_hash"] for event in events if event.type.value == "tool_call_completed"}
+    assert arguments == {fingerprint([1]), fingerprint([2])}
+
+
+@given(data=st.data())
+def test_order_within_one_request_changes_nothing(data: st.DataObject) -> None:
+    """B84: whatever scope they come from."""
+    expected = [(e.type, e.span_id, e.agent_id, e.session_id) for e in decode(*RUN).events]
+
+    shuffled = decode(*data.draw(st.permutations(RUN)))
+
+    assert [(e.type, e.span_id, e.agent_id, e.session_id) for e in shuffled.events] == expected
