@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from itertools import islice
 from typing import Any, Final
 
@@ -60,8 +61,7 @@ def read_span(span: Span, process: Process, scope: InstrumentationScope, now: fl
         raise ValueError(f"a span with more than {MAX_ATTRIBUTES} attributes")
     found = fields_of(attributes)
     name, parent_id, flags, end = span.name, span.parent_span_id, span.flags, span.end_time_unix_nano
-    pending_parent = text_of(found["pending_parent"]) if "pending_parent" in found else ""
-    if _SPAN_ID.fullmatch(pending_parent):
+    if "pending_parent" in found and _SPAN_ID.fullmatch(pending_parent := text_of(found["pending_parent"])):
         # It stands for its parent, which is open.
         if len(parent_id) != 8:
             raise ValueError("a pending span without a valid parent span id (8 bytes)")
@@ -84,6 +84,7 @@ def read_span(span: Span, process: Process, scope: InstrumentationScope, now: fl
     is_outermost = not parent_id or bool(flags & _IS_REMOTE) or span.kind in _ENTRY_KINDS
     if kind is None and (client is not None or not is_outermost):
         return None
+    events = span.events
     observation = Observation(
         identity=trace_id + span_id if end else b"begun" + trace_id + span_id,
         process=process,
@@ -103,11 +104,11 @@ def read_span(span: Span, process: Process, scope: InstrumentationScope, now: fl
         node=text(found["node"]) if "node" in found else "",
         library=scope.name,
         version=scope.version,
-        data=_failure(span, kind, found),
+        data=_failure(span, kind, events, found),
     )
     if kind is not None:
-        if kind is Kind.TOOL and span.events:
-            _add_content(span, found)
+        if events and kind is Kind.TOOL:
+            _add_content(events, found)
         _KINDS[kind](observation, name, found)
     if client is not None:
         observation.client, observation.source = client.name, "span"
@@ -207,14 +208,14 @@ def _is_step(found: Fields, name: str) -> bool:
     return "index" in found or "verdict" in found or name == SPAN_STEP or name.startswith(f"{SPAN_STEP} ")
 
 
-def _failure(span: Span, kind: Kind | None, found: Fields) -> dict[str, Any]:
+def _failure(span: Span, kind: Kind | None, events: Sequence[Span.Event], found: Fields) -> dict[str, Any]:
     """Return ``error_type`` and ``error`` of a span that failed, else an empty mapping."""
     error_type = text_of(found["error_type"]) if "error_type" in found else ""
     message = _message(found["error"]) if "error" in found else ""
     exception = None
-    if span.events:
-        events = islice(reversed(span.events), MAX_ATTRIBUTES)
-        exception = next((event for event in events if event.name == _EXCEPTION_EVENT), None)
+    if events:
+        last = islice(reversed(events), MAX_ATTRIBUTES)
+        exception = next((event for event in last if event.name == _EXCEPTION_EVENT), None)
     # A model that answered was asked again after the exception.
     has_failed = exception is not None and not (kind is Kind.LLM and "output_tokens" in found)
     if span.status.code != _ERROR and not error_type and not message and not has_failed:
@@ -243,9 +244,9 @@ def _text_in(span: Span, key: str) -> str:
     return next((text_of(each.value) for each in span.attributes if each.key == key), "")
 
 
-def _add_content(span: Span, found: Fields) -> None:
+def _add_content(events: Sequence[Span.Event], found: Fields) -> None:
     """Add arguments and results of a tool call that are recorded as events."""
-    for event in islice(span.events, MAX_ATTRIBUTES):
+    for event in islice(events, MAX_ATTRIBUTES):
         for field, keys in CONTENT_EVENTS.get(event.name, ()):
             if field not in found:
                 values = {each.key: each.value for each in islice(event.attributes, MAX_ATTRIBUTES)}
