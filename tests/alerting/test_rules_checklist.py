@@ -67,6 +67,7 @@ DOES_NOT_FLAP = {
     "QueenrightJudgeOnRules": "its window of a quarter of an hour keeps it",
     "QueenrightDeliveriesFailing": "its window of a quarter of an hour keeps it",
     "QueenrightTelemetryDropped": "its window of ten minutes keeps it",
+    "QueenrightTelemetryRejected": "its window of ten minutes keeps it",
     "QueenrightEventsDropped": "its window of ten minutes keeps it",
     "QueenrightSeriesLimited": "its window of an hour keeps it",
     "QueenrightCircuitBreakerOpen": "its window of five minutes averages over the changes",

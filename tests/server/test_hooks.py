@@ -269,6 +269,7 @@ async def test_service_that_is_slow_or_fails_holds_up_no_agent(running: Running)
         assembler,
         running.service.instructions,
         running.service.permissions,
+        running.service.intake,
         clock=time.time,
         registry=registry,
     )

@@ -212,6 +212,18 @@ EVENT_BUS_DROPPED: Final = MetricName(
 INGEST_SPANS: Final = MetricName(
     "queenright_ingest_spans_total", "counter", ("outcome",), "Spans received over OTLP."
 )
+TELEMETRY_REJECTED: Final = MetricName(
+    "queenright_telemetry_rejected_total",
+    "counter",
+    ("dialect", "reason"),
+    "Spans and log records that cannot be used; their sender is told.",
+)
+TELEMETRY_UNUSED: Final = MetricName(
+    "queenright_telemetry_unused_total",
+    "counter",
+    ("dialect", "reason"),
+    "Spans, log records and hook calls that nothing is made of.",
+)
 HOOK_CALLS: Final = MetricName(
     "queenright_hook_calls_total", "counter", ("client", "outcome"), "Hook calls of coding agents received."
 )

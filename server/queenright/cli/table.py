@@ -139,6 +139,12 @@ _SECTIONS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
             "interventions --agent researcher",
         ),
         ("recoveries", "acting:recoveries", "List recoveries, newest first.", "recoveries --json"),
+        (
+            "telemetry",
+            "telemetry:telemetry",
+            "Show who sends telemetry, what of it is not used, and what to set.",
+            "telemetry --json",
+        ),
     ),
     "Act": (
         (

@@ -37,6 +37,7 @@ from queenright.server.console_tickets import (
 from queenright.server.console_view import agent_values, breakers_values, recoveries_values
 from queenright.server.paging import cursor_at, place_of
 from queenright.server.service import Service
+from queenright.server.telemetry_view import telemetry_values
 from queenright.server.ticket_api import found_ticket
 from queenright.server.view import event_line, status
 from queenright.server.words import moment
@@ -87,6 +88,7 @@ class _Console:
             ("/live", self.live),
             ("/breakers", self.breakers),
             ("/recoveries", self.recoveries),
+            ("/telemetry", self.telemetry),
             ("/tickets/{ticket_id}", self.ticket),
             ("/runbooks/{name}", self.runbook),
             ("/static/{name}", self.static),
@@ -144,6 +146,10 @@ class _Console:
             else ""
         )
         return self._page(request, "recoveries.html", older=older, **recoveries_values(self._service, shown))
+
+    async def telemetry(self, request: Request) -> Response:
+        values = telemetry_values(self._service.intake, self._service.clock())
+        return self._page(request, "telemetry.html", otlp_port=self._service.settings.otlp.port, **values)
 
     async def ticket(self, request: Request, ticket_id: str) -> Response:
         service = self._service

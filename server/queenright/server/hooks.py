@@ -29,10 +29,13 @@ from queenright.server.telemetry.assembler import Assembler
 from queenright.server.telemetry.batch import Batch
 from queenright.server.telemetry.client import Client, PermitAnswer
 from queenright.server.telemetry.dialects import CLIENTS
+from queenright.server.telemetry.intake import Intake
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.permission import EVENT as PERMISSION_EVENT
 from queenright.server.telemetry.process import Process
 from queenright.server.telemetry.sessions import Session
+from queenright.server.telemetry.sources import Sources
+from queenright.server.telemetry.unusable import Unused
 
 PREFIX: Final = "/hooks/"
 _CLIENTS: Final = {f"{PREFIX}{client.name}": client for client in CLIENTS}
@@ -70,6 +73,7 @@ class HookReceiver:
         assembler: Knows the sessions, also from their log records and spans.
         instructions: What there is for an agent.
         permissions: Has people answer permission requests.
+        intake: Notes who calls.
         clock: Seconds since the epoch.
         registry: Where ``queenright_hook_calls_total`` is registered.
     """
@@ -80,6 +84,7 @@ class HookReceiver:
         assembler: Assembler,
         instructions: Instructions,
         permissions: Permissions,
+        intake: Intake,
         *,
         clock: Clock,
         registry: CollectorRegistry,
@@ -88,6 +93,7 @@ class HookReceiver:
         self._assembler = assembler
         self._instructions = instructions
         self._permissions = permissions
+        self._intake = intake
         self._clock = clock
         self._held = 0
         self._working: set[asyncio.Task[dict[str, Any] | _Question]] = set()
@@ -100,8 +106,9 @@ class HookReceiver:
                 self._calls.labels(client.name, outcome)
         self._calls.labels(_OTHER, "refused")
 
-    def denied(self, path: str) -> None:
-        """Count a call that was not let through: it has no token, one that is none, or is from a page."""
+    def denied(self, path: str, status: int, reason: str) -> None:
+        """Count a request that was not let through: it has no token, one that is none, or is from a page."""
+        self._intake.refuse(path, status, reason, self._clock())
         if path.startswith(PREFIX):
             client = _CLIENTS.get(path)
             self._calls.labels(_OTHER if client is None else client.name, "refused").inc()
@@ -165,7 +172,9 @@ class HookReceiver:
         client = _CLIENTS.get(scope["path"])
         if client is None:
             self._calls.labels(_OTHER, "refused").inc()
-            return 404, {"error": f"nothing takes hooks there; use {', '.join(_CLIENTS)}"}
+            reason = f"nothing takes hooks there; use {', '.join(_CLIENTS)}"
+            self._intake.refuse(scope["path"], 404, reason, self._clock())
+            return 404, {"error": reason}
         if scope["method"] != "POST":
             return self._refuse(client, 405, "hooks are called with POST")
         try:
@@ -216,6 +225,7 @@ class HookReceiver:
 
     def _refuse(self, client: Client, status: int, reason: str) -> tuple[int, dict[str, Any] | _Question]:
         self._calls.labels(client.name, "refused").inc()
+        self._intake.refuse(f"{PREFIX}{client.name}", status, reason, self._clock())
         return status, {"error": reason}
 
     async def _take(self, client: Client, body: bytes, process: Process) -> dict[str, Any] | _Question:
@@ -223,9 +233,16 @@ class HookReceiver:
         read = partial(_read, client, body, process, int(now * 1e9))
         event, observation = await asyncio.to_thread(read) if len(body) > _SMALL else read()
         self._calls.labels(client.name, "ignored" if observation is None else "used").inc()
+        sources = Sources()
+        source = sources.of(process, client.name)
+        source.records = 1
         if observation is None:
+            source.unused[Unused.NO_AGENT_WORK] = 1
+            self._intake.add(sources, now)
             return {}
         await self._store(observation, now)
+        source.note(self._session(observation).run.agent_id, observation)
+        self._intake.add(sources, now)
         # Its client may ask the person at the terminal at the same time, and goes on once that has answered.
         self._permissions.release_answered()
         is_asked = event == PERMISSION_EVENT and self._session(observation).is_asked(observation.identity)

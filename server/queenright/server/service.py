@@ -61,6 +61,7 @@ from queenright.server.secret_files import callback_secrets
 from queenright.server.settings import Settings
 from queenright.server.settings_files import check_files
 from queenright.server.step_logs import StepLogs
+from queenright.server.telemetry.intake import Intake
 from queenright.server.told_lately import ToldLately
 from queenright.server.tracing import TRACED, EventTracer
 from queenright.server.user_stack import UserStack
@@ -235,6 +236,7 @@ class Service:
             breakers=lambda: self.breakers.all(),
             recovering=lambda: len(self.acting.recovery.active()),
         )
+        self.intake = Intake(self.registry)
         self.worker_series = WorkerSeries(self.registry, self.monitor.workers, self.monitor.get, self.clock)
         self.feed = Feed(self.store, on_drop=self.metrics.dropped)
         await self.feed.begin()

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, FastAPI, Query, Request, Response
 
 from queenright.api.operations import AuditPage, Reloaded, SettingsInForce, Version
+from queenright.api.telemetry import Telemetry
 from queenright.health.audit_page import LoggedEvent, read_page
 from queenright.health.tables import SCHEMA_REVISION
 from queenright.runtime.events import EventType
@@ -18,6 +19,7 @@ from queenright.server.params import OfAgent, answering
 from queenright.server.reload import RELOADABLE, NothingToRead, reload
 from queenright.server.service import Service
 from queenright.server.settings import SettingsRefused
+from queenright.server.telemetry_view import telemetry_values
 
 Types = Annotated[list[EventType] | None, Query(alias="type", description="Only these types; repeatable.")]
 Moment = Annotated[
@@ -49,6 +51,15 @@ def _routes(service: Service) -> APIRouter:
     async def get_settings() -> dict[str, Any]:
         """All settings as they are in force, secrets masked: what `queenright config show` prints."""
         return {"settings": service.settings.model_dump(mode="json"), "reloadable": list(RELOADABLE)}
+
+    @router.get("/api/telemetry", **says("get_telemetry", Telemetry))
+    async def get_telemetry() -> dict[str, Any]:
+        """
+        Who sends telemetry, what of it was not used and why, and what each sender has to set.
+
+        Since the service started; the last 100 senders.
+        """
+        return telemetry_values(service.intake, service.clock())
 
     @router.post("/-/reload", **says("reload_settings", Reloaded, refused=(409, 422)))
     async def reload_settings(request: Request) -> dict[str, Any]:

@@ -172,6 +172,7 @@ async def serving(
         receiver = otlp_app(
             service.ingest,
             assembler=assembler,
+            intake=service.intake,
             registry=service.registry,
             forwarder=forwarder,
             max_body=otlp.max_body_bytes,
@@ -181,6 +182,7 @@ async def serving(
             assembler,
             service.instructions,
             service.permissions,
+            service.intake,
             clock=service.clock,
             registry=service.registry,
         )

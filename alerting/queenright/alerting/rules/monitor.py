@@ -227,6 +227,20 @@ def _losses(selectors: Selectors) -> Iterator[Alert]:
         reason="what is not seen is not judged",
         dashboard="queenright-monitor",
     )
+    rejected = select(selectors, names.TELEMETRY_REJECTED)
+    yield Alert(
+        name="QueenrightTelemetryRejected",
+        expr=f"sum by (dialect, reason) (increase({rejected}[10m])) > 0",
+        for_="5m",
+        severity="warning",
+        source=SOURCE_MONITOR,
+        summary="Telemetry cannot be used.",
+        description='{{ $value | printf "%.0f" }} records of {{ $labels.dialect }} were rejected in the last '
+        "10 minutes: {{ $labels.reason }}.",
+        threshold="any within 10 min, for 5 min",
+        reason="an agent that sends it is not seen, or not whole; its sender has to change something",
+        dashboard="queenright-monitor",
+    )
     events = select(selectors, names.EVENT_BUS_DROPPED)
     yield Alert(
         name="QueenrightEventsDropped",

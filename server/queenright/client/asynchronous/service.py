@@ -28,6 +28,10 @@ class AsyncService(AsyncGroup):
         """Return all settings in force, secrets masked."""
         return await self._ask.one(api.SettingsInForce, "/api/settings")
 
+    async def telemetry(self) -> api.Telemetry:
+        """Return who sends telemetry, what of it was not used and why, and what senders have to set."""
+        return await self._ask.one(api.Telemetry, "/api/telemetry")
+
     async def reload(self) -> api.Reloaded:
         """Let it read its settings again; what can be changed while it runs is, the rest is named."""
         return await self._ask.acted(api.Reloaded, "/-/reload")

@@ -28,6 +28,10 @@ class Service(Group):
         """Return all settings in force, secrets masked."""
         return self._ask.one(api.SettingsInForce, "/api/settings")
 
+    def telemetry(self) -> api.Telemetry:
+        """Return who sends telemetry, what of it was not used and why, and what senders have to set."""
+        return self._ask.one(api.Telemetry, "/api/telemetry")
+
     def reload(self) -> api.Reloaded:
         """Let it read its settings again; what can be changed while it runs is, the rest is named."""
         return self._ask.acted(api.Reloaded, "/-/reload")

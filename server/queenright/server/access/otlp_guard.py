@@ -34,11 +34,16 @@ class OtlpGuard:
         app: The receiver.
         access: Knows the callers.
         bound: The address that is listened on.
-        denied: Is told the path of each request that is not let through.
+        denied: Called with the path, the status and the reason of each request that is not let through.
     """
 
     def __init__(
-        self, app: Any, *, access: Access, bound: str, denied: Callable[[str], None] = lambda _: None
+        self,
+        app: Any,
+        *,
+        access: Access,
+        bound: str,
+        denied: Callable[[str, int, str], None] = lambda path, status, reason: None,
     ) -> None:
         self._app = app
         self._access = access
@@ -61,7 +66,7 @@ class OtlpGuard:
         headers = Headers(scope=scope)
         found = self._decide(scope, headers)
         if isinstance(found, Denied):
-            self._denied(scope["path"])
+            self._denied(scope["path"], found.status, found.words)
             await _answer(found, headers.get("content-type", ""), send)
             return
         if found.token_id:

@@ -10,6 +10,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
+from queenright.instrumentation.identity import clean_name
 from queenright.server.otlp.errors import too_many
 from queenright.server.otlp.wire import MAX_GROUPS, MAX_ITEMS
 from queenright.server.telemetry.assembler import Assembler
@@ -18,6 +19,7 @@ from queenright.server.telemetry.logs import read_log
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.process import Process
 from queenright.server.telemetry.spans import read_span
+from queenright.server.telemetry.unusable import UnusableRecord, Unused
 
 T = TypeVar("T")
 
@@ -81,15 +83,18 @@ def _decoding(
         for scope, records in parts:
             size.add_group()
             size.add_items(len(records))
+            source = batch.sources.of(process, scope.name)
+            source.records += len(records)
+            source.note_library(clean_name(scope.name))
             yield
             for record in records:
                 try:
                     observation = read(record, process, scope, now)
-                except ValueError as error:
-                    batch.reject(str(error))
+                except UnusableRecord as error:
+                    batch.reject(process, scope.name, error)
                 else:
                     if observation is None:
-                        batch.ignored += 1
+                        batch.ignore(process, scope.name, Unused.NO_AGENT_WORK)
                     else:
                         observations.append(observation)
                 yield

@@ -57,6 +57,7 @@ from queenright.server.otlp.wire import PIECE, pieces_of
 from queenright.server.telemetry.assembler import Assembler
 from queenright.server.telemetry.batch import MAX_EVENTS, Batch
 from queenright.server.telemetry.duplicates import StillStoring
+from queenright.server.telemetry.intake import Intake
 
 T = TypeVar("T")
 
@@ -132,6 +133,7 @@ class OtlpReceiver:
         *,
         registry: CollectorRegistry,
         assembler: Assembler | None = None,
+        intake: Intake | None = None,
         forwarder: Forwarder | None = None,
         max_body: int = MAX_BODY,
         max_inflated: int = MAX_INFLATED,
@@ -141,6 +143,7 @@ class OtlpReceiver:
         share: LoopShare | None = None,
     ) -> None:
         self.counts = Counts()
+        self._intake = intake or Intake(registry)
         self._ingest = ingest
         self._forwarder = forwarder
         self._max_body = max_body
@@ -177,6 +180,7 @@ class OtlpReceiver:
             status, extra, body, media_type = await self._answer(scope, headers, content_type, receive)
         except Refused as refused:
             self.counts.refused += 1
+            self._intake.refuse(scope["path"], refused.status, str(refused), self._clock())
             try:
                 media_type = MediaType.of(content_type)
             except Refused:
@@ -323,6 +327,8 @@ class OtlpReceiver:
             raise unavailable("the events could not be stored; send this again later", 5) from None
 
     def _count(self, signal: _Signal, batch: Batch) -> None:
+        for words in self._intake.add(batch.sources, self._clock()):
+            batch.say(words)
         counts = self.counts
         counts.accepted += batch.accepted
         counts.ignored += batch.ignored
@@ -380,6 +386,7 @@ def otlp_app(
     *,
     registry: CollectorRegistry,
     assembler: Assembler | None = None,
+    intake: Intake | None = None,
     forwarder: Forwarder | None = None,
     max_body: int = MAX_BODY,
     max_inflated: int = MAX_INFLATED,
@@ -397,6 +404,7 @@ def otlp_app(
             ``Retry-After``, so that the client sends the request again.
         registry: Where ``queenright_ingest_spans_total`` is registered.
         assembler: Knows what was received before, from hooks too; one of its own without.
+        intake: Notes who sends what, from hooks too; one of its own without.
         forwarder: Passes every accepted request on; started and stopped by whoever made it.
         max_body: Longest body taken, in bytes as sent.
         max_inflated: The same, decompressed.
@@ -410,6 +418,7 @@ def otlp_app(
         ingest,
         registry=registry,
         assembler=assembler,
+        intake=intake,
         forwarder=forwarder,
         max_body=max_body,
         max_inflated=max_inflated,
@@ -424,6 +433,7 @@ def _response(signal: _Signal, batch: Batch) -> Message:
     response: Any = signal.response()
     if batch.all_rejected:
         setattr(response.partial_success, signal.rejected, batch.all_rejected)
+    if batch.reasons:
         response.partial_success.error_message = "; ".join(batch.reasons)
     message: Message = response
     return message

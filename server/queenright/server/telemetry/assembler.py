@@ -21,6 +21,7 @@ from queenright.server.telemetry.lost_spans import LostSpans
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.runs import MAX_TRACES, EndedCall, Run, Traces
 from queenright.server.telemetry.sessions import Sessions
+from queenright.server.telemetry.unusable import Unused
 from queenright.server.telemetry.values import seconds_of
 
 _STARTED: Final = {
@@ -37,6 +38,8 @@ _STARTED: Final = {
 """What began, or happened at one moment."""
 
 
+_LOOKED_AT: Final = 32
+"""So many observations of a request are looked at for what their sender shows of its agents."""
 _OF_STEP: Final = ("error_type", "error", "duration")
 """What of a model call is said of the step that it is, too."""
 
@@ -67,8 +70,10 @@ class Assembler:
         observations += self.lost.due(now, self.duplicates, batch)
         observations.sort(key=_order)
         assembly = _Assembly(self, observations, batch, now)
-        for observation in observations:
-            assembly.add(observation)
+        for number, observation in enumerate(observations):
+            run = assembly.add(observation)
+            if number < _LOOKED_AT and run is not None:
+                batch.sources.of(observation.process, observation.library).note(run.agent_id, observation)
             yield
 
 
@@ -104,20 +109,20 @@ class _Assembly:
         self._own_runs: dict[tuple[bytes, str, str, str], Run] = {}
         self._lost = assembler.lost
 
-    def add(self, one: Observation) -> None:
-        """Take in one observation."""
+    def add(self, one: Observation) -> Run | None:
+        """Take in one observation; return the run that it is of, None if it is not used."""
         batch = self._batch
         if one.kind is None:
-            batch.ignored += 1
+            batch.ignore(one.process, one.library, Unused.NO_AGENT_WORK)
             self._end_of_trace(one)
-            return
+            return None
         if self._is_known(one):
-            batch.ignored += 1
-            return
+            batch.ignore(one.process, one.library, Unused.REPEATED)
+            return None
         if one.awaits_span:
             self._lost.hold(one, self._now)
             batch.ignored += 1
-            return
+            return None
         if one.client:
             batch.identities.add(one.identity)
             batch.accepted += 1
@@ -126,12 +131,12 @@ class _Assembly:
             batch.on_undo(partial(self._sessions.forget, one.client, one.session))
             for event in session.take(one):
                 self._emit(event.type, session.run, one, event.data, at=event.at)
-            return
+            return session.run
         run = self._own_run(one) if one.is_own and one.agent and one.session else self._foreign_run(one)
         if not run.own:
             if not self._counts(run, one):
-                batch.ignored += 1
-                return
+                batch.ignore(one.process, one.library, Unused.SAME_WORK)
+                return None
             self._begin(run, one)
         batch.identities.add(one.identity)
         batch.accepted += 1
@@ -141,6 +146,7 @@ class _Assembly:
             self._emit(_STARTED[one.kind], run, one, one.data, at=one.start)
         if not run.own:
             self._end_of_trace(one)
+        return run
 
     def _is_known(self, one: Observation) -> bool:
         """Say whether a record came before, or says that something begins that is known to be over."""

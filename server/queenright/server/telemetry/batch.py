@@ -8,7 +8,10 @@ from operator import attrgetter
 from typing import Final
 
 from queenright.runtime.events import AgentEvent
+from queenright.server.telemetry.process import Process
 from queenright.server.telemetry.runs import Run
+from queenright.server.telemetry.sources import Sources
+from queenright.server.telemetry.unusable import UnusableRecord, Unused
 from queenright.server.telemetry.values import number_events
 
 MAX_EVENTS: Final = 1_024
@@ -27,17 +30,29 @@ class Batch:
     rejected: int = 0
     all_rejected: int = 0
     """Those rejected before the last `clear`."""
+    sources: Sources = field(default_factory=Sources)
+    """What each of the senders has sent, and what was not used of it."""
     reasons: list[str] = field(default_factory=list)
     identities: set[bytes] = field(default_factory=set)
     """Of the records that were accepted."""
     _before: list[tuple[Run, bool, int]] = field(default_factory=list)
     _on_undo: list[Callable[[], None]] = field(default_factory=list)
 
-    def reject(self, reason: str) -> None:
+    def reject(self, process: Process, scope: str, error: UnusableRecord) -> None:
         """Count a record that cannot be used; the sender is told the first few reasons."""
         self.rejected += 1
+        self.sources.of(process, scope).rejected[error.fault] += 1
+        self.say(str(error))
+
+    def say(self, reason: str) -> None:
+        """Have the sender told a reason, unless there are enough."""
         if reason not in self.reasons and len(self.reasons) < _MAX_REASONS:
             self.reasons.append(reason)
+
+    def ignore(self, process: Process, scope: str, reason: Unused) -> None:
+        """Count a record that is not used."""
+        self.ignored += 1
+        self.sources.of(process, scope).unused[reason] += 1
 
     def set_open(self, run: Run, is_open: bool, ended_at: int) -> None:
         """Note that a run has begun or ended, so that it can be taken back."""
@@ -60,6 +75,7 @@ class Batch:
         self.all_rejected += self.rejected
         self.accepted = self.ignored = self.rejected = 0
         self.events = []
+        self.sources.clear()
         self.identities = set()
         self._before = []
         self._on_undo = []

@@ -17,6 +17,7 @@ from queenright.server.telemetry.partial_spans import read_partial_span
 from queenright.server.telemetry.process import Process
 from queenright.server.telemetry.span_records import observation_of, read_span_record
 from queenright.server.telemetry.spans import UNNAMED_TOOL
+from queenright.server.telemetry.unusable import Fault, UnusableRecord
 from queenright.server.telemetry.values import (
     MAX_ATTRIBUTES,
     count_of,
@@ -37,10 +38,10 @@ def read_log(
     Return what a log record says, None if it is nothing; ``now`` is when it arrived.
 
     Raises:
-        ValueError: it lacks what it should have, and what: the sender is told.
+        UnusableRecord: it lacks what it should have, and what: the sender is told.
     """
     if len(record.attributes) > MAX_ATTRIBUTES:
-        raise ValueError(f"a record with more than {MAX_ATTRIBUTES} attributes")
+        raise UnusableRecord(Fault.TOO_LARGE, f"a record with more than {MAX_ATTRIBUTES} attributes")
     if (span := read_span_record(record)) is not None:
         return observation_of(span, process)
     client = CLIENT_OF_LOGS.get(scope.name)
@@ -62,8 +63,9 @@ def read_log(
     agent = text_of(found.get("agent")) or process.agent
     session = text_of(found.get("session"))
     if not agent or not session:
+        fault = Fault.NO_SESSION if agent else Fault.NO_NAME
         missing = names.GEN_AI_CONVERSATION_ID if agent else names.GEN_AI_AGENT_NAME
-        raise ValueError(f"a {event_name} record without {missing}")
+        raise UnusableRecord(fault, f"a {event_name} record without {missing}")
     kind, read = known
     trace_id, span_id = record.trace_id, record.span_id
     time = record.time_unix_nano or record.observed_time_unix_nano

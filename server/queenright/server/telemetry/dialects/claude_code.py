@@ -30,6 +30,7 @@ from queenright.server.telemetry.kind import Kind
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.permission import permission, permit_answer, quoted
 from queenright.server.telemetry.process import Process
+from queenright.server.telemetry.unusable import Fault, UnusableRecord
 from queenright.server.telemetry.values import count_in, number_in, plain_text
 
 NAME: Final = "claude-code"
@@ -59,8 +60,9 @@ def _read_log(said: Mapping[str, Any], process: Process, time: int) -> Observati
         return None
     session = process.id_in(said.get("session.id"))
     if not session:
-        raise ValueError(
-            "a record of Claude Code without session.id: set OTEL_METRICS_INCLUDE_SESSION_ID=true"
+        raise UnusableRecord(
+            Fault.NO_SESSION,
+            "a record of Claude Code without session.id: set OTEL_METRICS_INCLUDE_SESSION_ID=true",
         )
     kind, is_end = _LOGS[name]
     took = count_in(said.get("duration_ms")) * _MILLI if is_end and kind in (Kind.LLM, Kind.TOOL) else 0
@@ -144,7 +146,7 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
     known = _HOOKS.get(name)
     session = process.id_in(call.get("session_id"))
     if not session:
-        raise ValueError("a hook call of Claude Code without session_id")
+        raise UnusableRecord(Fault.NO_SESSION, "a hook call of Claude Code without session_id")
     if known is None:
         return None
     kind, is_end = known

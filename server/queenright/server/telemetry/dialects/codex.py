@@ -31,6 +31,7 @@ from queenright.server.telemetry.client import Client
 from queenright.server.telemetry.kind import Kind
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.process import Process
+from queenright.server.telemetry.unusable import Fault, UnusableRecord
 from queenright.server.telemetry.values import count_in, plain_text
 
 NAME: Final = "codex"
@@ -68,7 +69,7 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
         return None
     session = process.id_in(record.get("conversation.id"))
     if not session:
-        raise ValueError("a record of Codex CLI without conversation.id")
+        raise UnusableRecord(Fault.NO_SESSION, "a record of Codex CLI without conversation.id")
     status = str(record.get("http.response.status_code") or "")
     if name == "api_request" and status.startswith("2"):
         return None
@@ -156,7 +157,7 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
     name = str(call.get("hook_event_name") or "")
     session = process.id_in(call.get("session_id"))
     if not session:
-        raise ValueError("a hook call of Codex CLI without session_id")
+        raise UnusableRecord(Fault.NO_SESSION, "a hook call of Codex CLI without session_id")
     if name not in _HOOKS:
         return None
     kind, is_end = _HOOKS[name]

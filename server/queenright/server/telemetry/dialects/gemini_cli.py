@@ -35,6 +35,7 @@ from queenright.server.telemetry.kind import Kind
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.permission import quoted
 from queenright.server.telemetry.process import Process
+from queenright.server.telemetry.unusable import Fault, UnusableRecord
 from queenright.server.telemetry.values import count_in, number_in, plain_text
 
 NAME: Final = "gemini-cli"
@@ -78,7 +79,7 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
         return None
     session = process.id_in(record.get("session.id"))
     if not session:
-        raise ValueError(f"a {name} record of Gemini CLI without session.id")
+        raise UnusableRecord(Fault.NO_SESSION, f"a {name} record of Gemini CLI without session.id")
     kind, is_end = _LOGS[name]
     took = count_in(record.get("duration_ms")) if is_end else 0
     tool, arguments = record.get("function_name"), record.get("function_args")
@@ -174,7 +175,7 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
     name = str(call.get("hook_event_name") or "")
     session = process.id_in(call.get("session_id"))
     if not session:
-        raise ValueError("a hook call of Gemini CLI without session_id")
+        raise UnusableRecord(Fault.NO_SESSION, "a hook call of Gemini CLI without session_id")
     if name not in _HOOKS:
         return None
     kind, is_end = _HOOKS[name]

@@ -1,0 +1,115 @@
+"""Advice: what a sender of telemetry has to set, by what its telemetry lacks. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from queenright.server.telemetry.dialects import CLIENTS
+from queenright.server.telemetry.process import UNKNOWN_SERVICE
+from queenright.server.telemetry.sources import OTHER, Part, Source
+from queenright.server.telemetry.unusable import Fault
+
+_GENAI_CONTENT: Final = (
+    "set OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_latest_experimental and "
+    "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=SPAN_ONLY (older versions: true); "
+    "of OpenLLMetry, TRACELOOP_TRACE_CONTENT=true"
+)
+_CONTENT: Final = {
+    "openinference": "set OPENINFERENCE_HIDE_INPUTS=false and OPENINFERENCE_HIDE_OUTPUTS=false",
+    "opentelemetry": _GENAI_CONTENT,
+    "logfire": "give the instrumentation InstrumentationSettings(include_content=True)",
+    "langsmith": "set LANGSMITH_HIDE_INPUTS=false and LANGSMITH_HIDE_OUTPUTS=false",
+    "google-adk": "set ADK_CAPTURE_MESSAGE_CONTENT_IN_SPANS=true",
+    "strands": _GENAI_CONTENT,
+    "vercel-ai": "set recordInputs and recordOutputs in experimental_telemetry",
+    OTHER: _GENAI_CONTENT,
+}
+"""What makes each dialect record what tools are called with."""
+
+_FAULTS: Final = {
+    Fault.INVALID_ID: "set trace ids of 16 bytes and span ids of 8 bytes, not all zero; "
+    "in JSON they are hexadecimal",
+    Fault.INVALID_SPAN: "write the open span into the record's body as OTLP's TracesData",
+    Fault.NO_NAME: "set gen_ai.agent.name on the records or on the resource",
+    Fault.NO_SESSION: "set gen_ai.conversation.id; of a coding agent, what `queenright connect` sets",
+    Fault.TOO_LARGE: "send fewer attributes and shorter texts",
+}
+_CLIENTS: Final = frozenset(client.name for client in CLIENTS)
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What is missing of what a source sends, and what to set."""
+
+    missing: str
+    remedy: str
+
+
+def advice_for(source: Source) -> list[Advice]:
+    """Return what is missing, the most serious first; empty if everything that we use is there."""
+    found = [
+        Advice(f"records are rejected: {count} ({fault})", _FAULTS[fault])
+        for fault, count in source.rejected.most_common()
+    ]
+    if source.dialect in _CLIENTS:
+        return found + _of_client(source)
+    if not source.used:
+        if source.unused:
+            found.append(
+                Advice(
+                    "nothing that it sends is an agent's work",
+                    "instrument the agent's framework or model client for OpenTelemetry; "
+                    "spans need gen_ai.operation.name or another attribute of docs/otlp.md",
+                )
+            )
+        return found
+    parts = source.parts
+    if Part.NAME not in parts or source.service == UNKNOWN_SERVICE:
+        found.append(
+            Advice("the agent has no name", "set OTEL_SERVICE_NAME, or gen_ai.agent.name on its spans")
+        )
+    if Part.MODEL_CALLS in parts and Part.TOKENS not in parts:
+        found.append(
+            Advice(
+                "model calls have no tokens",
+                "set gen_ai.usage.input_tokens and gen_ai.usage.output_tokens on their spans",
+            )
+        )
+    if Part.TOOL_CALLS in parts and Part.CONTENT not in parts:
+        found.append(
+            Advice(
+                "tool calls have no arguments, so a repeated call is not seen as one",
+                _CONTENT.get(source.dialect, _GENAI_CONTENT),
+            )
+        )
+    if Part.SESSION not in parts:
+        found.append(
+            Advice(
+                "no session is named, so each trace is a run",
+                "set gen_ai.conversation.id on the agent's spans",
+            )
+        )
+    if Part.OPEN_WORK not in parts:
+        found.append(
+            Advice(
+                "it does not say when work begins, so a call that hangs is seen late or not at all",
+                "in Python, call queenright.instrumentation.watch_spans(), "
+                "or start it with opentelemetry-instrument",
+            )
+        )
+    return found
+
+
+def _of_client(source: Source) -> list[Advice]:
+    again = f"run `queenright connect {source.dialect.removesuffix('-cli')}`, then start it anew"
+    parts = source.parts
+    if not source.used:
+        return []
+    if Part.MODEL_CALLS not in parts:
+        return [
+            Advice("no model call is reported, so there are no steps and tokens: they come by log", again)
+        ]
+    if Part.TOOL_CALLS in parts and Part.CONTENT not in parts:
+        return [Advice("tool calls have no arguments, so a repeated call is not seen as one", again)]
+    return []

@@ -1,0 +1,103 @@
+"""The intake: what telemetry has arrived since the start, what was not used of it, and why."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from itertools import product
+from typing import Final
+
+from prometheus_client import CollectorRegistry
+from prometheus_client import Counter as Metric
+
+from queenright.instrumentation import names
+from queenright.instrumentation.redaction import redact
+from queenright.server.telemetry.dialects import CLIENTS
+from queenright.server.telemetry.sources import DIALECTS, Source, Sources
+from queenright.server.telemetry.unusable import Fault, Unused
+
+MAX_SOURCES: Final = 100
+"""More than these are forgotten, those that sent last stay."""
+MAX_REFUSALS: Final = 50
+OTHER_PATH: Final = "another path"
+_PATHS: Final = frozenset(
+    ("/v1/traces", "/v1/logs", "/v1/metrics", *(f"/hooks/{client.name}" for client in CLIENTS))
+)
+TELL_AGAIN: Final = 3_600.0
+"""Seconds before a sender is told again that nothing is made of what it sends."""
+
+
+@dataclass(slots=True)
+class Refusal:
+    """Requests to one path that were refused whole, with one HTTP status."""
+
+    path: str
+    status: int
+    count: int = 0
+    reason: str = ""
+    """Of the last one."""
+    last_seen: float = 0.0
+
+
+class Intake:
+    """
+    What the telemetry port has received. For one thread.
+
+    Args:
+        registry: Where the counters of rejected and unused records are registered.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.sources = Sources(MAX_SOURCES)
+        self.rejected: Counter[tuple[str, Fault]] = Counter()
+        """Records by dialect and reason."""
+        self.unused: Counter[tuple[str, Unused]] = Counter()
+        self._refusals: dict[tuple[str, int], Refusal] = {}
+        self._rejected_total, self._unused_total = (
+            Metric(one.name.removesuffix("_total"), one.help, one.labels, registry=registry)
+            for one in (names.TELEMETRY_REJECTED, names.TELEMETRY_UNUSED)
+        )
+        for dialect, fault in product(DIALECTS, Fault):
+            self._rejected_total.labels(dialect, fault)
+
+    def add(self, sources: Sources, now: float) -> list[str]:
+        """Add what a request held; return what its sender is to be told of what nothing is made of."""
+        words = []
+        for new in sources:
+            for fault, count in new.rejected.items():
+                self.rejected[new.dialect, fault] += count
+                self._rejected_total.labels(new.dialect, fault).inc(count)
+            for reason, count in new.unused.items():
+                self.unused[new.dialect, reason] += count
+                self._unused_total.labels(new.dialect, reason).inc(count)
+            source = self.sources.get(new.service, new.dialect)
+            source.add(new)
+            source.first_seen = source.first_seen or now
+            source.last_seen = now
+            is_told = source.last_told and now - source.last_told < TELL_AGAIN
+            if not source.used and source.unused[Unused.NO_AGENT_WORK] and not is_told:
+                source.last_told = now
+                words.append(_nothing_made(source))
+        return words
+
+    def refuse(self, path: str, status: int, reason: str, now: float) -> None:
+        """Note a request that was refused whole."""
+        key = path if path in _PATHS else OTHER_PATH, status
+        while key not in self._refusals and len(self._refusals) >= MAX_REFUSALS:
+            del self._refusals[next(iter(self._refusals))]
+        one = self._refusals.pop(key, None) or Refusal(*key)
+        one.count += 1
+        one.reason, one.last_seen = redact(reason, 300), now
+        self._refusals[key] = one
+
+    def refusals(self) -> list[Refusal]:
+        """Return the requests that were refused, by path and status, the newest first."""
+        return list(reversed(self._refusals.values()))
+
+
+def _nothing_made(source: Source) -> str:
+    return (
+        f"nothing is made of what {source.service!r} sends ({', '.join(source.libraries) or 'no scope'}): "
+        "none of it says that it is an agent, a model call or a tool call; "
+        "`queenright telemetry` and the page /telemetry say what to set"
+    )

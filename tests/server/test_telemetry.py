@@ -1,0 +1,299 @@
+"""B90: who sends telemetry is told what of it cannot be used, and everyone else can see it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import Any
+
+import httpx
+import pytest
+from google.protobuf.json_format import Parse
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+from prometheus_client import CollectorRegistry
+
+from queenright.api import Telemetry
+from queenright.client import AsyncQueenright
+from queenright.server.telemetry.advice import advice_for
+from queenright.server.telemetry.intake import MAX_REFUSALS, MAX_SOURCES, OTHER_PATH, TELL_AGAIN, Intake
+from queenright.server.telemetry.sources import DIALECTS, OTHER, Part, Source, Sources, dialect_of
+from queenright.server.telemetry.unusable import Fault, Unused
+from queenright.server.up import Running
+from tests import warm
+
+_NANO = 1_000_000_000
+
+
+def text(**attributes: str | int) -> list[dict[str, Any]]:
+    return [
+        {
+            "key": key.replace("__", "."),
+            "value": {"stringValue": value} if isinstance(value, str) else {"intValue": str(value)},
+        }
+        for key, value in attributes.items()
+    ]
+
+
+def span(number: int, name: str, **attributes: str | int) -> dict[str, Any]:
+    start = time.time_ns() - 10 * _NANO + number
+    return {
+        "traceId": f"{7:032x}",
+        "spanId": f"{number:016x}",
+        "parentSpanId": f"{99:016x}",
+        "name": name,
+        "startTimeUnixNano": str(start),
+        "endTimeUnixNano": str(start + 1_000_000),
+        "attributes": text(**attributes),
+    }
+
+
+def traces(*spans: dict[str, Any], service: str = "night-graph", scope: str = "my.tracer") -> dict[str, Any]:
+    return {
+        "resourceSpans": [
+            {
+                "resource": {"attributes": text(service__name=service)},
+                "scopeSpans": [{"scope": {"name": scope}, "spans": list(spans)}],
+            }
+        ]
+    }
+
+
+def chat(number: int, **more: str | int) -> dict[str, Any]:
+    return span(number, "chat m", gen_ai__operation__name="chat", **more)
+
+
+def tool(number: int, **more: str | int) -> dict[str, Any]:
+    return span(
+        number, "execute_tool look", gen_ai__operation__name="execute_tool", gen_ai__tool__name="look", **more
+    )
+
+
+async def send(running: Running, body: dict[str, Any], path: str = "traces") -> dict[str, Any]:
+    async with httpx.AsyncClient(trust_env=False) as http:
+        answer = await http.post(f"{running.otlp_url}/v1/{path}", json=body)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+async def shown(running: Running) -> Telemetry:
+    async with AsyncQueenright(running.url) as qr:
+        return await qr.service.telemetry()
+
+
+def counted(running: Running, metric: str, **labels: str) -> float:
+    return running.service.registry.get_sample_value(metric, labels) or 0.0
+
+
+async def test_sender_of_which_nothing_is_understood_is_told_so_once_in_a_while(running: Running) -> None:
+    """B90: in partial_success, and nothing of it counts as rejected."""
+    first = await send(running, traces(span(1, "GET /"), span(2, "SELECT")))
+    again = await send(running, traces(span(3, "GET /")))
+
+    Parse(json.dumps(first), ExportTraceServiceResponse())
+    assert (
+        "nothing is made of what 'night-graph' sends (my.tracer)" in first["partialSuccess"]["errorMessage"]
+    )
+    assert not int(first["partialSuccess"].get("rejectedSpans", 0))
+    assert not again.get("partialSuccess")
+    found = await shown(running)
+    [source] = found.sources
+    assert (source.service, source.dialect, source.records, source.used) == ("night-graph", OTHER, 3, 0)
+    assert "nothing that it sends is an agent's work" in [one.missing for one in source.missing]
+    [unused] = found.unused
+    assert (unused.dialect, unused.reason, unused.count, unused.rejected) == (
+        OTHER,
+        "no_agent_work",
+        3,
+        False,
+    )
+    assert counted(running, "queenright_telemetry_unused_total", dialect=OTHER, reason="no_agent_work") == 3
+
+
+async def test_spans_of_other_work_beside_an_agents_are_counted_and_nobody_is_bothered(
+    running: Running,
+) -> None:
+    """B90: a service that is understood has requests to databases, too."""
+    answer = await send(running, traces(span(1, "SELECT"), chat(2), tool(3)))
+
+    assert not answer.get("partialSuccess")
+    [source] = (await shown(running)).sources
+    assert (source.records, source.used, source.agents) == (3, 2, ["night-graph"])
+    assert {"name", "model_calls", "tool_calls"} == set(source.shows)
+
+
+async def test_records_that_cannot_be_used_are_rejected_with_what_to_change(running: Running) -> None:
+    """B90: by reason and dialect, in the answer, the API and the metrics."""
+    bad = chat(1) | {"traceId": "00" * 16}
+    answer = await send(running, traces(bad, chat(2), scope="openinference.instrumentation.openai"))
+    records = {
+        "resourceLogs": [
+            {
+                "scopeLogs": [
+                    {
+                        "scope": {"name": "com.anthropic.claude_code.events"},
+                        "logRecords": [{"attributes": text(event__name="api_request")}],
+                    }
+                ]
+            }
+        ]
+    }
+    logs = await send(running, records, "logs")
+
+    Parse(json.dumps(logs), ExportLogsServiceResponse())
+    assert int(answer["partialSuccess"]["rejectedSpans"]) == 1
+    assert "trace id" in answer["partialSuccess"]["errorMessage"]
+    assert int(logs["partialSuccess"]["rejectedLogRecords"]) == 1
+    assert "session.id" in logs["partialSuccess"]["errorMessage"]
+    rejected = {(one.dialect, one.reason): one.count for one in (await shown(running)).unused if one.rejected}
+    assert rejected == {("openinference", "invalid_id"): 1, ("claude-code", "no_session"): 1}
+    for dialect, reason in rejected:
+        assert counted(running, "queenright_telemetry_rejected_total", dialect=dialect, reason=reason) == 1
+
+
+async def test_what_a_sender_has_to_set_is_said_for_its_dialect(running: Running) -> None:
+    """A first-time sender sees what is missing, and what to set."""
+    scope = "openinference.instrumentation.langchain"
+    await send(running, traces(chat(1), tool(2), service="unknown_service", scope=scope))
+    bare = (await shown(running)).sources[0]
+    more = {"gen_ai__conversation__id": "c-1"}
+    whole = traces(
+        chat(3, gen_ai__usage__input_tokens=7, **more),
+        tool(4, gen_ai__tool__call__arguments='{"q": 1}', **more),
+        tool(5, **more) | {"endTimeUnixNano": "0"},
+        scope=scope,
+    )
+    await send(running, whole)
+    full = (await shown(running)).sources[0]
+
+    remedies = " ".join(one.remedy for one in bare.missing)
+    for words in (
+        "OTEL_SERVICE_NAME",
+        "OPENINFERENCE_HIDE_INPUTS",
+        "gen_ai.usage",
+        "conversation",
+        "watch_spans",
+    ):
+        assert words in remedies
+    assert full.service == "night-graph"
+    assert full.missing == []
+    assert set(full.shows) == set(Part)
+
+
+async def test_requests_that_are_refused_are_shown_with_the_reason(running: Running) -> None:
+    """A sender that speaks another language, or to another path, is found by who looks."""
+    async with httpx.AsyncClient(trust_env=False, base_url=running.otlp_url) as http:
+        for path, content in (("/v1/traces", b"{"), ("/v1/spans", b"{}"), ("/hooks/claude-code", b"[]")):
+            await http.post(path, content=content, headers={"content-type": "application/json"})
+        await http.post("/v1/logs", content=b"x", headers={"content-type": "application/grpc"})
+
+    refused = {(one.path, one.status): one.reason for one in (await shown(running)).refused}
+    assert set(refused) == {
+        ("/v1/traces", 400),
+        (OTHER_PATH, 404),
+        ("/hooks/claude-code", 400),
+        ("/v1/logs", 415),
+    }
+    assert "unexpected end of data" in refused["/v1/traces", 400]
+
+
+async def test_hook_calls_are_of_the_source_that_their_query_names(running: Running) -> None:
+    """B90: hooks that we do not use are counted, too."""
+    call = {"session_id": "s-1", "cwd": "/home/ada/website", "hook_event_name": "SessionStart"}
+    async with httpx.AsyncClient(trust_env=False, base_url=running.otlp_url) as http:
+        for name in ("SessionStart", "Unheard"):
+            answer = await http.post(
+                "/hooks/claude-code?user=ada&host=laptop", json=call | {"hook_event_name": name}
+            )
+            assert answer.status_code == 200
+
+    [source] = (await shown(running)).sources
+    assert (source.service, source.dialect) == ("claude-code/ada@laptop", "claude-code")
+    assert (source.records, source.used) == (2, 1)
+
+
+async def test_page_and_command_show_it(running: Running, http: httpx.AsyncClient) -> None:
+    """`queenright telemetry` fails while a sender is not understood."""
+    empty = await asyncio.to_thread(warm.queenright, "telemetry", "--url", running.url)
+    before = await http.get("/telemetry")
+    await send(running, traces(span(1, "GET <b>"), service="<script>"))
+    lost = await asyncio.to_thread(warm.queenright, "telemetry", "--url", running.url)
+    page = await http.get("/telemetry")
+    await send(running, traces(chat(2), service="<script>"))
+    found = await asyncio.to_thread(warm.queenright, "telemetry", "--url", running.url)
+
+    assert (empty.returncode, lost.returncode, found.returncode) == (1, 1, 0)
+    assert "Nothing has arrived" in empty.stdout
+    assert "Nothing has arrived yet" in before.text
+    assert "0 of 1 records used" in lost.stdout
+    assert "unknown</span>" in page.text
+    assert "&lt;script&gt;" in page.text
+    assert "<script>" not in page.text
+    assert "1 of 2 records used" in found.stdout
+
+
+@pytest.mark.parametrize(
+    ("scope", "dialect"),
+    [
+        ("com.anthropic.claude_code.events", "claude-code"),
+        ("openinference.instrumentation.langchain", "openinference"),
+        ("opentelemetry.instrumentation.openai", "opentelemetry"),
+        ("pydantic-ai", "logfire"),
+        ("ai", "vercel-ai"),
+        ("airflow", OTHER),
+        ("", OTHER),
+    ],
+)
+def test_dialect_is_read_off_the_scope(scope: str, dialect: str) -> None:
+    assert dialect_of(scope) == dialect
+
+
+@given(scope=st.text())
+def test_any_scope_has_a_dialect_of_the_list(scope: str) -> None:
+    """Labels stay bounded."""
+    assert dialect_of(scope) in DIALECTS
+
+
+def test_what_is_kept_is_bounded_and_the_newest_stays() -> None:
+    intake = Intake(CollectorRegistry())
+    for number in range(MAX_SOURCES + 5):
+        sources = Sources()
+        sources.get(f"service-{number}", OTHER).records = 1
+        intake.add(sources, float(number))
+    for number in range(400, 400 + MAX_REFUSALS + 5):
+        intake.refuse("/v1/traces", number, "no", float(number))
+
+    assert len(list(intake.sources)) == MAX_SOURCES
+    assert list(intake.sources)[-1].service == f"service-{MAX_SOURCES + 4}"
+    assert len(intake.refusals()) == MAX_REFUSALS
+    assert intake.refusals()[0].status == 400 + MAX_REFUSALS + 4
+
+
+def test_sender_is_told_again_after_an_hour() -> None:
+    """B90: not with each request."""
+    intake = Intake(CollectorRegistry())
+
+    def add(now: float) -> list[str]:
+        sources = Sources()
+        source = sources.get("web", OTHER)
+        source.records, source.unused[Unused.NO_AGENT_WORK] = 1, 1
+        return intake.add(sources, now)
+
+    told = [bool(add(now)) for now in (1.0, 2.0, TELL_AGAIN, TELL_AGAIN + 1, TELL_AGAIN + 2)]
+    assert told == [True, False, False, True, False]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("fault", [None, *Fault])
+def test_there_is_advice_for_each_dialect_and_fault(dialect: str, fault: Fault | None) -> None:
+    source = Source("web", dialect, records=2, parts={Part.TOOL_CALLS})
+    if fault is not None:
+        source.rejected[fault] = 1
+    found = advice_for(source)
+
+    assert found
+    assert all(one.missing and one.remedy for one in found)
