@@ -31,6 +31,16 @@ class StallClock(NamedTuple):
     tool: OpenTool | None = None
 
 
+class Sign(NamedTuple):
+    """When a process was last heard of, whatever it sent; times in seconds since the epoch."""
+
+    seen: float
+    beat: float = 0.0
+    """When it last reported that work is open."""
+    interval: float | None = None
+    """How often it reports that, in seconds; None if it does not."""
+
+
 def silent_since(v: VitalSigns) -> float:
     """Return when the present silence began."""
     return max(v.last_activity, v.clock_base)
@@ -96,16 +106,34 @@ def silent_from(v: VitalSigns, settings: HealthSettings) -> float | None:
 
     One that sends no heartbeats may hang in a long call: it has the time of a heartbeat beyond its stall.
     """
-    if v.last_heartbeat is not None or v.heartbeat_interval is not None:
+    if sends_heartbeats(v):
         return heartbeat_due(v, settings)
     clock = stall_clock(v, settings)
     return None if clock is None else clock.ticket_due + settings.heartbeat.timeout_seconds
 
 
-def over_from(v: VitalSigns, settings: HealthSettings) -> float | None:
-    """Return from when a dead worker is over for good, if nobody hears of it; None as ``silent_from``."""
+def sends_heartbeats(v: VitalSigns) -> bool:
+    """Return whether the worker itself beats, or says that it will."""
+    return v.last_heartbeat is not None or v.heartbeat_interval is not None
+
+
+def over_from(v: VitalSigns, settings: HealthSettings, sign: Sign) -> float | None:
+    """
+    Return from when a worker is over for good, if nobody hears of it; None as ``silent_from``.
+
+    Of a framework's run ``sign`` tells whether its process lives on. A process that reported open work
+    and stopped is gone. One that sends anything lives, and what hangs in it goes on hanging. Otherwise work
+    that is known to be open has as long as a dead worker, and a run with none is taken to be abandoned.
+    """
     silent = silent_from(v, settings)
-    return None if silent is None else silent + settings.tickets.dead_worker_seconds
+    if silent is None or not v.is_foreign or sends_heartbeats(v):
+        return None if silent is None else silent + settings.tickets.dead_worker_seconds
+    is_open = v.phase in (Phase.LLM, Phase.TOOL)
+    if is_open and sign.interval is not None:
+        return max(sign.beat, silent_since(v)) + settings.heartbeat.limit(sign.interval)
+    tickets = settings.tickets
+    patience = tickets.dead_worker_seconds if is_open else tickets.abandoned_run_seconds
+    return max(silent, sign.seen) + patience
 
 
 def checkpoint_from(v: VitalSigns) -> float | None:
@@ -179,8 +207,8 @@ def grace_until(v: VitalSigns, settings: HealthSettings) -> float:
     return v.incarnation_started + settings.judge.start_grace_seconds
 
 
-def moments(v: VitalSigns, settings: HealthSettings) -> Iterator[float]:
-    """Yield every moment, past or to come, at which time alone changes what the detectors say."""
+def moments(v: VitalSigns, settings: HealthSettings, sign: Sign) -> Iterator[float]:
+    """Yield every moment, past or to come, at which time alone changes what is said of a worker."""
     clock = stall_clock(v, settings)
     if clock is not None:
         yield clock.due
@@ -191,7 +219,7 @@ def moments(v: VitalSigns, settings: HealthSettings) -> Iterator[float]:
     heartbeat = heartbeat_due(v, settings)
     if heartbeat is not None:
         yield heartbeat
-    over = over_from(v, settings)
+    over = over_from(v, settings, sign)
     if over is not None:
         yield over
     for limit in (

@@ -14,9 +14,18 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
+from itertools import pairwise
 from typing import Any, Final
 
-from queenright.health.deadlines import grace_until, moments, over_from, shortest_limit, silent_from
+from queenright.health.deadlines import (
+    Sign,
+    grace_until,
+    moments,
+    over_from,
+    shortest_limit,
+    silent_from,
+    stall_clock,
+)
 from queenright.health.detectors import detect, detect_shadow, suspicious
 from queenright.health.findings import Finding, FindingKind, HealthState, WorkerKey, worst
 from queenright.health.fleet import Fleet, fleet_of
@@ -31,6 +40,9 @@ ENDED_KEPT: Final = 10_000
 """So many sessions that are over are remembered, the newest."""
 
 ENDED_KEPT_SECONDS: Final = 3600.0
+
+SIGNS_KEPT: Final = 100_000
+"""Of so many processes it is known when they were last heard of, the newest."""
 
 END_REPEATED_SECONDS: Final = 5.0
 """So long a worker that ends repeats that to a service that is away."""
@@ -179,10 +191,13 @@ class HealthMonitor:
         self._breakers: dict[str, OpenBreakers] = {}
         self._failed_runs: dict[str, FailedRuns] = {}
         self._counts_runs = True
+        self._signs: dict[str, Sign] = {}
         self._unswept: list[WorkerKey] | None = None
         self._now = 0.0
         self.is_stopping: Callable[[WorkerKey, str], bool] = lambda key, incarnation_id: False
         """Says whether this life of a worker is being terminated: then that is its end, whatever it says."""
+        self.listening_since = 0.0
+        """Since when ``note_alive`` is called: who was heard of before that is not known."""
 
     def exchange(self, settings: HealthSettings) -> None:
         """
@@ -426,12 +441,59 @@ class HealthMonitor:
 
     def _go_on_from(self, now: float) -> None:
         self._now = now
+        self._signs = {key: Sign(now, now, sign.interval) for key, sign in self._signs.items()}
         self._heap.clear()
         for worker in self._workers.values():
             worker.deadline = self._next(worker, now)
             if worker.deadline is not None:
                 self._heap.append((worker.deadline, worker.key))
         heapify(self._heap)
+
+    def note_alive(self, incarnation_id: str, now: float, interval: float | None = None) -> None:
+        """
+        Note that a process has sent something, be it about none of its workers.
+
+        Args:
+            incarnation_id: The process, as the workers in it name it.
+            now: When that arrived.
+            interval: In how many seconds it reports its open work again, if this is such a report.
+        """
+        known = self._signs.pop(incarnation_id, None)
+        if known is None:
+            while len(self._signs) >= SIGNS_KEPT:
+                del self._signs[next(iter(self._signs))]
+        if interval is not None:
+            sign = Sign(now, now, interval)
+        else:
+            sign = Sign(now) if known is None else known._replace(seen=now)
+        self._signs[incarnation_id] = sign
+
+    def _sign_of(self, v: VitalSigns) -> Sign:
+        return self._signs.get(v.incarnation_id) or Sign(self.listening_since)
+
+    def _over_from(self, v: VitalSigns) -> float | None:
+        """Return from when a worker is over for good, if nobody hears of it."""
+        over = over_from(v, self.settings, self._sign_of(v))
+        if over is None or not v.is_foreign or v.open_tools or v.llm_open:
+            return over
+        clock = stall_clock(v, self.settings)
+        return clock.ticket_due if clock is not None and self._has_successor(v) else over
+
+    def _has_successor(self, v: VitalSigns) -> bool:
+        """
+        Say whether the process of a run went on to another run of the agent.
+
+        That is so if it does its runs one after another, as far as is known, and the next has begun.
+        """
+        all_runs = (one.vitals for one in self.of_agent(v.agent_id))
+        runs = sorted(
+            (run for run in all_runs if run.incarnation_id == v.incarnation_id),
+            key=lambda run: run.incarnation_started,
+        )
+        is_serial = all(
+            earlier.last_activity <= later.incarnation_started for earlier, later in pairwise(runs)
+        )
+        return is_serial and runs[-1] is not v
 
     # -- who there is -------------------------------------------------------------------------------
 
@@ -611,7 +673,7 @@ class HealthMonitor:
 
     def _look(self, worker: WorkerHealth, at: float, now: float) -> list[AgentEvent]:
         """Examine a worker because time has passed, and set its next deadline."""
-        over = over_from(worker.vitals, self.settings)
+        over = self._over_from(worker.vitals)
         if over is not None and over <= at:
             worker.vitals.end(SessionStatus.UNKNOWN, over)
             worker.deadline = None
@@ -638,7 +700,7 @@ class HealthMonitor:
         if v.waiting is not None:
             return due
         # At the latest when the shortest limit has passed: then no change of phase can come too soon.
-        for moment in (*moments(v, self.settings), v.last_activity + self._shortest):
+        for moment in (*moments(v, self.settings, self._sign_of(v)), v.last_activity + self._shortest):
             if moment > at and (due is None or moment < due):
                 due = moment
         return due
@@ -717,7 +779,7 @@ END_REASONS: Final = {
     "failed": "the session has failed",
     "cancelled": "the session was cancelled",
     "terminated": "the worker was terminated",
-    "unknown": "its process is dead; nobody knows how it ended",
+    "unknown": "nothing more came of it; nobody knows how it ended",
 }
 
 

@@ -231,6 +231,11 @@ class Tickets(_Block):
     """How long a recovery must hold before its ticket resolves; a relapse within it reopens."""
     dead_worker_seconds: Seconds = 86_400
     """So long after a worker was found to be dead it is over, outcome unknown, and its tickets close."""
+    abandoned_run_seconds: Seconds = 3_600
+    """
+    So long after it stalled a run without heartbeats and open work is over, outcome unknown, and its tickets
+    close, if its process sends nothing meanwhile.
+    """
     re_escalation: ReEscalation = ReEscalation()
 
 

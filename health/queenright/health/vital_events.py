@@ -68,6 +68,7 @@ def _on_execution_started(v: VitalSigns, event: AgentEvent, data: Mapping[str, A
     v.repeatable = bool(data.get("repeatable"))
     if data.get("control"):
         v.fetches = True
+    v.is_foreign = data.get("start_records") is False
     if data.get("start_records"):
         v.start_records = True
         v.metrics_served = bool(data.get("metrics_served"))

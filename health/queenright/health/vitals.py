@@ -131,6 +131,7 @@ class VitalSigns:
         "heartbeat_late",
         "incarnation_id",
         "incarnation_started",
+        "is_foreign",
         "last_activity",
         "last_checkpoint",
         "last_heartbeat",
@@ -244,6 +245,8 @@ class VitalSigns:
         self.last_trace_id = ""
         self.last_span_id = ""
         self.start_records = False
+        self.is_foreign = False
+        """It is of a framework: its telemetry need not tell how it ends, and sends no heartbeats."""
         self.open_tools: list[OpenTool] | None = None
         self.llm_open = 0
         self.waiting: WaitingReason | None = None

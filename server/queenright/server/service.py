@@ -15,7 +15,7 @@ import logging
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from opentelemetry import trace
@@ -414,6 +414,12 @@ class Service:
                 self.faults.append(f"the agent {path} is not loaded: {redact(str(error), 1000)}")
                 _log.error("%s", self.faults[-1])
 
+    def note_alive(self, signs: Mapping[str, float | None]) -> None:
+        """Note which processes have sent something; see ``HealthMonitor.note_alive``."""
+        now = self.clock()
+        for incarnation_id, interval in signs.items():
+            self.monitor.note_alive(incarnation_id, now, interval)
+
     async def ingest(self, events: Sequence[AgentEvent]) -> None:
         """
         Take in what workers sent. Returns once it is durable and has been seen.
@@ -650,6 +656,7 @@ class Service:
         began = self.clock()
         since = began - REBUILD_SECONDS
         notes = self._arrivals.read(since)
+        self.monitor.listening_since = began
 
         def replay(connection: Connection) -> Rebuilt:
             lived = self._arrivals.lived

@@ -173,6 +173,7 @@ async def serving(
             service.ingest,
             assembler=assembler,
             intake=service.intake,
+            note_alive=service.note_alive,
             registry=service.registry,
             forwarder=forwarder,
             max_body=otlp.max_body_bytes,

@@ -80,6 +80,7 @@ def _decoding(
     for resource, parts in groups:
         size.add_group()
         process = Process.of(resource)
+        batch.signs.setdefault(process.incarnation_id, None)
         for scope, records in parts:
             size.add_group()
             size.add_items(len(records))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -53,11 +53,12 @@ from queenright.server.otlp.errors import (
 )
 from queenright.server.otlp.forward import Forwarder
 from queenright.server.otlp.loop_share import LoopShare, Room
-from queenright.server.otlp.wire import PIECE, pieces_of
+from queenright.server.otlp.wire import MAX_GROUPS, PIECE, pieces_of
 from queenright.server.telemetry.assembler import Assembler
 from queenright.server.telemetry.batch import MAX_EVENTS, Batch
 from queenright.server.telemetry.duplicates import StillStoring
 from queenright.server.telemetry.intake import Intake
+from queenright.server.telemetry.process import Process
 
 T = TypeVar("T")
 
@@ -68,6 +69,7 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Ingest = Callable[[list[AgentEvent]], Awaitable[None]]
+NoteAlive = Callable[[Mapping[str, float | None]], None]
 
 MAX_BODY: Final = 16 * 1024 * 1024
 MAX_INFLATED: Final = 64 * 1024 * 1024
@@ -134,6 +136,7 @@ class OtlpReceiver:
         registry: CollectorRegistry,
         assembler: Assembler | None = None,
         intake: Intake | None = None,
+        note_alive: NoteAlive = lambda signs: None,
         forwarder: Forwarder | None = None,
         max_body: int = MAX_BODY,
         max_inflated: int = MAX_INFLATED,
@@ -143,6 +146,7 @@ class OtlpReceiver:
         share: LoopShare | None = None,
     ) -> None:
         self.counts = Counts()
+        self._note_alive = note_alive
         self._intake = intake or Intake(registry)
         self._ingest = ingest
         self._forwarder = forwarder
@@ -283,6 +287,10 @@ class OtlpReceiver:
 
     async def _store(self, signal: _Signal, request: Message, batch: Batch) -> None:
         """Decode a message and hand over its events, a bounded number at a time."""
+        if isinstance(request, ExportMetricsServiceRequest):
+            # Metrics come at a steady pace, whatever the agents do.
+            groups = request.resource_metrics[:MAX_GROUPS]
+            self._note_alive({Process.of(group.resource).incarnation_id: None for group in groups})
         if signal.decoding is None:
             return
         steps = signal.decoding(request, self._assembler, self._clock(), batch)
@@ -327,6 +335,7 @@ class OtlpReceiver:
             raise unavailable("the events could not be stored; send this again later", 5) from None
 
     def _count(self, signal: _Signal, batch: Batch) -> None:
+        self._note_alive(batch.signs)
         for words in self._intake.add(batch.sources, self._clock()):
             batch.say(words)
         counts = self.counts
@@ -387,6 +396,7 @@ def otlp_app(
     registry: CollectorRegistry,
     assembler: Assembler | None = None,
     intake: Intake | None = None,
+    note_alive: NoteAlive = lambda signs: None,
     forwarder: Forwarder | None = None,
     max_body: int = MAX_BODY,
     max_inflated: int = MAX_INFLATED,
@@ -405,6 +415,8 @@ def otlp_app(
         registry: Where ``queenright_ingest_spans_total`` is registered.
         assembler: Knows what was received before, from hooks too; one of its own without.
         intake: Notes who sends what, from hooks too; one of its own without.
+        note_alive: Called with the processes that sent something, by incarnation id, and in how many seconds
+            each reports its open work again (None if it does not).
         forwarder: Passes every accepted request on; started and stopped by whoever made it.
         max_body: Longest body taken, in bytes as sent.
         max_inflated: The same, decompressed.
@@ -419,6 +431,7 @@ def otlp_app(
         registry=registry,
         assembler=assembler,
         intake=intake,
+        note_alive=note_alive,
         forwarder=forwarder,
         max_body=max_body,
         max_inflated=max_inflated,

@@ -116,6 +116,8 @@ class _Assembly:
             batch.ignore(one.process, one.library, Unused.NO_AGENT_WORK)
             self._end_of_trace(one)
             return None
+        if one.interval is not None:
+            batch.signs[one.process.incarnation_id] = one.interval
         if self._is_known(one):
             batch.ignore(one.process, one.library, Unused.REPEATED)
             return None

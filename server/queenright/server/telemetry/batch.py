@@ -33,6 +33,8 @@ class Batch:
     sources: Sources = field(default_factory=Sources)
     """What each of the senders has sent, and what was not used of it."""
     reasons: list[str] = field(default_factory=list)
+    signs: dict[str, float | None] = field(default_factory=dict)
+    """The processes that it is of, and in how many seconds each says again what is open, if it does."""
     identities: set[bytes] = field(default_factory=set)
     """Of the records that were accepted."""
     _before: list[tuple[Run, bool, int]] = field(default_factory=list)
@@ -76,6 +78,7 @@ class Batch:
         self.accepted = self.ignored = self.rejected = 0
         self.events = []
         self.sources.clear()
+        self.signs.clear()
         self.identities = set()
         self._before = []
         self._on_undo = []

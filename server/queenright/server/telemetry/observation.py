@@ -34,6 +34,8 @@ class Observation:
     """It is known to have a parent in its own process."""
     is_own: bool = False
     """It is of our own instrumentation, which says itself when work begins and what a step is."""
+    interval: float | None = None
+    """In how many seconds its sender says again that this is open; None if it does not."""
     awaits_span: bool = False
     """A record of the end of a span, which says more when it arrives."""
     client: str = ""

@@ -114,6 +114,7 @@ def observation_of(record: SpanRecord, process: Process) -> Observation | None:
         start=record.start,
         end=record.time if has_ended else 0,
         is_outermost=has_ended and not record.parent_id,
+        interval=None if has_ended or not record.interval else max(1.0, record.interval),
         awaits_span=has_ended,
         trace_id=record.trace_id,
         span_id=record.span_id,

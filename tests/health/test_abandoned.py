@@ -1,0 +1,235 @@
+"""B88: a run whose process is gone ends as ``unknown``, one that hangs in a process that lives is found."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queenright.health.deadlines import Sign, over_from
+from queenright.health.findings import FindingKind, HealthState
+from queenright.health.monitor import SIGNS_KEPT, HealthMonitor
+from queenright.health.settings import HealthSettings
+from queenright.health.vitals import SessionStatus
+from queenright.runtime.events import AgentEvent, EventType
+
+SETTINGS = HealthSettings()
+STALL = SETTINGS.stall.unknown_seconds
+BEAT = 30.0
+GONE = SETTINGS.heartbeat.limit(BEAT)
+
+
+class Process:
+    """A process of a framework, and the monitor that sees its runs. It sends no heartbeats of ours."""
+
+    def __init__(self) -> None:
+        self.monitor = HealthMonitor(SETTINGS)
+        self.now = 1_800_000_000.0
+        self.monitor.listening_since = self.now
+        self.ever_stalled = False
+
+    def tell(self, session: str, kind: EventType, **data: object) -> None:
+        event = AgentEvent(
+            type=kind, time=self.now, agent_id="porter", session_id=session, incarnation_id="p", data=data
+        )
+        self.monitor.apply(event, self.now)
+        self.monitor.note_alive("p", self.now)
+
+    def work(self, session: str) -> None:
+        """A turn of the model, as spans tell it: when it is over."""
+        self.tell(session, EventType.EXECUTION_STARTED, start_records=False)
+        self.tell(session, EventType.LLM_CALL_COMPLETED)
+        self.tell(session, EventType.STEP_COMPLETED, is_model_turn=True)
+
+    def open_tool(self, session: str) -> None:
+        self.tell(session, EventType.TOOL_CALL_STARTED, tool="look", call_id="c")
+
+    def pass_time(self, seconds: float, *, beats: float | None = None, sends: bool = False) -> None:
+        """Let time pass; meanwhile the process reports its open work, or sends what is of no agent."""
+        until = self.now + seconds
+        while self.now < until:
+            self.now = min(until, self.now + 10)
+            if beats is not None and self.now % beats < 10:
+                self.monitor.note_alive("p", self.now, beats)
+            elif sends:
+                self.monitor.note_alive("p", self.now)
+            said = self.monitor.advance(self.now)
+            self.ever_stalled |= any(event.type is EventType.FINDING_OPENED for event in said)
+
+    def status(self, session: str) -> SessionStatus:
+        found = self.monitor.get("porter", session)
+        assert found is not None
+        return found.vitals.status
+
+    def stalls(self, session: str) -> bool:
+        found = self.monitor.get("porter", session)
+        assert found is not None
+        return any(one.kind is FindingKind.STALL and one.ticket for one in found.findings)
+
+
+def test_process_that_reported_its_open_work_and_stopped_is_gone_before_anybody_is_told() -> None:
+    """B88: a kill in the middle of a call opens no ticket."""
+    process = Process()
+    process.work("a")
+    process.open_tool("a")
+    process.pass_time(120, beats=BEAT)
+    last = process.now
+    process.pass_time(SETTINGS.stall.tool_seconds + 60)
+
+    found = process.monitor.get("porter", "a")
+    assert found is not None
+    assert found.vitals.status is SessionStatus.UNKNOWN
+    assert found.vitals.ended_at == pytest.approx(last + GONE, abs=BEAT)
+    assert not process.ever_stalled
+
+
+def test_call_that_hangs_in_a_process_that_reports_it_is_found_and_stays() -> None:
+    """B88: within the limit, and for as long as it hangs."""
+    process = Process()
+    process.work("a")
+    process.open_tool("a")
+    process.pass_time(SETTINGS.stall.tool_seconds + 60, beats=BEAT)
+    assert process.stalls("a")
+    process.pass_time(2 * SETTINGS.tickets.dead_worker_seconds, beats=BEAT)
+
+    assert process.stalls("a")
+    assert process.status("a") is SessionStatus.ACTIVE
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_run_without_reports_stalls_first_and_ends_when_its_process_stays_silent(is_open: bool) -> None:
+    """B88: a closed laptop; what is known to be open is waited for longer."""
+    process = Process()
+    process.work("a")
+    if is_open:
+        process.open_tool("a")
+    process.pass_time(max(STALL, SETTINGS.stall.tool_seconds) + 60)
+    assert process.stalls("a")
+    process.pass_time(SETTINGS.heartbeat.timeout_seconds + SETTINGS.tickets.abandoned_run_seconds + 60)
+    assert process.stalls("a") is is_open
+    if is_open:
+        process.pass_time(SETTINGS.tickets.dead_worker_seconds - SETTINGS.tickets.abandoned_run_seconds)
+
+    assert process.status("a") is SessionStatus.UNKNOWN
+    assert not process.stalls("a")
+
+
+def test_run_that_is_silent_in_a_process_that_sends_anything_goes_on_hanging() -> None:
+    """B88: metrics, other spans: it lives."""
+    process = Process()
+    process.work("a")
+    process.pass_time(3 * SETTINGS.tickets.abandoned_run_seconds, sends=True)
+    assert process.stalls("a")
+    process.pass_time(SETTINGS.tickets.abandoned_run_seconds + 60)
+
+    assert process.status("a") is SessionStatus.UNKNOWN
+
+
+def test_process_that_went_on_to_its_next_run_has_ended_the_one_before() -> None:
+    """B88: a framework that sends no root when it fails; a process that was started again."""
+    process = Process()
+    process.work("a")
+    process.pass_time(60)
+    process.work("b")
+    process.pass_time(STALL)
+
+    assert process.status("a") is SessionStatus.UNKNOWN
+    process.pass_time(60)
+    assert process.status("b") is SessionStatus.ACTIVE
+    assert process.stalls("b")
+
+
+def test_runs_beside_each_other_end_none_of_them() -> None:
+    """B88: one of several that a service works on at a time may hang."""
+    process = Process()
+    process.work("a")
+    process.pass_time(10)
+    process.work("b")
+    process.pass_time(10)
+    process.work("a")
+    process.pass_time(STALL + 60)
+
+    assert process.stalls("a")
+    assert process.stalls("b")
+
+
+def test_call_that_is_open_is_no_run_before_the_next() -> None:
+    """B88: an open call may hang while the next run begins."""
+    process = Process()
+    process.work("a")
+    process.open_tool("a")
+    process.pass_time(10)
+    process.work("b")
+    process.pass_time(max(STALL, SETTINGS.stall.tool_seconds) + 60)
+
+    assert process.stalls("a")
+
+
+def test_run_that_ended_unknown_is_watched_again_when_it_works_on() -> None:
+    process = Process()
+    process.work("a")
+    process.open_tool("a")
+    process.pass_time(60, beats=BEAT)
+    process.pass_time(600)
+    process.work("a")
+
+    assert process.status("a") is SessionStatus.ACTIVE
+    found = process.monitor.get("porter", "a")
+    assert found is not None
+    assert found.state is HealthState.HEALTHY
+
+
+def test_end_that_is_told_late_is_how_it_ended() -> None:
+    process = Process()
+    process.work("a")
+    process.open_tool("a")
+    process.pass_time(60, beats=BEAT)
+    process.pass_time(600)
+    process.tell("a", EventType.EXECUTION_COMPLETED)
+
+    assert process.status("a") is SessionStatus.COMPLETED
+
+
+def test_jump_of_the_clock_is_nobody_s_silence() -> None:
+    """A laptop that slept, and the processes on it."""
+    process = Process()
+    process.work("a")
+    process.open_tool("a")
+    process.pass_time(60, beats=BEAT)
+    process.now += 8 * 3600
+    process.monitor.clock_jumped(process.now)
+    process.pass_time(120, beats=BEAT)
+
+    assert process.status("a") is SessionStatus.ACTIVE
+
+
+def test_who_is_remembered_is_bounded() -> None:
+    monitor = HealthMonitor(SETTINGS)
+    for number in range(SIGNS_KEPT + 10):
+        monitor.note_alive(str(number), float(number))
+
+    assert len(monitor._signs) == SIGNS_KEPT
+
+
+@given(
+    seen=st.floats(0, 1e6),
+    later=st.floats(0, 1e6),
+    is_open=st.booleans(),
+    interval=st.none() | st.floats(1, 600),
+)
+def test_sign_of_life_never_brings_the_end_nearer(
+    seen: float, later: float, is_open: bool, interval: float | None
+) -> None:
+    """B88: whatever comes of a process puts off the end of its runs."""
+    process = Process()
+    process.work("a")
+    if is_open:
+        process.open_tool("a")
+    found = process.monitor.get("porter", "a")
+    assert found is not None
+    first, second = (Sign(process.now + at, process.now + at, interval) for at in (seen, seen + later))
+    one, other = (over_from(found.vitals, SETTINGS, sign) for sign in (first, second))
+
+    assert one is not None
+    assert other is not None
+    assert one <= other

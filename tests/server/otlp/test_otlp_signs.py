@@ -1,0 +1,87 @@
+"""B88: whatever a process sends shows that it lives."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from prometheus_client import CollectorRegistry
+
+from queenright.instrumentation import names
+from queenright.runtime.events import AgentEvent
+from queenright.server.otlp import otlp_app
+from tests.server.otlp.conftest import serve
+
+PROCESS = KeyValue(key=names.SERVICE_INSTANCE_ID, value=AnyValue(string_value="p-1"))
+
+
+async def ignore(events: list[AgentEvent]) -> None:
+    pass
+
+
+@pytest.fixture
+async def signs() -> AsyncIterator[tuple[str, dict[str, float | None]]]:
+    """The address of a receiver, and the processes that it has heard of."""
+    heard: dict[str, float | None] = {}
+    app = otlp_app(ignore, registry=CollectorRegistry(), note_alive=heard.update)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server, task = await serve(app, listener)
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}", heard
+        server.should_exit = True
+        await task
+
+
+async def post(url: str, path: str, body: bytes) -> None:
+    async with httpx.AsyncClient(trust_env=False) as http:
+        headers = {"content-type": "application/x-protobuf"}
+        answer = await http.post(f"{url}/v1/{path}", content=body, headers=headers)
+    assert answer.status_code == 200
+
+
+async def test_metrics_and_spans_of_no_agent_are_signs(signs: tuple[str, dict[str, float | None]]) -> None:
+    url, heard = signs
+    metrics = ExportMetricsServiceRequest()
+    metrics.resource_metrics.add().resource.attributes.append(PROCESS)
+    await post(url, "metrics", metrics.SerializeToString())
+    assert heard == {"p-1": None}
+
+    heard.clear()
+    traces = ExportTraceServiceRequest()
+    group = traces.resource_spans.add()
+    group.resource.attributes.append(PROCESS)
+    group.scope_spans.add().spans.add(name="GET /", trace_id=b"t" * 16, span_id=b"s" * 8)
+    await post(url, "traces", traces.SerializeToString())
+    assert heard == {"p-1": None}
+
+
+@pytest.mark.parametrize(("said", "taken"), [(30.0, 30.0), (0.001, 1.0), (0.0, None), (-5.0, None)])
+async def test_report_of_open_work_says_when_the_next_one_comes(
+    signs: tuple[str, dict[str, float | None]], said: float, taken: float | None
+) -> None:
+    """Also where it says nothing new; an interval that cannot be is none."""
+    url, heard = signs
+    logs = ExportLogsServiceRequest()
+    group = logs.resource_logs.add()
+    group.resource.attributes.append(PROCESS)
+    record = group.scope_logs.add().log_records.add(
+        event_name=names.EVENT_SPAN_OPEN,
+        trace_id=b"t" * 16,
+        span_id=b"s" * 8,
+        time_unix_nano=time.time_ns(),
+    )
+    texts = {names.OPEN_SPAN_KIND: "tool", names.OPEN_SPAN_NAME: "execute_tool look"}
+    record.attributes.extend(
+        KeyValue(key=key, value=AnyValue(string_value=text)) for key, text in texts.items()
+    )
+    record.attributes.append(KeyValue(key=names.HEARTBEAT_INTERVAL, value=AnyValue(double_value=said)))
+    for _ in range(2):
+        heard.clear()
+        await post(url, "logs", logs.SerializeToString())
+        assert heard == {"p-1": taken}
