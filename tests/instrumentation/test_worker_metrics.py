@@ -18,7 +18,8 @@ from tests.instrumentation.parts import Clock
 WORKER_METRICS = [
     metric
     for metric in names.METRICS.values()
-    if metric.name.startswith(("queenright_worker_", "queenright_telemetry_", "queenright_series_limited_"))
+    if metric.name.startswith("queenright_worker_")
+    or metric in (names.TELEMETRY_DROPPED, names.SERIES_LIMITED)
 ]
 
 

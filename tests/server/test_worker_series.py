@@ -63,6 +63,7 @@ def test_events_fill_the_series_that_a_process_of_its_own_would_serve(watched: W
     """An agent of which only events arrive is in Prometheus."""
     watched.tell(EventType.EXECUTION_STARTED, framework="langgraph", version="1.2", start_records=True)
     watched.tell(EventType.LLM_CALL_COMPLETED, model="m", input_tokens=70, output_tokens=5)
+    watched.tell(EventType.LLM_CALL_COMPLETED, cost_usd=0.25, amends=True)
     watched.tell(
         EventType.TOOL_CALL_COMPLETED, tool="search", outcome="error", error_type="Timeout", duration=0.2
     )
@@ -74,6 +75,7 @@ def test_events_fill_the_series_that_a_process_of_its_own_would_serve(watched: W
     assert watched.value("info", framework="langgraph", version="1.2") == 1
     assert watched.value("tokens_total", model="m", direction="input") == 70
     assert watched.value("tokens_total", model="m", direction="output") == 5
+    assert watched.registry.get_sample_value("queenright_agent_cost_dollars_total", {"agent": "bee"}) == 0.25
     assert watched.value("tool_calls_total", tool="search", outcome="error") == 1
     assert watched.value("tool_calls_total", tool="search", outcome="ok") == 0
     assert watched.value("tool_duration_seconds_sum", tool="search") == 0.2

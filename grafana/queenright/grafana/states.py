@@ -53,7 +53,13 @@ SPANS: Final[Colours] = (("five minutes", BLUE), ("an hour", PURPLE))
 DECISIONS: Final[Colours] = (("intervene", ORANGE), ("bypass", PURPLE), ("dismiss", GREEN))
 CHECKS: Final[Colours] = (("healthy", GREEN), ("ticket", ORANGE), ("unknown", GREY))
 DELIVERIES: Final[Colours] = (("delivered", GREEN), ("retried", YELLOW), ("failed", RED))
-KINDS: Final[Colours] = (("nudge", BLUE), ("escalate", YELLOW), ("terminate", RED), ("recover", GREEN))
+KINDS: Final[Colours] = (
+    ("nudge", BLUE),
+    ("escalate", YELLOW),
+    ("terminate", RED),
+    ("recover", GREEN),
+    ("answer", PURPLE),
+)
 RECOVERIES: Final[Colours] = (
     ("initiated", BLUE),
     ("from_start", PURPLE),

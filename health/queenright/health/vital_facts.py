@@ -157,6 +157,13 @@ def count(value: object) -> int:
     return int(value) if isinstance(value, int | float) and 0 <= value < 1e12 else 0
 
 
+def dollars(value: object) -> float | None:
+    """Return an amount if it is one: a number of at least zero that somebody may have paid."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e9:
+        return None
+    return float(value)
+
+
 def whole(value: object) -> int | None:
     """Return a count if it is one, else None: what cannot be read was not said."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e12:

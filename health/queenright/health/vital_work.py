@@ -13,6 +13,7 @@ from queenright.health.vital_facts import (
     OpenTool,
     context_is_full,
     count,
+    dollars,
     name,
     seconds,
     tail,
@@ -98,7 +99,9 @@ def _on_text(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: floa
 
 
 def _on_llm(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    if not v.finished(at):
+    if (cost := dollars(data.get("cost_usd"))) is not None:
+        v.cost_usd = (v.cost_usd or 0.0) + cost
+    if data.get("amends") or not v.finished(at):
         return
     if v.llm_open:
         v.llm_open -= 1

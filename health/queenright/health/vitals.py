@@ -114,6 +114,7 @@ class VitalSigns:
         "calls",
         "clock_base",
         "consecutive_failures",
+        "cost_usd",
         "counted_end",
         "ended_at",
         "error_count",
@@ -262,6 +263,8 @@ class VitalSigns:
         """Too many of the last calls and steps failed; it is over at a lower share than it begins at."""
         self.error_rate_since = at
         self.tokens = 0
+        self.cost_usd: float | None = None
+        """What its model calls cost, where its telemetry says that."""
         self.tokens_at: float | None = None
         """When tokens were used last; None for a worker that reports none."""
         self.tokens_from: float | None = None

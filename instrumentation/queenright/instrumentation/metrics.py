@@ -55,13 +55,14 @@ class WorkerFamilies:
 
     Args:
         registry: Where they are registered.
-        drops: Whether the registry gets this process's count of dropped telemetry, too.
+        is_service: Whether the registry is the service's. It has what agents cost, for their telemetry says
+            that; the registry of an agent's process has how much telemetry was dropped there.
     """
 
     _by_registry: Final[WeakKeyDictionary[CollectorRegistry, WorkerFamilies]] = WeakKeyDictionary()
     _lock: Final = threading.Lock()
 
-    def __init__(self, registry: CollectorRegistry, *, drops: bool = True) -> None:
+    def __init__(self, registry: CollectorRegistry, *, is_service: bool = False) -> None:
         def family(name: MetricName) -> Any:
             return new_family(name, registry)
 
@@ -81,7 +82,8 @@ class WorkerFamilies:
         self.stalls = family(names.WORKER_STALLS)
         self.is_served = False
         """Whether this process serves the registry to Prometheus, and its runs tell the service so."""
-        if drops:
+        self.cost: Counter | None = family(names.AGENT_COST) if is_service else None
+        if not is_service:
             registry.register(DROPPED)
         self.limited = Limited(registry, (names.WORKER_INFO, *_COUNTED_BY.values()))
         self._agents: dict[str, AgentSeries] = {}
@@ -92,12 +94,12 @@ class WorkerFamilies:
         self._agents_lock = threading.Lock()
 
     @classmethod
-    def of(cls, registry: CollectorRegistry, *, drops: bool = True) -> WorkerFamilies:
+    def of(cls, registry: CollectorRegistry, *, is_service: bool = False) -> WorkerFamilies:
         """Return the families of ``registry``, made at the first call."""
         with cls._lock:
             families = cls._by_registry.get(registry)
             if families is None:
-                families = cls._by_registry[registry] = cls(registry, drops=drops)
+                families = cls._by_registry[registry] = cls(registry, is_service=is_service)
             return families
 
     @property
@@ -245,6 +247,11 @@ class AgentSeries:
             self._keep(("model", model), bound, name)
         bound[0](input_tokens)
         bound[1](output_tokens)
+
+    def spent(self, dollars: float) -> None:
+        """Count what model calls cost; in the service's registry."""
+        if self._families.cost is not None:
+            self._child(self._families.cost).inc(dollars)
 
     def failed(self, error_type: str) -> None:
         """Count an error."""

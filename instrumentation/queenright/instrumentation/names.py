@@ -47,6 +47,9 @@ WORKER_TOOL_DURATION: Final = MetricName(
 WORKER_TOKENS: Final = MetricName(
     "queenright_worker_tokens_total", "counter", ("agent", "model", "direction"), "Tokens used."
 )
+AGENT_COST: Final = MetricName(
+    "queenright_agent_cost_dollars_total", "counter", ("agent",), "Dollars that model calls cost."
+)
 WORKER_ERRORS: Final = MetricName(
     "queenright_worker_errors_total", "counter", ("agent", "error_type"), "Errors, by class."
 )

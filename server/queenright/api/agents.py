@@ -61,6 +61,7 @@ class AgentRow(Wire):
             "tool_calls": 19,
             "errors": 0,
             "tokens": 41_200,
+            "cost_usd": 0.31,
             "verdicts": ["ACCEPT", "RETRY", "RETRY"],
             "last_activity": NOW - 2,
             "last_progress": NOW - 140,
@@ -91,6 +92,9 @@ class AgentRow(Wire):
     tool_calls: int
     errors: int
     tokens: int
+    cost_usd: float | None = Field(
+        description="Dollars that its model calls cost; null if its telemetry does not say."
+    )
     verdicts: list[str] = Field(description="Of the last steps, at most twelve; oldest first.")
     last_activity: float
     last_progress: float | None

@@ -67,6 +67,7 @@ def agent_row(health: WorkerHealth, now: float) -> dict[str, Any]:
         "tool_calls": vitals.tool_calls_total,
         "errors": vitals.error_count,
         "tokens": vitals.tokens,
+        "cost_usd": vitals.cost_usd,
         "verdicts": vitals.recent_verdicts[-12:],
         "last_activity": activity,
         "last_progress": progress,

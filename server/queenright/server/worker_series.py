@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from queenright.health.findings import FindingKind
 from queenright.health.monitor import WorkerHealth
-from queenright.health.vital_facts import count, name
+from queenright.health.vital_facts import count, dollars, name
 from queenright.health.vital_work import tool_call_failed
 from queenright.health.vitals import VitalSigns
 from queenright.instrumentation.metrics import VERDICTS, AgentSeries, WorkerFamilies
@@ -79,7 +79,7 @@ class WorkerSeries(Collector):
         self._other: _Agent | None = None
         registry.register(self)  # read before the families, so that their gauges are of the same scrape
         # The service counts the telemetry that it drops itself.
-        self._families = WorkerFamilies.of(registry, drops=False)
+        self._families = WorkerFamilies.of(registry, is_service=True)
 
     def count(self, event: AgentEvent) -> None:
         """Count what an event tells, after the monitor has taken it in."""
@@ -227,6 +227,8 @@ def _on_llm(agent: _Agent, event: AgentEvent, data: Mapping[str, Any], vitals: V
     read, written = count(data.get("input_tokens")), count(data.get("output_tokens"))
     if read or written:
         agent.series.used(_label(data.get("model") or ""), read, written)
+    if cost := dollars(data.get("cost_usd")):
+        agent.series.spent(cost)
 
 
 def _on_failed(agent: _Agent, event: AgentEvent, data: Mapping[str, Any], vitals: VitalSigns) -> None:

@@ -37,7 +37,7 @@ def test_one_call_is_one_call_however_many_sources_tell_of_it(name: str) -> None
     assert all_of_them["agents"] == (2 if name == "two_at_once" else 1)
     for fewer in (otlp, logs) if name != "killed" else ():  # it was killed before it sent any
         assert fewer["agents"] == all_of_them["agents"]
-        for counted in ("steps", "model calls", "failed model calls", "tokens", "tools"):
+        for counted in ("steps", "model calls", "failed model calls", "tokens", "cost", "tools"):
             assert fewer[counted] == all_of_them[counted], counted
 
 
@@ -78,6 +78,7 @@ def test_tools_steps_tokens_and_failures_of_a_healthy_session_are_seen() -> None
         "model calls": 4,
         "failed model calls": 0,
         "tokens": 4 * 1020,
+        "cost": 0.0176,
         "outcome": ["execution_completed"],
     }
     assert {event.agent_id for event in events} == {"claude-code/project"}

@@ -115,6 +115,7 @@ def test_tools_steps_tokens_and_failures_of_a_healthy_session_are_seen() -> None
         "model calls": 5,
         "failed model calls": 0,
         "tokens": 5 * 1020,
+        "cost": 0,
         "outcome": ["execution_completed"],
     }
     [failed] = [e.data for e in events if e.type == "tool_call_completed" and e.data["outcome"] == "error"]

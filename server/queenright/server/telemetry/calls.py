@@ -23,6 +23,8 @@ class Call:
     end: int = 0
     has_failed: bool = False
     """Its end was told as a failure."""
+    has_cost: bool = False
+    """What it cost was told."""
     tool: str = ""
     arguments: str | None = None
     """The hash of a tool's arguments, where a source has told them."""

@@ -140,8 +140,14 @@ class Session:
                 self._asked_at = at
             return
         call, is_new = self._calls.note(one, Kind.LLM)
+        cost = one.data.get("cost_usd")
         if not is_new:
+            if cost is not None and not call.has_cost:
+                # The source that told of the call first does not say what it cost.
+                call.has_cost = True
+                yield Change(EventType.LLM_CALL_COMPLETED, call.end, {"cost_usd": cost, "amends": True})
             return
+        call.has_cost = cost is not None
         self._calls.end(call, one.end)
         failure = _failure_of(one)
         if one.end >= self._answered_at:
