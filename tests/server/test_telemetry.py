@@ -24,6 +24,8 @@ from queenright.server.telemetry.sources import DIALECTS, OTHER, Part, Source, S
 from queenright.server.telemetry.unusable import Fault, Unused
 from queenright.server.up import Running
 from tests import warm
+from tests.clients.fixtures import BEGAN, load_fixture, move_times
+from tests.clients.fixtures import FOLDER as FIXTURES
 
 _NANO = 1_000_000_000
 
@@ -214,6 +216,29 @@ async def test_hook_calls_are_of_the_source_that_their_query_names(running: Runn
     [source] = (await shown(running)).sources
     assert (source.service, source.dialect) == ("claude-code/ada@laptop", "claude-code")
     assert (source.records, source.used) == (2, 1)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+async def test_what_a_coding_agent_sends_in_every_way_is_one_source(running: Running, order: int) -> None:
+    """B90: Codex, whose spans, log records and hooks name its owner each in their own way, lacks nothing."""
+    for record in load_fixture(FIXTURES / "codex" / "healthy-traces.json").records[::order]:
+        body = move_times(record.body, BEGAN, time.time() - BEGAN - 60)
+        async with httpx.AsyncClient(trust_env=False) as http:
+            assert (await http.post(running.otlp_url + record.path, json=body)).status_code == 200
+
+    [source] = (await shown(running)).sources
+    assert (source.service, source.dialect) == ("codex/workstation", "codex")
+    assert source.missing == []
+
+
+async def test_coding_agent_that_sends_spans_alone_is_told_how_to_connect_it(running: Running) -> None:
+    """Its spans say nothing that is used."""
+    await send(running, traces(span(1, "turn"), service="codex_exec", scope="codex_exec"))
+
+    [source] = (await shown(running)).sources
+    [advice] = source.missing
+    assert source.used == 0
+    assert "queenright connect codex" in advice.remedy
 
 
 async def test_page_and_command_show_it(running: Running, http: httpx.AsyncClient) -> None:

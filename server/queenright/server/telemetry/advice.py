@@ -105,7 +105,7 @@ def _of_client(source: Source) -> list[Advice]:
     again = f"run `queenright connect {source.dialect.removesuffix('-cli')}`, then start it anew"
     parts = source.parts
     if not source.used:
-        return []
+        return [Advice("nothing that it sends says what the agent does", again)] if source.unused else []
     if Part.MODEL_CALLS not in parts:
         return [
             Advice("no model call is reported, so there are no steps and tokens: they come by log", again)

@@ -70,7 +70,7 @@ class Intake:
             for reason, count in new.unused.items():
                 self.unused[new.dialect, reason] += count
                 self._unused_total.labels(new.dialect, reason).inc(count)
-            source = self.sources.get(new.service, new.dialect)
+            source = self.sources.same_as(new)
             source.add(new)
             source.first_seen = source.first_seen or now
             source.last_seen = now

@@ -151,9 +151,36 @@ class Sources:
         self._sources[key] = source
         return source
 
+    def same_as(self, new: Source) -> Source:
+        """
+        Return the source that ``new`` tells more of, the newest one from now on.
+
+        Hooks and exporters of a coding agent name its owner each in their own way: they are one source if
+        they tell of the same agent, or if one of them tells of none yet.
+        """
+        if new.dialect not in _CLIENTS:
+            return self.get(new.service, new.dialect)
+        same = [one for one in self if one.dialect == new.dialect and _is_same_client(one, new)]
+        # The longest name says the most about whose it is.
+        name = max((new.service, *(one.service for one in same)), key=len)
+        source = self.get(name, new.dialect)
+        for other in same:
+            if other is not source:
+                source.add(other)
+                source.first_seen = min(source.first_seen or other.first_seen, other.first_seen)
+                del self._sources[other.service, other.dialect]
+        return source
+
     def clear(self) -> None:
         """Forget all."""
         self._sources.clear()
+
+
+def _is_same_client(one: Source, other: Source) -> bool:
+    if one.agents and other.agents:
+        return one.service == other.service or not one.agents.keys().isdisjoint(other.agents)
+    shorter, longer = sorted((one.service, other.service), key=len)
+    return f"{longer}/".startswith(f"{shorter}/")
 
 
 def _keep(names: dict[str, None], new: Iterable[str]) -> None:
