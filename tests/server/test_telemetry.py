@@ -12,8 +12,14 @@ import pytest
 from google.protobuf.json_format import Parse
 from hypothesis import given
 from hypothesis import strategies as st
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
+    ExportLogsServiceRequest,
+    ExportLogsServiceResponse,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
 from prometheus_client import CollectorRegistry
 
 from queenright.api import Telemetry
@@ -201,6 +207,52 @@ async def test_requests_that_are_refused_are_shown_with_the_reason(running: Runn
         ("/v1/logs", 415),
     }
     assert "unexpected end of data" in refused["/v1/traces", 400]
+
+
+async def test_requests_that_are_refused_are_counted_by_reason(running: Running) -> None:
+    """B90: a hook call lacks a session, a body cannot be read, another protocol is spoken; 503 is no loss."""
+    before = running.service.registry.get_sample_value(
+        "queenright_telemetry_rejected_total", {"dialect": "claude-code", "reason": "no_session"}
+    )
+    async with httpx.AsyncClient(trust_env=False, base_url=running.otlp_url) as http:
+        await http.post("/hooks/claude-code", json={"hook_event_name": "Stop"})
+        await http.post("/hooks/codex", content=b"[")
+        await http.post("/v1/logs", content=b"\xff", headers={"content-type": "application/x-protobuf"})
+        await http.post("/v1/traces", content=b"x", headers={"content-type": "application/grpc"})
+        await http.get("/v1/metrics")
+    running.service.intake.refuse("/v1/traces", 503, "too much at one time", time.time())
+
+    found = {(one.dialect, one.reason): one.count for one in (await shown(running)).unused if one.rejected}
+    assert found == {
+        ("claude-code", "no_session"): 1,
+        ("codex", "unreadable"): 1,
+        (OTHER, "unreadable"): 1,
+        (OTHER, "unsupported"): 2,
+    }
+    assert before == 0
+    for (dialect, reason), count in found.items():
+        labels = {"dialect": dialect, "reason": reason}
+        assert counted(running, "queenright_telemetry_rejected_total", **labels) == count
+
+
+async def test_sender_is_told_what_to_change_in_protobuf_too(running: Running) -> None:
+    """B90: partial_success says what is wrong, of which value, and the way out."""
+    spans = ExportTraceServiceRequest()
+    spans.resource_spans.add().scope_spans.add().spans.add(trace_id=b"short", span_id=b"")
+    logs = ExportLogsServiceRequest()
+    scope_logs = logs.resource_logs.add().scope_logs.add()
+    scope_logs.scope.name = "com.anthropic.claude_code.events"
+    scope_logs.log_records.add().attributes.add(key="event.name").value.string_value = "api_request"
+    headers = {"content-type": "application/x-protobuf"}
+    async with httpx.AsyncClient(trust_env=False, base_url=running.otlp_url, headers=headers) as http:
+        traces_answer = await http.post("/v1/traces", content=spans.SerializeToString())
+        logs_answer = await http.post("/v1/logs", content=logs.SerializeToString())
+
+    of_traces = ExportTraceServiceResponse.FromString(traces_answer.content).partial_success
+    of_logs = ExportLogsServiceResponse.FromString(logs_answer.content).partial_success
+    assert (of_traces.rejected_spans, of_logs.rejected_log_records) == (1, 1)
+    assert "(they have 5 and 0 bytes); set trace ids of 16 bytes" in of_traces.error_message
+    assert "without session.id; set OTEL_METRICS_INCLUDE_SESSION_ID=true" in of_logs.error_message
 
 
 async def test_hook_calls_are_of_the_source_that_their_query_names(running: Running) -> None:

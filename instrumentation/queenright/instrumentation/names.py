@@ -219,7 +219,7 @@ TELEMETRY_REJECTED: Final = MetricName(
     "queenright_telemetry_rejected_total",
     "counter",
     ("dialect", "reason"),
-    "Spans and log records that cannot be used; their sender is told.",
+    "Spans, log records and hook calls that cannot be used; their sender is told.",
 )
 TELEMETRY_UNUSED: Final = MetricName(
     "queenright_telemetry_unused_total",

@@ -35,7 +35,7 @@ from queenright.server.telemetry.permission import EVENT as PERMISSION_EVENT
 from queenright.server.telemetry.process import Process
 from queenright.server.telemetry.sessions import Session
 from queenright.server.telemetry.sources import Sources
-from queenright.server.telemetry.unusable import Unused
+from queenright.server.telemetry.unusable import Fault, UnusableRecord, Unused
 
 PREFIX: Final = "/hooks/"
 _CLIENTS: Final = {f"{PREFIX}{client.name}": client for client in CLIENTS}
@@ -195,7 +195,8 @@ class HookReceiver:
         try:
             return 200, task.result()
         except ValueError as error:
-            return self._refuse(client, 400, str(error))
+            fault = error.fault if isinstance(error, UnusableRecord) else None
+            return self._refuse(client, 400, str(error), fault)
         except Exception:
             return 503, {}
 
@@ -223,9 +224,11 @@ class HookReceiver:
         self._calls.labels(client.name, "failed").inc()
         _log.error("a hook call could not be stored, and its agent goes on: %s", error, exc_info=error)
 
-    def _refuse(self, client: Client, status: int, reason: str) -> tuple[int, dict[str, Any] | _Question]:
+    def _refuse(
+        self, client: Client, status: int, reason: str, fault: Fault | None = None
+    ) -> tuple[int, dict[str, Any] | _Question]:
         self._calls.labels(client.name, "refused").inc()
-        self._intake.refuse(f"{PREFIX}{client.name}", status, reason, self._clock())
+        self._intake.refuse(f"{PREFIX}{client.name}", status, reason, self._clock(), fault=fault)
         return status, {"error": reason}
 
     async def _take(self, client: Client, body: bytes, process: Process) -> dict[str, Any] | _Question:

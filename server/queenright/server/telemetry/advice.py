@@ -8,7 +8,7 @@ from typing import Final
 from queenright.server.telemetry.dialects import CLIENTS
 from queenright.server.telemetry.process import UNKNOWN_SERVICE
 from queenright.server.telemetry.sources import OTHER, Part, Source
-from queenright.server.telemetry.unusable import Fault
+from queenright.server.telemetry.unusable import REMEDIES
 
 _GENAI_CONTENT: Final = (
     "set OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_latest_experimental and "
@@ -27,14 +27,6 @@ _CONTENT: Final = {
 }
 """What makes each dialect record what tools are called with."""
 
-_FAULTS: Final = {
-    Fault.INVALID_ID: "set trace ids of 16 bytes and span ids of 8 bytes, not all zero; "
-    "in JSON they are hexadecimal",
-    Fault.INVALID_SPAN: "write the open span into the record's body as OTLP's TracesData",
-    Fault.NO_NAME: "set gen_ai.agent.name on the records or on the resource",
-    Fault.NO_SESSION: "set gen_ai.conversation.id; of a coding agent, what `queenright connect` sets",
-    Fault.TOO_LARGE: "send fewer attributes and shorter texts",
-}
 _CLIENTS: Final = frozenset(client.name for client in CLIENTS)
 
 
@@ -49,7 +41,7 @@ class Advice:
 def advice_for(source: Source) -> list[Advice]:
     """Return what is missing, the most serious first; empty if everything that we use is there."""
     found = [
-        Advice(f"records are rejected: {count} ({fault})", _FAULTS[fault])
+        Advice(f"records are rejected: {count} ({fault})", REMEDIES[fault])
         for fault, count in source.rejected.most_common()
     ]
     if source.dialect in _CLIENTS:

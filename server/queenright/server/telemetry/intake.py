@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
 from typing import Final
@@ -13,16 +14,28 @@ from prometheus_client import Counter as Metric
 from queenright.instrumentation import names
 from queenright.instrumentation.redaction import redact
 from queenright.server.telemetry.dialects import CLIENTS
-from queenright.server.telemetry.sources import DIALECTS, Source, Sources
+from queenright.server.telemetry.sources import DIALECTS, OTHER, Source, Sources
 from queenright.server.telemetry.unusable import Fault, Unused
 
 MAX_SOURCES: Final = 100
 """More than these are forgotten, those that sent last stay."""
 MAX_REFUSALS: Final = 50
 OTHER_PATH: Final = "another path"
-_PATHS: Final = frozenset(
-    ("/v1/traces", "/v1/logs", "/v1/metrics", *(f"/hooks/{client.name}" for client in CLIENTS))
-)
+_PATHS: Final[Mapping[str, str]] = dict.fromkeys(("/v1/traces", "/v1/logs", "/v1/metrics"), OTHER) | {
+    f"/hooks/{client.name}": client.name for client in CLIENTS
+}
+"""What is received where, and the dialect of a request that cannot be read."""
+_FAULTS: Final[Mapping[int, Fault]] = {
+    400: Fault.UNREADABLE,
+    401: Fault.UNAUTHORIZED,
+    403: Fault.UNAUTHORIZED,
+    404: Fault.UNSUPPORTED,
+    405: Fault.UNSUPPORTED,
+    408: Fault.TIMEOUT,
+    413: Fault.TOO_LARGE,
+    415: Fault.UNSUPPORTED,
+}
+"""Why a request is refused, by its status; others are sent again, and nothing of them is lost."""
 TELL_AGAIN: Final = 3_600.0
 """Seconds before a sender is told again that nothing is made of what it sends."""
 
@@ -80,8 +93,22 @@ class Intake:
                 words.append(_nothing_made(source))
         return words
 
-    def refuse(self, path: str, status: int, reason: str, now: float) -> None:
-        """Note a request that was refused whole."""
+    def refuse(self, path: str, status: int, reason: str, now: float, *, fault: Fault | None = None) -> None:
+        """
+        Note a request that was refused whole; it counts as one record.
+
+        Args:
+            path: Where it was sent.
+            status: Of HTTP.
+            reason: What its sender was told.
+            now: Seconds since the epoch.
+            fault: What is wrong with it, where that is known better than by the status.
+        """
+        fault = fault or _FAULTS.get(status)
+        if fault is not None:
+            dialect = _PATHS.get(path, OTHER)
+            self.rejected[dialect, fault] += 1
+            self._rejected_total.labels(dialect, fault).inc()
         key = path if path in _PATHS else OTHER_PATH, status
         while key not in self._refusals and len(self._refusals) >= MAX_REFUSALS:
             del self._refusals[next(iter(self._refusals))]

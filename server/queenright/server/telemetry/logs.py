@@ -41,7 +41,9 @@ def read_log(
         UnusableRecord: it lacks what it should have, and what: the sender is told.
     """
     if len(record.attributes) > MAX_ATTRIBUTES:
-        raise UnusableRecord(Fault.TOO_LARGE, f"a record with more than {MAX_ATTRIBUTES} attributes")
+        raise UnusableRecord(
+            Fault.TOO_LARGE, f"a record with {len(record.attributes)} attributes, more than {MAX_ATTRIBUTES}"
+        )
     if (span := read_span_record(record)) is not None:
         return observation_of(span, process)
     client = CLIENT_OF_LOGS.get(scope.name)

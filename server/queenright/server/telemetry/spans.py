@@ -57,17 +57,21 @@ def read_span(span: Span, process: Process, scope: InstrumentationScope, now: fl
     trace_id, span_id = span.trace_id, span.span_id
     if len(trace_id) != 16 or len(span_id) != 8 or trace_id == NO_TRACE or span_id == NO_SPAN:
         raise UnusableRecord(
-            Fault.INVALID_ID, "a span without a valid trace id (16 bytes) and span id (8 bytes)"
+            Fault.INVALID_ID,
+            "a span without a valid trace id and span id "
+            f"(they have {len(trace_id)} and {len(span_id)} bytes)",
         )
     attributes = span.attributes
     if len(attributes) > MAX_ATTRIBUTES:
-        raise UnusableRecord(Fault.TOO_LARGE, f"a span with more than {MAX_ATTRIBUTES} attributes")
+        raise UnusableRecord(
+            Fault.TOO_LARGE, f"a span with {len(attributes)} attributes, more than {MAX_ATTRIBUTES}"
+        )
     found = fields_of(attributes)
     name, parent_id, flags, end = span.name, span.parent_span_id, span.flags, span.end_time_unix_nano
     if "pending_parent" in found and _SPAN_ID.fullmatch(pending_parent := text_of(found["pending_parent"])):
         # It stands for its parent, which is open.
         if len(parent_id) != 8:
-            raise UnusableRecord(Fault.INVALID_ID, "a pending span without a valid parent span id (8 bytes)")
+            raise UnusableRecord(Fault.INVALID_ID, "a pending span without a valid parent span id")
         span_id, parent_id, flags, end = parent_id, span_id_in(pending_parent), 0, 0
     text = process.text_of
     incarnation = text(found["incarnation"]) if "incarnation" in found else ""

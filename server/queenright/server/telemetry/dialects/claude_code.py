@@ -62,7 +62,8 @@ def _read_log(said: Mapping[str, Any], process: Process, time: int) -> Observati
     if not session:
         raise UnusableRecord(
             Fault.NO_SESSION,
-            "a record of Claude Code without session.id: set OTEL_METRICS_INCLUDE_SESSION_ID=true",
+            "a record of Claude Code without session.id",
+            remedy="set OTEL_METRICS_INCLUDE_SESSION_ID=true",
         )
     kind, is_end = _LOGS[name]
     took = count_in(said.get("duration_ms")) * _MILLI if is_end and kind in (Kind.LLM, Kind.TOOL) else 0
