@@ -122,6 +122,38 @@ async def test_sender_of_which_nothing_is_understood_is_told_so_once_in_a_while(
     assert counted(running, "queenright_telemetry_unused_total", dialect=OTHER, reason="no_agent_work") == 3
 
 
+async def test_sender_of_metrics_alone_is_shown_with_what_to_set(running: Running) -> None:
+    """B90: metrics are not read, and a coding agent that sends nothing else is told to be connected."""
+
+    def metrics(service: str, scope: str) -> dict[str, Any]:
+        group = {"scope": {"name": scope}, "metrics": [{"name": "a"}, {"name": "b"}]}
+        resource = {"attributes": text(service__name=service)}
+        return {"resourceMetrics": [{"resource": resource, "scopeMetrics": [group]}]}
+
+    answers = [
+        await send(running, metrics("web", "my.meter"), "metrics"),
+        await send(running, metrics("claude-code", "com.anthropic.claude_code"), "metrics"),
+    ]
+
+    assert not any(answer.get("partialSuccess") for answer in answers)
+    remedies = {one.dialect: [m.remedy for m in one.missing] for one in (await shown(running)).sources}
+    assert remedies[OTHER] == ["set OTEL_TRACES_EXPORTER=otlp"]
+    assert "queenright connect claude-code" in remedies["claude-code"][0]
+    assert counted(running, "queenright_telemetry_unused_total", dialect=OTHER, reason="metrics") == 2
+
+
+async def test_last_session_is_shown_with_its_work(running: Running) -> None:
+    """A first-time sender sees what was read: the session, its steps, tool calls and tokens."""
+    session = {"gen_ai__conversation__id": "c-1"}
+    await send(
+        running,
+        traces(chat(1, gen_ai__usage__input_tokens=7, gen_ai__usage__output_tokens=3, **session), tool(2)),
+    )
+
+    [source] = (await shown(running)).sources
+    assert (source.session, source.steps, source.tool_calls, source.tokens) == ("c-1", 1, 1, 10)
+
+
 async def test_spans_of_other_work_beside_an_agents_are_counted_and_nobody_is_bothered(
     running: Running,
 ) -> None:

@@ -36,6 +36,10 @@ class TelemetrySource(Wire):
             "used": 96,
             "rejected": 0,
             "agents": ["night-graph"],
+            "session": "thread-7",
+            "steps": 12,
+            "tool_calls": 30,
+            "tokens": 48_000,
             "shows": ["name", "model_calls", "tokens", "tool_calls"],
             "missing": [example_of(MissingPart)],
         }
@@ -50,10 +54,14 @@ class TelemetrySource(Wire):
     first_seen: float = Field(description="Seconds since the epoch.")
     last_seen: float = Field(description="Seconds since the epoch.")
     when: str
-    records: int = Field(description="Spans, log records and hook calls.")
+    records: int = Field(description="Spans, log records, metrics and hook calls.")
     used: int = Field(description="Something was made of so many.")
     rejected: int = Field(description="So many cannot be used.")
     agents: list[str] = Field(description="Some of its agents, the newest first.")
+    session: str = Field(description="The session that was told of last; empty: none.")
+    steps: int = Field(description="Of that session, as its agent's health shows them.")
+    tool_calls: int = Field(description="Of that session.")
+    tokens: int = Field(description="Of that session.")
     shows: list[str] = Field(
         description="What it shows of its agents: `name`, `session`, `model_calls`, `tokens`, `tool_calls`, "
         "`content` (what tools are called with), `open_work` (when work begins)."

@@ -45,5 +45,9 @@ def _of_source(source: TelemetrySource) -> Iterator[str]:
     )
     if source.agents:
         yield on_one_line(f"  agents: {', '.join(source.agents)}")
+        yield on_one_line(
+            f"  last session {source.session}: {source.steps} steps, {source.tool_calls} tool calls, "
+            f"{source.tokens} tokens"
+        )
     for one in source.missing:
         yield on_one_line(f"  missing: {one.missing}; {one.remedy}")

@@ -148,8 +148,9 @@ class _Console:
         return self._page(request, "recoveries.html", older=older, **recoveries_values(self._service, shown))
 
     async def telemetry(self, request: Request) -> Response:
-        values = telemetry_values(self._service.intake, self._service.clock())
-        return self._page(request, "telemetry.html", otlp_port=self._service.settings.otlp.port, **values)
+        service = self._service
+        values = telemetry_values(service.intake, service.monitor, service.clock())
+        return self._page(request, "telemetry.html", otlp_port=service.settings.otlp.port, **values)
 
     async def ticket(self, request: Request, ticket_id: str) -> Response:
         service = self._service

@@ -244,7 +244,7 @@ class HookReceiver:
             self._intake.add(sources, now)
             return {}
         await self._store(observation, now)
-        source.note(self._session(observation).run.agent_id, observation)
+        source.note(self._session(observation).run, observation)
         self._intake.add(sources, now)
         # Its client may ask the person at the terminal at the same time, and goes on once that has answered.
         self._permissions.release_answered()

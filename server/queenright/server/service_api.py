@@ -59,7 +59,7 @@ def _routes(service: Service) -> APIRouter:
 
         Since the service started; the last 100 senders.
         """
-        return telemetry_values(service.intake, service.clock())
+        return telemetry_values(service.intake, service.monitor, service.clock())
 
     @router.post("/-/reload", **says("reload_settings", Reloaded, refused=(409, 422)))
     async def reload_settings(request: Request) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from queenright.health.monitor import HealthMonitor
 from queenright.server.telemetry.advice import advice_for
 from queenright.server.telemetry.intake import Intake
 from queenright.server.telemetry.sources import Part, Source
@@ -22,12 +23,13 @@ _REASONS: Final[Mapping[str, str]] = {
     Fault.TIMEOUT: "a request whose body did not arrive in time",
     Fault.UNAUTHORIZED: "a request without a valid token, or from a web page",
     Unused.NO_AGENT_WORK: "nothing that an agent did",
+    Unused.METRICS: "metrics are passed on, and not read",
     Unused.REPEATED: "received before",
     Unused.SAME_WORK: "told by another record, too",
 }
 
 
-def telemetry_values(intake: Intake, now: float) -> dict[str, Any]:
+def telemetry_values(intake: Intake, monitor: HealthMonitor, now: float) -> dict[str, Any]:
     """Return who sends telemetry, what of it was not used and why, and which requests were refused."""
     counts = [
         {
@@ -41,7 +43,7 @@ def telemetry_values(intake: Intake, now: float) -> dict[str, Any]:
         for (dialect, reason), count in counter.most_common()
     ]
     return {
-        "sources": [_source(one, now) for one in sorted(intake.sources, key=_newest_first)],
+        "sources": [_source(one, monitor, now) for one in sorted(intake.sources, key=_newest_first)],
         "unused": counts,
         "refused": [
             {
@@ -61,7 +63,10 @@ def _newest_first(source: Source) -> float:
     return -source.last_seen
 
 
-def _source(source: Source, now: float) -> dict[str, Any]:
+def _source(source: Source, monitor: HealthMonitor, now: float) -> dict[str, Any]:
+    agent_id, session_id = source.session
+    worker = monitor.get(agent_id, session_id) if agent_id else None
+    vitals = None if worker is None else worker.vitals
     return {
         "service": source.service,
         "dialect": source.dialect,
@@ -73,6 +78,10 @@ def _source(source: Source, now: float) -> dict[str, Any]:
         "used": max(0, source.used),
         "rejected": source.rejected.total(),
         "agents": list(reversed(source.agents)),
+        "session": session_id,
+        "steps": 0 if vitals is None else vitals.steps_total,
+        "tool_calls": 0 if vitals is None else vitals.tool_calls_total,
+        "tokens": 0 if vitals is None else vitals.tokens,
         "shows": [part.value for part in Part if part in source.parts],
         "missing": [{"missing": one.missing, "remedy": one.remedy} for one in advice_for(source)],
     }

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
@@ -66,6 +67,23 @@ def decoding_logs(
         for group in request.resource_logs
     )
     return _decoding(groups, read_log, assembler, now, batch)
+
+
+def reading_metrics(
+    request: ExportMetricsServiceRequest, assembler: Assembler, now: float, batch: Batch
+) -> Iterator[None]:
+    """Note which processes send metrics, which are not read, pausing after each group."""
+    size = _Size()
+    for resource in request.resource_metrics:
+        size.add_group()
+        process = Process.of(resource.resource)
+        for part in resource.scope_metrics:
+            size.add_group()
+            source = batch.sources.of(process, part.scope.name)
+            source.records += len(part.metrics)
+            source.unused[Unused.METRICS] += len(part.metrics)
+            source.note_library(clean_name(part.scope.name))
+            yield
 
 
 def _decoding(

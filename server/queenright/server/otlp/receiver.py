@@ -32,7 +32,7 @@ from prometheus_client import CollectorRegistry, Counter
 
 from queenright.instrumentation import names
 from queenright.runtime.events import AgentEvent, Clock
-from queenright.server.otlp.decode import decoding_logs, decoding_spans
+from queenright.server.otlp.decode import decoding_logs, decoding_spans, reading_metrics
 from queenright.server.otlp.encoding import (
     MediaType,
     check_json,
@@ -87,7 +87,7 @@ class _Signal:
     request: Callable[[], Message]
     response: Callable[[], Message]
     rejected: str
-    decoding: Callable[[Any, Assembler, float, Batch], Iterator[None]] | None
+    decoding: Callable[[Any, Assembler, float, Batch], Iterator[None]]
 
 
 _SIGNALS: Final = {
@@ -99,7 +99,7 @@ _SIGNALS: Final = {
     ),
     # Accepted so that a client's exporter does not fail, and passed on; a worker's metrics are scraped.
     "/v1/metrics": _Signal(
-        ExportMetricsServiceRequest, ExportMetricsServiceResponse, "rejected_data_points", None
+        ExportMetricsServiceRequest, ExportMetricsServiceResponse, "rejected_data_points", reading_metrics
     ),
 }
 
@@ -291,8 +291,6 @@ class OtlpReceiver:
             # Metrics come at a steady pace, whatever the agents do.
             groups = request.resource_metrics[:MAX_GROUPS]
             self._note_alive({Process.of(group.resource).incarnation_id: None for group in groups})
-        if signal.decoding is None:
-            return
         steps = signal.decoding(request, self._assembler, self._clock(), batch)
 
         def decode(is_over: Callable[[], bool]) -> bool:

@@ -8,7 +8,7 @@ from typing import Final
 from queenright.server.telemetry.dialects import CLIENTS
 from queenright.server.telemetry.process import UNKNOWN_SERVICE
 from queenright.server.telemetry.sources import OTHER, Part, Source
-from queenright.server.telemetry.unusable import REMEDIES
+from queenright.server.telemetry.unusable import REMEDIES, Unused
 
 _GENAI_CONTENT: Final = (
     "set OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_latest_experimental and "
@@ -47,7 +47,9 @@ def advice_for(source: Source) -> list[Advice]:
     if source.dialect in _CLIENTS:
         return found + _of_client(source)
     if not source.used:
-        if source.unused:
+        if set(source.unused) == {Unused.METRICS}:
+            found.append(Advice("only metrics arrive, which are not read", "set OTEL_TRACES_EXPORTER=otlp"))
+        elif source.unused:
             found.append(
                 Advice(
                     "nothing that it sends is an agent's work",

@@ -84,7 +84,7 @@ class Assembler:
                 count = looked_at.get(key, 0)
                 if count < _OF_A_KIND and run is not None:
                     looked_at[key] = count + 1
-                    batch.sources.of(observation.process, observation.library).note(run.agent_id, observation)
+                    batch.sources.of(observation.process, observation.library).note(run, observation)
             yield
 
 

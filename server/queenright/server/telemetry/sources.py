@@ -13,6 +13,7 @@ from queenright.server.telemetry.dialects import CLIENTS
 from queenright.server.telemetry.kind import Kind
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.process import UNKNOWN_SERVICE, Process
+from queenright.server.telemetry.runs import Run
 from queenright.server.telemetry.unusable import Fault, Unused
 
 OTHER: Final = "other"
@@ -21,6 +22,7 @@ OTHER: Final = "other"
 _SCOPES: Final = (
     *((scope, client.name) for client in CLIENTS for scope in (client.log_scope, client.span_scope) if scope),
     *((client.name, client.name) for client in CLIENTS),
+    ("com.anthropic.claude_code", "claude-code"),
     ("queenright", "queenright"),
     ("openinference", "openinference"),
     ("opentelemetry", "opentelemetry"),
@@ -77,6 +79,8 @@ class Source:
     parts: set[Part] = field(default_factory=set)
     agents: dict[str, None] = field(default_factory=dict)
     """Some of its agents, the newest last."""
+    session: tuple[str, str] = ("", "")
+    """The agent and the session that were told of last."""
     libraries: dict[str, None] = field(default_factory=dict)
     """Some of its instrumentation scopes."""
     first_seen: float = 0.0
@@ -94,9 +98,10 @@ class Source:
         if scope:
             _keep(self.libraries, (scope,))
 
-    def note(self, agent_id: str, one: Observation) -> None:
+    def note(self, run: Run, one: Observation) -> None:
         """Note what an observation shows of an agent."""
-        _keep(self.agents, (agent_id,))
+        _keep(self.agents, (run.agent_id,))
+        self.session = run.agent_id, run.session_id
         add, kind, data = self.parts.add, one.kind, one.data
         if one.agent or one.process.agent or one.process.service not in ("", UNKNOWN_SERVICE):
             add(Part.NAME)
@@ -120,6 +125,8 @@ class Source:
         self.unused += other.unused
         self.parts |= other.parts
         _keep(self.agents, other.agents)
+        if any(other.session):
+            self.session = other.session
         _keep(self.libraries, other.libraries)
 
 

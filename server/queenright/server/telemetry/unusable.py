@@ -31,6 +31,8 @@ class Unused(StrEnum):
 
     NO_AGENT_WORK = "no_agent_work"
     """It is nothing that an agent did: a request to a database, a log line."""
+    METRICS = "metrics"
+    """A metric: they are passed on and not read."""
     REPEATED = "repeated"
     """It was received before, or says that something begins that is over."""
     SAME_WORK = "same_work"
