@@ -419,6 +419,8 @@ async def test_check_says_what_arrives_and_what_is_missing(home: Path, running: 
     [hook] = settings["hooks"]["UserPromptSubmit"][0]["hooks"]
     call = {"hook_event_name": "UserPromptSubmit", "session_id": "s-1", "cwd": "/home/ada/honey"}
     async with httpx.AsyncClient(verify=False, trust_env=False) as http:
+        assert (await http.post(hook["url"], json={})).status_code == 400
+        refused = await asyncio.to_thread(run, *words)
         assert (await http.post(hook["url"], json=call)).status_code == 200
     some = await asyncio.to_thread(run, *words)
 
@@ -427,7 +429,9 @@ async def test_check_says_what_arrives_and_what_is_missing(home: Path, running: 
     assert "nothing has arrived from Claude Code" in nothing.output
     assert f"claude-code/{os.environ.get('USER') or 'root'}" in some.output or "/honey s-1" in some.output
     assert "not written" not in some.output
-    assert "no model call is counted" in some.output
+    assert "1 requests to /hooks/claude-code were refused with 400: a hook call of" in refused.output
+    assert "were refused" not in some.output
+    assert "missing: no model call is reported, so there are no steps and tokens" in some.output
 
 
 @pytest.mark.parametrize("name", ["claude-code", "codex"])

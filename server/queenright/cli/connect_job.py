@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import typer
 
+from queenright.api import Telemetry
 from queenright.cli.asking import connect as ask
 from queenright.cli.asking import login, on_one_line
 from queenright.cli.connect import Scope
@@ -127,6 +128,7 @@ def check(name: str, scope: Scope, url: str, token_file: Path | None) -> int:
         missing.append(f"{', '.join(unwritten)}: not written by `queenright connect {name}`")
     with ask(url, token_file) as service:
         sessions = [one for one in service.agents.list() if one.framework == client.framework]
+        telemetry = service.service.telemetry()
     sessions.sort(key=lambda one: one.last_activity, reverse=True)
     for one in sessions[:5]:
         ago = max(0, int(time.time() - one.last_activity))
@@ -144,18 +146,27 @@ def check(name: str, scope: Scope, url: str, token_file: Path | None) -> int:
             f"nothing has arrived from {client.title}: start `{client.program}` anew and type something. "
             "If that is done, look at --otlp-url of `queenright connect` and at the service's otlp.port"
         )
-    elif not any(one.tokens for one in sessions):
-        missing.append(
-            "no model call is counted, so there are no steps and tokens: they come with the log records, "
-            f"every 5 seconds. Let a session run longer; `queenright connect {name}` shows what is set"
-        )
     elif not any(one.tool_calls for one in sessions):
         missing.append("no tool call has arrived: let the agent run a tool, then check again")
+    missing += _missing_of(client, telemetry)
     for line in missing:
         typer.echo(f"missing: {on_one_line(line)}")
     if not missing:
         typer.echo(f"{client.title} is connected, and what it sends arrives.")
     return 1 if missing else 0
+
+
+def _missing_of(client: Client, telemetry: Telemetry) -> list[str]:
+    """Return what is missing of what a client sends, and why its calls were refused since."""
+    sources = [one for one in telemetry.sources if one.dialect == client.framework]
+    last_seen = max((one.last_seen for one in sources), default=0.0)
+    lacking = [f"{part.missing}; {part.remedy}" for one in sources for part in one.missing]
+    refused = [
+        f"{one.count} requests to {one.path} were refused with {one.status}: {one.reason}"
+        for one in telemetry.refused
+        if one.path == f"/hooks/{client.framework}" and one.last_seen > last_seen
+    ]
+    return list(dict.fromkeys(lacking + refused))
 
 
 def _files(client: Client, scope: Scope, service: Service) -> list[tuple[Path, Sequence[Member | Item]]]:
