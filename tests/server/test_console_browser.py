@@ -202,3 +202,18 @@ async def test_the_fleet_page_leaves_the_keyboard_where_it_is_when_it_changes(
 
     await expect(link).to_be_focused()
     assert WORKER["session_id"] in (await link.get_attribute("href") or "")
+
+
+async def test_long_name_of_a_sender_stays_in_its_column(running: Running, chromium: Browser) -> None:
+    resource = {"attributes": [{"key": "service.name", "value": {"stringValue": WORST[:190]}}]}
+    body = {"resourceSpans": [{"resource": resource, "scopeSpans": [{"spans": [{"name": "GET /"}]}]}]}
+    async with httpx.AsyncClient(trust_env=False) as http:
+        assert (await http.post(f"{running.otlp_url}/v1/traces", json=body)).status_code == 200
+    page = await (await chromium.new_context(viewport={"width": 1300, "height": 900})).new_page()
+
+    await page.goto(f"{running.url}/telemetry")
+    cell = page.locator(".sources td.name").first
+
+    assert await cell.evaluate("(e) => e.querySelector('bdi').getBoundingClientRect().right") <= (
+        await cell.evaluate("(e) => e.getBoundingClientRect().right")
+    )

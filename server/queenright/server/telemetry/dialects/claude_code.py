@@ -147,7 +147,11 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
     known = _HOOKS.get(name)
     session = process.id_in(call.get("session_id"))
     if not session:
-        raise UnusableRecord(Fault.NO_SESSION, "a hook call of Claude Code without session_id")
+        raise UnusableRecord(
+            Fault.NO_SESSION,
+            "a hook call of Claude Code without session_id",
+            remedy="send the JSON that Claude Code gives its hooks",
+        )
     if known is None:
         return None
     kind, is_end = known

@@ -175,7 +175,11 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
     name = str(call.get("hook_event_name") or "")
     session = process.id_in(call.get("session_id"))
     if not session:
-        raise UnusableRecord(Fault.NO_SESSION, "a hook call of Gemini CLI without session_id")
+        raise UnusableRecord(
+            Fault.NO_SESSION,
+            "a hook call of Gemini CLI without session_id",
+            remedy="send the JSON that Gemini CLI gives its hooks",
+        )
     if name not in _HOOKS:
         return None
     kind, is_end = _HOOKS[name]
