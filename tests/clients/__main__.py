@@ -15,7 +15,7 @@ from typing import Final
 
 from tests.clients.clients import CLIENTS, list_runs
 from tests.clients.fixtures import write_fixture
-from tests.clients.install import NODE, InstallError, install, pin
+from tests.clients.install import NODE, InstallError, install, pin, pinned_version
 from tests.clients.recording import RunError, record
 from tests.clients.scenarios import SCENARIOS
 from tests.clients.scrubbing import make_fixture
@@ -34,7 +34,7 @@ async def record_scenario(name: str, scenario_name: str, variant: str, command: 
     client, scenario = CLIENTS[name], SCENARIOS[scenario_name]
     began = time.monotonic()
     recording = await record(client, scenario, variant, command)
-    fixture = make_fixture(client, scenario, variant, recording)
+    fixture = make_fixture(client, scenario, variant, recording, version=pinned_version(client))
     write_fixture(fixture)
     codes = ", ".join(map(str, fixture.exit_codes))
     ended = f"ended {f'by {fixture.ended_by}' if fixture.ended_by else 'by itself'} with exit code {codes}"

@@ -136,7 +136,8 @@ def move_times(value: Any, around: float, seconds: float) -> Any:
         return _move_number(value, around, seconds)
     if isinstance(value, str):
         if value.isascii() and value.isdigit():
-            return str(_move_number(int(value), around, seconds))
+            moved = _move_number(int(value), around, seconds)
+            return value if moved == int(value) else str(moved)  # an id may begin with 0
         return _WRITTEN.sub(lambda found: _move_written(found[0], around, seconds), value)
     return value
 

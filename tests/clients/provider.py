@@ -1,5 +1,5 @@
 """
-A model provider on loopback that follows a script, in the three protocols that the clients speak.
+A model provider on loopback that follows a script, in the four protocols that clients and frameworks speak.
 
 Which turn comes next is read from the request: as many turns are over as it carries tool results. A
 retried request gets the same answer, and two clients can be served at once. Requests that offer no shell
@@ -22,7 +22,21 @@ from tests.clients.scenarios import MODEL_SECONDS, Call, Delegate, Fail, Say, Tu
 
 _INPUT_TOKENS: Final = 1000
 _OUTPUT_TOKENS: Final = 20
+_RESPONSES_USAGE: Final = {
+    "input_tokens": _INPUT_TOKENS,
+    "input_tokens_details": {"cached_tokens": 0},
+    "output_tokens": _OUTPUT_TOKENS,
+    "output_tokens_details": {"reasoning_tokens": 0},
+    "total_tokens": _INPUT_TOKENS + _OUTPUT_TOKENS,
+}
+_CHAT_USAGE: Final = {
+    "prompt_tokens": _INPUT_TOKENS,
+    "completion_tokens": _OUTPUT_TOKENS,
+    "total_tokens": _INPUT_TOKENS + _OUTPUT_TOKENS,
+}
 _RESPONSES_RESULTS: Final = {"function_call_output", "custom_tool_call_output"}
+SHELL: Final = "run_shell_command"
+"""What Gemini CLI and the programs of ``tests/frameworks`` call their shell tool."""
 _RUNNING: Final = re.compile(r"Process running with session ID (\d+)")
 """What Codex' shell tool returns for a command that is not over after some seconds."""
 _CODE: Final = """\
@@ -49,7 +63,9 @@ def next_turn(turns: Sequence[Turn], results: int, *, has_shell: bool) -> Turn:
 def has_tool(body: Mapping[str, Any], name: str) -> bool:
     """Return whether a request offers the model a tool of this name."""
     tools = [
-        declared for tool in body.get("tools", ()) for declared in tool.get("functionDeclarations", [tool])
+        declared
+        for tool in body.get("tools") or ()
+        for declared in tool.get("functionDeclarations", [tool.get("function", tool)])
     ]
     return any(tool.get("name") == name for tool in tools)
 
@@ -103,7 +119,8 @@ def _anthropic_tool(turn: Call | Delegate) -> tuple[str, dict[str, Any]]:
 
 def read_responses_results(body: Mapping[str, Any]) -> tuple[int, int | None]:
     """Return how many calls of a Responses request are over, and the session of one that still runs."""
-    results = [json.dumps(item["output"]) for item in body["input"] if item["type"] in _RESPONSES_RESULTS]
+    items = body["input"] if isinstance(body["input"], list) else []
+    results = [json.dumps(item["output"]) for item in items if item.get("type") in _RESPONSES_RESULTS]
     running = [_RUNNING.search(result) for result in results]
     last = running[-1] if running else None
     return sum(found is None for found in running), int(last[1]) if last else None
@@ -111,7 +128,67 @@ def read_responses_results(body: Mapping[str, Any]) -> tuple[int, int | None]:
 
 def has_code_tool(body: Mapping[str, Any]) -> bool:
     """Return whether the tools of a Responses request are to be called from code that the model writes."""
-    return any(item["type"] == "additional_tools" for item in body["input"])
+    return any(item.get("type") == "additional_tools" for item in body["input"] if isinstance(item, dict))
+
+
+def responses_answer(turn: Call | Say, number: int, model: str) -> dict[str, Any]:
+    """Return one whole answer of the Responses API, of which a framework's shell tool is called."""
+    if isinstance(turn, Say):
+        content = [{"type": "output_text", "text": turn.text, "annotations": []}]
+        item: dict[str, Any] = {"type": "message", "role": "assistant", "content": content}
+        item |= {"id": f"msg_{number:04}", "status": "completed"}
+    else:
+        arguments = json.dumps({"command": turn.command})
+        item = {"type": "function_call", "name": SHELL, "arguments": arguments, "status": "completed"}
+        item |= {"id": f"fc_{number:04}", "call_id": f"call_{number:04}"}
+    return {
+        "id": f"resp_{number:04}",
+        "object": "response",
+        "created_at": 0,
+        "model": model,
+        "status": "completed",
+        "output": [item],
+        "parallel_tool_calls": False,
+        "tool_choice": "auto",
+        "tools": [],
+        "usage": _RESPONSES_USAGE,
+    }
+
+
+def count_chat_results(body: Mapping[str, Any]) -> int:
+    """Count the tool results in a request of the Chat Completions API."""
+    return sum(message["role"] == "tool" for message in body["messages"])
+
+
+def chat_answer(turn: Call | Say, number: int, model: str) -> dict[str, Any]:
+    """Return one answer of the Chat Completions API."""
+    message: dict[str, Any] = {"role": "assistant", "content": None}
+    if isinstance(turn, Say):
+        message["content"] = turn.text
+    else:
+        function = {"name": SHELL, "arguments": json.dumps({"command": turn.command})}
+        message["tool_calls"] = [{"id": f"call_{number:04}", "type": "function", "function": function}]
+    reason = "stop" if isinstance(turn, Say) else "tool_calls"
+    return {
+        "id": f"chatcmpl-{number:04}",
+        "object": "chat.completion",
+        "created": 0,
+        "model": model,
+        "choices": [{"index": 0, "message": message, "finish_reason": reason}],
+        "usage": _CHAT_USAGE,
+    }
+
+
+def chat_chunks(answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield an answer of the Chat Completions API as a stream: its message, and its usage."""
+    base = {name: answer[name] for name in ("id", "created", "model")} | {"object": "chat.completion.chunk"}
+    [choice] = answer["choices"]
+    delta = dict(choice["message"])
+    if "tool_calls" in delta:
+        delta["tool_calls"] = [call | {"index": index} for index, call in enumerate(delta["tool_calls"])]
+    yield base | {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
+    yield base | {"choices": [{"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}]}
+    yield base | {"choices": [], "usage": answer["usage"]}
 
 
 def responses_events(
@@ -138,14 +215,8 @@ def responses_events(
         else:
             item |= {"type": "function_call", "name": "exec_command", "arguments": json.dumps(arguments)}
     yield {"type": "response.output_item.done", "output_index": 0, "item": item}
-    usage = {
-        "input_tokens": _INPUT_TOKENS,
-        "input_tokens_details": {"cached_tokens": 0},
-        "output_tokens": _OUTPUT_TOKENS,
-        "output_tokens_details": {"reasoning_tokens": 0},
-        "total_tokens": _INPUT_TOKENS + _OUTPUT_TOKENS,
-    }
-    yield {"type": "response.completed", "response": response | {"status": "completed", "usage": usage}}
+    completed = response | {"status": "completed", "usage": _RESPONSES_USAGE}
+    yield {"type": "response.completed", "response": completed}
 
 
 def count_gemini_results(body: Mapping[str, Any]) -> int:
@@ -157,7 +228,7 @@ def count_gemini_results(body: Mapping[str, Any]) -> int:
 def gemini_answer(turn: Call | Say, number: int, model: str) -> dict[str, Any]:
     """Return one answer of the Gemini API."""
     if isinstance(turn, Call):
-        call = {"id": f"call_{number:04}", "name": "run_shell_command", "args": {"command": turn.command}}
+        call = {"id": f"call_{number:04}", "name": SHELL, "args": {"command": turn.command}}
         part: dict[str, Any] = {"functionCall": call}
     else:
         part = {"text": turn.text}
@@ -192,10 +263,11 @@ class Provider:
 
     @property
     def routes(self) -> list[Route]:
-        """The routes of the three protocols, and the one on which a tool hangs."""
+        """The routes of the four protocols, and the one on which a tool hangs."""
         return [
             Route("/v1/messages", self._messages, methods=["POST"]),
             Route("/v1/responses", self._responses, methods=["POST"]),
+            Route("/v1/chat/completions", self._chat, methods=["POST"]),
             Route("/v1beta/models/{model}:{method}", self._gemini, methods=["POST"]),
             Route("/wait", self._wait),
         ]
@@ -219,20 +291,36 @@ class Provider:
         body = await request.json()
         in_code = has_code_tool(body)
         results, running = read_responses_results(body)
-        turn = self._next_own(results, has_shell=in_code or has_tool(body, "exec_command"))
+        has_shell = in_code or has_tool(body, "exec_command") or has_tool(body, SHELL)
+        turn = self._next_own(results, has_shell=has_shell)
         if isinstance(turn, Fail):
             return JSONResponse(
                 {"error": {"type": "server_error", "message": "Scripted failure"}}, turn.status
             )
+        if not body.get("stream"):
+            await asyncio.sleep(MODEL_SECONDS)
+            return JSONResponse(responses_answer(turn, self._answers, body["model"]))
         events = responses_events(turn, self._answers, body["model"], in_code=in_code, running=running)
         return StreamingResponse(_stream(events), media_type="text/event-stream")
+
+    async def _chat(self, request: Request) -> Response:
+        body = await request.json()
+        turn = self._next_own(count_chat_results(body), has_shell=has_tool(body, SHELL))
+        if isinstance(turn, Fail):
+            error = {"message": "Scripted failure", "type": "server_error"}
+            return JSONResponse({"error": error}, turn.status)
+        answer = chat_answer(turn, self._answers, body["model"])
+        if body.get("stream"):
+            return StreamingResponse(_stream(chat_chunks(answer)), media_type="text/event-stream")
+        await asyncio.sleep(MODEL_SECONDS)
+        return JSONResponse(answer)
 
     async def _gemini(self, request: Request) -> Response:
         body = await request.json()
         model, method = request.path_params["model"], request.path_params["method"]
         if method == "countTokens":
             return JSONResponse({"totalTokens": _INPUT_TOKENS})
-        turn = self._next_own(count_gemini_results(body), has_shell=has_tool(body, "run_shell_command"))
+        turn = self._next_own(count_gemini_results(body), has_shell=has_tool(body, SHELL))
         if isinstance(turn, Fail):
             status = {429: "RESOURCE_EXHAUSTED", 500: "INTERNAL"}.get(turn.status, "UNAVAILABLE")
             error = {"code": turn.status, "message": "Scripted failure", "status": status}

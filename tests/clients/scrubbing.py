@@ -21,7 +21,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from tests.clients.clients import Client
 from tests.clients.fixtures import BEGAN, Fixture, Record, format_json, move_times
-from tests.clients.install import NODE, TOOLS, node_environment, pinned_version
+from tests.clients.install import NODE, TOOLS, node_environment
 from tests.clients.recorder import PROTOBUF, Received
 from tests.clients.recording import Recording, Run
 from tests.clients.scenarios import Scenario
@@ -84,7 +84,7 @@ class Scrubber:
             return {self._scrub_text(name): self.scrub(item) for name, item in value.items()}
         if isinstance(value, list):
             return [self.scrub(item) for item in value]
-        return self._scrub_text(shorten(value)) if isinstance(value, str) else value
+        return shorten(self._scrub_text(value)) if isinstance(value, str) else value
 
     def _scrub_text(self, text: str) -> str:
         text = self._found.sub(lambda found: self._constants[found[0]], text)
@@ -138,6 +138,8 @@ def machine_texts(run: Run) -> dict[str, str]:
         place.otlp.removeprefix("http://"): RECEIVER,
         str(TOOLS): "/opt/clients",
         str(TOOLS.resolve()): "/opt/clients",
+        # A link, in a worktree.
+        str((ROOT / ".tools").resolve()): "/opt/tools",
         sys.executable: "python3",
         str(ROOT): "/opt/queenright",
         platform.release(): KERNEL,
@@ -215,8 +217,16 @@ def _span_lists(value: Any) -> Iterator[list[Any]]:
             yield from _span_lists(item)
 
 
-def make_fixture(client: Client, scenario: Scenario, variant: str, recording: Recording) -> Fixture:
-    """Return the recording as a fixture, without metrics."""
+def make_fixture(
+    client: Client,
+    scenario: Scenario,
+    variant: str,
+    recording: Recording,
+    *,
+    version: str,
+    has_noise: bool = True,
+) -> Fixture:
+    """Return the recording as a fixture, without metrics; if it is large, without spans that are noise."""
     run = recording.run
     scrubber = Scrubber(f"{client.name}/{scenario.name}/{variant}", machine_texts(run), machine_names())
     records = []
@@ -226,11 +236,11 @@ def make_fixture(client: Client, scenario: Scenario, variant: str, recording: Re
         body = move_times(decode(received), run.began, BEGAN - run.began)
         records.append(Record(round(received.at - run.began, 3), received.path, scrubber.scrub(body)))
     pruned = None
-    if len(format_json([record.body for record in records])) > _MOST_CHARACTERS:
+    if has_noise and len(format_json([record.body for record in records])) > _MOST_CHARACTERS:
         records, pruned = prune_spans(records)
     return Fixture(
         client=client.name,
-        version=pinned_version(client),
+        version=version,
         scenario=scenario.name,
         variant=variant,
         description=scenario.description,

@@ -74,7 +74,7 @@ def summary(events: Sequence[AgentEvent]) -> dict[str, Any]:
     tools: dict[str, tuple[str, str]] = {}
     for event in events:
         if event.type == "tool_call_completed":
-            call = event.data["call_id"] or f"unknown {len(tools)}"
+            call = event.data.get("call_id") or f"unknown {len(tools)}"
             assert bool(event.data.get("amends")) == (call in tools), "a call counts once"
             tools[call] = (event.data["tool"], event.data["outcome"])
     return {

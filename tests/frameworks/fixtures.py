@@ -1,0 +1,63 @@
+"""
+Recorded payloads of real frameworks, scrubbed: one file of JSON Lines for each pair and scenario.
+
+``fixtures/<pair>/<scenario>.jsonl`` (``<scenario>-<variant>.jsonl`` for a variant) holds on its first line
+what was run and how it ended, and on each further line one request: the fields are those of
+``tests/clients/fixtures.py``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from tests.clients.fixtures import Fixture, Record
+
+FOLDER: Final = Path(__file__).with_name("fixtures")
+
+
+def path_of(pair: str, name: str) -> Path:
+    """Return where the fixture of a pair is kept."""
+    return FOLDER / pair / f"{name}.jsonl"
+
+
+def load_fixture(path: Path) -> Fixture:
+    """Read one fixture."""
+    head, *records = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    return Fixture(
+        client=path.parent.name,
+        version=head["version"],
+        scenario=head["scenario"],
+        variant=head["variant"],
+        description=head["description"],
+        pruned=None,
+        ended_at=head["ended_at"],
+        ended_by=head["ended_by"],
+        exit_codes=tuple(head["exit_codes"]),
+        records=tuple(Record(one["at"], one["path"], one["body"]) for one in records),
+    )
+
+
+def write_fixture(fixture: Fixture) -> None:
+    """Write one fixture, in place of an earlier one."""
+    head = {
+        "version": fixture.version,
+        "scenario": fixture.scenario,
+        "variant": fixture.variant,
+        "description": fixture.description,
+        "ended_at": fixture.ended_at,
+        "ended_by": fixture.ended_by,
+        "exit_codes": list(fixture.exit_codes),
+    }
+    path = path_of(fixture.client, fixture.name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{line}\n" for line in _lines(head, fixture.records)), encoding="utf-8")
+
+
+def _lines(head: dict[str, Any], records: tuple[Record, ...]) -> Iterator[str]:
+    yield json.dumps(head)
+    for record in records:
+        one = {"at": record.at, "path": record.path, "body": record.body}
+        yield json.dumps(one, ensure_ascii=False, separators=(",", ":"))

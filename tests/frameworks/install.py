@@ -1,0 +1,72 @@
+"""Installs each pair from PyPI at pinned versions, in its own environment under ``.tools/frameworks/``."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+from tests.frameworks.pairs import OPENTELEMETRY, Pair
+from tests.isolation import ROOT
+
+PINS: Final = Path(__file__).with_name("pins")
+TOOLS: Final = ROOT / ".tools" / "frameworks"
+_RESOLVING: Final = ("--quiet", "--no-header", "--no-annotate", "--no-emit-index-url")
+_PYTHON: Final = "3.11"
+
+
+class InstallError(Exception):
+    """A pair cannot be installed, or its versions not be resolved."""
+
+
+def pins_of(pair: Pair) -> Path:
+    """Return the file that holds the version of each package of a pair's environment."""
+    return PINS / f"{pair.name}.txt"
+
+
+def pinned_versions(pair: Pair) -> dict[str, str]:
+    """Return the versions of the packages that the pair is named after."""
+    pinned = dict(line.split("==") for line in pins_of(pair).read_text(encoding="utf-8").split() if line)
+    return {(name := re.sub(r"\[.*", "", package)): pinned[name] for package in pair.packages}
+
+
+def versions_of(pair: Pair) -> str:
+    """Return name and version of the packages that the pair is named after."""
+    return ", ".join(f"{name} {version}" for name, version in pinned_versions(pair).items())
+
+
+def pin(pair: Pair) -> None:
+    """Resolve the newest versions of a pair's packages and write them to its file."""
+    requirements = "\n".join((*pair.packages, *pair.also, *OPENTELEMETRY))
+    found = _uv(["pip", "compile", *_RESOLVING, "--python-version", _PYTHON, "-"], requirements)
+    pins_of(pair).write_text(found, encoding="utf-8")
+
+
+def install(pair: Pair) -> list[str]:
+    """
+    Install a pair at its pinned versions, unless it is there, and return its Python.
+
+    Raises:
+        InstallError: uv failed.
+    """
+    folder = TOOLS / pair.name
+    python = folder / "bin" / "python"
+    installed = folder / ".installed"
+    pins = pins_of(pair).read_text(encoding="utf-8")
+    if not installed.is_file() or installed.read_text(encoding="utf-8") != pins:
+        shutil.rmtree(folder, ignore_errors=True)
+        _uv(["venv", "--quiet", "--python", _PYTHON, str(folder)])
+        _uv(["pip", "install", "--quiet", "--no-deps", "--python", str(python), "-r", str(pins_of(pair))])
+        installed.write_text(pins, encoding="utf-8")
+    return [str(python)]
+
+
+def _uv(arguments: list[str], given: str = "") -> str:
+    command = [str(Path(sys.executable).with_name("uv")), *arguments]
+    done = subprocess.run(command, text=True, capture_output=True, input=given)
+    if done.returncode != 0:
+        raise InstallError(f"{' '.join(command)} exited with {done.returncode}:\n{done.stderr}")
+    return done.stdout

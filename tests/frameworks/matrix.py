@@ -1,0 +1,257 @@
+"""
+What a real service says of each pair's recorded runs, and what it is expected to say.
+
+``python -m tests.frameworks matrix`` measures; a test holds the service to `EXPECTED`, and the table in
+``docs/frameworks.md``, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+
+from queenright.health.findings import FindingKind
+from queenright.health.monitor import WorkerHealth
+from queenright.health.vitals import SessionStatus
+from queenright.server.settings import Settings, load_settings
+from queenright.server.up import DEMO_DEFAULTS, Running, serving
+from tests.clients.fixtures import Fixture, Record
+from tests.frameworks.fixtures import load_fixture, path_of
+from tests.frameworks.install import versions_of
+from tests.frameworks.pairs import PAIRS, Pair
+from tests.server.telemetry.replay import split
+
+_STALL_SECONDS: Final = 10
+"""Less than a recorded program hangs, more than its spans and records are under way."""
+_FAILED_RUNS: Final = 4
+_TICKET_SECONDS: Final = 60.0
+_LOOPS: Final = {FindingKind.DOOM_LOOP, FindingKind.RETRY_STORM, FindingKind.ZERO_PROGRESS}
+_TRACE_DIGITS: Final = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cells:
+    """What is right of a pair; the defaults are what is wanted."""
+
+    name: str = "line_counter"
+    """What the agent is called in the fleet; it calls itself ``line_counter``."""
+    session: str = "the trace"
+    """Whether the framework names a session, or each trace is one."""
+    counts: str = "yes"
+    """Steps, tool calls and tokens are those of the run."""
+    loop: str = "yes"
+    """A call that is repeated is found while the run goes on."""
+    hang: str = "yes"
+    """A call that hangs, the first or a later one, opens a ticket; with ``watch_spans()``."""
+    provider: str = "yes"
+    """Runs that fail one after the other since the provider does open a ticket."""
+    clean: str = "yes"
+    """A healthy run has no finding: with content, without it, watched, and two at once, which stay two."""
+    ends: str = "yes"
+    """Runs end as completed or as failed."""
+
+
+_NAMELESS: Final = "unknown_service:python"
+EXPECTED: Final[Mapping[str, Cells]] = {
+    "langgraph-openinference": Cells(name=_NAMELESS),
+    "langgraph-openllmetry": Cells(name=_NAMELESS, counts="no", clean="no"),
+    "langgraph-langsmith": Cells(name=_NAMELESS, counts="no", loop="no"),
+    "openai-agents-openinference": Cells(name=_NAMELESS),
+    "openai-agents-openllmetry": Cells(name=_NAMELESS),
+    "openai-agents-logfire": Cells(name=_NAMELESS, counts="no", hang="no", clean="no"),
+    "crewai-openinference": Cells(name=_NAMELESS, ends="no"),
+    "google-adk": Cells(session="named", loop="no"),
+    "strands": Cells(name=_NAMELESS),
+    "pydantic-ai": Cells(session="named"),
+}
+"""What the service says of each pair, without ``OTEL_SERVICE_NAME``: its name is the worker's then."""
+
+
+def settings_for(storage: Path) -> Settings:
+    """Return the settings of a service that looks often and for which a stall is one after ten seconds."""
+    stall = dict.fromkeys(("idle_seconds", "llm_seconds", "tool_seconds", "unknown_seconds"), _STALL_SECONDS)
+    monitoring: dict[str, Any] = {
+        "stall": stall,
+        "health_check": {"interval_seconds": 0.2},
+        "intervention": {"escalation": {"orchestrator": "none"}},
+    }
+    return load_settings(
+        defaults=DEMO_DEFAULTS | {"storage": storage},
+        http={"port": 0},
+        otlp={"port": 0},
+        health_monitoring=monitoring,
+    )
+
+
+async def measure(pair: Pair, storage: Path) -> Cells:
+    """Send every recording of a pair to a service, over HTTP, and return what the service says of them."""
+    async with (
+        serving(settings_for(storage)) as running,
+        httpx.AsyncClient(base_url=running.otlp_url, trust_env=False, timeout=60) as client,
+    ):
+        return await _Measuring(pair, running, client).cells()
+
+
+class _Measuring:
+    """One service, and the scenarios that it is sent one after the other."""
+
+    def __init__(self, pair: Pair, running: Running, client: httpx.AsyncClient) -> None:
+        self._pair = pair
+        self._service = running.service
+        self._client = client
+
+    async def cells(self) -> Cells:
+        """Send one scenario after the other; the failed runs come last, as they are one agent's."""
+        healthy = [await self._send(load_fixture(path)) for path in self._healthy_paths()]
+        two = await self._send(self._fixture("two_at_once"))
+        looping, is_loop_found = await self._loop()
+        hangs = [await self._hang(name) for name in ("hang_first-watched", "hang_later-watched")]
+        failed, is_ticket_open = await self._fail()
+        [first, *_] = healthy[0]
+        clean = [*(len(one) == 1 for one in healthy), len(two) == 2]
+        clean += [not worker.findings for one in (*healthy, two) for worker in one]
+        ends = [w.vitals.status is SessionStatus.COMPLETED for one in (*healthy, two, looping) for w in one]
+        ends += [worker.vitals.status is SessionStatus.FAILED for worker in failed]
+        return Cells(
+            name=first.vitals.agent_id,
+            session="the trace" if self._is_trace(first.vitals.session_id) else "named",
+            counts=_yes(all(_counts(worker) == (4, 3, 4080) for one in (*healthy, two) for worker in one)),
+            loop=_yes(is_loop_found),
+            hang=_yes(all(hangs)),
+            provider=_yes(is_ticket_open),
+            clean=_yes(all(clean)),
+            ends=_yes(all(ends)),
+        )
+
+    def _fixture(self, name: str) -> Fixture:
+        return load_fixture(path_of(self._pair.name, name))
+
+    def _healthy_paths(self) -> Iterator[Path]:
+        for name in ("healthy", "healthy-watched", "healthy-hidden"):
+            if (path := path_of(self._pair.name, name)).is_file():
+                yield path
+
+    async def _send(self, fixture: Fixture) -> list[WorkerHealth]:
+        return await self._post(list(fixture.moved(time.time() - fixture.ended_at)))
+
+    async def _post(self, records: list[Record]) -> list[WorkerHealth]:
+        """Post requests; return the workers that are new since."""
+        before = {worker.key for worker in self._service.monitor.workers()}
+        for record in records:
+            if record.path != "/v1/metrics":
+                answer = await self._client.post(record.path, json=record.body)
+                assert answer.status_code == 200, f"{self._pair.name}: {answer.text}"
+        await self._service.bus.drain()
+        return [worker for worker in list(self._service.monitor.workers()) if worker.key not in before]
+
+    async def _loop(self) -> tuple[list[WorkerHealth], bool]:
+        """Send a loop as one that goes on for longer: a span a request, when it ends."""
+        fixture = self._fixture("loop")
+        moved = fixture.moved(time.time() - fixture.ended_at)
+        spans = [one for record in moved if record.path == "/v1/traces" for one in split(record)]
+        workers: list[WorkerHealth] = []
+        is_found = False
+        for record in sorted(spans, key=_end_of):
+            workers += await self._post([record])
+            found = (finding for worker in workers for finding in self._now(worker).findings)
+            is_found = is_found or any(one.kind in _LOOPS and one.ticket for one in found)
+        return [self._now(worker) for worker in workers], is_found
+
+    async def _hang(self, name: str) -> bool:
+        """Send what has arrived by the time that the program is ended; return whether a ticket opens."""
+        fixture = self._fixture(name)
+        moved = fixture.moved(time.time() - fixture.ended_at)
+        workers = await self._post([record for record in moved if record.at <= fixture.ended_at])
+        if len(workers) != 1:
+            return False
+        return await self._has_ticket({FindingKind.STALL}, {workers[0].key})
+
+    async def _fail(self) -> tuple[list[WorkerHealth], bool]:
+        """Send failed runs of one agent, with 429 and 500 in turn."""
+        workers: list[WorkerHealth] = []
+        for number in range(_FAILED_RUNS):
+            fixture = self._fixture(("provider_429", "provider_500")[number % 2])
+            records = [repeat(fixture, one, number) for one in fixture.moved(time.time() - fixture.ended_at)]
+            workers += await self._post(records)
+        keys = {worker.key for worker in workers}
+        is_open = await self._has_ticket({FindingKind.RUNS_FAILED, FindingKind.PROVIDER_FAILURE}, keys)
+        return [self._now(worker) for worker in workers], is_open
+
+    async def _has_ticket(self, kinds: set[FindingKind], keys: set[tuple[str, str]]) -> bool:
+        """Return whether a ticket of one of these kinds opens for one of these workers in time."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_TICKET_SECONDS):
+                while not any(  # noqa: ASYNC110  # there is no event for it
+                    one.kind in kinds and (one.worker_agent_id, one.worker_session_id) in keys
+                    for one in self._service.tickets.open_tickets()
+                ):
+                    await asyncio.sleep(0.02)
+                return True
+        return False
+
+    def _now(self, worker: WorkerHealth) -> WorkerHealth:
+        return self._service.monitor.get(*worker.key) or worker
+
+    def _is_trace(self, session: str) -> bool:
+        return len(session) == _TRACE_DIGITS and session.isalnum()
+
+
+def repeat(fixture: Fixture, record: Record, number: int) -> Record:
+    """Return a record as of another run: its ids begin with another number."""
+    prefix = zlib.crc32(f"{fixture.client}/{fixture.scenario}/{fixture.variant}".encode())
+    text = json.dumps(record.body).replace(f"{prefix:08x}", f"{prefix ^ number << 12:08x}")
+    return replace(record, body=json.loads(text))
+
+
+def _end_of(record: Record) -> int:
+    [group] = record.body["resourceSpans"]
+    return int(group["scopeSpans"][0]["spans"][0]["endTimeUnixNano"])
+
+
+def _counts(worker: WorkerHealth) -> tuple[int, int, int]:
+    vitals = worker.vitals
+    return vitals.steps_total, vitals.tool_calls_total, vitals.tokens
+
+
+def _yes(holds: bool) -> str:
+    return "yes" if holds else "no"
+
+
+HEADER: Final = (
+    "| framework, instrumentation | versions | name | session | steps, tokens | loop | hang | provider fails "
+    "| healthy is clean | ends |"
+)
+
+
+def render_table(expected: Mapping[str, Cells] = EXPECTED) -> str:
+    """Return the table of the documentation."""
+    lines = [HEADER, "|" + " --- |" * HEADER.count(" |")]
+    for name, cells in expected.items():
+        pair = PAIRS[name]
+        shown = (f"`{cells.name}`", cells.session, cells.counts, cells.loop, cells.hang, cells.provider)
+        lines.append(
+            " | ".join((f"| {pair.title}", versions_of(pair), *shown, cells.clean, f"{cells.ends} |"))
+        )
+    return "\n".join(lines)
+
+
+def render_variables() -> str:
+    """Return the table of the variables that a pair needs to send spans, and that hide content."""
+    lines = ["| framework, instrumentation | needs | hides content |", "| --- | --- | --- |"]
+    for pair in PAIRS.values():
+        hides = "no setting" if pair.hides is None else _variables(pair.hides) or "in code"
+        lines.append(f"| {pair.title} | {_variables(pair.required) or 'nothing'} | {hides} |")
+    return "\n".join(lines)
+
+
+def _variables(variables: Mapping[str, str]) -> str:
+    return ", ".join(f"`{name}={value}`" for name, value in variables.items())

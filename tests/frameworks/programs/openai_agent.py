@@ -1,0 +1,30 @@
+"""An agent of the OpenAI Agents SDK; ``INSTRUMENTATION`` says who makes spans."""
+
+from __future__ import annotations
+
+import os
+
+from common import INSTRUCTIONS, MODEL, NAME, PROMPT, run_shell_command, set_up
+
+match os.environ["INSTRUMENTATION"]:
+    case "openinference":
+        from openinference.instrumentation.openai_agents import OpenAIAgentsInstrumentor
+
+        set_up()
+        OpenAIAgentsInstrumentor().instrument()
+    case "openllmetry":
+        from opentelemetry.instrumentation.openai_agents import OpenAIAgentsInstrumentor
+
+        set_up()
+        OpenAIAgentsInstrumentor().instrument()
+    case "logfire":
+        import logfire
+
+        logfire.configure(send_to_logfire=False, console=False)
+        logfire.instrument_openai_agents()
+        set_up(has_provider=True)
+
+from agents import Agent, Runner, function_tool
+
+agent = Agent(name=NAME, instructions=INSTRUCTIONS, model=MODEL, tools=[function_tool(run_shell_command)])
+print(Runner.run_sync(agent, PROMPT, max_turns=50).final_output)

@@ -1,0 +1,92 @@
+"""Real frameworks as they were recorded: what the service and the documentation say of their runs."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.clients.fixtures import Record
+from tests.clients.recording import FOLDER_PREFIX
+from tests.clients.scenarios import SCENARIOS
+from tests.clients.test_fixtures import ABSOLUTE, EMAILS, HARMLESS, KEYS, texts
+from tests.frameworks.fixtures import FOLDER, load_fixture, path_of
+from tests.frameworks.install import pins_of, versions_of
+from tests.frameworks.matrix import EXPECTED, HEADER, measure, render_table, render_variables
+from tests.frameworks.pairs import PAIRS, list_runs
+from tests.isolation import ROOT
+from tests.server.telemetry.replay import replay, split, summary
+
+PATHS = sorted(FOLDER.glob("*/*.jsonl"))
+DOCUMENT = ROOT / "docs" / "frameworks.md"
+
+
+@pytest.mark.parametrize("name", PAIRS)
+async def test_service_says_of_a_pair_what_is_expected(name: str, tmp_path: Path) -> None:
+    """B84 to B91, B94: over HTTP, in a service with its own judge, tickets and clock."""
+    assert await measure(PAIRS[name], tmp_path) == EXPECTED[name]
+
+
+WORK = ("steps", "tools", "model calls", "failed model calls", "tokens")
+
+
+@settings(max_examples=40, deadline=None)
+@given(path=st.sampled_from(PATHS), seed=st.integers(0, 2**32))
+def test_order_splits_repeats_and_delays_change_nothing_of_the_work(path: Path, seed: int) -> None:
+    """B84: spans and records that arrive late, in pieces, in another order and again are the same work."""
+    given_records, chance = load_fixture(path).records, Random(seed)
+    moved = [
+        Record(record.at + chance.uniform(0.0, 10.0), piece.path, piece.body)
+        for record in given_records
+        for piece in split(record)
+        for _ in range(chance.choice((1, 1, 2)))
+    ]
+    moved.sort(key=lambda record: record.at)
+
+    found, expected = summary(replay(moved)), summary(replay(given_records))
+    assert {name: found[name] for name in WORK} == {name: expected[name] for name in WORK}
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_fixture_is_of_the_pinned_versions_and_tells_nothing_of_its_machine(path: Path) -> None:
+    fixture = load_fixture(path)
+    text = path.read_text(encoding="utf-8")
+    strings = [string for line in text.splitlines() for string in texts(json.loads(line))]
+
+    assert path_of(fixture.client, fixture.name) == path
+    assert fixture.version == versions_of(PAIRS[fixture.client])
+    assert FOLDER_PREFIX not in text
+    assert str(ROOT) not in text
+    assert KEYS.findall(text) == []
+    assert set(EMAILS.findall(text)) <= {"user@example.com"}
+    found = {one for string in strings for one in ABSOLUTE.findall(string) if not HARMLESS.match(one)}
+    # Texts are cut after they are scrubbed, and end in dots.
+    assert [one for one in found if not one.startswith("/opt/tools/") and not one.endswith("...")] == []
+
+
+def test_every_pair_is_recorded_in_every_scenario() -> None:
+    runs = list_runs(list(PAIRS), list(SCENARIOS))
+    expected = {(pair.name, f"{one.name}-{variant}" if variant else one.name) for pair, one, variant in runs}
+
+    assert {(path.parent.name, path.stem) for path in PATHS} == expected
+    assert all(pins_of(pair).is_file() for pair in PAIRS.values())
+
+
+def test_tables_of_the_documentation_are_those_that_are_tested() -> None:
+    text = DOCUMENT.read_text(encoding="utf-8")
+
+    assert set(EXPECTED) == set(PAIRS)
+    assert HEADER in text
+    assert render_table() in text
+    assert render_variables() in text
+
+
+def test_readme_leads_to_the_table() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+
+    assert re.search(r"\(docs/frameworks\.md\)", readme)
