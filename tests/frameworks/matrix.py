@@ -62,12 +62,12 @@ class Cells:
 
 _NAMELESS: Final = "unknown_service:python"
 EXPECTED: Final[Mapping[str, Cells]] = {
-    "langgraph-openinference": Cells(name=_NAMELESS),
-    "langgraph-openllmetry": Cells(name=_NAMELESS, counts="no", clean="no"),
-    "langgraph-langsmith": Cells(name=_NAMELESS, counts="no", loop="no"),
+    "langgraph-openinference": Cells(),
+    "langgraph-openllmetry": Cells(),
+    "langgraph-langsmith": Cells(),
     "openai-agents-openinference": Cells(name=_NAMELESS),
     "openai-agents-openllmetry": Cells(name=_NAMELESS),
-    "openai-agents-logfire": Cells(name=_NAMELESS, counts="no", hang="no", clean="no"),
+    "openai-agents-logfire": Cells(name=_NAMELESS),
     "crewai-openinference": Cells(name=_NAMELESS, ends="no"),
     "google-adk": Cells(session="named", loop="no"),
     "strands": Cells(name=_NAMELESS),

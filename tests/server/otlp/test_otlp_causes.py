@@ -521,3 +521,71 @@ def test_order_within_one_request_changes_nothing(data: st.DataObject) -> None:
     shuffled = decode(*data.draw(st.permutations(RUN)))
 
     assert [(e.type, e.span_id, e.agent_id, e.session_id) for e in shuffled.events] == expected
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"metadata": '{"ls_provider": "openai", "lc_agent_name": "porter", "langgraph_step": 1}'},
+        {"langsmith.metadata.lc_agent_name": "porter"},
+        {"traceloop.association.properties.lc_agent_name": "porter"},
+    ],
+)
+def test_cause_4_name_that_langchain_notes_on_each_span_is_the_agents(attributes: dict[str, Any]) -> None:
+    """B86: the first span to arrive has it, too."""
+    spans = tool(2, 1, attributes=attributes | {"gen_ai.operation.name": "execute_tool"})
+    assert {event.agent_id for event in decode(spans).events} == {"porter"}
+
+
+@pytest.mark.parametrize(
+    "metadata", ["", "{", '{"lc_agent_name": 7}', '{"lc_agent_name": ""}', "x" * 100_000]
+)
+def test_cause_4_metadata_without_a_name_names_nobody(metadata: str) -> None:
+    named = {event.agent_id for event in decode(tool(2, 1, attributes={"metadata": metadata})).events}
+    assert named == {event.agent_id for event in decode(tool(2, 1, attributes={})).events}
+
+
+def test_cause_6_prompt_and_completion_of_a_tool_are_its_content() -> None:
+    """B89: as LangSmith exports them."""
+    content = {"gen_ai.prompt": '{"q": 1}', "gen_ai.completion": '{"output": {"content": "seven"}}'}
+    [call] = calls(decode(tool(2, 1, attributes=content)))
+    assert call["args_hash"] == fingerprint({"q": 1})
+    assert call["result_hash"] == fingerprint("seven")
+
+
+def test_cause_8_usage_in_an_object_is_counted() -> None:
+    """B84: where the counts themselves are hidden."""
+    usage = {
+        "langsmith.metadata.usage_metadata": '{"input_tokens": 70, "output_tokens": 5, "total_tokens": 75}'
+    }
+    [call] = [e.data for e in decode(chat(2, 1, attributes=usage)).events if e.type == "llm_call_completed"]
+    assert (call["input_tokens"], call["output_tokens"]) == (70, 5)
+
+
+@pytest.mark.parametrize(
+    "usage", ["", "[]", "7", '{"input_tokens": -1}', '{"input_tokens": "x"}', "{" * 20_000]
+)
+def test_cause_8_usage_that_cannot_be_read_is_none(usage: str) -> None:
+    found = decode(chat(2, 1, attributes={"langsmith.metadata.usage_metadata": usage}))
+    [call] = [e.data for e in found.events if e.type == "llm_call_completed"]
+    assert not call.get("input_tokens")
+
+
+def test_cause_3_root_that_ended_before_a_run_began_does_not_end_it() -> None:
+    """B85: a framework may trace how an agent is made, as a span of its own beside its run."""
+    memory = Assembler()
+    began = decode(invoke(9, "porter", start=5, **OPEN), memory=memory)
+    operation = {"gen_ai.operation.name": "create_agent"}
+    made = {"id": 8, "name": "create_agent porter", "start": 1, "end": 2, "attributes": operation}
+
+    assert types(began) == ["execution_started"]
+    assert types(decode(made, memory=memory)) == []
+
+
+def test_cause_4_work_below_spans_that_are_not_seen_is_of_the_agent_that_began() -> None:
+    """B86: the agent is reported as open, and spans between it and a call are no work of an agent's."""
+    memory = Assembler()
+    began = decode(invoke(9, "porter", start=1, **OPEN), memory=memory)
+    later = decode(chat(3, 2, start=2, end=3), memory=memory)
+
+    assert workers(began) == workers(later)

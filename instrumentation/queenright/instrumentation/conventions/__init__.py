@@ -26,6 +26,7 @@ from typing import Final
 from queenright.instrumentation.conventions import (
     genai,
     google_adk,
+    langsmith,
     logfire,
     mcp,
     observability,
@@ -47,6 +48,7 @@ CONVENTIONS: Final[tuple[ModuleType, ...]] = (
     openllmetry,
     openinference,
     logfire,
+    langsmith,
     mcp,
     observability,
     partial_spans,

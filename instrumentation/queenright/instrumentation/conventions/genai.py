@@ -21,8 +21,8 @@ ATTRIBUTES = {
     "output_tokens": (names.GEN_AI_USAGE_OUTPUT_TOKENS, "gen_ai.usage.completion_tokens"),
     "tool": (names.GEN_AI_TOOL_NAME,),
     "call_id": (names.GEN_AI_TOOL_CALL_ID,),
-    "arguments": (names.GEN_AI_TOOL_CALL_ARGUMENTS, "gen_ai.input.messages"),
-    "result": (names.GEN_AI_TOOL_CALL_RESULT, "gen_ai.output.messages"),
+    "arguments": (names.GEN_AI_TOOL_CALL_ARGUMENTS, "gen_ai.input.messages", "gen_ai.prompt"),
+    "result": (names.GEN_AI_TOOL_CALL_RESULT, "gen_ai.output.messages", "gen_ai.completion"),
     "error_type": (names.ERROR_TYPE,),
     "version": (names.GEN_AI_AGENT_VERSION,),
 }

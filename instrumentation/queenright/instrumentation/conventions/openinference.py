@@ -17,6 +17,7 @@ ATTRIBUTES = {
     "call_id": ("tool_call.id",),
     "arguments": ("input.value",),
     "result": ("output.value",),
+    "metadata": ("metadata",),
 }
 
 MARKERS = {"agent": Kind.AGENT, "llm": Kind.LLM, "tool": Kind.TOOL}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from queenright.instrumentation.conventions.kind import Kind
 
 ATTRIBUTES = {
+    "agent": ("traceloop.association.properties.lc_agent_name",),
     "session": ("traceloop.association.properties.session_id",),
     "marker": ("traceloop.span.kind", "llm.request.type"),
     "entity": ("traceloop.entity.name",),

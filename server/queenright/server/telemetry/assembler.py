@@ -180,6 +180,7 @@ class _Assembly:
             run = trace.agent(one.process, agent or one.name, session, one.span_id)
             if not one.end:
                 trace.note_child(one.span_id, run)  # what begins below it is its work
+                trace.last = trace.last or run  # so is work of which the parents were not seen
             return run
         if not agent and trace.first is None and parent:
             agent, session = self._around(parent, session)
@@ -254,6 +255,7 @@ class _Assembly:
         if run.open or (run.ended_at and (one.end or one.start) <= run.ended_at):
             return
         self._batch.set_open(run, True, run.ended_at)
+        run.began_at = one.start or one.end
         data: dict[str, Any] = {"start_records": False}
         if one.library:
             data["framework"] = clean_name(one.library)
@@ -268,7 +270,8 @@ class _Assembly:
         trace = self._traces.known(one.trace_id, one.process)
         if trace is not None:
             for run in list(trace.open_runs()):
-                self._end(run, one)
+                if run.began_at <= one.end:  # else it ended before there was an agent: it made one
+                    self._end(run, one)
 
     def _end(self, run: Run, one: Observation) -> None:
         self._batch.set_open(run, False, one.end)

@@ -65,6 +65,8 @@ class Run:
     """It is of our own instrumentation, which says itself when it begins and what a step is."""
     open: bool = False
     ended_at: int = 0
+    began_at: int = 0
+    """When it began to be open, as far as is known; in nanoseconds since the epoch."""
     """When it last ended, in nanoseconds."""
     last_llm: str = ""
     turn: str = ""

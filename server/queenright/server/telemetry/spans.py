@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Any, Final
 
+import orjson
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
@@ -24,6 +25,7 @@ from queenright.server.telemetry.values import (
     MAX_ATTRIBUTES,
     NO_CONTENT,
     NO_SPAN,
+    count_in,
     count_of,
     duration_of,
     fingerprint_of,
@@ -36,6 +38,8 @@ UNNAMED_TOOL: Final = "unknown"
 NO_TRACE: Final = bytes(16)
 
 _SPAN_ID: Final = re.compile("[0-9a-fA-F]{16}")
+_LANGCHAIN_AGENT: Final = re.compile(r'"lc_agent_name": ?"([^"\\]{1,200})"')
+_LONGEST_METADATA: Final = 16_384
 _HAS_IS_REMOTE: Final = 0x100
 _IS_REMOTE: Final = 0x200
 _ERROR: Final = Status.STATUS_CODE_ERROR
@@ -104,7 +108,7 @@ def read_span(span: Span, process: Process, scope: InstrumentationScope, now: fl
         is_outermost=is_outermost,
         is_inner=not is_outermost and bool(flags & _HAS_IS_REMOTE),
         is_own=is_own,
-        agent=text(found["agent"]) if "agent" in found else "",
+        agent=text(found["agent"]) if "agent" in found else _agent_in(found, process),
         session=text(found["session"]) if "session" in found else "",
         incarnation=incarnation,
         graph=text(found["graph"]) if "graph" in found else "",
@@ -125,6 +129,23 @@ def read_span(span: Span, process: Process, scope: InstrumentationScope, now: fl
         if "succeeded" in found and not is_true(found["succeeded"]):
             observation.data.setdefault("error_type", "error")
     return observation
+
+
+def _agent_in(found: Fields, process: Process) -> str:
+    """Return the agent that a span's metadata, an object in JSON, names as LangChain does; else ""."""
+    if "metadata" not in found:
+        return ""
+    named = _LANGCHAIN_AGENT.search(found["metadata"].string_value, 0, _LONGEST_METADATA)
+    return process.text_of(AnyValue(string_value=named[1])) if named else ""
+
+
+def _object(value: AnyValue) -> dict[str, Any]:
+    """Return an object in JSON; empty if it is none."""
+    try:
+        found = orjson.loads(value.string_value[:_LONGEST_METADATA])
+    except orjson.JSONDecodeError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _agent(observation: Observation, name: str, found: Fields) -> None:
@@ -151,9 +172,12 @@ def _llm(observation: Observation, name: str, found: Fields) -> None:
     for field in ("model", "provider"):
         if field in found:
             data[field] = observation.process.text_of(found[field])
+    usage = _object(found["usage"]) if "usage" in found else {}
     for field in ("input_tokens", "output_tokens"):
         if field in found:
             data[field] = count_of(found[field])
+        elif field in usage:
+            data[field] = count_in(usage[field])
 
 
 def _tool(observation: Observation, name: str, found: Fields) -> None:
