@@ -336,6 +336,7 @@ _NO_TIMES = {
     "counted_end",
     *("_inputs", "_loops", "_seen", "_streak_turn", "settings"),
     *("beat", "breakers", "heartbeat_interval", "token_spike", "told_known", "waiting"),
+    "cost_usd",
     # Hold times that nothing is compared with.
     *("calls", "tools"),
 }
