@@ -67,7 +67,7 @@ async def test_session_is_in_the_fleet_with_the_command_that_failed(
     assert health["state"] == "healthy"
     [worker] = running.service.monitor.of_agent(AGENT)
     vitals = worker.vitals
-    assert (vitals.steps_total, vitals.tool_calls_total, vitals.tokens) == (5, 3, 5100)
+    assert (vitals.steps_total, vitals.tool_calls_total, vitals.tokens) == (4, 3, 5100)
 
 
 async def test_loop_is_found(telemetry: httpx.AsyncClient, running: Running) -> None:

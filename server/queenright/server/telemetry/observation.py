@@ -48,6 +48,8 @@ class Observation:
     """Of a call that goes on after its answer, and of its end: what the client knows it by."""
     asks: tuple[str, ...] | None = None
     """Of an answer of the model: the tools that it calls. None where the record does not say."""
+    is_step: bool = True
+    """Of a model call: whether it is a turn of the agent, and no aside such as the choice of a model."""
     agent: str = ""
     session: str = ""
     incarnation: str = ""

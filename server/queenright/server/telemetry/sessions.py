@@ -154,9 +154,10 @@ class Session:
             self._failure, self._answered_at = failure, one.end
         step = failure | {key: one.data[key] for key in ("duration",) if key in one.data}
         yield Change(EventType.LLM_CALL_COMPLETED, one.end, one.data)
-        # A turn of the model is a step; its tool calls come after it.
-        yield Change(EventType.STEP_COMPLETED, one.end, step | {"is_model_turn": True})
-        self.run.last_llm = str(one.end)
+        if one.is_step:
+            # A turn of the model is a step; its tool calls come after it.
+            yield Change(EventType.STEP_COMPLETED, one.end, step | {"is_model_turn": True})
+            self.run.last_llm = str(one.end)
         if one.end >= self._asked_at:
             self._asks_model = False
         elif self._asks_model:

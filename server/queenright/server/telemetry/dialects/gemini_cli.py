@@ -62,7 +62,9 @@ _HOOKS: Final[Mapping[str, tuple[Kind, bool]]] = {
 }
 
 _MAIN_ROLE: Final = "main"
-"""Of the model calls whose answers are the agent's turn; others choose a model or sum up."""
+"""Of the model calls whose answers are the agent's turn; others sum up."""
+_ROUTER_ROLE: Final = "utility_router"
+"""Of the model calls that choose the model for a turn: no step of the agent."""
 _MAX_TEXT: Final = 100_000
 _NANO: Final = 1_000_000_000
 _MILLI: Final = 1_000_000
@@ -102,6 +104,7 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
             "provider": "google",
             "duration": took / 1000,
         }
+        one.is_step = record.get("role") != _ROUTER_ROLE
         if name == "api_error":
             _add_error(one.data, record)
         else:
