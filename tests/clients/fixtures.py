@@ -1,9 +1,9 @@
 """
-Recorded payloads of real clients, scrubbed: one JSON file for each client and scenario.
+Recorded payloads of real clients, scrubbed: one JSON file for each client and scenario, one line a request.
 
 ``fixtures/<client>/<scenario>.json`` (``<scenario>-<variant>.json`` for a variant) holds::
 
-    {"client": ..., "version": ..., "scenario": ..., "variant": ..., "description": ..., "pruned": null,
+    {"client": ..., "version": ..., "scenario": ..., "variant": ..., "description": ..., "pruned": "...",
      "ended": {"at": 23.2, "by": "SIGTERM", "exit_codes": [143]},
      "records": [{"at": 1.2, "path": "/v1/logs", "body": {...}}, ...]}
 
@@ -11,7 +11,8 @@ Recorded payloads of real clients, scrubbed: one JSON file for each client and s
 the request; OTLP is in its JSON mapping (ids in hexadecimal). All times inside the bodies are moved so that
 the clients were started at ``BEGAN``, 2026-01-01T00:00:00Z; ``Fixture.moved`` moves them to another time. Ids
 are replaced by counters that begin with a number of the fixture's own: fixtures can be replayed together.
-Long texts, such as system prompts, are cut off. Metrics are left out.
+Long texts, such as system prompts, are cut off. Metrics are left out, and what clients report of themselves
+again and again (``pruning``).
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ from typing import Any, Final
 FOLDER: Final = Path(__file__).with_name("fixtures")
 BEGAN: Final = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
 """Unix time at which the clients of every fixture were started."""
-_WIDTH: Final = 110
 _DAY: Final = 86_400.0
 _UNITS: Final = (1, 10**3, 10**6, 10**9)
 """Fractions of a second in which clients count: seconds, milliseconds, microseconds, nanoseconds."""
@@ -54,7 +54,7 @@ class Fixture:
     variant: str
     description: str
     pruned: str | None
-    """What was left out, if the fixture would have been too large."""
+    """What was left out, if anything."""
     ended_at: float
     """Seconds since the start at which the clients were ended, or had ended by themselves."""
     ended_by: str | None
@@ -103,7 +103,7 @@ def fixture_paths() -> list[Path]:
 
 def write_fixture(fixture: Fixture) -> None:
     """Write one fixture, in place of an earlier one."""
-    document = {
+    head = {
         "client": fixture.client,
         "version": fixture.version,
         "scenario": fixture.scenario,
@@ -111,12 +111,18 @@ def write_fixture(fixture: Fixture) -> None:
         "description": fixture.description,
         "pruned": fixture.pruned,
         "ended": {"at": fixture.ended_at, "by": fixture.ended_by, "exit_codes": list(fixture.exit_codes)},
-        "records": [
-            {"at": record.at, "path": record.path, "body": record.body} for record in fixture.records
-        ],
     }
+    lines = [format_json(head)[:-1] + ',"records":[']
+    records = [
+        format_json({"at": record.at, "path": record.path, "body": record.body}) for record in fixture.records
+    ]
     fixture.path.parent.mkdir(parents=True, exist_ok=True)
-    fixture.path.write_text(f"{format_json(document)}\n", encoding="utf-8")
+    fixture.path.write_text("\n".join([*lines, ",\n".join(records), "]}\n"]), encoding="utf-8")
+
+
+def format_json(value: Any) -> str:
+    """Return JSON on one line, without spaces."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def move_times(value: Any, around: float, seconds: float) -> Any:
@@ -158,18 +164,3 @@ def _move_written(text: str, around: float, seconds: float) -> str:
     return moved.isoformat(timespec="microseconds" if has_microseconds else "milliseconds").replace(
         "+00:00", "Z"
     )
-
-
-def format_json(value: Any, indent: int = 0) -> str:
-    """Return JSON in which whatever fits on a line is on one."""
-    short = json.dumps(value, ensure_ascii=False)
-    if len(short) + indent <= _WIDTH or not value or not isinstance(value, dict | list):
-        return short
-    if isinstance(value, dict):
-        lines = [f"{json.dumps(name)}: {format_json(item, indent + 1)}" for name, item in value.items()]
-    else:
-        lines = [format_json(item, indent + 1) for item in value]
-    pad = " " * (indent + 1)
-    inner = f",\n{pad}".join(lines)
-    opening, closing = "{}" if isinstance(value, dict) else "[]"
-    return f"{opening}\n{pad}{inner}\n{' ' * indent}{closing}"

@@ -12,7 +12,7 @@ import socket
 import sys
 import time
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from google.protobuf.json_format import MessageToDict
@@ -20,8 +20,9 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from tests.clients.clients import Client
-from tests.clients.fixtures import BEGAN, Fixture, Record, format_json, move_times
+from tests.clients.fixtures import BEGAN, Fixture, Record, move_times
 from tests.clients.install import NODE, TOOLS, node_environment
+from tests.clients.pruning import prune
 from tests.clients.recorder import PROTOBUF, Received
 from tests.clients.recording import Recording, Run
 from tests.clients.scenarios import Scenario
@@ -51,9 +52,6 @@ _ID_FIELDS: Final = ("traceId", "spanId", "parentSpanId")
 _MOST_TEXT: Final = 600
 """Characters of a text that is kept whole."""
 _KEPT_TEXT: Final = 100
-_NAMED_IN: Final = {"conversation.id", "turn.id", "turn_id", "thread_id", "call_id"}
-_MOST_CHARACTERS: Final = 300_000
-"""A fixture that would be longer is pruned."""
 _REQUESTS: Final = {"/v1/logs": ExportLogsServiceRequest, "/v1/traces": ExportTraceServiceRequest}
 
 
@@ -176,47 +174,6 @@ def _hexadecimal_ids(value: Any) -> Any:
     return [_hexadecimal_ids(item) for item in value] if isinstance(value, list) else value
 
 
-def prune_spans(records: list[Record]) -> tuple[list[Record], str]:
-    """
-    Return the records with fewer spans, and a note of what was left out.
-
-    Of the spans that name no conversation, turn or call, only the first of each name is kept.
-    """
-    names: set[str] = set()
-    spans = 0
-
-    def keep(span: Mapping[str, Any]) -> bool:
-        nonlocal spans
-        spans += 1
-        is_first = span["name"] not in names
-        names.add(span["name"])
-        return is_first or any(attribute["key"] in _NAMED_IN for attribute in span.get("attributes", ()))
-
-    def prune(value: Any) -> Any:
-        if isinstance(value, list):
-            return [prune(item) for item in value]
-        if not isinstance(value, dict):
-            return value
-        return {
-            name: [span for span in item if keep(span)] if name == "spans" else prune(item)
-            for name, item in value.items()
-        }
-
-    pruned = [Record(record.at, record.path, prune(record.body)) for record in records]
-    rule = "of those that name no conversation, turn or call, only the first of each name is kept"
-    kept = sum(len(found) for record in pruned for found in _span_lists(record.body))
-    return pruned, f"{kept} of {spans} spans: {rule}"
-
-
-def _span_lists(value: Any) -> Iterator[list[Any]]:
-    if isinstance(value, dict):
-        for name, item in value.items():
-            yield from [item] if name == "spans" else _span_lists(item)
-    elif isinstance(value, list):
-        for item in value:
-            yield from _span_lists(item)
-
-
 def make_fixture(
     client: Client,
     scenario: Scenario,
@@ -224,9 +181,9 @@ def make_fixture(
     recording: Recording,
     *,
     version: str,
-    has_noise: bool = True,
+    is_pruned: bool = True,
 ) -> Fixture:
-    """Return the recording as a fixture, without metrics; if it is large, without spans that are noise."""
+    """Return the recording as a fixture, without metrics."""
     run = recording.run
     scrubber = Scrubber(f"{client.name}/{scenario.name}/{variant}", machine_texts(run), machine_names())
     records = []
@@ -235,9 +192,7 @@ def make_fixture(
             continue
         body = move_times(decode(received), run.began, BEGAN - run.began)
         records.append(Record(round(received.at - run.began, 3), received.path, scrubber.scrub(body)))
-    pruned = None
-    if has_noise and len(format_json([record.body for record in records])) > _MOST_CHARACTERS:
-        records, pruned = prune_spans(records)
+    kept, pruned = prune(records) if is_pruned else (tuple(records), None)
     return Fixture(
         client=client.name,
         version=version,
@@ -248,5 +203,5 @@ def make_fixture(
         ended_at=round(run.ended_at - run.began, 3),
         ended_by=run.ended_by,
         exit_codes=run.exit_codes,
-        records=tuple(records),
+        records=kept,
     )

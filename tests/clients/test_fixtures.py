@@ -17,12 +17,13 @@ from tests.clients.clients import CLIENTS, list_runs
 from tests.clients.fixtures import (
     BEGAN,
     FOLDER,
+    Record,
     fixture_paths,
-    format_json,
     load_fixture,
     move_times,
 )
 from tests.clients.install import pinned_version
+from tests.clients.pruning import prune
 from tests.clients.recording import FOLDER_PREFIX
 from tests.clients.scenarios import SCENARIOS
 from tests.clients.scrubbing import HOST, KERNEL, Scrubber
@@ -178,11 +179,27 @@ def test_scrubbing_replaces_what_identifies_by_constants_of_equal_shape() -> Non
     assert Scrubber("client/other", {}, {}).scrub(session)[:8] != scrubbed[0][:8]
 
 
-@given(
-    st.recursive(
-        st.none() | st.booleans() | st.integers() | st.text(),
-        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-    )
-)
-def test_formatted_json_is_the_same_value(value: Any) -> None:
-    assert json.loads(format_json(value)) == value
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_fixture_is_one_record_a_line_and_pruned(path: Path) -> None:
+    fixture = load_fixture(path)
+
+    assert len(path.read_text(encoding="utf-8").splitlines()) == len(fixture.records) + 2
+    assert prune(fixture.records) == (fixture.records, None)
+
+
+def log_record(name: str, **attributes: str) -> dict[str, Any]:
+    pairs = {"event.name": name, **attributes}.items()
+    return {"attributes": [{"key": key, "value": {"stringValue": value}} for key, value in pairs]}
+
+
+def test_pruning_keeps_the_first_of_what_a_client_reports_of_itself_and_all_of_the_run() -> None:
+    noise, work = log_record("hook_registered"), log_record("tool_result", tool_name="Bash")
+
+    def request(*items: dict[str, Any]) -> Record:
+        return Record(1.0, "/v1/logs", {"resourceLogs": [{"scopeLogs": [{"logRecords": list(items)}]}]})
+
+    kept, note = prune([request(noise, work, noise), request(noise), request(work)])
+
+    assert kept == (request(noise, work), request(work))
+    assert note is not None
+    assert note.startswith("2 of 5 records and spans")

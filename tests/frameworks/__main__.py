@@ -36,7 +36,7 @@ async def record_scenario(pair: Pair, scenario: Scenario, variant: str, command:
     """Record one scenario, write its fixture, and return a line about it."""
     client = pair.client
     recording = await record(client, scenario, variant, command)
-    fixture = make_fixture(client, scenario, variant, recording, version=versions_of(pair), has_noise=False)
+    fixture = make_fixture(client, scenario, variant, recording, version=versions_of(pair), is_pruned=False)
     records = tuple(replace(one, body=prune(one.body)) for one in fixture.records)
     write_fixture(replace(fixture, records=records))
     size = path_of(pair.name, fixture.name).stat().st_size

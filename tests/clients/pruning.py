@@ -1,0 +1,87 @@
+"""Leaves out of a recording, by rule, what says nothing new of the run, so that a fixture is small."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from tests.clients.fixtures import Record
+
+_SELF_REPORTS: Final = frozenset(
+    {
+        # Claude Code
+        *("hook_registered", "hook_execution_start", "hook_execution_complete", "plugin_loaded"),
+        *("managed_settings_resolved", "retention_sweep"),
+        # Codex CLI
+        *("codex.startup_phase", "codex.turn_ttft"),
+        # Gemini CLI
+        *("gemini_cli.hook_call", "gemini_cli.startup_stats", "gemini_cli.config"),
+        *("gen_ai.client.inference.operation.details", "gemini_cli.ripgrep_fallback"),
+    }
+)
+"""Log records by event name: what a client reports of its own hooks, settings and start."""
+_STREAM_EVENT: Final = "codex.sse_event"
+_STREAM_END: Final = "response.completed"
+"""The one event of an answer's stream that carries its tokens."""
+_NAMED_IN: Final = ("conversation.id", "turn.id", "turn_id", "thread_id", "call_id", "session.id")
+_UNUSED_SPANS: Final = "gemini-cli"
+"""The scope of spans that say nothing that the client's log leaves out."""
+_LISTS: Final = (
+    *("resourceLogs", "scopeLogs", "logRecords"),
+    *("resourceSpans", "scopeSpans", "spans"),
+)
+_RULE: Final = (
+    "of log records about the client itself, and of spans that name no conversation, turn or call or that "
+    "no dialect uses, only the first of each name is kept"
+)
+
+
+def prune(records: Iterable[Record]) -> tuple[tuple[Record, ...], str | None]:
+    """Return the records without what the rule leaves out, and a note of that; None if nothing was."""
+    pruning = _Pruning()
+    kept = []
+    for record in records:
+        body = pruning.prune(record.body, "") if record.path.startswith("/v1/") else record.body
+        if body:
+            kept.append(Record(record.at, record.path, body))
+    note = f"{pruning.left_out} of {pruning.seen} records and spans: {_RULE}" if pruning.left_out else None
+    return tuple(kept), note
+
+
+class _Pruning:
+    """Which names have been seen, and how many records were left out."""
+
+    def __init__(self) -> None:
+        self.seen = self.left_out = 0
+        self._names: set[str] = set()
+
+    def prune(self, value: Mapping[str, Any], scope: str) -> dict[str, Any]:
+        """Return a part of an OTLP body without what is left out, and without what is empty then."""
+        scope = value.get("scope", {}).get("name", scope)
+        pruned = dict[str, Any]()
+        for name, items in value.items():
+            if name not in _LISTS:
+                pruned[name] = items
+            elif name in ("logRecords", "spans"):
+                pruned[name] = [item for item in items if self._is_kept(item, scope)]
+            else:
+                pruned[name] = [part for item in items if (part := self.prune(item, scope))]
+        lists = [items for name, items in pruned.items() if name in _LISTS]
+        return pruned if any(lists) else {}
+
+    def _is_kept(self, item: Mapping[str, Any], scope: str) -> bool:
+        self.seen += 1
+        said = {one["key"]: one["value"] for one in item.get("attributes", ())}
+        if "spanId" in item and "name" in item:
+            name = f"span {item['name']}"
+            is_about_run = scope != _UNUSED_SPANS and any(key in said for key in _NAMED_IN)
+        else:
+            name = said.get("event.name", {}).get("stringValue", "")
+            is_about_run = name not in _SELF_REPORTS
+            if name == _STREAM_EVENT:
+                is_about_run = said.get("event.kind", {}).get("stringValue") == _STREAM_END
+        if is_about_run or name not in self._names:
+            self._names.add(name)
+            return True
+        self.left_out += 1
+        return False
