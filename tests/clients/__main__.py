@@ -16,12 +16,15 @@ from typing import Final
 from tests.clients.clients import CLIENTS, list_runs
 from tests.clients.fixtures import write_fixture
 from tests.clients.install import NODE, InstallError, install, pin, pinned_version
+from tests.clients.live import LIMITS, LIVE, Watched, watch_client
+from tests.clients.matrix import render_matrix
 from tests.clients.recording import RunError, record
 from tests.clients.scenarios import SCENARIOS
 from tests.clients.scrubbing import make_fixture
 
 _EXAMPLES: Final = """\
 examples:
+  python -m tests.clients run claude-code                   what the service shows of one client
   python -m tests.clients record                            every client in every scenario
   python -m tests.clients record claude-code                one client
   python -m tests.clients record codex --scenario loop      one client in one scenario
@@ -60,6 +63,26 @@ async def record_all(names: list[str], scenarios: list[str], jobs: int) -> bool:
     return all(await asyncio.gather(*runs))
 
 
+async def run_all(names: list[str], scenarios: list[str], jobs: int) -> bool:
+    """Install the clients, run them against a service, and print the matrix; return whether all ran."""
+    commands = {name: install(CLIENTS[name]) for name in names}
+    turn = asyncio.Semaphore(jobs)
+    found: dict[str, dict[str, Watched]] = {name: {} for name in names}
+
+    async def attempt(name: str, scenario: str) -> None:
+        async with turn:
+            began = time.monotonic()
+            watched = await watch_client(CLIENTS[name], LIVE[scenario], commands[name])
+            found[name][scenario] = watched
+            what = watched.error or f"findings {sorted(watched.findings)}"
+            took = f"{time.monotonic() - began:.0f} s"
+            print(f"{name:12} {scenario:14} {took:>6} {what}", file=sys.stderr, flush=True)
+
+    await asyncio.gather(*(attempt(name, scenario) for name in names for scenario in scenarios))
+    print(render_matrix(found, {name: pinned_version(CLIENTS[name]) for name in names}))
+    return not any(watched.error for scenario in found.values() for watched in scenario.values())
+
+
 def main() -> int:
     """Parse the command line and do what it says."""
     parser = argparse.ArgumentParser(
@@ -77,6 +100,15 @@ def main() -> int:
         "--scenario", action="append", choices=SCENARIOS, metavar="NAME", help=f"{scenarios} (default: all)"
     )
     recording.add_argument("--jobs", type=int, default=2, help="scenarios at a time (default: %(default)s)")
+    what = "Run clients against a service, connected by queenright connect, and print what it shows"
+    limits = ", ".join(f"stall.{key} {value}" for key, value in LIMITS.items())
+    description = f"{what}. Detection limits are shortened: {limits}."
+    running = commands.add_parser("run", help=what, description=description)
+    running.add_argument("clients", nargs="*", metavar="CLIENT", help=f"{names} (default: all)")
+    running.add_argument(
+        "--scenario", action="append", choices=LIVE, metavar="NAME", help=f"{', '.join(LIVE)} (default: all)"
+    )
+    running.add_argument("--jobs", type=int, default=2, help="scenarios at a time (default: %(default)s)")
     what = "Pin another version of a client, or of Node, in pins.json"
     pinning = commands.add_parser("pin", help=what, description=f"{what}.")
     pinning.add_argument("pins", nargs="+", metavar="NAME@VERSION", help=f"NAME: {names}, {NODE}")
@@ -92,8 +124,12 @@ def main() -> int:
         else:
             for name in args.clients:
                 if name not in CLIENTS:
-                    recording.error(f"{name!r} is no client: use {names}")
-            done = record_all(args.clients or list(CLIENTS), args.scenario or list(SCENARIOS), args.jobs)
+                    parser.error(f"{name!r} is no client: use {names}")
+            chosen, scenarios = args.clients or list(CLIENTS), args.scenario
+            if args.command == "run":
+                done = run_all(chosen, scenarios or list(LIVE), args.jobs)
+            else:
+                done = record_all(chosen, scenarios or list(SCENARIOS), args.jobs)
             return 0 if asyncio.run(done) else 1
     except InstallError as error:
         print(error, file=sys.stderr)

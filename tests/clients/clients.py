@@ -26,9 +26,9 @@ class Place:
     provider: str
     """The address of the model provider, without a path."""
     otlp: str
-    """Where telemetry goes: an address without a path."""
+    """Where telemetry goes: an address without a path; empty where `queenright connect` writes that."""
     hooks: str
-    """Where hook calls go."""
+    """Where hook calls go; empty likewise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,16 +87,13 @@ def _mcp_servers(scenario: Scenario) -> dict[str, dict[str, str]]:
 
 
 def _prepare_claude_code(place: Place, scenario: Scenario, variant: str) -> dict[str, str]:
-    hooks = {name: {"type": "http", "url": place.hooks, "timeout": 1} for name in _CLAUDE_HOOKS}
-    # Claude Code refuses hooks of type http for this one.
-    hooks["SessionStart"] = {"type": "command", "command": _forward(place.hooks), "timeout": 5}
-    _write(
-        place.home / ".claude/settings.json",
-        {
-            "permissions": {"allow": [] if scenario.is_asked else ["Bash"]},
-            "hooks": {name: [{"hooks": [hook]}] for name, hook in hooks.items()},
-        },
-    )
+    settings: dict[str, Any] = {"permissions": {"allow": [] if scenario.is_asked else ["Bash"]}}
+    if place.hooks:
+        hooks = {name: {"type": "http", "url": place.hooks, "timeout": 1} for name in _CLAUDE_HOOKS}
+        # Claude Code refuses hooks of type http for this one.
+        hooks["SessionStart"] = {"type": "command", "command": _forward(place.hooks), "timeout": 5}
+        settings["hooks"] = {name: [{"hooks": [hook]}] for name, hook in hooks.items()}
+    _write(place.home / ".claude/settings.json", settings)
     # What the first start in a terminal asks a person: the theme, the key, whether the folder is trusted.
     _write(
         place.home / ".claude.json",
@@ -112,12 +109,15 @@ def _prepare_claude_code(place: Place, scenario: Scenario, variant: str) -> dict
         "ANTHROPIC_API_KEY": API_KEY,
         "ANTHROPIC_BASE_URL": place.provider,
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-        "CLAUDE_CODE_ENABLE_TELEMETRY": "1",
         "DISABLE_AUTOUPDATER": "1",
-        "OTEL_EXPORTER_OTLP_ENDPOINT": place.otlp,
-        "OTEL_EXPORTER_OTLP_PROTOCOL": "http/json",
-        "OTEL_LOGS_EXPORTER": "otlp",
     }
+    if place.otlp:
+        environment |= {
+            "CLAUDE_CODE_ENABLE_TELEMETRY": "1",
+            "OTEL_EXPORTER_OTLP_ENDPOINT": place.otlp,
+            "OTEL_EXPORTER_OTLP_PROTOCOL": "http/json",
+            "OTEL_LOGS_EXPORTER": "otlp",
+        }
     if variant == "details":
         environment["OTEL_LOG_TOOL_DETAILS"] = "1"
     if variant == "traces":
@@ -166,8 +166,10 @@ trust_level = "trusted"
 "gpt-5.5" = "gpt-6-sol"
 
 [otel]
-exporter = {{ otlp-http = {{ endpoint = "{otlp}/v1/logs", protocol = "json" }} }}
 metrics_exporter = "none"
+"""
+_CODEX_LOGS: Final = """\
+exporter = {{ otlp-http = {{ endpoint = "{otlp}/v1/logs", protocol = "json" }} }}
 """
 _CODEX_MCP: Final = f"""
 [mcp_servers.{MCP_SERVER}]
@@ -179,7 +181,8 @@ trace_exporter = {{ otlp-http = {{ endpoint = "{otlp}/v1/traces", protocol = "js
 
 
 def _prepare_codex(place: Place, scenario: Scenario, variant: str) -> dict[str, str]:
-    settings = _CODEX_SETTINGS + (_CODEX_TRACES if variant == "traces" else "")
+    settings = _CODEX_SETTINGS + (_CODEX_LOGS if place.otlp else "")
+    settings += _CODEX_TRACES if variant == "traces" else ""
     settings = settings.format(
         model="gpt-6.1-sol" if variant == "code" else "gpt-5.5",
         provider=place.provider,
@@ -190,9 +193,11 @@ def _prepare_codex(place: Place, scenario: Scenario, variant: str) -> dict[str, 
     )
     if scenario.has_missing_mcp:
         settings += _CODEX_MCP
-    hook = {"type": "command", "command": _forward(place.hooks), "timeout": 3}
     folder = place.home / ".codex"
-    _write(folder / "hooks.json", {"hooks": {name: [{"hooks": [hook]}] for name in _CODEX_HOOKS}})
+    folder.mkdir()
+    if place.hooks:
+        hook = {"type": "command", "command": _forward(place.hooks), "timeout": 3}
+        _write(folder / "hooks.json", {"hooks": {name: [{"hooks": [hook]}] for name in _CODEX_HOOKS}})
     (folder / "config.toml").write_text(settings, encoding="utf-8")
     return {"SCRIPTED_API_KEY": API_KEY}
 
@@ -217,25 +222,22 @@ _GEMINI_HOOKS: Final = (
 
 
 def _prepare_gemini_cli(place: Place, scenario: Scenario, variant: str) -> dict[str, str]:
-    hook = {"type": "command", "name": "recorder", "command": _forward(place.hooks), "timeout": 5000}
-    _write(
-        place.home / ".gemini/settings.json",
-        {
-            "security": {"auth": {"selectedType": "gemini-api-key"}},
-            "telemetry": {
-                "enabled": True,
-                "target": "local",
-                "otlpEndpoint": place.otlp,
-                "otlpProtocol": "http",
-            },
+    settings: dict[str, Any] = {
+        "security": {"auth": {"selectedType": "gemini-api-key"}},
+        "mcpServers": _mcp_servers(scenario),
+        "general": {"enableAutoUpdate": False},
+        "privacy": {"usageStatisticsEnabled": False},
+        "ide": {"hasSeenNudge": True},
+        "model": {"disableLoopDetection": variant == "unguarded"},
+    }
+    if place.hooks:
+        telemetry = {"enabled": True, "target": "local", "otlpEndpoint": place.otlp, "otlpProtocol": "http"}
+        hook = {"type": "command", "name": "recorder", "command": _forward(place.hooks), "timeout": 5000}
+        settings |= {
+            "telemetry": telemetry,
             "hooks": {name: [{"hooks": [hook]}] for name in _GEMINI_HOOKS},
-            "mcpServers": _mcp_servers(scenario),
-            "general": {"enableAutoUpdate": False},
-            "privacy": {"usageStatisticsEnabled": False},
-            "ide": {"hasSeenNudge": True},
-            "model": {"disableLoopDetection": variant == "unguarded"},
-        },
-    )
+        }
+    _write(place.home / ".gemini/settings.json", settings)
     _write(place.home / ".gemini/trustedFolders.json", {str(place.project): "TRUST_FOLDER"})
     return {
         "GEMINI_API_KEY": API_KEY,

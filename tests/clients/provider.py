@@ -260,6 +260,7 @@ class Provider:
         self.is_at_last = asyncio.Event()
         """Set when the last tool call of the script was sent, or the first failure."""
         self._closing = asyncio.Event()
+        self._requests: list[bytes] = []
 
     @property
     def routes(self) -> list[Route]:
@@ -277,7 +278,7 @@ class Provider:
         self._closing.set()
 
     async def _messages(self, request: Request) -> Response:
-        body = await request.json()
+        body = await self._read(request)
         turns = anthropic_turns(self._turns, body)
         turn = self._next(turns, count_anthropic_results(body), has_shell=has_tool(body, "Bash"))
         if isinstance(turn, Fail):
@@ -288,7 +289,7 @@ class Provider:
         return StreamingResponse(_stream(events), media_type="text/event-stream")
 
     async def _responses(self, request: Request) -> Response:
-        body = await request.json()
+        body = await self._read(request)
         in_code = has_code_tool(body)
         results, running = read_responses_results(body)
         has_shell = in_code or has_tool(body, "exec_command") or has_tool(body, SHELL)
@@ -316,7 +317,7 @@ class Provider:
         return JSONResponse(answer)
 
     async def _gemini(self, request: Request) -> Response:
-        body = await request.json()
+        body = await self._read(request)
         model, method = request.path_params["model"], request.path_params["method"]
         if method == "countTokens":
             return JSONResponse({"totalTokens": _INPUT_TOKENS})
@@ -335,6 +336,14 @@ class Provider:
     async def _wait(self, request: Request) -> Response:
         await self._closing.wait()
         return Response(b"")
+
+    def has_received(self, text: str) -> bool:
+        """Return whether a request of the model carried the text."""
+        return any(text.encode() in request for request in self._requests)
+
+    async def _read(self, request: Request) -> Any:
+        self._requests.append(await request.body())
+        return await request.json()
 
     def _next(self, turns: Sequence[Turn], results: int, *, has_shell: bool) -> Turn:
         turn = next_turn(turns, results, has_shell=has_shell)

@@ -12,7 +12,7 @@ import struct
 import tempfile
 import termios
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
@@ -152,13 +152,27 @@ async def record(client: Client, scenario: Scenario, variant: str, command: list
     recorder = Recorder()
     async with serve(recorder.routes) as url:
         run = await run_client(
-            client, scenario, variant, command, otlp=url, hooks=f"{url}/hooks/{client.name}"
+            client,
+            scenario,
+            variant,
+            command,
+            otlp=url,
+            hooks=f"{url}/hooks/{client.name}",
+            provider=Provider(scenario.turns),
         )
     return Recording(run, tuple(recorder.received))
 
 
 async def run_client(
-    client: Client, scenario: Scenario, variant: str, command: list[str], *, otlp: str, hooks: str
+    client: Client,
+    scenario: Scenario,
+    variant: str,
+    command: list[str],
+    *,
+    otlp: str,
+    hooks: str,
+    provider: Provider,
+    connect: Callable[[Mapping[str, str]], Awaitable[None]] | None = None,
 ) -> Run:
     """
     Run a client in a scenario, in an empty home and project, against the scripted provider.
@@ -168,13 +182,14 @@ async def run_client(
         scenario: Which scenario.
         variant: Which of the client's variants; empty for the usual one.
         command: What starts the client, without its arguments.
-        otlp: Where its telemetry goes: an address without a path.
-        hooks: Where its hook calls go.
+        otlp: Where its telemetry goes: an address without a path; empty where ``connect`` says that.
+        hooks: Where its hook calls go; empty likewise.
+        provider: What answers its model calls.
+        connect: Called with the client's environment before it starts, to write settings into its home.
 
     Raises:
         RunError: The client does not get to the end of the script in time, or ends before it.
     """
-    provider = Provider(scenario.turns)
     with tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX, ignore_cleanup_errors=True) as folder:
         async with serve(provider.routes) as url:
             place = Place(
@@ -191,6 +206,8 @@ async def run_client(
                 "TERM": "xterm-256color",
                 **client.prepare(place, scenario, variant),
             }
+            if connect is not None:
+                await connect(environment)
             command = [*command, *client.arguments(scenario)]
             with contextlib.ExitStack() as stack:
                 output = stack.enter_context(tempfile.TemporaryFile())

@@ -1,0 +1,100 @@
+"""The matrix in docs/coding-agents.md, held to recorded requests that a service gets over real HTTP."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from queenright.server.up import serving
+from tests.clients.clients import CLIENTS
+from tests.clients.fixtures import FOLDER, load_fixture
+from tests.clients.install import pinned_version
+from tests.clients.live import LIMITS, STEERED, Watched
+from tests.clients.matrix import DOCUMENT, ROWS, read_matrix, render_matrix
+from tests.server.conftest import demo_settings
+
+CELLS = read_matrix(DOCUMENT.read_text(encoding="utf-8"))
+PAST = 10.0
+"""Seconds ago at which the clients were ended."""
+
+
+LATE = {("gemini-cli", "steps"), ("gemini-cli", "tokens")}
+"""Cells of a live session of two seconds, whose log came after its end; the recorded one lasted longer."""
+
+
+def replayed_rows(client: str) -> list[str]:
+    """Return the rows that recorded requests fill: nobody steers a recording, nor waits for its retries."""
+    return [
+        row
+        for row, (needed, _) in ROWS.items()
+        if CELLS[client][row] != "not run"
+        and (client, row) not in LATE
+        and not set(needed) & {*STEERED}
+        and not row.startswith(("provider", "cost"))
+    ]
+
+
+async def replay(folder: Path, client: str, scenario: str) -> Watched:
+    """Send what was recorded until the client was ended; return what the service shows then."""
+    fixture = load_fixture(FOLDER / client / f"{scenario}.json")
+    settings = demo_settings(folder)
+    health = settings.health_monitoring
+    stall = health.stall.model_copy(update=LIMITS)
+    settings = settings.model_copy(update={"health_monitoring": health.model_copy(update={"stall": stall})})
+    watched = Watched(scenario)
+    hooks = f"/hooks/{client}?user=ada&host=laptop"
+    ended_by = fixture.ended_at if fixture.ended_by else float("inf")
+    async with serving(settings) as running, httpx.AsyncClient(verify=False, trust_env=False) as http:
+
+        async def look() -> None:
+            agents: list[dict[str, Any]] = (await http.get(f"{running.url}/api/agents")).json()["agents"]
+            watched.rows = {row["session_id"]: row for row in agents}
+            watched.findings |= {one["kind"]: 0.0 for row in agents for one in row["findings"]}
+            watched.waited = 0.0 if any(row["waiting"] for row in agents) else None
+
+        for record in fixture.moved(time.time() - fixture.ended_at - PAST):
+            if record.at < ended_by:
+                path = hooks if record.path.startswith("/hooks/") else record.path
+                answer = await http.post(f"{running.otlp_url}{path}", json=record.body)
+                assert answer.status_code == 200, answer.text
+                if scenario == "loop":
+                    await look()
+        await look()
+        deadline = time.monotonic() + 60
+        while scenario.startswith("hang") and not watched.findings and time.monotonic() < deadline:
+            await look()
+    return watched
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+async def test_recorded_client_fills_the_cells_that_stand_in_docs(client: str, tmp_path: Path) -> None:
+    """B84, B89, B93, B94: what the service showed of the real client, it shows of its recorded requests."""
+    rows = replayed_rows(client)
+    needed = {name for row in rows for name in ROWS[row][0]}
+
+    found = {name: await replay(tmp_path / name, client, name) for name in sorted(needed)}
+
+    assert {row: ROWS[row][1](found) for row in rows} == {row: CELLS[client][row] for row in rows}
+
+
+def test_matrix_in_docs_has_every_row_of_every_client_at_its_pinned_version() -> None:
+    versions = {name: pinned_version(client) for name, client in CLIENTS.items()}
+    empty = render_matrix({name: {} for name in CLIENTS}, versions)
+
+    assert {client: list(rows) for client, rows in CELLS.items()} == {
+        client: list(ROWS) for client in CLIENTS
+    }
+    assert empty.splitlines()[0] in DOCUMENT.read_text(encoding="utf-8")
+
+
+def test_cell_of_a_scenario_that_was_not_run_or_failed_says_so() -> None:
+    failed = {"loop": Watched("loop", error="It took too long.")}
+
+    lines = render_matrix({"codex": failed}, {"codex": "1"}).splitlines()
+
+    assert "| loop | run failed |" in lines
+    assert "| name | not run |" in lines
