@@ -37,7 +37,10 @@ _STEERED_CALLS: Final = 12
 _NAMES: Final = {"gemini-cli": "gemini"}
 """What ``queenright connect`` calls a client, where that is another name."""
 
-_MANY: Final = (*(Call(f"echo {number}") for number in range(_STEERED_CALLS)), Say("Done."))
+_MANY: Final[tuple[Call | Say, ...]] = (
+    *(Call(f"echo {number}") for number in range(_STEERED_CALLS)),
+    Say("Done."),
+)
 STEERED: Final = {
     scenario.name: scenario
     for scenario in (
