@@ -43,7 +43,7 @@ class Pair:
     environment: Mapping[str, str] = field(default_factory=dict)
     """Settings of the program that are not about telemetry."""
     required: Mapping[str, str] = field(default_factory=dict)
-    """Variables that the pair needs to send spans at all."""
+    """Variables that the pair needs to send spans, or their content, at all."""
     hides: Mapping[str, str] | None = None
     """Variables that keep content out of the spans; None: there is no such setting."""
 
@@ -71,6 +71,8 @@ class Pair:
             **self.environment,
             **self.required,
         }
+        if self.program == "anthropic_agent":
+            environment |= {"ANTHROPIC_API_KEY": API_KEY, "ANTHROPIC_BASE_URL": place.provider}
         if self.program == "adk_agent":
             environment |= {"GOOGLE_API_KEY": API_KEY, "GOOGLE_GEMINI_BASE_URL": place.provider}
         if variant == "hidden":
@@ -83,6 +85,12 @@ class Pair:
 _LANGGRAPH: Final = ("langgraph", "langchain")
 _HIDES_OPENINFERENCE: Final = {"OPENINFERENCE_HIDE_INPUTS": "true", "OPENINFERENCE_HIDE_OUTPUTS": "true"}
 _HIDES_OPENLLMETRY: Final = {"TRACELOOP_TRACE_CONTENT": "false"}
+_SHOWS_GENAI: Final = {
+    "OTEL_SEMCONV_STABILITY_OPT_IN": "gen_ai_latest_experimental",
+    "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "SPAN_ONLY",
+}
+_HIDES_GENAI: Final = {"OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "NO_CONTENT"}
+_QUIET_CREWAI: Final = {"CREWAI_DISABLE_TELEMETRY": "true", "CREWAI_TRACING_ENABLED": "false"}
 
 PAIRS: Final = {
     pair.name: pair
@@ -120,6 +128,16 @@ PAIRS: Final = {
             hides={"LANGSMITH_HIDE_INPUTS": "true", "LANGSMITH_HIDE_OUTPUTS": "true"},
         ),
         Pair(
+            name="langgraph-genai",
+            title="LangGraph, OpenTelemetry's GenAI instrumentation",
+            packages=("langgraph", "opentelemetry-instrumentation-genai-langchain"),
+            also=("langchain", "langchain-openai"),
+            program="langgraph_agent",
+            instrumentation="genai",
+            required=_SHOWS_GENAI,
+            hides=_HIDES_GENAI,
+        ),
+        Pair(
             name="openai-agents-openinference",
             title="OpenAI Agents SDK, OpenInference",
             packages=("openai-agents", "openinference-instrumentation-openai-agents"),
@@ -143,13 +161,49 @@ PAIRS: Final = {
             instrumentation="logfire",
         ),
         Pair(
+            name="openai-agents-genai",
+            title="OpenAI Agents SDK, OpenTelemetry's GenAI instrumentation",
+            packages=("openai-agents", "opentelemetry-instrumentation-genai-openai-agents"),
+            also=("opentelemetry-instrumentation-genai-openai",),
+            program="openai_agent",
+            instrumentation="genai",
+            required=_SHOWS_GENAI,
+            hides=_HIDES_GENAI,
+        ),
+        Pair(
+            name="openai-agents-v2",
+            title="OpenAI Agents SDK, OpenTelemetry's instrumentation v2",
+            packages=("openai-agents", "opentelemetry-instrumentation-openai-agents-v2"),
+            program="openai_agent",
+            instrumentation="v2",
+            required=_SHOWS_GENAI,
+            hides=_HIDES_GENAI,
+        ),
+        Pair(
+            name="crewai-openlit",
+            title="CrewAI, OpenLIT",
+            packages=("crewai", "openlit"),
+            program="crewai_agent",
+            instrumentation="openlit",
+            environment=_QUIET_CREWAI,
+            hides={},
+        ),
+        Pair(
             name="crewai-openinference",
             title="CrewAI, OpenInference",
             packages=("crewai", "openinference-instrumentation-crewai"),
             also=("openinference-instrumentation-openai",),
             program="crewai_agent",
-            environment={"CREWAI_DISABLE_TELEMETRY": "true", "CREWAI_TRACING_ENABLED": "false"},
+            instrumentation="openinference",
+            environment=_QUIET_CREWAI,
             hides=_HIDES_OPENINFERENCE,
+        ),
+        Pair(
+            name="anthropic-openllmetry",
+            title="Anthropic's client, OpenLLMetry",
+            packages=("anthropic", "opentelemetry-instrumentation-anthropic"),
+            program="anthropic_agent",
+            hides=_HIDES_OPENLLMETRY,
         ),
         Pair(
             name="google-adk",

@@ -1,17 +1,27 @@
-"""A crew of CrewAI with one agent and one task, with OpenInference's spans."""
+"""A crew of CrewAI with one agent and one task; ``INSTRUMENTATION`` says who makes spans."""
 
 from __future__ import annotations
 
-from common import INSTRUCTIONS, MODEL, NAME, PROMPT, run_shell_command, set_up
-from openinference.instrumentation.crewai import CrewAIInstrumentor
-from openinference.instrumentation.openai import OpenAIInstrumentor
+import os
 
-set_up()
-CrewAIInstrumentor().instrument(skip_dep_check=True)
-OpenAIInstrumentor().instrument()
+from common import INSTRUCTIONS, MODEL, NAME, PROMPT, SHOWS_CONTENT, run_shell_command, set_up
 
-from crewai import Agent, Crew, Task  # noqa: E402
-from crewai.tools import tool  # noqa: E402
+match os.environ["INSTRUMENTATION"]:
+    case "openinference":
+        from openinference.instrumentation.crewai import CrewAIInstrumentor
+        from openinference.instrumentation.openai import OpenAIInstrumentor
+
+        set_up()
+        CrewAIInstrumentor().instrument(skip_dep_check=True)
+        OpenAIInstrumentor().instrument()
+    case "openlit":
+        import openlit
+
+        set_up()
+        openlit.init(disable_metrics=True, capture_message_content=SHOWS_CONTENT)
+
+from crewai import Agent, Crew, Task
+from crewai.tools import tool
 
 agent = Agent(
     role=NAME,

@@ -17,6 +17,11 @@ match os.environ["INSTRUMENTATION"]:
 
         set_up()
         LangchainInstrumentor().instrument()
+    case "genai":
+        from opentelemetry.instrumentation.genai.langchain import LangChainInstrumentor
+
+        set_up()
+        LangChainInstrumentor().instrument()
     case "langsmith":
         set_up()
 

@@ -17,6 +17,18 @@ match os.environ["INSTRUMENTATION"]:
 
         set_up()
         OpenAIAgentsInstrumentor().instrument()
+    case "genai":
+        from opentelemetry.instrumentation.genai.openai import OpenAIInstrumentor
+        from opentelemetry.instrumentation.genai.openai_agents import OpenAIAgentsInstrumentor
+
+        set_up()
+        OpenAIInstrumentor().instrument()
+        OpenAIAgentsInstrumentor().instrument(disable_openai_trace_export=True)
+    case "v2":
+        from opentelemetry.instrumentation.openai_agents import OpenAIAgentsInstrumentor
+
+        set_up()
+        OpenAIAgentsInstrumentor().instrument()
     case "logfire":
         import logfire
 
