@@ -12,6 +12,7 @@ import httpx
 
 from queenright.runtime.events import AgentEvent
 from queenright.server.children import Child
+from tests.clients.fixtures import FOLDER, load_fixture
 from tests.story.breakers import break_and_mend
 from tests.story.graphs import begin_graphs
 from tests.story.stage import Stage
@@ -79,6 +80,7 @@ async def play(stage: Stage) -> None:
         fleet.begin(*TROUBLED)
         await begin_graphs(service)
         await _foreign_telemetry(http, stage.running.otlp_url)
+        await _coding_agent(http, stage.running.otlp_url)
         await asyncio.sleep(6)
         mayfly.process.kill()
         await _until_query(http, stage, "queenright_outbox_pending > 0", "something is to be told")
@@ -114,6 +116,14 @@ async def _foreign_telemetry(http: httpx.AsyncClient, otlp_url: str) -> None:
     body = {"resourceSpans": [{"scopeSpans": [{"spans": spans}]}]}
     answer = await http.post(f"{otlp_url}/v1/traces", json=body)
     answer.raise_for_status()
+
+
+async def _coding_agent(http: httpx.AsyncClient, otlp_url: str) -> None:
+    """Send what a session of Claude Code sent, which says what it cost."""
+    fixture = load_fixture(FOLDER / "claude-code" / "healthy.json")
+    for record in fixture.moved(time.time() - fixture.ended_at):
+        answer = await http.post(f"{otlp_url}{record.path}", json=record.body)
+        answer.raise_for_status()
 
 
 async def _acknowledge(http: httpx.AsyncClient, url: str, agent: str) -> None:
