@@ -71,6 +71,7 @@ _COUNTED: Final = frozenset(
 # Looked up for every event: a name is found faster here than in its class.
 _TOOL_STARTED: Final = EventType.TOOL_CALL_STARTED
 _TOOL_ENDED: Final = EventType.TOOL_CALL_COMPLETED
+_RENAMED: Final = EventType.AGENT_RENAMED
 _ENDS: Final = frozenset({EventType.EXECUTION_COMPLETED, EventType.EXECUTION_FAILED})
 _HEALTHY: Final = HealthState.HEALTHY
 _FAILING: Final = HealthState.FAILING
@@ -192,6 +193,7 @@ class HealthMonitor:
         self._failed_runs: dict[str, FailedRuns] = {}
         self._counts_runs = True
         self._signs: dict[str, Sign] = {}
+        self._renamed: dict[WorkerKey, WorkerKey] = {}
         self._unswept: list[WorkerKey] | None = None
         self._now = 0.0
         self.is_stopping: Callable[[WorkerKey, str], bool] = lambda key, incarnation_id: False
@@ -225,6 +227,8 @@ class HealthMonitor:
         else by its arrival. Events that are not a worker's are ignored, our own among them.
         """
         kind = event.type
+        if kind is _RENAMED:
+            return self._rename(event, now)
         if (kind not in WORKER_EVENTS and kind not in ABOUT_WORKERS) or not event.agent_id:
             return []
         at = event.time
@@ -248,7 +252,7 @@ class HealthMonitor:
             # Nobody looked in time; the event must not hide the silence before it.
             said = self._look(worker, at, now)
         v = worker.vitals
-        was_over = v.ended_at
+        was_over, was = v.ended_at, v.status
         if kind in _ENDS and (
             self.is_stopping(key, event.incarnation_id or v.incarnation_id) or self._ends_after_all(v, event)
         ):
@@ -272,7 +276,7 @@ class HealthMonitor:
             )
         ):
             self._schedule(worker, at)
-        if v.ended_at is not None and v.ended_at != was_over:
+        if v.ended_at is not None and (v.ended_at != was_over or v.status is not was):
             said += self._over(worker, at, now)
         elif (
             worker.findings
@@ -315,13 +319,13 @@ class HealthMonitor:
         key = (event.agent_id, event.session_id)
         worker = self._workers.get(key) or self._welcome(key, at)
         v = worker.vitals
-        was_over = v.ended_at
+        was_over, was = v.ended_at, v.status
         if event.type in _ENDS and self._ends_after_all(v, event):
             event = as_terminated(event)
         if v.status is _TERMINATED and self._outlives_termination(v, event, now):
             v.undo_termination(at)
         v.apply(event, at)
-        if v.ended_at is not None and v.ended_at != was_over:
+        if v.ended_at is not None and (v.ended_at != was_over or v.status is not was):
             self._over(worker, at, now)
 
     @staticmethod
@@ -525,6 +529,10 @@ class HealthMonitor:
         """Return how many workers are how, in one pass."""
         return fleet_of(self._workers.values())
 
+    def new_name(self, key: WorkerKey) -> WorkerKey | None:
+        """Return what a worker is called that was renamed; None if none of that name was."""
+        return self._renamed.get(key)
+
     def dead_from(self, key: WorkerKey) -> float | None:
         """
         Return from when a worker counts as gone if nothing more is heard of it.
@@ -560,6 +568,44 @@ class HealthMonitor:
         else:
             self._sessions[vitals.agent_id] = [vitals.session_id]
         return worker
+
+    def _rename(self, event: AgentEvent, now: float) -> list[AgentEvent]:
+        """
+        Know a worker by another name: its telemetry named its agent, or its session, later than it began.
+
+        What was found of it is cleared under the old name and found again under the new one. If that is known
+        already, both are one: the one that did something last goes on, and their totals are added.
+        """
+        old = (event.agent_id, event.session_id)
+        new = (str(event.data.get("agent_id") or old[0]), str(event.data.get("session_id") or old[1]))
+        worker = self._workers.get(old)
+        if worker is None or new == old:
+            return []
+        said = [say(EventType.FINDING_CLEARED, worker.vitals, now, one.to_dict()) for one in worker.findings]
+        if worker.state is not _HEALTHY:
+            change = {"from": worker.state.value, "to": _HEALTHY.value, "findings": []}
+            change["reason"] = f"its name is {new[0]!r} now, session {new[1]!r}"
+            said.append(say(EventType.HEALTH_STATE_CHANGED, worker.vitals, now, change))
+        self.forget(old)
+        while len(self._renamed) >= ENDED_KEPT:
+            del self._renamed[next(iter(self._renamed))]
+        self._renamed[old] = new
+        vitals, known = worker.vitals, self._workers.get(new)
+        if known is None:
+            known = self._welcome(new, now)
+            known.life = vitals.lives
+        else:
+            older, vitals = sorted((known.vitals, vitals), key=lambda one: one.last_activity)
+            vitals.absorb(older)
+        vitals.rename(known.vitals.agent_id, known.vitals.session_id)
+        known.vitals = vitals
+        self._let_stand(vitals)
+        known.deadline = None
+        if vitals.ended_at is not None:
+            self._ended.append((now, vitals.ended_at, new))
+        said += self._examine(known, now, now, 0.0)
+        self._schedule(known, now)
+        return said
 
     def _forget_ended(self, now: float) -> None:
         ended = self._ended

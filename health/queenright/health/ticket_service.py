@@ -357,6 +357,18 @@ class TicketService:
 
         await self._commit(work)
 
+    async def worker_renamed(self, old: WorkerKey, new: WorkerKey) -> None:
+        """Close the tickets of a worker that has another name now; under that, its trouble is found anew."""
+        if old not in self._by_worker:
+            return
+        now, reason = self._clock(), f"its name is {new[0]!r} now, session {new[1]!r}"
+
+        def work(conn: Connection, changes: _Changes) -> None:
+            for ticket in table.live_tickets_of_worker(conn, *old):
+                self._close(conn, changes, lifecycle.worker_ended(ticket, now=now, reason=reason))
+
+        await self._commit(work)
+
     async def settle(self, now: float, *, but: Collection[str] = ()) -> list[EscalationTicket]:
         """
         Do what is due: close the tickets whose condition has been gone for the hold, and return them.

@@ -50,6 +50,15 @@ class ToolCounts:
         place = self._place(tool) + 1
         self._numbers[place] = min(self._numbers[place] + 1, _MOST)
 
+    def absorb(self, other: ToolCounts) -> None:
+        """Add what was counted elsewhere."""
+        for index, tool in enumerate(other._names):
+            place = self._place(tool)
+            calls, errors, last = other._numbers[index * _FIELDS : (index + 1) * _FIELDS]
+            self._numbers[place] = min(self._numbers[place] + calls, _MOST)
+            self._numbers[place + 1] = min(self._numbers[place + 1] + errors, _MOST)
+            self._numbers[place + 2] = max(self._numbers[place + 2], last)
+
     def _place(self, tool: str) -> int:
         names = self._names
         try:

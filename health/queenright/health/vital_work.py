@@ -40,6 +40,9 @@ def _on_step_started(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], 
 
 
 def _on_step(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+    if v.is_late(at):
+        v.steps_total += 1
+        return
     if not v.finished(at):
         return
     v.enter(event.node_id, at)
@@ -101,6 +104,9 @@ def _on_text(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: floa
 def _on_llm(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     if (cost := dollars(data.get("cost_usd"))) is not None:
         v.cost_usd = (v.cost_usd or 0.0) + cost
+    if not data.get("amends") and v.is_late(at):
+        _count_tokens(v, data, at)
+        return
     if data.get("amends") or not v.finished(at):
         return
     if v.llm_open:
@@ -117,15 +123,21 @@ def _on_llm(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float
         return
     v.llm_errors = 0
     v.note_outcome(False, at)
-    received = count(data.get("input_tokens"))
-    used = received + count(data.get("output_tokens"))
-    if used:
-        v.tokens += used
-        v.tokens_at = at
+    received = _count_tokens(v, data, at)
     if v.tokens_at is not None:
         v.tokens_from = at  # a call that came back used some, told or not
     if received:
         _weigh(v, received)
+
+
+def _count_tokens(v: VitalSigns, data: Mapping[str, Any], at: float) -> int:
+    """Count the tokens of a call of a model; return how many of them it read."""
+    received = count(data.get("input_tokens"))
+    used = received + count(data.get("output_tokens"))
+    if used:
+        v.tokens += used
+        v.tokens_at = at if v.tokens_at is None else max(v.tokens_at, at)
+    return received
 
 
 def _weigh(v: VitalSigns, received: int) -> None:
@@ -199,17 +211,20 @@ def _on_tool(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: floa
     if data.get("amends"):
         _amend_tool(v, tool, data, at)
         return
-    if not v.finished(at):
+    is_late, failed = v.is_late(at), tool_call_failed(data)
+    if not is_late and not v.finished(at):
         return
     v.tool_calls_total += 1
     if v.last_tool_call is None or at > v.last_tool_call:
         v.last_tool_call = at
-    if v.open_tools:
-        _close_tool(v, str(data.get("call_id") or ""), tool, at)
-    failed = tool_call_failed(data)
     if v.tools is None:
         v.tools = ToolCounts()
     v.tools.add(tool, failed, at)
+    if is_late:
+        v.error_count += failed
+        return
+    if v.open_tools:
+        _close_tool(v, str(data.get("call_id") or ""), tool, at)
     v.note_outcome(failed, at)
     if failed:
         v.note_error(data)

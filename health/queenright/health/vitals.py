@@ -315,6 +315,26 @@ class VitalSigns:
         self.token_spike = 0.0
         """Input tokens of the last LLM call as a multiple of the usual; 0 if that is nothing special."""
 
+    def rename(self, agent_id: str, session_id: str) -> None:
+        """Be known by other names."""
+        if self.task_id == self.session_id:
+            self.task_id = session_id
+        self.agent_id, self.session_id = agent_id, session_id
+
+    def absorb(self, other: VitalSigns) -> None:
+        """Add the totals of vital signs that were kept under another name, of the same session."""
+        self.started_at = min(self.started_at, other.started_at)
+        self.steps_total += other.steps_total
+        self.tool_calls_total += other.tool_calls_total
+        self.error_count += other.error_count
+        self.tokens += other.tokens
+        if other.cost_usd is not None:
+            self.cost_usd = (self.cost_usd or 0.0) + other.cost_usd
+        if other.tools is not None:
+            if self.tools is None:
+                self.tools = ToolCounts()
+            self.tools.absorb(other.tools)
+
     # -- what is read -------------------------------------------------------------------------------
 
     def exchange(self, settings: HealthSettings) -> None:
@@ -456,6 +476,12 @@ class VitalSigns:
             self.output = self.output._replace(since=now)
         if self.away is not None:
             self.away = (min(self.away[0], now), min(self.away[1], now))
+
+    def is_late(self, at: float) -> bool:
+        """Say whether work that ended then was before the end, and is told after it: it only counts."""
+        return (
+            self.ended_at is not None and at <= self.ended_at and self.status is not SessionStatus.TERMINATED
+        )
 
     def active(self, at: float) -> bool:
         """Note that the worker did something; False if it is over and this is a late report."""

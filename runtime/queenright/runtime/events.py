@@ -23,6 +23,7 @@ class EventType(StrEnum):
     EXECUTION_FAILED = "execution_failed"
     EXECUTION_PAUSED = "execution_paused"
     EXECUTION_RESUMED = "execution_resumed"
+    AGENT_RENAMED = "agent_renamed"
     NODE_LOOP_STARTED = "node_loop_started"
     NODE_LOOP_COMPLETED = "node_loop_completed"
     EDGE_TRAVERSED = "edge_traversed"

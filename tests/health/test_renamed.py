@@ -1,0 +1,150 @@
+"""A worker whose telemetry names it, or its session, later than it begins."""
+
+from __future__ import annotations
+
+from queenright.health.findings import FindingKind, HealthState
+from queenright.health.monitor import HealthMonitor
+from queenright.health.settings import HealthSettings
+from queenright.health.vitals import SessionStatus
+from queenright.runtime.events import AgentEvent, EventType
+from tests.health.worker_script import WorkerScript
+
+NEW = {"agent_id": "scout", "session_id": "c-1"}
+
+
+def rename(script: WorkerScript) -> list[AgentEvent]:
+    """Rename a worker, and return what was said of that."""
+    before = len(script.said)
+    script.event(EventType.AGENT_RENAMED, NEW, after=0.0)
+    script.agent, script.session = NEW["agent_id"], NEW["session_id"]
+    return script.said[before:]
+
+
+def test_renamed_worker_is_one_with_all_that_was_known_of_it() -> None:
+    """B86: a name that arrives late renames it everywhere."""
+    script = WorkerScript().start()
+    script.step("CONTINUE", times=3)
+    script.call()
+
+    rename(script)
+    script.step("CONTINUE")
+
+    assert list(script.monitor.keys()) == [("scout", "c-1")]
+    assert script.monitor.get("agent") is None
+    assert [one.key for one in script.monitor.of_agent("scout")] == [("scout", "c-1")]
+    vitals = script.health.vitals
+    assert (vitals.steps_total, vitals.tool_calls_total, vitals.task_id) == (4, 1, "c-1")
+    assert vitals.start_records
+
+
+def test_what_was_found_is_cleared_under_the_old_name_and_found_under_the_new() -> None:
+    """B86: so that no ticket stays open under a name that nobody has any more."""
+    script = WorkerScript().start()
+    script.silence(300)
+    assert script.finding(FindingKind.STALL) is not None
+
+    said = rename(script)
+
+    told = [(event.type, event.agent_id, event.session_id) for event in said]
+    assert told == [
+        (EventType.FINDING_CLEARED, "agent", "session"),
+        (EventType.HEALTH_STATE_CHANGED, "agent", "session"),
+        (EventType.FINDING_OPENED, "scout", "c-1"),
+        (EventType.HEALTH_STATE_CHANGED, "scout", "c-1"),
+    ]
+    assert script.state is HealthState.STUCK
+
+
+def test_silence_goes_on_after_the_new_name() -> None:
+    script = WorkerScript().start()
+    script.silence(200)
+    rename(script)
+
+    script.silence(100)
+
+    assert script.finding(FindingKind.STALL) is not None
+
+
+def test_worker_that_is_known_under_both_names_is_one_with_the_totals_of_both() -> None:
+    """B84: what arrived under the new name first counts, too."""
+    script = WorkerScript().start()
+    script.step("CONTINUE", times=3)
+    script.call("read")
+    early = WorkerScript(agent="scout", session="c-1", monitor=script.monitor, at=script.now - 60).start()
+    early.step("CONTINUE", times=2)
+    early.call("search")
+
+    rename(script)
+
+    vitals = script.health.vitals
+    assert (vitals.steps_total, vitals.tool_calls_total) == (5, 2)
+    assert vitals.last_activity == script.now
+    assert vitals.started_at == early.now - 3
+
+
+def test_run_that_is_over_is_renamed_and_stays_over() -> None:
+    script = WorkerScript().start()
+    script.event(EventType.EXECUTION_COMPLETED)
+
+    assert rename(script) == []
+
+    assert script.health.vitals.status is SessionStatus.COMPLETED
+    script.silence(4_000)
+    assert script.monitor.get("scout", "c-1") is None
+
+
+def test_name_of_a_worker_that_is_not_known_and_the_same_name_change_nothing() -> None:
+    script = WorkerScript(agent="scout", session="c-1").start()
+    assert rename(script) == []
+
+    other = WorkerScript(agent="nobody", monitor=script.monitor)
+    other.event(EventType.AGENT_RENAMED, NEW)
+
+    assert list(script.monitor.keys()) == [("scout", "c-1")]
+
+
+def test_log_that_is_read_again_gives_the_same_worker() -> None:
+    """B86: after a restart, too."""
+    script = WorkerScript().start()
+    script.step("CONTINUE", times=3)
+    rename(script)
+    script.step("CONTINUE")
+    again = HealthMonitor(HealthSettings())
+
+    for event in script.heard:
+        again.recall(event, event.time)
+
+    assert list(again.keys()) == [("scout", "c-1")]
+    [worker] = again.workers()
+    assert worker.vitals.steps_total == script.health.vitals.steps_total
+
+
+def test_work_that_is_told_after_the_end_counts_and_reopens_nothing() -> None:
+    """B84, B85: log records arrive later than the hook that ends a session."""
+    script = WorkerScript().start()
+    script.step("CONTINUE")
+    script.now += 10
+    script.event(EventType.EXECUTION_COMPLETED, after=0.0)
+    ended = script.health.vitals.ended_at
+    script.lag = 5.0
+
+    script.step("CONTINUE")
+    script.event(EventType.LLM_CALL_COMPLETED, {"input_tokens": 10, "output_tokens": 2})
+    script.call("read", outcome="error")
+
+    vitals = script.health.vitals
+    assert (vitals.steps_total, vitals.tokens, vitals.tool_calls_total, vitals.error_count) == (2, 12, 1, 1)
+    assert vitals.ended_at == ended
+    assert vitals.status is SessionStatus.COMPLETED
+
+
+def test_end_that_is_corrected_is_the_last_that_was_told() -> None:
+    """B84: a failed model call arrives after the root that ended the run."""
+    script = WorkerScript().start()
+    script.event(EventType.EXECUTION_COMPLETED)
+    ended = script.health.vitals.ended_at
+
+    script.event(EventType.EXECUTION_FAILED, {"error_type": "overloaded"}, after=0.0)
+
+    assert (script.health.vitals.status, script.health.vitals.ended_at) == (SessionStatus.FAILED, ended)
+    assert script.monitor.failed_runs("agent").count == 1
