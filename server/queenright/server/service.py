@@ -111,6 +111,7 @@ _WORKER_CHANGES = frozenset(
         EventType.EXECUTION_FAILED,
         EventType.AGENT_TERMINATED,
         EventType.EXECUTION_STARTED,
+        EventType.AGENT_RENAMED,
     }
 )
 _TICKET_ENDS = frozenset({EventType.TICKET_TRIAGED, EventType.TICKET_RESOLVED})
@@ -601,7 +602,11 @@ class Service:
         self.recent.append(event)
 
     async def _worker_changed(self, event: AgentEvent) -> None:
-        health = self.monitor.get(event.agent_id, event.session_id)
+        key = (event.agent_id, event.session_id)
+        if event.type is EventType.AGENT_RENAMED and (new := self.monitor.new_name(key)) is not None:
+            await self.tickets.worker_renamed(key, new)
+            return
+        health = self.monitor.get(*key)
         if health is not None:
             await self.tickets.observe(health)
             await self.acting.changed(health)
@@ -679,9 +684,12 @@ class Service:
     async def _end_tickets_of_the_ended(self) -> None:
         """A worker says once that it ended: the service may have been killed before its ticket followed."""
         for ticket in self.tickets.open_tickets():
-            health = self.monitor.get(ticket.worker_agent_id, ticket.worker_session_id)
+            key = (ticket.worker_agent_id, ticket.worker_session_id)
+            health, new = self.monitor.get(*key), self.monitor.new_name(key)
             if health is not None and health.vitals.ended:
                 await self.tickets.observe(health)
+            elif health is None and new is not None:
+                await self.tickets.worker_renamed(key, new)
 
     def _say_what_was_not_said(self) -> None:
         """Let the log say how workers are where it does not: the service may have been killed before that."""

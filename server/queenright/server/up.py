@@ -197,8 +197,8 @@ async def serving(
         app = create_app(service, bound=api_socket.getsockname()[0], access=access)
         await stack.enter_async_context(listening(app, api_socket))
         watch = TokenWatch(access.file, service.store, service.bus.publish, clock=service.clock)
-        watching = asyncio.create_task(watch.run(), name="tokens")
-        stack.callback(watching.cancel)
+        for name, work in (("tokens", watch.run()), ("ends", receiver.keep_ending())):
+            stack.callback(asyncio.create_task(work, name=name).cancel)
         stack.callback(service.agents.stop_loading)
         stack.callback(service.stopping.set)
         stack.callback(service.permissions.close)

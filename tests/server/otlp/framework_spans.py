@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span, Status
 
-from queenright.runtime.events import AgentEvent
+from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.otlp.decode import decode_spans
 from queenright.server.telemetry.assembler import Assembler
 from queenright.server.telemetry.batch import Batch
@@ -72,8 +73,16 @@ def one(decoded: Batch, type_: str) -> AgentEvent:
     return event
 
 
-def workers(decoded: Batch) -> set[tuple[str, str]]:
-    return {(event.agent_id, event.session_id) for event in decoded.events}
+def workers(events: Iterable[AgentEvent]) -> set[tuple[str, str]]:
+    """Return agent and session of everybody that events are about, as they are called in the end."""
+    found = dict[tuple[str, str], None]()
+    for event in events:
+        key = event.agent_id, event.session_id
+        if event.type is EventType.AGENT_RENAMED:
+            found.pop(key, None)
+            key = event.data["agent_id"], event.data["session_id"]
+        found[key] = None
+    return set(found)
 
 
 def chat(id_: int, parent: int, **fields: Any) -> dict[str, Any]:

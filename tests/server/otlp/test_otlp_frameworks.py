@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from queenright.instrumentation import fingerprint
-from queenright.runtime.events import AgentEvent
+from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.otlp.decode import decode_spans
 from queenright.server.telemetry.assembler import Assembler
 from queenright.server.telemetry.dialects import ATTRIBUTES
@@ -239,7 +239,7 @@ def test_an_agents_span_is_a_run(shape: str) -> None:
     decoded = decode({"id": 1, "name": name, "attributes": attributes})
 
     assert [e.type.value for e in decoded.events] == ["execution_started", "execution_completed"]
-    assert workers(decoded) == {("scout", TRACE.hex())}
+    assert workers(decoded.events) == {("scout", TRACE.hex())}
 
 
 @pytest.mark.parametrize(
@@ -268,8 +268,8 @@ CONVERSATION = {"gen_ai.conversation.id": "c-1"}
 @pytest.mark.parametrize(
     ("spans", "worker"),
     [
-        # Children without a name: the run is the service's, also when the agent's own span arrives with one.
-        ([chat(2, 1), tool(3, 1), chat(4, 1), invoke(1, "scout", end=9)], ("svc", TRACE.hex())),
+        # Children without a name: the run is the service's until the agent's own span arrives.
+        ([chat(2, 1), tool(3, 1), chat(4, 1), invoke(1, "scout", end=9)], ("scout", TRACE.hex())),
         # Only the calls of the model carry the name.
         ([chat(2, 1, **NAMED), tool(3, 1), chat(4, 1, **NAMED), invoke(1, "scout", end=9)], ("scout", "c-1")),
         # A span between the agent and its tools that is no GenAI span.
@@ -278,7 +278,7 @@ CONVERSATION = {"gen_ai.conversation.id": "c-1"}
             ("scout", "c-1"),
         ),
         # Only the agent's own span names the conversation.
-        ([chat(2, 1), invoke(1, "scout", attributes=CONVERSATION)], ("svc", TRACE.hex())),
+        ([chat(2, 1), invoke(1, "scout", attributes=CONVERSATION)], ("scout", "c-1")),
     ],
 )
 def test_one_run_is_one_worker_however_its_spans_are_cut_into_batches(
@@ -292,8 +292,8 @@ def test_one_run_is_one_worker_however_its_spans_are_cut_into_batches(
     for first in range(0, len(spans), batch):
         events += decode(*spans[first : first + batch], memory=memory).events
 
-    assert {(e.agent_id, e.session_id) for e in events} == {worker}
-    types = [e.type.value for e in events]
+    assert workers(events) == {worker}
+    types = [e.type.value for e in events if e.type is not EventType.AGENT_RENAMED]
     assert (types[0], types[-1]) == ("execution_started", "execution_completed")
     assert (types.count("execution_started"), types.count("execution_completed")) == (1, 1)
 
@@ -304,17 +304,21 @@ def test_a_model_clients_own_span_is_not_counted_beside_the_frameworks() -> None
 
     decoded = decode(inner, outer, tool(4, 1), invoke(1, "scout", end=9))
 
-    assert workers(decoded) == {("scout", "c-1")}
+    assert workers(decoded.events) == {("scout", "c-1")}
     assert [e.type.value for e in decoded.events].count("llm_call_completed") == 1
     assert decoded.ignored == 1
 
 
-def test_an_inner_agent_known_only_by_the_service_does_not_end_the_outer() -> None:
+def test_an_inner_agent_does_not_end_the_outer() -> None:
+    """B86: the outer one gives the run its name."""
     decoded = decode(
-        chat(3, 2), invoke(2, "inner", parent=1, end=1), chat(4, 1, end=2), invoke(1, "outer", end=3)
+        chat(3, 2),
+        invoke(2, "inner", parent=1, end=1),
+        chat(4, 1, end=2),
+        invoke(1, "outer", start=-1, end=3),
     )
 
-    assert workers(decoded) == {("svc", TRACE.hex())}
+    assert workers(decoded.events) == {("outer", TRACE.hex())}
     assert [e.type.value for e in decoded.events].count("execution_completed") == 1
 
 

@@ -156,5 +156,5 @@ def test_span_whose_pending_parent_is_no_id_is_a_span_that_has_ended(value: str)
     batch = decode_spans(ParseDict(body, ExportTraceServiceRequest()), Assembler(), LATER)
 
     kinds = [event.type.value for event in batch.events]
-    assert kinds == ["execution_started", "tool_call_completed", "execution_completed"]
+    assert kinds == ["execution_started", "tool_call_completed"]
     assert not batch.rejected

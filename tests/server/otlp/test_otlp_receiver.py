@@ -263,7 +263,7 @@ async def test_what_was_not_stored_is_sent_again_and_counts_once(
     assert [r.status_code for r in (refused, overloaded, stored, again)] == [503, 503, 200, 200]
     assert overloaded.headers["retry-after"] == "7"
     assert "disk" not in refused.text
-    assert otlp.types() == ["execution_started", "tool_call_completed", "execution_completed"]
+    assert otlp.types() == ["execution_started", "tool_call_completed"]
 
 
 async def test_the_answer_waits_until_the_events_are_durable(

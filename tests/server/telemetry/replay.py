@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
@@ -18,18 +18,22 @@ from queenright.server.telemetry.batch import Batch
 from queenright.server.telemetry.dialects import CLIENTS
 from queenright.server.telemetry.process import Process
 from tests.clients.fixtures import BEGAN, Record
+from tests.server.otlp.framework_spans import workers
 
+LATER = 120.0
+"""Seconds after the last record, when nothing of it is held any longer."""
 UNKNOWN_PROCESS = Process("", "", "", False)
 
 
-def replay(records: Iterable[Record]) -> list[AgentEvent]:
+def replay(records: Sequence[Record]) -> list[AgentEvent]:
     """Return the events that the records stand for, in the order in which they would be stored."""
     assembler, events = Assembler(), list[AgentEvent]()
     for record in records:
         batch = take(record, assembler)
         assembler.duplicates.settle(batch.identities, stored=True)
         events += batch.events
-    return events
+    later = records[-1].at + LATER if records else 0.0
+    return events + take(Record(later, "/v1/traces", {}), assembler).events
 
 
 def take(record: Record, assembler: Assembler) -> Batch:
@@ -78,12 +82,13 @@ def summary(events: Sequence[AgentEvent]) -> dict[str, Any]:
             assert bool(event.data.get("amends")) == (call in tools), "a call counts once"
             tools[call] = (event.data["tool"], event.data["outcome"])
     return {
-        "agents": len({(e.agent_id, e.session_id) for e in events}),
+        "agents": len(workers(events)),
+        "names": sorted(agent for agent, _ in workers(events)),
         "steps": sum(e.type == "step_completed" for e in events),
         "tools": Counter((tool, call, outcome) for call, (tool, outcome) in tools.items()),
         "model calls": len(llm),
         "failed model calls": sum("error_type" in one for one in llm),
         "tokens": sum(one.get("input_tokens", 0) + one.get("output_tokens", 0) for one in llm),
         "cost": round(sum(one.get("cost_usd", 0) for one in told), 9),
-        "outcome": [e.type.value for e in ended],
+        "outcome": sorted({(e.session_id, e.time): e.type.value for e in ended}.values()),
     }

@@ -67,6 +67,7 @@ def test_tools_steps_tokens_and_failures_of_a_healthy_session_are_seen() -> None
 
     assert summary(events) == {
         "agents": 1,
+        "names": ["claude-code/project"],
         "steps": 4,
         "tools": Counter(
             {

@@ -110,6 +110,7 @@ def test_tools_steps_tokens_and_failures_of_a_healthy_session_are_seen() -> None
 
     assert result(events) == {
         "agents": 1,
+        "names": ["gemini-cli/project"],
         "steps": 4,  # of five model calls, one chooses the model
         "tools": Counter({(SHELL, "ok"): 2, (SHELL, "error"): 1}),
         "model calls": 5,

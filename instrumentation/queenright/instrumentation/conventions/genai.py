@@ -15,6 +15,7 @@ ATTRIBUTES = {
     "agent": (names.GEN_AI_AGENT_NAME,),
     "session": (names.GEN_AI_CONVERSATION_ID,),
     "operation": (names.GEN_AI_OPERATION_NAME,),
+    "response_id": ("gen_ai.response.id",),
     "model": (names.GEN_AI_REQUEST_MODEL, "gen_ai.response.model"),
     "provider": (names.GEN_AI_PROVIDER_NAME, "gen_ai.system"),
     "input_tokens": (names.GEN_AI_USAGE_INPUT_TOKENS, "gen_ai.usage.prompt_tokens"),

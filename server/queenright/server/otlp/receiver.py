@@ -90,6 +90,8 @@ class _Signal:
     decoding: Callable[[Any, Assembler, float, Batch], Iterator[None]]
 
 
+_LOOK_SECONDS: Final = 5.0
+"""How often runs are looked for that are over though nothing said so."""
 _SIGNALS: Final = {
     "/v1/traces": _Signal(
         ExportTraceServiceRequest, ExportTraceServiceResponse, "rejected_spans", decoding_spans
@@ -281,6 +283,22 @@ class OtlpReceiver:
 
     async def _parsed(self, signal: _Signal, body: bytes | bytearray, media_type: MediaType) -> Message:
         return await self._share.run(lambda _: parse(body, media_type, signal.request))
+
+    async def keep_ending(self) -> None:
+        """End runs that have been over for a while, again and again until it is cancelled."""
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            try:
+                await self.end_held()
+            except Exception:
+                logger.exception("runs that are over could not be ended")
+
+    async def end_held(self) -> None:
+        """End runs whose agent has ended, and of which nothing more has arrived in time."""
+        try:
+            await self._store(_SIGNALS["/v1/traces"], ExportTraceServiceRequest(), Batch())
+        except Refused:
+            logger.warning("runs that are over could not be ended now; this is tried again")
 
     async def _in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)

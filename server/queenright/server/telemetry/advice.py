@@ -20,7 +20,7 @@ _CONTENT: Final = {
     "opentelemetry": _GENAI_CONTENT,
     "logfire": "give the instrumentation InstrumentationSettings(include_content=True)",
     "langsmith": "set LANGSMITH_HIDE_INPUTS=false and LANGSMITH_HIDE_OUTPUTS=false",
-    "google-adk": "set ADK_CAPTURE_MESSAGE_CONTENT_IN_SPANS=true",
+    "google-adk": f"{_GENAI_CONTENT.partition(' (older')[0]}",
     "strands": _GENAI_CONTENT,
     "vercel-ai": "set recordInputs and recordOutputs in experimental_telemetry",
     OTHER: _GENAI_CONTENT,

@@ -12,14 +12,17 @@ from functools import partial
 from typing import Any, Final
 
 from queenright.instrumentation.identity import clean_name
-from queenright.instrumentation.names import WaitingReason
+from queenright.instrumentation.names import ToolOutcome, WaitingReason
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.telemetry.batch import Batch
 from queenright.server.telemetry.duplicates import Duplicates
+from queenright.server.telemetry.held_runs import HeldRuns
 from queenright.server.telemetry.kind import Kind
+from queenright.server.telemetry.loose import LooseRuns
 from queenright.server.telemetry.lost_spans import LostSpans
+from queenright.server.telemetry.messages import asked_calls, last_results
 from queenright.server.telemetry.observation import Observation
-from queenright.server.telemetry.runs import MAX_TRACES, EndedCall, Run, Traces
+from queenright.server.telemetry.runs import MAX_TRACES, EndedCall, Run, Trace, Traces, name_in
 from queenright.server.telemetry.sessions import Sessions
 from queenright.server.telemetry.unusable import Unused
 from queenright.server.telemetry.values import seconds_of
@@ -38,6 +41,14 @@ _STARTED: Final = {
 """What began, or happened at one moment."""
 
 
+HOLD: Final = 60.0
+"""Seconds in which more of a run may arrive after the end of an agent inside it."""
+ANSWER_HOLD: Final = 15.0
+"""Seconds in which the span of a tool call may arrive after what messages say of it."""
+_MESSAGES: Final = "messages"
+"""What tells of a tool call that has no span, as the name of a library."""
+_DEPTH: Final = 16
+"""How many spans around a span are looked for in its request."""
 _LOOKED_AT: Final = 64
 _OF_A_KIND: Final = 2
 """
@@ -61,6 +72,11 @@ class Assembler:
         self.sessions = Sessions()
         self.duplicates = Duplicates()
         self.lost = LostSpans()
+        self.loose = LooseRuns()
+        self.ends = HeldRuns()
+        """Those that are over unless more of them arrives."""
+        self.answers = HeldRuns()
+        """Those whose messages tell of tool calls, of which spans may arrive."""
 
     def assemble(self, observations: list[Observation], batch: Batch, now: float) -> Iterator[None]:
         """
@@ -74,6 +90,7 @@ class Assembler:
         observations += self.lost.due(now, self.duplicates, batch)
         observations.sort(key=_order)
         assembly = _Assembly(self, observations, batch, now)
+        assembly.tell_held()
         left = _LOOKED_AT
         looked_at: dict[tuple[int, int], int] = {}
         for observation in observations:
@@ -95,30 +112,36 @@ def _order(observation: Observation) -> tuple[int, int]:
 class _Assembly:
     """Takes in the observations of one batch."""
 
-    __slots__ = (
-        "_batch",
-        "_by_span",
-        "_duplicates",
-        "_lost",
-        "_now",
-        "_observations",
-        "_own_runs",
-        "_sessions",
-        "_traces",
-    )
-
     def __init__(
         self, assembler: Assembler, observations: Sequence[Observation], batch: Batch, now: float
     ) -> None:
         self._traces = assembler.traces
         self._sessions = assembler.sessions
         self._duplicates = assembler.duplicates
+        self._loose = assembler.loose
+        self._ends = assembler.ends
+        self._answers = assembler.answers
+        self._lost = assembler.lost
         self._observations = observations
         self._batch = batch
         self._now = now
         self._by_span: dict[bytes, Observation] | None = None
+        self._by_trace: dict[tuple[bytes, str], list[Observation]] | None = None
         self._own_runs: dict[tuple[bytes, str, str, str], Run] = {}
-        self._lost = assembler.lost
+        self._named: set[tuple[int, bytes]] = set()
+        """Runs that have the best name that the batch knows, by what it says of each of their traces."""
+        self._roots: dict[int, tuple[int, dict[str, Any]]] = {}
+        """When and how the outermost span of a run ended that arrived before anything inside it."""
+
+    def tell_held(self) -> None:
+        """End the runs of which nothing more has come, and tell what was held of them."""
+        for run, one in self._answers.due(self._now):
+            self._batch.on_undo(partial(self._answers.hold, run, one, self._now))
+            self._tell_answered(run, one)
+        for run, one in self._ends.due(self._now):
+            if run.open and run.last_at <= one.end:
+                self._batch.on_undo(partial(self._ends.hold, run, one, self._now))
+                self._end(run, one)
 
     def add(self, one: Observation) -> Run | None:
         """Take in one observation; return the run that it is of, None if it is not used."""
@@ -134,6 +157,10 @@ class _Assembly:
             return None
         if one.awaits_span:
             self._lost.hold(one, self._now)
+            trace = self._traces.known(one.trace_id, one.process)
+            run = None if trace is None else trace.find(one)
+            if run is not None and one.span_id in run.begun:
+                run.begun[one.span_id].end = one.end
             batch.ignored += 1
             return None
         if one.client:
@@ -145,12 +172,21 @@ class _Assembly:
             for event in session.take(one):
                 self._emit(event.type, session.run, one, event.data, at=event.at)
             return session.run
-        run = self._own_run(one) if one.is_own and one.agent and one.session else self._foreign_run(one)
+        is_named = one.is_own and one.agent and one.session
+        run = self._own_run(one) if is_named else self._foreign_run(one)
         if not run.own:
             if not self._counts(run, one):
                 batch.ignore(one.process, one.library, Unused.SAME_WORK)
+                batch.identities.add(one.identity)
+                if one.kind is Kind.LLM:
+                    self._calls_in_messages(run, one)  # the other library may have recorded none
                 return None
             self._begin(run, one)
+            run.last_at = max(run.last_at, one.end or one.start)
+        elif one.kind is Kind.AGENT and not one.is_own:
+            # Another framework's agent inside one of ours is a part of its work.
+            batch.ignore(one.process, one.library, Unused.SAME_WORK)
+            return None
         batch.identities.add(one.identity)
         batch.accepted += 1
         if one.end:
@@ -159,6 +195,12 @@ class _Assembly:
             self._emit(_STARTED[one.kind], run, one, one.data, at=one.start)
         if not run.own:
             self._end_of_trace(one)
+            if id(run) in self._roots:
+                at, failure = self._roots.pop(id(run))
+                if run.open and run.began_at <= at:
+                    self._end(run, one, at, failure)
+            if not run.open and run.ended_at:
+                self._correct_end(run, one)
         return run
 
     def _is_known(self, one: Observation) -> bool:
@@ -175,30 +217,80 @@ class _Assembly:
 
     def _foreign_run(self, one: Observation) -> Run:
         trace = self._traces.get(one.trace_id, one.process)
-        agent, session, parent = one.agent, one.session, one.parent_id
-        if one.kind is Kind.AGENT:
-            run = trace.agent(one.process, agent or one.name, session, one.span_id)
-            if not one.end:
-                trace.note_child(one.span_id, run)  # what begins below it is its work
-                trace.last = trace.last or run  # so is work of which the parents were not seen
-            return run
-        if not agent and trace.first is None and parent:
-            agent, session = self._around(parent, session)
-        return trace.member(one.process, agent, session, parent)
+        run = trace.find(one)
+        if run is None:
+            run = self._new_run(one, trace)
+        if not run.own:
+            self._name(run, trace, one)
+        trace.note(one, run)
+        return run
 
-    def _around(self, parent: bytes, session: str) -> tuple[str, str]:
-        """
-        Return the agent and session of the call around a nameless first span.
+    def _new_run(self, one: Observation, trace: Trace) -> Run:
+        """Return the run of a trace, or of a session in it, of which nothing is known."""
+        root = self._traces.take_root(one)
+        outer = self._outermost(one)
+        is_loose = not outer.parent_id and outer.kind in (Kind.LLM, Kind.TOOL)
+        run = self._loose.find(outer, _as_call(outer)) if is_loose and not one.session else None
+        if run is None:
+            session = one.session or trace.id
+            run = Run("", session, one.process.incarnation_id, has_own_session=bool(one.session))
+            if is_loose:
+                run.is_loose = True
+                self._loose.add(run)
+            elif root is not None:
+                self._roots[id(run)] = root
+        trace.add(run)
+        return run
 
-        A model client's own span ends a moment before the framework's span of the same call,
-        and is in the same batch.
-        """
+    def _outermost(self, one: Observation) -> Observation:
+        """Return the outermost span around one that is in the same request, or itself."""
         if self._by_span is None:
-            self._by_span = {one.span_id: one for one in self._observations}
-        outer = self._by_span.get(parent)
-        if outer is None or outer.kind is None or outer.kind is Kind.AGENT:
-            return "", session
-        return outer.agent, session or outer.session
+            self._by_span = {each.span_id: each for each in self._observations}
+        for _ in range(_DEPTH):
+            outer = self._by_span.get(one.parent_id)
+            if outer is None or outer.trace_id != one.trace_id:
+                break
+            one = outer
+        return one
+
+    def _name(self, run: Run, trace: Trace, one: Observation) -> None:
+        """Give a run and its session the best names that are known by now."""
+        key = id(run), one.trace_id
+        if key in self._named:
+            return
+        self._named.add(key)
+        name, session = name_in(one), one.session
+        for other in self._spans_of_trace(one):
+            if other.kind is None or other.is_own or not _is_of_session(other, run, session):
+                continue
+            name = max(name, name_in(other))
+            session = session or other.session
+        agent, is_new, is_better = run.agent_id, not run.agent_id, name > run.name
+        if is_new:
+            run.began_as = name[3]
+            agent = self._traces.usual_name(run.incarnation_id, name[3])
+        elif is_better:
+            agent = name[3]
+            self._traces.note_name(run.incarnation_id, run.began_as, agent)
+        if session and not run.has_own_session:
+            trace.runs.pop(run.session_id, None)
+            run.has_own_session = True
+        else:
+            session = run.session_id
+        if not is_new and (agent, session) != (run.agent_id, run.session_id):
+            self._batch.on_undo(partial(run.rename, run.agent_id, run.session_id, run.name))
+            self._emit(EventType.AGENT_RENAMED, run, one, {"agent_id": agent, "session_id": session})
+        run.rename(agent, session, name if is_better else run.name)
+        trace.add(run)
+
+    def _spans_of_trace(self, one: Observation) -> Sequence[Observation]:
+        """Return what the request holds of the trace of a span, in its process."""
+        if self._by_trace is None:
+            self._by_trace = {}
+            for each in self._observations:
+                key = each.trace_id, each.process.incarnation_id
+                self._by_trace.setdefault(key, []).append(each)
+        return self._by_trace.get((one.trace_id, one.process.incarnation_id), ())
 
     def _own_run(self, one: Observation) -> Run:
         incarnation = one.incarnation or one.process.incarnation_id
@@ -225,9 +317,9 @@ class _Assembly:
             return False
         if one.kind is Kind.AGENT:
             return True
-        what = f"{one.kind} {one.data['tool']}" if one.kind is Kind.TOOL else str(one.kind)
+        what = _work_of(one)
         around = run.begun.get(one.parent_id)
-        is_inside = around is not None and around[0] == what
+        is_inside = around is not None and around.what == what
         if not one.end:
             if is_inside:
                 return False
@@ -236,14 +328,16 @@ class _Assembly:
             run.note_begun(one.span_id, what, call_id, one.library)
             if elsewhere is not None:
                 return False
+        elif one.kind is Kind.TOOL and run.is_told(str(one.data.get("call_id", ""))):
+            return False
         elif self._traces.get(one.trace_id, one.process).wraps(
             one.span_id, one.parent_id, what
-        ) or run.is_repeat(EndedCall(what, (one.library,), one.start, one.end, _marks(one))):
+        ) or run.is_repeat(_as_call(one)):
             run.begun.pop(one.span_id, None)
             return False
         begun = run.begun.get(one.span_id) or (around if is_inside else None)
         if begun is not None and one.kind is Kind.TOOL:
-            one.data["call_id"] = begun[1]
+            one.data["call_id"] = begun.call_id
         if one.end:
             run.begun.pop(one.span_id, None)
         return True
@@ -256,6 +350,7 @@ class _Assembly:
             return
         self._batch.set_open(run, True, run.ended_at)
         run.began_at = one.start or one.end
+        run.failure, run.judged_at = {}, 0
         data: dict[str, Any] = {"start_records": False}
         if one.library:
             data["framework"] = clean_name(one.library)
@@ -268,54 +363,107 @@ class _Assembly:
         if not one.is_outermost or not one.end:
             return
         trace = self._traces.known(one.trace_id, one.process)
-        if trace is not None:
-            for run in list(trace.open_runs()):
-                if run.began_at <= one.end:  # else it ended before there was an agent: it made one
-                    self._end(run, one)
+        if trace is None:
+            self._traces.note_root(one, _failure_of(one))
+            return
+        for run in list(trace.open_runs()):
+            if run.is_loose:
+                self._hold(run, one)
+            elif run.began_at <= one.end:  # else it ended before there was an agent: it made one
+                self._end(run, one)
 
-    def _end(self, run: Run, one: Observation) -> None:
-        self._batch.set_open(run, False, one.end)
-        failure = _failure_of(one) or run.failure
-        run.failure = {}
+    def _hold(self, run: Run, one: Observation) -> None:
+        """End a run unless more of it arrives."""
+        known = self._ends.get(run)
+        self._ends.hold(run, one if known is None or known.end < one.end else known, self._now + HOLD)
+
+    def _end(
+        self, run: Run, one: Observation, at: int | None = None, failure: dict[str, Any] | None = None
+    ) -> None:
+        at = one.end if at is None else at
+        self._batch.set_open(run, False, at)
+        self._ends.drop(run)
+        own = _failure_of(one) if failure is None else failure
+        failure = own or run.failure
+        run.own_failure, run.has_failed = own, bool(failure)
+        if run.agent_id not in (run.began_as, run.name[3]):
+            # It was called after runs that began like it, and nothing has said so since.
+            self._traces.note_name(run.incarnation_id, run.began_as, run.began_as)
         kind = EventType.EXECUTION_FAILED if failure else EventType.EXECUTION_COMPLETED
         if one.data.get("waiting_reason") == WaitingReason.PAUSED:
             kind = EventType.EXECUTION_PAUSED
-        self._emit(kind, run, one, failure)
+        self._emit(kind, run, one, failure, at=at)
+
+    def _correct_end(self, run: Run, one: Observation) -> None:
+        """Say how a run ended if what arrived after its end says otherwise."""
+        failure = run.own_failure or run.failure
+        if bool(failure) != run.has_failed:
+            run.has_failed = bool(failure)
+            kind = EventType.EXECUTION_FAILED if failure else EventType.EXECUTION_COMPLETED
+            self._emit(kind, run, one, failure, at=run.ended_at)
 
     # -- what -----------------------------------------------------------------------------------
 
     def _agent(self, run: Run, one: Observation) -> None:
-        trace = self._traces.known(one.trace_id, one.process)
-        nameless = trace is not None and trace.nameless
-        if run.own or not nameless or not one.is_inner:
+        if run.own:
             self._end(run, one)
-        else:
-            run.failure = _failure_of(one) or run.failure
-        # Else: an agent inside another one, both known by the service's name only. The outer one goes on.
+            return
+        if failure := _failure_of(one):
+            run.note_outcome(failure, one.end)
+        trace = self._traces.get(one.trace_id, one.process)
+        if one.agent and not one.is_outermost and not trace.open_agents:
+            # An agent inside another one, or inside a workflow: what is around it may go on.
+            self._hold(run, one)
 
     def _step(self, run: Run, one: Observation) -> None:
         self._emit(EventType.STEP_COMPLETED, run, one, one.data)
         run.end_step()
 
     def _llm(self, run: Run, one: Observation) -> None:
+        if not run.own:
+            self._calls_in_messages(run, one)
         run.end_step()
         run.last_llm = one.span_id.hex()
         self._emit(EventType.LLM_CALL_COMPLETED, run, one, one.data)
         if not run.own:
-            run.failure = _failure_of(one)
+            run.note_outcome(_failure_of(one), one.end)
             # Frameworks know no steps: a turn of the model is one.
             step: dict[str, Any] = {key: one.data[key] for key in _OF_STEP if key in one.data}
             step["is_model_turn"] = True
             self._emit(EventType.STEP_COMPLETED, run, one, step)
 
+    def _calls_in_messages(self, run: Run, one: Observation) -> None:
+        """Note tool calls that only messages tell of: those of an answer, and of the next question."""
+        if run.has_tools or not one.end or not (one.question or one.answer):
+            return
+        for call in asked_calls(one.question) + asked_calls(one.answer):
+            run.note_asked(call)
+        for result in last_results(one.question):
+            run.note_result(result, one.start, one.span_id.hex())
+        if self._answers.get(run) is None:
+            self._answers.hold(run, one, self._now + ANSWER_HOLD)
+
+    def _tell_answered(self, run: Run, one: Observation) -> None:
+        """Tell of the tool calls of which only messages have told."""
+        if run.has_tools:
+            return
+        for call, result, at, turn in run.take_answered():
+            data = {"tool": call.tool, "call_id": call.id, "args_hash": call.args_hash}
+            data["result_hash"] = result.result_hash
+            data["outcome"] = (ToolOutcome.ERROR if result.has_failed else ToolOutcome.OK).value
+            data["turn"] = turn
+            self._emit(EventType.TOOL_CALL_COMPLETED, run, one, data, at=at)
+
     def _tool(self, run: Run, one: Observation) -> None:
+        run.has_tools = True
         one.data["turn"] = run.turn_of(one.span_id.hex(), one.start, one.end)
         self._emit(EventType.TOOL_CALL_COMPLETED, run, one, one.data)
 
     def _emit(
         self, type_: EventType, run: Run, one: Observation, data: dict[str, Any], *, at: int | None = None
     ) -> None:
-        self._batch.events.append(
+        events = self._batch.renames if type_ is EventType.AGENT_RENAMED else self._batch.events
+        events.append(
             AgentEvent(
                 type=type_,
                 time=seconds_of(one.end if at is None else at, self._now),
@@ -336,11 +484,22 @@ def _failure_of(one: Observation) -> dict[str, Any]:
     return {key: one.data[key] for key in ("error_type", "error") if key in one.data}
 
 
-def _marks(one: Observation) -> tuple[Any, ...]:
-    """Return what two records of one call both say, if they say it."""
-    if one.kind is Kind.TOOL:
-        return one.data.get("call_id"), one.data.get("args_hash")
-    return (one.data.get("output_tokens"),)
+def _work_of(one: Observation) -> str:
+    """Return what kind of work an observation is of; calls of two tools are of two kinds."""
+    return f"{one.kind} {one.data['tool']}" if one.kind is Kind.TOOL else str(one.kind)
+
+
+def _as_call(one: Observation) -> EndedCall:
+    mark = one.data.get("args_hash" if one.kind is Kind.TOOL else "output_tokens")
+    id_ = one.data.get("call_id", "") if one.kind is Kind.TOOL else one.call
+    return EndedCall(_work_of(one), (one.library,), one.start, one.end or one.start, id_, mark)
+
+
+def _is_of_session(one: Observation, run: Run, session: str) -> bool:
+    """Say whether a span of a run's trace may be of its session."""
+    if not one.session or one.session == run.session_id:
+        return True
+    return not run.has_own_session and session in ("", one.session)
 
 
 _ENDED: Final = {

@@ -25,6 +25,8 @@ class Batch:
     """Events in the order of their times, and how many records were accepted, ignored and rejected."""
 
     events: list[AgentEvent] = field(default_factory=list)
+    renames: list[AgentEvent] = field(default_factory=list)
+    """Events that come before the others: all of these are of an agent under its new name."""
     accepted: int = 0
     ignored: int = 0
     rejected: int = 0
@@ -76,7 +78,7 @@ class Batch:
         """Begin anew once the events are stored; what the sender is told stays."""
         self.all_rejected += self.rejected
         self.accepted = self.ignored = self.rejected = 0
-        self.events = []
+        self.events, self.renames = [], []
         self.sources.clear()
         self.signs.clear()
         self.identities = set()
@@ -86,4 +88,6 @@ class Batch:
     def finish(self) -> None:
         """Order the events by time and number them."""
         self.events.sort(key=attrgetter("time"))
+        self.events[:0] = self.renames
+        self.renames = []
         number_events(self.events)

@@ -30,8 +30,6 @@ class Observation:
     parent_id: bytes = b""
     is_outermost: bool = False
     """It has no parent in its own process, as far as can be told."""
-    is_inner: bool = False
-    """It is known to have a parent in its own process."""
     is_own: bool = False
     """It is of our own instrumentation, which says itself when work begins and what a step is."""
     interval: float | None = None
@@ -43,11 +41,15 @@ class Observation:
     source: str = ""
     """What told: of one call, each source tells at most once."""
     call: str = ""
-    """The client's own id of the call or the turn; "" where it has none."""
+    """The sender's own id of the call or the turn; "" where it has none."""
     continuation: str = ""
     """Of a call that goes on after its answer, and of its end: what the client knows it by."""
     asks: tuple[str, ...] | None = None
     """Of an answer of the model: the tools that it calls. None where the record does not say."""
+    question: str = ""
+    """Of a model call: the messages that were sent, in JSON, where they were recorded."""
+    answer: str = ""
+    """Likewise what the model answered."""
     is_step: bool = True
     """Of a model call: whether it is a turn of the agent, and no aside such as the choice of a model."""
     agent: str = ""

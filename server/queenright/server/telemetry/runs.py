@@ -1,14 +1,14 @@
 """
-Whose work is it: the agent, its session and its incarnation, kept stable over a whole trace.
+Whose work is it: the agent, its session and its incarnation.
 
-A span is exported when it ends, so the children of an agent arrive before the
-agent itself, and most frameworks write the agent's name and conversation on
-some of their spans only. The first span of a trace to arrive therefore decides
-who the trace belongs to, which is the same however the exporter cut its batches:
+One run is one worker. A run is what one process does in one trace, or in one conversation where spans name
+one. Spans are exported when they end, so what is inside an agent arrives before the agent itself, and most
+frameworks name the agent and the conversation on some of their spans only: a run has the best name that is
+known so far, and is renamed when a better one arrives. From worst to best:
 
-* it names its agent: spans that name another agent are another worker's, and
-  spans without a name belong to the agent that last spoke under the same parent;
-* it names none: the worker is the service (``service.name``), for the rest of the trace.
+* the service's name, then the name of an agent in the resource;
+* what the text of an agent's span names;
+* the name on a span; of several, that of the one that began first: it is around the others.
 
 Spans of our own instrumentation name everything themselves.
 """
@@ -20,6 +20,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
+from queenright.server.telemetry.kind import Kind
+from queenright.server.telemetry.messages import AskedCall, CallResult
+from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.process import Process
 
 K = TypeVar("K")
@@ -29,6 +32,32 @@ MAX_TRACES: Final = 10_000
 MAX_RUNS: Final = 64
 MAX_PARENTS: Final = 1_024
 MAX_ENDED: Final = 8
+MAX_LOOSE_ENDED: Final = 64
+MAX_ROOTS: Final = 10_000
+MAX_NAMES: Final = 10_000
+
+Name = tuple[int, int, bool, str]
+"""
+How good a name is, minus when what it names began, whether that is an agent, and the name: the greatest is
+the best.
+"""
+_OF_SERVICE: Final = 0
+_OF_RESOURCE: Final = 1
+_OF_TEXT: Final = 2
+_OF_WORK: Final = 3
+
+
+def name_in(one: Observation) -> Name:
+    """Return the name that an observation gives its agent."""
+    is_agent = one.kind is Kind.AGENT
+    if one.agent:
+        return _OF_WORK, -one.start, is_agent, one.agent
+    if is_agent and one.name:
+        return _OF_TEXT, -one.start, True, one.name
+    process = one.process
+    if process.agent:
+        return _OF_RESOURCE, 0, False, process.agent
+    return _OF_SERVICE, 0, False, process.service
 
 
 @dataclass(slots=True, eq=False)
@@ -39,8 +68,10 @@ class EndedCall:
     libraries: tuple[str, ...]
     start: int
     end: int
-    marks: tuple[Any, ...]
-    """A call's own id, its arguments, or an answer's tokens; None where it does not say."""
+    id: str
+    """Its own id, "" where it does not say."""
+    mark: Any
+    """The hash of its arguments, or an answer's tokens; None where it does not say."""
 
     def is_same(self, other: EndedCall) -> bool:
         """Say whether another library's call is this one: the same work, most of it at the same time."""
@@ -50,8 +81,21 @@ class EndedCall:
         shorter = min(self.end - self.start, other.end - other.start)
         if shared < 0 or 2 * shared < shorter:
             return False
-        pairs = zip(self.marks, other.marks, strict=True)
-        return all(mine is None or theirs is None or mine == theirs for mine, theirs in pairs)
+        if self.id and other.id:
+            return self.id == other.id
+        return self.mark is None or other.mark is None or self.mark == other.mark
+
+
+@dataclass(slots=True, eq=False)
+class BegunWork:
+    """Work that has begun, and of which the span has not arrived."""
+
+    what: str
+    call_id: str
+    library: str
+    """What said so."""
+    end: int = 0
+    """When it ended, if a record has said so."""
 
 
 @dataclass(slots=True, eq=False)
@@ -63,36 +107,98 @@ class Run:
     incarnation_id: str
     own: bool = False
     """It is of our own instrumentation, which says itself when it begins and what a step is."""
+    name: Name = (-1, 0, False, "")
+    """Where the agent's name is from."""
+    began_as: str = ""
+    """The first name that was known."""
+    is_loose: bool = False
+    """Each of its calls is a trace of its own."""
+    has_own_session: bool = True
+    """Its session is named; else it is called after its trace."""
     open: bool = False
     ended_at: int = 0
+    """When it last ended, in nanoseconds since the epoch."""
     began_at: int = 0
-    """When it began to be open, as far as is known; in nanoseconds since the epoch."""
-    """When it last ended, in nanoseconds."""
+    """When it began to be open, as far as is known; likewise."""
+    last_at: int = 0
+    """When the last of its work that is known ended."""
     last_llm: str = ""
     turn: str = ""
     turn_until: int = 0
-    begun: dict[bytes, tuple[str, str, str]] = field(default_factory=dict)
-    """Work that has begun and not ended: span id -> what it is, its call id, and the library that said so."""
+    begun: dict[bytes, BegunWork] = field(default_factory=dict)
+    """By span."""
     ended: deque[EndedCall] | None = None
     """The calls that ended last."""
     failure: dict[str, Any] = field(default_factory=dict)
     """How its last call of a model, or an agent inside it since, failed."""
+    has_tools: bool = False
+    """It has spans of tools: what messages say of tools is known."""
+    asked: dict[str, AskedCall] | None = None
+    """Tool calls in answers of the model, by id."""
+    results: dict[str, tuple[CallResult, int, str] | None] | None = None
+    """Results in its questions, by id: what, at the latest when, in which turn. None once it was told."""
+    judged_at: int = 0
+    """When that call, or agent, ended."""
+    own_failure: dict[str, Any] = field(default_factory=dict)
+    """How what ended it failed."""
+    has_failed: bool = False
+    """It was said to have failed when it ended."""
+
+    def rename(self, agent: str, session: str, name: Name) -> None:
+        """Give it and its session other names."""
+        self.agent_id, self.session_id, self.name = agent, session, name
+
+    def note_outcome(self, failure: dict[str, Any], at: int) -> None:
+        """Note how a call of a model, or an agent inside the run, ended; an earlier one changes nothing."""
+        if at >= self.judged_at:
+            self.failure, self.judged_at = failure, at
 
     def note_begun(self, span_id: bytes, what: str, call_id: str, library: str) -> None:
         """Note that a piece of work has begun."""
         _bound(self.begun, MAX_PARENTS)
-        self.begun[span_id] = (what, call_id, library)
+        self.begun[span_id] = BegunWork(what, call_id, library)
+
+    def note_asked(self, call: AskedCall) -> None:
+        """Note that an answer of the model asks for a tool call."""
+        if self.asked is None:
+            self.asked = {}
+        if call.id not in self.asked:
+            _bound(self.asked, MAX_PARENTS)
+            self.asked[call.id] = call
+
+    def note_result(self, result: CallResult, at: int, turn: str) -> None:
+        """Note that a question to the model holds the result of a tool call."""
+        if self.results is None:
+            self.results = {}
+        if result.id not in self.results:
+            _bound(self.results, MAX_PARENTS)
+            self.results[result.id] = result, at, turn
+
+    def take_answered(self) -> list[tuple[AskedCall, CallResult, int, str]]:
+        """Return the tool calls of which call and result are known, each once."""
+        if self.asked is None or self.results is None:
+            return []
+        found = [
+            (self.asked[id_], *known) for id_, known in self.results.items() if known and id_ in self.asked
+        ]
+        for call, *_ in found:
+            self.results[call.id] = None
+        return found
+
+    def is_told(self, call_id: str) -> bool:
+        """Say whether messages have told of a tool call."""
+        return self.results is not None and call_id in self.results and self.results[call_id] is None
 
     def begun_elsewhere(self, what: str, library: str) -> str | None:
         """Return the id of a call that another library said has begun, and this one has not; None if none."""
-        alike = [(id_, by) for kind, id_, by in self.begun.values() if kind == what]
-        here = {id_ for id_, by in alike if by == library}
-        return next((id_ for id_, _ in alike if id_ not in here), None)
+        alike = [one for one in self.begun.values() if one.what == what and not one.end]
+        here = {one.call_id for one in alike if one.library == library}
+        return next((one.call_id for one in alike if one.call_id not in here), None)
 
     def is_repeat(self, call: EndedCall) -> bool:
         """Say whether another library has told of a call, and note it."""
         if self.ended is None:
-            self.ended = deque(maxlen=MAX_ENDED)
+            self.ended = deque(maxlen=MAX_LOOSE_ENDED if self.is_loose else MAX_ENDED)
         [library] = call.libraries
         for known in self.ended:
             if library not in known.libraries and known.is_same(call):
@@ -125,76 +231,56 @@ class Trace:
     """What is known of one trace of one process."""
 
     id: str
-    nameless: bool = False
-    """Its first span named no agent: the worker is the service."""
-    first: Run | None = None
+    runs: dict[str, Run] = field(default_factory=dict)
+    """By session."""
+    own_runs: dict[tuple[str, str], Run] = field(default_factory=dict)
+    """Of our own instrumentation, by agent and session."""
     last: Run | None = None
-    runs: dict[tuple[str, str], Run] = field(default_factory=dict)
     parents: dict[bytes, Run] = field(default_factory=dict)
     inside: dict[bytes, str] = field(default_factory=dict)
+    open_agents: dict[bytes, None] = field(default_factory=dict)
+    """Spans of agents that have begun and not ended."""
 
     def own(self, agent: str, session: str, incarnation: str) -> Run:
         """Return the run of a span or record of our own instrumentation, which names everything."""
-        key = (agent, session)
-        run = self.runs.get(key)
+        run = self.own_runs.get((agent, session))
         if run is None or run.incarnation_id != incarnation:
             run = Run(agent, session, incarnation, own=True)
-            _bound(self.runs, MAX_RUNS)
-            self.runs[key] = run
-        if self.first is None:
-            self.first = run
+            _bound(self.own_runs, MAX_RUNS)
+            self.own_runs[agent, session] = run
         self.last = run
         return run
 
-    def member(self, process: Process, agent: str, session: str, parent: bytes) -> Run:
-        """Return the run of a call or a turn; ``agent`` and ``session`` as the span has them, or ""."""
-        agent = agent or process.agent
-        near = self.parents.get(parent) if parent else None
-        if self.first is None:
-            self.nameless = not agent
-        if self.nameless and self.first is not None:
-            run = self._run(process, self.first.agent_id, session, near or self.first)
-        else:
-            run = self._run(process, agent, session, near or self.last)
-        self.first = self.first or run
+    def find(self, one: Observation) -> Run | None:
+        """Return the run that an observation is of: that of its session, else that of what is around it."""
+        near = self.parents.get(one.span_id) or self.parents.get(one.parent_id) or self.last
+        if near is None or not one.session or one.session == near.session_id or near.own:
+            return near
+        named = self.runs.get(one.session)
+        return near if named is None and not near.has_own_session else named
+
+    def add(self, run: Run) -> None:
+        """Add a run of another framework, or one whose session has another name now."""
+        _bound(self.runs, MAX_RUNS)
+        self.runs[run.session_id] = run
+
+    def note(self, one: Observation, run: Run) -> None:
+        """Note that a span is of a run: what lies beside it or below it is likely to be, too."""
         self.last = run
-        if parent:
-            self.note_child(parent, run)
-        return run
+        if one.parent_id:
+            self.note_child(one.parent_id, run)
+        if one.kind is Kind.AGENT:
+            if one.end:
+                self.open_agents.pop(one.span_id, None)
+            else:
+                self.note_child(one.span_id, run)  # what begins below it is its work
+                _bound(self.open_agents, MAX_PARENTS)
+                self.open_agents[one.span_id] = None
 
     def note_child(self, parent: bytes, run: Run) -> None:
         """Note whose work lies below a span."""
         _bound(self.parents, MAX_PARENTS)
         self.parents[parent] = run
-
-    def agent(self, process: Process, agent: str, session: str, span_id: bytes) -> Run:
-        """Return the run of an agent's own span: what came from inside it is the same run."""
-        run = self.parents.get(span_id)
-        if run is None and self.nameless and self.first is not None:
-            run = self.first
-        if run is not None:
-            return run
-        # Nothing below it was seen. It says nothing about spans beside it, nor about an agent around it.
-        run = self._run(process, agent or process.agent, session, None)
-        self.first = self.first or run
-        return run
-
-    def _run(self, process: Process, agent: str, session: str, near: Run | None) -> Run:
-        """Return the run of an agent; an agent or session that is not named is that of ``near``."""
-        if near is None or (agent and near.agent_id != agent):
-            agent = agent or process.service
-            near = next((run for run in reversed(self.runs.values()) if run.agent_id == agent), None)
-        # A session once named after its trace stays so, also when the conversation is named later.
-        if near is not None and (not session or near.session_id in (session, self.id)):
-            return near
-        agent = agent or (near.agent_id if near is not None else process.service)
-        session = session or (self.first.session_id if self.first is not None else self.id)
-        run = self.runs.get((agent, session))
-        if run is None:
-            run = Run(agent, session, process.incarnation_id)
-            _bound(self.runs, MAX_RUNS)
-            self.runs[agent, session] = run
-        return run
 
     def wraps(self, span_id: bytes, parent: bytes, what: str) -> bool:
         """
@@ -218,6 +304,8 @@ class Traces:
     def __init__(self, max_traces: int = MAX_TRACES) -> None:
         self._traces: dict[tuple[bytes, str], Trace] = {}
         self._max = max_traces
+        self._roots: dict[tuple[bytes, str], tuple[int, dict[str, Any]]] = {}
+        self._names: dict[tuple[str, str], str] = {}
 
     def __len__(self) -> int:
         return len(self._traces)
@@ -235,6 +323,25 @@ class Traces:
     def known(self, trace_id: bytes, process: Process) -> Trace | None:
         """Return a trace only if something of it has been seen."""
         return self._traces.get((trace_id, process.incarnation_id))
+
+    def note_root(self, one: Observation, failure: dict[str, Any]) -> None:
+        """Note the end of an outermost span that arrived before anything inside it."""
+        _bound(self._roots, MAX_ROOTS)
+        self._roots[one.trace_id, one.process.incarnation_id] = one.end, failure
+
+    def take_root(self, one: Observation) -> tuple[int, dict[str, Any]] | None:
+        """Return when and how the outermost span around an observation ended, if that was known before."""
+        return self._roots.pop((one.trace_id, one.process.incarnation_id), None)
+
+    def note_name(self, incarnation_id: str, old: str, new: str) -> None:
+        """Note that a run of a process was renamed: the next that begins under the old name may be alike."""
+        _bound(self._names, MAX_NAMES)
+        known = self._names.get((incarnation_id, old), new)
+        self._names[incarnation_id, old] = new if known == new else ""
+
+    def usual_name(self, incarnation_id: str, name: str) -> str:
+        """Return what runs of a process that begin under a name are called in the end, if always the same."""
+        return self._names.get((incarnation_id, name)) or name
 
 
 def _bound(entries: dict[K, V], limit: int) -> None:

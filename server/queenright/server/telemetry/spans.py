@@ -39,8 +39,9 @@ NO_TRACE: Final = bytes(16)
 
 _SPAN_ID: Final = re.compile("[0-9a-fA-F]{16}")
 _LANGCHAIN_AGENT: Final = re.compile(r'"lc_agent_name": ?"([^"\\]{1,200})"')
+_METHOD: Final = re.compile(r"(.{1,200})\._\w{1,100}")
+"""What an agent's span is called after an inner method of it: the agent, then the method."""
 _LONGEST_METADATA: Final = 16_384
-_HAS_IS_REMOTE: Final = 0x100
 _IS_REMOTE: Final = 0x200
 _ERROR: Final = Status.STATUS_CODE_ERROR
 _ENTRY_KINDS: Final = frozenset({Span.SPAN_KIND_SERVER, Span.SPAN_KIND_CONSUMER})
@@ -106,7 +107,6 @@ def read_span(span: Span, process: Process, scope: InstrumentationScope, now: fl
         span_id=span_id,
         parent_id=parent_id,
         is_outermost=is_outermost,
-        is_inner=not is_outermost and bool(flags & _HAS_IS_REMOTE),
         is_own=is_own,
         agent=text(found["agent"]) if "agent" in found else _agent_in(found, process),
         session=text(found["session"]) if "session" in found else "",
@@ -149,7 +149,8 @@ def _object(value: AnyValue) -> dict[str, Any]:
 
 
 def _agent(observation: Observation, name: str, found: Fields) -> None:
-    observation.name = text_of(found.get("entity")) or clean_name(named_in(name))
+    method = _METHOD.fullmatch(name)
+    observation.name = text_of(found.get("entity")) or clean_name(method[1] if method else named_in(name))
     if "waiting_reason" in found:
         observation.data["waiting_reason"] = text_of(found["waiting_reason"])
 
@@ -172,6 +173,12 @@ def _llm(observation: Observation, name: str, found: Fields) -> None:
     for field in ("model", "provider"):
         if field in found:
             data[field] = observation.process.text_of(found[field])
+    if "response_id" in found:
+        observation.call = text_of(found["response_id"])
+    if "arguments" in found:
+        observation.question = found["arguments"].string_value
+    if "result" in found:
+        observation.answer = found["result"].string_value
     usage = _object(found["usage"]) if "usage" in found else {}
     for field in ("input_tokens", "output_tokens"):
         if field in found:

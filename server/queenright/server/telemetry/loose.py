@@ -1,0 +1,59 @@
+"""Calls that are each a trace of their own: those of one process that follow each other are one run."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from queenright.server.telemetry.observation import Observation
+from queenright.server.telemetry.runs import EndedCall, Run
+
+MAX_PROCESSES: Final = 10_000
+MAX_RUNS: Final = 64
+"""Of one process, those that began last."""
+GAP: Final = 60 * 10**9
+"""Nanoseconds between two calls of one run, at most."""
+
+
+class LooseRuns:
+    """
+    Runs of libraries that open a trace for each call, the least recently begun forgotten first.
+
+    A run makes one call after the other: a call at the same time as another one is of another run, unless
+    another library tells of the same call.
+    """
+
+    def __init__(self) -> None:
+        self._runs: dict[str, list[Run]] = {}
+
+    def find(self, one: Observation, call: EndedCall) -> Run | None:
+        """Return the run whose calls a call lies next to; None if there is none close to it."""
+        found: tuple[int, Run] | None = None
+        for run in reversed(self._runs.get(one.process.incarnation_id, ())):
+            gap = _gap(run, one, call)
+            if gap is not None and gap <= GAP and (found is None or gap < found[0]):
+                found = gap, run
+        return None if found is None else found[1]
+
+    def add(self, run: Run) -> None:
+        """Add a run that a call has begun."""
+        runs = self._runs.pop(run.incarnation_id, [])
+        while len(self._runs) >= MAX_PROCESSES:
+            del self._runs[next(iter(self._runs))]
+        self._runs[run.incarnation_id] = [*runs[1 - MAX_RUNS :], run]
+
+
+def _gap(run: Run, one: Observation, call: EndedCall) -> int | None:
+    """Return the time between a call and the nearest one of a run; None if it is not of the run."""
+    gaps = []
+    for begun in run.begun.values():
+        if not begun.end and begun.library == one.library:
+            return None
+        gaps.append(max(0, call.start - begun.end) if begun.end else 0)
+    for known in run.ended or ():
+        if one.library not in known.libraries and known.is_same(call):
+            return 0
+        gap = max(known.start, call.start) - min(known.end, call.end)
+        if gap < 0:
+            return None
+        gaps.append(gap)
+    return min(gaps, default=None)

@@ -1,0 +1,86 @@
+"""A run of which the name comes late, in a real service: tickets, API and metrics know it by one name."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from queenright.server.settings import Settings
+from queenright.server.up import Running, serving
+from tests.frameworks.matrix import settings_for
+from tests.server.otlp.framework_spans import NOW, TRACE, chat, request, tool
+from tests.waiting import until
+
+SAME = {"gen_ai.tool.call.arguments": "[1]", "gen_ai.tool.call.result": "nothing"}
+
+
+def shifted(made: ExportTraceServiceRequest) -> bytes:
+    """Return a request whose spans were made just now."""
+    by = int((time.time() - NOW + 60) * 1e9)
+    for span in made.resource_spans[0].scope_spans[0].spans:
+        span.start_time_unix_nano += by
+        span.end_time_unix_nano += by
+    return made.SerializeToString()
+
+
+async def send(running: Running, *spans: dict[str, Any]) -> None:
+    async with httpx.AsyncClient(base_url=running.otlp_url, trust_env=False) as http:
+        headers = {"content-type": "application/x-protobuf"}
+        answer = await http.post("/v1/traces", content=shifted(request(*spans)), headers=headers)
+        assert answer.status_code == 200, answer.text
+    await running.service.bus.drain()
+
+
+def looping(first: int, start: float, **fields: Any) -> list[dict[str, Any]]:
+    """Return eight equal tool calls, each after an answer of the model."""
+    spans = []
+    for n in range(8):
+        at = start + 2 * n
+        spans.append(chat(first + 2 * n, 1, start=at, end=at + 1, **fields))
+        attributes = SAME | fields.get("attributes", {})
+        spans.append(tool(first + 2 * n + 1, 1, start=at + 1, end=at + 2, attributes=attributes))
+    return spans
+
+
+def open_tickets(running: Running) -> set[tuple[str, str]]:
+    return {(one.worker_agent_id, one.worker_session_id) for one in running.service.tickets.open_tickets()}
+
+
+def settings(folder: Path) -> Settings:
+    return settings_for(folder)
+
+
+async def agents(running: Running) -> list[tuple[str, str, int]]:
+    async with httpx.AsyncClient(base_url=running.url, trust_env=False) as http:
+        rows = (await http.get("/api/agents")).json()["agents"]
+        return [(row["agent_id"], row["session_id"], row["tool_calls"]) for row in rows]
+
+
+async def test_ticket_agent_and_metrics_have_the_name_that_came_late(tmp_path: Path) -> None:
+    """B86: nothing is left under the old name, and a restart changes nothing of that."""
+    old, new = ("svc", TRACE.hex()), ("scout", "c-1")
+    named = {"gen_ai.agent.name": "scout", "gen_ai.conversation.id": "c-1"}
+    async with serving(settings(tmp_path)) as running:
+        await send(running, *looping(10, 0))
+        await until(lambda: open_tickets(running) == {old}, "a ticket is open under the old name")
+
+        await send(running, *looping(40, 20, attributes=named))
+        await until(lambda: open_tickets(running) == {new}, "it is open under the new name only")
+
+        assert await agents(running) == [(*new, 16)]
+        async with httpx.AsyncClient(base_url=running.url, trust_env=False) as http:
+            series = [
+                line
+                for line in (await http.get("/metrics")).text.splitlines()
+                if line.startswith("queenright_worker_last_activity_timestamp_seconds{")
+            ]
+        assert [line for line in series if 'agent="svc"' in line] == []
+        assert len([line for line in series if 'agent="scout"' in line]) == 1
+
+    async with serving(settings(tmp_path)) as running:
+        assert await agents(running) == [(*new, 16)]
+        assert open_tickets(running) == {new}

@@ -1,0 +1,217 @@
+"""Which run a span is of, what it is called and when it ends: the causes that are about that."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from queenright.instrumentation import fingerprint
+from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.otlp.decode import decode_spans
+from queenright.server.telemetry.assembler import Assembler
+from tests.server.otlp.framework_spans import NOW, TRACE, chat, decode, invoke, request, tool, workers
+
+ENDS = (EventType.EXECUTION_COMPLETED, EventType.EXECUTION_FAILED)
+
+
+def types_of(events: Iterable[AgentEvent]) -> list[str]:
+    return [event.type.value for event in events]
+
+
+def events_of(*batches: list[dict[str, Any]], later: float = 0.0, **resource: str) -> list[AgentEvent]:
+    """Return the events of requests that arrive one after the other, and of what was held of them."""
+    memory, events = Assembler(), list[AgentEvent]()
+    for spans in batches:
+        events += decode(*spans, memory=memory, **resource).events
+    held = decode_spans(request(), memory, NOW + later)
+    return events + held.events
+
+
+def test_cause_4_name_that_arrives_late_renames_the_run() -> None:
+    """B86: in the events, before any other under the new name."""
+    events = events_of([chat(2, 1, end=1)], [chat(3, 1, end=2), invoke(1, "scout", start=-1, end=3)])
+
+    [renamed] = [event for event in events if event.type is EventType.AGENT_RENAMED]
+    place = events.index(renamed)
+    assert (renamed.agent_id, renamed.data) == ("svc", {"agent_id": "scout", "session_id": TRACE.hex()})
+    assert {event.agent_id for event in events[: place + 1]} == {"svc"}
+    assert {event.agent_id for event in events[place + 1 :]} == {"scout"}
+
+
+def test_cause_4_conversation_that_is_named_late_renames_the_session() -> None:
+    """B86: and the run is not a second one."""
+    conversation = {"gen_ai.conversation.id": "c-1"}
+    events = events_of([chat(2, 1, end=1)], [chat(3, 1, end=2, attributes=conversation)])
+
+    assert workers(events) == {("svc", "c-1")}
+
+
+def test_cause_4_outer_agent_names_the_run_whatever_names_are_inside() -> None:
+    """B86: instrumentations put a name of their own on the calls of any agent."""
+    inside = {"gen_ai.agent.name": "SDK agent"}
+    helper = invoke(4, "helper", parent=1, start=1, end=2)
+    events = events_of(
+        [chat(2, 1, start=0, end=1, attributes=inside)], [helper], [invoke(1, "scout", start=-1, end=3)]
+    )
+
+    assert {agent for agent, _ in workers(events)} == {"scout"}
+    assert types_of(events).count("execution_completed") == 1
+
+
+def test_cause_4_next_run_of_a_process_begins_under_the_name_of_the_last() -> None:
+    """B86: as long as all of its runs that began alike had one name."""
+    other, third = bytes(15) + b"2", bytes(15) + b"3"
+    first = [chat(2, 1, end=1)], [invoke(1, "scout", start=-1, end=3)]
+    events = events_of(*first, [chat(5, 4, trace=other, start=5, end=6)])
+    assert ("scout", other.hex()) in workers(events)
+
+    last = [invoke(4, "porter", trace=other, start=4, end=7)], [chat(8, 7, trace=third, start=9, end=10)]
+    events = events_of(*first, [chat(5, 4, trace=other, start=5, end=6)], *last)
+    assert workers(events) == {("scout", TRACE.hex()), ("porter", other.hex()), ("svc", third.hex())}
+
+
+def test_cause_4_what_was_not_stored_is_not_renamed() -> None:
+    """B86: the request comes again, and says it again."""
+    memory = Assembler()
+    decode(chat(2, 1, end=1), memory=memory)
+    batch = decode_spans(request(invoke(1, "scout", start=-1, end=3)), memory, NOW)
+    memory.duplicates.settle(batch.identities, stored=False)
+    batch.undo()
+
+    again = decode(invoke(1, "scout", start=-1, end=3), memory=memory)
+
+    assert types_of(again.events) == ["agent_renamed", "execution_completed"]
+
+
+def lone(id_: int, start: float, end: float, **fields: Any) -> dict[str, Any]:
+    """Return a model call that is a trace of its own."""
+    call = chat(id_, 0, start=start, end=end, trace=bytes(15) + bytes([id_]), **fields)
+    del call["parent"]
+    return call
+
+
+def test_cause_5_calls_of_a_process_that_follow_each_other_are_one_run() -> None:
+    """B86: where a library opens a trace for each call; the run ends a minute after the last."""
+    calls_ = [lone(1, 0, 1)], [lone(2, 2, 3)], [lone(3, 40, 41)]
+
+    assert len(workers(events_of(*calls_))) == 1
+    assert "execution_completed" not in types_of(events_of(*calls_, later=30))
+    assert types_of(events_of(*calls_, later=90)).count("execution_completed") == 1
+
+
+def test_cause_5_calls_at_the_same_time_or_far_apart_are_other_runs() -> None:
+    """B86: a run makes one call after the other."""
+    assert len(workers(events_of([lone(1, 0, 2), lone(2, 1, 3)]))) == 2
+    assert len(workers(events_of([lone(1, -90, -89)], [lone(2, 0, 1)]))) == 2
+    assert len(workers(events_of([lone(1, 0, 1)], [lone(2, 2, 3)], host_name="a"))) == 1
+
+
+def test_cause_5_concurrent_runs_of_a_process_without_a_session_are_two() -> None:
+    """B86: each trace is a session."""
+    other = bytes(15) + b"2"
+    events = events_of(
+        [chat(2, 1, end=1), chat(3, 9, trace=other, end=1)],
+        [chat(4, 1, end=2), chat(5, 9, trace=other, end=2)],
+    )
+
+    assert workers(events) == {("svc", TRACE.hex()), ("svc", other.hex())}
+
+
+def test_cause_9_call_that_two_libraries_trace_on_their_own_counts_once() -> None:
+    """B84: also where each trace is of one call, and they count tokens in their own way."""
+    ids = {"gen_ai.response.id": "r-1"}
+    one_, other = (
+        lone(n, 0, 1, scope=f"library-{n}", attributes=ids | {"gen_ai.usage.output_tokens": 20 + n})
+        for n in (1, 2)
+    )
+
+    events = events_of([one_, other], [one_, other])
+
+    assert types_of(events).count("llm_call_completed") == 1
+    assert len(workers(events)) == 1
+
+
+def messages(*results: int, asks: int = 0) -> dict[str, str]:
+    """Return the content of a model call: a question that ends with results, and an answer that asks."""
+    question = [
+        {"role": "tool", "parts": [{"type": "tool_call_response", "id": f"c-{n}", "response": f"r{n}"}]}
+        for n in results
+    ]
+    part = {"type": "tool_call", "id": f"c-{asks}", "name": "search", "arguments": {"n": asks}}
+    answer = [{"role": "assistant", "parts": [part] if asks else [{"type": "text", "content": "done"}]}]
+    return {"gen_ai.input.messages": json.dumps(question), "gen_ai.output.messages": json.dumps(answer)}
+
+
+CONVERSATION = [
+    chat(2, 1, start=0, end=1, attributes=messages(asks=1)),
+    chat(3, 1, start=2, end=3, attributes=messages(1, asks=2)),
+    chat(4, 1, start=4, end=5, attributes=messages(1, 2)),
+]
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
+def test_cause_6_tool_calls_without_spans_are_those_of_the_messages(order: tuple[int, ...]) -> None:
+    """B84: each once, in whatever order the model calls arrive, and however often a result is sent."""
+    events = events_of(*([CONVERSATION[n]] for n in order), later=20)
+
+    found = [
+        (e.data["tool"], e.data["call_id"], e.data["args_hash"], e.data["result_hash"])
+        for e in events
+        if e.type == "tool_call_completed"
+    ]
+    expected = [("search", f"c-{n}", fingerprint({"n": n}), fingerprint(f"r{n}")) for n in (1, 2)]
+    assert sorted(found) == expected
+
+
+def test_cause_6_tool_calls_with_spans_are_not_taken_from_the_messages() -> None:
+    """B84: a span may come later than what messages say of it."""
+    spans = [
+        tool(n + 4, 1, start=2 * n - 1, end=2 * n, attributes={"gen_ai.tool.call.id": f"c-{n}"})
+        for n in (1, 2)
+    ]
+    for batches in ([CONVERSATION, spans], [spans, CONVERSATION], [[*CONVERSATION, *spans]]):
+        assert types_of(events_of(*batches, later=20)).count("tool_call_completed") == 2
+
+
+def test_cause_6_span_that_comes_after_its_call_was_told_counts_once() -> None:
+    """B84: exporters try for minutes."""
+    memory = Assembler()
+    decode(*CONVERSATION, memory=memory)
+    told = decode_spans(request(), memory, NOW + 20)
+    late = decode(tool(5, 1, start=1, end=2, attributes={"gen_ai.tool.call.id": "c-1"}), memory=memory)
+
+    assert types_of([*told.events, *late.events]).count("tool_call_completed") == 2
+
+
+def test_cause_7_outcome_is_that_of_what_arrives_after_the_end() -> None:
+    """B84: the last model call failed, and is told after the root."""
+    root = {"id": 1, "name": "workflow", "start": -1, "end": 9}
+    events = events_of([chat(2, 1, end=1)], [root], [chat(3, 1, end=8, error="overloaded")])
+
+    ended = [event for event in events if event.type in ENDS]
+    assert [event.type.value for event in ended] == ["execution_completed", "execution_failed"]
+    assert {event.time for event in ended} == {ended[0].time}
+
+
+def test_cause_2_root_that_arrives_before_anything_inside_it_ends_the_run() -> None:
+    """B85: and what was inside it still counts."""
+    root = {"id": 1, "name": "workflow", "start": -1, "end": 9}
+
+    events = events_of([root], [chat(2, 1, end=1)], [chat(3, 1, end=2)])
+
+    assert types_of(events) == [
+        *("execution_started", "llm_call_completed", "step_completed", "execution_completed"),
+        *("llm_call_completed", "step_completed"),
+    ]
+
+
+def test_cause_3_agent_inside_a_span_that_never_comes_ends_after_a_minute() -> None:
+    """B88: a collector may drop what is around agents."""
+    spans = [chat(3, 2, end=1), invoke(2, "scout", parent=1, start=0, end=2)]
+
+    assert "execution_completed" not in types_of(events_of(spans, later=30))
+    assert types_of(events_of(spans, later=90))[-1] == "execution_completed"
+    assert "execution_completed" not in types_of(events_of(spans, [chat(4, 1, start=30, end=31)], later=90))
