@@ -210,7 +210,8 @@ PAIRS: Final = {
             title="Google ADK, its own spans",
             packages=("google-adk",),
             program="adk_agent",
-            hides={"ADK_CAPTURE_MESSAGE_CONTENT_IN_SPANS": "false"},
+            required=_SHOWS_GENAI,
+            hides=_HIDES_GENAI,
         ),
         Pair(
             name="strands",

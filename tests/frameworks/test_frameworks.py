@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.clients.fixtures import Record
@@ -32,13 +32,20 @@ async def test_service_says_of_a_pair_what_is_expected(name: str, tmp_path: Path
     assert await measure(PAIRS[name], tmp_path) == EXPECTED[name]
 
 
-WORK = ("steps", "tools", "model calls", "failed model calls", "tokens")
+TOLD = ("names", "steps", "tools", "model calls", "failed model calls", "outcome")
+UNORDERED = {"anthropic-openllmetry"}
+"""
+Both of its libraries tell of each call, with one output token more or less. Each call is a trace of its own:
+when it began says of which run it is, so that records of begins out of order make others of it.
+"""
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(path=st.sampled_from(PATHS), seed=st.integers(0, 2**32))
-def test_order_splits_repeats_and_delays_change_nothing_of_the_work(path: Path, seed: int) -> None:
-    """B84: spans and records that arrive late, in pieces, in another order and again are the same work."""
+def test_order_splits_repeats_and_delays_change_nothing_of_a_run(path: Path, seed: int) -> None:
+    """B84, B86: spans and records that arrive late, in pieces, in another order and again are one run."""
+    is_unordered = path.parent.name in UNORDERED
+    assume(not (is_unordered and path.stem.endswith("-watched")))
     given_records, chance = load_fixture(path).records, Random(seed)
     moved = [
         Record(record.at + chance.uniform(0.0, 10.0), piece.path, piece.body)
@@ -49,7 +56,8 @@ def test_order_splits_repeats_and_delays_change_nothing_of_the_work(path: Path, 
     moved.sort(key=lambda record: record.at)
 
     found, expected = summary(replay(moved)), summary(replay(given_records))
-    assert {name: found[name] for name in WORK} == {name: expected[name] for name in WORK}
+    assert {name: found[name] for name in TOLD} == {name: expected[name] for name in TOLD}
+    assert found["tokens"] == pytest.approx(expected["tokens"], rel=0.01 if is_unordered else 0)
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: f"{path.parent.name}/{path.stem}")
