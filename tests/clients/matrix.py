@@ -63,7 +63,8 @@ def _provider(status: int) -> Callable[[Scenarios], str]:
         watched, row = found[f"provider_{status}"], _only_row(found, f"provider_{status}")
         if not row:
             return "not seen"
-        return " and ".join(sorted(watched.findings)) or f"{row['errors']} failed calls, {row['state']}"
+        gave_up = ", which ended" if row["ended"] else ""
+        return " and ".join(sorted(watched.findings)) or f"no finding in one run{gave_up}"
 
     return provider
 

@@ -15,15 +15,13 @@ from tests.clients.fixtures import FOLDER, load_fixture
 from tests.clients.install import pinned_version
 from tests.clients.live import LIMITS, STEERED, Watched
 from tests.clients.matrix import DOCUMENT, ROWS, read_matrix, render_matrix
+from tests.frameworks.matrix import repeat, settings_for
 from tests.server.conftest import demo_settings
+from tests.waiting import until
 
 CELLS = read_matrix(DOCUMENT.read_text(encoding="utf-8"))
 PAST = 10.0
 """Seconds ago at which the clients were ended."""
-
-
-LATE = {("gemini-cli", "steps"), ("gemini-cli", "tokens")}
-"""Cells of a live session of two seconds, whose log came after its end; the recorded one lasted longer."""
 
 
 def replayed_rows(client: str) -> list[str]:
@@ -32,7 +30,6 @@ def replayed_rows(client: str) -> list[str]:
         row
         for row, (needed, _) in ROWS.items()
         if CELLS[client][row] != "not run"
-        and (client, row) not in LATE
         and not set(needed) & {*STEERED}
         and not row.startswith(("provider", "cost"))
     ]
@@ -98,3 +95,27 @@ def test_cell_of_a_scenario_that_was_not_run_or_failed_says_so() -> None:
 
     assert "| loop | run failed |" in lines
     assert "| name | not run |" in lines
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+async def test_runs_that_fail_one_after_the_other_since_the_provider_does_open_a_ticket(
+    client: str, tmp_path: Path
+) -> None:
+    """B34: whether a client gives up at the first answer of its provider or tries again."""
+    fixture = load_fixture(FOLDER / client / "provider_429.json")
+    async with (
+        serving(settings_for(tmp_path)) as running,
+        httpx.AsyncClient(base_url=running.otlp_url, trust_env=False) as http,
+    ):
+        for number in range(4):
+            for record in fixture.moved(time.time() - fixture.ended_at):
+                one = repeat(fixture, record, number)
+                path = f"/hooks/{client}?user=ada&host=laptop" if "/hooks/" in one.path else one.path
+                assert (await http.post(path, json=one.body)).status_code == 200
+        await running.service.bus.drain()
+
+        kinds = {"runs_failed", "provider_failure", "stall"}
+        await until(
+            lambda: any(one.kind in kinds for one in running.service.tickets.open_tickets()),
+            "a ticket of the provider's failure is open",
+        )
