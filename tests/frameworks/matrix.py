@@ -35,7 +35,8 @@ from tests.server.telemetry.replay import split
 _STALL_SECONDS: Final = 10
 """Less than a recorded program hangs, more than its spans and records are under way."""
 _HOLD_SECONDS: Final = 2.0
-"""In place of the minute that a run is held which only the end of its work can tell to be over."""
+"""In place of the minute that a run is held which only the end of its work can tell to be over. What messages
+say of tool calls is told with the next request: the recorded runs are shorter than it would be held."""
 _END_SECONDS: Final = 20.0
 _FAILED_RUNS: Final = 4
 _TICKET_SECONDS: Final = 60.0
@@ -104,7 +105,7 @@ def settings_for(storage: Path) -> Settings:
 
 async def measure(pair: Pair, storage: Path) -> Cells:
     """Send every recording of a pair to a service, over HTTP, and return what the service says of them."""
-    with patch("queenright.server.telemetry.assembler.HOLD", _HOLD_SECONDS):
+    with patch.multiple("queenright.server.telemetry.assembler", HOLD=_HOLD_SECONDS, ANSWER_HOLD=0.0):
         return await _measure(pair, storage)
 
 
@@ -133,6 +134,7 @@ class _Measuring:
         hangs = [await self._hang(name) for name in ("hang_first-watched", "hang_later-watched")]
         failed, is_ticket_open = await self._fail()
         await self._until_ended([*chain(*healthy), *two, *looping, *failed])
+        await self._post([Record(0.0, "/v1/traces", {})])
         [first, *_] = healthy[0]
         clean = [*(len(one) == 1 for one in healthy), len(two) == 2]
         clean += [not worker.findings for one in (*healthy, two) for worker in one]
