@@ -228,7 +228,9 @@ def _on_tool(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: floa
     v.note_outcome(failed, at)
     if failed:
         v.note_error(data)
-    args, result, turn = data.get("args_hash"), data.get("result_hash"), data.get("turn")
+    args, result = data.get("args_hash"), data.get("result_hash")
+    args, result = None if args is None else str(args), None if result is None else str(result)
+    turn = data.get("turn")
     if tool in v._loops.exempt_tools:
         if result is not None and not failed and v.is_new(digest("result", tool, result)):
             v.progressed(at)
