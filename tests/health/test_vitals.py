@@ -7,7 +7,7 @@ import pytest
 from queenright.health.findings import FindingKind, HealthState
 from queenright.health.settings import HealthSettings
 from queenright.health.summary import summarise
-from queenright.health.vital_facts import OpenTool, Output
+from queenright.health.vital_facts import McpLoss, McpServer, OpenTool, Output
 from queenright.health.vitals import SessionStatus, VitalSigns
 from queenright.instrumentation.names import Phase, WaitingReason
 from queenright.runtime.events import EventType
@@ -347,6 +347,7 @@ _MOMENTS = {
 }
 _WITH_TIMES = {
     "away": (START, START),
+    "mcp_servers": (McpServer("m", "", McpLoss(START, "failed"), START),),
     "open_tools": [OpenTool("t", "search", "", START, 30.0)],
     "output": Output(1, None, None, since=START, reports=1),
 }
@@ -358,6 +359,8 @@ def times_of(vitals: VitalSigns, slot: str) -> set[float]:
         return {tool.started for tool in value}
     if slot == "output":
         return {value.since}
+    if slot == "mcp_servers":
+        return {value[0].lost.at, value[0].connected_at}
     return set(value) if isinstance(value, tuple) else {value}
 
 

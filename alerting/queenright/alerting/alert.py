@@ -53,6 +53,7 @@ _WORDS: Final[Mapping[FindingKind, str]] = {
     FindingKind.CHECKPOINT_STALE: "has not saved its state for too long",
     FindingKind.HEARTBEAT_MISSING: "sends no heartbeats",
     FindingKind.TOOL_TIMEOUT: "waits for a tool past its timeout",
+    FindingKind.MCP_SERVER_MISSING: "works without one of its MCP servers",
     FindingKind.NO_TOKENS: "uses no tokens although it is active",
     FindingKind.ERROR_RATE: "fails too often",
     FindingKind.OUTPUT_UNCHANGED: "reports the same output again and again",

@@ -70,6 +70,7 @@ SIGNAL_OF: Final = {
     FindingKind.DOOM_LOOP: "tool_calls",
     FindingKind.ZERO_PROGRESS: "tool_calls",
     FindingKind.NO_TOOL_CALLS: "tool_calls",
+    FindingKind.MCP_SERVER_MISSING: "tool_calls",
     FindingKind.RETRY_STORM: "steps",
     FindingKind.CONTEXT_EXHAUSTED: "tokens",
     FindingKind.NO_TOKENS: "tokens",

@@ -8,6 +8,7 @@ the thresholds and what they measured.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
@@ -26,7 +27,7 @@ from queenright.health.silence import (
     detect_tool_timeout,
     span,
 )
-from queenright.health.vital_facts import CONTEXT_FULL, SessionStatus
+from queenright.health.vital_facts import CONTEXT_FULL, McpServer, SessionStatus
 from queenright.health.vitals import VitalSigns
 from queenright.instrumentation.redaction import redact
 
@@ -82,6 +83,7 @@ def suspicious(v: VitalSigns, settings: HealthSettings) -> bool:
         or v.llm_errors >= loops.provider_failures
         or v.token_spike > 0.0
         or v.error_rate_high
+        or (bool(v.mcp_servers) and bool(missing_mcp_servers(v, settings)))
         or (v.output is not None and v.output.reports >= settings.health_check.output_unchanged_reports)
         or v.consecutive_failures > settings.health_check.consecutive_failures
         or (
@@ -332,6 +334,46 @@ def detect_zero_progress(v: VitalSigns, settings: HealthSettings, now: float) ->
     )
 
 
+def detect_mcp_server_missing(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
+    """
+    Find MCP servers that the worker does without: they could not be reached, or it went on after losing them.
+
+    A client disconnects when it exits, and reconnects a server that it loses: only work done long after
+    shows that it is still missing.
+    """
+    missing = missing_mcp_servers(v, settings)
+    if not missing:
+        return None
+    shown = "; ".join(_mcp_server(server) for server in missing[:3])
+    return Finding(
+        kind=FindingKind.MCP_SERVER_MISSING,
+        severity=Severity.LOW,
+        evidence=shown + (f"; and {len(missing) - 3} more" if len(missing) > 3 else ""),
+        since=missing[0].lost.at,
+        ticket=False,
+    )
+
+
+def missing_mcp_servers(v: VitalSigns, settings: HealthSettings) -> list[McpServer]:
+    """Return the MCP servers that the worker does without, the first that it lost first."""
+    latest = v.last_activity - settings.health_check.mcp_server_seconds
+    missing = [
+        server
+        for server in v.mcp_servers
+        if server.is_missing and (server.lost.status == "failed" or server.lost.at <= latest)
+    ]
+    return sorted(missing, key=lambda server: (server.lost, server.name))
+
+
+def _mcp_server(server: McpServer) -> str:
+    # A server's name is somebody else's word.
+    title = "MCP server " + json.dumps(server.name, ensure_ascii=False) if server.name else "an MCP server"
+    lost = server.lost
+    where = f" ({lost.where})" if lost.where else ""
+    what = "could not be reached" if lost.status == "failed" else "is disconnected"
+    return f"{title}{where} {what}" + (f": {lost.error_type}" if lost.error_type else "")
+
+
 def detect_error_rate(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
     """Find a worker too many of whose last calls and steps failed, of whatever kind."""
     if not v.error_rate_high:
@@ -374,6 +416,7 @@ DETECTORS: Final[dict[FindingKind, Detector]] = {
     FindingKind.NO_TOKENS: detect_no_tokens,
     FindingKind.HEARTBEAT_MISSING: detect_heartbeat_missing,
     FindingKind.TOOL_TIMEOUT: detect_tool_timeout,
+    FindingKind.MCP_SERVER_MISSING: detect_mcp_server_missing,
     FindingKind.ERROR_RATE: detect_error_rate,
     FindingKind.OUTPUT_UNCHANGED: detect_output_unchanged,
     FindingKind.TOKEN_SPIKE: detect_token_spike,

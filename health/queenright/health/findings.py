@@ -29,6 +29,7 @@ class FindingKind(StrEnum):
     NO_TOKENS = "no_tokens"
     HEARTBEAT_MISSING = "heartbeat_missing"
     TOOL_TIMEOUT = "tool_timeout"
+    MCP_SERVER_MISSING = "mcp_server_missing"
     ERROR_RATE = "error_rate"
     OUTPUT_UNCHANGED = "output_unchanged"
     TOKEN_SPIKE = "token_spike"

@@ -282,7 +282,7 @@ class HealthMonitor:
             worker.findings
             or worker.shadow
             or worker.state is not _HEALTHY
-            or (kind in _COUNTED and suspicious(v, self.settings))
+            or ((kind in _COUNTED or v.mcp_servers) and suspicious(v, self.settings))
             or (new and v.breakers)
             or (v.heartbeat_late and kind in _MOVES_DEADLINE)
         ):

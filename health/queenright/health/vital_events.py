@@ -19,6 +19,7 @@ from queenright.health.vital_facts import (
     Beat,
     Output,
     SessionStatus,
+    after_mcp_change,
     seconds,
     whole,
     word,
@@ -202,6 +203,12 @@ def _on_output(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: fl
         v.progressed(at)
 
 
+def _on_mcp_server(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+    """Take in what became of an MCP server: no work, so that nothing else follows from it."""
+    if v.ended_at is None or v.status is SessionStatus.UNKNOWN:
+        v.mcp_servers = after_mcp_change(v.mcp_servers, data, at)
+
+
 # -- what is told about a worker --------------------------------------------------------------------
 
 
@@ -272,6 +279,7 @@ _TOLD_BY_WORKERS: Final[dict[EventType, Handler]] = {
     EventType.CHECKPOINT_SAVED: _on_checkpoint,
     EventType.OUTPUT_REPORTED: _on_output,
     EventType.AGENT_HEARTBEAT: _on_heartbeat,
+    EventType.MCP_SERVER_CHANGED: _on_mcp_server,
     **WORK_HANDLERS,
 }
 _TOLD_ABOUT_WORKERS: Final[dict[EventType, Handler]] = {

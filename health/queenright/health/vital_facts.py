@@ -152,6 +152,75 @@ class Output(NamedTuple):
         return ", ".join(f"{n} {word}" for n, word in zip(self.counts, words, strict=True) if n is not None)
 
 
+MOST_MCP_SERVERS: Final = 32
+
+
+class McpLoss(NamedTuple):
+    """A report that an MCP server is not there."""
+
+    at: float = 0.0
+    """In seconds since the epoch."""
+    status: str = ""
+    """``failed``: it could not be reached; ``disconnected``: it was there before."""
+    error_type: str = ""
+    where: str = ""
+    """The server's transport and scope, as far as they are reported."""
+
+
+class McpServer(NamedTuple):
+    """
+    What is known of one MCP server of a worker: its last loss, and when it was last connected.
+
+    The order in which reports arrive does not matter.
+    """
+
+    name: str
+    """Empty where the client does not report it: then all servers of one transport and scope are one."""
+    where: str
+    """Transport and scope of servers without a name; empty for one that has a name."""
+    lost: McpLoss = McpLoss()
+    connected_at: float = 0.0
+
+    @property
+    def is_missing(self) -> bool:
+        """Return whether it has not been connected since it was last missing."""
+        return self.lost.at > self.connected_at
+
+    def moved(self, seconds: float, latest: float = math.inf) -> McpServer:
+        """Return the same with its times moved, and none of them after ``latest``."""
+        lost = self.lost._replace(at=min(self.lost.at + seconds, latest))
+        return self._replace(lost=lost, connected_at=min(self.connected_at + seconds, latest))
+
+
+McpServers = tuple[McpServer, ...]
+
+
+def after_mcp_change(servers: McpServers, data: Mapping[str, Any], at: float) -> McpServers:
+    """Return MCP servers after a report about one of them; at most 32 are noted."""
+    status = data.get("status")
+    if status not in ("connected", "failed", "disconnected"):
+        return servers
+    server, transport, scope = (_clean(data.get(key)) for key in ("server", "transport", "scope"))
+    where = ", ".join(text for text in (transport, scope) if text)
+    unknown = McpServer(server, "" if server else where)
+    known = next((each for each in servers if each[:2] == unknown[:2]), unknown)
+    if status == "connected":
+        # Of servers that cannot be told apart: an attempt that began before another one failed was not
+        # made by the same server.
+        began = at if server else at - (seconds(data.get("duration")) or 0.0)
+        new = known._replace(connected_at=max(known.connected_at, began))
+    else:
+        lost = McpLoss(at, status, _clean(data.get("error_type")), where)
+        new = known._replace(lost=max(known.lost, lost))
+    if known in servers:
+        return tuple(new if each is known else each for each in servers)
+    return (*servers, new) if len(servers) < MOST_MCP_SERVERS else servers
+
+
+def _clean(value: object) -> str:
+    return clean_name(value, _NAME_LIMIT) if isinstance(value, str) else ""
+
+
 def count(value: object) -> int:
     """Return a count if it is one, else 0."""
     return int(value) if isinstance(value, int | float) and 0 <= value < 1e12 else 0

@@ -15,6 +15,7 @@ from queenright.health.vital_facts import (
     EVIDENCE_LIMIT,
     NO_BREAKERS,
     Beat,
+    McpServers,
     OpenTool,
     Output,
     SessionStatus,
@@ -145,6 +146,7 @@ class VitalSigns:
         "llm_error_since",
         "llm_errors",
         "llm_open",
+        "mcp_servers",
         "metrics_served",
         "node_id",
         "only_heartbeats",
@@ -270,6 +272,8 @@ class VitalSigns:
         self.tokens_from: float | None = None
         """From here it counts that none are used: later than ``tokens_at`` by the time that tools ran."""
         self.output: Output | None = None
+        self.mcp_servers: McpServers = ()
+        """The MCP servers of which something has been reported."""
         self.breakers = NO_BREAKERS
         """The agent's circuit breakers that are not closed."""
         self.breakers_since = at
@@ -461,6 +465,7 @@ class VitalSigns:
             self.open_tools = [tool._replace(started=tool.started + seconds) for tool in self.open_tools]
         if self.output is not None:
             self.output = self.output._replace(since=self.output.since + seconds)
+        self.mcp_servers = tuple(server.moved(seconds) for server in self.mcp_servers)
         if self.away is not None:
             self.away = (self.away[0] + seconds, self.away[1] + seconds)
         self._no_later_than(now)
@@ -474,6 +479,7 @@ class VitalSigns:
             self.open_tools = [tool._replace(started=min(tool.started, now)) for tool in self.open_tools]
         if self.output is not None and self.output.since > now:
             self.output = self.output._replace(since=now)
+        self.mcp_servers = tuple(server.moved(0.0, now) for server in self.mcp_servers)
         if self.away is not None:
             self.away = (min(self.away[0], now), min(self.away[1], now))
 
@@ -540,6 +546,8 @@ class VitalSigns:
     def reopen(self, at: float) -> None:
         """Start another execution in the same session."""
         self.lives += 1
+        if self.status is not SessionStatus.UNKNOWN:
+            self.mcp_servers = ()  # what runs now connects anew, but for a worker that was only thought dead
         self.status = SessionStatus.ACTIVE
         self.ended_at = None
         self.has_new_start = self.outlived_termination = self.withdrawal_due = False

@@ -102,6 +102,11 @@ _WORDS: Final[dict[FindingKind, _Words]] = {
         "The agent gets no result to work with until the tool answers.",
         "Check what the tool is waiting for, and raise its timeout only if the work is really that long.",
     ),
+    FindingKind.MCP_SERVER_MISSING: _Words(
+        "has worked without one of its MCP servers",
+        "It goes on without that server's tools, so part of its task may be left undone.",
+        "Start the server, or correct its command or address in the client's settings, and reconnect it.",
+    ),
     FindingKind.NO_TOKENS: _Words(
         "has used no tokens although it is active",
         "An agent that runs and never asks its model is waiting for something that does not come.",

@@ -42,6 +42,7 @@ class EventType(StrEnum):
     CHECKPOINT_SAVED = "checkpoint_saved"
     OUTPUT_REPORTED = "output_reported"
     AGENT_HEARTBEAT = "agent_heartbeat"
+    MCP_SERVER_CHANGED = "mcp_server_changed"
 
     # From the health layer: what was seen.
     FINDING_OPENED = "finding_opened"

@@ -27,6 +27,7 @@ FindingKind = Annotated[
         "no_tokens",
         "heartbeat_missing",
         "tool_timeout",
+        "mcp_server_missing",
         "error_rate",
         "output_unchanged",
         "token_spike",

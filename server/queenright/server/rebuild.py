@@ -65,6 +65,7 @@ _BEFORE: Final = {
     EventType.TOOL_CALL_COMPLETED: 20,
     EventType.LLM_CALL_COMPLETED: 6,
     EventType.OUTPUT_REPORTED: 3,
+    EventType.MCP_SERVER_CHANGED: 64,
     EventType.STEP_COMPLETED: _STEPS,
 }
 """Of a session that began before what is read again: so many of each type, the last ones."""

@@ -91,4 +91,9 @@ def summary(events: Sequence[AgentEvent]) -> dict[str, Any]:
         "tokens": sum(one.get("input_tokens", 0) + one.get("output_tokens", 0) for one in llm),
         "cost": round(sum(one.get("cost_usd", 0) for one in told), 9),
         "outcome": sorted({(e.session_id, e.time): e.type.value for e in ended}.values()),
+        "MCP servers": Counter(
+            (e.time, e.data["status"], e.data.get("server", ""))
+            for e in events
+            if e.type == "mcp_server_changed"
+        ),
     }

@@ -81,6 +81,7 @@ def test_tools_steps_tokens_and_failures_of_a_healthy_session_are_seen() -> None
         "tokens": 4 * 1020,
         "cost": 0.0176,
         "outcome": ["execution_completed"],
+        "MCP servers": Counter(),
     }
     assert {event.agent_id for event in events} == {"claude-code/project"}
 
@@ -159,3 +160,38 @@ def test_two_sessions_at_once_are_two() -> None:
 
     assert len({event.session_id for event in events}) == 2
     assert types(events).count("execution_completed") == 2
+
+
+def test_mcp_server_that_cannot_be_started_is_reported_once_the_session_began() -> None:
+    """It failed before the first prompt, and its log record came at the end."""
+    expected = {
+        "status": "failed",
+        "transport": "stdio",
+        "scope": "user",
+        "error_type": "ENOENT",
+        "duration": 0.082,
+    }
+    for given_records in (
+        records("mcp_missing"),
+        records("mcp_missing", without=HOOKS),
+        [piece for record in records("mcp_missing") for piece in split(record)],
+    ):
+        events = replay(given_records)
+        [found] = [event for event in events if event.type == "mcp_server_changed"]
+        assert found.data == expected
+        assert summary(events)["steps"] == 4
+
+
+def test_report_of_an_mcp_server_alone_begins_no_session() -> None:
+    """A client that was started and not used yet waits rightly, and one that exits only disconnects."""
+    [only] = [
+        piece
+        for record in records("mcp_missing")
+        for piece in split(record)
+        if "claude_code.mcp_server_connection" in str(piece.body)
+    ]
+
+    assert replay([only]) == []
+    late = [record for record in records("mcp_missing") if record.path == HOOKS]
+    events = replay([*late, only])
+    assert [event.type.value for event in events[-2:]] == ["execution_completed", "mcp_server_changed"]

@@ -118,6 +118,7 @@ def test_tools_steps_tokens_and_failures_of_a_healthy_session_are_seen() -> None
         "tokens": 5 * 1020,
         "cost": 0,
         "outcome": ["execution_completed"],
+        "MCP servers": Counter(),
     }
     [failed] = [e.data for e in events if e.type == "tool_call_completed" and e.data["outcome"] == "error"]
     assert failed["error_type"] == "exit_code_2"

@@ -23,3 +23,5 @@ class Kind(StrEnum):
     WAIT = "wait"
     CHECKPOINT = "checkpoint"
     OUTPUT = "output"
+    MCP_SERVER = "mcp_server"
+    """An MCP server of a coding agent was connected, lost, or could not be reached."""

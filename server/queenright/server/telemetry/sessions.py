@@ -16,6 +16,7 @@ from queenright.server.telemetry.runs import Run
 MAX_SESSIONS: Final = 5_000
 MAX_TURNS: Final = 256
 MAX_CONTINUED: Final = 256
+MAX_MCP_CHANGES: Final = 64
 
 _FAILURE: Final = ("error_type", "error")
 
@@ -56,10 +57,15 @@ class Session:
         """Calls that go on after their answer; or the end of one, where that was told first."""
         self._notes: dict[str, dict[str, Any]] = {}
         """What is known of tool calls of which the end has not come, by their id."""
+        self._mcp_changes: list[Change] = []
+        """What was reported of MCP servers before the session is known to have begun."""
 
     def take(self, one: Observation) -> Iterator[Change]:
         """Take in what one record says."""
         at = one.end or one.start
+        if one.kind is Kind.MCP_SERVER:
+            yield from self._mcp_server(one, at)
+            return
         if one.kind is Kind.AGENT and one.end:
             yield from self._end(at)
             return
@@ -71,6 +77,8 @@ class Session:
             self.run.open = True
             start = {"framework": one.library, "version": one.version, "start_records": True}
             yield Change(EventType.EXECUTION_STARTED, one.start, {k: v for k, v in start.items() if v != ""})
+            changes, self._mcp_changes = self._mcp_changes, []
+            yield from changes
         yield from self._work(one, at)
 
     def _work(self, one: Observation, at: int) -> Iterator[Change]:
@@ -89,6 +97,20 @@ class Session:
                 while len(self._notes) >= MAX_CALLS:
                     del self._notes[next(iter(self._notes))]
                 self._notes[str(one.data.get("call_id"))] = _failure_of(one)
+
+    def _mcp_server(self, one: Observation, at: int) -> Iterator[Change]:
+        """
+        Report what became of an MCP server. It is no work: it neither begins a session nor ends a wait.
+
+        A client connects before its first prompt, and disconnects when it exits.
+        """
+        if self.run.open and at <= self.run.ended_at:
+            return  # late, and of the run before
+        change = Change(EventType.MCP_SERVER_CHANGED, at, one.data)
+        if self.run.open or self.run.ended_at:
+            yield change
+        elif len(self._mcp_changes) < MAX_MCP_CHANGES:
+            self._mcp_changes.append(change)
 
     def _wait(self, one: Observation, at: int, is_news: bool) -> Iterator[Change]:
         if one.end:

@@ -10,6 +10,7 @@ Claude Code: log records, hook calls, and spans of its traces beta.
 | tool call begins | tool_decision | PreToolUse | |
 | tool call ends | tool_result | PostToolUse, PostToolUseFailure | tool, tool.execution |
 | waits for a person | | PermissionRequest, Elicitation | |
+| MCP server connected, failed or disconnected | mcp_server_connection | | |
 
 Nothing says when it asks its model: that is once a prompt is there, and once all tools have answered.
 A turn that ended waits for its person. https://code.claude.com/docs/en/monitoring-usage, .../hooks
@@ -84,6 +85,8 @@ def _read_log(said: Mapping[str, Any], process: Process, time: int) -> Observati
     )
     if kind is Kind.LLM:
         _of_model_call(one.data, name, said)
+    elif kind is Kind.MCP_SERVER:
+        _of_mcp_server(one.data, said)
     elif kind is Kind.TOOL:
         one.data["tool"] = clean_name(plain_text(said.get("tool_name") or "unknown"))
         if name == "tool_decision" and said.get("decision") == "reject":
@@ -104,6 +107,7 @@ _LOGS: Final[Mapping[str, tuple[Kind, bool]]] = {
     "api_refusal": (Kind.LLM, True),
     "tool_decision": (Kind.TOOL, False),
     "tool_result": (Kind.TOOL, True),
+    "mcp_server_connection": (Kind.MCP_SERVER, False),
 }
 """What is used of its events, and whether that has ended then."""
 
@@ -139,6 +143,20 @@ def _of_tool_result(data: dict[str, Any], said: Mapping[str, Any]) -> None:
     # Its result is never recorded here. The same failure again is the same result again.
     if failed:
         data["result_hash"] = fingerprint(f"{data['error_type']}: {data.get('error', '')}")
+
+
+def _of_mcp_server(data: dict[str, Any], said: Mapping[str, Any]) -> None:
+    # Its name is there with OTEL_LOG_TOOL_DETAILS=1 only.
+    named = {
+        "status": said.get("status"),
+        "server": said.get("server_name"),
+        "transport": said.get("transport_type"),
+        "scope": said.get("server_scope"),
+        "error_type": said.get("error_code"),
+    }
+    data |= {key: clean_name(plain_text(value)) for key, value in named.items() if value}
+    if said.get("duration_ms") is not None:
+        data["duration"] = count_in(said["duration_ms"]) / 1000
 
 
 def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observation | None:
