@@ -61,11 +61,14 @@ def test_server_that_could_not_be_reached_is_a_warning_and_no_ticket() -> None:
 
 def test_failure_that_is_reported_again_is_the_same_finding() -> None:
     script = WorkerScript().start()
-    for _ in range(5):
-        report(script, "failed")
+    for status in ("failed", "failed", "disconnected", "failed"):
+        report(script, status)
         script.call(args=str(script.now), result=str(script.now))
 
     assert opened(script) == 1
+    finding = script.finding(MISSING)
+    assert finding is not None
+    assert finding.since == START + 1
 
 
 def test_finding_ends_when_the_server_connects() -> None:

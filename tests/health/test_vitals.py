@@ -347,7 +347,7 @@ _MOMENTS = {
 }
 _WITH_TIMES = {
     "away": (START, START),
-    "mcp_servers": (McpServer("m", "", McpLoss(START, "failed"), START),),
+    "mcp_servers": (McpServer("m", "", (McpLoss(START, "failed"),), START),),
     "open_tools": [OpenTool("t", "search", "", START, 30.0)],
     "output": Output(1, None, None, since=START, reports=1),
 }
@@ -360,7 +360,7 @@ def times_of(vitals: VitalSigns, slot: str) -> set[float]:
     if slot == "output":
         return {value.since}
     if slot == "mcp_servers":
-        return {value[0].lost.at, value[0].connected_at}
+        return {value[0].losses[0].at, value[0].connected_at}
     return set(value) if isinstance(value, tuple) else {value}
 
 

@@ -349,7 +349,7 @@ def detect_mcp_server_missing(v: VitalSigns, settings: HealthSettings, now: floa
         kind=FindingKind.MCP_SERVER_MISSING,
         severity=Severity.LOW,
         evidence=shown + (f"; and {len(missing) - 3} more" if len(missing) > 3 else ""),
-        since=missing[0].lost.at,
+        since=missing[0].losses[0].at,
         ticket=False,
     )
 
@@ -360,18 +360,18 @@ def missing_mcp_servers(v: VitalSigns, settings: HealthSettings) -> list[McpServ
     missing = [
         server
         for server in v.mcp_servers
-        if server.is_missing and (server.lost.status == "failed" or server.lost.at <= latest)
+        if server.losses and (server.has_failed or server.losses[0].at <= latest)
     ]
-    return sorted(missing, key=lambda server: (server.lost, server.name))
+    return sorted(missing, key=lambda server: (server.losses, server.name))
 
 
 def _mcp_server(server: McpServer) -> str:
     # A server's name is somebody else's word.
     title = "MCP server " + json.dumps(server.name, ensure_ascii=False) if server.name else "an MCP server"
-    lost = server.lost
-    where = f" ({lost.where})" if lost.where else ""
-    what = "could not be reached" if lost.status == "failed" else "is disconnected"
-    return f"{title}{where} {what}" + (f": {lost.error_type}" if lost.error_type else "")
+    last = server.losses[-1]
+    where = f" ({last.where})" if last.where else ""
+    what = "could not be reached" if server.has_failed else "is disconnected"
+    return f"{title}{where} {what}" + (f": {last.error_type}" if last.error_type else "")
 
 
 def detect_error_rate(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:

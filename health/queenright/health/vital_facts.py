@@ -153,14 +153,15 @@ class Output(NamedTuple):
 
 
 MOST_MCP_SERVERS: Final = 32
+_LOSSES: Final = 8
 
 
 class McpLoss(NamedTuple):
     """A report that an MCP server is not there."""
 
-    at: float = 0.0
+    at: float
     """In seconds since the epoch."""
-    status: str = ""
+    status: str
     """``failed``: it could not be reached; ``disconnected``: it was there before."""
     error_type: str = ""
     where: str = ""
@@ -168,28 +169,25 @@ class McpLoss(NamedTuple):
 
 
 class McpServer(NamedTuple):
-    """
-    What is known of one MCP server of a worker: its last loss, and when it was last connected.
-
-    The order in which reports arrive does not matter.
-    """
+    """What is known of one MCP server of a worker, in whatever order its reports arrive."""
 
     name: str
     """Empty where the client does not report it: then all servers of one transport and scope are one."""
     where: str
     """Transport and scope of servers without a name; empty for one that has a name."""
-    lost: McpLoss = McpLoss()
+    losses: tuple[McpLoss, ...] = ()
+    """Since it was last connected, the last 8, oldest first; empty while it is there."""
     connected_at: float = 0.0
 
     @property
-    def is_missing(self) -> bool:
-        """Return whether it has not been connected since it was last missing."""
-        return self.lost.at > self.connected_at
+    def has_failed(self) -> bool:
+        """Return whether it could not be reached."""
+        return any(loss.status == "failed" for loss in self.losses)
 
     def moved(self, seconds: float, latest: float = math.inf) -> McpServer:
         """Return the same with its times moved, and none of them after ``latest``."""
-        lost = self.lost._replace(at=min(self.lost.at + seconds, latest))
-        return self._replace(lost=lost, connected_at=min(self.connected_at + seconds, latest))
+        losses = tuple(loss._replace(at=min(loss.at + seconds, latest)) for loss in self.losses)
+        return self._replace(losses=losses, connected_at=min(self.connected_at + seconds, latest))
 
 
 McpServers = tuple[McpServer, ...]
@@ -204,14 +202,16 @@ def after_mcp_change(servers: McpServers, data: Mapping[str, Any], at: float) ->
     where = ", ".join(text for text in (transport, scope) if text)
     unknown = McpServer(server, "" if server else where)
     known = next((each for each in servers if each[:2] == unknown[:2]), unknown)
+    connected_at, losses = known.connected_at, set(known.losses)
     if status == "connected":
         # Of servers that cannot be told apart: an attempt that began before another one failed was not
         # made by the same server.
         began = at if server else at - (seconds(data.get("duration")) or 0.0)
-        new = known._replace(connected_at=max(known.connected_at, began))
+        connected_at = max(connected_at, began)
     else:
-        lost = McpLoss(at, status, _clean(data.get("error_type")), where)
-        new = known._replace(lost=max(known.lost, lost))
+        losses.add(McpLoss(at, status, _clean(data.get("error_type")), where))
+    still = sorted(loss for loss in losses if loss.at > connected_at)
+    new = known._replace(losses=tuple(still[-_LOSSES:]), connected_at=connected_at)
     if known in servers:
         return tuple(new if each is known else each for each in servers)
     return (*servers, new) if len(servers) < MOST_MCP_SERVERS else servers
