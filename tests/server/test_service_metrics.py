@@ -113,6 +113,27 @@ def test_agents_with_an_open_finding_are_counted_by_its_kind_from_0_on() -> None
     assert seen == {FindingKind.PROVIDER_FAILURE: 2, FindingKind.STALL: 1}
 
 
+def test_degraded_agents_with_findings_of_one_kind_are_counted_apart() -> None:
+    """One that lacks an MCP server and is stuck as well, in whichever session, is in trouble."""
+    registry = CollectorRegistry()
+    missing = FindingKind.MCP_SERVER_MISSING
+    workers = [
+        worker("a", missing),
+        worker("a", missing, session="t"),
+        worker("b", missing),
+        worker("b", FindingKind.TOKEN_SPIKE, session="t"),
+        worker("stuck", missing),
+        worker("well"),
+    ]
+    for one in workers[:4]:
+        one.state = HealthState.DEGRADED
+    ServiceMetrics(registry, lambda: workers)
+
+    name = "queenright_degraded_agents_with_one_kind"
+    seen = {kind: registry.get_sample_value(name, {"kind": kind.value}) for kind in FindingKind}
+    assert {kind: number for kind, number in seen.items() if number != 0} == {missing: 1}
+
+
 async def test_what_a_large_fleet_leaves_out_by_design_is_no_label_value_that_was_folded() -> None:
     registry = CollectorRegistry()
     workers = [worker("a")]

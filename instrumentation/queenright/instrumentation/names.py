@@ -108,6 +108,12 @@ AGENT_STATE_SINCE: Final = MetricName(
 AGENTS_WITH_FINDING: Final = MetricName(
     "queenright_agents_with_finding", "gauge", ("kind",), "Agents with an open finding, by its kind."
 )
+AGENTS_WITH_ONE_KIND: Final = MetricName(
+    "queenright_degraded_agents_with_one_kind",
+    "gauge",
+    ("kind",),
+    "Degraded agents whose open findings are all of one kind, by that kind.",
+)
 STATE_TRANSITIONS: Final = MetricName(
     "queenright_state_transitions_total", "counter", ("from", "to"), "Changes of health state."
 )

@@ -179,13 +179,15 @@ class _Fleet(Collector):
 
     def describe(self) -> Iterable[Metric]:
         """Name the families without asking for the workers, which registering would do."""
-        shown = (names.AGENTS, names.AGENTS_WITH_FINDING, names.AGENT_STATE, names.AGENT_STATE_SINCE)
-        return [_gauge(metric) for metric in (*shown, names.WORKERS_EVALUATED)]
+        counted = (names.AGENTS, names.AGENTS_WITH_FINDING, names.AGENTS_WITH_ONE_KIND)
+        shown = (names.AGENT_STATE, names.AGENT_STATE_SINCE)
+        return [_gauge(metric) for metric in (*counted, *shown, names.WORKERS_EVALUATED)]
 
     def collect(self) -> Iterator[Metric]:
         """Yield agents by state and finding, each one's state and since when, and how many were looked at."""
         worst: dict[str, tuple[HealthState, float]] = {}
         troubled: dict[FindingKind, set[str]] = {kind: set() for kind in FindingKind}
+        kinds: dict[str, set[FindingKind]] = {}
         for health in self._workers():
             state = health.standing
             if state is None:
@@ -196,6 +198,7 @@ class _Fleet(Collector):
                 worst[agent] = state, health.state_since
             for finding in health.findings:
                 troubled[finding.kind].add(agent)  # a set: two sessions of one agent are one agent
+                kinds.setdefault(agent, set()).add(finding.kind)
 
         agents = _gauge(names.AGENTS)
         tally = Tally(state for state, _ in worst.values())
@@ -206,6 +209,15 @@ class _Fleet(Collector):
         for kind, found_in in troubled.items():
             with_finding.add_metric([kind.value], len(found_in))
         yield with_finding
+        with_one_kind = _gauge(names.AGENTS_WITH_ONE_KIND)
+        single = Tally(
+            next(iter(found))
+            for agent, found in kinds.items()
+            if len(found) == 1 and worst[agent][0] is HealthState.DEGRADED
+        )
+        for kind in FindingKind:
+            with_one_kind.add_metric([kind.value], single[kind])
+        yield with_one_kind
 
         shown = list(worst.items())
         if len(worst) > self._limit:

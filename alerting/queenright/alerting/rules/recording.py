@@ -15,6 +15,7 @@ from queenright.alerting.rules.promql import (
     select,
 )
 from queenright.alerting.rules.rule import Group, Links, Record, Selectors
+from queenright.health.findings import FindingKind
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation import names
 
@@ -99,10 +100,12 @@ def _usage(selectors: Selectors) -> tuple[Record, ...]:
 def _of_service(selectors: Selectors) -> tuple[Record, ...]:
     alive = select(selectors, names.AGENTS, 'state!="terminated"')
     ill = select(selectors, names.AGENTS, 'state=~"degraded|stuck|failing"')
+    # They go on with their other tools, for as long as a session lasts: nothing to page anybody about.
+    lack = select(selectors, names.AGENTS_WITH_ONE_KIND, f'kind="{FindingKind.MCP_SERVER_MISSING}"')
     delays = select(selectors, names.DETECTION_DELAY, suffix="_bucket")
     return (
         Record(name=AGENTS, expr=f"sum({alive})"),
-        Record(name=UNHEALTHY, expr=f"sum({ill})\n/\nsum({alive})"),
+        Record(name=UNHEALTHY, expr=f"(sum({ill}) - (sum({lack}) or vector(0)))\n/\nsum({alive})"),
         Record(
             name="cluster:queenright_detection_delay_seconds:p99_5m",
             expr=f"histogram_quantile(0.99, sum by (le) (rate({delays}[5m])))",
