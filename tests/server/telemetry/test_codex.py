@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.telemetry.dialects.codex import CLIENT
+from queenright.server.telemetry.process import Process
 from queenright.server.telemetry.runs import Run
 from queenright.server.telemetry.sessions import Session
 from tests.clients.fixtures import FOLDER, Record, load_fixture
@@ -175,3 +176,15 @@ def test_order_splits_repeats_and_delays_change_nothing(path: Path, seed: int) -
 def test_failed_command_is_failed_when_its_hook_call_arrives_first() -> None:
     """B89."""
     assert "error" in {outcome for _, _, outcome in summary(replay(records("healthy")))["tools"]}
+
+
+def test_session_is_renamed_once_it_is_known_whose_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """B86: the log names the host, and hooks the person and the folder, whichever comes first."""
+    person = Process("", "", "", False, owner="ada@workstation")
+    monkeypatch.setattr("tests.server.telemetry.replay.UNKNOWN_PROCESS", person)
+    given_records = records("healthy")
+    logs = [record for record in given_records if record.path == "/v1/logs"]
+    hooks = [record for record in given_records if record.path != "/v1/logs"]
+
+    for order in (logs + hooks, hooks + logs):
+        assert summary(replay(order))["names"] == ["codex/ada@workstation/project"]

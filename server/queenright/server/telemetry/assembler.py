@@ -169,6 +169,9 @@ class _Assembly:
             session = self._sessions.get(one.client, one.agent, one.session)
             # What it has noted would keep the same records from counting when they come again.
             batch.on_undo(partial(self._sessions.forget, one.client, one.session))
+            if one.agent.count("/") > session.run.agent_id.count("/"):
+                # A source that knows whose session it is comes after one that knows less.
+                self._rename(session.run, one, one.agent, session.run.session_id)
             for event in session.take(one):
                 self._emit(event.type, session.run, one, event.data, at=event.at)
             return session.run
@@ -265,8 +268,8 @@ class _Assembly:
                 continue
             name = max(name, name_in(other))
             session = session or other.session
-        agent, is_new, is_better = run.agent_id, not run.agent_id, name > run.name
-        if is_new:
+        agent, is_better = run.agent_id, name > run.name
+        if not agent:
             run.began_as = name[3]
             agent = self._traces.usual_name(run.incarnation_id, name[3])
         elif is_better:
@@ -277,11 +280,16 @@ class _Assembly:
             run.has_own_session = True
         else:
             session = run.session_id
-        if not is_new and (agent, session) != (run.agent_id, run.session_id):
+        self._rename(run, one, agent, session)
+        run.name = max(name, run.name)
+        trace.add(run)
+
+    def _rename(self, run: Run, one: Observation, agent: str, session: str) -> None:
+        """Give a run and its session other names, and say so if they had names before."""
+        if run.agent_id and (agent, session) != (run.agent_id, run.session_id):
             self._batch.on_undo(partial(run.rename, run.agent_id, run.session_id, run.name))
             self._emit(EventType.AGENT_RENAMED, run, one, {"agent_id": agent, "session_id": session})
-        run.rename(agent, session, name if is_better else run.name)
-        trace.add(run)
+        run.agent_id, run.session_id = agent, session
 
     def _spans_of_trace(self, one: Observation) -> Sequence[Observation]:
         """Return what the request holds of the trace of a span, in its process."""

@@ -73,6 +73,8 @@ class Session:
             if self.run.ended_at and one.start <= self.run.ended_at:
                 # Late: what was done counts, and the session stays over.
                 yield from self._work(one, at)
+                if bool(self._failure) != self.run.has_failed:
+                    yield self._ended()
                 return
             self.run.open = True
             start = {"framework": one.library, "version": one.version, "start_records": True}
@@ -265,8 +267,13 @@ class Session:
             return
         self.run.open, self.run.ended_at = False, at
         self._last = max(self._last, at)
+        yield self._ended()
+
+    def _ended(self) -> Change:
+        """Return how the session ended, as far as is known."""
+        self.run.has_failed = bool(self._failure)
         kind = EventType.EXECUTION_FAILED if self._failure else EventType.EXECUTION_COMPLETED
-        yield Change(kind, at, self._failure)
+        return Change(kind, self.run.ended_at, self._failure)
 
 
 def _failure_of(one: Observation) -> dict[str, Any]:
