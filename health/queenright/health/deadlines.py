@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from queenright.health.settings import HealthSettings
 from queenright.health.vitals import OpenTool, SessionStatus, VitalSigns
-from queenright.instrumentation.names import Phase
+from queenright.instrumentation.names import Phase, WaitingReason
 
 
 class StallClock(NamedTuple):
@@ -121,11 +121,15 @@ def over_from(v: VitalSigns, settings: HealthSettings, sign: Sign) -> float | No
     """
     Return from when a worker is over for good, if nobody hears of it; None as ``silent_from``.
 
-    Of a framework's run ``sign`` tells whether its process lives on. A process that reported open work
-    and stopped is gone. One that sends anything lives, and what hangs in it goes on hanging. Otherwise work
-    that is known to be open has as long as a dead worker, and a run with none is taken to be abandoned.
+    One that waits for a person, and whose process sends no heartbeats, is over after the time of a dead
+    worker: a laptop may have been closed for good. Of a framework's run ``sign`` tells whether its process
+    lives on. A process that reported open work and stopped is gone. One that sends anything lives, and what
+    hangs in it goes on hanging. Otherwise work that is known to be open has as long as a dead worker, and a
+    run with none is taken to be abandoned.
     """
     silent = silent_from(v, settings)
+    if v.waiting is WaitingReason.USER_INPUT and v.ended_at is None and not sends_heartbeats(v):
+        return max(silent_since(v), sign.seen) + settings.tickets.dead_worker_seconds
     if silent is None or not v.is_foreign or sends_heartbeats(v):
         return None if silent is None else silent + settings.tickets.dead_worker_seconds
     is_open = v.phase in (Phase.LLM, Phase.TOOL)

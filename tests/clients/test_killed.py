@@ -1,0 +1,114 @@
+"""Clients and programs that were killed, or hang: what becomes of their runs, on a clock of the test."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from queenright.health.findings import FindingKind
+from queenright.health.monitor import HealthMonitor
+from queenright.health.settings import HealthSettings
+from queenright.health.vitals import SessionStatus, VitalSigns
+from queenright.instrumentation.names import Phase
+from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.telemetry.assembler import Assembler
+from tests.clients.clients import CLIENTS
+from tests.clients.fixtures import BEGAN, FOLDER, Fixture, Record, load_fixture
+from tests.frameworks.fixtures import load_fixture as load_framework
+from tests.frameworks.fixtures import path_of
+from tests.frameworks.pairs import PAIRS
+from tests.server.telemetry.replay import take
+
+SETTINGS = HealthSettings()
+DAY = SETTINGS.tickets.dead_worker_seconds
+HOUR = SETTINGS.tickets.abandoned_run_seconds
+SILENT = 2 * SETTINGS.stall.tool_seconds
+WAITS = FOLDER / "claude-code" / "permission.json"
+
+
+def watch(records: Sequence[Record]) -> tuple[HealthMonitor, VitalSigns, float, dict[str, float | None]]:
+    """Return a monitor that has been told all, the one run that it knows, when that was, and who beats."""
+    monitor, assembler, signs = HealthMonitor(SETTINGS), Assembler(), dict[str, float | None]()
+    now = BEGAN
+    for record in records:
+        now = BEGAN + record.at
+        batch = take(record, assembler)
+        assembler.duplicates.settle(batch.identities, stored=True)
+        for event in batch.events:
+            monitor.apply(event, now)
+        for incarnation, interval in batch.signs.items():
+            monitor.note_alive(incarnation, now, interval)
+            signs[incarnation] = interval or signs.get(incarnation)
+    [worker] = monitor.workers()
+    return monitor, worker.vitals, now, signs
+
+
+def until_end(fixture: Fixture) -> list[Record]:
+    return [record for record in fixture.records if record.at <= fixture.ended_at]
+
+
+def has_ticket(monitor: HealthMonitor) -> bool:
+    return any(one.kind is FindingKind.STALL and one.ticket for w in monitor.workers() for one in w.findings)
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_killed_coding_agent_ends_as_unknown_and_its_finding_is_cleared(client: str) -> None:
+    """B88: nothing tells it from one whose tool hangs, which is found in time."""
+    monitor, vitals, now, _ = watch(until_end(load_fixture(FOLDER / client / "killed.json")))
+
+    monitor.sweep(now + SILENT)
+    assert has_ticket(monitor)
+    assert not vitals.ended
+
+    monitor.sweep(now + SILENT + DAY)
+    assert (vitals.status, has_ticket(monitor)) == (SessionStatus.UNKNOWN, False)
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_killed_program_ends_as_unknown_once_its_process_is_known_to_be_gone(pair: str) -> None:
+    """B88: where a call is known to be open, without a ticket; else an hour after its ticket."""
+    for name in ("killed", "killed-watched"):
+        if records := until_end(load_framework(path_of(pair, name))):  # some had sent nothing by then
+            monitor, vitals, now, signs = watch(records)
+            is_gone = vitals.phase in (Phase.LLM, Phase.TOOL) and any(signs.values())
+            if not is_gone:
+                monitor.sweep(now + SILENT)
+                assert has_ticket(monitor)
+
+            monitor.sweep(now + (120 if is_gone else SILENT + HOUR))
+
+            assert (vitals.status, has_ticket(monitor)) == (SessionStatus.UNKNOWN, False)
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_program_that_hangs_while_its_process_reports_it_has_a_ticket_for_as_long(pair: str) -> None:
+    """B88: it is never taken for one that is gone."""
+    monitor, vitals, now, signs = watch(until_end(load_framework(path_of(pair, "hang_first-watched"))))
+    for minute in range(24 * 60):
+        for incarnation, interval in signs.items():
+            monitor.note_alive(incarnation, now + 60 * minute, interval)
+        monitor.sweep(now + 60 * minute)
+
+    assert has_ticket(monitor)
+    assert not vitals.ended
+
+
+def test_session_that_waits_for_its_person_ends_after_a_day_and_goes_on_if_the_person_comes_back() -> None:
+    """B88, B95: a laptop that was closed; the wait itself is never a finding."""
+    records = until_end(load_fixture(WAITS))
+    monitor, vitals, now, _ = watch(records)
+    assert vitals.waiting is not None
+
+    monitor.sweep(now + DAY - 60)
+    assert not vitals.ended
+    assert not any(worker.findings for worker in monitor.workers())
+    monitor.sweep(now + DAY + 60)
+    assert vitals.status is SessionStatus.UNKNOWN
+
+    key = (vitals.agent_id, vitals.session_id)
+    at = now + DAY + 120
+    monitor.apply(
+        AgentEvent(type=EventType.LLM_CALL_STARTED, time=at, agent_id=key[0], session_id=key[1]), at
+    )
+    assert not vitals.ended
