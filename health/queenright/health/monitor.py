@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
@@ -532,6 +532,17 @@ class HealthMonitor:
     def new_name(self, key: WorkerKey) -> WorkerKey | None:
         """Return what a worker is called that was renamed; None if none of that name was."""
         return self._renamed.get(key)
+
+    def foreign_runs(self) -> Iterator[tuple[str, str, WorkerKey]]:
+        """Yield the runs of frameworks that go on: process, session as it was or is called, and names now."""
+        former: dict[WorkerKey, list[str]] = {}
+        for old, new in self._renamed.items():
+            former.setdefault(new, []).append(old[1])
+        for key, worker in self._workers.items():
+            v = worker.vitals
+            if v.is_foreign and not v.ended:
+                for session in {v.session_id, *former.get(key, ())}:
+                    yield v.incarnation_id, session, key
 
     def dead_from(self, key: WorkerKey) -> float | None:
         """

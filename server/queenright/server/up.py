@@ -169,6 +169,8 @@ async def serving(
             await forwarder.start()
             stack.push_async_callback(forwarder.stop)
         assembler = Assembler()
+        for incarnation, session, names in service.monitor.foreign_runs():
+            assembler.traces.note_known(incarnation, session, names)
         receiver = otlp_app(
             service.ingest,
             assembler=assembler,

@@ -84,3 +84,6 @@ async def test_ticket_agent_and_metrics_have_the_name_that_came_late(tmp_path: P
     async with serving(settings(tmp_path)) as running:
         assert await agents(running) == [(*new, 16)]
         assert open_tickets(running) == {new}
+
+        await send(running, *looping(80, 40))  # without a name
+        assert await agents(running) == [(*new, 24)]

@@ -22,7 +22,7 @@ from queenright.server.telemetry.loose import LooseRuns
 from queenright.server.telemetry.lost_spans import LostSpans
 from queenright.server.telemetry.messages import asked_calls, last_results
 from queenright.server.telemetry.observation import Observation
-from queenright.server.telemetry.runs import MAX_TRACES, EndedCall, Run, Trace, Traces, name_in
+from queenright.server.telemetry.runs import MAX_TRACES, EndedCall, Run, Trace, Traces, name_in, name_known
 from queenright.server.telemetry.sessions import Sessions
 from queenright.server.telemetry.unusable import Unused
 from queenright.server.telemetry.values import seconds_of
@@ -45,8 +45,6 @@ HOLD: Final = 60.0
 """Seconds in which more of a run may arrive after the end of an agent inside it."""
 ANSWER_HOLD: Final = 15.0
 """Seconds in which the span of a tool call may arrive after what messages say of it."""
-_MESSAGES: Final = "messages"
-"""What tells of a tool call that has no span, as the name of a library."""
 _DEPTH: Final = 16
 """How many spans around a span are looked for in its request."""
 _LOOKED_AT: Final = 64
@@ -233,10 +231,14 @@ class _Assembly:
         root = self._traces.take_root(one)
         outer = self._outermost(one)
         is_loose = not outer.parent_id and outer.kind in (Kind.LLM, Kind.TOOL)
-        run = self._loose.find(outer, _as_call(outer)) if is_loose and not one.session else None
+        run = self._loose.find(outer, _as_call(outer)) if is_loose else None
         if run is None:
-            session = one.session or trace.id
-            run = Run("", session, one.process.incarnation_id, has_own_session=bool(one.session))
+            session, incarnation = one.session or trace.id, one.process.incarnation_id
+            run = Run("", session, incarnation, has_own_session=bool(one.session))
+            if (known := self._traces.take_known(incarnation, session)) is not None:
+                run.agent_id, run.session_id = known
+                run.began_as, run.name = run.agent_id, name_known(run.agent_id, one.process)
+                run.has_own_session = run.session_id != trace.id
             if is_loose:
                 run.is_loose = True
                 self._loose.add(run)
@@ -275,19 +277,18 @@ class _Assembly:
         elif is_better:
             agent = name[3]
             self._traces.note_name(run.incarnation_id, run.began_as, agent)
-        if session and not run.has_own_session:
+        named_session = not run.has_own_session and bool(session)
+        if named_session:
             trace.runs.pop(run.session_id, None)
-            run.has_own_session = True
-        else:
-            session = run.session_id
-        self._rename(run, one, agent, session)
+        self._rename(run, one, agent, session if named_session else run.session_id)
         run.name = max(name, run.name)
+        run.has_own_session |= named_session
         trace.add(run)
 
     def _rename(self, run: Run, one: Observation, agent: str, session: str) -> None:
         """Give a run and its session other names, and say so if they had names before."""
         if run.agent_id and (agent, session) != (run.agent_id, run.session_id):
-            self._batch.on_undo(partial(run.rename, run.agent_id, run.session_id, run.name))
+            self._batch.on_undo(run.names_kept())
             self._emit(EventType.AGENT_RENAMED, run, one, {"agent_id": agent, "session_id": session})
         run.agent_id, run.session_id = agent, session
 
@@ -326,6 +327,7 @@ class _Assembly:
         if one.kind is Kind.AGENT:
             return True
         what = _work_of(one)
+        run.has_tools |= one.kind is Kind.TOOL
         around = run.begun.get(one.parent_id)
         is_inside = around is not None and around.what == what
         if not one.end:
@@ -456,6 +458,7 @@ class _Assembly:
         if run.has_tools:
             return
         for call, result, at, turn in run.take_answered():
+            self._batch.on_undo(partial(run.note_again, result, at, turn))
             data = {"tool": call.tool, "call_id": call.id, "args_hash": call.args_hash}
             data["result_hash"] = result.result_hash
             data["outcome"] = (ToolOutcome.ERROR if result.has_failed else ToolOutcome.OK).value
@@ -463,7 +466,6 @@ class _Assembly:
             self._emit(EventType.TOOL_CALL_COMPLETED, run, one, data, at=at)
 
     def _tool(self, run: Run, one: Observation) -> None:
-        run.has_tools = True
         one.data["turn"] = run.turn_of(one.span_id.hex(), one.start, one.end)
         self._emit(EventType.TOOL_CALL_COMPLETED, run, one, one.data)
 

@@ -26,9 +26,13 @@ class LooseRuns:
         self._runs: dict[str, list[Run]] = {}
 
     def find(self, one: Observation, call: EndedCall) -> Run | None:
-        """Return the run whose calls a call lies next to; None if there is none close to it."""
+        """Return the run of a call's session, or whose calls it lies next to; None if there is none."""
         found: tuple[int, Run] | None = None
         for run in reversed(self._runs.get(one.process.incarnation_id, ())):
+            if one.session and run.has_own_session:
+                if one.session == run.session_id:
+                    return run
+                continue
             gap = _gap(run, one, call)
             if gap is not None and gap <= GAP and (found is None or gap < found[0]):
                 found = gap, run

@@ -16,7 +16,7 @@ Spans of our own instrumentation name everything themselves.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -58,6 +58,11 @@ def name_in(one: Observation) -> Name:
     if process.agent:
         return _OF_RESOURCE, 0, False, process.agent
     return _OF_SERVICE, 0, False, process.service
+
+
+def name_known(agent: str, process: Process) -> Name:
+    """Return the name of a run that was known before the service was started anew: nothing is better."""
+    return (_OF_SERVICE if agent == process.service else _OF_WORK), 0, True, agent
 
 
 @dataclass(slots=True, eq=False)
@@ -144,9 +149,14 @@ class Run:
     has_failed: bool = False
     """It was said to have failed when it ended."""
 
-    def rename(self, agent: str, session: str, name: Name) -> None:
-        """Give it and its session other names."""
-        self.agent_id, self.session_id, self.name = agent, session, name
+    def names_kept(self) -> Callable[[], None]:
+        """Return what gives it and its session the names again that they have now."""
+        names = self.agent_id, self.session_id, self.name, self.has_own_session
+
+        def give() -> None:
+            self.agent_id, self.session_id, self.name, self.has_own_session = names
+
+        return give
 
     def note_outcome(self, failure: dict[str, Any], at: int) -> None:
         """Note how a call of a model, or an agent inside the run, ended; an earlier one changes nothing."""
@@ -159,10 +169,10 @@ class Run:
         self.begun[span_id] = BegunWork(what, call_id, library)
 
     def note_asked(self, call: AskedCall) -> None:
-        """Note that an answer of the model asks for a tool call."""
+        """Note that an answer of the model asks for a tool call; one without an id is not known again."""
         if self.asked is None:
             self.asked = {}
-        if call.id not in self.asked:
+        if call.id and call.id not in self.asked:
             _bound(self.asked, MAX_PARENTS)
             self.asked[call.id] = call
 
@@ -172,6 +182,11 @@ class Run:
             self.results = {}
         if result.id not in self.results:
             _bound(self.results, MAX_PARENTS)
+            self.results[result.id] = result, at, turn
+
+    def note_again(self, result: CallResult, at: int, turn: str) -> None:
+        """Note a result once more that was taken: it could not be told."""
+        if self.results is not None:
             self.results[result.id] = result, at, turn
 
     def take_answered(self) -> list[tuple[AskedCall, CallResult, int, str]]:
@@ -306,6 +321,7 @@ class Traces:
         self._max = max_traces
         self._roots: dict[tuple[bytes, str], tuple[int, dict[str, Any]]] = {}
         self._names: dict[tuple[str, str], str] = {}
+        self._known: dict[tuple[str, str], tuple[str, str]] = {}
 
     def __len__(self) -> int:
         return len(self._traces)
@@ -323,6 +339,15 @@ class Traces:
     def known(self, trace_id: bytes, process: Process) -> Trace | None:
         """Return a trace only if something of it has been seen."""
         return self._traces.get((trace_id, process.incarnation_id))
+
+    def note_known(self, incarnation_id: str, session: str, names: tuple[str, str]) -> None:
+        """Note what a run is called that was known before the service was started anew, and its session."""
+        _bound(self._known, MAX_NAMES)
+        self._known[incarnation_id, session] = names
+
+    def take_known(self, incarnation_id: str, session: str) -> tuple[str, str] | None:
+        """Return what a run that was known before is called, and its session; once."""
+        return self._known.pop((incarnation_id, session), None)
 
     def note_root(self, one: Observation, failure: dict[str, Any]) -> None:
         """Note the end of an outermost span that arrived before anything inside it."""
