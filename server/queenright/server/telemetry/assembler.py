@@ -20,7 +20,7 @@ from queenright.server.telemetry.held_runs import HeldRuns
 from queenright.server.telemetry.kind import Kind
 from queenright.server.telemetry.loose import LooseRuns
 from queenright.server.telemetry.lost_spans import LostSpans
-from queenright.server.telemetry.messages import asked_calls, last_results
+from queenright.server.telemetry.messages import tool_calls_in
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.runs import MAX_TRACES, EndedCall, Run, Trace, Traces, name_in, name_known
 from queenright.server.telemetry.sessions import Sessions
@@ -446,9 +446,10 @@ class _Assembly:
         """Note tool calls that only messages tell of: those of an answer, and of the next question."""
         if run.has_tools or not one.end or not (one.question or one.answer):
             return
-        for call in asked_calls(one.question) + asked_calls(one.answer):
+        asked, results = tool_calls_in(one.question)
+        for call in asked + tool_calls_in(one.answer)[0]:
             run.note_asked(call)
-        for result in last_results(one.question):
+        for result in results:
             run.note_result(result, one.start, one.span_id.hex())
         if self._answers.get(run) is None:
             self._answers.hold(run, one, self._now + ANSWER_HOLD)

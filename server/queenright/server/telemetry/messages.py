@@ -7,7 +7,7 @@ the GenAI conventions (`parts`), or as OpenAI, Anthropic or Gemini have them. Pu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,8 +21,18 @@ LONGEST: Final = 1_000_000
 """Characters of messages that are read."""
 MAX_CALLS: Final = 64
 """Of one answer or question."""
-_DEPTH: Final = 4
-_LISTS: Final = ("messages", "input", "contents", "choices", "parts", "content", "tool_calls", "output")
+_DEPTH: Final = 10
+_LISTS: Final = (
+    "messages",
+    "message",
+    "input",
+    "contents",
+    "choices",
+    "parts",
+    "content",
+    "tool_calls",
+    "output",
+)
 _CALLS: Final = frozenset({"tool_call", "tool_use", "function_call", "function"})
 _RESULTS: Final = frozenset({"tool_call_response", "tool_result", "function_call_output"})
 
@@ -45,60 +55,57 @@ class CallResult:
     has_failed: bool
 
 
-def asked_calls(text: str) -> list[AskedCall]:
-    """Return the tool calls that messages ask for; none if they cannot be read."""
-    return [one for _, one in _items(text) if isinstance(one, AskedCall)][-MAX_CALLS:]
+def tool_calls_in(text: str) -> tuple[list[AskedCall], list[CallResult]]:
+    """
+    Return the tool calls that messages ask for, and the results after which the model has said nothing.
 
-
-def last_results(text: str) -> list[CallResult]:
-    """Return the results at the end of messages, after which the model has said nothing."""
-    found: list[CallResult] = []
-    for role, one in _items(text):
-        if isinstance(one, CallResult):
-            found.append(one)
-        elif role in ("assistant", "model"):
-            found.clear()
-    return found[-MAX_CALLS:]
-
-
-def _items(text: str) -> Iterator[tuple[str, AskedCall | CallResult | None]]:
-    """Yield the role of each message, and what of tools is in it."""
-    if len(text) > LONGEST:
-        return
+    Both are empty if the messages cannot be read, or are longer than `LONGEST`.
+    """
+    asked: list[AskedCall] = []
+    results: list[CallResult] = []
+    if not text or len(text) > LONGEST:
+        return asked, results
     try:
         said = orjson.loads(text)
     except orjson.JSONDecodeError:
-        return
-    yield from _within(said, "", _DEPTH)
+        return asked, results
+    for role, one in _within(said, "", _DEPTH):
+        if isinstance(one, AskedCall):
+            asked.append(one)
+        elif isinstance(one, CallResult):
+            results.append(one)
+        elif role in ("assistant", "model"):
+            results.clear()
+    return asked[-MAX_CALLS:], results[-MAX_CALLS:]
 
 
 def _within(value: Any, role: str, depth: int) -> Iterator[tuple[str, AskedCall | CallResult | None]]:
-    if isinstance(value, Sequence) and not isinstance(value, str):
+    """Yield the role of each message, and what of tools is in it."""
+    if depth < 0:
+        return
+    if isinstance(value, list):
         for item in value:
-            yield from _within(item, role, depth)
+            yield from _within(item, role, depth - 1)
         return
-    if not isinstance(value, Mapping) or depth < 0:
+    if not isinstance(value, dict):
         return
-    own_role = value.get("role")
-    if isinstance(own_role, str):
-        role = own_role.lower()
+    if isinstance(value.get("role"), str):
+        role = value["role"].lower()
         yield role, None
     found = _call(value) or _result(value, role)
     if found is not None:
         yield role, found
         return
-    if isinstance(message := value.get("message"), Mapping):
-        yield from _within(message, role, depth - 1)
     for name in _LISTS:
-        if isinstance(items := value.get(name), list):
-            yield from _within(items, role, depth - 1)
+        if isinstance(inner := value.get(name), list | dict):
+            yield from _within(inner, role, depth - 1)
 
 
 def _call(value: Mapping[str, Any]) -> AskedCall | None:
     kind, function = value.get("type"), value.get("functionCall") or value.get("function_call")
     if isinstance(function, Mapping) and "name" in function:
         return _asked(function.get("id"), function["name"], function.get("args"))
-    if kind not in _CALLS:
+    if not isinstance(kind, str) or kind not in _CALLS:
         return None
     function = value.get("function")
     inner = function if isinstance(function, Mapping) else value
@@ -115,7 +122,8 @@ def _result(value: Mapping[str, Any], role: str) -> CallResult | None:
     response = value.get("functionResponse") or value.get("function_response")
     if isinstance(response, Mapping):
         return CallResult(id_in(response.get("id")), _hash(response.get("response")), False)
-    if value.get("type") in _RESULTS:
+    kind = value.get("type")
+    if isinstance(kind, str) and kind in _RESULTS:
         id_ = next((value[key] for key in ("tool_use_id", "call_id", "id") if value.get(key)), "")
     elif role == "tool" and value.get("tool_call_id"):
         id_ = value["tool_call_id"]

@@ -1,0 +1,148 @@
+"""Tool calls in the messages of model calls, in the shapes in which libraries record them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queenright.instrumentation import fingerprint
+from queenright.server.telemetry.messages import LONGEST, MAX_CALLS, AskedCall, CallResult, tool_calls_in
+
+ARGUMENTS = {"q": "hive"}
+RESULT = "three results"
+NAMED = {"id": "c-1", "name": "search"}
+ANSWER = {"role": "assistant", "content": "There are three."}
+
+SHAPES: dict[str, Any] = {
+    "GenAI conventions": [
+        {"role": "user", "parts": [{"type": "text", "content": "look"}]},
+        {
+            "role": "assistant",
+            "parts": [{"type": "tool_call", "id": "c-1", "name": "search", "arguments": ARGUMENTS}],
+        },
+        {"role": "tool", "parts": [{"type": "tool_call_response", "id": "c-1", "response": RESULT}]},
+    ],
+    "OpenAI, chat": {
+        "messages": [
+            {"role": "user", "content": "look"},
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [
+                    {
+                        "id": "c-1",
+                        "type": "function",
+                        "function": {"name": "search", "arguments": json.dumps(ARGUMENTS)},
+                    }
+                ],
+            },
+            {"role": "tool", "tool_call_id": "c-1", "content": RESULT},
+        ]
+    },
+    "OpenAI, responses": {
+        "input": [
+            {"role": "user", "content": "look"},
+            {"type": "function_call", "call_id": "c-1", "name": "search", "arguments": json.dumps(ARGUMENTS)},
+            {"type": "function_call_output", "call_id": "c-1", "output": RESULT},
+        ]
+    },
+    "Anthropic": [
+        {"role": "user", "content": "look"},
+        {
+            "role": "assistant",
+            "content": [{"type": "tool_use", "id": "c-1", "name": "search", "input": ARGUMENTS}],
+        },
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c-1", "content": RESULT}]},
+    ],
+    "Gemini": {
+        "contents": [
+            {"role": "user", "parts": [{"text": "look"}]},
+            {
+                "role": "model",
+                "parts": [{"functionCall": {"id": "c-1", "name": "search", "args": ARGUMENTS}}],
+            },
+            {"role": "user", "parts": [{"functionResponse": {"id": "c-1", "response": {"output": RESULT}}}]},
+        ]
+    },
+}
+CALL = AskedCall("c-1", "search", fingerprint(ARGUMENTS))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_call_and_result_are_found_in_every_shape(shape: str) -> None:
+    """B84: one call, whatever library recorded it."""
+    asked, results = tool_calls_in(json.dumps(SHAPES[shape]))
+
+    assert asked == [CALL]
+    assert results == [CallResult("c-1", fingerprint(RESULT), False)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_result_that_the_model_has_answered_is_no_new_one(shape: str) -> None:
+    """B84: each question holds the whole conversation again."""
+    said = SHAPES[shape]
+    messages = said if isinstance(said, list) else next(iter(said.values()))
+
+    asked, results = tool_calls_in(json.dumps([*messages, ANSWER]))
+
+    assert (asked, results) == ([CALL], [])
+
+
+def test_result_that_is_an_error_has_failed() -> None:
+    """B89: where a provider has a word for it."""
+    said = [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c-1", "is_error": True}]}]
+
+    assert tool_calls_in(json.dumps(said))[1] == [CallResult("c-1", None, True)]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "no JSON", "[" * 2_000, "7", json.dumps(SHAPES["Anthropic"]) + " " * LONGEST]
+)
+def test_what_cannot_be_read_holds_no_calls(text: str) -> None:
+    assert tool_calls_in(text) == ([], [])
+
+
+def test_calls_of_one_answer_are_bounded() -> None:
+    many = [{"type": "tool_use", "id": f"c-{n}", "name": "search", "input": {}} for n in range(1_000)]
+
+    assert len(tool_calls_in(json.dumps([{"role": "assistant", "content": many}]))[0]) == MAX_CALLS
+
+
+WORDS = st.sampled_from(
+    [
+        "role",
+        "type",
+        "parts",
+        "content",
+        "messages",
+        "tool_calls",
+        "tool_call",
+        "tool_result",
+        "functionCall",
+        "functionResponse",
+        "name",
+        "id",
+        "tool",
+        "assistant",
+        "arguments",
+        "response",
+    ]
+)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(0, 9) | WORDS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(WORDS, inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(JSON)
+def test_any_messages_are_read_without_an_error(said: Any) -> None:
+    """B48: what a model or a tool wrote is data."""
+    asked, results = tool_calls_in(json.dumps(said))
+
+    assert all(isinstance(one.id, str) and one.tool for one in asked)
+    assert all(isinstance(one.id, str) for one in results)
