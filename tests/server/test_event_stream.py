@@ -109,6 +109,7 @@ async def test_who_comes_back_misses_nothing(running: Running) -> None:
 
 
 async def test_who_comes_back_from_nowhere_is_told_so_and_goes_on_from_now(running: Running) -> None:
+    await running.service.store.append([event()])
     async with Follower(f"{running.url}/api/events", {"Last-Event-ID": "of another service"}) as follower:
         await follower.until(lambda: follower.events, "the stream says so")
         assert follower.events[0].event == "reset"

@@ -36,7 +36,7 @@ from queenright.client.notices import Notice
 TYPES: Final = (
     *("execution_started", "execution_resumed", "execution_paused", "execution_completed"),
     *("execution_failed", "step_completed", "worker_waiting", "finding_opened", "finding_cleared"),
-    *("health_state_changed", "agent_terminated", "recovery_completed"),
+    *("health_state_changed", "agent_terminated", "agent_renamed", "recovery_completed"),
 )
 """What changes the list."""
 

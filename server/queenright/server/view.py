@@ -162,6 +162,8 @@ def event_line(event: AgentEvent, *, brief: bool = False) -> dict[str, str]:
         case EventType.HEALTH_STATE_CHANGED:
             kind = str(data["to"])
             text = f"{event.agent_id}: {_state_change(data)}"
+        case EventType.AGENT_RENAMED:
+            text = f"{event.agent_id}: its name is {data['agent_id']} now, session {data['session_id']}"
         case EventType.WORKER_ESCALATION_TICKET:
             ticket = data["ticket"]
             kind = "ticket"

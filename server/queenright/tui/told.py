@@ -51,6 +51,7 @@ FEED: Final = (
 """Types that have a line in the feed of the whole fleet."""
 
 WORK: Final = (
+    "agent_renamed",
     "execution_started",
     "execution_completed",
     "execution_failed",
@@ -185,6 +186,8 @@ def _work(event: Moment) -> tuple[str, str] | None:
             if error:
                 return "failing", f"{data.get('model') or 'model'} did not answer: {error}"
             return "info", f"{data.get('model') or 'model'} answered, {spent} tokens"
+        case "agent_renamed":
+            return "info", f"its name is {plain(data['agent_id'])} now, session {plain(data['session_id'])}"
         case "execution_started":
             return "act", f"session {event.session_id} began"
         case "execution_completed":
