@@ -63,6 +63,35 @@ def test_cause_2_span_that_ended_before_the_root_does_not_open_its_run_again() -
     assert types(late) == ["tool_call_completed"]
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_cause_2_span_that_ends_a_moment_after_the_root_does_not_open_its_run_again(
+    order: tuple[int, int],
+) -> None:
+    """B85: spans of Node each have a clock of their own, which differ by parts of a millisecond."""
+    root = {"id": 1, "name": "invoke_agent scout", "start": 1, "end": 9}
+    spans = [
+        root | {"attributes": {"gen_ai.operation.name": "invoke_agent"}},
+        chat(2, 1, start=2, end=9.0005),
+    ]
+
+    decoded = decode(*(spans[place] for place in order))
+
+    assert types(decoded).count("execution_started") == 1
+    assert types(decoded).count("execution_completed") == 1
+    [end] = [event.time for event in decoded.events if event.type.value == "execution_completed"]
+    assert {event.time for event in decoded.events if event.type.value == "llm_call_completed"} == {end}
+
+
+def test_cause_2_work_that_goes_on_after_the_root_opens_its_run_again() -> None:
+    """B85: an agent may go on in the background."""
+    memory = Assembler()
+    decode(chat(2, 1, **NAMED, end=2), invoke(1, "scout", end=9), memory=memory)
+
+    late = decode(chat(3, 1, start=8, end=12), memory=memory)
+
+    assert types(late)[0] == "execution_started"
+
+
 def test_cause_3_run_without_an_agents_span_ends_with_its_outermost_span() -> None:
     """B85: a framework that exports no agent on failure leaves no run open."""
     decoded = decode(chat(2, 1, end=2), {"id": 1, "name": "workflow", "end": 3})
@@ -349,6 +378,18 @@ def test_cause_9_call_that_two_libraries_trace_counts_once(kind: Any, parent: in
     decoded = decode(of_framework, of_client, invoke(1, "scout", end=9))
 
     assert len([type_ for type_ in types(decoded) if type_.endswith("call_completed")]) == 1
+
+
+def test_cause_9_method_that_prepares_a_model_call_and_is_marked_as_one_is_none() -> None:
+    """B84: LlamaIndex has spans of helpers of a model, which are marked like its calls."""
+    marked = {"openinference.span.kind": "LLM"}
+    helper = {"id": 2, "parent": 1, "name": "Model._prepare_chat", "start": 1, "end": 2, "attributes": marked}
+    call = {"id": 3, "parent": 1, "name": "Model.achat", "start": 2, "end": 3, "attributes": marked}
+    inner = {"id": 4, "parent": 1, "name": "Model._call", "start": 4, "end": 5, "attributes": marked | TOKENS}
+
+    decoded = decode(helper, call, inner, invoke(1, "scout", end=9))
+
+    assert types(decoded).count("llm_call_completed") == 2
 
 
 @pytest.mark.parametrize("kind", [chat, tool])

@@ -45,6 +45,8 @@ HOLD: Final = 60.0
 """Seconds in which more of a run may arrive after the end of an agent inside it."""
 ANSWER_HOLD: Final = 15.0
 """Seconds in which the span of a tool call may arrive after what messages say of it."""
+CLOCK_SPREAD: Final = 100_000_000
+"""Nanoseconds by which the end of work may lie after that of what is around it: clocks differ."""
 _DEPTH: Final = 16
 """How many spans around a span are looked for in its request."""
 _LOOKED_AT: Final = 64
@@ -356,7 +358,8 @@ class _Assembly:
 
     def _begin(self, run: Run, one: Observation) -> None:
         """Say that a run of another framework has begun, when the first that is heard of it arrives."""
-        if run.open or (run.ended_at and (one.end or one.start) <= run.ended_at):
+        spread = CLOCK_SPREAD if one.start <= run.ended_at else 0
+        if run.open or (run.ended_at and (one.end or one.start) <= run.ended_at + spread):
             return
         self._batch.set_open(run, True, run.ended_at)
         run.began_at = one.start or one.end
@@ -474,10 +477,13 @@ class _Assembly:
         self, type_: EventType, run: Run, one: Observation, data: dict[str, Any], *, at: int | None = None
     ) -> None:
         events = self._batch.renames if type_ is EventType.AGENT_RENAMED else self._batch.events
+        at = one.end if at is None else at
+        if run.ended_at and not run.open and not run.own:
+            at = min(at, run.ended_at)  # work of a run that is over does not make it active again
         events.append(
             AgentEvent(
                 type=type_,
-                time=seconds_of(one.end if at is None else at, self._now),
+                time=seconds_of(at, self._now),
                 agent_id=run.agent_id,
                 session_id=run.session_id,
                 incarnation_id=run.incarnation_id,

@@ -41,6 +41,8 @@ _SPAN_ID: Final = re.compile("[0-9a-fA-F]{16}")
 _LANGCHAIN_AGENT: Final = re.compile(r'"lc_agent_name": ?"([^"\\]{1,200})"')
 _METHOD: Final = re.compile(r"(.{1,200})\._\w{1,100}")
 """What an agent's span is called after an inner method of it: the agent, then the method."""
+_INNER_METHOD: Final = re.compile(r".{1,200}\._[^\W_]\w{0,100}")
+"""What a span is called after a method that only other methods of the same thing call."""
 _LONGEST_METADATA: Final = 16_384
 _IS_REMOTE: Final = 0x200
 _ERROR: Final = Status.STATUS_CODE_ERROR
@@ -92,6 +94,8 @@ def read_span(span: Span, process: Process, scope: InstrumentationScope, now: fl
         kind = _kind(found, name)
         if kind is Kind.TOOL and span.kind in _ENTRY_KINDS:
             kind = None  # whoever called has a span of the call, too
+        elif kind is Kind.LLM and _is_preparation(span, found):
+            kind = None
     # No parent, one in another process, or an entry point.
     is_outermost = not parent_id or bool(flags & _IS_REMOTE) or span.kind in _ENTRY_KINDS
     if kind is None and (client is not None or not is_outermost):
@@ -267,6 +271,15 @@ def _failure(span: Span, kind: Kind | None, events: Sequence[Span.Event], found:
     if message:
         failure["error"] = redact(message)
     return failure
+
+
+def _is_preparation(span: Span, found: Fields) -> bool:
+    """Say whether a span that is marked as a call of a model is of work around one: no model has answered."""
+    return (
+        _INNER_METHOD.fullmatch(span.name) is not None
+        and not ("input_tokens" in found or "output_tokens" in found)
+        and span.status.code != _ERROR
+    )
 
 
 def _message(value: AnyValue) -> str:
