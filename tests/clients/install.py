@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -55,18 +55,50 @@ def install(client: Client) -> list[str]:
     """
     folder = TOOLS / client.name
     lock = json.dumps(load_pins()[client.name], indent=2)
+    script = [] if client.install_script is None else [NODE, client.install_script]
+    install_packages(folder, lock, client.package, script)
+    return [str(folder / "node_modules" / ".bin" / client.program)]
+
+
+def install_packages(folder: Path, lock: str, package: str = "", script: Sequence[str] = ()) -> None:
+    """
+    Install what npm's lock file says into a folder, unless it is there.
+
+    Args:
+        folder: Where to.
+        lock: The lock file.
+        package: The package in whose folder the script is run.
+        script: The command of an install script of the package's own, if any.
+
+    Raises:
+        InstallError: npm, or the script, failed.
+    """
     environment = node_environment()
     installed = folder / ".installed"
-    if not installed.is_file() or installed.read_text(encoding="utf-8") != lock:
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        (folder / _LOCK).write_text(lock, encoding="utf-8")
-        _write_package(folder, json.loads(lock)["packages"][""]["dependencies"])
-        _run(["npm", "ci", *_NO_SCRIPTS], folder, environment)
-        if client.install_script is not None:
-            _run([NODE, client.install_script], folder / "node_modules" / client.package, environment)
-        installed.write_text(lock, encoding="utf-8")
-    return [str(folder / "node_modules" / ".bin" / client.program)]
+    if installed.is_file() and installed.read_text(encoding="utf-8") == lock:
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    (folder / _LOCK).write_text(lock, encoding="utf-8")
+    _write_package(folder, json.loads(lock)["packages"][""]["dependencies"])
+    _run(["npm", "ci", *_NO_SCRIPTS], folder, environment)
+    if script:
+        _run(list(script), folder / "node_modules" / package, environment)
+    installed.write_text(lock, encoding="utf-8")
+
+
+def resolve_packages(dependencies: Mapping[str, str]) -> Any:
+    """
+    Return npm's lock file of packages, with the hash of every one that they need.
+
+    Raises:
+        InstallError: npm failed.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        _write_package(Path(folder), dependencies)
+        command = ["npm", "install", "--package-lock-only", "--omit-lockfile-registry-resolved"]
+        _run([*command, *_NO_SCRIPTS], Path(folder), node_environment())
+        return json.loads((Path(folder) / _LOCK).read_text(encoding="utf-8"))
 
 
 def node_environment() -> dict[str, str]:
@@ -94,18 +126,15 @@ def node_environment() -> dict[str, str]:
 def pin(name: str, version: str) -> None:
     """Resolve a client, or Node, at a version and write the result to ``pins.json``."""
     pins = load_pins() if PINS.is_file() else {}
-    with tempfile.TemporaryDirectory() as folder:
-        if name == NODE:
+    if name == NODE:
+        with tempfile.TemporaryDirectory() as folder:
             source = Path(folder) / "requirements.in"
             source.write_text(f"{_NODE_PACKAGE}=={version}\n", encoding="utf-8")
             command = ["pip", "compile", "--quiet", "--universal", "--generate-hashes", "--no-header"]
             command += ["--no-annotate", "--no-emit-index-url", str(source)]
             pins[NODE] = _run([_uv(), *command], Path(folder), os.environ)
-        else:
-            _write_package(Path(folder), {CLIENTS[name].package: version})
-            command = ["npm", "install", "--package-lock-only", "--omit-lockfile-registry-resolved"]
-            _run([*command, *_NO_SCRIPTS], Path(folder), node_environment())
-            pins[name] = json.loads((Path(folder) / _LOCK).read_text(encoding="utf-8"))
+    else:
+        pins[name] = resolve_packages({CLIENTS[name].package: version})
     PINS.write_text(json.dumps(dict(sorted(pins.items())), indent=1) + "\n", encoding="utf-8")
 
 

@@ -37,6 +37,10 @@ _CHAT_USAGE: Final = {
 _RESPONSES_RESULTS: Final = {"function_call_output", "custom_tool_call_output"}
 SHELL: Final = "run_shell_command"
 """What Gemini CLI and the programs of ``tests/frameworks`` call their shell tool."""
+FINAL_ANSWER: Final = "final_answer"
+"""The tool by which the agents of smolagents answer: their model never answers with text alone."""
+_OBSERVATION: Final = "Observation:"
+"""How smolagents begins the text of a tool's result, which it sends as the user's."""
 _RUNNING: Final = re.compile(r"Process running with session ID (\d+)")
 """What Codex' shell tool returns for a command that is not over after some seconds."""
 _CODE: Final = """\
@@ -157,18 +161,27 @@ def responses_answer(turn: Call | Say, number: int, model: str) -> dict[str, Any
 
 def count_chat_results(body: Mapping[str, Any]) -> int:
     """Count the tool results in a request of the Chat Completions API."""
-    return sum(message["role"] == "tool" for message in body["messages"])
+    return sum(
+        message["role"] == "tool" or (message["role"] == "user" and _OBSERVATION in str(message["content"]))
+        for message in body["messages"]
+    )
 
 
-def chat_answer(turn: Call | Say, number: int, model: str) -> dict[str, Any]:
+def chat_answer(
+    turn: Call | Say, number: int, model: str, *, answers_by_tool: bool = False
+) -> dict[str, Any]:
     """Return one answer of the Chat Completions API."""
     message: dict[str, Any] = {"role": "assistant", "content": None}
-    if isinstance(turn, Say):
+    if isinstance(turn, Say) and not answers_by_tool:
         message["content"] = turn.text
     else:
-        function = {"name": SHELL, "arguments": json.dumps({"command": turn.command})}
-        message["tool_calls"] = [{"id": f"call_{number:04}", "type": "function", "function": function}]
-    reason = "stop" if isinstance(turn, Say) else "tool_calls"
+        called = (
+            {"name": FINAL_ANSWER, "arguments": json.dumps({"answer": turn.text})}
+            if isinstance(turn, Say)
+            else {"name": SHELL, "arguments": json.dumps({"command": turn.command})}
+        )
+        message["tool_calls"] = [{"id": f"call_{number:04}", "type": "function", "function": called}]
+    reason = "tool_calls" if "tool_calls" in message else "stop"
     return {
         "id": f"chatcmpl-{number:04}",
         "object": "chat.completion",
@@ -310,7 +323,8 @@ class Provider:
         if isinstance(turn, Fail):
             error = {"message": "Scripted failure", "type": "server_error"}
             return JSONResponse({"error": error}, turn.status)
-        answer = chat_answer(turn, self._answers, body["model"])
+        answers_by_tool = has_tool(body, FINAL_ANSWER)
+        answer = chat_answer(turn, self._answers, body["model"], answers_by_tool=answers_by_tool)
         if body.get("stream"):
             return StreamingResponse(_stream(chat_chunks(answer)), media_type="text/event-stream")
         await asyncio.sleep(MODEL_SECONDS)

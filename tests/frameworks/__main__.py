@@ -15,11 +15,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from tests.clients.install import InstallError
 from tests.clients.recording import RunError, record
 from tests.clients.scenarios import SCENARIOS, Scenario
 from tests.clients.scrubbing import make_fixture
 from tests.frameworks.fixtures import path_of, write_fixture
-from tests.frameworks.install import InstallError, install, pin, versions_of
+from tests.frameworks.install import install, pin, versions_of
 from tests.frameworks.matrix import measure
 from tests.frameworks.pairs import PAIRS, Pair, list_runs
 from tests.frameworks.pruning import prune

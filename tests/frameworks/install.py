@@ -1,7 +1,8 @@
-"""Installs each pair from PyPI at pinned versions, in its own environment under ``.tools/frameworks/``."""
+"""Installs each pair from PyPI or npm at pinned versions, in its own folder under ``.tools/frameworks/``."""
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -9,7 +10,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from tests.frameworks.pairs import OPENTELEMETRY, Pair
+from tests.clients.install import NODE, InstallError, install_packages, resolve_packages
+from tests.frameworks.pairs import OPENTELEMETRY, PROGRAMS, Pair
 from tests.isolation import ROOT
 
 PINS: Final = Path(__file__).with_name("pins")
@@ -18,17 +20,16 @@ _RESOLVING: Final = ("--quiet", "--no-header", "--no-annotate", "--no-emit-index
 _PYTHON: Final = "3.11"
 
 
-class InstallError(Exception):
-    """A pair cannot be installed, or its versions not be resolved."""
-
-
 def pins_of(pair: Pair) -> Path:
     """Return the file that holds the version of each package of a pair's environment."""
-    return PINS / f"{pair.name}.txt"
+    return PINS / f"{pair.name}.{'json' if pair.is_npm else 'txt'}"
 
 
 def pinned_versions(pair: Pair) -> dict[str, str]:
     """Return the versions of the packages that the pair is named after."""
+    if pair.is_npm:
+        locked = json.loads(pins_of(pair).read_text(encoding="utf-8"))["packages"]
+        return {package: locked[f"node_modules/{package}"]["version"] for package in pair.packages}
     pinned = dict(line.split("==") for line in pins_of(pair).read_text(encoding="utf-8").split() if line)
     return {(name := re.sub(r"\[.*", "", package)): pinned[name] for package in pair.packages}
 
@@ -40,6 +41,10 @@ def versions_of(pair: Pair) -> str:
 
 def pin(pair: Pair) -> None:
     """Resolve the newest versions of a pair's packages and write them to its file."""
+    if pair.is_npm:
+        lock = resolve_packages(dict.fromkeys((*pair.packages, *pair.also), "*"))
+        pins_of(pair).write_text(json.dumps(lock, indent=1) + "\n", encoding="utf-8")
+        return
     requirements = "\n".join((*pair.packages, *pair.also, *OPENTELEMETRY))
     found = _uv(["pip", "compile", *_RESOLVING, "--python-version", _PYTHON, "-"], requirements)
     pins_of(pair).write_text(found, encoding="utf-8")
@@ -47,12 +52,17 @@ def pin(pair: Pair) -> None:
 
 def install(pair: Pair) -> list[str]:
     """
-    Install a pair at its pinned versions, unless it is there, and return its Python.
+    Install a pair at its pinned versions, unless it is there, and return the command of its program.
 
     Raises:
-        InstallError: uv failed.
+        InstallError: uv or npm failed.
     """
     folder = TOOLS / pair.name
+    program = PROGRAMS / pair.program
+    if pair.is_npm:
+        install_packages(folder, pins_of(pair).read_text(encoding="utf-8"))
+        # Node looks for packages beside the program.
+        return [NODE, str(shutil.copy(program, folder))]
     python = folder / "bin" / "python"
     installed = folder / ".installed"
     pins = pins_of(pair).read_text(encoding="utf-8")
@@ -61,7 +71,7 @@ def install(pair: Pair) -> list[str]:
         _uv(["venv", "--quiet", "--python", _PYTHON, str(folder)])
         _uv(["pip", "install", "--quiet", "--no-deps", "--python", str(python), "-r", str(pins_of(pair))])
         installed.write_text(pins, encoding="utf-8")
-    return [str(python)]
+    return [str(python), str(program)]
 
 
 def _uv(arguments: list[str], given: str = "") -> str:

@@ -85,6 +85,12 @@ EXPECTED: Final[Mapping[str, Cells]] = {
     "google-adk": Cells(session="named"),
     "strands": Cells(),
     "pydantic-ai": Cells(session="named"),
+    "llama-index-openinference": Cells(name="unknown_service:python"),
+    "smolagents-openinference": Cells(name="unknown_service:python", provider="no", ends="no"),
+    "agno-openinference": Cells(session="named"),
+    "agent-framework": Cells(),
+    "vercel-ai-sdk": Cells(),
+    "vercel-ai-sdk-legacy": Cells(hang="no"),
 }
 """What the service says of each pair, without ``OTEL_SERVICE_NAME``: its name is the worker's then."""
 
@@ -134,7 +140,7 @@ class _Measuring:
         healthy = [await self._send(load_fixture(path)) for path in paths]
         two = await self._send(self._fixture("two_at_once"))
         looping, is_loop_found = await self._loop()
-        hangs = [await self._hang(name) for name in ("hang_first-watched", "hang_later-watched")]
+        hangs = [await self._hang(path) for path in self._hang_paths()]
         failed, is_ticket_open = await self._fail()
         await self._until_ended([*chain(*healthy), *two, *looping, *failed])
         await self._post([Record(0.0, "/v1/traces", {})])
@@ -143,7 +149,8 @@ class _Measuring:
         clean += [not worker.findings for one in (*healthy, two) for worker in one]
         ends = [w.vitals.status is SessionStatus.COMPLETED for one in (*healthy, two, looping) for w in one]
         ends += [worker.vitals.status is SessionStatus.FAILED for worker in failed]
-        right = [all(_counts(worker) == (4, 3, 4080) for worker in one) for one in (*healthy, two)]
+        counted = (4, self._pair.tool_calls, 4080)
+        right = [all(_counts(worker) == counted for worker in one) for one in (*healthy, two)]
         hidden = [path.stem.endswith("-hidden") for path in (*paths, self._path("two_at_once"))]
         counts = _yes(all(right))
         if counts == "no" and all(one or is_hidden for one, is_hidden in zip(right, hidden, strict=True)):
@@ -203,9 +210,13 @@ class _Measuring:
             is_found = is_found or any(one.kind in _LOOPS and one.ticket for one in found)
         return [self._now(worker) for worker in workers], is_found
 
-    async def _hang(self, name: str) -> bool:
+    def _hang_paths(self) -> list[Path]:
+        suffix = "-watched" if "watched" in self._pair.variants else ""
+        return [self._path(f"{name}{suffix}") for name in ("hang_first", "hang_later")]
+
+    async def _hang(self, path: Path) -> bool:
         """Send what has arrived by the time that the program is ended; return whether a ticket opens."""
-        fixture = self._fixture(name)
+        fixture = load_fixture(path)
         moved = fixture.moved(time.time() - fixture.ended_at)
         workers = await self._post([record for record in moved if record.at <= fixture.ended_at])
         if len(workers) != 1:

@@ -78,9 +78,10 @@ def summary(events: Sequence[AgentEvent]) -> dict[str, Any]:
     tools: dict[str, tuple[str, str]] = {}
     for event in events:
         if event.type == "tool_call_completed":
-            call = event.data.get("call_id") or f"unknown {len(tools)}"
+            tool = event.data["tool"]
+            call = event.data.get("call_id") or f"{tool} {sum(known == tool for known, _ in tools.values())}"
             assert bool(event.data.get("amends")) == (call in tools), "a call counts once"
-            tools[call] = (event.data["tool"], event.data["outcome"])
+            tools[call] = (tool, event.data["outcome"])
     return {
         "agents": len(workers(events)),
         "names": sorted(agent for agent, _ in workers(events)),
