@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from queenright.health.findings import FindingKind, HealthState
 from queenright.health.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
@@ -119,14 +121,16 @@ def test_log_that_is_read_again_gives_the_same_worker() -> None:
     assert worker.vitals.steps_total == script.health.vitals.steps_total
 
 
-def test_work_that_is_told_after_the_end_counts_and_reopens_nothing() -> None:
+@pytest.mark.parametrize("later", [0.0, 600.0])
+def test_work_that_is_told_after_the_end_counts_and_reopens_nothing(later: float) -> None:
     """B84, B85: log records arrive later than the hook that ends a session."""
     script = WorkerScript().start()
     script.step("CONTINUE")
     script.now += 10
     script.event(EventType.EXECUTION_COMPLETED, after=0.0)
     ended = script.health.vitals.ended_at
-    script.lag = 5.0
+    script.now += later
+    script.lag = 5.0 + later
 
     script.step("CONTINUE")
     script.event(EventType.LLM_CALL_COMPLETED, {"input_tokens": 10, "output_tokens": 2})

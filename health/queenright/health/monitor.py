@@ -33,6 +33,7 @@ from queenright.health.settings import HealthSettings
 from queenright.health.state import health_state, may_follow
 from queenright.health.vital_events import TERMINATED, is_settled_by_person, work_began
 from queenright.health.vital_facts import NO_BREAKERS, OpenBreakers
+from queenright.health.vital_work import WORK_HANDLERS
 from queenright.health.vitals import ABOUT_WORKERS, WORKER_EVENTS, SessionStatus, VitalSigns
 from queenright.runtime.events import AgentEvent, EventType
 
@@ -244,6 +245,8 @@ class HealthMonitor:
             return self._told(event, at, now)
         key = (event.agent_id, event.session_id)
         worker = self._workers.get(key)
+        if worker is not None and is_told_late(event, worker.vitals):
+            at = event.time
         said: list[AgentEvent] = []
         new = worker is None
         if worker is None:
@@ -319,6 +322,8 @@ class HealthMonitor:
         key = (event.agent_id, event.session_id)
         worker = self._workers.get(key) or self._welcome(key, at)
         v = worker.vitals
+        if is_told_late(event, v):
+            at = event.time
         was_over, was = v.ended_at, v.status
         if event.type in _ENDS and self._ends_after_all(v, event):
             event = as_terminated(event)
@@ -829,6 +834,11 @@ class HealthMonitor:
                 said.append(say(EventType.FINDING_OPENED, v, now, finding.to_dict()))
         said.extend(say(EventType.FINDING_CLEARED, v, now, gone.to_dict()) for gone in old.values())
         return said
+
+
+def is_told_late(event: AgentEvent, v: VitalSigns) -> bool:
+    """Say whether work of a session that is over is from before its end, however late it arrives."""
+    return v.ended_at is not None and event.type in WORK_HANDLERS and event.time <= v.ended_at
 
 
 END_REASONS: Final = {
