@@ -142,6 +142,30 @@ def test_work_that_is_told_after_the_end_counts_and_reopens_nothing(later: float
     assert vitals.status is SessionStatus.COMPLETED
 
 
+@pytest.mark.parametrize("told", ["in order", "end first"])
+def test_failures_count_alike_before_and_after_the_end_is_told(told: str) -> None:
+    """B84, B85: the hook that ends a session overtakes the log records of the calls that failed in it."""
+    script = WorkerScript().start()
+    script.step("CONTINUE")
+    if told == "end first":
+        script.now += 60.0
+        script.event(EventType.EXECUTION_FAILED, {"error_type": "overloaded"}, after=0.0)
+        script.lag = 60.0
+
+    script.call("read", outcome="error")
+    for _ in range(4):
+        script.event(EventType.LLM_CALL_COMPLETED, {"error_type": "overloaded", "error": "529 overloaded"})
+        script.step(error_type="overloaded")
+    if told == "in order":
+        script.now += 60.0
+        script.event(EventType.EXECUTION_FAILED, {"error_type": "overloaded"}, after=0.0)
+
+    vitals = script.health.vitals
+    assert (vitals.error_count, vitals.llm_errors, vitals.evidence) == (6, 4, "overloaded")
+    assert [finding.kind for finding in script.health.findings] == [FindingKind.PROVIDER_FAILURE]
+    assert script.health.findings[0].evidence == "the run ended in 4 failed LLM calls, last with overloaded"
+
+
 def test_end_that_is_corrected_is_the_last_that_was_told() -> None:
     """B84: a failed model call arrives after the root that ended the run."""
     script = WorkerScript().start()

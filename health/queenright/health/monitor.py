@@ -286,6 +286,7 @@ class HealthMonitor:
             or worker.shadow
             or worker.state is not _HEALTHY
             or ((kind in _COUNTED or v.mcp_servers) and suspicious(v, self.settings))
+            or (v.ended_at is not None and v.llm_errors)
             or (new and v.breakers)
             or (v.heartbeat_late and kind in _MOVES_DEADLINE)
         ):

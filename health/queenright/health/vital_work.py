@@ -40,20 +40,10 @@ def _on_step_started(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], 
 
 
 def _on_step(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    if v.is_late(at):
-        v.steps_total += 1
+    is_late = v.is_late(at)
+    if not is_late and not v.finished(at):
         return
-    if not v.finished(at):
-        return
-    v.enter(event.node_id, at)
     v.steps_total += 1
-    v.llm_open = 0
-    if v.open_tools and not data.get("is_model_turn"):
-        # Their own ends were lost: a step is over when its calls are.
-        v.open_tools = [tool for tool in v.open_tools if tool.node_id != event.node_id] or None
-    if event.span_id:
-        v.last_trace_id, v.last_span_id = event.trace_id, event.span_id
-    verdict = data.get("verdict")
     failed = bool(data.get("error_type") or data.get("error"))
     text = data.get("error") or data.get("text") or data.get("error_type")
     if text:
@@ -62,6 +52,17 @@ def _on_step(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: floa
     provider = failed and v.llm_errors > 0
     if not provider:
         v.error_count += failed
+    if is_late:
+        return
+    v.enter(event.node_id, at)
+    v.llm_open = 0
+    if v.open_tools and not data.get("is_model_turn"):
+        # Their own ends were lost: a step is over when its calls are.
+        v.open_tools = [tool for tool in v.open_tools if tool.node_id != event.node_id] or None
+    if event.span_id:
+        v.last_trace_id, v.last_span_id = event.trace_id, event.span_id
+    verdict = data.get("verdict")
+    if not provider:
         v.note_outcome(failed, at)
     letter = _LETTERS.get(verdict) if isinstance(verdict, str) else None  # type: ignore[call-overload]
     letter = letter or ("X" if failed else "-")
@@ -104,10 +105,8 @@ def _on_text(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: floa
 def _on_llm(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     if (cost := dollars(data.get("cost_usd"))) is not None:
         v.cost_usd = (v.cost_usd or 0.0) + cost
-    if not data.get("amends") and v.is_late(at):
-        _count_tokens(v, data, at)
-        return
-    if data.get("amends") or not v.finished(at):
+    is_late = v.is_late(at)
+    if data.get("amends") or (not is_late and not v.finished(at)):
         return
     if v.llm_open:
         v.llm_open -= 1
@@ -121,9 +120,12 @@ def _on_llm(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float
         v.note_error(data)
         v.note_outcome(True, at)
         return
-    v.llm_errors = 0
-    v.note_outcome(False, at)
+    if not is_late or at >= v.llm_error_since:
+        v.llm_errors = 0
     received = _count_tokens(v, data, at)
+    if is_late:
+        return
+    v.note_outcome(False, at)
     if v.tokens_at is not None:
         v.tokens_from = at  # a call that came back used some, told or not
     if received:
@@ -220,14 +222,13 @@ def _on_tool(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: floa
     if v.tools is None:
         v.tools = ToolCounts()
     v.tools.add(tool, failed, at)
+    if failed:
+        v.note_error(data)
     if is_late:
-        v.error_count += failed
         return
     if v.open_tools:
         _close_tool(v, str(data.get("call_id") or ""), tool, at)
     v.note_outcome(failed, at)
-    if failed:
-        v.note_error(data)
     args, result = data.get("args_hash"), data.get("result_hash")
     args, result = None if args is None else str(args), None if result is None else str(result)
     turn = data.get("turn")
