@@ -463,7 +463,7 @@ def test_a_name_with_control_characters_is_the_same_clean_one_everywhere(
     telemetry.flush()
 
     name = clean_name(RAW)
-    assert name == "deep research [31m agent"
+    assert name == "deep research agent"
     assert worker.agent == name
     assert {span.attributes[names.GEN_AI_AGENT_NAME] for span in memory.spans if span.attributes} == {name}
     assert {sample.labels["agent"] for sample in samples if "agent" in sample.labels} == {name}
