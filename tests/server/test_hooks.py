@@ -12,6 +12,7 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry
 
+from queenright.health.vitals import SessionStatus
 from queenright.runtime.events import AgentEvent
 from queenright.server import hooks as hooks_module
 from queenright.server.access.roles import Role
@@ -21,6 +22,7 @@ from queenright.server.sockets import listen, listening, url_of
 from queenright.server.telemetry.assembler import Assembler
 from queenright.server.up import Running, serving
 from tests.clients.fixtures import FOLDER, Record, load_fixture
+from tests.frameworks.matrix import settings_for
 from tests.server.access.test_service_with_tokens import guarded, token_for
 from tests.waiting import until
 
@@ -72,6 +74,40 @@ async def test_session_is_in_the_fleet_under_a_name_that_says_whose_it_is(
     [worker] = running.service.monitor.of_agent(AGENT)
     vitals = worker.vitals
     assert (vitals.steps_total, vitals.tool_calls_total, vitals.tokens) == (4, 3, 4080)
+
+
+@pytest.mark.parametrize("folder", [7, ["/home/user/website"], None, "", "/"])
+async def test_folder_that_names_nothing_is_no_part_of_the_name(
+    telemetry: httpx.AsyncClient, http: httpx.AsyncClient, folder: object
+) -> None:
+    await ask(telemetry, {"hook_event_name": "UserPromptSubmit", "session_id": "s", "cwd": folder})
+
+    assert [one["agent_id"] for one in (await http.get("/api/agents")).json()["agents"]] == [
+        "claude-code/ada@laptop"
+    ]
+
+
+async def test_session_goes_on_under_its_name_after_a_restart(tmp_path: Path) -> None:
+    """B84: what comes first then may know less of the name, or be from another folder."""
+    told = [record for record in records("healthy") if record.path != "/v1/metrics"]
+    half = len(told) // 2
+    for record in told[half:]:
+        if record.path.startswith("/hooks/"):
+            record.body["cwd"] = "/home/user/elsewhere"
+    for part in (told[:half], told[half:]):
+        async with (
+            serving(settings_for(tmp_path)) as running,
+            httpx.AsyncClient(base_url=running.otlp_url, trust_env=False) as client,
+        ):
+            for record in part:
+                await send(client, record)
+
+            [worker] = running.service.monitor.workers()
+            assert worker.key[0] == AGENT
+
+    vitals = worker.vitals
+    assert (vitals.steps_total, vitals.tool_calls_total, vitals.tokens) == (4, 3, 4080)
+    assert vitals.status is SessionStatus.COMPLETED
 
 
 async def test_nudge_reaches_the_model_at_the_next_tool_of_its_session_and_once(
@@ -130,6 +166,7 @@ async def test_termination_stops_the_run_at_its_next_tool(
         ("POST", HOOK, b'{"hook_event_name": "Stop", "session_id": 7}', 400),
         ("POST", HOOK, b'{"hook_event_name": "Unheard", "session_id": "s"}', 200),
         ("POST", HOOK, b'{"hook_event_name": {"a": 1}, "session_id": "s", "tool_use_id": []}', 200),
+        ("POST", f"{HOOK}?{'&'.join(f'f{n}=1' for n in range(17))}", b"{}", 400),
         ("POST", "/hooks/nobody", b"{}", 404),
         ("GET", HOOK, b"", 405),
     ],
@@ -293,7 +330,7 @@ async def test_service_that_is_slow_or_fails_holds_up_no_agent(running: Running)
         assert counted("failed") == 1
         slow.failure, slow.stored = None, []
         await client.post(HOOK, json=prompt)
-        assert [event.type.value for event in slow.stored] == ["execution_started", "llm_call_started"]
+        assert [event.type.value for event in slow.stored] == ["llm_call_started"]
 
 
 async def test_what_could_not_be_stored_counts_when_it_comes_again(running: Running) -> None:

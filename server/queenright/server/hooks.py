@@ -49,6 +49,7 @@ MAX_HELD: Final = 4 * MAX_BODY
 BODY_SECONDS: Final = 10.0
 _SMALL: Final = 64 * 1024
 """A longer body is read in a thread."""
+_QUERY_FIELDS: Final = 16
 
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
@@ -184,7 +185,7 @@ class HookReceiver:
             return self._refuse(client, 408, f"the call did not arrive within {BODY_SECONDS:g} s")
         if body is None:
             return self._refuse(client, 413, f"the call is longer than {MAX_BODY} bytes")
-        task = asyncio.create_task(self._take(client, body, _process(scope)))
+        task = asyncio.create_task(self._take(client, body, scope.get("query_string", b"")))
         self._working.add(task)
         task.add_done_callback(partial(self._finished, client))
         done, _ = await asyncio.wait([task], timeout=ANSWER_SECONDS)
@@ -231,8 +232,8 @@ class HookReceiver:
         self._intake.refuse(f"{PREFIX}{client.name}", status, reason, self._clock(), fault=fault)
         return status, {"error": reason}
 
-    async def _take(self, client: Client, body: bytes, process: Process) -> dict[str, Any] | _Question:
-        now = self._clock()
+    async def _take(self, client: Client, body: bytes, query: bytes) -> dict[str, Any] | _Question:
+        now, process = self._clock(), _process(query)
         read = partial(_read, client, body, process, int(now * 1e9))
         event, observation = await asyncio.to_thread(read) if len(body) > _SMALL else read()
         self._calls.labels(client.name, "ignored" if observation is None else "used").inc()
@@ -285,7 +286,7 @@ class HookReceiver:
         return answer
 
     def _session(self, observation: Observation) -> Session:
-        return self._assembler.sessions.get(observation.client, observation.agent, observation.session)
+        return self._assembler.sessions.get(observation.client, observation.session)
 
     def _target(self, observation: Observation) -> Target:
         run = self._session(observation).run
@@ -302,9 +303,14 @@ def with_hooks(receiver: App, hooks: HookReceiver) -> App:
     return app
 
 
-def _process(scope: Scope) -> Process:
-    query = parse_qs(scope.get("query_string", b"").decode("latin-1"), max_num_fields=16)
-    said = {key: clean_name(values[0]) for key, values in query.items()}
+def _process(query: bytes) -> Process:
+    try:
+        fields = parse_qs(query.decode("latin-1"), max_num_fields=_QUERY_FIELDS)
+    except ValueError:
+        raise ValueError(
+            f"the address has more than {_QUERY_FIELDS} query fields; user, host and repository are read"
+        ) from None
+    said = {key: clean_name(values[0]) for key, values in fields.items()}
     return Process(
         service="",
         agent="",

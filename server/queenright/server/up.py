@@ -26,6 +26,7 @@ from queenright.alerting.files import templates_folder
 from queenright.alerting.recorder import Recorder
 from queenright.alerting.rules import rule_files
 from queenright.demo import DEMO_FRAMEWORK, Fleet
+from queenright.health.event_log import read_history
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.service_token import TOKEN_ENV
 from queenright.runtime.events import AgentEvent, EventType
@@ -43,6 +44,7 @@ from queenright.server.service import Service, usable
 from queenright.server.settings import AgentsSettings, Settings
 from queenright.server.sockets import free_port, listen, listening, url_of
 from queenright.server.telemetry.assembler import Assembler
+from queenright.server.telemetry.recall import CALLS, RECALLED_CALLS, recall
 from queenright.server.tracing import tracer_provider
 
 _API: Final = "the API and the status page"
@@ -169,8 +171,10 @@ async def serving(
             await forwarder.start()
             stack.push_async_callback(forwarder.stop)
         assembler = Assembler()
-        for incarnation, session, names in service.monitor.foreign_runs():
-            assembler.traces.note_known(incarnation, session, names)
+        calls = await service.store.read(
+            lambda connection: read_history(connection, types=CALLS, limit=RECALLED_CALLS)
+        )
+        recall(assembler, service.monitor, calls)
         receiver = otlp_app(
             service.ingest,
             assembler=assembler,

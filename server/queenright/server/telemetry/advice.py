@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from queenright.server.telemetry.dialects import CLIENTS
+from queenright.server.telemetry.dialects import CLIENT_NAMES
 from queenright.server.telemetry.process import UNKNOWN_SERVICE
 from queenright.server.telemetry.sources import OTHER, Part, Source
 from queenright.server.telemetry.unusable import REMEDIES, Unused
@@ -27,8 +27,6 @@ _CONTENT: Final = {
 }
 """What makes each dialect record what tools are called with."""
 
-_CLIENTS: Final = frozenset(client.name for client in CLIENTS)
-
 
 @dataclass(frozen=True, slots=True)
 class Advice:
@@ -44,7 +42,7 @@ def advice_for(source: Source) -> list[Advice]:
         Advice(f"records are rejected: {count} ({fault})", REMEDIES[fault])
         for fault, count in source.rejected.most_common()
     ]
-    if source.dialect in _CLIENTS:
+    if source.dialect in CLIENT_NAMES:
         return found + _of_client(source)
     if not source.used:
         if set(source.unused) == {Unused.METRICS}:

@@ -166,12 +166,13 @@ class _Assembly:
         if one.client:
             batch.identities.add(one.identity)
             batch.accepted += 1
-            session = self._sessions.get(one.client, one.agent, one.session)
+            session = self._sessions.get(one.client, one.session)
+            run = session.run
             # What it has noted would keep the same records from counting when they come again.
-            batch.on_undo(partial(self._sessions.forget, one.client, one.session))
-            if one.agent.count("/") > session.run.agent_id.count("/"):
-                # A source that knows whose session it is comes after one that knows less.
-                self._rename(session.run, one, one.agent, session.run.session_id)
+            ended_at = None if run.open else run.ended_at
+            forget = partial(self._sessions.note_known, one.client, one.session, run.agent_id)
+            batch.on_undo(partial(forget, ended_at=ended_at, has_failed=run.has_failed))
+            self._rename(session.run, one, session.name_by(one), one.session)
             for event in session.take(one):
                 self._emit(event.type, session.run, one, event.data, at=event.at)
             return session.run

@@ -71,7 +71,7 @@ class Batch:
         """Take back which runs have begun and ended: the events were not stored, and may come again."""
         for run, was_open, ended_at in reversed(self._before):
             run.open, run.ended_at = was_open, ended_at
-        for forget in self._on_undo:
+        for forget in reversed(self._on_undo):
             forget()
 
     def clear(self) -> None:

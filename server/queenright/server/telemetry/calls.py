@@ -9,6 +9,8 @@ from queenright.server.telemetry.kind import Kind
 from queenright.server.telemetry.observation import Observation
 
 MAX_CALLS: Final = 64
+_BEFORE: Final = "before"
+"""The source of what is known of calls after a restart."""
 _SLACK: Final = 2_000_000
 """Nanoseconds: clients round their times to milliseconds."""
 
@@ -65,6 +67,19 @@ class Calls:
         call.arguments = call.arguments or one.data.get("args_hash")
         call.sources.add((one.source, one.end > 0))
         return call, is_new
+
+    def recall(self, kind: Kind, id_: str, tool: str, start: int, end: int) -> Call:
+        """Note a call that was told before the service was started anew, and its end if ``end`` is not 0."""
+        id_ = id_ or f"{tool}-{end}"
+        call = self._calls[kind].get(id_)
+        if call is None:
+            call = Call(kind, id_, start, tool=tool)
+            self._add(call)
+            self._sources.add(_BEFORE)
+        call.sources.add((_BEFORE, end > 0))
+        if end:
+            self.end(call, end)
+        return call
 
     def end(self, call: Call, at: int) -> None:
         """Note when a call ended."""

@@ -53,6 +53,8 @@ class Observation:
     is_step: bool = True
     """Of a model call: whether it is a turn of the agent, and no aside such as the choice of a model."""
     agent: str = ""
+    folder: str = ""
+    """Where a coding agent works, without the folders around it."""
     session: str = ""
     incarnation: str = ""
     graph: str = ""

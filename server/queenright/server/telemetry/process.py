@@ -12,7 +12,6 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from queenright.instrumentation import names
-from queenright.instrumentation.identity import clean_name
 from queenright.server.telemetry.values import MAX_ATTRIBUTES, id_in, plain_of, text_of
 
 _MAX_TEXTS: Final = 4_096
@@ -103,13 +102,11 @@ class Process:
             repository=texts["repository"],
         )
 
-    def name_of(self, client: str, folder: str = "") -> str:
-        """
-        Return a name that says whose session of a client it is: ``claude-code/ada@laptop/website``.
+    def name_of(self, client: str) -> str:
+        """Return a name that says whose a coding agent is: ``claude-code/ada@laptop/website``."""
+        return client_name(client, self.owner, self.repository)
 
-        Args:
-            client: The coding agent.
-            folder: Where it works: the repository, where the process names none.
-        """
-        repository = self.repository or clean_name(folder.rstrip("/\\").replace("\\", "/").rpartition("/")[2])
-        return "/".join(part for part in (client, self.owner, repository) if part)
+
+def client_name(client: str, owner: str, repository: str) -> str:
+    """Return what the sessions of a coding agent are called, of what is known."""
+    return "/".join(part for part in (client, owner, repository) if part)

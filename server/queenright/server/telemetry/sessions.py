@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from queenright.instrumentation.names import ToolOutcome, WaitingReason
-from queenright.runtime.events import EventType
+from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.telemetry.calls import MAX_CALLS, Call, Calls
 from queenright.server.telemetry.kind import Kind
 from queenright.server.telemetry.observation import Observation
+from queenright.server.telemetry.process import client_name
 from queenright.server.telemetry.runs import Run
 
 MAX_SESSIONS: Final = 5_000
@@ -40,6 +41,9 @@ class Session:
 
     def __init__(self, run: Run) -> None:
         self.run = run
+        self._known_as = run.agent_id
+        """What its agent was called before the service was started anew."""
+        self._owner = self._repository = self._folder = ""
         self._calls = Calls()
         self._turns: dict[str, bool] = {}
         """Prompts, and whether their turn is over."""
@@ -59,6 +63,35 @@ class Session:
         """What is known of tool calls of which the end has not come, by their id."""
         self._mcp_changes: list[Change] = []
         """What was reported of MCP servers before the session is known to have begun."""
+
+    def name_by(self, one: Observation) -> str:
+        """
+        Return what its agent is called, by all that its records have said until this one.
+
+        Sources know different parts of it. The first to know a part names it: an agent that goes to another
+        folder goes by the same name.
+        """
+        if not self._owner or one.process.owner.count("@") > self._owner.count("@"):
+            self._owner = one.process.owner
+        self._repository = self._repository or one.process.repository
+        self._folder = self._folder or one.folder
+        name = client_name(one.client, self._owner, self._repository or self._folder)
+        is_better = name.count("/") > self._known_as.count("/")
+        return name if is_better or not self._known_as else self._known_as
+
+    def recall(self, event: AgentEvent) -> None:
+        """Take in a call that counts already: what tells of it again changes nothing but its outcome."""
+        at, data = round(event.time * 1e9), event.data
+        kind = Kind.LLM if event.type is EventType.LLM_CALL_COMPLETED else Kind.TOOL
+        began = at - round((data.get("duration") or 0.0) * 1e9)
+        ended = 0 if event.type is EventType.TOOL_CALL_STARTED else at
+        call = self._calls.recall(kind, data.get("call_id", ""), data.get("tool", ""), began, ended)
+        call.has_failed |= "error_type" in data
+        call.has_cost |= "cost_usd" in data
+        if data.get("amends"):
+            return
+        if kind is Kind.LLM and at >= self._answered_at:
+            self._failure, self._answered_at = {k: data[k] for k in _FAILURE if k in data}, at
 
     def take(self, one: Observation) -> Iterator[Change]:
         """Take in what one record says."""
@@ -286,17 +319,37 @@ class Sessions:
     def __init__(self) -> None:
         self._sessions: dict[tuple[str, str], Session] = {}
 
-    def get(self, client: str, agent: str, session: str) -> Session:
-        """Return a session; the first that is heard of it names its agent."""
+    def get(self, client: str, session: str) -> Session:
+        """Return a session; one that is new has no name until its first record gives it one."""
         key = (client, session)
         known = self._sessions.pop(key, None)
-        if known is None:
-            known = Session(Run(agent, session, session))
-            while len(self._sessions) >= MAX_SESSIONS:
-                del self._sessions[next(iter(self._sessions))]
-        self._sessions[key] = known
-        return known
+        return self._keep(key, known or Session(Run("", session, session)))
 
-    def forget(self, client: str, session: str) -> None:
-        """Forget a session: the next that is heard of it begins it anew."""
-        self._sessions.pop((client, session), None)
+    def note_known(
+        self, client: str, session: str, agent: str, *, ended_at: int | None, has_failed: bool
+    ) -> None:
+        """
+        Forget what is known of a session, but for what its agent is called and how it ended.
+
+        Args:
+            client: The coding agent.
+            session: Its id for the session.
+            agent: What the agent is called; "" if nothing was told of it.
+            ended_at: When the session ended, in nanoseconds since the epoch; None if it goes on.
+            has_failed: Whether it ended in a failure.
+        """
+        run = Run(agent, session, session, open=ended_at is None, ended_at=ended_at or 0)
+        run.has_failed = has_failed
+        self._keep((client, session), Session(run))
+
+    def recall(self, event: AgentEvent) -> None:
+        """Take in what a known session was told to have called before the service was started anew."""
+        session = self._sessions.get((event.agent_id.partition("/")[0], event.session_id))
+        if session is not None:
+            session.recall(event)
+
+    def _keep(self, key: tuple[str, str], session: Session) -> Session:
+        while len(self._sessions) >= MAX_SESSIONS:
+            del self._sessions[next(iter(self._sessions))]
+        self._sessions[key] = session
+        return session

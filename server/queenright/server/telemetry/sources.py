@@ -9,7 +9,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Final
 
-from queenright.server.telemetry.dialects import CLIENTS
+from queenright.server.telemetry.dialects import CLIENT_NAMES, CLIENTS
 from queenright.server.telemetry.kind import Kind
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.process import UNKNOWN_SERVICE, Process
@@ -36,7 +36,6 @@ _SCOPES: Final = (
 """The first words of a scope's name, and the dialect."""
 
 DIALECTS: Final = (*dict.fromkeys(name for _, name in _SCOPES), OTHER)
-_CLIENTS: Final = frozenset(client.name for client in CLIENTS)
 _MAX_NAMES: Final = 5
 
 
@@ -145,7 +144,7 @@ class Sources:
     def of(self, process: Process, scope: str) -> Source:
         """Return the source that a library in a process is of."""
         dialect = dialect_of(scope)
-        return self.get(process.name_of(dialect) if dialect in _CLIENTS else process.service, dialect)
+        return self.get(process.name_of(dialect) if dialect in CLIENT_NAMES else process.service, dialect)
 
     def get(self, service: str, dialect: str) -> Source:
         """Return a source, the newest one from now on."""
@@ -165,7 +164,7 @@ class Sources:
         Hooks and exporters of a coding agent name its owner each in their own way: they are one source if
         they tell of the same agent, or if one of them tells of none yet.
         """
-        if new.dialect not in _CLIENTS:
+        if new.dialect not in CLIENT_NAMES:
             return self.get(new.service, new.dialect)
         same = [one for one in self if one.dialect == new.dialect and _is_same_client(one, new)]
         # The longest name says the most about whose it is.

@@ -128,7 +128,6 @@ def read_span(span: Span, process: Process, scope: InstrumentationScope, now: fl
     if client is not None:
         observation.client, observation.source = client.name, "span"
         observation.library, observation.version = client.name, process.version
-        observation.agent = process.name_of(client.name)
         observation.call = observation.data.get("call_id", "")
         if "succeeded" in found and not is_true(found["succeeded"]):
             observation.data.setdefault("error_type", "error")

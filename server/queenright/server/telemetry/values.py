@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import time
 from hashlib import blake2b
 from typing import Any, Final
@@ -46,6 +47,11 @@ def text_of(value: AnyValue | None) -> str:
         return clean_name(text[:_MAX_NAME])
     plain = plain_of(value, 16)
     return "" if plain is None or plain == "" else clean_name(str(plain))
+
+
+def folder_name(path: Any) -> str:
+    """Return the last part of a path of any system; "" if it has none, or is no text."""
+    return clean_name(re.split(r"[/\\]", path.rstrip("/\\"))[-1]) if isinstance(path, str) else ""
 
 
 def count_of(value: AnyValue | None) -> int | None:

@@ -32,7 +32,7 @@ from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.permission import permission, permit_answer, quoted
 from queenright.server.telemetry.process import Process
 from queenright.server.telemetry.unusable import Fault, UnusableRecord
-from queenright.server.telemetry.values import count_in, number_in, plain_text
+from queenright.server.telemetry.values import count_in, folder_name, number_in, plain_text
 
 NAME: Final = "claude-code"
 
@@ -77,7 +77,6 @@ def _read_log(said: Mapping[str, Any], process: Process, time: int) -> Observati
         end=time if is_end else 0,
         client=NAME,
         source="log",
-        agent=process.name_of(NAME),
         session=session,
         call=tool if kind is Kind.TOOL else prompt if kind is Kind.TURN else "",
         library=NAME,
@@ -183,7 +182,7 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
         end=now if is_end else 0,
         client=NAME,
         source="hook",
-        agent=process.name_of(NAME, str(call.get("cwd") or "")),
+        folder=folder_name(call.get("cwd")),
         session=session,
         call=tool if kind is Kind.TOOL else prompt if kind is Kind.TURN else "",
         library=NAME,

@@ -32,7 +32,7 @@ from queenright.server.telemetry.kind import Kind
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.process import Process
 from queenright.server.telemetry.unusable import Fault, UnusableRecord
-from queenright.server.telemetry.values import count_in, plain_text
+from queenright.server.telemetry.values import count_in, folder_name, plain_text
 
 NAME: Final = "codex"
 
@@ -96,7 +96,6 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
         end=time if is_end and not is_running else 0,
         client=NAME,
         source="log",
-        agent=process.name_of(NAME),
         session=session,
         call=call if kind is Kind.TOOL and not is_exit else "",
         continuation=running[1] if running else _polled(record.get("arguments")) if is_exit else "",
@@ -178,7 +177,7 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
         end=now if is_end else 0,
         client=NAME,
         source="hook",
-        agent=process.name_of(NAME, str(call.get("cwd") or "")),
+        folder=folder_name(call.get("cwd")),
         session=session,
         call=work if kind is Kind.TOOL else turn if kind is Kind.TURN else "",
         library=NAME,

@@ -36,7 +36,7 @@ from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.permission import quoted
 from queenright.server.telemetry.process import Process
 from queenright.server.telemetry.unusable import Fault, UnusableRecord
-from queenright.server.telemetry.values import count_in, number_in, plain_text
+from queenright.server.telemetry.values import count_in, folder_name, number_in, plain_text
 
 NAME: Final = "gemini-cli"
 
@@ -94,7 +94,6 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
         end=time if is_end else 0,
         client=NAME,
         source="log",
-        agent=process.name_of(NAME),
         session=session,
         library=NAME,
     )
@@ -201,7 +200,7 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
         end=time if is_end else 0,
         client=NAME,
         source="hook",
-        agent=process.name_of(NAME, str(call.get("cwd") or "")),
+        folder=folder_name(call.get("cwd")),
         session=session,
         library=NAME,
     )

@@ -1,0 +1,41 @@
+"""What is known of runs after the service was started anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from queenright.health.monitor import HealthMonitor
+from queenright.health.vitals import SessionStatus
+from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.telemetry.assembler import Assembler
+from queenright.server.telemetry.dialects import CLIENT_NAMES
+
+CALLS: Final = (
+    EventType.LLM_CALL_COMPLETED,
+    EventType.TOOL_CALL_STARTED,
+    EventType.TOOL_CALL_COMPLETED,
+)
+RECALLED_CALLS: Final = 5_000
+"""So many of these events are read at most: those of which a sender may tell again."""
+
+
+def recall(assembler: Assembler, monitor: HealthMonitor, calls: Iterable[AgentEvent]) -> None:
+    """
+    Tell a new assembler which runs go on and what they are called, and which calls count already.
+
+    Args:
+        assembler: One that has read nothing.
+        monitor: Knows the workers of before.
+        calls: What was stored last of the types `CALLS`, oldest first.
+    """
+    for incarnation, session, names in monitor.foreign_runs():
+        assembler.traces.note_known(incarnation, session, names)
+    for worker in monitor.workers():
+        (agent, session), ended_at = worker.key, worker.vitals.ended_at
+        if (client := agent.partition("/")[0]) in CLIENT_NAMES:
+            ended_ns = None if ended_at is None else round(ended_at * 1e9)
+            has_failed = worker.vitals.status is SessionStatus.FAILED
+            assembler.sessions.note_known(client, session, agent, ended_at=ended_ns, has_failed=has_failed)
+    for event in calls:
+        assembler.sessions.recall(event)

@@ -1,0 +1,64 @@
+"""A service that is started anew in the middle of sessions, and is told again what it knew."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queenright.health.monitor import HealthMonitor
+from queenright.health.settings import HealthSettings
+from queenright.runtime.events import AgentEvent
+from queenright.server.telemetry.assembler import Assembler
+from queenright.server.telemetry.recall import CALLS, recall
+from tests.clients.fixtures import BEGAN, FOLDER, Record, load_fixture
+from tests.server.telemetry.replay import split, take
+
+PATHS = sorted(FOLDER.glob("*/*.json"))
+
+
+class Told:
+    """A service: what it was told, and what is known of everybody after it."""
+
+    def __init__(self) -> None:
+        self.monitor = HealthMonitor(HealthSettings())
+        self.assembler = Assembler()
+        self.events = list[AgentEvent]()
+
+    def restart(self) -> None:
+        self.assembler = Assembler()
+        recall(self.assembler, self.monitor, [event for event in self.events if event.type in CALLS])
+
+    def tell(self, records: Sequence[Record]) -> None:
+        for record in records:
+            batch = take(record, self.assembler)
+            self.assembler.duplicates.settle(batch.identities, stored=True)
+            self.events += batch.events
+            for event in batch.events:
+                self.monitor.apply(event, BEGAN + record.at)
+
+    def known(self) -> set[tuple[Any, ...]]:
+        found = set()
+        for worker in self.monitor.workers():
+            v = worker.vitals
+            cost = round(v.cost_usd or 0.0, 6)
+            counts = v.steps_total, v.tool_calls_total, v.tokens, cost, v.error_count
+            found.add((*worker.key, *counts, v.status))
+        return found
+
+
+@given(path=st.sampled_from(PATHS), cut=st.floats(0, 1), again=st.integers(1, 10))
+def test_restart_at_any_record_changes_no_run(path: Any, cut: float, again: int) -> None:
+    """B84, B85: its name, what counts and how it ended, though its client sends the last records again."""
+    records = [part for record in load_fixture(path).records for part in split(record)]
+    at = round(cut * len(records))
+    straight, restarted = Told(), Told()
+    straight.tell(records)
+
+    restarted.tell(records[:at])
+    restarted.restart()
+    restarted.tell(records[max(0, at - again) :])
+
+    assert restarted.known() == straight.known()

@@ -1,0 +1,75 @@
+"""Sessions of coding agents: each source knows a part of whose they are."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from typing import Any
+
+import pytest
+
+from queenright.runtime.events import EventType
+from queenright.server.telemetry.assembler import Assembler
+from tests.clients.fixtures import BEGAN, Record
+from tests.server.otlp.framework_spans import workers
+from tests.server.telemetry.replay import replay, take
+
+HOST = {"host.name": "laptop"}
+PERSON = {**HOST, "user.name": "ada"}
+
+
+def hook(folder: str) -> Record:
+    call = {"hook_event_name": "UserPromptSubmit", "session_id": "s", "cwd": folder}
+    return Record(0.0, "/hooks/claude-code", call)
+
+
+def log(resource: dict[str, str], after: int = 0) -> Record:
+    def attributes(values: dict[str, str]) -> list[dict[str, Any]]:
+        return [{"key": key, "value": {"stringValue": value}} for key, value in values.items()]
+
+    record = {
+        "timeUnixNano": str(int((BEGAN + after) * 1e9)),
+        "attributes": attributes({"event.name": "user_prompt", "session.id": "s", "prompt.id": "p"}),
+    }
+    scope = {"scope": {"name": "com.anthropic.claude_code.events"}, "logRecords": [record]}
+    group = {"resource": {"attributes": attributes(resource)}, "scopeLogs": [scope]}
+    return Record(0.0, "/v1/logs", {"resourceLogs": [group]})
+
+
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+def test_name_is_made_of_what_each_source_knows(order: tuple[int, ...]) -> None:
+    """B84: whichever of them comes first."""
+    sources = [hook("/home/ada/website"), log(HOST), log(PERSON, 1)]
+
+    events = replay([sources[place] for place in order])
+
+    assert workers(events) == {("claude-code/ada@laptop/website", "s")}
+
+
+def test_folder_that_an_agent_goes_to_renames_nothing() -> None:
+    events = replay([hook("/home/ada/website"), hook("/home/ada/website/src")])
+
+    assert {event.agent_id for event in events} == {"claude-code/website"}
+
+
+@pytest.mark.parametrize("path", ["C:\\ada\\website\\", "/home/ada/website/", "website"])
+def test_folder_is_the_last_part_of_a_path_of_any_system(path: str) -> None:
+    assert workers(replay([hook(path)])) == {("claude-code/website", "s")}
+
+
+@pytest.mark.parametrize(
+    ("name", "renamed"),
+    [
+        ("claude-code", ["claude-code/laptop"]),
+        ("claude-code/website", []),
+        ("claude-code/ada@laptop/website", []),
+    ],
+)
+def test_name_of_before_a_restart_stays_until_more_is_known(name: str, renamed: list[str]) -> None:
+    assembler = Assembler()
+    assembler.sessions.note_known("claude-code", "s", name, ended_at=None, has_failed=False)
+
+    events = take(log(HOST), assembler).events
+
+    told = [event.data["agent_id"] for event in events if event.type is EventType.AGENT_RENAMED]
+    assert told == renamed
+    assert workers(events) == {([*renamed, name][0], "s")}
