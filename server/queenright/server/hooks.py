@@ -33,7 +33,7 @@ from queenright.server.telemetry.intake import Intake
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.permission import EVENT as PERMISSION_EVENT
 from queenright.server.telemetry.process import Process
-from queenright.server.telemetry.sessions import Session
+from queenright.server.telemetry.sessions import ANSWERED, Session
 from queenright.server.telemetry.sources import Sources
 from queenright.server.telemetry.unusable import Fault, UnusableRecord, Unused
 
@@ -162,7 +162,7 @@ class HookReceiver:
     async def _end_wait(self, client: Client, asked: Observation) -> None:
         now = self._clock()
         end = int(now * 1e9)
-        over = replace(asked, identity=asked.identity + b"\nanswered", end=end)
+        over = replace(asked, identity=asked.identity + ANSWERED, end=end)
         try:
             await self._store(over, now)
         except Exception as error:

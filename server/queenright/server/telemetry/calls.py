@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -90,6 +91,13 @@ class Calls:
     def is_open(self, kind: Kind) -> bool:
         """Return whether a call of this kind has begun and not ended."""
         return self._open[kind] > 0
+
+    def find_open(self, tool: str, arguments: str | None, but: Collection[str]) -> Call | None:
+        """Return the call of a tool with these arguments that began last and goes on; none of ``but``."""
+        for call in reversed(self._calls[Kind.TOOL].values()):
+            if call.tool == tool and call.arguments == arguments and not call.end and call.id not in but:
+                return call
+        return None
 
     def _add(self, call: Call) -> None:
         calls = self._calls[call.kind]

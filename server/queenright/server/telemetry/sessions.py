@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -20,6 +20,20 @@ MAX_CONTINUED: Final = 256
 MAX_MCP_CHANGES: Final = 64
 
 _FAILURE: Final = ("error_type", "error")
+
+
+ANSWERED: Final = b"\nanswered"
+"""Ends the identity of what says that the permission request of the identity before it was answered."""
+_ENDS_WAIT: Final = frozenset({EventType.TOOL_CALL_STARTED, EventType.LLM_CALL_STARTED})
+"""What shows that a worker works, and ends its wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """A permission request: which call it is about, "" if that is not known, and what is shown of it."""
+
+    call: str
+    data: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +65,8 @@ class Session:
         """When it last did something: an older record says nothing of what it does now."""
         self._asks_model = False
         self._asked_at = 0
-        self._asked: dict[bytes, str] = {}
-        """The tools that a person is asked about, by the identity of what said so."""
+        self._asked: dict[bytes, _Request] = {}
+        """What a person is asked, by the identity of the request."""
         self._failure: dict[str, Any] = {}
         """Of its last model call, if that failed."""
         self._answered_at = 0
@@ -114,7 +128,12 @@ class Session:
             yield Change(EventType.EXECUTION_STARTED, one.start, {k: v for k, v in start.items() if v != ""})
             changes, self._mcp_changes = self._mcp_changes, []
             yield from changes
-        yield from self._work(one, at)
+        goes_on = False
+        for change in self._work(one, at):
+            goes_on |= change.type in _ENDS_WAIT
+            yield change
+        if goes_on and self._asked:
+            yield self._waits(at)  # another of its calls, or a sub-agent, works on meanwhile
 
     def _work(self, one: Observation, at: int) -> Iterator[Change]:
         is_news = self.run.open and at >= self._last
@@ -149,21 +168,37 @@ class Session:
 
     def _wait(self, one: Observation, at: int, is_news: bool) -> Iterator[Change]:
         if one.end:
-            yield from self._end_wait(one.data["tool"], at)
+            asked = one.identity.removesuffix(ANSWERED)
+            yield from self._end_wait([asked] if asked in self._asked else [], at)
         elif is_news:
             self._asks_model = False
-            if "tool" in one.data:
+            data = {key: value for key, value in one.data.items() if key != "args_hash"}
+            if "tool" in data:
                 while len(self._asked) >= MAX_CALLS:
                     del self._asked[next(iter(self._asked))]
-                self._asked[one.identity] = one.data["tool"]
-            yield Change(EventType.WORKER_WAITING, at, one.data)
+                asked_calls = {request.call for request in self._asked.values()}
+                call = self._calls.find_open(data["tool"], one.data.get("args_hash"), asked_calls)
+                self._asked[one.identity] = _Request("" if call is None else call.id, data)
+            yield Change(EventType.WORKER_WAITING, at, data)
 
-    def _end_wait(self, tool: str, at: int) -> Iterator[Change]:
-        """End the wait for a permission to use a tool: the person, or we, have answered."""
-        if tool in self._asked.values():
-            self._asked = {key: other for key, other in self._asked.items() if other != tool}
-            if not self._asked:
-                yield Change(EventType.WORKER_WAITING, at, {"reason": None})
+    def _waits(self, at: int) -> Change:
+        """Return that it waits for its person, or that it waits no longer."""
+        last = next(reversed(self._asked.values()), None)
+        return Change(EventType.WORKER_WAITING, at, {"reason": None} if last is None else last.data)
+
+    def _end_wait(self, answered: Sequence[bytes], at: int) -> Iterator[Change]:
+        """End the wait for these permissions: the person, or we, have answered."""
+        for identity in answered:
+            del self._asked[identity]
+        if answered:
+            yield self._waits(at)
+
+    def _requests_about(self, call: Call) -> list[bytes]:
+        return [
+            identity
+            for identity, request in self._asked.items()
+            if request.call == call.id or (not request.call and request.data["tool"] == call.tool)
+        ]
 
     def is_asked(self, identity: bytes) -> bool:
         """Return whether a permission request waits for its person, as far as is known."""
@@ -253,7 +288,7 @@ class Session:
             return
         if is_news and not is_new:
             # It began before its client asked: the client decided, or the tool ended.
-            yield from self._end_wait(str(one.data.get("tool")), at)
+            yield from self._end_wait(self._requests_about(call), at)
         # The begin of a call without an id of its own was told to an earlier service: its end closes any of
         # the same tool.
         is_begin_unknown = is_new and is_news and not one.call and one.end > 0
@@ -261,6 +296,7 @@ class Session:
         if not one.end:
             if is_new:
                 self._asks_model = False
+                data.pop("args_hash", None)
                 yield Change(EventType.TOOL_CALL_STARTED, one.start, data)
             return
         self._calls.end(call, one.end)

@@ -190,6 +190,8 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
     )
     if kind is Kind.TOOL:
         one.data["tool"] = clean_name(plain_text(call.get("tool_name") or "unknown"))
+        if call.get("tool_input") is not None:
+            one.data["args_hash"] = fingerprint(_without_description(call["tool_input"]))
         if is_end:
             _of_tool_response(one.data, call)
     elif name == "StopFailure":
@@ -198,6 +200,7 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
         one.data["reason"] = WaitingReason.USER_INPUT.value
         if name == "PermissionRequest":
             one.data |= permission(call.get("tool_name"), call.get("tool_input"))
+            one.data["args_hash"] = fingerprint(_without_description(call.get("tool_input")))
         elif call.get("message"):
             one.data["question"] = quoted(call["message"])
     return one
@@ -225,8 +228,6 @@ def _of_tool_response(data: dict[str, Any], call: Mapping[str, Any]) -> None:
     if error:
         data["error_type"] = "interrupted" if call.get("is_interrupt") else "error"
         data["error"] = redact(plain_text(error))
-    if call.get("tool_input") is not None:
-        data["args_hash"] = fingerprint(_without_description(call["tool_input"]))
     result = error or call.get("tool_response")
     if result is not None:
         data["result_hash"] = fingerprint(result)
