@@ -24,8 +24,8 @@ from typing import Literal
 from queenright.health.findings import HOLDS_AFTER_THE_END, FindingKind, Severity
 from queenright.health.tickets import EscalationTicket, TicketClosed, TicketStatus, Way, WrongStatus
 
-Change = Literal["opened", "reopened", "rose", "counted"]
-"""What a report did to a ticket. All but ``counted`` are published."""
+Change = Literal["opened", "reopened", "rose", "renewed", "counted"]
+"""What a report did to a ticket: ``renewed`` is new words alone. All but ``counted`` are published."""
 
 
 def report(

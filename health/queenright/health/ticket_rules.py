@@ -159,6 +159,16 @@ def own_findings(ticket: EscalationTicket, findings: Sequence[Finding]) -> list[
     return [finding for finding in findings if finding.kind is not FindingKind.RUNS_FAILED]
 
 
+def has_true_words(ticket: EscalationTicket, findings: Sequence[Finding]) -> bool:
+    """Return whether what the judge wrote of an open ticket's worker still holds, and nothing worse does."""
+    own = own_findings(ticket, findings)
+    if not own:
+        return True
+    kind = ticket.words_kind or ticket.finding_kind or ticket.kind
+    severity = ticket.words_severity or ticket.severity
+    return kind in kinds_of(own) and floor(own).rank <= severity.rank
+
+
 def new_ticket(
     ticket_id: str,
     facts: WorkerFacts,

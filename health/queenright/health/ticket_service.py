@@ -305,6 +305,7 @@ class TicketService:
         def work(conn: Connection, changes: _Changes) -> Raised:
             live = table.live_tickets_of_worker(conn, facts.worker_agent_id, facts.worker_session_id)
             ticket, finding, severity = rules.whom_it_concerns(live, findings, draft.severity, facts)
+            texts.update(words_kind=finding.kind, words_severity=severity)
             if ticket is None:
                 texts.update(rules.seen(report.health, None, [finding]))
                 ticket = rules.new_ticket(
@@ -315,6 +316,8 @@ class TicketService:
             changed, change = rules.report_on(ticket, findings, severity, now)
             texts.update(rules.seen(report.health, changed, findings))
             # A count brings the numbers up to date; what the operator may be reading changes with its cause.
+            if change == "counted" and ticket.is_open and not rules.has_true_words(ticket, findings):
+                change = "renewed"
             changed = rules.brought_up_to_date(changed, facts, {} if change == "counted" else texts)
             table.update_ticket(conn, changed)
             raised = self._raised(conn, changes, changed, change)

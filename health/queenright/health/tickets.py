@@ -156,6 +156,10 @@ class EscalationTicket(WorkerFacts):
     finding_since: float | None = None
     worker_excerpt: str = ""
     """The worker's own last words then, secrets masked; what a model quotes may be made up."""
+    words_kind: FindingKind | None = None
+    """The finding that cause, reasoning and action are about; null in tickets of earlier versions."""
+    words_severity: Severity | None = None
+    """How bad the ticket was when they were written; likewise."""
     judge_model: str = ""
     """Which model wrote cause, reasoning and action; empty where it is not known."""
     queen_model: str = ""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from queenright.health.findings import HOLDS_AFTER_THE_END, Finding, FindingKind, WorkerKey, worst
 from queenright.health.monitor import WorkerHealth
+from queenright.health.ticket_rules import has_true_words, reasons
 from queenright.health.ticket_service import TicketService
 from queenright.health.tickets import EscalationTicket
 
@@ -35,8 +36,8 @@ class Coverage:
     """
     Remembers which ticket speaks for which worker, so that nothing is judged twice.
 
-    An open ticket covers everything about its worker that is not worse than itself; a dismissed one
-    only what it was about.
+    An open ticket covers everything about its worker for as long as what the judge wrote in it holds and
+    nothing is worse; a dismissed one only what it was about.
     """
 
     def __init__(self, tickets: TicketService) -> None:
@@ -60,8 +61,10 @@ class Coverage:
         ticket = self.ticket_of(health.key)
         if ticket is None or finding.severity.rank > ticket.severity.rank:
             return False
+        if ticket.is_open:
+            return has_true_words(ticket, reasons(health))
         shown = {f.kind for f in health.findings if f.ticket}
-        return ticket.is_open or shown <= self._by_worker[health.key].kinds
+        return shown <= self._by_worker[health.key].kinds
 
     def ticket_of(self, key: WorkerKey) -> EscalationTicket | None:
         """Return the live ticket that speaks for a worker, if there is one."""

@@ -175,4 +175,4 @@ def _dismiss(severity: Severity, reason: str) -> Decision:
 
 
 def _kind(ticket: Mapping[str, Any]) -> FindingKind:
-    return FindingKind(ticket["kind"])
+    return FindingKind(ticket.get("words_kind") or ticket["kind"])

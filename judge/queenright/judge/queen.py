@@ -212,6 +212,8 @@ class Queen:
             if len(self._queued) - len(self._left_to_model) > _CROWD:
                 await self._triage_crowd()
             ticket = self._tickets.get(ticket_id)
+            if ticket is not None and _is_told(ticket) and _is_changed(trigger):
+                return await self._tell_anew(ticket)
             if ticket is None or ticket.status is not TicketStatus.OPEN:
                 return "nothing to decide"
             return await self._triage(ticket, run)
@@ -222,6 +224,13 @@ class Queen:
         self._queued.discard(ticket_id)
         self._left_to_model.discard(ticket_id)
         self._settle(ticket_id)
+
+    async def _tell_anew(self, ticket: EscalationTicket) -> str:
+        """Say what a ticket is about now that people were told of before: that they must know is decided."""
+        if ticket.words_severity is not ticket.severity:
+            return "nothing to decide"  # the judge has not yet written what is worse
+        await self._intervene(ticket, _analysis(ticket), ticket.severity, by="rules")
+        return "intervene"
 
     async def _triage_crowd(self) -> None:
         """Pass on what waits and the rules would pass on, many tickets in one transaction."""
@@ -502,6 +511,14 @@ def _ticket_id(trigger: Trigger) -> str:
     if trigger.event is not None:
         return str(trigger.event.data["ticket"]["ticket_id"])
     return str(trigger.input_data["ticket_id"])
+
+
+def _is_told(ticket: EscalationTicket) -> bool:
+    return ticket.status in (TicketStatus.INTERVENING, TicketStatus.ACKNOWLEDGED)
+
+
+def _is_changed(trigger: Trigger) -> bool:
+    return trigger.event is not None and trigger.event.data.get("change") in ("rose", "renewed")
 
 
 def _analysis(ticket: EscalationTicket) -> str:

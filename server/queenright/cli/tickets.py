@@ -128,7 +128,7 @@ def ticket_lines(ticket: Found, now: float) -> list[str]:
         ("cause", ticket.cause),
         ("evidence", ticket.finding_evidence),
         ("judge", ticket.judge_reasoning),
-        ("advice", ticket.suggested_action),
+        ("advice", "" if ticket.closed_at else ticket.suggested_action),
         ("queen", ticket.analysis or ticket.triage_reason),
         ("in hand", in_hand),
         ("incident", _incident(ticket)),

@@ -1,0 +1,112 @@
+"""A ticket whose trouble changes: its words, urgency and what people are told change with it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import pytest
+
+from queenright.health.findings import FindingKind, Severity
+from queenright.health.tickets import TicketStatus
+from queenright.judge import policy, wording
+from queenright.judge.quoting import unquote
+from queenright.judge.rules import EMIT, RulesModel
+from queenright.runtime.events import EventType
+from queenright.runtime.llm.model import Message, ModelReply, ToolSpec
+from tests.judge.conftest import AGENT, SESSION, Hive, TalkingModel, call
+
+
+def requested(hive: Hive) -> list[tuple[str, str]]:
+    """Return with which severity and urgency the queen has asked for a person."""
+    told = (event.data for event in hive.of(EventType.QUEEN_INTERVENTION_REQUESTED))
+    return [(data["severity"], data["urgency"]) for data in told]
+
+
+async def test_rise_of_what_people_were_told_is_requested_anew(hive: Hive) -> None:
+    """B102: one request for each rise, and the words, numbers and urgency are those of the moment."""
+    await hive.start()
+    await hive.begin()
+    for _ in range(30):
+        await hive.worker(EventType.STEP_COMPLETED, verdict="RETRY", text="same error")
+        await hive.tell_tickets()  # as in the service: the tickets know of a rise before the judge does
+        await hive.settle()
+        [*_, ticket] = [*hive.tickets.open_tickets(), None]
+        if ticket is None:
+            continue
+        assert ticket.words_severity is ticket.severity
+        assert f"{ticket.severity.value} severity" in ticket.judge_reasoning
+        if ticket.status is TicketStatus.INTERVENING:
+            assert ticket.urgency == ticket.severity.value
+            assert ticket.cause in ticket.analysis
+
+    ticket = await hive.ticket()
+    assert ticket.severity is Severity.CRITICAL
+    assert requested(hive) == [(one, one) for one in ("medium", "high", "critical")]
+    assert [one.severity for one in hive.changes if one.notified_severity is not one.severity] == []
+
+
+async def stalled(hive: Hive) -> None:
+    """Have a worker whose bad steps are over, and that says nothing any more."""
+    await hive.bad_steps(16)
+    await hive.good_step()
+    await hive.worker(EventType.STEP_STARTED)
+    await hive.worker(EventType.TOOL_CALL_STARTED, tool="fetch", call_id="c")
+    for _ in range(20):
+        await hive.pass_time(60)
+        found = hive.monitor.advance(hive.time.now)
+        await hive.tell_tickets()
+        await hive.bus.publish(*found)
+        await hive.settle()
+
+
+def talking(said: list[str]) -> TalkingModel:
+    """Return a judge's model that says in its own words what the rules would say, and notes of what."""
+
+    def speak(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
+        if messages[-1].role == "tool":
+            return call("set_output", health_verdict="unhealthy")
+        [*_, question] = [one for one in messages if one.role == "user"]
+        draft = policy.should_ticket(unquote("worker", question.content) or {})
+        assert draft is not None
+        said.append(draft["cause"])
+        return call(EMIT, ticket_json=json.dumps(draft | {"cause": f"I see: {draft['cause']}"}))
+
+    return TalkingModel(speak)
+
+
+@pytest.mark.parametrize("judge", ["rules", "model"])
+async def test_other_trouble_changes_what_an_open_ticket_says(hive: Hive, judge: str) -> None:
+    """B102: what it was opened about is over, and something else has begun within the hold."""
+    said: list[str] = []
+    hive.judge_model = RulesModel() if judge == "rules" else talking(said)
+    await hive.start()
+    await hive.begin()
+
+    await stalled(hive)
+
+    ticket = await hive.ticket()
+    assert ticket.kind is FindingKind.RETRY_STORM
+    assert ticket.words_kind in ticket.active_kinds
+    assert ticket.words_kind is not FindingKind.RETRY_STORM
+    assert ticket.suggested_action == wording.advice(ticket.words_kind)
+    assert ticket.suggested_action in ticket.analysis
+    assert len(said) <= 4, "a model is asked once for each change"
+
+
+async def test_judge_is_not_asked_again_while_its_words_hold(hive: Hive) -> None:
+    """A ticket that is only counted costs no model call."""
+    said: list[str] = []
+    hive.judge_model = talking(said)
+    await hive.start()
+    await hive.begin()
+    await hive.bad_steps(16)
+    asked = len(said)
+
+    for _ in range(3):
+        await hive.bad_steps(1)
+        await hive.tick()
+
+    assert len(said) == asked
+    assert (await hive.ticket()).worker_session_id == SESSION
+    assert (await hive.ticket()).worker_agent_id == AGENT
