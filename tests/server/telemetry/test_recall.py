@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from queenright.health.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
+from queenright.instrumentation.names import WaitingReason
 from queenright.runtime.events import AgentEvent
 from queenright.server.telemetry.assembler import Assembler
 from queenright.server.telemetry.recall import CALLS, recall
@@ -47,6 +48,10 @@ class Told:
             counts = v.steps_total, v.tool_calls_total, v.tokens, cost, v.error_count
             found.add((*worker.key, *counts, v.status))
         return found
+
+    def waits(self) -> list[WaitingReason | None]:
+        """Return what each of them waits for in the end."""
+        return [worker.vitals.waiting for worker in self.monitor.workers()]
 
 
 @given(path=st.sampled_from(PATHS), cut=st.floats(0, 1), again=st.integers(1, 10))

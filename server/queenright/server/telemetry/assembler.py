@@ -173,7 +173,7 @@ class _Assembly:
             forget = partial(self._sessions.note_known, one.client, one.session, run.agent_id)
             batch.on_undo(partial(forget, ended_at=ended_at, has_failed=run.has_failed))
             self._rename(session.run, one, session.name_by(one), one.session)
-            for event in session.take(one):
+            for event in session.take(one, int(self._now * 1e9)):
                 self._emit(event.type, session.run, one, event.data, at=event.at)
             return session.run
         is_named = one.is_own and one.agent and one.session

@@ -24,6 +24,8 @@ class Call:
     id: str
     start: int
     end: int = 0
+    shifted: int | None = None
+    """By how much its times were moved, as in an observation: another record of it may be moved by more."""
     has_failed: bool = False
     """Its end was told as a failure."""
     has_cost: bool = False
@@ -63,7 +65,7 @@ class Calls:
             tool = str(one.data.get("tool", ""))
             self._noted += 1
             name = one.call or f"{tool}-{one.start}-{self._noted}"
-            call = Call(kind, name, one.start, tool=tool)
+            call = Call(kind, name, one.start, tool=tool, shifted=one.shifted)
             self._add(call)
         call.arguments = call.arguments or one.data.get("args_hash")
         call.sources.add((one.source, one.end > 0))
@@ -138,8 +140,9 @@ def _is_same_work(call: Call, one: Observation) -> bool:
 
 
 def _span(call: Call, one: Observation) -> tuple[int, int, int, int]:
-    """Return when both began and ended; a call that goes on lasts as long as it must."""
-    start, end = one.start, one.end or one.start
+    """Return when both began and ended, by one clock; a call that goes on lasts as long as it must."""
+    moved = 0 if one.shifted is None or call.shifted is None else one.shifted - call.shifted
+    start, end = one.start + moved, (one.end or one.start) + moved
     return call.start, call.end or max(call.start, end), start, end
 
 

@@ -53,6 +53,10 @@ class Observation:
     is_step: bool = True
     """Of a model call: whether it is a turn of the agent, and no aside such as the choice of a model."""
     agent: str = ""
+    shifted: int | None = None
+    """By how much its times were moved, as its sender's clock is ahead; None where they are of our clock."""
+    is_subagent: bool = False
+    """A sub-agent of a coding agent did it, which may work on after the turn of its parent."""
     folder: str = ""
     """Where a coding agent works, without the folders around it."""
     session: str = ""

@@ -24,6 +24,8 @@ _FAILURE: Final = ("error_type", "error")
 
 ANSWERED: Final = b"\nanswered"
 """Ends the identity of what says that the permission request of the identity before it was answered."""
+_UNSURE: Final = 30 * 1_000_000_000
+"""Nanoseconds by which times of a clock that is ahead may still be late: what exporters take to send."""
 _ENDS_WAIT: Final = frozenset({EventType.TOOL_CALL_STARTED, EventType.LLM_CALL_STARTED})
 """What shows that a worker works, and ends its wait."""
 
@@ -61,6 +63,10 @@ class Session:
         self._calls = Calls()
         self._turns: dict[str, bool] = {}
         """Prompts, and whether their turn is over."""
+        self._ahead = 0
+        """By how much its client's clock is ahead of ours at least, in nanoseconds."""
+        self._is_turn_over = False
+        """The last turn has ended, and what is done since is done by sub-agents."""
         self._last = 0
         """When it last did something: an older record says nothing of what it does now."""
         self._asks_model = False
@@ -107,8 +113,29 @@ class Session:
         if kind is Kind.LLM and at >= self._answered_at:
             self._failure, self._answered_at = {k: data[k] for k in _FAILURE if k in data}, at
 
-    def take(self, one: Observation) -> Iterator[Change]:
-        """Take in what one record says."""
+    def _set_by_our_clock(self, one: Observation, now: int) -> None:
+        """
+        Move the times of a record by what its client's clock is ahead of ours.
+
+        Nothing arrives before it happens, so the fastest record says by how much. A clock that is behind
+        looks like records that took long, and is left alone.
+        """
+        at = one.end or one.start
+        if at == now:
+            return  # a hook call that says no time: it has ours
+        self._ahead = max(self._ahead, at - now)
+        one.shifted = self._ahead
+        if self._ahead:
+            one.start -= self._ahead
+            one.end -= self._ahead if one.end else 0
+            ended_at = self.run.ended_at
+            if one.end and not self.run.open and 0 < one.end - ended_at < _UNSURE:
+                # Told by a hook, the end has our time; this one has at most what it took to arrive too much.
+                one.start, one.end = min(one.start, ended_at), ended_at
+
+    def take(self, one: Observation, now: int) -> Iterator[Change]:
+        """Take in what one record says; ``now`` in nanoseconds since the epoch."""
+        self._set_by_our_clock(one, now)
         at = one.end or one.start
         if one.kind is Kind.MCP_SERVER:
             yield from self._mcp_server(one, at)
@@ -211,11 +238,12 @@ class Session:
             self._asked.clear()
             self._failure = _failure_of(one) or self._failure
             if is_news:
-                self._asks_model = False
+                self._asks_model, self._is_turn_over = False, True
                 yield Change(EventType.WORKER_WAITING, at, {"reason": WaitingReason.USER_INPUT.value})
         elif is_over is None:
             self._note_turn(one.call, False)
             if is_news:
+                self._is_turn_over = False
                 yield from self._ask_model(at)
 
     def _note_turn(self, prompt: str, is_over: bool) -> None:
@@ -296,6 +324,7 @@ class Session:
         if not one.end:
             if is_new:
                 self._asks_model = False
+                self._is_turn_over = self._is_turn_over and one.is_subagent
                 data.pop("args_hash", None)
                 yield Change(EventType.TOOL_CALL_STARTED, one.start, data)
             return
@@ -309,7 +338,11 @@ class Session:
         data["turn"] = self.run.last_llm or call.id
         yield Change(EventType.TOOL_CALL_COMPLETED, one.end, data)
         if is_news and not self._calls.is_open(Kind.TOOL):
-            yield from self._ask_model(at)
+            if self._is_turn_over and one.is_subagent:
+                # Whether it asks its model again or has ended is not known; its parent waits for a prompt.
+                yield Change(EventType.WORKER_WAITING, at, {"reason": WaitingReason.USER_INPUT.value})
+            else:
+                yield from self._ask_model(at)
 
     def _continue(self, continuation: str, one: Call | Observation) -> None:
         while len(self._continued) >= MAX_CONTINUED:

@@ -237,7 +237,7 @@ def _time_of(written: Any, now: int) -> int:
         moment = datetime.fromisoformat(written).timestamp()
     except (TypeError, ValueError, OverflowError, OSError):
         return now
-    return min(int(number_in(moment) * _NANO) or now, now)
+    return int(number_in(moment) * _NANO) or now
 
 
 def _add_result(data: dict[str, Any], response: Any) -> None:

@@ -1,0 +1,41 @@
+"""Coding agents whose clock differs from ours: their log has its time, most of their hook calls have none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.clients.fixtures import BEGAN, FOLDER, load_fixture
+from tests.server.telemetry.test_recall import PATHS, Told
+
+
+def by_name(path: Path) -> str:
+    return f"{path.parent.name}/{path.stem}"
+
+
+@pytest.mark.parametrize("seconds", [-7_200, -90, -3, 3, 90, 7_200])
+@pytest.mark.parametrize("path", PATHS, ids=by_name)
+def test_run_is_the_same_whatever_its_client_clock_says(path: Path, seconds: int) -> None:
+    """B84, B94: what counts, how it ended, and whether it waits: one that stays open is a stall to come."""
+    fixture = load_fixture(path)
+    right, wrong = Told(), Told()
+    right.tell(fixture.records)
+
+    wrong.tell(list(fixture.moved(BEGAN + seconds)))
+
+    assert wrong.known() == right.known()
+    if seconds > 0:  # one that is behind cannot be told from records that take long
+        assert wrong.waits() == right.waits()
+
+
+@pytest.mark.parametrize("client", ["claude-code", "gemini-cli"])
+def test_permission_request_is_a_wait_though_the_log_is_ahead_of_our_clock(client: str) -> None:
+    """B93: what was logged with a later time does not make the request late, and the run a stall."""
+    told, questions = Told(), set[str]()
+
+    for record in load_fixture(FOLDER / client / "permission.json").moved(BEGAN + 30):
+        told.tell([record])
+        questions |= {one.vitals.question for one in told.monitor.workers()}
+
+    assert any("touch new.txt" in question for question in questions)
