@@ -71,6 +71,8 @@ class Ticket(Wire):
             "finding_evidence": "search was called 12 times with the same arguments and the same result",
             "finding_since": NOW - 130,
             "worker_excerpt": "I will search once more.",
+            "words_kind": "doom_loop",
+            "words_severity": "high",
             "judge_model": "",
             "queen_model": "",
             "status": "intervening",
@@ -136,6 +138,8 @@ class Ticket(Wire):
     finding_evidence: str
     finding_since: float | None
     worker_excerpt: str = Field(description="The worker's own last words then, secrets masked.")
+    words_kind: FindingKind | None = Field(description="What cause, reasoning and action are about.")
+    words_severity: Severity | None = Field(description="How bad it was when they were written.")
     judge_model: str = Field(description="Which model wrote cause, reasoning and action; empty: not known.")
     queen_model: str = Field(description="Which model wrote the analysis; empty: not known.")
     status: TicketStatus
