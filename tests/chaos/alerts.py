@@ -38,8 +38,11 @@ from tests.waiting import until
 GROUP_WAIT = 1.0
 GROUP_INTERVAL = 10.0
 PEER_TIMEOUT = 1.0
-HOLD = 2.5
-"""Seconds for which a ticket holds: longer than Alertmanager gathers, as it is by default."""
+HOLD = 5.0
+"""
+Seconds for which a ticket holds. As by default that is some times as long as Alertmanager gathers, and as the
+second of two waits for the first, so that a busy machine leaves them the time.
+"""
 _LONGEST_LIFE = 40
 """Batches in which a life should come to the point where it is to end."""
 _CALM = 300.0
