@@ -164,6 +164,7 @@ async def test_termination_stops_the_run_at_its_next_tool(
         ("POST", HOOK, b"[" * 100_000, 400),
         ("POST", HOOK, b'{"hook_event_name": "Stop"}', 400),
         ("POST", HOOK, b'{"hook_event_name": "Stop", "session_id": 7}', 400),
+        ("POST", HOOK, b'{"hook_event_name": "PreToolUse", "session_id": "s", "tool_name": {"a": 1}}', 400),
         ("POST", HOOK, b'{"hook_event_name": "Unheard", "session_id": "s"}', 200),
         ("POST", HOOK, b'{"hook_event_name": {"a": 1}, "session_id": "s", "tool_use_id": []}', 200),
         ("POST", f"{HOOK}?{'&'.join(f'f{n}=1' for n in range(17))}", b"{}", 400),

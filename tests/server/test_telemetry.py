@@ -406,3 +406,12 @@ def test_there_is_advice_for_each_dialect_and_fault(dialect: str, fault: Fault |
 
     assert found
     assert all(one.missing and one.remedy for one in found)
+
+
+@pytest.mark.parametrize("dialect", ["openinference", "opentelemetry", "other"])
+def test_source_of_work_that_another_one_tells_too_lacks_nothing(dialect: str) -> None:
+    """Two instrumentations of one program: one of the two counts, and both are as they should be."""
+    source = Source("web", dialect, records=2)
+    source.unused.update({Unused.SAME_WORK: 1, Unused.REPEATED: 1})
+
+    assert advice_for(source) == []

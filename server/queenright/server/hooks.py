@@ -24,6 +24,7 @@ from queenright.health.interventions.target import Target
 from queenright.instrumentation import names
 from queenright.instrumentation.identity import clean_name
 from queenright.runtime.events import Clock
+from queenright.server.json_limits import without_lone_surrogates
 from queenright.server.otlp.receiver import Ingest, Receive, Scope, Send
 from queenright.server.telemetry.assembler import Assembler
 from queenright.server.telemetry.batch import Batch
@@ -323,7 +324,7 @@ def _process(query: bytes) -> Process:
 
 def _parsed(body: bytes) -> Mapping[str, Any]:
     try:
-        call = json.loads(body)
+        call = json.loads(without_lone_surrogates(body))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"the call is no JSON: {str(error)[:200]}") from None
     if not isinstance(call, dict):

@@ -15,6 +15,9 @@ _OPENING: Final = frozenset(b"[{")
 _PART: Final = 256 * 1_024
 """Bytes that are looked through at once: the interpreter is held meanwhile."""
 _LONG_NUMBER: Final = re.compile(rb"(?<![0-9])[0-9]{%d}" % (MAX_DIGITS + 1))
+_SURROGATE: Final = re.compile(
+    rb"(\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
+)
 _NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
 
 
@@ -86,3 +89,12 @@ def _has_long_number(text: bytes | bytearray) -> bool:
         _LONG_NUMBER.search(text, start, start + _PART + MAX_DIGITS) is not None
         for start in range(0, len(text), _PART)
     )
+
+
+def without_lone_surrogates(body: bytes | bytearray) -> bytes:
+    """
+    Return JSON in which half a character is the replacement character.
+
+    Programs in JavaScript send such halves where they cut a text in the middle of an emoji; UTF-8 has none.
+    """
+    return _SURROGATE.sub(lambda found: found[1] or rb"\ufffd", body)

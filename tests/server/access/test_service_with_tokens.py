@@ -525,3 +525,17 @@ async def test_tokens_are_not_passed_on_with_telemetry(tmp_path: Path) -> None:
                 )
                 await until(lambda: bool(got), "the collector's copy")
     assert all("authorization" not in headers for headers in got)
+
+
+@pytest.mark.parametrize(
+    ("required", "host", "why"),
+    [
+        (True, "127.0.0.1", "auth.required is true"),
+        (False, "0.0.0.0", "others than this machine reach it"),
+    ],
+)
+def test_service_that_would_refuse_everybody_says_why(
+    tmp_path: Path, *, required: bool, host: str, why: str
+) -> None:
+    with pytest.raises(TokensRefused, match=why):
+        Access(guarded(tmp_path, required=required)).refuse_nobody(host)

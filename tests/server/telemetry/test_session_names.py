@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from queenright.instrumentation.identity import NAME_LIMIT
 from queenright.runtime.events import EventType
 from queenright.server.telemetry.assembler import Assembler
 from tests.clients.fixtures import BEGAN, Record
@@ -73,3 +74,11 @@ def test_name_of_before_a_restart_stays_until_more_is_known(name: str, renamed: 
     told = [event.data["agent_id"] for event in events if event.type is EventType.AGENT_RENAMED]
     assert told == renamed
     assert workers(events) == {([*renamed, name][0], "s")}
+
+
+def test_long_names_are_cut_to_what_an_address_takes_and_stay_two() -> None:
+    folders = ["a" * 199 + last for last in "bc"]
+    names = {workers(replay([hook(f"/home/{one}"), log(PERSON)])).pop()[0] for one in folders}
+
+    assert len(names) == 2
+    assert {len(name) for name in names} == {NAME_LIMIT}

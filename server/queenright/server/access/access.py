@@ -83,10 +83,13 @@ class Access:
         """
         needed = [host for host in bound if self.required(host)]
         if needed and not self.file.now().live(self._clock()):
+            why, way_out = "auth.required is true", "set auth.required to false"
+            if not self._settings.auth.required:
+                why, way_out = "others than this machine reach it", "listen on 127.0.0.1"
             raise TokensRefused(
-                f"nobody could ask anything: on {needed[0]} a token is needed (others than this machine "
-                f"reach it), and there is no live one in {self.file.path}. Make one with `queenright token "
-                f"create NAME --role admin --tokens-file {self.file.path}`, or listen on 127.0.0.1"
+                f"nobody could ask anything: on {needed[0]} a token is needed ({why}), and there is no live "
+                f"one in {self.file.path}. Make one with `queenright token create NAME --role admin "
+                f"--tokens-file {self.file.path}`, or {way_out}"
             )
 
     # -- who it is --------------------------------------------------------------------------------

@@ -14,7 +14,13 @@ from google.protobuf import json_format
 from google.protobuf.message import DecodeError, Message
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # ships stubs without py.typed
 
-from queenright.server.json_limits import MAX_DEPTH, JsonFormatError, JsonSizeError, check_json_size
+from queenright.server.json_limits import (
+    MAX_DEPTH,
+    JsonFormatError,
+    JsonSizeError,
+    check_json_size,
+    without_lone_surrogates,
+)
 from queenright.server.otlp.errors import INVALID_ARGUMENT, Refused, malformed, too_large, too_many
 
 M = TypeVar("M", bound=Message)
@@ -140,7 +146,7 @@ def parse(body: bytes | bytearray, media_type: MediaType, make: Callable[[], M])
         if media_type is MediaType.PROTOBUF:
             message.ParseFromString(bytes(body))
         else:
-            parsed = orjson.loads(body)
+            parsed = _loads(body)
             if not isinstance(parsed, dict):
                 raise malformed("the body is JSON, but no object")
             json_format.ParseDict(_with_base64_ids(parsed, 0), message, ignore_unknown_fields=True)
@@ -150,6 +156,13 @@ def parse(body: bytes | bytearray, media_type: MediaType, make: Callable[[], M])
         # What the JSON parser lets through on values of the wrong kind.
         raise malformed(f"the body is no {message.DESCRIPTOR.name}: {type(error).__name__}") from None
     return message
+
+
+def _loads(body: bytes | bytearray) -> Any:
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return orjson.loads(without_lone_surrogates(body))
 
 
 def render(message: Message, media_type: MediaType) -> bytes:

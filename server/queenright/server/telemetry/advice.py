@@ -47,7 +47,7 @@ def advice_for(source: Source) -> list[Advice]:
     if not source.used:
         if set(source.unused) == {Unused.METRICS}:
             found.append(Advice("only metrics arrive, which are not read", "set OTEL_TRACES_EXPORTER=otlp"))
-        elif source.unused:
+        elif set(source.unused) - {Unused.SAME_WORK, Unused.REPEATED}:
             found.append(
                 Advice(
                     "nothing that it sends is an agent's work",

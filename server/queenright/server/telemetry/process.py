@@ -12,6 +12,7 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from queenright.instrumentation import names
+from queenright.instrumentation.identity import NAME_LIMIT, clean_name
 from queenright.server.telemetry.values import MAX_ATTRIBUTES, id_in, plain_of, text_of
 
 _MAX_TEXTS: Final = 4_096
@@ -109,4 +110,5 @@ class Process:
 
 def client_name(client: str, owner: str, repository: str) -> str:
     """Return what the sessions of a coding agent are called, of what is known."""
-    return "/".join(part for part in (client, owner, repository) if part)
+    name = "/".join(part for part in (client, owner, repository) if part)
+    return name if len(name) <= NAME_LIMIT else clean_name(name)

@@ -168,6 +168,18 @@ def plain_text(value: Any) -> str:
     return str(value)[:100_000]
 
 
+def tool_in(value: Any) -> str:
+    """
+    Return the name of a tool in a hook call, "unknown" if it says none.
+
+    Raises:
+        ValueError: It is no text.
+    """
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"tool_name is no text but a {type(value).__name__}; send the name of the tool")
+    return clean_name(plain_text(value or "")) or "unknown"
+
+
 def id_in(value: Any) -> str:
     """Return a JSON value as an id; "" if it is no text."""
     return clean_name(value[:1_000]) if isinstance(value, str) else ""

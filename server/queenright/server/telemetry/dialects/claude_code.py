@@ -32,7 +32,7 @@ from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.permission import permission, permit_answer, quoted
 from queenright.server.telemetry.process import Process
 from queenright.server.telemetry.unusable import Fault, UnusableRecord
-from queenright.server.telemetry.values import count_in, folder_name, number_in, plain_text
+from queenright.server.telemetry.values import count_in, folder_name, number_in, plain_text, tool_in
 
 NAME: Final = "claude-code"
 
@@ -190,7 +190,7 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
         version=process.version,
     )
     if kind is Kind.TOOL:
-        one.data["tool"] = clean_name(plain_text(call.get("tool_name") or "unknown"))
+        one.data["tool"] = tool_in(call.get("tool_name"))
         if call.get("tool_input") is not None:
             one.data["args_hash"] = fingerprint(_without_description(call["tool_input"]))
         if is_end:

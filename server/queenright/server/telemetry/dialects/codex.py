@@ -32,7 +32,7 @@ from queenright.server.telemetry.kind import Kind
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.process import Process
 from queenright.server.telemetry.unusable import Fault, UnusableRecord
-from queenright.server.telemetry.values import count_in, folder_name, plain_text
+from queenright.server.telemetry.values import count_in, folder_name, plain_text, tool_in
 
 NAME: Final = "codex"
 
@@ -164,7 +164,7 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
     if name not in _HOOKS:
         return None
     kind, is_end = _HOOKS[name]
-    tool = clean_name(plain_text(call.get("tool_name") or "unknown"))
+    tool = tool_in(call.get("tool_name"))
     tool = _COMMAND if tool == "Bash" else tool
     if kind is Kind.TOOL and tool == _POLL:
         return None

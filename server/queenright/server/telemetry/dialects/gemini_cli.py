@@ -36,7 +36,7 @@ from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.permission import quoted
 from queenright.server.telemetry.process import Process
 from queenright.server.telemetry.unusable import Fault, UnusableRecord
-from queenright.server.telemetry.values import count_in, folder_name, number_in, plain_text
+from queenright.server.telemetry.values import count_in, folder_name, number_in, plain_text, tool_in
 
 NAME: Final = "gemini-cli"
 
@@ -205,7 +205,7 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
         library=NAME,
     )
     if kind is Kind.TOOL:
-        one.data["tool"] = clean_name(plain_text(tool or "unknown"))
+        one.data["tool"] = tool_in(tool)
         if arguments:
             one.data["args_hash"] = _arguments_hash(arguments)
         if is_end:

@@ -1,0 +1,53 @@
+"""Text that was cut in the middle of an emoji: JavaScript sends half of it, and UTF-8 has none."""
+
+from __future__ import annotations
+
+import json
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queenright.server.json_limits import without_lone_surrogates
+from queenright.server.up import Running
+from tests.server.test_hooks import HOOK
+
+
+@given(st.text(st.one_of(st.characters(), st.sampled_from('\\"\ud83d\ude00u'))))
+def test_every_other_text_stays_as_it_is(text: str) -> None:
+    whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    for ensure_ascii in (True, False):
+        body = json.dumps({"a": [text]}, ensure_ascii=ensure_ascii).encode("utf-8", "surrogatepass")
+
+        if ensure_ascii or text == text.encode("utf-8", "replace").decode():
+            assert json.loads(without_lone_surrogates(body))["a"][0].replace("\ufffd", "") == whole.replace(
+                "\ufffd", ""
+            )
+
+
+async def test_hook_call_with_half_a_character_counts(running: Running, http: httpx.AsyncClient) -> None:
+    """B90: nothing of it is lost but that half."""
+    body = b'{"hook_event_name":"PreToolUse","session_id":"s","tool_use_id":"t","tool_name":"cut \\ud83d"}'
+    async with httpx.AsyncClient(base_url=running.otlp_url, trust_env=False) as client:
+        answer = await client.post(HOOK, content=body)
+
+    assert (answer.status_code, answer.json()) == (200, {})
+    [agent] = (await http.get("/api/agents")).json()["agents"]
+    assert agent["session_id"] == "s"
+
+
+@pytest.mark.parametrize("half", [b"\\ud83d", b"\\uDE00"])
+async def test_span_with_half_a_character_counts(running: Running, half: bytes) -> None:
+    """B90: its request is taken whole."""
+    span = {"traceId": "0" * 31 + "1", "spanId": "0" * 15 + "1", "name": "chat HALF", "kind": 1}
+    span |= {"startTimeUnixNano": "1", "endTimeUnixNano": "2"}
+    body = json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]}).encode()
+    async with httpx.AsyncClient(base_url=running.otlp_url, trust_env=False) as client:
+        answer = await client.post(
+            "/v1/traces",
+            content=body.replace(b"HALF", half),
+            headers={"content-type": "application/json"},
+        )
+
+    assert answer.status_code == 200, answer.text

@@ -1,0 +1,26 @@
+"""A coding agent's session that goes on over a restart of the service, with nothing lost or sent again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from queenright.server.up import serving
+from tests.server.conftest import demo_settings
+from tests.server.test_hooks import AGENT, calls
+from tests.server.test_permissions import client_of
+
+
+@pytest.mark.parametrize("before", [2, 3, 9])
+async def test_session_that_ends_after_a_restart_has_ended(tmp_path: Path, before: int) -> None:
+    """B94: an end is an end, whatever the service has forgotten of the session; else it stalls."""
+    *started, end = calls("healthy")
+    assert end["hook_event_name"] == "SessionEnd"
+    for part in (started[:before], [end]):
+        async with serving(demo_settings(tmp_path)) as running, client_of(running) as telemetry:
+            for call in part:
+                await telemetry.post("/hooks/claude-code?user=ada&host=laptop", json=call)
+            [worker] = running.service.monitor.of_agent(AGENT)
+
+    assert worker.vitals.waiting == "done"
