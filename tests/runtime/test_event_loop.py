@@ -687,7 +687,7 @@ async def test_who_has_a_user_has_a_word_with_it_before_it_ends(tmp_path: Path, 
 
     run = asyncio.create_task(bench.run())
     await fake_time.settle()
-    assert (bench.node.waiting_for_user, bench.node.question) == (True, "")
+    assert (bench.node.waiting_for_user, bench.node.question) == (True, "verdict: ok")
     await bench.node.inject("Fine.")
 
     assert (await run).outputs == {"verdict": "ok"}

@@ -106,6 +106,22 @@ def test_who_is_sent_back_is_told_what_is_missing() -> None:
     assert move.error == "ended without setting b"
 
 
+def test_outputs_set_without_a_word_are_what_the_user_is_shown() -> None:
+    move = assess(spec(client_facing=True), after(calls=["set_output"], outputs_set=True, outputs=BOTH))
+
+    assert move.question == "a: 1\nb: 2"
+
+
+def test_node_of_a_run_that_no_user_began_ends_without_a_word_with_one() -> None:
+    move = assess(
+        spec(client_facing=True),
+        after(calls=["set_output"], outputs_set=True, outputs=BOTH, text="Mended."),
+        begun_by_user=False,
+    )
+
+    assert move == Move(None)
+
+
 def test_several_questions_are_one() -> None:
     move = assess(spec(client_facing=True), after(calls=["ask_user", "ask_user"], asked=["One?", "Two?"]))
 

@@ -234,6 +234,25 @@ async def test_an_agent_that_fails_while_nobody_is_there_is_mended_by_the_guardi
     assert result.outputs == {"sorted": ["a", "b"]}
 
 
+async def test_guardian_ends_while_nobody_is_there_and_serves_the_next_failure(
+    workshop: AgentRuntime,
+) -> None:
+    """004: a guardian that mended an agent without a user is over, and ready for the agent's next failure."""
+    bus = workshop.bus
+    with bus.expect(EventType.EXECUTION_COMPLETED, filter_graph="guardian") as first:
+        await workshop.trigger("talk", {"message": "Sort my letters."}, graph_id="coder")
+        await first.within(20)
+
+    with bus.expect(EventType.EXECUTION_COMPLETED, filter_graph="guardian") as second:
+        await workshop.trigger("default", {"inbox": [1, "a"]}, graph_id="sorter")
+        event = await second.within(20)
+
+    result = workshop.get_execution_result(event.execution_id)
+    assert result is not None
+    assert result.outputs == {"decision": "mended it"}
+    assert not [node for node in workshop.waiting_nodes() if node.graph_id == "guardian"]
+
+
 async def test_a_guardian_asks_whoever_is_there(workshop: AgentRuntime) -> None:
     """004: the same, while somebody is there."""
     await workshop.inject_input("code", "hello")

@@ -99,6 +99,7 @@ class GraphExecutor:
         reporter: Tells everybody what goes on.
         logger: Keeps a row a visit.
         fresh: Each visit starts with an empty conversation.
+        begun_by_user: Whether the entry point is for users; an event or a timer fires it otherwise.
     """
 
     def __init__(
@@ -114,6 +115,7 @@ class GraphExecutor:
         reporter: Reporter,
         logger: RuntimeLogger,
         fresh: bool,
+        begun_by_user: bool,
     ) -> None:
         self.graph_id = graph.spec.id
         self.nodes: dict[str, EventLoopNode] = {}
@@ -134,6 +136,7 @@ class GraphExecutor:
         self._reporter = reporter
         self._logger = logger
         self._fresh = fresh
+        self._begun_by_user = begun_by_user
         # Who runs alone goes on talking in the thread that began at the entry node.
         self._thread = "" if fresh else entry_node
         self._key = execution_key(graph.spec.id, entry_point)
@@ -386,6 +389,7 @@ class GraphExecutor:
             context=self._context(spec.id),
             random=around.random,
             fresh=self._fresh,
+            begun_by_user=self._begun_by_user,
         )
         try:
             return await node.run(self._visit_id(pending), _message(given))

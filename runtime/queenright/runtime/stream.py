@@ -450,6 +450,7 @@ class ExecutionStream:
             reporter=reporter,
             logger=RuntimeLogger(session, store.base / "runtime_logs"),
             fresh=self.spec.conversation_mode == "fresh",
+            begun_by_user=self.spec.trigger_type == "manual",
         )
         about: dict[str, Any] = {"framework": FRAMEWORK, "start_records": True, "entry_point": self.spec.id}
         if graph.spec.repeatable:

@@ -86,6 +86,7 @@ class EventLoopNode:
         context: Values for the context parameters of tools.
         random: Jitter of waits, ids of inputs.
         fresh: A visit begins with an empty conversation.
+        begun_by_user: Whether a user began the run; an event or a timer did otherwise.
 
     Raises:
         KeyError: The spec names a tool that is not in ``tools``.
@@ -109,6 +110,7 @@ class EventLoopNode:
         random: Random,
         fresh: bool,
         breakers: Breakers | None = None,
+        begun_by_user: bool = True,
     ) -> None:
         self._spec = spec
         self._model = model
@@ -126,6 +128,7 @@ class EventLoopNode:
         self._judge = judge
         self._random = random
         self._fresh = fresh
+        self._begun_by_user = begun_by_user
         self._inbox = Inbox(folder / "inbox", disk=disk, clock=clock, random=random)
         self._input_came = asyncio.Event()
         self._waiting = False
@@ -340,7 +343,7 @@ class EventLoopNode:
         """Judge the turn, and do what follows."""
         visit, cursor = self._visit, self._visit.cursor
         visit.check()
-        move = assess(self._spec, cursor)
+        move = assess(self._spec, cursor, begun_by_user=self._begun_by_user)
         if move.verdict is None:
             judgement = await self._judgement(step)
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Final
 
@@ -31,14 +32,14 @@ GO_ON: Final = Move(Verdict.CONTINUE)
 ASK_JUDGE: Final = Move(None)
 
 
-def assess(spec: NodeSpec, cursor: NodeCursor) -> Move:
+def assess(spec: NodeSpec, cursor: NodeCursor, *, begun_by_user: bool = True) -> Move:
     """
     Return what comes after the newest turn, all of whose calls have their answers.
 
     A judge is asked when the outputs are complete, when a final tool has done its work, or when the model
     answered in words where nothing else is wanted. A node with a user waits for it after a turn that asks,
     and after one that speaks and does nothing; and whatever it sets, it must have had a word with its user
-    before it ends.
+    before it ends, unless an event or a timer began the run: then nobody may be there.
     """
     if any(name in spec.final_tools for name in cursor.succeeded):
         return ASK_JUDGE
@@ -49,8 +50,8 @@ def assess(spec: NodeSpec, cursor: NodeCursor) -> Move:
     if cursor.asked:
         return Move(Verdict.CONTINUE, question="\n".join(cursor.asked))
     if cursor.outputs and not missing and (cursor.outputs_set or not works):
-        if spec.client_facing and not works and cursor.user_interaction_count == 0:
-            return Move(Verdict.CONTINUE, question=cursor.text)
+        if spec.client_facing and begun_by_user and not works and cursor.user_interaction_count == 0:
+            return Move(Verdict.CONTINUE, question=cursor.text if speaks else _outputs(cursor))
         return ASK_JUDGE
     if works:
         return GO_ON
@@ -67,3 +68,11 @@ def assess(spec: NodeSpec, cursor: NodeCursor) -> Move:
     if not speaks:
         return Move(Verdict.RETRY, "Your answer was empty. Say something.", error="the answer was empty")
     return ASK_JUDGE
+
+
+def _outputs(cursor: NodeCursor) -> str:
+    """Return the outputs in words, for a user to whom the model has said nothing else."""
+    return "\n".join(
+        f"{key}: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"
+        for key, value in cursor.outputs.items()
+    )
