@@ -11,7 +11,7 @@ from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.execution import ExecutionResult, Trigger
 from queenright.runtime.graphs.goal import Goal, SuccessCriterion
 from queenright.runtime.graphs.graph import EntryPointSpec, GraphSpec, NodeSpec
-from queenright.runtime.llm.model import ModelReply
+from queenright.runtime.llm.model import ModelReply, ToolCall
 from queenright.runtime.storage.session_store import SessionStatus, SessionStore
 from queenright.runtime.stream import RunNode, TooManyWaiting
 from tests.runtime.conftest import FakeTime, ScriptedModel, calls
@@ -306,6 +306,72 @@ async def test_as_many_runs_wait_as_may_and_the_next_is_refused_until_one_is_ove
     await fake_time.settle()
 
     assert await runtime.trigger("e", {"message": "hi"}) not in waiting
+    await runtime.stop()
+
+
+def asking_graph(**entry: Any) -> GraphSpec:
+    """A graph that asks its user who it is."""
+    node = NodeSpec(id="chat", system_prompt="Talk.", client_facing=True, output_keys=("name",))
+    return GraphSpec(id="g", nodes=(node,), entry_points=(EntryPointSpec(id="e", node_id="chat", **entry),))
+
+
+class Asking(ScriptedModel):
+    """Asks who is there, and is content with the answer."""
+
+    async def complete(self, messages: Any, tools: Any, on_text: Any = None) -> ModelReply:
+        if messages[-1].content == "Ada":
+            return ModelReply(tool_calls=(ToolCall("c1", "set_output", '{"name": "Ada"}'),))
+        return ModelReply(text="Who are you?")
+
+
+async def test_run_that_waits_for_its_user_takes_no_place(tmp_path: Path, fake_time: FakeTime) -> None:
+    """B109: one run at a time, but a conversation that waits holds nobody up; it goes on when answered."""
+    runtime = runtime_on(EventBus(), tmp_path, fake_time)
+    runtime.add_graph(asking_graph(), model=Asking())
+    await runtime.start()
+    runs = [await runtime.trigger("e", {"message": "hi"}) for _ in range(3)]
+    await fake_time.settle()
+    waiting = {node.execution_id: node.session_id for node in runtime.waiting_nodes()}
+    for session in waiting.values():
+        await runtime.inject_input("chat", "Ada", session_id=session)
+    results = [await runtime.wait(one) for one in runs]
+
+    assert list(waiting) == runs
+    assert [result.outputs for result in results] == [{"name": "Ada"}] * 3
+    await runtime.stop()
+
+
+async def test_run_that_waits_for_another_of_its_session_takes_no_place(
+    tmp_path: Path, fake_time: FakeTime
+) -> None:
+    """B109: who is triggered in the session of a waiting conversation holds up nobody elsewhere."""
+    runtime = runtime_on(EventBus(), tmp_path, fake_time)
+    runtime.add_graph(asking_graph(), model=Asking())
+    await runtime.start()
+    await runtime.trigger("e", {"message": "hi"})
+    await fake_time.settle()
+    [first] = runtime.waiting_nodes()
+    behind = await runtime.trigger("e", {"message": "and?"}, session_id=first.session_id)
+    await fake_time.settle()
+    elsewhere = await runtime.trigger("e", {"message": "hi"})
+    await fake_time.settle()
+
+    assert runtime.get_execution(behind).is_queued
+    assert [node.execution_id for node in runtime.waiting_nodes()] == [first.execution_id, elsewhere]
+    await runtime.stop()
+
+
+async def test_conversations_that_wait_are_bounded(tmp_path: Path, fake_time: FakeTime) -> None:
+    runtime = runtime_on(EventBus(), tmp_path, fake_time)
+    runtime.add_graph(asking_graph(max_waiting=2), model=Asking())
+    await runtime.start()
+    for _ in range(5):
+        await runtime.trigger("e", {"message": "hi"})
+        await fake_time.settle()
+
+    assert len(runtime.waiting_nodes()) == 3
+    with pytest.raises(TooManyWaiting, match="2 runs of entry point 'e' of graph 'g' wait"):
+        await runtime.trigger("e", {"message": "hi"})
     await runtime.stop()
 
 

@@ -97,6 +97,8 @@ class Execution:
         """Whether its end is being written down."""
         self.task: asyncio.Task[None] | None = None
         self.executor: GraphExecutor | None = None
+        self.waits_for_turn = False
+        """Whether it waits for another run of its graph in its session."""
         self.has_begun = False
         """Whether it had its session and went on."""
         self._begun = asyncio.Event()
@@ -114,6 +116,16 @@ class Execution:
     def result(self) -> ExecutionResult | None:
         """How it ended, or None while it has not."""
         return self._result.result() if self._result.done() else None
+
+    @property
+    def is_queued(self) -> bool:
+        """Whether it has not begun, as other runs come before it."""
+        return not self.done and (self.task is None or self.waits_for_turn)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether nothing goes on in it before a user has answered, or another run of its session is over."""
+        return self.waits_for_turn or (self.executor is not None and self.executor.waits_for_user)
 
     @property
     def goal(self) -> GoalProgress | None:

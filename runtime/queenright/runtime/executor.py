@@ -100,6 +100,7 @@ class GraphExecutor:
         logger: Keeps a row a visit.
         fresh: Each visit starts with an empty conversation.
         begun_by_user: Whether the entry point is for users; an event or a timer fires it otherwise.
+        on_waiting: Is called when nothing goes on any more before a user has answered.
     """
 
     def __init__(
@@ -116,6 +117,7 @@ class GraphExecutor:
         logger: RuntimeLogger,
         fresh: bool,
         begun_by_user: bool,
+        on_waiting: Callable[[], None],
     ) -> None:
         self.graph_id = graph.spec.id
         self.nodes: dict[str, EventLoopNode] = {}
@@ -137,6 +139,7 @@ class GraphExecutor:
         self._logger = logger
         self._fresh = fresh
         self._begun_by_user = begun_by_user
+        self._on_waiting = on_waiting
         # Who runs alone goes on talking in the thread that began at the entry node.
         self._thread = "" if fresh else entry_node
         self._key = execution_key(graph.spec.id, entry_point)
@@ -278,6 +281,7 @@ class GraphExecutor:
                 self._launch()
                 if not self._running:
                     return self.last
+                self._tell_waiting()
                 done, _ = await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
                 for task in [task for task in self._running if task in done]:
                     # A run that is stopped meanwhile still writes down and tells what was done.
@@ -319,6 +323,16 @@ class GraphExecutor:
         return self.state
 
     # -- nodes ----------------------------------------------------------------------------------
+
+    @property
+    def waits_for_user(self) -> bool:
+        """Whether every node under way waits for its user."""
+        under_way = [self.nodes.get(running.pending.node_id) for running in self._running.values()]
+        return bool(under_way) and all(node is not None and node.waiting_for_user for node in under_way)
+
+    def _tell_waiting(self) -> None:
+        if self.waits_for_user:
+            self._on_waiting()
 
     def _launch(self) -> None:
         under_way = [running.pending for running in self._running.values()]
@@ -390,6 +404,7 @@ class GraphExecutor:
             random=around.random,
             fresh=self._fresh,
             begun_by_user=self._begun_by_user,
+            on_waiting=self._tell_waiting,
         )
         try:
             return await node.run(self._visit_id(pending), _message(given))

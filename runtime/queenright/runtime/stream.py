@@ -87,7 +87,8 @@ class ExecutionStream:
     One entry point at work.
 
     At most ``max_concurrent`` runs go on at a time, the others wait in order: at most ``max_waiting``, and
-    those that events start or that are brought back, which are never refused.
+    those that events start or that are brought back, which are never refused. A run that waits for its
+    user, or for another one in its session, takes no place: of these, too, ``max_waiting`` may be.
     A tick of a timer that comes while a run goes on is skipped and counted. Runs of one graph in one
     session take turns, whoever started them; a session that another process writes in is refused.
     """
@@ -126,6 +127,12 @@ class ExecutionStream:
     def executions(self) -> list[Execution]:
         """The runs going on, oldest first, then those that wait."""
         return [*self._active.values(), *self._queue]
+
+    @property
+    def _places_taken(self) -> int:
+        """Runs that others have to wait for: none that itself waits, as long as those are not too many."""
+        waiting = sum(execution.is_waiting for execution in self._active.values())
+        return len(self._active) - min(waiting, self.spec.max_waiting)
 
     def start(self) -> None:
         """Begin to listen to the entry point's timer or events."""
@@ -218,9 +225,10 @@ class ExecutionStream:
 
     def check_room(self) -> None:
         """Raise ``TooManyWaiting`` if no more runs may wait."""
-        if len(self._queue) >= self.spec.max_waiting:
+        waiting = sum(execution.is_queued for execution in self.executions)
+        if waiting >= self.spec.max_waiting:
             raise TooManyWaiting(
-                f"{len(self._queue)} runs of entry point {self.spec.id!r} of graph {self.graph_id!r} wait "
+                f"{waiting} runs of entry point {self.spec.id!r} of graph {self.graph_id!r} wait "
                 "for their turn, and no more may; ask again when some are over, stop some, or raise its "
                 "max_concurrent or max_waiting"
             )
@@ -286,7 +294,7 @@ class ExecutionStream:
         return execution
 
     def _pump(self) -> None:
-        while self._queue and len(self._active) < self.spec.max_concurrent:
+        while self._queue and self._places_taken < self.spec.max_concurrent:
             execution = self._queue.popleft()
             self._active[execution.id] = execution
             execution.task = asyncio.create_task(self._execute(execution), name=f"graph:{self.id}")
@@ -412,7 +420,7 @@ class ExecutionStream:
         if graph.primary and self.spec.isolation_level != "isolated":
             around.sessions.entered(session)
         execution.session_id = opening.session_id = session.id
-        await self._take_turn(session, store, opening)
+        await self._take_turn(execution, session, store, opening)
         telemetry, registry = (around.telemetry, around.registry) if graph.agent_id else around.muted
         life = execution.incarnation_id = around.lives.of(session.path, execution.incarnation_id)
         worker = Worker(
@@ -451,6 +459,7 @@ class ExecutionStream:
             logger=RuntimeLogger(session, store.base / "runtime_logs"),
             fresh=self.spec.conversation_mode == "fresh",
             begun_by_user=self.spec.trigger_type == "manual",
+            on_waiting=self._pump,
         )
         about: dict[str, Any] = {"framework": FRAMEWORK, "start_records": True, "entry_point": self.spec.id}
         if graph.spec.repeatable:
@@ -474,11 +483,19 @@ class ExecutionStream:
         execution.began()
         return opening.opened
 
-    async def _take_turn(self, session: Session, store: SessionStore, opening: _Opening) -> None:
+    async def _take_turn(
+        self, execution: Execution, session: Session, store: SessionStore, opening: _Opening
+    ) -> None:
         """Wait for runs of this graph in this session, and keep other processes out of it."""
         locks = self._around.locks
         lock = locks.setdefault(str(session.path), asyncio.Lock())
-        await lock.acquire()
+        if lock.locked():
+            execution.waits_for_turn = True
+            self._pump()
+        try:
+            await lock.acquire()
+        finally:
+            execution.waits_for_turn = False
         opening.holds.append(lock.release)
         claim = await self._around.disk.run(lambda: store.claim(session))
         opening.holds.append(claim.release)

@@ -23,6 +23,7 @@ async def test_runs_that_wait_are_called_queued_and_beyond_their_bound_the_answe
             return str(answer["status"])
 
         first, session = await home.begun()
+        assert await trigger() == "started"
         assert await trigger() == "queued"
         refused = await home.http.post("/api/agents/guide/trigger", json=given, headers=key)
         said = {"message": "Ada", "session_id": session}
@@ -33,6 +34,23 @@ async def test_runs_that_wait_are_called_queued_and_beyond_their_bound_the_answe
         assert (refused.status_code, refused.headers["Retry-After"]) == (429, "5")
         assert "1 runs of entry point 'start' of graph 'guide' wait" in refused.json()["title"]
         assert (again.status_code, again.json()["status"]) == (202, "queued")
+
+
+async def test_waiting_chat_does_not_hold_up_the_next_trigger(tmp_path: Path) -> None:
+    """B109: an entry point of one run at a time takes another one while its run waits for its user."""
+    file = guide(tmp_path / "agents" / "guide") / "agent.py"
+    text = file.read_text(encoding="utf-8")
+    file.write_text(text.replace(', "max_concurrent": 100', ""), encoding="utf-8")
+    async with house(tmp_path, agents={"load": [str(file.parent)]}) as home:
+        first, session = await home.begun()
+        second, other = await home.begun()
+        said = {"message": "Ada", "session_id": other}
+        await home.ask("POST", "/api/agents/guide/chat", json=said)
+        ended = await home.over("guide", second)
+        still = await home.ask("GET", f"/api/agents/guide/executions/{first}")
+
+    assert session != other
+    assert (ended["status"], still["status"]) == ("completed", "active")
 
 
 async def test_who_terminates_an_agent_hears_of_the_thread_that_goes_on_and_so_does_the_audit(

@@ -8,7 +8,7 @@ over it. So a visit that was cancelled or killed at any moment is taken up where
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from random import Random
@@ -87,6 +87,7 @@ class EventLoopNode:
         random: Jitter of waits, ids of inputs.
         fresh: A visit begins with an empty conversation.
         begun_by_user: Whether a user began the run; an event or a timer did otherwise.
+        on_waiting: Is called when the node begins to wait for its user.
 
     Raises:
         KeyError: The spec names a tool that is not in ``tools``.
@@ -111,6 +112,7 @@ class EventLoopNode:
         fresh: bool,
         breakers: Breakers | None = None,
         begun_by_user: bool = True,
+        on_waiting: Callable[[], None] = lambda: None,
     ) -> None:
         self._spec = spec
         self._model = model
@@ -129,6 +131,7 @@ class EventLoopNode:
         self._random = random
         self._fresh = fresh
         self._begun_by_user = begun_by_user
+        self._on_waiting = on_waiting
         self._inbox = Inbox(folder / "inbox", disk=disk, clock=clock, random=random)
         self._input_came = asyncio.Event()
         self._waiting = False
@@ -481,6 +484,7 @@ class EventLoopNode:
         if not drafts:
             self._waiting = True
             try:
+                self._on_waiting()
                 await self._emit(EventType.CLIENT_INPUT_REQUESTED, {"question": self._visit.cursor.question})
                 async with self._reporter.waiting(WaitingReason.USER_INPUT, node_id=self._spec.id):
                     while not drafts:

@@ -162,7 +162,8 @@ def _starting(router: APIRouter, service: Service) -> None:
         Start a run, and return at once.
 
         `queued`: as many go on as may (`max_concurrent` of its entry point), and it waits for its turn in the
-        memory of the service; if that is killed, it is lost. 429: as many wait as may (`max_waiting`).
+        memory of the service; if that is killed, it is lost. A run that waits for its user takes no place.
+        429: as many wait as may (`max_waiting`).
         """
         given = body or Trigger()
         slot = agents.get(agent_id)
@@ -359,7 +360,7 @@ async def _start(
     slot: AgentSlot, graph: GraphSpec, entry: str, given: Mapping[str, Any], session_id: str | None
 ) -> api.Started:
     started = await slot.runtime.trigger(entry, given, graph_id=graph.id, session_id=session_id)
-    waits = slot.runtime.get_execution(started).task is None
+    waits = slot.runtime.get_execution(started).is_queued
     return api.Started(
         status="queued" if waits else "started",
         execution_id=started,

@@ -56,7 +56,7 @@ def streams_of(
 
 def entry_row(entry: EntryPointSpec, stream: ExecutionStream) -> api.EntryPoint:
     """Return an entry point."""
-    running = sum(run.task is not None for run in stream.executions)
+    running = sum(not run.is_queued for run in stream.executions)
     return api.EntryPoint(
         graph_id=stream.graph_id,
         entry_point_id=entry.id,
@@ -125,7 +125,7 @@ def execution_row(run: Execution) -> api.ExecutionRow:
             execution_id=run.id,
             graph_id=run.graph_id,
             session_id=run.session_id,
-            status="queued" if run.task is None else "active",
+            status="queued" if run.is_queued else "active",
             outputs={},
             error="",
             error_type="",
