@@ -406,6 +406,7 @@ class AgentRuntime:
             CheckpointBroken: The checkpoint cannot be believed.
             GraphError: There is no such graph, nothing to resume, it goes on already, or the runtime is
                 not started.
+            SessionBusy: Another process runs an execution in the session.
             TooManyWaiting: As many runs wait for their turn there as may.
         """
         graph = self._find(graph_id).graph
@@ -421,6 +422,7 @@ class AgentRuntime:
             )
         if any(execution.id == last.execution_id for execution in stream.executions):
             raise GraphError(f"session {session_id!r} need not be resumed: run {last.execution_id!r} goes on")
+        await self.disk.run(lambda: self._check_free(graph, session_id))
         return stream.take_up(last.execution_id, session_id, checkpoint).id
 
     def _resumable(
@@ -439,6 +441,19 @@ class AgentRuntime:
             ended = ", ".join(f"{run.entry_point} {run.status.value}" for run in runs) or "no run"
             raise GraphError(f"session {session_id!r} has nothing to resume in graph {name!r}: {ended}")
         return max(unfinished, key=lambda run: run.updated_at), None
+
+    def _check_free(self, graph: LoadedGraph, session_id: str) -> None:
+        """
+        Check that no other process writes in a session; runs of this one take turns. Blocks.
+
+        Raises:
+            SessionBusy: One does.
+            SessionNotFound: The session was deleted.
+        """
+        session, _ = self._sessions.known(graph, session_id)
+        turn = self._around.locks.get(str(session.path))
+        if turn is None or not turn.locked():
+            graph.store.claim(session).release()
 
     async def replay(self, session_id: str, checkpoint_id: str, graph_id: str | None = None) -> Execution:
         """

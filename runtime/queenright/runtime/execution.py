@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -102,6 +102,7 @@ class Execution:
         self.has_begun = False
         """Whether it had its session and went on."""
         self._begun = asyncio.Event()
+        self._placed = asyncio.Event()
         self._result: asyncio.Future[ExecutionResult] = asyncio.get_running_loop().create_future()
 
     def __repr__(self) -> str:
@@ -139,6 +140,7 @@ class Execution:
         if not self._result.done():
             self._result.set_result(result)
         self._begun.set()
+        self._placed.set()
         # Results are kept for long; what it took to get there is not.
         self.executor = None
 
@@ -146,6 +148,21 @@ class Execution:
         """Note that it has its session and goes on."""
         self.has_begun = True
         self._begun.set()
+        self._placed.set()
+
+    async def wait_for_turn(self, turn: Awaitable[object], on_waiting: Callable[[], None]) -> None:
+        """Wait for ``turn``, which comes when another run of the session is over; tell that it waits."""
+        self.waits_for_turn = True
+        self._placed.set()
+        on_waiting()
+        try:
+            await turn
+        finally:
+            self.waits_for_turn = False
+
+    async def placed(self) -> None:
+        """Wait until it goes on, waits for another run of its session, or is over without having begun."""
+        await self._placed.wait()
 
     async def begun(self) -> None:
         """Wait until it goes on, or is over without having begun."""

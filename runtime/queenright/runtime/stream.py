@@ -490,12 +490,9 @@ class ExecutionStream:
         locks = self._around.locks
         lock = locks.setdefault(str(session.path), asyncio.Lock())
         if lock.locked():
-            execution.waits_for_turn = True
-            self._pump()
-        try:
+            await execution.wait_for_turn(lock.acquire(), self._pump)
+        else:
             await lock.acquire()
-        finally:
-            execution.waits_for_turn = False
         opening.holds.append(lock.release)
         claim = await self._around.disk.run(lambda: store.claim(session))
         opening.holds.append(claim.release)

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.runtime.agents import adder
 from tests.server.agents.parts import guide, house
 from tests.waiting import until
 
 
+def one_at_a_time(roots: Path) -> Path:
+    """Write a guide that takes one run at a time, and lets none wait for its user beside it."""
+    file = guide(roots / "guide") / "agent.py"
+    text = file.read_text(encoding="utf-8")
+    file.write_text(text.replace('"max_concurrent": 100', '"max_waiting": 1'), encoding="utf-8")
+    return file.parent
+
+
 async def test_runs_that_wait_are_called_queued_and_beyond_their_bound_the_answer_is_429(
     tmp_path: Path,
 ) -> None:
-    file = guide(tmp_path / "agents" / "guide") / "agent.py"
-    text = file.read_text(encoding="utf-8")
-    file.write_text(text.replace('"max_concurrent": 100', '"max_waiting": 1'), encoding="utf-8")
+    folder = one_at_a_time(tmp_path / "agents")
     given, key = {"input_data": {"topic": "bees"}}, {"Idempotency-Key": "once"}
-    async with house(tmp_path, agents={"load": [str(file.parent)]}) as home:
+    async with house(tmp_path, agents={"load": [str(folder)]}) as home:
 
         async def trigger(status: int = 202) -> str:
             answer = await home.ask("POST", "/api/agents/guide/trigger", json=given, status=status)
@@ -51,6 +59,70 @@ async def test_waiting_chat_does_not_hold_up_the_next_trigger(tmp_path: Path) ->
 
     assert session != other
     assert (ended["status"], still["status"]) == ("completed", "active")
+
+
+@pytest.mark.parametrize("how", ["resume", "restore"])
+async def test_run_that_waits_for_its_turn_is_answered_queued(tmp_path: Path, how: str) -> None:
+    """B108: `resume` and `restore` say `queued` while other runs come first."""
+    async with house(tmp_path, agents={"load": [str(one_at_a_time(tmp_path / "agents"))]}) as home:
+        first, session = await home.begun()
+        await home.ask("POST", "/api/agents/guide/stop", json={"execution_id": first})
+        await home.begun()
+        await home.begun()
+
+        if how == "resume":
+            asked = await home.ask(
+                "POST", "/api/agents/guide/resume", json={"session_id": session}, status=202
+            )
+        else:
+            path = f"/api/agents/guide/sessions/{session}/checkpoints"
+            newest = (await home.ask("GET", path))["checkpoints"][0]["checkpoint_id"]
+            asked = await home.ask("POST", f"{path}/{newest}/restore", status=202)
+        row = await home.ask("GET", f"/api/agents/guide/executions/{first}")
+
+    assert (asked["status"], row["status"]) == ("queued", "queued")
+    assert (asked["execution_id"], asked["session_id"]) == (first, session)
+
+
+async def test_restore_behind_a_run_of_the_same_session_is_answered_queued(tmp_path: Path) -> None:
+    """B108: a checkpoint of an older run waits for the newer one that goes on in its session."""
+    folder = guide(tmp_path / "agents" / "guide")
+    async with house(tmp_path, agents={"load": [str(folder)]}) as home:
+        first, session = await home.done()
+        path = f"/api/agents/guide/sessions/{session}/checkpoints"
+        newest = (await home.ask("GET", path))["checkpoints"][0]["checkpoint_id"]
+        second, _ = await home.begun(session_id=session)
+
+        asked = await home.ask("POST", f"{path}/{newest}/restore", status=202)
+        row = await home.ask("GET", f"/api/agents/guide/executions/{first}")
+
+    assert first != second
+    assert (asked["status"], row["status"]) == ("queued", "queued")
+
+
+@pytest.mark.parametrize("how", ["resume", "restore"])
+async def test_session_of_another_process_is_a_conflict_and_starts_no_run(tmp_path: Path, how: str) -> None:
+    """B108: `resume` and `restore` are refused while another process runs an execution in the session."""
+    folder = guide(tmp_path / "agents" / "guide")
+    async with house(tmp_path, agents={"load": [str(folder)]}) as home:
+        first, session = await home.begun()
+        await home.ask("POST", "/api/agents/guide/stop", json={"execution_id": first})
+        path = f"/api/agents/guide/sessions/{session}/checkpoints"
+        newest = (await home.ask("GET", path))["checkpoints"][0]["checkpoint_id"]
+        store = home.service.agents.get("guide").runtime.session_store()
+        theirs = store.claim(store.open(session))
+        try:
+            if how == "resume":
+                body = {"session_id": session}
+                refused = await home.ask("POST", "/api/agents/guide/resume", json=body, status=409)
+            else:
+                refused = await home.ask("POST", f"{path}/{newest}/restore", status=409)
+        finally:
+            theirs.release()
+        failed = await home.ask("GET", "/api/audit?type=execution_failed")
+
+    assert f"{session!r} is busy" in refused["title"]
+    assert failed["events"] == []
 
 
 async def test_who_terminates_an_agent_hears_of_the_thread_that_goes_on_and_so_does_the_audit(

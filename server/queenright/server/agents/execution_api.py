@@ -13,6 +13,7 @@ from pydantic import Field, field_validator
 
 from queenright.api import loaded as api
 from queenright.api.wire import example_of
+from queenright.instrumentation.redaction import redact
 from queenright.runtime.agent_runtime import GraphError
 from queenright.runtime.execution import Execution
 from queenright.runtime.graphs.graph import GraphSpec
@@ -179,7 +180,11 @@ def _starting(router: APIRouter, service: Service) -> None:
         **says("resume_agent", api.Started, status=202, refused=(404, 409), links=_LINKS),
     )
     async def resume(request: Request, agent_id: AgentId, body: Resume) -> api.Started:
-        """Go on with the newest run of a session that did not get to its end."""
+        """
+        Go on with the newest run of a session that did not get to its end.
+
+        `queued`: other runs come first. 409 also where another process runs an execution in the session.
+        """
         slot = agents.get(agent_id)
         graph = graph_of(slot, body.graph_id)
         started = await resumed(slot, graph, body.session_id, body.checkpoint_id, status="resumed")
@@ -197,7 +202,7 @@ def _starting(router: APIRouter, service: Service) -> None:
             run = await slot.runtime.replay(body.session_id, body.checkpoint_id, graph.id)
         except OSError as error:
             raise storage_fault(error) from error
-        started = _started(run, slot, graph, "replayed")
+        started = await _started(run, slot, graph, "replayed")
         what = f"{body.checkpoint_id} of {body.session_id}"
         return await noted(service, request, "replay", agent_id, started, detail=what)
 
@@ -346,14 +351,15 @@ async def resumed(
     Go on with a run of a session, and say which.
 
     Raises:
-        SessionNotFound, CheckpointNotFound, CheckpointBroken, GraphError: as ``AgentRuntime.resume``.
-        HTTPException: 503, the disk refused.
+        SessionNotFound, SessionBusy, CheckpointNotFound, CheckpointBroken, GraphError: as
+            ``AgentRuntime.resume``.
+        HTTPException: 409, the run cannot go on; 503, the disk refused.
     """
     try:
         started = await slot.runtime.resume(session_id, graph.id, checkpoint_id=checkpoint_id)
     except OSError as error:
         raise storage_fault(error) from error
-    return _started(slot.runtime.get_execution(started), slot, graph, status)
+    return await _started(slot.runtime.get_execution(started), slot, graph, status)
 
 
 async def _start(
@@ -370,14 +376,25 @@ async def _start(
     )
 
 
-def _started(run: Execution, slot: AgentSlot, graph: GraphSpec, status: Any) -> api.Started:
+async def _started(run: Execution, slot: AgentSlot, graph: GraphSpec, status: Any) -> api.Started:
+    """
+    Say that a run goes on, or that it waits for its turn.
+
+    Raises:
+        HTTPException: 409, it ended without having gone on.
+    """
     entry = next(
         entry.id
         for entry in graph.entry_points
         if any(one is run for one in slot.runtime.get_stream(entry.id, graph_id=graph.id).executions)
     )
+    if run.task is not None:
+        await run.placed()
+    if run.done and not run.has_begun:
+        result = await run.ended()
+        raise HTTPException(409, redact(result.error, 1000) or f"run {run.id!r} was {result.status.value}")
     return api.Started(
-        status=status,
+        status="queued" if run.is_queued else status,
         execution_id=run.id,
         graph_id=graph.id,
         entry_point_id=entry,

@@ -68,7 +68,11 @@ def _inside(router: APIRouter, service: Service) -> None:
         checkpoint_id: CheckpointId,
         graph_id: OwnGraph = None,
     ) -> api.Started:
-        """Go on in a session from a checkpoint: what was said and done in it since is forgotten."""
+        """
+        Go on in a session from a checkpoint: what was said and done in it since is forgotten.
+
+        `queued`: other runs come first. 409 also where another process runs an execution in the session.
+        """
         slot = agents.get(agent_id)
         graph = graph_of(slot, graph_id or slot.graph_id)
         started = await resumed(slot, graph, session_id, checkpoint_id, status="restored")
