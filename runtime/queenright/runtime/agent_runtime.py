@@ -129,6 +129,8 @@ class AgentRuntime:
         self._sessions = Sessions(SessionStore(storage, clock=clock), self._is_shareable)
         self._user_spoke_at: float | None = None
         self._executions: dict[str, Execution] = {}
+        self._deleting: set[str] = set()
+        """Sessions that are being deleted: nothing may be queued in them."""
         self._started = False
         muted = (Telemetry.muted(), CollectorRegistry())
         random = random or Random()
@@ -319,6 +321,30 @@ class AgentRuntime:
         """
         return self._find(graph_id).graph.store
 
+    async def delete_session(self, session_id: str, graph_id: str | None = None) -> None:
+        """
+        Remove a session of a graph with all that lies in its folder.
+
+        Raises:
+            GraphError: There is no such graph, or a run waits for its turn in the session.
+            SessionIdRefused: The id could not be the name of a folder.
+            SessionNotFound: There is no such session.
+            SessionBusy: An execution writes in it.
+        """
+        store = self.session_store(graph_id)
+        streams = [stream for r in self._registered.values() for stream in r.streams.values()]
+        for run in (run for stream in streams for run in stream.executions):
+            if run.session_id == session_id and run.is_queued:
+                raise GraphError(
+                    f"session {session_id!r} is busy: run {run.id!r} waits for its turn in it; stop that "
+                    "first, or wait until it is over"
+                )
+        self._deleting.add(session_id)
+        try:
+            await self.disk.run(lambda: store.delete_session(session_id))
+        finally:
+            self._deleting.discard(session_id)
+
     # -- runs -----------------------------------------------------------------------------------
 
     async def trigger(
@@ -353,6 +379,7 @@ class AgentRuntime:
                 f'such as {{"question": "..."}}, not {kind}'
             )
         await self._check_input(self._find(graph_id).graph, stream, input_data or {}, session_id)
+        self._check_kept(session_id)
         return stream.fire(Trigger(input_data=input_data or {}), session_id=session_id).id
 
     async def _check_input(
@@ -423,6 +450,7 @@ class AgentRuntime:
         if any(execution.id == last.execution_id for execution in stream.executions):
             raise GraphError(f"session {session_id!r} need not be resumed: run {last.execution_id!r} goes on")
         await self.disk.run(lambda: self._check_free(graph, session_id))
+        self._check_kept(session_id)
         return stream.take_up(last.execution_id, session_id, checkpoint).id
 
     def _resumable(
@@ -666,6 +694,10 @@ class AgentRuntime:
     def _check_started(self, stream: ExecutionStream) -> None:
         if not self._started:
             raise GraphError(f"cannot run {stream.id!r}: the runtime is not started")
+
+    def _check_kept(self, session_id: str | None) -> None:
+        if session_id in self._deleting:
+            raise GraphError(f"session {session_id!r} is being deleted; leave the id out for a new one")
 
     def _remember(self, execution: Execution) -> None:
         self._executions.pop(execution.id, None)

@@ -100,6 +100,25 @@ async def test_restore_behind_a_run_of_the_same_session_is_answered_queued(tmp_p
     assert (asked["status"], row["status"]) == ("queued", "queued")
 
 
+async def test_session_with_a_queued_restore_is_not_deleted(tmp_path: Path) -> None:
+    async with house(tmp_path, agents={"load": [str(one_at_a_time(tmp_path / "agents"))]}) as home:
+        first, session = await home.done()
+        path = f"/api/agents/guide/sessions/{session}"
+        newest = (await home.ask("GET", f"{path}/checkpoints"))["checkpoints"][-1]["checkpoint_id"]
+        others = [await home.begun() for _ in range(2)]
+        await home.ask("POST", f"{path}/checkpoints/{newest}/restore", status=202)
+
+        refused = await home.ask("DELETE", path, status=409)
+        for other, _ in others:
+            await home.ask("POST", "/api/agents/guide/stop", json={"execution_id": other})
+        goes_on = await home.waits("guide", first)
+        await home.ask("POST", "/api/agents/guide/stop", json={"execution_id": first})
+        await home.ask("DELETE", path, status=204)
+
+    assert f"run {first!r} waits for its turn in it" in refused["title"]
+    assert goes_on == session
+
+
 @pytest.mark.parametrize("how", ["resume", "restore"])
 async def test_session_of_another_process_is_a_conflict_and_starts_no_run(tmp_path: Path, how: str) -> None:
     """B108: `resume` and `restore` are refused while another process runs an execution in the session."""

@@ -24,6 +24,7 @@ from queenright.server.agents.asked import (
     on_disk,
     shown_text,
     state_of,
+    storage_fault,
 )
 from queenright.server.agents.execution_api import noted, resumed
 from queenright.server.agents.manager import AgentSlot
@@ -202,7 +203,10 @@ def _sessions(router: APIRouter, service: Service) -> None:
             "delete_session",
             None,
             status=204,
-            refused={404: "There is none of this id.", 409: "A run is going on in it; stop that first."},
+            refused={
+                404: "There is none of this id.",
+                409: "A run is going on in it, or waits for its turn in it; stop that first.",
+            },
             what="It is gone.",
         ),
     )
@@ -212,8 +216,10 @@ def _sessions(router: APIRouter, service: Service) -> None:
         """Remove a session with all that it holds: conversations, checkpoints, what its nodes made, logs."""
         slot = agents.get(agent_id)
         graph = graph_of(slot, graph_id or slot.graph_id).id
-        store = slot.runtime.session_store(graph)
-        await on_disk(slot.runtime, lambda: store.delete_session(session_id))
+        try:
+            await slot.runtime.delete_session(session_id, graph)
+        except OSError as error:
+            raise storage_fault(error) from error
         await operated(service, request, "delete_session", agent_id, graph_id=graph, session_id=session_id)
         return Response(status_code=204)
 
