@@ -44,6 +44,7 @@ def event(kind: EventType = EventType.EXECUTION_STARTED, agent: str = "bee", **d
 
 
 async def test_what_is_asked_for_is_streamed_and_nothing_else(running: Running) -> None:
+    await running.service.store.append([event(agent="team/wasp")])
     events = [event(kind, agent) for kind in EventType for agent in ("bee", "team/wasp")]
     async with (
         Follower(f"{running.url}/api/events") as usual,
@@ -69,6 +70,17 @@ async def test_what_is_asked_for_is_streamed_and_nothing_else(running: Running) 
         assert (first.event, first.id) == (events[0].type, events[0].id)
         assert first.data == events[0].to_dict()
         assert usual.blocks[0].retry == "2000"
+
+
+async def test_stream_of_an_unknown_worker_is_not_found(running: Running) -> None:
+    async with httpx.AsyncClient(base_url=running.url, trust_env=False) as http:
+        answer = await http.get("/api/agents/nope/events")
+        assert answer.status_code == 404
+        assert "no worker 'nope' is known" in answer.json()["title"]
+
+    async with Follower(f"{running.url}/api/events?types=all&agent=not-yet") as early:
+        await running.service.store.append([event(agent="not-yet")])
+        await early.until(lambda: early.ids, "the first of it comes")
 
 
 async def test_a_type_that_is_none_is_named_with_what_is_near(running: Running) -> None:

@@ -12,14 +12,15 @@ from typing import Annotated, Any, Final
 from fastapi import FastAPI, Header, HTTPException, Query, Request, Response
 from starlette.types import Receive, Scope, Send
 
+from queenright.health.audit_page import read_page
 from queenright.health.event_log import Place
+from queenright.health.interventions.service import AgentUnknown
 from queenright.health.store import StoreError
 from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.events import EventType
 from queenright.server.access.addresses import loopback
 from queenright.server.access.caller import Caller, caller_of
-from queenright.server.agents.beside import Beside
 from queenright.server.connections import ABORT
 from queenright.server.feed import Feed
 from queenright.server.feed_lines import Wanted
@@ -68,6 +69,7 @@ _REFUSED: Final = {
     400: "An unknown type is asked for; the words name what is near.",
     503: "There are too many streams already.",
 }
+_REFUSED_OF_ONE: Final = {**_REFUSED, 404: "Nothing has been heard of this worker."}
 _CONTENT: Final[dict[str, Any]] = {"text/event-stream": {"schema": {"type": "string"}, "example": _EXAMPLE}}
 _WHAT: Final = "Events as they happen, until either side ends it."
 
@@ -98,9 +100,9 @@ def add_events_api(app: FastAPI, service: Service) -> None:
         agent: str | None,
         last: str | None,
         after: str | None,
-        beside: Beside | None = None,
     ) -> Response:
-        wanted = Wanted(wanted_types(types), None if agent is None else clean_name(agent), beside)
+        name = None if agent is None else clean_name(agent)
+        wanted = Wanted(wanted_types(types), name, None if name is None else service.agents.beside)
         most = service.settings.http.limits.streams
         if service.feed.readers >= most:
             raise HTTPException(
@@ -140,6 +142,7 @@ def add_events_api(app: FastAPI, service: Service) -> None:
         """
         Events of all workers as server-sent events, in the order of the event log.
 
+        With `agent` those of one worker, also of one that has not been heard of yet.
         With `Last-Event-ID` the stream goes on after that event, and misses nothing that is in the log.
         """
         return await stream(request, types, agent, last_event_id, after)
@@ -148,7 +151,7 @@ def add_events_api(app: FastAPI, service: Service) -> None:
         "/api/agents/{agent_id:agent}/events",
         tags=["events"],
         response_class=EventStream,
-        **says("stream_agent_events", None, refused=_REFUSED, what=_WHAT, content=_CONTENT),
+        **says("stream_agent_events", None, refused=_REFUSED_OF_ONE, what=_WHAT, content=_CONTENT),
     )
     async def agent_events(
         request: Request,
@@ -158,12 +161,22 @@ def add_events_api(app: FastAPI, service: Service) -> None:
         after: After = None,
     ) -> Response:
         """
-        Events of one worker as server-sent events, also of one that has not been heard of yet.
+        Events of one worker as server-sent events; 404 for one that nothing has been heard of.
 
         Of an agent that is loaded here those of all its graphs: who runs beside it has a name of its own.
         With `Last-Event-ID` the stream goes on after that event, and misses nothing that is in the log.
         """
-        return await stream(request, types, agent_id, last_event_id, after, service.agents.beside)
+        wanted_types(types)  # what is wrong with the request is said first
+        if not await _is_known(service, agent_id):
+            raise AgentUnknown(agent_id)
+        return await stream(request, types, agent_id, last_event_id, after)
+
+
+async def _is_known(service: Service, agent_id: str) -> bool:
+    """Return whether an agent is loaded, watched, or in the event log."""
+    if agent_id in service.agents.slots or service.monitor.get(agent_id) is not None:
+        return True
+    return bool(await service.store.read(lambda conn: read_page(conn, agent_id=agent_id, limit=1)))
 
 
 def wanted_types(said: Sequence[str] | None) -> frozenset[EventType] | None:

@@ -37,16 +37,18 @@ class Events(Group):
 
         Args:
             types: Of these types; ``"all"`` for every type, the service's own choice without.
-            agent: Of this worker only.
+            agent: Of this worker only; it need not have been heard of yet.
             last_event_id: Begin behind this event.
             wait: Whether a service that is not there yet is waited for, too.
             told: Is called with what the stream tells of itself.
         """
+        if agent is not None:
+            path(agent)  # a blank name is refused here, not taken for all
         asked = types if types is None or isinstance(types, str) else ",".join(types)
         return EventStream(
             self._ask,
-            "/api/events" if agent is None else path("api", "agents", agent, "events"),
-            {"types": asked},
+            "/api/events",
+            {"types": asked, "agent": agent},
             last_event_id=last_event_id,
             wait=wait,
             told=told,
