@@ -12,6 +12,7 @@ from queenright.runtime.execution import ExecutionResult, Trigger
 from queenright.runtime.graphs.goal import Goal, SuccessCriterion
 from queenright.runtime.graphs.graph import EntryPointSpec, GraphSpec, NodeSpec
 from queenright.runtime.llm.model import ModelReply, ToolCall
+from queenright.runtime.storage.runtime_logger import RuntimeLogger
 from queenright.runtime.storage.session_store import SessionStatus, SessionStore
 from queenright.runtime.stream import RunNode, TooManyWaiting
 from tests.runtime.conftest import FakeTime, ScriptedModel, calls
@@ -339,6 +340,34 @@ async def test_run_that_waits_for_its_user_takes_no_place(tmp_path: Path, fake_t
     assert list(waiting) == runs
     assert [result.outputs for result in results] == [{"name": "Ada"}] * 3
     await runtime.stop()
+
+
+async def test_steps_are_numbered_on_after_a_resume(tmp_path: Path, fake_time: FakeTime) -> None:
+    """A resumed run, in another process, goes on counting its steps: in events and in the step log."""
+    told: list[AgentEvent] = []
+    session = ""
+    for _ in range(2):
+        bus = EventBus()
+        bus.subscribe(told.append, name="reader", types={EventType.STEP_COMPLETED})
+        runtime = runtime_on(bus, tmp_path, fake_time)
+        runtime.add_graph(asking_graph(), model=Asking(), agent_id="bee", primary=True)
+        await runtime.start()
+        if session:
+            await runtime.resume(session)
+        else:
+            await runtime.trigger("e", {"message": "hi"})
+        await fake_time.settle()
+        [waiting] = runtime.waiting_nodes()
+        session = waiting.session_id
+        await runtime.inject_input("chat", "Bob")
+        await fake_time.settle()
+        await runtime.bus.drain()
+        store = runtime.session_store()
+        await runtime.stop()
+    logged = RuntimeLogger(store.open(session), tmp_path / "runtime_logs").steps()
+
+    assert [event.data["index"] for event in told] == [0, 1, 2]
+    assert [row["step_index"] for row in logged] == [0, 1, 2]
 
 
 async def test_run_that_waits_for_another_of_its_session_takes_no_place(

@@ -83,6 +83,7 @@ class Run:
         task_id: str = "",
         repeatable: bool = False,
         control: ControlChannel | None = None,
+        first_step: int = 0,
     ) -> None:
         self.attributes: dict[str, str | int | float | bool] = {
             names.GEN_AI_AGENT_NAME: agent,
@@ -102,7 +103,7 @@ class Run:
         self.tracer = telemetry.tracer
         self.log = log
         self.clock = clock
-        self.indexes = itertools.count()
+        self.indexes = itertools.count(first_step)
         self.context: Context = get_current()
         self.trace_id = ""
         self.exemplar: dict[str, str] | None = None

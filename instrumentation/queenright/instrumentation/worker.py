@@ -70,6 +70,7 @@ class Worker:
             without either no step log is written.
         step_log: The step log's own path, where it does not lie below ``storage`` like that.
         incarnation_id: This life of the process, where several workers share one; made if left out.
+        first_step: The number of the first step; above 0 where a run is taken up that had some.
         heartbeat_interval: Seconds between heartbeats at most.
         on_nudge: Is called with each reminder for this run, in a thread of the worker's own.
         on_terminate: Is called with the reason when the run is to stop, in a thread of the worker's own:
@@ -103,6 +104,7 @@ class Worker:
         storage: str | os.PathLike[str] | None = None,
         step_log: Path | None = None,
         incarnation_id: str | None = None,
+        first_step: int = 0,
         heartbeat_interval: float = HEARTBEAT_SECONDS,
         on_nudge: OnNudge | None = None,
         on_terminate: OnTerminate | None = None,
@@ -139,6 +141,7 @@ class Worker:
             task_id=task_id,
             repeatable=repeatable,
             control=self._control,
+            first_step=first_step,
         )
         self._was: Token[Worker | None] | None = None
 

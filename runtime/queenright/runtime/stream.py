@@ -422,11 +422,14 @@ class ExecutionStream:
         execution.session_id = opening.session_id = session.id
         await self._take_turn(execution, session, store, opening)
         telemetry, registry = (around.telemetry, around.registry) if graph.agent_id else around.muted
+        logger = RuntimeLogger(session, store.base / "runtime_logs")
+        first_step = await around.disk.run(logger.next_step) if execution.resumes else 0
         life = execution.incarnation_id = around.lives.of(session.path, execution.incarnation_id)
         worker = Worker(
             graph.agent_id or graph.spec.id,
             session_id=session.id,
             incarnation_id=life,
+            first_step=first_step,
             repeatable=graph.spec.repeatable,
             graph_id=graph.spec.id,
             framework=FRAMEWORK,
@@ -456,7 +459,7 @@ class ExecutionStream:
             entry_point=self.spec.id,
             entry_node=self.spec.node_id,
             reporter=reporter,
-            logger=RuntimeLogger(session, store.base / "runtime_logs"),
+            logger=logger,
             fresh=self.spec.conversation_mode == "fresh",
             begun_by_user=self.spec.trigger_type == "manual",
             on_waiting=self._pump,

@@ -25,6 +25,9 @@ _log = logging.getLogger(__name__)
 EXECUTIONS: Final = 200
 """So many executions are kept one by one in a summary, the newest; older ones count in its totals only."""
 
+_SIDE_BY_SIDE: Final = 64
+"""Steps are logged when they end: of nodes that work side by side, so many may be out of order."""
+
 _COUNTED: Final = ("steps", "input_tokens", "output_tokens", "cost")
 _TOLD: Final = (
     "execution_id",
@@ -159,6 +162,11 @@ class RuntimeLogger:
             limit: Only the newest so many.
         """
         return _newest(self._steps, node_id, limit)
+
+    def next_step(self) -> int:
+        """Return the number that the next step has if the run that the newest steps are of goes on."""
+        numbers = [row.get("step_index") for row in self.steps(limit=_SIDE_BY_SIDE)]
+        return max((number for number in numbers if isinstance(number, int)), default=-1) + 1
 
 
 def _newest(path: Path, node_id: str | None, limit: int | None) -> list[dict[str, Any]]:
