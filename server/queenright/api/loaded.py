@@ -374,9 +374,9 @@ class NodeCriteria(Wire):
     goal_criteria: list[GoalCriterion]
     """Of the graph's goal, those that speak of what this node puts out."""
     visits: int
-    """Visits that were looked at: those of the newest 20 sessions, at most 1000."""
+    """Visits that were looked at: those that go on, and those of the newest 20 sessions, at most 1000."""
     outcomes: dict[str, int]
-    """How they ended."""
+    """How they ended; `running`: they go on."""
     verdicts: dict[str, int]
     """How often each verdict was given in them."""
 

@@ -553,6 +553,18 @@ async def test_get_api_agents__id__graphs__gid__nodes__nid__criteria(home: House
     assert [one["id"] for one in finish["goal_criteria"]] == ["said"]
 
 
+async def test_criteria_of_a_node_have_the_visit_that_goes_on(home: House) -> None:
+    path = "/api/agents/guide/graphs/guide/nodes/talk/criteria"
+    before = await home.ask("GET", path)
+    run, _ = await home.begun()
+    during = await home.ask("GET", path)
+    await home.ask("POST", "/api/agents/guide/stop", json={"execution_id": run})
+
+    assert during["visits"] == before["visits"] + 1
+    assert during["outcomes"]["running"] == before["outcomes"].get("running", 0) + 1
+    assert during["verdicts"]["CONTINUE"] == before["verdicts"].get("CONTINUE", 0) + 1
+
+
 # -- logs -------------------------------------------------------------------------------------------
 
 

@@ -18,7 +18,7 @@ from queenright.server.access.caller import who
 from queenright.server.agents.asked import GraphId, NodeId, goal_of, graph_of, node_of, on_disk
 from queenright.server.agents.manager import AgentSlot
 from queenright.server.agents.operated import operated
-from queenright.server.agents.rows import graph_row, node_detail, node_row
+from queenright.server.agents.rows import graph_row, node_detail, node_row, streams_of
 from queenright.server.openapi import says, to
 from queenright.server.paging import Cursor, Limit, as_json, page, place_of
 from queenright.server.params import AgentId, Body, By
@@ -78,8 +78,8 @@ def _nodes(router: APIRouter, service: Service) -> None:
         """What a node must do to end, who judges that, and how it was judged lately."""
         slot = agents.get(agent_id)
         node = node_of(graph_of(slot, graph_id), node_id)
-        visits = await on_disk(slot.runtime, lambda: _visits(slot, graph_id, node_id))
-        return _criteria(slot, graph_id, node, visits)
+        ended = await on_disk(slot.runtime, lambda: _visits(slot, graph_id, node_id))
+        return _criteria(slot, graph_id, node, _running_visits(slot, graph_id, node_id) + ended)
 
     @router.get(
         "/api/agents/{agent_id:agent}/graphs/{graph_id}/nodes/{node_id}",
@@ -225,6 +225,16 @@ def _visits(slot: AgentSlot, graph_id: str, node_id: str) -> list[dict[str, Any]
         if len(found) >= _VISITS:
             break
     return found
+
+
+def _running_visits(slot: AgentSlot, graph_id: str, node_id: str) -> list[dict[str, Any]]:
+    """Return the visits of a node that go on, as those are logged that ended."""
+    return [
+        {"outcome": "running", "verdicts": dict(Counter(node.cursor.verdicts))}
+        for _, stream in streams_of(slot, graph_id)
+        for _, name, node in stream.nodes()
+        if name == node_id
+    ]
 
 
 def _criteria(
