@@ -53,6 +53,33 @@ CHATS: list[dict[str, Any]] = [
 ]
 
 
+KEEPER: dict[str, Any] = {
+    "name": "keeper",
+    "model": "scripted:replies.json",
+    "graph": {
+        "nodes": [
+            {
+                "id": "keep",
+                "system_prompt": "Keep agents.",
+                "tools": ["load_agent", "start_agent", "list_agents", "get_user_presence"],
+                "output_keys": ["answer"],
+            }
+        ],
+        "entry_points": [{"id": "start", "node_id": "keep"}],
+    },
+}
+
+KEEPS: list[dict[str, Any]] = [
+    {"tool_calls": [{"name": "load_agent", "arguments": {"agent_path": "adder"}}]},
+    {
+        "tool_calls": [
+            {"name": "start_agent", "arguments": {"graph_id": "adder", "input_data": {"a": 1, "b": 2}}}
+        ]
+    },
+    {"tool_calls": [{"name": "set_output", "arguments": {"answer": "started"}}]},
+]
+
+
 def folder_of(
     path: Path, spec: dict[str, Any], replies: list[dict[str, Any]] | None = None, **files: str
 ) -> Path:
@@ -83,3 +110,8 @@ def circler(path: Path) -> Path:
     """An agent that makes one call with one result, again and again."""
     talker(path)
     return folder_of(path, TALKER, TALKS[:1] * 12)
+
+
+def keeper(path: Path) -> Path:
+    """Write an agent that loads ``adder``, which lies beside it, and starts a run of it."""
+    return folder_of(path, KEEPER, KEEPS)

@@ -19,7 +19,7 @@ import pytest
 from queenright.cli.conversation import Progress
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.storage.files import locked
-from tests.runtime.agents import TALKER, TALKS, adder, chatter, circler, folder_of, talker
+from tests.runtime.agents import TALKER, TALKS, adder, chatter, circler, folder_of, keeper, talker
 from tests.warm import PROGRAM, Command, Talking, queenright
 
 RUN = ("run", "agent", "--storage", "here")
@@ -103,6 +103,18 @@ def test_run_whose_input_its_first_node_refuses_is_called_off(tmp_path: Path) ->
     assert "a: 10 is too large; at most 9" in done.stdout
     assert "--resume" not in done.stderr
     assert "Begin anew with another input: queenright run agent" in done.stderr
+
+
+def test_agent_that_names_lifecycle_tools_loads_another_from_beside_itself(tmp_path: Path) -> None:
+    """004: `queenright run` gives the lifecycle tools to an agent whose nodes name them."""
+    adder(tmp_path / "adder")
+    keeper(tmp_path / "keeper")
+
+    done = queenright("run", "keeper", "--storage", "here", "--no-telemetry", "--json", cwd=tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["outputs"] == {"answer": "started"}
+    assert (tmp_path / "here" / "graphs" / "adder" / "sessions").is_dir()
 
 
 def test_a_session_that_another_writes_in_is_left_to_it(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.otlp import ENDPOINT_ENV
 from queenright.instrumentation.telemetry import shared_telemetry
 from queenright.runtime.agent_runtime import AgentRuntime
+from queenright.runtime.agents.lifecycle_tools import Lifecycle
 from queenright.runtime.agents.runner import AgentRunner
 from queenright.runtime.execution import ExecutionResult
 from queenright.runtime.inputs import InputRefused
@@ -49,19 +50,19 @@ def run_agent(options: RunOptions) -> int:
     results = take_stdout() if options.as_json else sys.stdout
     _log_to_stderr()
     health = load_settings(options.config).health_monitoring
-    runner = AgentRunner.load(
-        options.path,
-        model=options.model,
-        storage=options.storage,
+    load = partial(
+        AgentRunner.load,
         telemetry=shared_telemetry() if options.telemetry else None,
         guards=health_guard(health),
         breakers=BreakerRegistry(health.circuit_breaker),
     )
+    lifecycle = Lifecycle([options.path.resolve().parent], load=load)
+    runner = load(options.path, model=options.model, storage=options.storage, offered_tools=lifecycle.tools)
     entries = runner.info().entry_points
     if options.entry_point and options.entry_point not in entries:
         raise Misuse(f"There is no entry point {options.entry_point!r}; there are: {', '.join(entries)}.")
     try:
-        result = asyncio.run(_run(runner, options, given))
+        result = asyncio.run(_run(runner, lifecycle, options, given))
     except OSError as error:
         raise QueenrightError(f"The storage {runner.storage} cannot be used: {error}") from error
     ending = Ending.of(runner, result, options)
@@ -94,7 +95,9 @@ def _log_to_stderr() -> None:
         logging.getLogger("queenright.instrumentation").setLevel(logging.ERROR)
 
 
-async def _run(runner: AgentRunner, options: RunOptions, given: dict[str, Any]) -> ExecutionResult:
+async def _run(
+    runner: AgentRunner, lifecycle: Lifecycle, options: RunOptions, given: dict[str, Any]
+) -> ExecutionResult:
     """Show what the agent does and hand it what is typed; pause it on a signal, or when nobody answers."""
     out = sys.stderr if options.as_json else sys.stdout
     stopping = Stopping(options.resume_command, options.resume or "")
@@ -136,6 +139,7 @@ async def _run(runner: AgentRunner, options: RunOptions, given: dict[str, Any]) 
             subscription.cancel()
     finally:
         await runner.cleanup_async()
+        await lifecycle.close()
 
 
 async def _until_over(runtime: AgentRuntime, execution_id: str, stop: asyncio.Event) -> ExecutionResult:

@@ -49,8 +49,11 @@ def run_shell(options: ShellOptions) -> int:
         guards=health_guard(health),
         breakers=BreakerRegistry(health.circuit_breaker),
     )
-    runner = load(options.folder, model=options.model, storage=options.storage)
-    return asyncio.run(_talk(runner, Lifecycle([Path("/")], load=load), options))
+    loaded: dict[str, AgentRunner] = {}
+    # A person may load from anywhere, the agent from beside itself.
+    own = Lifecycle([options.folder.resolve().parent], load=load, loaded=loaded)
+    runner = load(options.folder, model=options.model, storage=options.storage, offered_tools=own.tools)
+    return asyncio.run(_talk(runner, Lifecycle([Path("/")], load=load, loaded=loaded), options))
 
 
 async def _talk(runner: AgentRunner, lifecycle: Lifecycle, options: ShellOptions) -> int:

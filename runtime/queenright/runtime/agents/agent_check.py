@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,8 +52,14 @@ class ValidationResult:
         return not self.errors
 
 
-def unknown_names(parts: AgentParts) -> list[str]:
-    """Return what is wrong with the names in a graph: functions, judges and tools that its folder has not."""
+def unknown_names(parts: AgentParts, offered: Collection[str] = ()) -> list[str]:
+    """
+    Return what is wrong with the names in a graph: functions, judges and tools that its folder has not.
+
+    Args:
+        parts: The agent.
+        offered: Names of tools that it is given.
+    """
     errors: list[str] = []
     tools = {tool.name: tool for tool in parts.tools}
     for node in parts.spec.graph.nodes:
@@ -63,7 +70,7 @@ def unknown_names(parts: AgentParts) -> list[str]:
         ):
             for name in wanted:
                 # A tool that is not here may be an MCP server's: that is known when it is connected.
-                elsewhere = what == "tool" and parts.mcp_servers
+                elsewhere = what == "tool" and (parts.mcp_servers or name in offered)
                 if name and name not in given and not elsewhere:
                     have = ", ".join(given) or "none"
                     errors.append(

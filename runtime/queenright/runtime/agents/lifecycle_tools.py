@@ -52,12 +52,19 @@ class Lifecycle:
     Args:
         roots: Agents are loaded from folders below these only; links are followed before that is looked at.
         load: How an agent is loaded: to give it a model or a storage folder of its own.
+        loaded: Holds the agents that are loaded, by graph, for who has others of the same runtime there.
     """
 
-    def __init__(self, roots: Iterable[Path], *, load: Load = AgentRunner.load) -> None:
+    def __init__(
+        self,
+        roots: Iterable[Path],
+        *,
+        load: Load = AgentRunner.load,
+        loaded: dict[str, AgentRunner] | None = None,
+    ) -> None:
         self._roots = [root.resolve() for root in roots]
         self._load = load
-        self._loaded: dict[str, AgentRunner] = {}
+        self._loaded = {} if loaded is None else loaded
         self._changing = asyncio.Lock()
 
     @property
@@ -113,8 +120,9 @@ class Lifecycle:
     async def close(self) -> None:
         """End the MCP servers of every agent that was loaded. The runtime stops the graphs."""
         async with self._changing:
-            loaded, self._loaded = self._loaded, {}
-            await asyncio.gather(*(runner.cleanup_async() for runner in loaded.values()))
+            loaded = list(self._loaded.values())
+            self._loaded.clear()
+            await asyncio.gather(*(runner.cleanup_async() for runner in loaded))
 
     # -- the tools ------------------------------------------------------------------------------
 
@@ -135,7 +143,7 @@ class Lifecycle:
         async with self._changing:
             runner = self._other(given.graph_id, runtime, graph_id)
             await runtime.remove_graph(given.graph_id)
-            del self._loaded[given.graph_id]
+            self._loaded.pop(given.graph_id, None)
             await runner.cleanup_async()
             return f"unloaded {given.graph_id!r}; its runs are paused and its sessions stay on disk"
 
@@ -158,7 +166,7 @@ class Lifecycle:
                 said = "; ".join(problems)
                 raise ToolError(f"{given.graph_id!r} would not start and was left as it is: {said}")
             await runtime.remove_graph(given.graph_id)
-            del self._loaded[given.graph_id]
+            self._loaded.pop(given.graph_id, None)
             await old.cleanup_async()
             try:
                 await self._join(new, runtime, given.graph_id)

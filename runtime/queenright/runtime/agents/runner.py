@@ -30,6 +30,7 @@ from queenright.runtime.llm.litellm_provider import SCRIPTED, LiteLlmProvider, l
 from queenright.runtime.llm.model import LLMProvider, Message, ModelError, ModelReply, OnText, ToolSpec
 from queenright.runtime.llm.scripted_provider import ScriptedProvider
 from queenright.runtime.nodes.guard import GuardFactory
+from queenright.runtime.tooling.tools import Tool
 
 __all__ = ["AgentInfo", "AgentInvalid", "AgentLoadError", "AgentRunner", "ValidationResult"]
 
@@ -65,6 +66,7 @@ class AgentRunner:
         breakers: Breakers | None,
         environment: Mapping[str, str],
         bus: EventBus | None = None,
+        offered_tools: Iterable[Tool] = (),
     ) -> None:
         self.storage = storage
         self._parts = parts
@@ -76,6 +78,7 @@ class AgentRunner:
         self._breakers = breakers
         self._environment = environment
         self._bus = bus
+        self._offered = tuple(offered_tools)
         self._known: dict[str, LLMProvider] = {}
         self._runtime: AgentRuntime | None = None
         self._servers: list[McpServer] = []
@@ -95,6 +98,7 @@ class AgentRunner:
         breakers: Breakers | None = None,
         environment: Mapping[str, str] = os.environ,
         bus: EventBus | None = None,
+        offered_tools: Iterable[Tool] = (),
     ) -> AgentRunner:
         """
         Load an agent; its modules are loaded anew each time. This blocks, for as long as they take.
@@ -112,6 +116,8 @@ class AgentRunner:
             breakers: Gives its circuit breakers on a runtime of its own; without, there are none.
             environment: Where its credentials are.
             bus: Where its events go on a runtime of its own; without, it has a bus of its own.
+            offered_tools: What its nodes may name besides its own tools, such as those of a ``Lifecycle``; a
+                tool of its own, or of its MCP servers, goes before one of the same name.
 
         Raises:
             AgentLoadError: There is no agent there, or a file of it is faulty.
@@ -128,6 +134,7 @@ class AgentRunner:
             breakers=breakers,
             environment=environment,
             bus=bus,
+            offered_tools=offered_tools,
         )
 
     @property
@@ -163,7 +170,7 @@ class AgentRunner:
         Say what keeps the agent from working: tools, functions, judges, models and credentials that are
         not there. Nothing is started or asked over the network, and no value of a credential is said.
         """
-        errors, warnings = unknown_names(self._parts), []
+        errors, warnings = unknown_names(self._parts, {tool.name for tool in self._offered}), []
         for name, server in self._parts.mcp_servers.items():
             absent = [variable for variable in server.variables if variable not in self._environment]
             if absent:
@@ -311,12 +318,13 @@ class AgentRunner:
             for name, server in parts.mcp_servers.items()
         ]
         try:
-            offered = await mcp_tools(servers, taken={tool.name for tool in parts.tools})
+            own = [*parts.tools, *await mcp_tools(servers, taken={tool.name for tool in parts.tools})]
+            wanted = {name for node in graph.nodes for name in node.tools} - {tool.name for tool in own}
             runtime.add_graph(
                 graph,
                 model=self._provider(self._model) if self._model else _NoModel(),
                 models={name: self._provider(name) for name in self._node_models()},
-                tools=[*parts.tools, *offered],
+                tools=[*own, *(tool for tool in self._offered if tool.name in wanted)],
                 functions=parts.functions,
                 judges=parts.judges,
                 goal=self.spec.goal,

@@ -17,6 +17,7 @@ from queenright.instrumentation.redaction import redact
 from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.agents.agent_check import AgentInfo
 from queenright.runtime.agents.agent_spec import AgentLoadError
+from queenright.runtime.agents.lifecycle_tools import Lifecycle
 from queenright.runtime.agents.runner import AgentRunner
 from queenright.runtime.breakers import Breakers
 from queenright.runtime.bus import EventBus
@@ -73,8 +74,10 @@ class AgentSlot:
     info: AgentInfo
     warnings: tuple[str, ...]
     loaded_at: float
+    lifecycle: Lifecycle
+    """The tools with which its nodes may load others beside it."""
     beside: dict[str, AgentRunner] = field(default_factory=dict)
-    """Agents that were loaded as further graphs of it, by graph."""
+    """Agents that were loaded as further graphs of it, by graph: by somebody, or by its own nodes."""
     coming: set[str] = field(default_factory=set)
     """Graphs that are about to be."""
 
@@ -268,11 +271,13 @@ class AgentManager:
         self._coming.add(folder)
         name = ""
         bus = self._bus(lambda: name)
+        beside: dict[str, AgentRunner] = {}
+        lifecycle = self._lifecycle(beside)
         try:
-            runner = await self._read(folder, model, bus)
+            runner = await self._read(folder, model, bus, lifecycle)
             name = runner.spec.name
             try:
-                return await self._started(runner)
+                return await self._started(runner, lifecycle, beside)
             except BaseException:
                 await _end(runner)
                 raise
@@ -282,7 +287,18 @@ class AgentManager:
         finally:
             self._coming.discard(folder)
 
-    async def _started(self, runner: AgentRunner) -> AgentSlot:
+    def _lifecycle(self, beside: dict[str, AgentRunner]) -> Lifecycle:
+        """Return the tools of an agent with which it loads others; what it loads is in ``beside``."""
+
+        def load(path: Path) -> AgentRunner:
+            return self._load(self.roots.agent(str(path)), None, None, lifecycle)
+
+        lifecycle = Lifecycle(self.roots.folders, load=load, loaded=beside)
+        return lifecycle
+
+    async def _started(
+        self, runner: AgentRunner, lifecycle: Lifecycle, beside: dict[str, AgentRunner]
+    ) -> AgentSlot:
         name = runner.spec.name
         async with self._turn_of(name):
             if (taken := self._slots.get(name)) is not None:
@@ -298,12 +314,16 @@ class AgentManager:
                 info=runner.info(),
                 warnings=checked.warnings,
                 loaded_at=self._clock(),
+                lifecycle=lifecycle,
+                beside=beside,
             )
         return slot
 
     async def _added(self, agent_id: str, path: str | Path, graph_id: str | None, model: str | None) -> str:
         slot = self.get(agent_id)
-        runner = await self._read(await asyncio.to_thread(self.roots.agent, str(path)), model, None)
+        runner = await self._read(
+            await asyncio.to_thread(self.roots.agent, str(path)), model, None, slot.lifecycle
+        )
         name = graph_id or runner.spec.name
         try:
             if name in slot.runtime.list_graphs() or name in slot.coming:
@@ -342,7 +362,7 @@ class AgentManager:
         try:
             await slot.runner.cleanup_async()
         finally:
-            await asyncio.gather(*(_end(runner) for runner in slot.beside.values()))
+            await asyncio.gather(*(_end(runner) for runner in list(slot.beside.values())))
             await slot.runtime.bus.close()
 
     def _refuse_folder(self, folder: Path) -> None:
@@ -362,7 +382,9 @@ class AgentManager:
                 "is loaded meanwhile; if it never ends, mend it and restart the service"
             )
 
-    async def _read(self, folder: Path, model: str | None, bus: EventBus | None) -> AgentRunner:
+    async def _read(
+        self, folder: Path, model: str | None, bus: EventBus | None, lifecycle: Lifecycle
+    ) -> AgentRunner:
         """Run an agent's code, in a thread that may hang: it cannot be stopped."""
         if model is not None:
             model = await asyncio.to_thread(self.roots.model, model, folder)
@@ -370,7 +392,7 @@ class AgentManager:
 
         def work() -> AgentRunner:
             try:
-                return self._load(folder, model, bus)
+                return self._load(folder, model, bus, lifecycle)
             except Exception:
                 raise
             except BaseException as error:
@@ -391,7 +413,9 @@ class AgentManager:
                 if self._threads.running(str(folder)):
                     self._hanging.append(folder)
 
-    def _load(self, folder: Path, model: str | None, bus: EventBus | None) -> AgentRunner:
+    def _load(
+        self, folder: Path, model: str | None, bus: EventBus | None, lifecycle: Lifecycle
+    ) -> AgentRunner:
         """Blocks."""
         runner = AgentRunner.load(
             folder,
@@ -400,6 +424,7 @@ class AgentManager:
             guards=self._guards,
             breakers=self._breakers,
             bus=bus,
+            offered_tools=lifecycle.tools,
         )
         if self._storage is not None:
             runner.storage = self._storage / runner.spec.name
