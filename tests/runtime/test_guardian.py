@@ -173,3 +173,82 @@ async def test_an_agent_that_fails_while_a_user_is_there_is_asked_about(house: H
     memory = house.runtime.session_store("coder").read_state(event.session_id).memory
     assert memory["decision"] == "asked: leave it"
     assert (house.agent / "functions.py").read_text() == BROKEN
+
+
+def sorter(graph_id: str, **entry: object) -> GraphSpec:
+    """A graph that sorts what it is given, and fails where that cannot be sorted."""
+    node = NodeSpec(
+        id="sort", node_type="function", function="sort", input_keys=("inbox",), output_keys=("sorted",)
+    )
+    point = EntryPointSpec.model_validate({"id": "default", "node_id": "sort", "max_concurrent": 9, **entry})
+    return GraphSpec(id=graph_id, nodes=(node,), entry_points=(point,))
+
+
+WATCHER = GraphSpec(
+    id="watcher",
+    nodes=(
+        NodeSpec(
+            id="watch",
+            node_type="function",
+            function="watch",
+            input_keys=("inbox",),
+            output_keys=("seen",),
+        ),
+    ),
+    entry_points=(
+        EntryPointSpec(
+            id="failed",
+            node_id="watch",
+            trigger_type="event",
+            event_types=frozenset({EventType.EXECUTION_FAILED}),
+            isolation_level="shared",
+        ),
+    ),
+)
+
+
+@pytest.fixture
+async def watched(tmp_path: Path) -> AsyncIterator[AgentRuntime]:
+    """A primary sorter, a secondary one, one with a session of its own, and who is called when one fails."""
+    runtime = AgentRuntime(bus=EventBus(), storage=tmp_path)
+    functions = {"sort": lambda inbox: sorted(inbox), "watch": lambda inbox: inbox}
+    runtime.add_graph(sorter("main"), functions=functions, primary=True)
+    runtime.add_graph(sorter("other"), functions=functions)
+    runtime.add_graph(sorter("kept", isolation_level="isolated", max_concurrent=1), functions=functions)
+    runtime.add_graph(WATCHER, functions=functions)
+    await runtime.start()
+    yield runtime
+    await runtime.stop()
+
+
+@pytest.mark.parametrize("graph_id", ["main", "other"])
+async def test_guardian_is_in_the_session_of_the_run_that_failed(
+    watched: AgentRuntime, graph_id: str
+) -> None:
+    """004: whoever an event calls reads the memory of its agent's session, not of the newest one."""
+    bad, good = [1, "a"], [2, 1]
+    first = await watched.trigger("default", {"inbox": good}, graph_id="main")
+    await watched.wait(first)
+    with watched.bus.expect(EventType.EXECUTION_COMPLETED, filter_graph="watcher") as called:
+        failed = await watched.trigger("default", {"inbox": bad}, graph_id=graph_id)
+        newest = await watched.trigger("default", {"inbox": good}, graph_id="main")
+        event = await called.within(20)
+    result, ended = await watched.wait(failed), await watched.wait(newest)
+    store, session, state = watched.find_session(result.session_id, "watcher")
+
+    assert event.session_id == result.session_id != ended.session_id
+    assert (state.memory["inbox"], state.memory["seen"]) == (bad, bad)
+    assert session.path == session.root / "graphs" / "watcher"
+    assert [one.session_id for _, one in watched.list_sessions("watcher")] == [result.session_id]
+    assert store.base == watched.session_store(graph_id).base
+
+
+async def test_guardian_is_in_no_session_that_is_kept_to_an_entry_point(watched: AgentRuntime) -> None:
+    await watched.wait(await watched.trigger("default", {"inbox": [2, 1]}, graph_id="main"))
+    with watched.bus.expect(EventType.EXECUTION_COMPLETED, filter_graph="watcher") as called:
+        failed = await watched.trigger("default", {"inbox": [1, "a"]}, graph_id="kept")
+        event = await called.within(20)
+    result = await watched.wait(failed)
+
+    assert event.session_id != result.session_id
+    assert watched.session_store("main").read_state(event.session_id).memory["seen"] == [2, 1]

@@ -37,7 +37,7 @@ from queenright.runtime.storage.checkpoint_store import Checkpoint, CheckpointSt
 from queenright.runtime.storage.files import Disk
 from queenright.runtime.storage.replay import branch
 from queenright.runtime.storage.session_state import ExecutionState, SessionState
-from queenright.runtime.storage.session_store import SessionStatus, SessionStore
+from queenright.runtime.storage.session_store import Session, SessionStatus, SessionStore
 from queenright.runtime.stream import Entry, ExecutionStream
 from queenright.runtime.tooling.tools import Tool, ToolRegistry
 from queenright.runtime.workers import Workers
@@ -126,7 +126,11 @@ class AgentRuntime:
         self._monotonic = monotonic
         self._registered: dict[str, _Registered] = {}
         self._active_graph_id: str | None = None
-        self._sessions = Sessions(SessionStore(storage, clock=clock), self._is_shareable)
+        self._sessions = Sessions(
+            SessionStore(storage, clock=clock),
+            self._is_shareable,
+            lambda: [registered.graph.store for registered in list(self._registered.values())],
+        )
         self._user_spoke_at: float | None = None
         self._executions: dict[str, Execution] = {}
         self._deleting: set[str] = set()
@@ -320,6 +324,39 @@ class AgentRuntime:
             GraphError: There is no such graph.
         """
         return self._find(graph_id).graph.store
+
+    def find_session(
+        self, session_id: str, graph_id: str | None = None
+    ) -> tuple[SessionStore, Session, SessionState]:
+        """
+        Return a session that a graph has run in, its own or one that it shares, and its state. Blocks.
+
+        Raises:
+            GraphError: There is no such graph.
+            SessionIdRefused: The id could not be the name of a folder.
+            SessionNotFound: There is no such session.
+            FileUnusable: Its state cannot be read.
+        """
+        return self._sessions.located(self._find(graph_id).graph, session_id)
+
+    def list_sessions(self, graph_id: str | None = None) -> list[tuple[SessionStore, SessionState]]:
+        """
+        Return the sessions of a graph, and those of others that it has run in, newest first. Blocks.
+
+        Raises:
+            GraphError: There is no such graph.
+        """
+        graph = self._find(graph_id).graph
+        found = [(graph.store, state) for state in graph.store.list_sessions()]
+        if _shares_sessions(graph):
+            found += [
+                (store, state)
+                for store in self._sessions.stores()
+                if store.base != graph.store.base
+                for state in store.list_sessions()
+                if any(run.graph_id == graph.spec.id for run in state.executions.values())
+            ]
+        return sorted(found, key=lambda one: (one[1].created_at, one[1].session_id), reverse=True)
 
     async def delete_session(self, session_id: str, graph_id: str | None = None) -> None:
         """
@@ -686,10 +723,9 @@ class AgentRuntime:
         return [first, *(r for r in self._registered.values() if r is not first)]
 
     def _is_shareable(self, state: SessionState) -> bool:
-        name = self._primary()
-        graph = self._registered[name].graph.spec if name is not None else None
-        kept = {e.id for e in graph.entry_points if e.isolation_level == "isolated"} if graph else set()
-        return state.entry_point not in kept
+        registered = self._registered.get(state.graph_id) or self._registered.get(self._primary() or "")
+        entries = registered.graph.spec.entry_points if registered is not None else ()
+        return state.entry_point not in {e.id for e in entries if e.isolation_level == "isolated"}
 
     def _check_started(self, stream: ExecutionStream) -> None:
         if not self._started:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from queenright.instrumentation.errors import QueenrightError
@@ -19,12 +19,19 @@ class Sessions:
 
     Args:
         main: Where the primary graph's sessions are; graphs that share one are found there too.
-        shareable: Whether one of them is for sharing: those that an entry point keeps to itself are not.
+        shareable: Whether a session is for sharing: those that an entry point keeps to itself are not.
+        others: Returns the stores of all graphs: who is called by an event is in the session of that.
     """
 
-    def __init__(self, main: SessionStore, shareable: Callable[[SessionState], bool]) -> None:
+    def __init__(
+        self,
+        main: SessionStore,
+        shareable: Callable[[SessionState], bool],
+        others: Callable[[], Iterable[SessionStore]] = tuple,
+    ) -> None:
         self._main = main
         self._shareable = shareable
+        self._others = others
         self._current: Session | None = None
         self._own: dict[tuple[str, str], Session] = {}
 
@@ -33,7 +40,7 @@ class Sessions:
         self._current = session
 
     def find(
-        self, graph: LoadedGraph, entry: EntryPointSpec, session_id: str | None
+        self, graph: LoadedGraph, entry: EntryPointSpec, session_id: str | None, of_event: str = ""
     ) -> tuple[Session, SessionStore]:
         """
         Return the session that a run of an entry point is in, and the store that keeps its state.
@@ -42,13 +49,16 @@ class Sessions:
             graph: Whose run it is.
             entry: Its entry point, which says how sessions are told apart.
             session_id: The session that was asked for, if one was.
+            of_event: The session of the event that starts the run, if one does.
 
         Raises:
             SessionNotFound: There is none of the id that was asked for.
             SessionIdRefused: That could not be the name of a folder.
         """
-        if entry.isolation_level == "shared" and (shared := self._shared(graph, session_id)) is not None:
-            return shared
+        if entry.isolation_level == "shared":
+            shared = None if session_id is not None else self._of_event(graph, of_event)
+            if shared is not None or (shared := self._shared(graph, session_id)) is not None:
+                return shared
         if session_id is not None:
             return graph.store.open(session_id), graph.store
         if entry.isolation_level == "isolated":
@@ -65,13 +75,27 @@ class Sessions:
             SessionIdRefused: The id could not be the name of a folder.
             FileUnusable: Its state cannot be read.
         """
+        _, session, state = self.located(graph, session_id)
+        return session, state
+
+    def located(self, graph: LoadedGraph, session_id: str) -> tuple[SessionStore, Session, SessionState]:
+        """Return a session as ``known`` does, with the store that keeps it."""
         try:
-            return graph.store.open(session_id), graph.store.read_state(session_id)
+            return graph.store, graph.store.open(session_id), graph.store.read_state(session_id)
         except SessionNotFound:
             shared = self._shared(graph, session_id)
             if shared is None:
                 raise
-            return shared[0], self._main.read_state(session_id)
+            session, store = shared
+            state = store.read_state(session_id)
+            ran = any(run.graph_id == graph.spec.id for run in state.executions.values())
+            if store is not self._main and not ran:
+                raise
+            return store, session, state
+
+    def stores(self) -> list[SessionStore]:
+        """Return where sessions are: of the primary graph, and of every other."""
+        return [self._main, *(store for store in self._others() if store.base != self._main.base)]
 
     def memory(
         self, graph: LoadedGraph, entry: EntryPointSpec, session_id: str | None
@@ -100,14 +124,29 @@ class Sessions:
             return False
 
     def _shared(self, graph: LoadedGraph, session_id: str | None) -> tuple[Session, SessionStore] | None:
-        """Return the primary graph's session as ``graph`` sees it; None if there is none to share."""
+        """
+        Return a session as ``graph`` sees it: the one that is named, or the primary graph's newest.
+
+        None if there is none to share: a run that found none has one of its own.
+        """
+        if session_id is None:
+            main = self._newest()
+            return None if main is None else (_seen_by(graph, main, self._main), self._main)
+        for store in self.stores():
+            try:
+                return _seen_by(graph, store.open(session_id), store), store
+            except SessionNotFound:
+                continue
+        return None
+
+    def _of_event(self, graph: LoadedGraph, session_id: str) -> tuple[Session, SessionStore] | None:
+        """Return the session of an event as ``graph`` sees it; None if that is none, or not for sharing."""
         try:
-            main = self._main.open(session_id) if session_id is not None else self._newest()
-        except SessionNotFound:
-            return None  # a run that found none to share has one of its own
-        if main is None:
+            found = self._shared(graph, session_id) if session_id else None
+            shared = found is not None and self._shareable(found[1].read_state(session_id))
+        except QueenrightError:
             return None
-        return (main if graph.primary else self._main.shared(main, graph.spec.id)), self._main
+        return found if shared else None
 
     def _newest(self) -> Session | None:
         """Return the session that the primary graph is in, or was in last, before a restart too."""
@@ -126,3 +165,8 @@ class Sessions:
     @staticmethod
     def _there(session: Session) -> bool:
         return (session.root / "state.json").exists()
+
+
+def _seen_by(graph: LoadedGraph, session: Session, store: SessionStore) -> Session:
+    """Return a session as a graph sees it: its own as it is, another one's with a folder inside."""
+    return session if store.base == graph.store.base else store.shared(session, graph.spec.id)

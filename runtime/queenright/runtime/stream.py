@@ -414,8 +414,9 @@ class ExecutionStream:
     async def _open(self, execution: Execution, opening: _Opening) -> _Open:
         """Take a session, and begin the run in it."""
         around, graph = self._around, self._graph
+        of_event = execution.trigger.event.session_id if execution.trigger.event is not None else ""
         session, store = await around.disk.run(
-            partial(around.sessions.find, graph, self.spec, execution.session_id)
+            partial(around.sessions.find, graph, self.spec, execution.session_id, of_event)
         )
         if graph.primary and self.spec.isolation_level != "isolated":
             around.sessions.entered(session)

@@ -119,9 +119,9 @@ class EntryPointSpec(Spec):
     """Events that this graph emitted do not start it."""
     isolation_level: IsolationLevel = "per_run"
     """
-    ``isolated``: one session of its own for all runs, kept on disk. ``shared``: the session that the
-    primary graph is in. ``per_run``: a new one for every run. Where none is given, a manual entry point is
-    ``per_run``, a timer's or an event's ``isolated``.
+    ``isolated``: one session of its own for all runs, kept on disk. ``shared``: the session of the event
+    that starts it, else the one that the primary graph is in. ``per_run``: a new one for every run. Where
+    none is given, a manual entry point is ``per_run``, a timer's or an event's ``isolated``.
     """
     conversation_mode: ConversationMode = "continuous"
     """

@@ -162,19 +162,12 @@ def state_of(slot: AgentSlot, graph_id: str, session_id: str) -> tuple[SessionSt
     """
     Return a session of a graph and its state. Blocks.
 
-    A graph that shares its agent's sessions is found in these, too.
+    A graph that shares sessions of others is found in these, too.
 
     Raises:
         SessionNotFound, SessionIdRefused, FileUnusable: as ``SessionStore.read_state``.
     """
-    own = slot.runtime.session_store(graph_id)
-    try:
-        return own, own.open(session_id), own.read_state(session_id)
-    except SessionNotFound:
-        if graph_id == slot.graph_id:
-            raise
-        main = slot.runtime.session_store(slot.graph_id)
-        return main, main.shared(main.open(session_id), graph_id), main.read_state(session_id)
+    return slot.runtime.find_session(session_id, graph_id)
 
 
 def masked(value: Any) -> Any:

@@ -242,16 +242,18 @@ async def _listed(
     slot: AgentSlot, graph_id: str, status: str | None, limit: int, cursor: str | None
 ) -> Response:
     before = place_of(cursor, "sessions", float, str)
-    store = slot.runtime.session_store(graph_id)
     wanted = None if status is None else SessionStatus(status)
 
     def read() -> tuple[list[SessionState], set[str], int]:
-        states = store.list_sessions(status=wanted)
-        if before is not None:
-            states = [one for one in states if (one.created_at, one.session_id) < before]
+        states = [
+            (store, one)
+            for store, one in slot.runtime.list_sessions(graph_id)
+            if wanted in (None, one.status) and (before is None or (one.created_at, one.session_id) < before)
+        ]
         shown = states[: limit + 1]  # one more says that there are more
-        left = {one.session_id for one in shown if _is_interrupted(store, one)}
-        return shown, left, len(store.skipped)
+        left = {one.session_id for store, one in shown if _is_interrupted(store, one)}
+        unreadable = len(slot.runtime.session_store(graph_id).skipped)
+        return [one for _, one in shown], left, unreadable
 
     found, left, unreadable = await on_disk(slot.runtime, read)
     return await page(
