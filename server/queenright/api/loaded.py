@@ -204,11 +204,13 @@ class GraphRow(Wire):
     """It is the agent's own, which the others are there for."""
     active: bool
     """It receives what a user says."""
+    of_service: bool
+    """It is the service's, for all agents: the judge, or the queen. It can be looked at, and no more."""
     agent_id: str
-    """The worker that it is: an agent that is loaded beside another one has its own name."""
+    """The worker that it is: an agent that is loaded beside another one has its own name; empty if none."""
     description: str
     path: str
-    """The folder that it was loaded from."""
+    """The folder that it was loaded from; empty if it was from none."""
     nodes: list[str]
     entry_points: list[str]
 
@@ -216,6 +218,7 @@ class GraphRow(Wire):
         graph_id="docs_checker",
         primary=True,
         active=True,
+        of_service=False,
         agent_id="docs_checker",
         description="",
         path="/srv/agents/docs_checker",

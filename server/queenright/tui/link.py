@@ -197,6 +197,7 @@ class Link:
                 running=running.get(one.graph_id, 0),
             )
             async for one in self._client.agents.graphs(agent_id)
+            if not one.of_service  # nobody talks with those here
         ]
         return sorted(found, key=lambda one: (not one.primary, one.graph_id))
 

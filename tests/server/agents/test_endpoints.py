@@ -114,6 +114,28 @@ async def test_get_api_agents__id__graphs(home: House) -> None:
     assert row["nodes"] == ["prepare", "talk", "finish"]
 
 
+async def test_judge_and_queen_are_among_the_graphs_to_be_looked_at(home: House) -> None:
+    """003: they run as graphs beside each agent; nobody talks with them there, and nobody removes them."""
+    found = (await home.ask("GET", "/api/agents/guide/graphs"))["graphs"]
+    store = home.service.runtime.session_store("worker_health_judge")
+    store.persistent("worker_health_judge", "health_check")
+    path = "/api/agents/guide/graphs/worker_health_judge"
+    nodes = (await home.ask("GET", f"{path}/nodes"))["nodes"]
+    [session] = (await home.ask("GET", f"{path}/sessions"))["sessions"]
+    one = await home.ask("GET", f"{path}/sessions/{session['session_id']}")
+    await home.ask("GET", f"{path}/nodes/judge/criteria")
+    await home.ask("GET", f"{path}/nodes/judge/logs")
+    await home.ask("DELETE", path, status=404)
+    body = {"graph_id": "queen"}
+    await home.ask("PUT", "/api/agents/guide/active-graph", json=body, status=404)
+
+    rows = {one["graph_id"]: one for one in found}
+    assert [name for name, row in rows.items() if row["of_service"]] == ["queen", "worker_health_judge"]
+    assert not rows["guide"]["of_service"]
+    assert "judge" in [node["node_id"] for node in nodes]
+    assert one["graph_id"] == "worker_health_judge"
+
+
 async def test_get_api_discover(home: House) -> None:
     broken = home.roots / "broken"
     broken.mkdir(exist_ok=True)
@@ -459,7 +481,7 @@ async def test_post_api_agents__id__graphs(home: House) -> None:
 
     assert (added["graph_id"], added["agent_id"], added["primary"]) == ("second", "second", False)
     assert (named["graph_id"], named["agent_id"]) == ("other", "second")
-    assert [one["graph_id"] for one in listed["graphs"]] == ["guide", "other"]
+    assert [one["graph_id"] for one in listed["graphs"] if not one["of_service"]] == ["guide", "other"]
     assert listed["next"]
     assert "already" in taken["title"]
 

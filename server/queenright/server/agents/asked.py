@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 from fastapi import FastAPI, HTTPException, Path, Query, Request
 from fastapi.responses import JSONResponse
@@ -37,6 +38,9 @@ from queenright.server.agents.manager import (
 )
 from queenright.server.agents.roots import PathRefused
 from queenright.server.problems import problem
+
+if TYPE_CHECKING:
+    from queenright.server.service import Service
 
 T = TypeVar("T")
 
@@ -101,6 +105,18 @@ def graph_of(slot: AgentSlot, graph_id: str | None) -> GraphSpec:
             404, f"agent {slot.id!r} has no graph {graph_id!r}; it has: {', '.join(sorted(have))}"
         )
     return slot.runtime.get_graph(graph_id)
+
+
+def seen_in(service: Service, slot: AgentSlot, graph_id: str | None) -> AgentSlot:
+    """
+    Return an agent as whoever looks at one of its graphs sees it: judge and queen run beside every agent.
+
+    Those are on the service's own runtime, and only to be looked at.
+    """
+    runtime = service.runtime
+    if graph_id is None or graph_id in slot.runtime.list_graphs() or graph_id not in runtime.list_graphs():
+        return slot
+    return replace(slot, runtime=runtime)
 
 
 def node_of(graph: GraphSpec, node_id: str) -> NodeSpec:

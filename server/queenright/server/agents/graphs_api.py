@@ -15,7 +15,7 @@ from queenright.instrumentation.redaction import redact
 from queenright.runtime.graphs.graph import GraphSpec, NodeSpec
 from queenright.runtime.storage.runtime_logger import RuntimeLogger
 from queenright.server.access.caller import who
-from queenright.server.agents.asked import GraphId, NodeId, goal_of, graph_of, node_of, on_disk
+from queenright.server.agents.asked import GraphId, NodeId, goal_of, graph_of, node_of, on_disk, seen_in
 from queenright.server.agents.manager import AgentSlot
 from queenright.server.agents.operated import operated
 from queenright.server.agents.rows import graph_row, node_detail, node_row, streams_of
@@ -76,7 +76,7 @@ def _nodes(router: APIRouter, service: Service) -> None:
     )
     async def criteria(agent_id: AgentId, graph_id: GraphId, node_id: NodeId) -> api.NodeCriteria:
         """What a node must do to end, who judges that, and how it was judged lately."""
-        slot = agents.get(agent_id)
+        slot = seen_in(service, agents.get(agent_id), graph_id)
         node = node_of(graph_of(slot, graph_id), node_id)
         ended = await on_disk(slot.runtime, lambda: _visits(slot, graph_id, node_id))
         return _criteria(slot, graph_id, node, _running_visits(slot, graph_id, node_id) + ended)
@@ -87,7 +87,7 @@ def _nodes(router: APIRouter, service: Service) -> None:
     )
     async def node(agent_id: AgentId, graph_id: GraphId, node_id: NodeId) -> api.NodeDetail:
         """One node: what it is told, what it may use, where it goes on."""
-        slot = agents.get(agent_id)
+        slot = seen_in(service, agents.get(agent_id), graph_id)
         graph = graph_of(slot, graph_id)
         return node_detail(slot, graph, node_of(graph, node_id))
 
@@ -107,7 +107,7 @@ def _nodes(router: APIRouter, service: Service) -> None:
         agent_id: AgentId, graph_id: GraphId, limit: Limit = 100, cursor: Cursor = None
     ) -> Response:
         """The nodes of a graph, in its order."""
-        slot = agents.get(agent_id)
+        slot = seen_in(service, agents.get(agent_id), graph_id)
         graph = graph_of(slot, graph_id)
         # A graph never changes while it is loaded, so that a place in it stays one.
         (after,) = place_of(cursor, "nodes", int) or (0,)
@@ -137,14 +137,18 @@ def _graphs(router: APIRouter, service: Service) -> None:
         ),
     )
     async def graphs(agent_id: AgentId, limit: Limit = 100, cursor: Cursor = None) -> Response:
-        """The graphs of a loaded agent, by id: its own, and those that run beside it."""
+        """The graphs of a loaded agent, by id: its own, those beside it, and judge and queen."""
         slot = agents.get(agent_id)
         (after,) = place_of(cursor, "graphs", str) or ("",)
         return await page(
             "graphs",
-            [one for one in sorted(slot.runtime.list_graphs()) if one > after],
+            [
+                one
+                for one in sorted({*slot.runtime.list_graphs(), *service.runtime.list_graphs()})
+                if one > after
+            ],
             limit,
-            row=lambda one: as_json(graph_row(slot, one)),
+            row=lambda one: as_json(graph_row(seen_in(service, slot, one), one)),
             place=lambda one: (one,),
             active_graph_id=slot.runtime.active_graph_id,
         )

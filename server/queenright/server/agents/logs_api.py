@@ -18,6 +18,7 @@ from queenright.server.agents.asked import (
     masked,
     node_of,
     on_disk,
+    seen_in,
     state_of,
 )
 from queenright.server.agents.manager import AgentSlot
@@ -59,7 +60,7 @@ def log_routes(service: Service) -> APIRouter:
         cursor: Cursor = None,
     ) -> Response:
         """What a node did in a session, newest first: each stay in it, or each step of its model."""
-        slot = agents.get(agent_id)
+        slot = seen_in(service, agents.get(agent_id), graph_id)
         node = node_of(graph_of(slot, graph_id), node_id)
         return await _logs(slot, graph_id, level, session_id, node.id, limit, cursor)
 

@@ -151,14 +151,16 @@ def execution_row(run: Execution) -> api.ExecutionRow:
 def graph_row(slot: AgentSlot, graph_id: str) -> api.GraphRow:
     """Return a graph of an agent."""
     graph = slot.runtime.get_graph(graph_id)
-    runner = slot.beside.get(graph_id, slot.runner)
+    own = slot.graph_id in slot.runtime.list_graphs()
+    spec = slot.beside.get(graph_id, slot.runner).spec if own else None
     return api.GraphRow(
         graph_id=graph_id,
         primary=graph_id == slot.graph_id,
-        active=graph_id == slot.runtime.active_graph_id,
-        agent_id=runner.spec.name,
-        description=graph.description or runner.spec.description,
-        path=str(runner.path),
+        active=own and graph_id == slot.runtime.active_graph_id,
+        of_service=not own,
+        agent_id="" if spec is None else spec.name,
+        description=graph.description or ("" if spec is None else spec.description),
+        path=str(slot.beside.get(graph_id, slot.runner).path) if own else "",
         nodes=[node.id for node in graph.nodes],
         entry_points=[entry.id for entry in graph.entry_points],
     )

@@ -22,6 +22,7 @@ from queenright.server.agents.asked import (
     graph_of,
     masked,
     on_disk,
+    seen_in,
     shown_text,
     state_of,
     storage_fault,
@@ -156,7 +157,7 @@ def _of_graphs(router: APIRouter, service: Service) -> None:
     )
     async def graph_session(agent_id: AgentId, graph_id: GraphId, session_id: SessionId) -> api.SessionDetail:
         """One session of a graph: how its runs stand, and its memory."""
-        slot = agents.get(agent_id)
+        slot = seen_in(service, agents.get(agent_id), graph_id)
         return await _one(slot, graph_of(slot, graph_id).id, session_id)
 
     @router.get(
@@ -171,7 +172,7 @@ def _of_graphs(router: APIRouter, service: Service) -> None:
         cursor: Cursor = None,
     ) -> Response:
         """The sessions of a graph, newest first."""
-        slot = agents.get(agent_id)
+        slot = seen_in(service, agents.get(agent_id), graph_id)
         return await _listed(slot, graph_of(slot, graph_id).id, status, limit, cursor)
 
 
