@@ -20,9 +20,11 @@ from queenright.cli.asking import (
     connect,
     cut,
     named,
+    on_one_line,
     short,
     tell,
     tell_all,
+    values,
 )
 
 if TYPE_CHECKING:
@@ -119,6 +121,7 @@ def chat(
     message: Annotated[str, typer.Argument(help="What is said.")],
     graph: Graph = None,
     session: SessionId = None,
+    wait: Annotated[bool, typer.Option(help="Wait for what it answers, and print that.")] = True,
     as_json: Json = False,
     url: Url = LOCAL,
     token_file: TokenFile = None,
@@ -126,16 +129,29 @@ def chat(
     """
     Say something to a loaded agent: a node that waits for it gets it, else a run begins with it.
 
-    What it answers is in `queenright events --agent NAME`; to talk at length: `queenright tui`.
+    It prints the answer: all that the agent says until it waits for you again, or its run is over. Exit code
+    1 if the run failed. To talk at length: `queenright tui`.
     """
+    from queenright.api.loaded import Started
+    from queenright.cli.agent_reply import newest_event, wait_for_reply
+
     with connect(url, token_file) as service:
+        before = newest_event(service) if wait else None
         done = service.agents.chat(
             named(agent), named(message, "message"), graph_id=graph, session_id=session
         )
-    from queenright.api.loaded import Started
-
-    words = _begun(done) if isinstance(done, Started) else f"{done.node_id} has it."
-    tell(done, words, as_json=as_json)
+        words = _begun(done) if isinstance(done, Started) else f"{done.node_id} has it."
+        if not wait:
+            tell(done, words, as_json=as_json)
+            return
+        typer.echo(words, err=True)
+        reply = wait_for_reply(service, agent, done, before)
+    if as_json:
+        typer.echo(json.dumps({**values(done), "reply": reply.text, "ended": reply.ended}))
+    else:
+        typer.echo("\n".join(map(on_one_line, reply.text.split("\n"))))
+    if reply.failed:
+        raise typer.Exit(1)
 
 
 @agents.command("stop", epilog="Example: queenright agents stop docs_checker")

@@ -1,0 +1,52 @@
+"""`queenright agents chat`: what is said to a loaded agent, and what it answers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from subprocess import CompletedProcess
+
+from tests.server.agents.parts import House, guide, house
+from tests.warm import queenright
+
+
+async def chat(home: House, *words: str) -> CompletedProcess[str]:
+    """Say something to the guide in the terminal."""
+    url = str(home.http.base_url)
+    command = ("agents", "chat", "guide", *words, "--url", url)
+    return await asyncio.to_thread(queenright, *command, cwd=home.roots)
+
+
+async def test_chat_prints_what_the_agent_answers(tmp_path: Path) -> None:
+    """The reply is all that it says until it waits again, or its run is over."""
+    folder = guide(tmp_path / "agents" / "guide")
+    async with house(tmp_path, agents={"load": [str(folder)]}) as home:
+        first = await chat(home, "bees")
+        second = await chat(home, "Ada", "--json")
+
+    assert (first.returncode, first.stdout) == (0, "Who are you?\n"), first.stderr
+    assert "has started" in first.stderr
+    answer = json.loads(second.stdout)
+    assert (answer["status"], answer["node_id"]) == ("injected", "talk")
+    assert (answer["reply"], answer["ended"]) == ("Thank you.", "execution_completed")
+
+
+async def test_chat_without_waiting_returns_at_once(tmp_path: Path) -> None:
+    folder = guide(tmp_path / "agents" / "guide")
+    async with house(tmp_path, agents={"load": [str(folder)]}) as home:
+        done = await chat(home, "bees", "--no-wait")
+
+    assert done.returncode == 0
+    assert done.stdout.startswith("Run ")
+    assert done.stdout.endswith(" has started.\n")
+
+
+async def test_chat_with_an_agent_whose_run_fails_is_exit_code_1(tmp_path: Path) -> None:
+    folder = guide(tmp_path / "agents" / "guide")
+    (folder / "functions.py").write_text("def prepare(topic):\n    return topic[99]\n\n\nfinish = prepare\n")
+    async with house(tmp_path, agents={"load": [str(folder)]}) as home:
+        done = await chat(home, "bees")
+
+    assert done.returncode == 1
+    assert done.stdout.startswith("The run failed: ")
