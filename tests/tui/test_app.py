@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 
 import httpx
 import pytest
+from textual.events import Key
 from textual.pilot import Pilot
 from textual.widgets import Input
 
@@ -15,6 +16,7 @@ from queenright.api.status import FeedLine
 from queenright.client.notices import Notice as StreamNotice
 from queenright.tui.app import QueenrightApp
 from queenright.tui.link import Link
+from queenright.tui.screens.ask import Confirm
 from queenright.tui.screens.fleet import SHOWN, FleetScreen
 from queenright.tui.screens.queen import QueenScreen
 from queenright.tui.screens.talk import TalkScreen
@@ -169,6 +171,8 @@ async def test_what_nobody_thought_of_is_a_notice_and_a_line_in_the_log(
         await pilot.press("3")
         await until(lambda: app.screen.query_one("#breakers", Listing).chosen, "a breaker")
         await pilot.press("r")
+        await until(lambda: isinstance(app.screen, Confirm), "really?")
+        await pilot.press("y")
         await until(seldom(lambda: "ZeroDivisionError" in text_of(app)), "the notice")
         await pilot.press("escape")
 
@@ -206,6 +210,30 @@ async def test_key_leaves(key: str) -> None:
         await until(lambda: isinstance(app.screen, FleetScreen), "the fleet")
         await pilot.press(key)
         await until(lambda: not app.is_running, "it has ended")
+
+
+def burst(app: QueenrightApp, keys: str) -> None:
+    """Let keys come as a paste in a plain terminal does: all at once."""
+    for key in keys:
+        name = {"/": "slash", "\r": "enter"}.get(key, key)
+        app.post_message(Key(name, key if key.isprintable() else None))
+
+
+@pytest.mark.parametrize("tab", ["1", "2", "3"])
+@pytest.mark.parametrize("keys", ["/talk", "ay", "ry", "nhello\r", "tbecause\ry", "aaayryy"])
+async def test_keys_of_one_burst_change_nothing(tab: str, keys: str) -> None:
+    """B110: whatever is pasted, nothing is acknowledged, reset, nudged or stopped by it."""
+    canned = Canned([])
+    async with terminal(canned) as (app, pilot):
+        await until(lambda: app.shared.fleet.tickets and app.shared.fleet.breakers, "the lists")
+        await pilot.press(tab)
+        burst(app, keys)
+        await pilot.pause()
+        burst(app, keys.replace("\r", ""))
+        await pilot.pause()
+        await pilot.press("escape", "escape", "escape")
+
+    assert canned.asked == []
 
 
 async def test_what_is_typed_is_no_key() -> None:

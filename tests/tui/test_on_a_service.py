@@ -163,6 +163,9 @@ async def test_ticket_is_taken(home: House) -> None:
         await pilot.press("2")
         await shows(app, "Cause")
         await pilot.press("a")
+        await until(lambda: isinstance(app.screen, Confirm), "really?")
+        assert not ticket_of(home).acknowledged_by
+        await pilot.press("y")
         await until(lambda: ticket_of(home).acknowledged_by == "taker", "the ticket is acknowledged")
         await shows(app, "acknowledged")
 
@@ -176,6 +179,9 @@ async def test_breaker_is_reset(home: House) -> None:
         await pilot.press("3")
         await shows(app, "✖ open")
         await pilot.press("r")
+        await until(lambda: isinstance(app.screen, Confirm), "really?")
+        assert breaker.state is not BreakerState.CLOSED
+        await pilot.press("y")
         await until(lambda: breaker.state is BreakerState.CLOSED, "it is closed")
         await shows(app, "● closed")
 

@@ -12,6 +12,7 @@ from textual.actions import ActionParseResult
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.dom import DOMNode
+from textual.events import Event, Key
 
 from queenright.client.errors import Refused, Unreachable
 from queenright.client.notices import Notice as StreamNotice
@@ -20,6 +21,7 @@ from queenright.tui.conversation import beside
 from queenright.tui.fleet import LISTS
 from queenright.tui.link import Link
 from queenright.tui.notices import STAYS
+from queenright.tui.screens.ask import Deliberate, Help
 from queenright.tui.screens.base import Base, DismissNotice, Failed, OpenQueen, OpenTalk, OpenWorker
 from queenright.tui.screens.fleet import FleetScreen
 from queenright.tui.screens.queen import QueenScreen
@@ -71,6 +73,8 @@ class QueenrightApp(App[None]):
         self._polling = False
         self._asking = asyncio.Lock()
         """Held while lists are asked for: what is no longer stale may not have come yet."""
+        self._key_at = 0.0
+        """When the newest key came, on the clock of messages."""
         self._last_event: str | None = None
         self._following = False
         self._runs: asyncio.Queue[Moment] = asyncio.Queue()
@@ -116,6 +120,14 @@ class QueenrightApp(App[None]):
     def on_failed(self, message: Failed) -> None:
         """Say what went wrong on a screen."""
         self.failed(message.error)
+
+    async def on_event(self, event: Event) -> None:
+        """Keep the keys of a burst from a dialog that one of them opened."""
+        if isinstance(event, Key) and not event.is_forwarded:
+            before, self._key_at = self._key_at, event.time
+            if isinstance(self.screen, Deliberate) and not self.screen.takes(event.key, event.time, before):
+                return
+        await super().on_event(event)
 
     async def run_action(
         self,
@@ -320,8 +332,6 @@ class QueenrightApp(App[None]):
 
     def action_keys(self) -> None:
         """Show all keys and commands."""
-        from queenright.tui.screens.ask import Help
-
         self.push_screen(Help())
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:

@@ -2,20 +2,52 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+import math
+from typing import ClassVar, Final
 
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical
+from textual.events import Mount
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from queenright.tui.commands import help_lines
 from queenright.tui.looks import DIM, colour, styled
 
+QUIET_SECONDS: Final = 0.03
+"""Keys that follow each other faster are of one burst: nobody types so fast, a paste and a script do."""
 
-class Ask(ModalScreen[str | None]):
+
+class Deliberate:
+    """
+    A dialog that takes no key of the burst that opened it: those were meant for something else.
+
+    What answers it must come after it was shown, and after a pause.
+    """
+
+    ANSWERS: ClassVar[frozenset[str]] = frozenset({"enter"})
+    """Keys that answer it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._shown_at = math.inf
+        self.is_settled = False
+        """Whether a key was meant for it."""
+
+    def shown(self, at: float) -> None:
+        """Note when it was shown, on the clock of messages."""
+        self._shown_at = at
+
+    def takes(self, key: str, at: float, before: float) -> bool:
+        """Return whether it takes a key that came at ``at``, after one that came at ``before``."""
+        is_deliberate = at > self._shown_at and at - before >= QUIET_SECONDS
+        self.is_settled = self.is_settled or is_deliberate
+        return is_deliberate if key in self.ANSWERS else self.is_settled
+
+
+class Ask(Deliberate, ModalScreen[str | None]):
     """
     A question whose answer is typed; None if it is left with Esc.
 
@@ -40,10 +72,14 @@ class Ask(ModalScreen[str | None]):
             yield Input(placeholder=self._hint)
             yield Static(styled("Enter answers · Esc cancels", DIM))
 
+    def on_mount(self, event: Mount) -> None:
+        """Take keys that come from now on."""
+        self.shown(event.time)
+
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Take the answer."""
         event.stop()
-        if event.value.strip() or not self._needed:
+        if self.is_settled and (event.value.strip() or not self._needed):
             self.dismiss(event.value.strip())
 
     def action_leave(self) -> None:
@@ -51,9 +87,10 @@ class Ask(ModalScreen[str | None]):
         self.dismiss(None)
 
 
-class Confirm(ModalScreen[bool]):
+class Confirm(Deliberate, ModalScreen[bool]):
     """A question that is answered with y; any other way out is a no."""
 
+    ANSWERS: ClassVar[frozenset[str]] = frozenset({"y"})
     BINDINGS: ClassVar[list[BindingType]] = [
         ("y", "answer(True)", "Yes"),
         ("n", "answer(False)", "No"),
@@ -71,9 +108,14 @@ class Confirm(ModalScreen[bool]):
             yield Static(Text(self._text))
             yield Static(styled("y yes · n or Esc no", DIM))
 
+    def on_mount(self, event: Mount) -> None:
+        """Take keys that come from now on."""
+        self.shown(event.time)
+
     def action_answer(self, yes: bool) -> None:
         """Take the answer."""
-        self.dismiss(yes)
+        if self.is_settled or not yes:
+            self.dismiss(yes)
 
 
 _KEYS = (

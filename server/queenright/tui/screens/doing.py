@@ -51,8 +51,35 @@ def terminate(screen: Base, worker: Worker) -> None:
 
 
 def acknowledge(screen: Base, ticket: Ticket) -> None:
-    """Say that a person has a ticket in hand."""
-    screen.act(lambda: _acknowledge(screen, ticket))
+    """Ask whether a ticket is to be taken, and say that a person has it in hand."""
+
+    def confirmed(yes: bool | None) -> None:
+        if yes:
+            screen.act(lambda: _acknowledge(screen, ticket))
+
+    screen.app.push_screen(
+        Confirm(f"Take the ticket on {ticket.agent_id}?", f"{ticket.cause} Nobody is reminded of it then."),
+        confirmed,
+    )
+
+
+def reset(screen: Base, breaker: str) -> None:
+    """Ask whether a circuit breaker is to be closed, and close it."""
+
+    def confirmed(yes: bool | None) -> None:
+        if yes:
+            screen.act(lambda: _reset(screen, breaker))
+
+    screen.app.push_screen(
+        Confirm(f"Reset {breaker}?", "It is closed: calls go through again, and failures count anew."),
+        confirmed,
+    )
+
+
+async def _reset(screen: Base, breaker: str) -> None:
+    await screen.shared.link.reset(breaker)
+    screen.shared.fleet.stale.add("breakers")
+    screen.shared.say("healthy", f"breaker {breaker} is closed")
 
 
 async def _nudge(screen: Base, worker: Worker, message: str) -> None:

@@ -204,20 +204,15 @@ class FleetScreen(Base):
             doing.terminate(self, worker)
 
     def action_acknowledge(self) -> None:
-        """Take the ticket that the cursor is on."""
+        """Take the ticket that the cursor is on, once that is confirmed."""
         if (ticket := self.ticket()) is not None:
             doing.acknowledge(self, ticket)
 
     def action_reset(self) -> None:
-        """Close the circuit breaker that the cursor is on."""
+        """Close the circuit breaker that the cursor is on, once that is confirmed."""
         name = self.query_one("#breakers", Listing).chosen
         if name:
-            self.act(lambda: self._reset(name))
-
-    async def _reset(self, name: str) -> None:
-        await self.shared.link.reset(name)
-        self.shared.fleet.stale.add("breakers")
-        self.shared.say("healthy", f"breaker {name} is closed")
+            doing.reset(self, name)
 
 
 def _ticket(one: Ticket, now: float, room: int) -> tuple[Text, ...]:
