@@ -180,7 +180,8 @@ async def test_breaker_is_reset(home: House) -> None:
         await shows(app, "✖ open")
         await pilot.press("r")
         await until(lambda: isinstance(app.screen, Confirm), "really?")
-        assert breaker.state is not BreakerState.CLOSED
+        await shows(app, "Reset tool_execution")
+        assert breaker.state.value == "open"
         await pilot.press("y")
         await until(lambda: breaker.state is BreakerState.CLOSED, "it is closed")
         await shows(app, "● closed")
