@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from queenright.runtime.agent_runtime import AgentRuntime, GraphError
 from queenright.runtime.bus import EventBus
@@ -15,9 +16,15 @@ from queenright.runtime.llm.model import ModelReply, ToolCall
 from queenright.runtime.storage.runtime_logger import RuntimeLogger
 from queenright.runtime.storage.session_store import SessionStatus, SessionStore
 from queenright.runtime.stream import RunNode, TooManyWaiting
+from queenright.runtime.tooling.approval import ApprovalRequest
+from queenright.runtime.tooling.tools import Tool
 from tests.runtime.conftest import FakeTime, ScriptedModel, calls
 
 TICKET = EventType.WORKER_ESCALATION_TICKET
+
+
+class Fetch(BaseModel):
+    what: str
 
 
 class Hanging(ScriptedModel):
@@ -368,6 +375,51 @@ async def test_steps_are_numbered_on_after_a_resume(tmp_path: Path, fake_time: F
 
     assert [event.data["index"] for event in told] == [0, 1, 2]
     assert [row["step_index"] for row in logged] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("answer", "ran"), [(True, ["nectar"]), (False, []), (OSError("no terminal"), [])])
+async def test_approval_callback_decides_whether_a_tool_runs(
+    tmp_path: Path, fake_time: FakeTime, answer: bool | Exception, ran: list[str]
+) -> None:
+    """003: a hook approves tool calls; what it does not approve is not run, and the model is told."""
+    runtime = runtime_on(EventBus(), tmp_path, fake_time)
+    found: list[str] = []
+    asked: list[tuple[str, str, str, list[str | None]]] = []
+    waits: list[str | None] = []
+    runtime.subscribe_to_events({EventType.WORKER_WAITING}, lambda e: waits.append(e.data["reason"]))
+
+    async def approve(request: ApprovalRequest) -> bool:
+        await fake_time.sleep(3600)
+        asked.append((request.tool, request.arguments, request.node_id, list(waits)))
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def fetch(given: Fetch) -> str:
+        found.append(given.what)
+        return "here"
+
+    node = NodeSpec(id="n", system_prompt="Work.", tools=("fetch",), output_keys=("done",))
+    spec = GraphSpec(id="g", nodes=(node,), entry_points=(EntryPointSpec(id="e", node_id="n"),))
+    model = ScriptedModel(
+        [
+            ModelReply(tool_calls=(ToolCall("c1", "fetch", '{"what": "nectar"}'),)),
+            ModelReply(tool_calls=(ToolCall("c2", "set_output", '{"done": "yes"}'),)),
+        ]
+    )
+    tool = Tool("fetch", "Fetch.", Fetch, fetch, timeout_seconds=5)
+    runtime.add_graph(spec, model=model, tools=[tool], agent_id="bee")
+    runtime.set_approval_callback(approve)
+    await runtime.start()
+    started = await runtime.trigger("e", {"message": "go"})
+    await fake_time.advance(3601)
+    result = await runtime.wait(started)
+    await runtime.stop()
+
+    assert (result.outputs, found) == ({"done": "yes"}, ran)
+    assert asked == [("fetch", '{"what": "nectar"}', "n", ["user_input"])]
+    told = model.shown[1][-1].content
+    assert told == "here" if ran else "fetch was not run" in told
 
 
 async def test_run_that_waits_for_another_of_its_session_takes_no_place(

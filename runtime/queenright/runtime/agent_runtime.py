@@ -39,6 +39,7 @@ from queenright.runtime.storage.replay import branch
 from queenright.runtime.storage.session_state import ExecutionState, SessionState
 from queenright.runtime.storage.session_store import Session, SessionStatus, SessionStore
 from queenright.runtime.stream import Entry, ExecutionStream
+from queenright.runtime.tooling.approval import ApprovalCallback
 from queenright.runtime.tooling.tools import Tool, ToolRegistry
 from queenright.runtime.workers import Workers
 
@@ -678,6 +679,17 @@ class AgentRuntime:
     def user_present(self) -> bool:
         """Whether a user said something lately."""
         return self.user_idle_seconds < PRESENT_SECONDS
+
+    def set_approval_callback(self, callback: ApprovalCallback | None) -> None:
+        """
+        Have a callback approve each tool call before it is made; None approves all.
+
+        It is asked about the tools of all graphs, one call at a time, and may take as long as a person does:
+        the worker waits for its user meanwhile. A call that is not approved, or about which the callback
+        fails, is not made, and the model is told so. The nodes' own tools are not asked about. It holds for
+        nodes that begin their visit from now on; while one is set, None takes effect at once.
+        """
+        self._around.approvals.callback = callback
 
     def subscribe_to_events(
         self,

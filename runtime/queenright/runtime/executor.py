@@ -18,12 +18,14 @@ from functools import partial
 from typing import Any, Final
 
 from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.names import WaitingReason
 from queenright.instrumentation.redaction import masked_traceback, redact
 from queenright.runtime.breakers import BreakerKind
 from queenright.runtime.deadline import all_ended
 from queenright.runtime.events import EventType
 from queenright.runtime.graphs.goal import GoalProgress, progress
 from queenright.runtime.graphs.graph import NodeSpec
+from queenright.runtime.llm.model import ToolCall
 from queenright.runtime.memory import SharedMemory
 from queenright.runtime.nodes.cursor import NodeCursor
 from queenright.runtime.nodes.event_loop import EventLoopNode, NodeResult
@@ -49,6 +51,7 @@ from queenright.runtime.storage.session_store import (
     SessionStore,
     execution_key,
 )
+from queenright.runtime.tooling.approval import ApprovalRequest
 
 _log = logging.getLogger(__name__)
 
@@ -405,11 +408,26 @@ class GraphExecutor:
             fresh=self._fresh,
             begun_by_user=self._begun_by_user,
             on_waiting=self._tell_waiting,
+            approve=partial(self._approve, spec.id) if around.approvals.callback is not None else None,
         )
         try:
             return await node.run(self._visit_id(pending), _message(given))
         finally:
             del self.nodes[spec.id]
+
+    async def _approve(self, node_id: str, call: ToolCall) -> None:
+        """Ask whether a tool may run; the worker waits for a person meanwhile. Raises ``NotApproved``."""
+        request = ApprovalRequest(
+            tool=call.name,
+            arguments=call.arguments,
+            call_id=call.id,
+            graph_id=self._graph.spec.id,
+            node_id=node_id,
+            session_id=self._session.id,
+            agent_id=self._graph.agent_id,
+        )
+        async with self._reporter.waiting(WaitingReason.USER_INPUT, node_id=node_id, tool=call.name):
+            await self._around.approvals.check(request)
 
     def _context(self, node_id: str) -> dict[str, object]:
         return {

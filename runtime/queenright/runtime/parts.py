@@ -25,6 +25,7 @@ from queenright.runtime.nodes.guard import GuardFactory
 from queenright.runtime.nodes.node_judge import NodeJudge
 from queenright.runtime.storage.files import Disk
 from queenright.runtime.storage.session_store import SessionStore
+from queenright.runtime.tooling.approval import Approvals
 from queenright.runtime.tooling.tools import ToolRegistry
 
 _LIVES_KEPT: Final = 10_000
@@ -107,5 +108,7 @@ class Surroundings:
     """Is told of each run that is asked for, whoever asks."""
     context: Mapping[str, object]
     """Of the context parameters of tools, those that are the same for all: ``runtime``."""
+    approvals: Approvals = field(default_factory=Approvals)
+    """Are asked before a tool of a worker runs."""
     locks: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
     """By folder: runs of one graph in one session take turns."""

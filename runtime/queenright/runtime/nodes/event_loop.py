@@ -29,7 +29,7 @@ from queenright.runtime.nodes.inbox import Inbox, Note
 from queenright.runtime.nodes.node_judge import JudgeFailed, Judgement, NodeJudge, Turn
 from queenright.runtime.nodes.own_tools import ASK_USER, SET_OUTPUT, missing_keys
 from queenright.runtime.nodes.reporting import Reporter, StepReport
-from queenright.runtime.nodes.tool_use import ToolUse, told_apart
+from queenright.runtime.nodes.tool_use import Approve, ToolUse, told_apart
 from queenright.runtime.nodes.turns import Move, assess
 from queenright.runtime.nodes.visit import Stopped, Visit
 from queenright.runtime.storage.conversation import Conversation
@@ -88,6 +88,7 @@ class EventLoopNode:
         fresh: A visit begins with an empty conversation.
         begun_by_user: Whether a user began the run; an event or a timer did otherwise.
         on_waiting: Is called when the node begins to wait for its user.
+        approve: Is asked before each tool of the graph runs; without, all may.
 
     Raises:
         KeyError: The spec names a tool that is not in ``tools``.
@@ -113,13 +114,20 @@ class EventLoopNode:
         breakers: Breakers | None = None,
         begun_by_user: bool = True,
         on_waiting: Callable[[], None] = lambda: None,
+        approve: Approve | None = None,
     ) -> None:
         self._spec = spec
         self._model = model
         self._agent_id = str(context.get("agent_id") or "")
         self._breakers = breakers
         self._tools = ToolUse(
-            spec, tools, context=context, sleep=sleep, breakers=breakers, agent_id=self._agent_id
+            spec,
+            tools,
+            context=context,
+            sleep=sleep,
+            breakers=breakers,
+            agent_id=self._agent_id,
+            approve=approve,
         )
         self._visit = Visit(
             spec.id, conversation=conversation, folder=folder, disk=disk, reporter=reporter, guard=guard

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from typing import Any, Final
 
 from queenright.runtime.breakers import BreakerKind, Breakers, CallRefused
@@ -15,6 +15,9 @@ from queenright.runtime.nodes.reporting import StepReport, ToolReport
 from queenright.runtime.nodes.visit import Visit
 from queenright.runtime.storage.entries import EntryKind
 from queenright.runtime.tooling.tools import ToolError, ToolRegistry, ToolResult, ToolUnavailable
+
+Approve = Callable[[ToolCall], Awaitable[None]]
+"""Returns if a call may be made, raises ``ToolError`` if not."""
 
 _GRACE_SECONDS: Final = 5.0
 """A tool whose time is up, or that is cancelled, has so long to stop."""
@@ -31,6 +34,7 @@ class ToolUse:
         sleep: The clock of time limits.
         breakers: Gives the circuit breakers before tools, one for each tool of each worker.
         agent_id: The worker; without a name there are no breakers.
+        approve: Is asked before each tool of the graph runs; raises ``ToolError`` if it may not.
 
     Raises:
         KeyError: The spec names a tool that is not in ``tools``.
@@ -45,8 +49,10 @@ class ToolUse:
         sleep: Sleep,
         breakers: Breakers | None = None,
         agent_id: str = "",
+        approve: Approve | None = None,
     ) -> None:
         own = own_tools(spec)
+        self._approve = approve
         self._seconds = spec.tool_timeout_seconds
         self._own = frozenset(tool.name for tool in own)
         self._tools = tools.only(spec.tools).merge(own)
@@ -97,8 +103,12 @@ class ToolUse:
         seconds = None
         if tool is not None and call.name not in self._own:
             seconds = tool.timeout_seconds or self._seconds
+        refusal = await self._refusal(call) if seconds is not None else None
         async with step.tool(call.name, call.arguments, call.id, seconds) as report:
-            if seconds is None:
+            if refusal is not None:
+                told = f"error: {call.name} was not run: {refusal}. Do something else, or ask."
+                result = ToolResult(told, failed=True, error=refusal)
+            elif seconds is None:
                 result = await self._tools.call(call, self._context)
             else:
                 result = await self._guarded(call, seconds)
@@ -107,6 +117,15 @@ class ToolUse:
             else:
                 report.result(result.content)
         return result, report
+
+    async def _refusal(self, call: ToolCall) -> ToolError | None:
+        """Ask whether a tool may run, before its time begins; return why it may not."""
+        if self._approve is not None:
+            try:
+                await self._approve(call)
+            except ToolError as error:
+                return error
+        return None
 
     async def _guarded(self, call: ToolCall, seconds: float) -> ToolResult:
         """Run a tool if its breaker lets us, and tell the breaker how it went."""

@@ -1,0 +1,63 @@
+"""Approval of tool calls: a hook that is asked before each tool runs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from queenright.instrumentation.redaction import masked_traceback
+from queenright.runtime.tooling.tools import ToolError
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalRequest:
+    """A tool call that a node wants to make."""
+
+    tool: str
+    arguments: str
+    """As the model gave them: JSON, if it kept to that."""
+    call_id: str
+    graph_id: str
+    node_id: str
+    session_id: str
+    agent_id: str
+
+
+ApprovalCallback = Callable[[ApprovalRequest], bool | Awaitable[bool]]
+"""Returns whether a call may be made; it may take its time, and is asked about one call at a time."""
+
+
+class NotApproved(ToolError):
+    """Raised in place of a tool call that was not approved."""
+
+
+class Approvals:
+    """Asks a callback about tool calls, one at a time; without a callback every call is approved."""
+
+    def __init__(self) -> None:
+        self.callback: ApprovalCallback | None = None
+        self._asking = asyncio.Lock()
+
+    async def check(self, request: ApprovalRequest) -> None:
+        """
+        Return if a call may be made.
+
+        Raises:
+            NotApproved: It may not, or the callback failed.
+        """
+        async with self._asking:
+            callback = self.callback
+            if callback is None:
+                return
+            try:
+                answer = callback(request)
+                approved = answer if isinstance(answer, bool) else await answer
+            except Exception as error:
+                _log.error("the approval callback failed: %s", masked_traceback(error))
+                raise NotApproved("it could not be asked whether it is approved") from error
+        if approved is not True:
+            raise NotApproved("it was not approved")
