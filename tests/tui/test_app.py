@@ -212,6 +212,29 @@ async def test_key_leaves(key: str) -> None:
         await until(lambda: not app.is_running, "it has ended")
 
 
+class Slow(Canned):
+    """A service that takes its time to answer."""
+
+    def __init__(self) -> None:
+        super().__init__([])
+        self.go = asyncio.Event()
+
+    async def _answer(self, request: httpx.Request) -> httpx.Response:
+        await self.go.wait()
+        return await super()._answer(request)
+
+
+async def test_top_line_says_connecting_until_the_service_has_answered() -> None:
+    slow = Slow()
+    async with terminal(slow) as (app, _):
+        await until(seldom(lambda: "connecting" in text_of(app)), "it is connecting")
+        assert "healthy" not in text_of(app).splitlines()[0]
+        slow.go.set()
+        await until(
+            seldom(lambda: app.shared.fleet.workers and "connecting" not in text_of(app)), "it is there"
+        )
+
+
 def burst(app: QueenrightApp, keys: str) -> None:
     """Let keys come as a paste in a plain terminal does: all at once."""
     for key in keys:

@@ -279,7 +279,7 @@ class QueenrightApp(App[None]):
                     except BaseException:
                         fleet.stale.add(name)
                         raise
-            self.shared.away = ""
+            self.shared.away, self.shared.has_answered = "", True
         except QueenrightError as error:
             self._not_answered(error)
         finally:

@@ -27,6 +27,7 @@ class Shared:
         fleet: What is known.
         notices: What a person must see.
         away: Why nothing comes from the service, in words; empty if it does.
+        has_answered: Whether the service has answered once; until then nothing is known.
         talked: Agents that were talked with here.
         owners: Whose run it is that an event is of.
     """
@@ -36,6 +37,7 @@ class Shared:
     fleet: Fleet = field(default_factory=Fleet)
     notices: Notices = field(default_factory=Notices)
     away: str = ""
+    has_answered: bool = False
     talked: set[str] = field(default_factory=set)
     owners: Belonging = field(init=False)
     _said: tuple[str, str] = ("", "")

@@ -108,7 +108,9 @@ class Base(Screen[None]):
     async def draw(self) -> None:
         """Show everything as it is known now, part by part."""
         shared = self.shared
-        self.query_one(TopLine).show(shared.link.url, shared.fleet, shared.away)
+        self.query_one(TopLine).show(
+            shared.link.url, shared.fleet, shared.away, has_answered=shared.has_answered
+        )
         self.query_one(Brief).show(*shared.said)
         await self.query_one(Noticeboard).show(shared.notices)
 

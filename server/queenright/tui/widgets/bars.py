@@ -20,12 +20,14 @@ class TopLine(Static):
     def __init__(self) -> None:
         super().__init__(id="top")
 
-    def show(self, url: str, fleet: Fleet, away: str) -> None:
+    def show(self, url: str, fleet: Fleet, away: str, *, has_answered: bool = True) -> None:
         """Show it as it is now; ``away`` says that the service does not answer, empty if it does."""
         words = Text(no_wrap=True, overflow="ellipsis")
         words.append(" Queenright ", style="bold reverse")
         if away:
             words.append(f" ✖ {away}", style=f"bold {colour('failing')}")
+        elif not has_answered:
+            words.append("  connecting …", style=DIM)
         else:
             for state, count in fleet.counts.items():
                 name = f" {state}" if self.size.width >= _WIDE else ""
