@@ -123,6 +123,29 @@ def test_anything_else_is_answered_with_what_can_be_asked(question: str) -> None
     assert "I answer by rule here" in answer(question).text
 
 
+@pytest.mark.parametrize(
+    "question",
+    [
+        "Fix it.",
+        "please restart it",
+        "Can you read its files?",
+        "look at the logs of the last run",
+        "Could you please change its prompt",
+        "show me the source code",
+        "recover it from the last checkpoint",
+    ],
+)
+def test_what_is_not_done_by_rule_is_answered_with_what_is(question: str) -> None:
+    """000: without a model the queen says what she can do, and does not restate the ticket."""
+    text = answer(question).text
+
+    assert "I read no files or logs, change no code and restart nothing" in text
+    for way in ("`nudge it: TEXT`", "`stop it: REASON`", "`acknowledge`", "`queenright recover s-1`"):
+        assert way in text
+    assert TICKET["cause"] not in text
+    assert TICKET["suggested_action"] not in text
+
+
 def test_what_was_done_is_told_newest_first() -> None:
     done = [
         {"at": NOW - 300, "kind": "terminate", "outcome": "refused", "by": "queen", "reason": "it waits"},

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from shlex import quote
 from typing import Any, Final
 
 from queenright.judge import chat_topics
@@ -125,6 +126,8 @@ def order(asked: Asked) -> Order | str | None:
 
 def words(asked: Asked) -> str:
     """Answer a question in words: what it asks for, or else what can be asked."""
+    if _BEYOND.match(asked.text.strip()):
+        return _beyond(asked)
     now = float(asked.question.get("at") or 0.0)
     said = [
         say(asked.ticket, asked.case, asked.worker, now)
@@ -132,6 +135,18 @@ def words(asked: Asked) -> str:
         if pattern.search(asked.text)
     ]
     return "\n\n".join(said[:_MOST_TOPICS]) if said else _HELP
+
+
+def _beyond(asked: Asked) -> str:
+    """Say what is not done by rule, what is, and the commands for the rest."""
+    agent = quote(str(asked.ticket.get("worker_agent_id") or "AGENT"))
+    session = quote(str(asked.ticket.get("worker_session_id") or "SESSION"))
+    return (
+        "I answer by rule here: I read no files or logs, change no code and restart nothing. I can nudge it "
+        "(`nudge it: TEXT`), ask for it to be stopped (`stop it: REASON`), and note that you have it "
+        f"(`acknowledge`). By hand: `queenright events --agent {agent} --types all` follows what it does, "
+        f"`queenright recover {session}` starts it again from its last checkpoint."
+    )
 
 
 def without_model(asked: Asked) -> str:
@@ -163,6 +178,13 @@ def _topic(*words: str) -> re.Pattern[str]:
 _PLEASE: Final = r"(?is)(?:please\s+)?"
 _MINE: Final = re.compile(
     rf"{_PLEASE}(?:ack(?:nowledge)?(?: (?:it|this|the ticket))?|i(?:'ve got| have) (?:it|this))[.!]*\Z"
+)
+
+# What an operator may want done that is not done by rule; a question how it is done is none.
+_BEYOND: Final = re.compile(
+    rf"{_PLEASE}(?:(?:can|could|will|would) you\s+(?:please\s+)?)?(?:"
+    r"(?:read|open|look|show|list|check|search|print)\b.*\b(?:files?|folders?|logs?|code|source|prompts?)\b"
+    r"|(?:edit|change|mend|fix|patch|rewrite|repair|debug|restart|recover|resume|rerun|reload|redeploy)\b)"
 )
 
 # How what is asked for begins, and who answers it.
