@@ -123,6 +123,21 @@ def test_misspelt_input_is_not_replaced_by_what_the_session_remembers(tmp_path: 
     assert [line for line in done.stdout.splitlines() if line.startswith("sum")] == ["sum: 3", "sum: 4"]
 
 
+def test_data_lists_what_agents_wrote_and_shows_it(tmp_path: Path) -> None:
+    """004: `/data escalation_log.jsonl` opens what was written down for a person."""
+    writes = "def add(a, b, data_dir):\n    data_dir.mkdir(parents=True, exist_ok=True)\n"
+    writes += "    (data_dir / 'log.jsonl').write_text(f'{a}\\x1b[2J and {b}\\n')\n    return a + b\n"
+    adder(tmp_path / "agent", writes)
+
+    typed = ("/data", '{"a": 1, "b": 2}', "/data", "/data log.jsonl", "/data ../state.json")
+    done = shell(tmp_path, "agent", *typed)
+
+    assert "No agent has written a file." in done.stdout
+    assert any(line.split()[:2] == ["log.jsonl", "adder"] for line in done.stdout.splitlines())
+    assert "1[2J and 2" in done.stdout
+    assert "no agent has written a file '../state.json'" in done.stdout + done.stderr
+
+
 def test_a_run_that_fails_says_why_and_is_the_exit_code(tmp_path: Path) -> None:
     adder(tmp_path / "agent")
 

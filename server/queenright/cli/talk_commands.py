@@ -20,12 +20,15 @@ COMMANDS: Final = {
     "/unload": "ID: stop an agent that was loaded, and remove it",
     "/sessions": "the newest sessions of the agent you talk with",
     "/resume": "ID: go on with what a session left unfinished",
+    "/data": "the files that agents wrote in the newest sessions; NAME: show the newest of that name",
     "/new": "let the next run begin a session of its own",
     "/help": "this list",
     "/quit": "end; what goes on is paused (so do Ctrl-D and Ctrl-C)",
 }
 
 _SESSIONS_SHOWN: Final = 20
+_LONGEST: Final = 20_000
+"""Bytes of a file that are shown, from its end."""
 
 
 class Commands:
@@ -67,6 +70,8 @@ class Commands:
                 self._say(await self._tool("unload_agent", graph_id=graph))
             case "/sessions":
                 await self._sessions()
+            case "/data":
+                await self._data(rest.strip())
 
     async def _graphs(self) -> None:
         for one in json.loads(await self._tool("list_agents")):
@@ -84,12 +89,50 @@ class Commands:
         if not states:
             self._say("No sessions.")
 
+    async def _data(self, name: str) -> None:
+        """List the files that agents wrote, or show the newest of a name."""
+        files = await self._runtime.disk.run(lambda: _written(self._runtime))
+        if not name:
+            for path, graph_id, shown in files:
+                when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(path.stat().st_mtime))
+                self._say(f"{shown:<32} {graph_id:<24} {when}")
+            if not files:
+                self._say("No agent has written a file.")
+            return
+        found = next((path for path, _, shown in files if shown == name), None)
+        if found is None:
+            raise ValueError(f"no agent has written a file {name!r}; /data lists what there is")
+        text = await self._runtime.disk.run(lambda: _end_of(found))
+        for line in text.splitlines():
+            self._say(line)
+
     async def _tool(self, name: str, **arguments: str) -> str:
         context = {"runtime": self._runtime, "graph_id": ""}
         result = await self._tools[name].call(json.dumps(arguments), context)
         if result.failed:
             raise QueenrightError(str(result.error))
         return result.content
+
+
+def _written(runtime: AgentRuntime) -> list[tuple[Path, str, str]]:
+    """Return the files in the newest sessions of all graphs, newest first: path, graph, name. Blocks."""
+    found: list[tuple[float, Path, str, str]] = []
+    for graph_id in runtime.list_graphs():
+        for _, state in runtime.list_sessions(graph_id)[:_SESSIONS_SHOWN]:
+            folder = runtime.find_session(state.session_id, graph_id)[1].artifacts
+            for path in folder.rglob("*"):
+                if path.is_file() and not path.is_symlink():
+                    shown = path.relative_to(folder).as_posix()
+                    found.append((path.stat().st_mtime, path, graph_id, shown))
+    found.sort(key=lambda one: one[0], reverse=True)
+    return [one[1:] for one in found]
+
+
+def _end_of(path: Path) -> str:
+    """Return the end of a file as text. Blocks."""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _LONGEST))
+        return file.read().decode("utf-8", "replace")
 
 
 def said(value: Any) -> str:
