@@ -66,6 +66,13 @@ class Coverage:
         shown = {f.kind for f in health.findings if f.ticket}
         return shown <= self._by_worker[health.key].kinds
 
+    def is_outdated(self, health: WorkerHealth) -> bool:
+        """Return whether a worker has an open ticket that says what holds no more, and nothing is worse."""
+        ticket, finding = self.ticket_of(health.key), reason_for_ticket(health)
+        if ticket is None or not ticket.is_open or finding is None:
+            return False
+        return finding.severity.rank <= ticket.severity.rank and not self.covers(health, finding)
+
     def ticket_of(self, key: WorkerKey) -> EscalationTicket | None:
         """Return the live ticket that speaks for a worker, if there is one."""
         covered = self._by_worker.get(key)

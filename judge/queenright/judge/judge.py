@@ -216,9 +216,12 @@ class HealthJudge:
     ) -> dict[WorkerKey, CheckOutcome]:
         """Judge one worker after another, the worst first; who waits too long is judged by the rules."""
         worst = sorted(due, key=lambda health: -_severity(health))
-        outcomes: dict[WorkerKey, CheckOutcome] = {}
+        # A ticket whose trouble has changed says so at once, and no model is paid for it.
+        renewed = [health.key for health in worst if self._coverage.is_outdated(health)]
+        outcomes = await self._write_in_batches(renewed, "its trouble has changed")
+        worst = [health for health in worst if health.key not in outcomes]
         if len(worst) > _CROWD:
-            outcomes = await self._judge_crowd(worst)
+            outcomes |= await self._judge_crowd(worst)
             worst = [health for health in worst if health.key not in outcomes]
         now = self._clock()
         self._waiting = {health.key: now for health in worst}
@@ -237,13 +240,17 @@ class HealthJudge:
         """Write the rules' tickets of a crowd, many in one transaction: where they bind, or judge anyway."""
         judging = self._answering()
         keys = [h.key for h in due if judging == RULES or policy.binding(_reason(h).severity)]
-        note = "" if judging == RULES else " Written by the rules: too many at once for the model."
+        return await self._write_in_batches(keys, "too many at once for the model")
+
+    async def _write_in_batches(self, keys: Sequence[WorkerKey], why: str) -> dict[WorkerKey, CheckOutcome]:
+        """Write the rules' tickets about these workers; return what came of each that could be written."""
+        note = "" if self._answering() == RULES else f" Written by the rules: {why}."
         outcomes: dict[WorkerKey, CheckOutcome] = {}
         for first in range(0, len(keys), _BATCH):
             try:
                 outcomes |= await self._write_rules_tickets(keys[first : first + _BATCH], note)
             except Exception:
-                _log.exception("no tickets could be written about a crowd; they are tried one by one")
+                _log.exception("tickets could not be written by the rules; they are judged one by one")
                 break
             await asyncio.sleep(0)
         return outcomes
