@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import httpx
 import pytest
 
 from queenright.api.tickets import Silenced, Ticket
@@ -99,6 +100,31 @@ async def test_the_list_says_that_ended_sessions_are_not_shown(running: Running)
     assert short.out == "No agents.\n1 ended session is not shown; --all shows it.\n"
     assert "looper" in whole.out
     assert "not shown" not in whole.out
+
+
+@pytest.mark.parametrize(
+    ("end", "outcome"),
+    [(EventType.EXECUTION_COMPLETED, "completed"), (EventType.EXECUTION_FAILED, "failed")],
+)
+async def test_session_that_is_over_is_shown_with_its_outcome(
+    running: Running, http: httpx.AsyncClient, end: EventType, outcome: str
+) -> None:
+    """B103: it is neither terminated nor healthy, and waits for nobody, by API, command and page."""
+    service = running.service
+    begun = list(looping(service.clock(), times=1))
+    who = {key: getattr(begun[0], key) for key in ("agent_id", "session_id", "incarnation_id")}
+    await service.ingest([*begun, AgentEvent(type=end, time=service.clock(), **who)])
+
+    [row] = (await http.get("/api/agents")).json()["agents"]
+    listed = (await queenright(running, "list", "--all")).out
+    page = (await http.get("/agents/looper", headers={"accept": "text/html"})).text
+
+    assert (row["ended"], row["outcome"]) == (True, outcome)
+    [line] = [line for line in listed.splitlines() if "looper" in line]
+    assert line.split()[0] == outcome
+    assert "waits" not in listed
+    assert f'<span class="pill plain">{outcome}</span>' in page
+    assert "terminated" not in f"{row} {listed}"
 
 
 def change(reason: str) -> str:

@@ -63,7 +63,7 @@ WORKERS: Final = [
     worker("docs_checker", "healthy", waiting="user_input", phase="idle"),
     worker("nightly_report", "healthy", phase="llm", tool=""),
     worker("price_watch", "healthy", tool="fetch_page", phase="tool"),
-    worker("schema_migrator", "terminated", ended=True),
+    worker("schema_migrator", "healthy", ended=True, outcome="completed"),
 ]
 TICKET: Final = "018f6f7e-0000-7000-8000-0000000000c1"
 TICKETS: Final = [

@@ -40,6 +40,7 @@ def fleet() -> Fleet:
 
 
 def test_who_has_ended_not_well_fails_until_its_ticket_is_closed() -> None:
+    """B103: and then its outcome is shown, which is not "terminated" for one that completed."""
     known = fleet()
     over = known.workers[-1]
     ticket = dataclasses.replace(known.tickets[0], agent_id=over.agent_id, session_id=over.session_id)
@@ -51,7 +52,7 @@ def test_who_has_ended_not_well_fails_until_its_ticket_is_closed() -> None:
     assert known.counts["failing"] == failing + 1
     assert over in known.workers[: failing + 1]
     known.take_tickets([dataclasses.replace(ticket, status="resolved")])
-    assert known.standing(over) == "terminated"
+    assert known.standing(over) == "completed"
     assert known.workers[-1] == over
 
 

@@ -32,7 +32,7 @@ async def test_every_screen_has_its_golden_file(now: dict[Path, str]) -> None:
     assert sorted(now) == FILES
 
 
-@pytest.mark.parametrize("state", ["✖ failing", "■ stuck", "◐ degraded", "● healthy", "○ terminated"])
+@pytest.mark.parametrize("state", ["✖ failing", "■ stuck", "◐ degraded", "● healthy", "○ completed"])
 def test_state_is_said_by_sign_and_word_not_by_colour_alone(state: str) -> None:
     assert state in golden("fleet", 80).read_text()
 

@@ -8,7 +8,16 @@ from pydantic import Field
 
 from queenright.api.breakers import Breaker
 from queenright.api.slots import AgentSlot
-from queenright.api.terms import FindingKind, LadderLevel, Phase, Reading, Severity, State, Waiting
+from queenright.api.terms import (
+    FindingKind,
+    LadderLevel,
+    Phase,
+    Reading,
+    SessionOutcome,
+    Severity,
+    State,
+    Waiting,
+)
 from queenright.api.wire import NOW, Wire, example_of, shown
 
 NEXT: Final = "The cursor of the next page; null on the last one."
@@ -52,6 +61,7 @@ class AgentRow(Wire):
             "state_for": "2 min",
             "reason": "search was called 12 times with the same arguments and the same result",
             "ended": False,
+            "outcome": "",
             "phase": "llm",
             "tool": "",
             "waiting": "",
@@ -83,6 +93,7 @@ class AgentRow(Wire):
     state_for: str = Field(description="The same in words.")
     reason: str = Field(description="Why it is in this state; empty if it is well.")
     ended: bool
+    outcome: SessionOutcome = Field(description="How it ended; empty while it goes on.")
     phase: Phase = Field(description="What it is in the middle of.")
     tool: str = Field(description="The tool that runs; empty if none does.")
     waiting: Waiting = Field(description="Why it is rightly idle; empty if it is not.")

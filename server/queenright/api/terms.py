@@ -8,6 +8,8 @@ from queenright.api.wire import Words
 
 State = Annotated[str, Words("healthy", "degraded", "stuck", "failing", "terminated")]
 """How a worker is."""
+SessionOutcome = Annotated[str, Words("", "completed", "failed", "cancelled", "terminated", "unknown")]
+"""How a session ended; empty while it goes on."""
 Severity = Annotated[str, Words("low", "medium", "high", "critical")]
 FindingKind = Annotated[
     str,

@@ -132,7 +132,7 @@ def check(name: str, scope: Scope, url: str, token_file: Path | None) -> int:
     sessions.sort(key=lambda one: one.last_activity, reverse=True)
     for one in sessions[:5]:
         ago = max(0, int(time.time() - one.last_activity))
-        end = "ended" if one.ended else one.state
+        end = one.outcome or one.state
         typer.echo(
             on_one_line(
                 f"{one.agent_id} {one.session_id}: {end}, {one.steps} steps, "

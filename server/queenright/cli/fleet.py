@@ -74,10 +74,15 @@ def _print_agents(agents: list[dict[str, Any]], *, wide: bool) -> None:
     line = "{:<10} {} {} {} {:>5} {:>4}"
     typer.echo(line.format("state", *_cut(names, widths), "steps", "bad"))
     for a, row in zip(agents, rows, strict=True):
-        typer.echo(line.format(a["state"], *_cut(row, widths), a["steps"], a["bad_steps"]))
-        if why := _wait_of(a) if a["waiting"] else a["reason"] if a["findings"] else "":
+        typer.echo(line.format(_state_of(a), *_cut(row, widths), a["steps"], a["bad_steps"]))
+        if why := _wait_of(a) if a["waiting"] and not a["ended"] else a["reason"] if a["findings"] else "":
             why = on_one_line(" ".join(why.split()))
             typer.echo(f"  {why if wide else _cut([why], [76])[0]}".rstrip())
+
+
+def _state_of(agent: dict[str, Any]) -> str:
+    """Return how an agent is; of a session that is over and needs nobody, how it ended."""
+    return str(agent["outcome" if agent["ended"] and agent["state"] == "healthy" else "state"])
 
 
 def _wait_of(agent: dict[str, Any]) -> str:

@@ -133,6 +133,7 @@ def _session(worker: WorkerHealth, now: float) -> dict[str, Any]:
         "task_id": v.task_id or v.session_id,
         "state": worker.state.value,
         "ended": v.ended,
+        "outcome": v.status.value if v.ended else "",
         "steps": v.steps_total,
         "began": f"{ago(now - v.started_at)} ago",
         "heard": f"{ago(now - v.last_event)} ago",

@@ -58,6 +58,7 @@ def agent_row(health: WorkerHealth, now: float) -> dict[str, Any]:
         # As it is now, beside the numbers of now; the monitor's own is of when the state began.
         "reason": health.reason if lead is None else lead.evidence,
         "ended": bool(vitals.ended),
+        "outcome": vitals.status.value if vitals.ended else "",
         "phase": vitals.phase.value,
         "tool": vitals.tool or "",
         "waiting": vitals.waiting.value if vitals.waiting else "",

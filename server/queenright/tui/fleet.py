@@ -111,17 +111,17 @@ class Fleet:
     def counts(self) -> dict[str, int]:
         """How many of those who are alive are in each state that one can be alive in, the worst first."""
         states = [self.standing(one) for one in self.workers]
-        return {state: states.count(state) for state in WORST_FIRST if state != "terminated"}
+        return {state: states.count(state) for state in WORST_FIRST}
 
     def standing(self, worker: Worker) -> str:
         """
         Return how a worker is to be shown: who has ended, and not well, fails until its ticket is closed.
 
-        Who has ended well is ``terminated``.
+        Of others who have ended it is their outcome.
         """
         if not worker.ended:
             return worker.state
-        return "failing" if (worker.agent_id, worker.session_id) in self._in_trouble else "terminated"
+        return "failing" if (worker.agent_id, worker.session_id) in self._in_trouble else worker.outcome
 
     def _sort(self) -> None:
         self._in_trouble = {(one.agent_id, one.session_id) for one in self.tickets if one.live}

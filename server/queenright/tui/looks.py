@@ -18,7 +18,9 @@ _LOOKS: Final[dict[str, tuple[str, str]]] = {
     "degraded": ("◐", "#f2cc0c"),
     "stuck": ("■", "#ff9830"),
     "failing": ("✖", "#f2495c"),
-    "terminated": ("○", DIM),
+    # And outcomes: "terminated" is one, too.
+    **dict.fromkeys(("terminated", "completed", "cancelled", "unknown"), ("○", DIM)),
+    "failed": ("✖", DIM),
     # Severities of tickets.
     "low": ("·", "#6fd0d8"),
     "medium": ("▪", "#f2cc0c"),

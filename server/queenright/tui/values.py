@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Self
 
-WORST_FIRST: Final = ("failing", "stuck", "degraded", "healthy", "terminated")
+WORST_FIRST: Final = ("failing", "stuck", "degraded", "healthy")
 """States of health."""
 
 SEVERITIES: Final = ("low", "medium", "high", "critical")
@@ -33,6 +33,7 @@ class Worker:
     state_since: float
     reason: str
     ended: bool
+    outcome: str
     node_id: str
     phase: str
     tool: str
@@ -58,6 +59,7 @@ class Worker:
             state_since=row["state_since"],
             reason=row["reason"] or "",
             ended=row["ended"],
+            outcome=row["outcome"],
             node_id=row["node_id"] or "",
             phase=row["phase"],
             tool=row["tool"] or "",

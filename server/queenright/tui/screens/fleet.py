@@ -135,8 +135,11 @@ class FleetScreen(Base):
     def _tabs(self) -> Text:
         fleet = self.shared.fleet
         open_breakers = sum(one.state != "closed" for one in fleet.breakers)
-        alive = sum(fleet.standing(one) != "terminated" for one in fleet.workers)
-        counts = {"fleet": alive, "tickets": len(fleet.live_tickets), "breakers": open_breakers}
+        counts = {
+            "fleet": sum(fleet.counts.values()),
+            "tickets": len(fleet.live_tickets),
+            "breakers": open_breakers,
+        }
         words = Text(" ")
         for number, name in enumerate(TABS, 1):
             count = f" {counts[name]}" if name in counts else ""

@@ -90,7 +90,7 @@ class QueenScreen(Following):
         line = Text(f"{clipped(self.agent_id, 24)} ", style="bold", no_wrap=True, overflow="ellipsis")
         if worker is None:
             return line.append("is not known", style=looks.DIM)
-        state = looks.word("terminated" if worker.ended else worker.state)
+        state = looks.word(worker.outcome or worker.state)
         return line.append_text(state).append(f" {worker.doing}", style=looks.DIM)
 
     def words(self, text: str) -> None:

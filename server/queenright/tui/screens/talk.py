@@ -76,7 +76,7 @@ class TalkScreen(Base):
         line = Text(f" {clipped(self.agent_id, 30)} ", style="bold", no_wrap=True, overflow="ellipsis")
         worker = self.shared.fleet.worker(self.agent_id)
         if worker is not None:
-            line.append_text(looks.word("terminated" if worker.ended else worker.state)).append("  ")
+            line.append_text(looks.word(worker.outcome or worker.state)).append("  ")
         for one in self._graphs:
             chosen = one.graph_id == self.conversation.active
             said = f"[{one.graph_id}]" if chosen else f" {one.graph_id} "
