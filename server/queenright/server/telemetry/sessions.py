@@ -35,6 +35,7 @@ class _Request:
     """A permission request: which call it is about, "" if that is not known, and what is shown of it."""
 
     call: str
+    at: int
     data: dict[str, Any]
 
 
@@ -205,7 +206,7 @@ class Session:
                     del self._asked[next(iter(self._asked))]
                 asked_calls = {request.call for request in self._asked.values()}
                 call = self._calls.find_open(data["tool"], one.data.get("args_hash"), asked_calls)
-                self._asked[one.identity] = _Request("" if call is None else call.id, data)
+                self._asked[one.identity] = _Request("" if call is None else call.id, at, data)
             yield Change(EventType.WORKER_WAITING, at, data)
 
     def _waits(self, at: int) -> Change:
@@ -220,11 +221,16 @@ class Session:
         if answered:
             yield self._waits(at)
 
-    def _requests_about(self, call: Call) -> list[bytes]:
+    def _requests_about(self, call: Call, at: int, *, is_news: bool) -> list[bytes]:
+        """Return which requests are over as this call was decided on, or ended, at this time."""
         return [
             identity
             for identity, request in self._asked.items()
-            if request.call == call.id or (not request.call and request.data["tool"] == call.tool)
+            if at >= request.at
+            and (
+                request.call == call.id
+                or (is_news and not request.call and request.data["tool"] == call.tool)
+            )
         ]
 
     def is_asked(self, identity: bytes) -> bool:
@@ -314,9 +320,9 @@ class Session:
         if call.end:
             yield from self._amend(call, one)
             return
-        if is_news and not is_new:
+        if not is_new:
             # It began before its client asked: the client decided, or the tool ended.
-            yield from self._end_wait(self._requests_about(call), at)
+            yield from self._end_wait(self._requests_about(call, at, is_news=is_news), at)
         # The begin of a call without an id of its own was told to an earlier service: its end closes any of
         # the same tool.
         is_begin_unknown = is_new and is_news and not one.call and one.end > 0
