@@ -212,8 +212,9 @@ class Queen:
             if len(self._queued) - len(self._left_to_model) > _CROWD:
                 await self._triage_crowd()
             ticket = self._tickets.get(ticket_id)
-            if ticket is not None and _is_told(ticket) and _is_changed(trigger):
-                return await self._tell_anew(ticket)
+            if ticket is not None and _is_told(ticket) and _is_changed(trigger, ticket):
+                await self._intervene(ticket, _analysis(ticket), ticket.severity, by="rules")
+                return "intervene"
             if ticket is None or ticket.status is not TicketStatus.OPEN:
                 return "nothing to decide"
             return await self._triage(ticket, run)
@@ -224,13 +225,6 @@ class Queen:
         self._queued.discard(ticket_id)
         self._left_to_model.discard(ticket_id)
         self._settle(ticket_id)
-
-    async def _tell_anew(self, ticket: EscalationTicket) -> str:
-        """Say what a ticket is about now that people were told of before: that they must know is decided."""
-        if ticket.words_severity is not ticket.severity:
-            return "nothing to decide"  # the judge has not yet written what is worse
-        await self._intervene(ticket, _analysis(ticket), ticket.severity, by="rules")
-        return "intervene"
 
     async def _triage_crowd(self) -> None:
         """Pass on what waits and the rules would pass on, many tickets in one transaction."""
@@ -517,8 +511,14 @@ def _is_told(ticket: EscalationTicket) -> bool:
     return ticket.status in (TicketStatus.INTERVENING, TicketStatus.ACKNOWLEDGED)
 
 
-def _is_changed(trigger: Trigger) -> bool:
-    return trigger.event is not None and trigger.event.data.get("change") in ("rose", "renewed")
+def _is_changed(trigger: Trigger, ticket: EscalationTicket) -> bool:
+    """Return whether a ticket that people were told of says something else now; of several changes, once."""
+    event = trigger.event
+    if event is None or event.data.get("change") not in ("rose", "renewed"):
+        return False
+    if event.data["change"] == "rose" and ticket.words_severity is not ticket.severity:
+        return False  # its words have not followed yet
+    return ticket.urgency != ticket.severity.value or (ticket.triaged_at or 0.0) < event.time
 
 
 def _analysis(ticket: EscalationTicket) -> str:

@@ -44,7 +44,7 @@ from queenright.server.service import Service, usable
 from queenright.server.settings import AgentsSettings, Settings
 from queenright.server.sockets import free_port, listen, listening, url_of
 from queenright.server.telemetry.assembler import Assembler
-from queenright.server.telemetry.recall import CALLS, RECALLED_CALLS, recall
+from queenright.server.telemetry.recall import RECALLED, RECALLED_EVENTS, recall
 from queenright.server.tracing import tracer_provider
 
 _API: Final = "the API and the status page"
@@ -171,10 +171,10 @@ async def serving(
             await forwarder.start()
             stack.push_async_callback(forwarder.stop)
         assembler = Assembler()
-        calls = await service.store.read(
-            lambda connection: read_history(connection, types=CALLS, limit=RECALLED_CALLS)
+        events = await service.store.read(
+            lambda connection: read_history(connection, types=RECALLED, limit=RECALLED_EVENTS)
         )
-        recall(assembler, service.monitor, calls)
+        recall(assembler, service.monitor, events)
         receiver = otlp_app(
             service.ingest,
             assembler=assembler,

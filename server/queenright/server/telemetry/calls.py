@@ -28,6 +28,8 @@ class Call:
     """By how much its times were moved, as in an observation: another record of it may be moved by more."""
     has_failed: bool = False
     """Its end was told as a failure."""
+    is_subagent: bool = False
+    """A sub-agent made it, as one of its sources has told."""
     has_cost: bool = False
     """What it cost was told."""
     tool: str = ""
@@ -68,6 +70,7 @@ class Calls:
             call = Call(kind, name, one.start, tool=tool, shifted=one.shifted)
             self._add(call)
         call.arguments = call.arguments or one.data.get("args_hash")
+        call.is_subagent |= one.is_subagent
         call.sources.add((one.source, one.end > 0))
         return call, is_new
 

@@ -11,23 +11,25 @@ from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.telemetry.assembler import Assembler
 from queenright.server.telemetry.dialects import CLIENT_NAMES
 
-CALLS: Final = (
+RECALLED: Final = (
+    EventType.WORKER_WAITING,
+    EventType.LLM_CALL_STARTED,
     EventType.LLM_CALL_COMPLETED,
     EventType.TOOL_CALL_STARTED,
     EventType.TOOL_CALL_COMPLETED,
 )
-RECALLED_CALLS: Final = 5_000
+RECALLED_EVENTS: Final = 5_000
 """So many of these events are read at most: those of which a sender may tell again."""
 
 
-def recall(assembler: Assembler, monitor: HealthMonitor, calls: Iterable[AgentEvent]) -> None:
+def recall(assembler: Assembler, monitor: HealthMonitor, events: Iterable[AgentEvent]) -> None:
     """
-    Tell a new assembler which runs go on and what they are called, and which calls count already.
+    Tell a new assembler which runs go on and what they are called, what they wait for, and which calls count.
 
     Args:
         assembler: One that has read nothing.
         monitor: Knows the workers of before.
-        calls: What was stored last of the types `CALLS`, oldest first.
+        events: What was stored last of the types `RECALLED`, oldest first.
     """
     for incarnation, session, names in monitor.foreign_runs():
         assembler.traces.note_known(incarnation, session, names)
@@ -37,5 +39,5 @@ def recall(assembler: Assembler, monitor: HealthMonitor, calls: Iterable[AgentEv
             ended_ns = None if ended_at is None else round(ended_at * 1e9)
             has_failed = worker.vitals.status is SessionStatus.FAILED
             assembler.sessions.note_known(client, session, agent, ended_at=ended_ns, has_failed=has_failed)
-    for event in calls:
+    for event in events:
         assembler.sessions.recall(event)

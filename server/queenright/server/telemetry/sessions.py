@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -74,9 +74,9 @@ class Session:
         self._asked_at = 0
         self._asked: dict[bytes, _Request] = {}
         """What a person is asked, by the identity of the request."""
-        self._failure: dict[str, Any] = {}
+        self._failure: dict[str, Any] = {"error_type": "error"} if run.has_failed else {}
         """Of its last model call, if that failed."""
-        self._answered_at = 0
+        self._answered_at = run.ended_at if run.has_failed else 0
         """When its last model call ended."""
         self._continued: dict[str, Call | Observation] = {}
         """Calls that go on after their answer; or the end of one, where that was told first."""
@@ -101,8 +101,29 @@ class Session:
         return name if is_better or not self._known_as else self._known_as
 
     def recall(self, event: AgentEvent) -> None:
-        """Take in a call that counts already: what tells of it again changes nothing but its outcome."""
-        at, data = round(event.time * 1e9), event.data
+        """Take in what was told before: a call that counts already, a wait, or that it asked its model."""
+        at = round(event.time * 1e9)
+        self._last = max(self._last, at)
+        if event.type is EventType.WORKER_WAITING:
+            self._recall_wait(event.data, at)
+        elif event.type is EventType.LLM_CALL_STARTED:
+            self._asks_model, self._asked_at, self._is_turn_over = True, at, False
+            self._asked.clear()
+        else:
+            self._recall_call(event, at)
+
+    def _recall_wait(self, data: Mapping[str, Any], at: int) -> None:
+        self._asks_model = False
+        if data.get("reason") != WaitingReason.USER_INPUT or "tool" not in data:
+            self._asked.clear()
+            self._is_turn_over = data.get("reason") == WaitingReason.USER_INPUT
+            return
+        call = self._calls.find_open(data["tool"], None, {one.call for one in self._asked.values()})
+        identity = f"{data['tool']}\n{data.get('question')}".encode()
+        self._asked[identity] = _Request("" if call is None else call.id, at, dict(data))
+
+    def _recall_call(self, event: AgentEvent, at: int) -> None:
+        data = event.data
         kind = Kind.LLM if event.type is EventType.LLM_CALL_COMPLETED else Kind.TOOL
         began = at - round((data.get("duration") or 0.0) * 1e9)
         ended = 0 if event.type is EventType.TOOL_CALL_STARTED else at
@@ -111,6 +132,7 @@ class Session:
         call.has_cost |= "cost_usd" in data
         if data.get("amends"):
             return
+        self._asks_model = self._asks_model and kind is Kind.LLM and at < self._asked_at
         if kind is Kind.LLM and at >= self._answered_at:
             self._failure, self._answered_at = {k: data[k] for k in _FAILURE if k in data}, at
 
@@ -124,6 +146,8 @@ class Session:
         at = one.end or one.start
         if at == now:
             return  # a hook call that says no time: it has ours
+        if self._ahead > 2 * _UNSURE and 0 <= now - at < _UNSURE:
+            self._ahead = 0  # by such a clock this would have taken long to arrive: it was set right
         self._ahead = max(self._ahead, at - now)
         one.shifted = self._ahead
         if self._ahead:
@@ -221,17 +245,23 @@ class Session:
         if answered:
             yield self._waits(at)
 
-    def _requests_about(self, call: Call, at: int, *, is_news: bool) -> list[bytes]:
-        """Return which requests are over as this call was decided on, or ended, at this time."""
-        return [
-            identity
-            for identity, request in self._asked.items()
-            if at >= request.at
-            and (
-                request.call == call.id
-                or (is_news and not request.call and request.data["tool"] == call.tool)
-            )
-        ]
+    def _requests_about(self, call: Call, at: int, *, is_decision: bool, is_news: bool) -> list[bytes]:
+        """
+        Return which requests are over as this call was decided on, or ended, at this time.
+
+        Only hooks tell of a call before a person is asked: what else tells of it is a decision, by a clock
+        that may be behind ours.
+        """
+        found = []
+        for identity, request in self._asked.items():
+            if request.call == call.id:
+                is_over = is_decision or at >= request.at
+            else:
+                is_over = is_news and at >= request.at and not request.call
+                is_over = is_over and request.data["tool"] == call.tool
+            if is_over:
+                found.append(identity)
+        return found
 
     def is_asked(self, identity: bytes) -> bool:
         """Return whether a permission request waits for its person, as far as is known."""
@@ -322,7 +352,9 @@ class Session:
             return
         if not is_new:
             # It began before its client asked: the client decided, or the tool ended.
-            yield from self._end_wait(self._requests_about(call, at, is_news=is_news), at)
+            is_decision = one.source != "hook"
+            answered = self._requests_about(call, at, is_decision=is_decision, is_news=is_news)
+            yield from self._end_wait(answered, at)
         # The begin of a call without an id of its own was told to an earlier service: its end closes any of
         # the same tool.
         is_begin_unknown = is_new and is_news and not one.call and one.end > 0
@@ -344,7 +376,7 @@ class Session:
         data["turn"] = self.run.last_llm or call.id
         yield Change(EventType.TOOL_CALL_COMPLETED, one.end, data)
         if is_news and not self._calls.is_open(Kind.TOOL):
-            if self._is_turn_over and one.is_subagent:
+            if self._is_turn_over and (one.is_subagent or call.is_subagent):
                 # Whether it asks its model again or has ended is not known; its parent waits for a prompt.
                 yield Change(EventType.WORKER_WAITING, at, {"reason": WaitingReason.USER_INPUT.value})
             else:
