@@ -18,6 +18,7 @@ from queenright.runtime.llm.model import (
     TransientModelError,
 )
 from queenright.runtime.nodes.guard import GuardFinding
+from queenright.runtime.nodes.inbox import Note
 from queenright.runtime.nodes.node_judge import FunctionJudge, Judgement, Turn
 from queenright.runtime.tooling.tools import Tool
 from tests.runtime.conftest import FakeTime, ScriptedModel
@@ -585,16 +586,21 @@ async def test_a_judge_that_breaks_fails_the_visit_and_is_asked_again_later(
 class Counting:
     """A guard that counts calls of tools: from two on it warns, from ``limit`` on it stops."""
 
-    def __init__(self, limit: int = 99) -> None:
+    def __init__(self, limit: int = 99, *, hold_seconds: float = 0) -> None:
         self.limit = limit
+        self.hold_seconds = hold_seconds
         self.events: list[AgentEvent] = []
 
     def observe(self, event: AgentEvent) -> GuardFinding | None:
         self.events.append(event)
         calls = sum(1 for e in self.events if e.type is EventType.TOOL_CALL_COMPLETED)
         if event.type is EventType.TOOL_CALL_COMPLETED and calls >= 2:
-            return GuardFinding("doom_loop", f"{calls} calls", stop=calls >= self.limit)
+            stop = calls >= self.limit
+            return GuardFinding("doom_loop", f"{calls} calls", stop=stop, hold_seconds=self.hold_seconds)
         return None
+
+    def reset(self) -> None:
+        self.events.clear()
 
 
 async def test_what_the_guard_sees_is_said_to_the_model_once(tmp_path: Path, fake_time: FakeTime) -> None:
@@ -622,6 +628,75 @@ async def test_the_guard_can_stop_the_visit(tmp_path: Path, fake_time: FakeTime)
     assert all(event.node_id == "n" and event.agent_id == "bee" for event in guard.events)
 
 
+def looking(times: int) -> list[ModelReply]:
+    return [reply(("look", '{"place": "hive"}')) for _ in range(times)]
+
+
+async def test_held_visit_asks_no_model_and_goes_on_with_a_note(tmp_path: Path, fake_time: FakeTime) -> None:
+    """B33: the note lets it go on with nothing counted, so that it gets as many tries as before."""
+    model = ScriptedModel([*looking(4), sets(verdict="ok")])
+    bench = Bench(tmp_path, model, fake_time, guard=Counting(limit=3, hold_seconds=600))
+
+    run = asyncio.create_task(bench.run())
+    await fake_time.advance(599)
+    asked = len(model.shown)
+    note = Note(note_id="n1", content="REMINDER", incarnation_id=bench.reporter.origin.incarnation_id)
+    await bench.node.tell(note)
+    result = await run
+
+    assert asked == 3
+    assert (result.outcome, result.turns) == ("done", 5)
+    assert model.shown[3][-1].content == "REMINDER"
+    assert bench.data(EventType.STEP_COMPLETED)[2]["verdict"] == "ESCALATE"
+
+
+async def test_held_visit_that_nobody_says_anything_to_ends(tmp_path: Path, fake_time: FakeTime) -> None:
+    bench = Bench(tmp_path, ScriptedModel(looking(9)), fake_time, guard=Counting(limit=3, hold_seconds=600))
+
+    run = asyncio.create_task(bench.run())
+    await fake_time.advance(599)
+    held = not run.done()
+    await fake_time.advance(2)
+    result = await run
+
+    assert held
+    assert (result.outcome, result.error, result.turns) == ("escalated", "3 calls", 3)
+
+
+async def test_held_visit_is_held_again_after_a_kill(tmp_path: Path, fake_time: FakeTime) -> None:
+    """B33."""
+    bench = Bench(tmp_path, ScriptedModel(looking(3)), fake_time, guard=Counting(limit=3, hold_seconds=600))
+    run = asyncio.create_task(bench.run())
+    await fake_time.advance(10)
+    run.cancel()
+    await asyncio.wait([run])
+
+    model = ScriptedModel([sets(verdict="ok")])
+    again = Bench(tmp_path, model, fake_time, guard=Counting(limit=3, hold_seconds=600))
+    second = asyncio.create_task(again.run())
+    await fake_time.advance(599)
+    asked = len(model.shown)
+    await again.node.inject("Stop looking.")
+    result = await second
+
+    assert asked == 0
+    assert result.outcome == "done"
+
+
+async def test_retries_end_only_a_visit_that_nobody_watches(tmp_path: Path, fake_time: FakeTime) -> None:
+    words = [ModelReply(text="Well!") for _ in range(9)]
+    alone = Bench(tmp_path / "alone", ScriptedModel(words), fake_time)
+    watched = Bench(
+        tmp_path / "watched", ScriptedModel([*words, sets(verdict="ok")]), fake_time, guard=Counting()
+    )
+
+    unwatched = await alone.run()
+    result = await watched.run()
+
+    assert (unwatched.outcome, unwatched.turns) == ("incomplete", 4)
+    assert (result.outcome, result.turns) == ("done", 10)
+
+
 async def test_what_the_guard_counted_survives_a_kill(tmp_path: Path, fake_time: FakeTime) -> None:
     """B33: killed between the second call and the third, the third still stops it."""
     calls = [reply(("look", '{"place": "hive"}')) for _ in range(2)]
@@ -647,6 +722,9 @@ async def test_a_guard_that_breaks_is_not_missed(
     class Broken:
         def observe(self, event: AgentEvent) -> GuardFinding | None:
             raise ZeroDivisionError
+
+        def reset(self) -> None:
+            pass
 
     bench = Bench(tmp_path, ScriptedModel([sets(verdict="ok")]), fake_time, guard=Broken())
 

@@ -89,6 +89,9 @@ class Counting:
         calls = sum(1 for type_, _ in self.seen if type_ is EventType.TOOL_CALL_COMPLETED)
         return GuardFinding("doom_loop", "two calls", stop=False) if calls == 2 else None
 
+    def reset(self) -> None:
+        self.seen.clear()
+
 
 def bench(path: Path, time: FakeTime, disk: Disk, model: Any = None, guard: Any = None) -> Bench:
     return Bench(

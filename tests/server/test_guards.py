@@ -14,7 +14,7 @@ from queenright.health.vitals import VitalSigns
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.nodes.guard import Guard, GuardFinding
 from queenright.runtime.nodes.reporting import Origin
-from queenright.server.guards import GUARDED, health_guard
+from queenright.server.guards import GUARDED, health_guard, ladder_seconds
 
 NOON = 1_800_000_000.0
 ORIGIN = Origin(agent_id="scribe", session_id="one", graph_id="writing")
@@ -88,7 +88,7 @@ def test_the_third_equal_call_with_its_result_is_said_to_the_model() -> None:
 
 
 def test_a_loop_that_goes_on_stops_the_visit() -> None:
-    found = observe(guard(), loop(10))
+    found = observe(guard(), loop(20))
 
     stops = [each.stop for each in found]
     assert stops == sorted(stops)
@@ -111,7 +111,7 @@ def test_tools_on_the_exempt_list_are_ignored() -> None:
 
 def test_one_error_whatever_the_arguments_is_said_and_then_stops() -> None:
     """B30: an error streak."""
-    turns = [turn(n, args=f"a{n}", result=f"b{n}", outcome="error") for n in range(10)]
+    turns = [turn(n, args=f"a{n}", result=f"b{n}", outcome="error") for n in range(20)]
 
     found = observe(guard(), (each for one in turns for each in one))
 
@@ -120,16 +120,33 @@ def test_one_error_whatever_the_arguments_is_said_and_then_stops() -> None:
 
 
 def test_steps_judged_bad_again_and_again_stop_the_visit() -> None:
-    """B14: fifteen bad steps are high."""
-    steps = [event(EventType.STEP_COMPLETED, n, index=n, verdict="RETRY", text="the same") for n in range(15)]
+    """B14: ten are said to the model, fifteen once more, twenty stop it."""
+    steps = [event(EventType.STEP_COMPLETED, n, index=n, verdict="RETRY", text="the same") for n in range(20)]
     watching = guard()
 
     found = [watching.observe(step) for step in steps]
 
     assert found[:9] == [None] * 9
-    assert [(each.kind, each.stop) for each in found[9:] if each] == [("retry_storm", False)] * 5 + [
-        ("retry_storm", True)
-    ]
+    levels = [(each.level, each.stop) for each in found[9:] if each and each.kind == "retry_storm"]
+    assert levels == [("medium", False)] * 5 + [("high", False)] * 5 + [("critical", True)]
+
+
+def test_guard_that_is_reset_counts_from_nothing() -> None:
+    """B33: after somebody gave the node something to read, it has its tries again."""
+    watching = guard()
+    observe(watching, loop(20))
+
+    watching.reset()
+
+    assert observe(watching, loop(2, start=20)) == []
+
+
+def test_ladder_seconds_are_those_of_the_judge_alone_where_nothing_is_done() -> None:
+    acting = HealthSettings()
+    idle = HealthSettings.model_validate({"intervention": {"enabled": False}})
+
+    assert ladder_seconds(idle) == 120 + 120 + 120
+    assert ladder_seconds(acting) == ladder_seconds(idle) + 120 + 3 * 600 + 900
 
 
 def test_a_failing_provider_is_nobodys_loop() -> None:
@@ -156,8 +173,8 @@ def test_a_visit_taken_up_after_a_kill_is_judged_as_if_it_had_not_been_killed() 
 
 def test_bad_steps_before_a_kill_count_on_after_it() -> None:
     """B13, B33: only an ACCEPT and a new visit reset the count, and this is the same visit."""
-    bad = [event(EventType.STEP_COMPLETED, n, verdict="RETRY", text="same") for n in range(14)]
-    last = event(EventType.STEP_COMPLETED, 14, "life-2", verdict="RETRY", text="same")
+    bad = [event(EventType.STEP_COMPLETED, n, verdict="RETRY", text="same") for n in range(19)]
+    last = event(EventType.STEP_COMPLETED, 19, "life-2", verdict="RETRY", text="same")
     watching = guard()
     observe(watching, bad)
 

@@ -321,7 +321,8 @@ class NodeDetail(NodeRow):
     conversation_judge: str
     success_criteria: str
     max_turns: int
-    max_retries: int
+    max_retries: int | None
+    """None: as many as the guard of the node allows."""
     max_node_visits: int
     edges_in: list[Edge]
     edges_out: list[Edge]
@@ -373,7 +374,8 @@ class NodeCriteria(Wire):
     success_criteria: str
     output_keys: list[str]
     nullable_output_keys: list[str]
-    max_retries: int
+    max_retries: int | None
+    """None: as many as the guard of the node allows."""
     goal_criteria: list[GoalCriterion]
     """Of the graph's goal, those that speak of what this node puts out."""
     visits: int

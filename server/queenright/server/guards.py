@@ -1,8 +1,9 @@
 """
 Guards of the nodes that run here: health's own detectors, looking over a node's shoulder while it works.
 
-What the monitor would write a ticket about is said to the model first, and stops the visit when it has gone
-too far: a loop that ends by itself needs nobody to be woken.
+What the monitor would write a ticket about is said to the model first: a loop that ends by itself needs
+nobody to be woken. One that goes on to the last band is stopped where it stands, so that it costs nothing
+while the judge looks at it and the ladder is climbed.
 """
 
 from __future__ import annotations
@@ -29,17 +30,32 @@ GUARDED: Final = frozenset(
 """What a model can do something about. Silence is the monitor's affair, a failing provider nobody's fault."""
 
 
-def health_guard(settings: HealthSettings) -> GuardFactory:
+def health_guard(settings: HealthSettings, *, hold_seconds: float = 0.0) -> GuardFactory:
     """
     Return what makes a guard for each visit of a node.
 
-    From ``medium`` on a finding is said to the model; ``high`` and ``critical`` stop the visit.
+    A finding is said to the model when it is ``medium``, and again when it is ``high``; ``critical`` stops
+    the visit.
+
+    Args:
+        settings: The thresholds.
+        hold_seconds: How long a visit that is stopped waits for who watches it before it ends.
     """
 
     def make(origin: Origin, node_id: str) -> HealthGuard:
-        return HealthGuard(settings, origin.agent_id, origin.session_id)
+        return HealthGuard(settings, origin.agent_id, origin.session_id, hold_seconds)
 
     return make
+
+
+def ladder_seconds(settings: HealthSettings) -> float:
+    """Return how long the judge, and then every rung of the ladder, may take with one worker."""
+    judge, acting = settings.judge, settings.intervention
+    judged = judge.start_grace_seconds + judge.interval_seconds + judge.triage_timeout_seconds
+    if not acting.enabled or acting.dry_run:
+        return judged
+    nudges = acting.nudge.max_attempts * acting.nudge.interval_seconds if acting.nudge.enabled else 0.0
+    return judged + acting.quiet_seconds + nudges + acting.escalation.timeout_seconds
 
 
 class HealthGuard:
@@ -50,10 +66,13 @@ class HealthGuard:
     again, gets the verdict that it would have got.
     """
 
-    def __init__(self, settings: HealthSettings, agent_id: str, session_id: str) -> None:
+    def __init__(
+        self, settings: HealthSettings, agent_id: str, session_id: str, hold_seconds: float = 0.0
+    ) -> None:
         self._settings = settings
         self._agent_id = agent_id
         self._session_id = session_id
+        self._hold_seconds = hold_seconds
         self._vitals: VitalSigns | None = None
 
     def observe(self, event: AgentEvent) -> GuardFinding | None:
@@ -78,5 +97,11 @@ class HealthGuard:
         return GuardFinding(
             kind=found.kind.value,
             evidence=found.evidence,
-            stop=found.severity.rank >= Severity.HIGH.rank,
+            stop=found.severity is Severity.CRITICAL,
+            level=found.severity.value,
+            hold_seconds=self._hold_seconds,
         )
+
+    def reset(self) -> None:
+        """Begin again with nothing counted."""
+        self._vitals = None

@@ -51,7 +51,7 @@ from queenright.server.callbacks import Callbacks
 from queenright.server.earlier_lives import RECENT_SECONDS, EarlierLives, find_earlier_lives
 from queenright.server.feed import SUBSCRIBER, Feed
 from queenright.server.folders import unusable
-from queenright.server.guards import health_guard
+from queenright.server.guards import health_guard, ladder_seconds
 from queenright.server.latest import Latest
 from queenright.server.latest_notifications import CHANGING, LatestNotifications
 from queenright.server.metrics import ServiceMetrics
@@ -288,6 +288,7 @@ class Service:
         )
         self.told = ToldLately(self.store, lambda: [ticket.ticket_id for ticket in self.shown_tickets()])
         self._stack = UserStack(settings.judging, self.store, self.clock)
+        guards = health_guard(health, hold_seconds=ladder_seconds(health))
         self.judging = JudgeAndQueen(
             bus=self.bus,
             monitor=self.monitor,
@@ -298,7 +299,7 @@ class Service:
             storage=settings.storage,
             registry=self.registry,
             tracer=self._tracer,
-            guards=health_guard(health),
+            guards=guards,
             breakers=self.breakers,
             decide=self.acting.decide,
             hands=self.acting.hands,
@@ -310,7 +311,7 @@ class Service:
             bus=self._agents_bus,
             storage=settings.agents.storage,
             clock=self.clock,
-            guards=health_guard(health),
+            guards=guards,
             breakers=self.breakers,
         )
         self.acting.join(self.judging, self.agents.runtimes)

@@ -64,8 +64,11 @@ class NodeSpec(Spec):
     """
     success_criteria: str = ""
     max_turns: int = Field(default=50, ge=1)
-    max_retries: int = Field(default=3, ge=0)
-    """RETRY verdicts allowed in one visit; one more ends it as incomplete."""
+    max_retries: int | None = Field(default=None, ge=0)
+    """
+    RETRY verdicts allowed in one visit; one more ends it as incomplete. None: as many as the node's guard
+    allows, and 3 for a node without one.
+    """
     max_node_visits: int = Field(default=1000, ge=0)
     """Visits allowed in one execution; 0 is no limit."""
     model_timeout_seconds: float = Field(default=60, gt=0)

@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from random import Random
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from queenright.instrumentation.names import Verdict, WaitingReason
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.breakers import Breakers, model_breaker
-from queenright.runtime.deadline import Sleep, alone
+from queenright.runtime.deadline import Sleep, alone, within
 from queenright.runtime.events import Clock, EventType
 from queenright.runtime.graphs.graph import NodeSpec
 from queenright.runtime.llm.model import LLMProvider, Message, ModelError, ModelReply, ToolSpec
@@ -38,6 +38,9 @@ from queenright.runtime.storage.files import Disk
 from queenright.runtime.tooling.tools import ToolRegistry
 
 __all__ = ["ASK_USER", "SET_OUTPUT", "EventLoopNode", "NodeResult", "Outcome"]
+
+_MAX_RETRIES: Final = 3
+"""RETRY verdicts in a visit that nobody watches, where the node names no number of its own."""
 
 Outcome = Literal["done", "no_answer", "incomplete", "escalated", "failed"]
 
@@ -120,6 +123,9 @@ class EventLoopNode:
         self._model = model
         self._agent_id = str(context.get("agent_id") or "")
         self._breakers = breakers
+        self._max_retries = spec.max_retries
+        if spec.max_retries is None and guard is None:
+            self._max_retries = _MAX_RETRIES
         self._tools = ToolUse(
             spec,
             tools,
@@ -220,10 +226,12 @@ class EventLoopNode:
         visit = self._visit
         try:
             while visit.cursor.awaiting != "done":
-                if visit.stop is not None:
-                    await self._escalate(visit.stop)
-                elif visit.cursor.awaiting == "user":
+                if visit.cursor.awaiting == "user":
                     await self._wait_for_user()
+                    if visit.stop is not None:
+                        await visit.release()
+                elif visit.stop is not None:
+                    await self._hold(visit.stop)
                 else:
                     await self._step()
         except (ModelError, TimeoutError) as error:
@@ -246,7 +254,8 @@ class EventLoopNode:
                 await self._decide(step)
             except Stopped as stopped:
                 step.verdict(Verdict.ESCALATE, stopped.finding.evidence)
-                await self._escalate(stopped.finding)
+                if stopped.finding.hold_seconds <= 0:
+                    await self._escalate(stopped.finding)
 
     async def _think(self, step: StepReport) -> None:
         """Ask the model, and write down what it says."""
@@ -283,7 +292,7 @@ class EventLoopNode:
         drafts, ids = await self._inputs()
         for finding in visit.warnings():
             words = _user(f"You may be going in circles: {finding.evidence}. Try something else.")
-            data = {"source": "guard", "finding": finding.kind}
+            data = {"source": "guard", "finding": finding.label}
             drafts.append(visit.draft(EntryKind.FEEDBACK, words, data))
         await visit.say(*drafts)
         await self._inbox.remove(ids)
@@ -427,7 +436,8 @@ class EventLoopNode:
         if judgement.verdict is Verdict.ESCALATE:
             error = judgement.feedback or "the judge gave up on it"
             return NodeResult(outcome="escalated", error=error, error_type="Escalated")
-        if judgement.verdict is Verdict.RETRY and self._visit.cursor.retries + 1 > self._spec.max_retries:
+        limit = self._max_retries
+        if judgement.verdict is Verdict.RETRY and limit is not None and self._visit.cursor.retries >= limit:
             return NodeResult(
                 outcome="incomplete", error=move.error or judgement.feedback, error_type="SentBack"
             )
@@ -435,6 +445,32 @@ class EventLoopNode:
             error = f"not done after {self._spec.max_turns} turns"
             return NodeResult(outcome="incomplete", error=error, error_type="OutOfTurns")
         return None
+
+    async def _hold(self, finding: GuardFinding) -> None:
+        """
+        Wait, and cost nothing, until somebody has given the node something to read; end if nobody does.
+
+        Whoever watches the run sees it stand where it is, and reminds it, ends it, or lets it go on.
+        """
+        try:
+            if finding.hold_seconds > 0:
+                await within(finding.hold_seconds, self._input_is_there(), self._sleep)
+                await self._visit.release()
+                return
+        except TimeoutError:
+            pass
+        await self._escalate(finding)
+
+    async def _input_is_there(self) -> None:
+        """Wait for input or a note that was not taken up before, and leave it where it is."""
+        while True:
+            await self._input_came.wait()
+            self._input_came.clear()
+            now, incarnation = self._clock(), self._reporter.origin.incarnation_id
+            for given in await self._inbox.read():
+                if given.id not in self._visit.cursor.taken and not given.is_stale(now, incarnation):
+                    self._input_came.set()
+                    return
 
     async def _escalate(self, finding: GuardFinding) -> None:
         ended = NodeResult(outcome="escalated", error=finding.evidence, error_type=finding.kind)

@@ -16,12 +16,21 @@ class GuardFinding:
     What a guard saw.
 
     ``evidence`` is in words for the model and the operator. Without ``stop`` it is said to the model, once
-    a visit for each ``kind``; with it the visit ends as escalated.
+    a visit for each ``kind`` and ``level``; with it the visit is held, and ends as escalated if nobody has
+    given the node anything to read after ``hold_seconds``.
     """
 
     kind: str
     evidence: str
     stop: bool
+    level: str = ""
+    """How bad it is: what has got worse is said again."""
+    hold_seconds: float = 0.0
+
+    @property
+    def label(self) -> str:
+        """What is said once."""
+        return f"{self.kind} {self.level}" if self.level else self.kind
 
 
 class Guard(Protocol):
@@ -35,6 +44,10 @@ class Guard(Protocol):
         the guard is a new one and is shown what the visit had brought before, at the times at which it
         happened, so time is to be read from the events. It must be quick and must not raise.
         """
+        ...
+
+    def reset(self) -> None:
+        """Forget what was seen: somebody has given the node something to read, and it gets another try."""
         ...
 
 

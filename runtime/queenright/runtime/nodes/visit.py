@@ -109,7 +109,17 @@ class Visit:
 
     def warnings(self) -> list[GuardFinding]:
         """Return what the guard has found and the model was not told."""
-        return [finding for finding in self._warnings if finding.kind not in self.cursor.warned]
+        return [finding for finding in self._warnings if finding.label not in self.cursor.warned]
+
+    async def release(self) -> None:
+        """Let a visit go on that the guard stopped: what was seen before counts no more."""
+        self.stop = None
+        self._warnings.clear()
+        self.cursor.guard.clear()
+        self.cursor.warned.clear()
+        if self._guard is not None:
+            self._guard.reset()
+        await self.save()
 
     def check(self) -> None:
         """
@@ -156,5 +166,5 @@ class Visit:
                 continue
             if finding.stop:
                 self.stop = self.stop or finding
-            elif all(finding.kind != known.kind for known in self._warnings):
+            elif all(finding.label != known.label for known in self._warnings):
                 self._warnings.append(finding)

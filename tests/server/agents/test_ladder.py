@@ -1,0 +1,99 @@
+"""Agents of the service's own runtime climb the ladder that all others climb, however fast they go wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from queenright.runtime.events import AgentEvent, EventType
+from tests.server.agents.parts import SEARCH, House, house, written
+from tests.server.agents.test_watched import of
+from tests.waiting import until
+
+AGENT = '''
+import asyncio
+
+from queenright.runtime.agents.agent_spec import AgentSpec
+from queenright.runtime.llm.model import ModelReply, ToolCall
+
+
+class Circling:
+    """Does the same again, as fast as it can, until it reads a reminder."""
+
+    name = "circling"
+
+    def __init__(self):
+        self.asked = 0
+
+    async def complete(self, messages, tools, on_text=None):
+        self.asked += 1
+        await asyncio.sleep(0)
+        if any("REMINDER" in message.content for message in messages):
+            return ModelReply(tool_calls=(ToolCall(f"c{self.asked}", "set_output", '{"honey": "gold"}'),))
+        return REPLY
+
+
+provider = Circling
+agent = AgentSpec.model_validate(
+    {
+        "name": "looper",
+        "graph": {
+            "nodes": [{"id": "seek", "tools": ["search"], "output_keys": ["honey"]}],
+            "entry_points": [{"id": "start", "node_id": "seek"}],
+        },
+    }
+)
+'''
+REPLIES = {
+    "answers in words": 'ModelReply(text="I am on it.")',
+    "repeats a call": """ModelReply(tool_calls=(ToolCall(f"c{self.asked}", "search", '{"q": "honey"}'),))""",
+}
+GRACE = {"judge": {"start_grace_seconds": 1.5}}
+
+
+async def begin(home: House) -> tuple[str, list[AgentEvent]]:
+    heard: list[AgentEvent] = []
+    home.service.bus.subscribe(heard.append, name="test", filter_agent="looper")
+    started = await home.ask("POST", "/api/agents/looper/chat", json={"message": "go"})
+    return started["execution_id"], heard
+
+
+@pytest.mark.parametrize("what", REPLIES)
+async def test_fast_loop_is_held_until_it_was_judged_and_nudged(tmp_path: Path, what: str) -> None:
+    """B101: it has made its twenty bad steps before anybody may write a ticket, and is not given up."""
+    written(tmp_path / "agents" / "looper", agent=AGENT.replace("REPLY", REPLIES[what]), tools=SEARCH)
+    settings = GRACE | {"intervention": {"quiet_seconds": 4}}
+    async with house(tmp_path, agents={"load": ["looper"]}, health_monitoring=settings) as home:
+        run, heard = await begin(home)
+        result = await asyncio.wait_for(home.service.agents.get("looper").runtime.wait(run), 30)
+        await home.service.bus.drain()
+
+    opened = next(e for e in heard if e.type is EventType.WORKER_ESCALATION_TICKET)
+    kinds = [event.type for event in heard]
+    first = [kinds.index(each) for each in (EventType.WORKER_ESCALATION_TICKET, EventType.NUDGE_SENT)]
+    assert result.succeeded
+    assert opened.data["ticket"]["severity"] == "critical"
+    assert first == sorted(first)
+    assert not of(heard, EventType.EXECUTION_FAILED)
+    assert len(of(heard, EventType.LLM_CALL_COMPLETED)) < 25
+
+
+async def test_held_run_ends_when_nobody_has_reacted(tmp_path: Path) -> None:
+    """With the ladder switched off the judge has its time, and then the run is given up."""
+    reply = REPLIES["answers in words"]
+    written(tmp_path / "agents" / "looper", agent=AGENT.replace("REPLY", reply), tools=SEARCH)
+    settings = {
+        "judge": {"start_grace_seconds": 0.5, "interval_seconds": 0.5, "triage_timeout_seconds": 1},
+        "intervention": {"enabled": False},
+    }
+    async with house(tmp_path, agents={"load": ["looper"]}, health_monitoring=settings) as home:
+        run, heard = await begin(home)
+        await until(lambda: of(heard, EventType.QUEEN_INTERVENTION_REQUESTED), "the queen asks for a person")
+        running = not of(heard, EventType.EXECUTION_FAILED)
+        result = await asyncio.wait_for(home.service.agents.get("looper").runtime.wait(run), 30)
+
+    assert running
+    assert not result.succeeded
+    assert "retry_storm" in result.error_type
