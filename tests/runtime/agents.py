@@ -109,7 +109,7 @@ def chatter(path: Path) -> Path:
 def circler(path: Path) -> Path:
     """An agent that makes one call with one result, again and again."""
     talker(path)
-    return folder_of(path, TALKER, TALKS[:1] * 12)
+    return folder_of(path, TALKER, TALKS[:1] * 30)
 
 
 def keeper(path: Path) -> Path:

@@ -40,8 +40,8 @@ agent = AgentSpec.model_validate(
     {
         "name": "looper",
         "graph": {
-            "nodes": [{"id": "seek", "tools": ["search"], "output_keys": ["honey"]}],
-            "entry_points": [{"id": "start", "node_id": "seek"}],
+            "nodes": [{"id": "a", "system_prompt": "Seek.", "tools": ["search"], "output_keys": ["honey"]}],
+            "entry_points": [{"id": "start", "node_id": "a"}],
         },
     }
 )
