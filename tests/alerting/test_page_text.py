@@ -40,7 +40,7 @@ def by_rules(kind: FindingKind = LOOP, **changes: object) -> EscalationTicket:
             "finding_kind": kind,
             "cause": cause,
             "judge_reasoning": "By the rules a finding of high severity, doom loop.",
-            "suggested_action": wording.advice(kind),
+            "suggested_action": wording.advice(kind, "researcher", "session-1"),
             "judge_model": RULES,
             "queen_model": RULES,
             "triaged_by": "queen",
@@ -64,7 +64,10 @@ def test_the_rules_speak_first_from_their_own_numbers() -> None:
     )
     assert page["evidence"] == "no results for 'hive'"
     assert page["analysis"] == "The queen says: All is well."
-    assert page["suggested_action"] == f"{wording.advice(LOOP)}\nThe judge suggests: Go home."
+    assert (
+        page["suggested_action"]
+        == f"{wording.advice(LOOP, 'researcher', 'session-1')}\nThe judge suggests: Go home."
+    )
 
 
 def test_models_are_named() -> None:
@@ -80,9 +83,9 @@ def test_what_the_rules_say_is_said_once(kind: FindingKind) -> None:
     whole = " ".join(page[name] for name in ("description", "suggested_action"))
 
     assert "analysis" not in page
-    assert page["suggested_action"] == wording.advice(kind)
+    assert page["suggested_action"] == wording.advice(kind, "researcher", "session-1")
     assert whole.count(wording.matters(kind)) == 1
-    assert whole.count(wording.advice(kind)) == 1
+    assert whole.count(wording.advice(kind, "researcher", "session-1")) == 1
     assert page["description"].startswith("researcher (node search) ")
 
 

@@ -112,7 +112,7 @@ async def test_a_looping_agent_is_one_page_and_one_all_clear(
         said = slack.text if status == "firing" else slack.text.partition("\n")[2]
         assert said.startswith(f"{agent} ")
         assert slack.text.count(wording.matters(ticket.kind)) == 1
-        assert slack.text.count(wording.advice(ticket.kind)) == 1
+        assert slack.text.count(wording.advice(ticket.kind, agent, ticket.worker_session_id)) == 1
         assert "says:" not in slack.text
         assert attachment["title_link"] == expected["Ticket"]
         # What is not known makes room for the console and for Alertmanager; a silence can always be begun.
@@ -124,7 +124,7 @@ async def test_a_looping_agent_is_one_page_and_one_all_clear(
         assert agent in payload["summary"]
         details = {name: str(text).strip() for name, text in payload["custom_details"].items()}
         assert details["analysis"] in slack.text
-        assert details["suggested_action"] == wording.advice(ticket.kind)
+        assert details["suggested_action"] == wording.advice(ticket.kind, agent, ticket.worker_session_id)
         assert details["ticket"] == ticket.ticket_id
         assert pagerduty.body["client_url"] == expected["Ticket"]
         assert links_in_pagerduty(pagerduty).keys() == expected.keys() | {"Silence"}

@@ -49,6 +49,7 @@ def test_a_healthy_worker_says_so_in_numbers_and_what_it_does_not_report_is_unkn
         "errors": "ok",
         "output": "unknown",
         "breakers": "ok",
+        "resources": "unknown",
         "recovery": "ok",
     }
     assert health["tool_calls"].evidence == "1 calls, the last 70 s ago"
@@ -61,12 +62,14 @@ def test_everything_that_is_reported_is_shown() -> None:
     script.event(EventType.CHECKPOINT_SAVED)
     script.event(EventType.LLM_CALL_COMPLETED, {"input_tokens": 40, "output_tokens": 2})
     script.event(EventType.OUTPUT_REPORTED, {"tests_passed": 3})
+    script.event(EventType.RESOURCE_REPORTED, {"resource": "disk", "used": 1, "limit": 4}, after=0.0)
     script.event(EventType.RECOVERY_COMPLETED)
     health = assessed(script)
 
     assert health["heartbeat"].evidence == "the last 4 s ago, llm, 3 of 4"
     assert health["tokens"].evidence == "42 tokens, used last 2 s ago"
     assert health["output"].evidence == "3 tests passed, for 1 s"
+    assert health["resources"].evidence == "disk 25% used (1 of 4)"
     assert health["recovery"].evidence == "recovered 0 s ago"
     assert Reading.UNKNOWN not in {s.verdict for s in health.signals if s.name not in ("steps", "tool_calls")}
 

@@ -881,6 +881,16 @@ async def test_a_task_is_recovered_by_its_name(hive: Hive) -> None:
     assert (await hive.active()).by == "ada"
 
 
+async def test_task_is_recovered_by_the_session_of_its_worker(hive: Hive) -> None:
+    """B102: a ticket knows the session, and its command is meant for the task."""
+    hive.loses(task_id="report")
+    result = await hive.service.request_task("s1", by="ada")
+
+    assert result.accepted
+    assert (await hive.active()).task_id == "report"
+    assert (await hive.service.status("s1")).task_id == "report"
+
+
 async def test_a_task_that_nobody_knows_is_said_to_be_unknown(hive: Hive) -> None:
     calls: list[Callable[[], Awaitable[object]]] = [
         lambda: hive.service.status("nothing"),

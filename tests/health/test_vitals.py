@@ -5,6 +5,7 @@ import json
 import pytest
 
 from queenright.health.findings import FindingKind, HealthState
+from queenright.health.limits import CutAnswers, Resource
 from queenright.health.settings import HealthSettings
 from queenright.health.summary import summarise
 from queenright.health.vital_facts import McpLoss, McpServer, OpenTool, Output
@@ -347,9 +348,11 @@ _MOMENTS = {
 }
 _WITH_TIMES = {
     "away": (START, START),
+    "cut_answers": CutAnswers(1, 1, 1, START),
     "mcp_servers": (McpServer("m", "", (McpLoss(START, "failed"),), START),),
     "open_tools": [OpenTool("t", "search", "", START, 30.0)],
     "output": Output(1, None, None, since=START, reports=1),
+    "resources": (Resource("memory", 1, 2, START),),
 }
 
 
@@ -357,8 +360,10 @@ def times_of(vitals: VitalSigns, slot: str) -> set[float]:
     value = getattr(vitals, slot)
     if slot == "open_tools":
         return {tool.started for tool in value}
-    if slot == "output":
+    if slot in ("output", "cut_answers"):
         return {value.since}
+    if slot == "resources":
+        return {value[0].since}
     if slot == "mcp_servers":
         return {value[0].losses[0].at, value[0].connected_at}
     return set(value) if isinstance(value, tuple) else {value}

@@ -332,6 +332,38 @@ def test_counts_of_output_are_said(worker: Worker, telemetry: Telemetry, memory:
     }
 
 
+def test_resources_and_circuit_breakers_are_reported(
+    worker: Worker, telemetry: Telemetry, memory: Memory
+) -> None:
+    with worker:
+        worker.resource("memory", used=900, limit=1000)
+        worker.circuit_breaker("maps", "open")
+
+    telemetry.flush()
+    assert memory.record(names.EVENT_RESOURCE).attributes == {
+        **IDENTITY,
+        names.RESOURCE_NAME: "memory",
+        names.RESOURCE_USED: 900.0,
+        names.RESOURCE_LIMIT: 1000.0,
+    }
+    assert memory.record(names.EVENT_BREAKER).attributes == {
+        **IDENTITY,
+        names.BREAKER_NAME: "maps",
+        names.BREAKER_STATE: "open",
+    }
+
+
+@pytest.mark.parametrize(("used", "limit"), [(1, 0), (-1, 5), ("a lot", 5), (float("nan"), 5)])
+def test_resource_without_amounts_is_not_reported_and_raises_nothing(
+    worker: Worker, telemetry: Telemetry, memory: Memory, used: Any, limit: Any
+) -> None:
+    with worker:
+        worker.resource("memory", used=used, limit=limit)
+
+    telemetry.flush()
+    assert [record for record in memory.records if record.name == names.EVENT_RESOURCE] == []
+
+
 @pytest.mark.parametrize("count", [-1, "many", float("nan")])
 def test_a_count_that_is_none_is_not_said_and_raises_nothing(
     worker: Worker, telemetry: Telemetry, memory: Memory, count: Any

@@ -1,3 +1,4 @@
+import re
 from typing import Any
 
 import pytest
@@ -140,15 +141,29 @@ def test_every_kind_of_finding_has_an_analysis_a_person_can_act_on(kind: Finding
 
     assert text.startswith(("researcher_agent (node search) has ", "researcher_agent (node search) could "))
     assert "since 08:00 UTC: search was called 9 times" in text
-    assert wording.advice(kind) in text
+    assert draft["suggested_action"] in text
     assert text.endswith(".")
     assert 3 <= text.count(". ") + 1 <= 5
     assert 150 < len(text) < 520
     assert "  " not in text
 
 
+@pytest.mark.parametrize("kind", FindingKind)
+def test_commands_in_advice_name_the_worker(kind: FindingKind) -> None:
+    """B102: no placeholders; names that a shell would read are quoted."""
+    said = wording.advice(kind, "my agent", "run; 1")
+
+    assert not re.search(r"[{}]|\b[A-Z]{4,}\b", said)
+    if "queenright recover" in said:
+        assert "queenright recover 'run; 1' " in said
+    if "queenright events" in said:
+        assert "queenright events --agent 'my agent' " in said
+
+
 def test_no_two_kinds_say_the_same() -> None:
-    said = [(wording.matters(k), wording.advice(k), wording.cause(k, agent="a")) for k in FindingKind]
+    said = [
+        (wording.matters(k), wording.advice(k, "a", "s"), wording.cause(k, agent="a")) for k in FindingKind
+    ]
 
     for column in zip(*said, strict=True):
         assert len(set(column)) == len(FindingKind)

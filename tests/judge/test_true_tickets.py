@@ -89,7 +89,9 @@ async def test_other_trouble_changes_what_an_open_ticket_says(hive: Hive, judge:
     assert ticket.kind is FindingKind.RETRY_STORM
     assert ticket.words_kind in ticket.active_kinds
     assert ticket.words_kind is not FindingKind.RETRY_STORM
-    assert ticket.suggested_action == wording.advice(ticket.words_kind)
+    assert ticket.suggested_action == wording.advice(
+        ticket.words_kind, ticket.worker_agent_id, ticket.worker_session_id
+    )
     assert ticket.suggested_action in ticket.analysis
     assert len(said) == (judge == "model"), (
         "a model writes the ticket, and what changes is the rules' to write"

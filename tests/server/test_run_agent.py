@@ -22,6 +22,7 @@ from queenright.runtime.storage.files import locked
 from tests.runtime.agents import TALKER, TALKS, adder, chatter, circler, folder_of, keeper, talker
 from tests.warm import PROGRAM, Command, Talking, queenright
 
+SAME = "with the same arguments and result"
 RUN = ("run", "agent", "--storage", "here")
 
 
@@ -327,7 +328,7 @@ def test_streams_that_are_found_so_at_the_start_are_no_worse(
         (
             TALKS[:1] * 30,
             "",
-            "node 'work' was given up: double was called 20 times with the same arguments and result in a row",
+            f"node 'work' was given up: double was called 20 times {SAME} in a row",
         ),
     ],
 )

@@ -42,6 +42,7 @@ _WORDS: Final[Mapping[FindingKind, str]] = {
     FindingKind.CONTEXT_EXHAUSTED: "has run out of its model's context",
     FindingKind.PROVIDER_FAILURE: "is let down by its model provider",
     FindingKind.CIRCUIT_BREAKER_OPEN: "is held back by an open circuit breaker",
+    FindingKind.RESOURCE_LIMIT: "has used up a resource",
     FindingKind.RECOVERY_FAILED: "could not be recovered",
     FindingKind.RUNS_FAILED: "fails run after run",
     FindingKind.DOOM_LOOP: "is in a loop",

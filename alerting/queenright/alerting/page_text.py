@@ -38,7 +38,7 @@ def seen(ticket: EscalationTicket) -> str:
         since=ticket.first_seen if ticket.finding_since is None else ticket.finding_since,
     )
     fields = {**ticket.model_dump(mode="json"), "kind": kind.value, "cause": cause, "suggested_action": ""}
-    text = policy.analysis(fields).removesuffix(wording.advice(kind)).strip()
+    text = policy.analysis(fields).removesuffix(_advice(ticket, kind)).strip()
     if ticket.untriaged:
         text = f"Untriaged: the queen did not answer in time. {text}"
     return redact(inert(text), _SEEN)
@@ -73,10 +73,17 @@ def advice(ticket: EscalationTicket, *, ours: Collection[str] = ()) -> str:
     """Return what to do: by the rules, and then by the judge if it says anything else."""
     kind = ticket.finding_kind or ticket.kind
     action = ticket.suggested_action.strip()
-    if not action or action in {wording.advice(one) for one in FindingKind}:
-        return action or wording.advice(kind)
+    by_rule = redact(inert(_advice(ticket, kind)), _ADVISED)
+    if not action:
+        return by_rule
+    if (known := next((one for one in FindingKind if action == _advice(ticket, one)), None)) is not None:
+        return redact(inert(_advice(ticket, known)), _ADVISED)
     suggested = plain(action, _ADVISED, ours=ours)
-    return f"{wording.advice(kind)}\n{_who('judge', ticket.judge_model)} suggests: {suggested}"
+    return f"{by_rule}\n{_who('judge', ticket.judge_model)} suggests: {suggested}"
+
+
+def _advice(ticket: EscalationTicket, kind: FindingKind) -> str:
+    return wording.advice(kind, ticket.worker_agent_id, ticket.worker_session_id)
 
 
 def _who(role: str, model: str) -> str:
@@ -93,7 +100,7 @@ def _beyond_rules(ticket: EscalationTicket) -> str:
     whoever wrote it: ``seen`` says it from the rules' own numbers.
     """
     for kind in dict.fromkeys((ticket.kind, ticket.finding_kind or ticket.kind)):
-        for action in dict.fromkeys((wording.advice(kind), ticket.suggested_action)):
+        for action in dict.fromkeys((_advice(ticket, kind), ticket.suggested_action)):
             _, end, rest = ticket.analysis.partition(f"{wording.matters(kind)} {action}")
             if end:
                 return rest.strip()

@@ -79,6 +79,7 @@ SIGNAL_OF: Final = {
     FindingKind.ERROR_STREAK: "errors",
     FindingKind.PROVIDER_FAILURE: "errors",
     FindingKind.OUTPUT_UNCHANGED: "output",
+    FindingKind.RESOURCE_LIMIT: "resources",
     FindingKind.CIRCUIT_BREAKER_OPEN: "breakers",
     FindingKind.RECOVERY_FAILED: "recovery",
     FindingKind.RUNS_FAILED: "errors",
@@ -226,6 +227,10 @@ def _breakers(v: VitalSigns, now: float) -> str:
     return "none is open"
 
 
+def _resources(v: VitalSigns, now: float) -> str:
+    return ", ".join(str(each) for each in v.resources[:3])
+
+
 def _recovery(v: VitalSigns, now: float) -> str:
     if v.recovered_at is None:
         return "none was needed"
@@ -242,6 +247,7 @@ _TELL: Final[dict[str, Callable[[VitalSigns, float], str]]] = {
     "errors": _errors,
     "output": _output,
     "breakers": _breakers,
+    "resources": _resources,
     "recovery": _recovery,
 }
 

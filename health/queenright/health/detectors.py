@@ -16,6 +16,7 @@ from typing import Final
 from queenright.health.calls import Repeat
 from queenright.health.deadlines import grace_until
 from queenright.health.findings import HOLDS_AFTER_THE_END, Finding, FindingKind, Severity
+from queenright.health.limits import detect_answers_cut, detect_resource_limit
 from queenright.health.settings import HealthSettings
 from queenright.health.silence import (
     detect_checkpoint_stale,
@@ -81,6 +82,9 @@ def suspicious(v: VitalSigns, settings: HealthSettings) -> bool:
         or v.streak >= loops.error_streak
         or v.failed_calls >= settings.bands.warning
         or v.llm_errors >= loops.provider_failures
+        or v.cut_answers.answers >= loops.provider_failures
+        or bool(v.resources)
+        or bool(v.breakers)
         or v.token_spike > 0.0
         or v.error_rate_high
         or (bool(v.mcp_servers) and bool(missing_mcp_servers(v, settings)))
@@ -179,7 +183,7 @@ def detect_context_exhausted(v: VitalSigns, settings: HealthSettings, now: float
     """Find a worker that goes on asking its model with a conversation longer than that takes."""
     limit = settings.loops.provider_failures
     if v.llm_errors < limit or v.llm_error != CONTEXT_FULL:
-        return None
+        return detect_answers_cut(v.cut_answers, settings)
     return Finding(
         kind=FindingKind.CONTEXT_EXHAUSTED,
         severity=_grown(v.llm_errors, limit, settings),
@@ -406,6 +410,7 @@ DETECTORS: Final[dict[FindingKind, Detector]] = {
     FindingKind.CONTEXT_EXHAUSTED: detect_context_exhausted,
     FindingKind.PROVIDER_FAILURE: detect_provider_failure,
     FindingKind.CIRCUIT_BREAKER_OPEN: detect_circuit_breaker_open,
+    FindingKind.RESOURCE_LIMIT: detect_resource_limit,
     FindingKind.DOOM_LOOP: detect_doom_loop,
     FindingKind.ERROR_STREAK: detect_error_streak,
     FindingKind.RETRY_STORM: detect_retry_storm,

@@ -19,6 +19,7 @@ class FindingKind(StrEnum):
     CONTEXT_EXHAUSTED = "context_exhausted"
     PROVIDER_FAILURE = "provider_failure"
     CIRCUIT_BREAKER_OPEN = "circuit_breaker_open"
+    RESOURCE_LIMIT = "resource_limit"
     DOOM_LOOP = "doom_loop"
     ERROR_STREAK = "error_streak"
     RETRY_STORM = "retry_storm"

@@ -63,6 +63,8 @@ _MOVES_DEADLINE: Final = frozenset(
 # Only after these can a detector that counts have more to say.
 _COUNTED: Final = frozenset(
     {
+        EventType.BREAKER_REPORTED,
+        EventType.RESOURCE_REPORTED,
         EventType.STEP_COMPLETED,
         EventType.LLM_CALL_COMPLETED,
         EventType.TOOL_CALL_COMPLETED,

@@ -136,6 +136,8 @@ class HealthCheck(_Block):
     output_unchanged_seconds: Seconds = 1800
     output_unchanged_reports: Count = 3
     """So many reports of the same output in a row, for so long, are no progress."""
+    resource_warning: Share = 0.9
+    """From this share of its limit on, a resource that a worker reports is shown as nearly used up."""
     mcp_server_seconds: Seconds = 60
     """A worker that goes on for so long after it lost an MCP server does without it."""
 

@@ -13,8 +13,10 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from queenright.health.calls import digest
+from queenright.health.limits import after_report
 from queenright.health.vital_facts import (
     EVIDENCE_LIMIT,
+    OWN,
     QUESTION_LIMIT,
     Beat,
     Output,
@@ -25,6 +27,7 @@ from queenright.health.vital_facts import (
     word,
 )
 from queenright.health.vital_work import WORK_HANDLERS
+from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.names import WaitingReason
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.events import AgentEvent, EventType
@@ -203,6 +206,19 @@ def _on_output(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: fl
         v.progressed(at)
 
 
+def _on_resource(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+    """Take in how much of a resource is used: no work, so that nothing else follows from it."""
+    if v.ended_at is None:
+        v.resources = after_report(v.resources, data, at, v.settings.health_check.resource_warning)
+
+
+def _on_own_breaker(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+    """Note a circuit breaker of the worker's own process."""
+    name = clean_name(word(data.get("name")), 120)
+    if v.ended_at is None and name:
+        _on_breaker(v, event, {"name": f"{OWN}{name}", "to": data.get("to")}, at)
+
+
 def _on_mcp_server(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     """Take in what became of an MCP server: no work, so that nothing else follows from it."""
     if v.ended_at is None or v.status is SessionStatus.UNKNOWN:
@@ -278,6 +294,8 @@ _TOLD_BY_WORKERS: Final[dict[EventType, Handler]] = {
     EventType.WORKER_WAITING: _on_waiting,
     EventType.CHECKPOINT_SAVED: _on_checkpoint,
     EventType.OUTPUT_REPORTED: _on_output,
+    EventType.RESOURCE_REPORTED: _on_resource,
+    EventType.BREAKER_REPORTED: _on_own_breaker,
     EventType.AGENT_HEARTBEAT: _on_heartbeat,
     EventType.MCP_SERVER_CHANGED: _on_mcp_server,
     **WORK_HANDLERS,

@@ -100,6 +100,10 @@ class Beat(NamedTuple):
     progress_indicator: str = ""
 
 
+OWN: Final = "process "
+"""Before the names of circuit breakers that a worker's own process reports."""
+
+
 class OpenBreakers(NamedTuple):
     """
     Names of an agent's circuit breakers that are not closed.
@@ -126,6 +130,12 @@ class OpenBreakers(NamedTuple):
         if to == "half_open" and len(on_trial) < MOST_BREAKERS:
             on_trial = (*on_trial, sys.intern(name))
         return OpenBreakers(is_open, on_trial)
+
+    def without_own(self) -> OpenBreakers:
+        """Return those that are not in a worker's own process: that has ended."""
+        if not self:
+            return self
+        return OpenBreakers(*(tuple(one for one in names if not one.startswith(OWN)) for names in self))
 
 
 NO_BREAKERS: Final = OpenBreakers()

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from queenright.health.calls import RecentCalls, Seen, digest
+from queenright.health.limits import after_answer
 from queenright.health.tool_counts import ToolCounts
 from queenright.health.vital_facts import (
     CONTEXT_FULL,
@@ -125,6 +126,7 @@ def _on_llm(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float
     received = _count_tokens(v, data, at)
     if is_late:
         return
+    v.cut_answers = after_answer(v.cut_answers, data, at)
     v.note_outcome(False, at)
     if v.tokens_at is not None:
         v.tokens_from = at  # a call that came back used some, told or not

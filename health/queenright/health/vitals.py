@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from queenright.health.calls import RecentCalls
+from queenright.health.limits import NOT_CUT, Resources
 from queenright.health.settings import HealthSettings, Loops
 from queenright.health.tool_counts import ToolCounts
 from queenright.health.vital_events import ABOUT_WORKERS, HANDLERS, WORKER_EVENTS
@@ -117,6 +118,7 @@ class VitalSigns:
         "consecutive_failures",
         "cost_usd",
         "counted_end",
+        "cut_answers",
         "ended_at",
         "error_count",
         "error_rate_high",
@@ -159,6 +161,7 @@ class VitalSigns:
         "recovery_failed",
         "recovery_failed_at",
         "repeatable",
+        "resources",
         "runs_failed_since",
         "saved_from",
         "session_id",
@@ -272,6 +275,9 @@ class VitalSigns:
         self.tokens_from: float | None = None
         """From here it counts that none are used: later than ``tokens_at`` by the time that tools ran."""
         self.output: Output | None = None
+        self.resources: Resources = ()
+        """What its process reports of memory, disk and quotas."""
+        self.cut_answers = NOT_CUT
         self.mcp_servers: McpServers = ()
         """The MCP servers of which something has been reported."""
         self.breakers = NO_BREAKERS
@@ -466,6 +472,8 @@ class VitalSigns:
         if self.output is not None:
             self.output = self.output._replace(since=self.output.since + seconds)
         self.mcp_servers = tuple(server.moved(seconds) for server in self.mcp_servers)
+        self.resources = tuple(each._replace(since=each.since + seconds) for each in self.resources)
+        self.cut_answers = self.cut_answers._replace(since=self.cut_answers.since + seconds)
         if self.away is not None:
             self.away = (self.away[0] + seconds, self.away[1] + seconds)
         self._no_later_than(now)
@@ -480,6 +488,8 @@ class VitalSigns:
         if self.output is not None and self.output.since > now:
             self.output = self.output._replace(since=now)
         self.mcp_servers = tuple(server.moved(0.0, now) for server in self.mcp_servers)
+        self.resources = tuple(each._replace(since=min(each.since, now)) for each in self.resources)
+        self.cut_answers = self.cut_answers._replace(since=min(self.cut_answers.since, now))
         if self.away is not None:
             self.away = (min(self.away[0], now), min(self.away[1], now))
 
@@ -563,6 +573,9 @@ class VitalSigns:
         self._outcomes = _NO_OUTCOMES
         self.error_rate_high = False
         self.output = None
+        self.resources = ()
+        self.cut_answers = NOT_CUT
+        self.breakers = self.breakers.without_own()
         if self.calls is not None:
             self.calls.rest()
 

@@ -334,6 +334,10 @@ class Run:
         self.active(now)
         self.emit(names.EVENT_OUTPUT, now, self._span, {**self.attributes, **counts})
 
+    def report(self, event: str, attributes: Mapping[str, str | float]) -> None:
+        """Say something about the process that is no work."""
+        self.emit(event, self.clock(), self._span, {**self.attributes, **attributes})
+
     def tick(self) -> float:
         """Beat if it is time, count a stall if there is one; return the seconds to the next look."""
         now = self.clock()

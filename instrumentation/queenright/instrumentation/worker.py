@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import inspect
+import math
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -11,7 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, Self
 
 from opentelemetry.trace import NoOpTracerProvider
 from prometheus_client import REGISTRY, CollectorRegistry
@@ -258,6 +259,37 @@ class Worker:
             }
             self._run.touch()
             self._run.output({key: _count(value) for key, value in told.items() if value is not None})
+
+    def resource(self, name: str, *, used: float, limit: float) -> None:
+        """
+        Say how much of a resource the work has used, and how much there is.
+
+        Args:
+            name: What it is: ``memory``, ``disk``, or the name of a quota.
+            used: How much is used now, in any unit.
+            limit: How much there is, in the same unit; more than 0.
+        """
+        with harmless:
+            used, limit = float(used), float(limit)
+            if not (0 <= used < math.inf and 0 < limit < math.inf):
+                raise ValueError(f"resource {name!r}: used is {used:g} and limit {limit:g}; give amounts")
+            self._run.touch()
+            self._run.report(
+                names.EVENT_RESOURCE,
+                {names.RESOURCE_NAME: name, names.RESOURCE_USED: used, names.RESOURCE_LIMIT: limit},
+            )
+
+    def circuit_breaker(self, name: str, state: Literal["open", "half_open", "closed"]) -> None:
+        """
+        Say that a circuit breaker of this process has changed its state.
+
+        Args:
+            name: What it stands before.
+            state: How it is now.
+        """
+        with harmless:
+            self._run.touch()
+            self._run.report(names.EVENT_BREAKER, {names.BREAKER_NAME: name, names.BREAKER_STATE: str(state)})
 
     def instructions(self) -> list[Instruction]:
         """

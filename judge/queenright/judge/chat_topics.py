@@ -132,7 +132,8 @@ def what_next(ticket: Values, case: Values, worker: Values | None, at: float) ->
     kind = _kind(ticket)
     said = _sentence(ticket.get("suggested_action"))
     if not said and kind is not None:
-        said = advice(kind)
+        agent, session = (str(ticket.get(f"worker_{key}") or "") for key in ("agent_id", "session_id"))
+        said = advice(kind, agent, session)
     if worker is not None and worker.get("waiting_reason"):
         return f"{said} It waits now ({worker['waiting_reason']}), so nothing will be done to it meanwhile."
     return f"{said} You can say `nudge it: TEXT`, or `stop it: REASON`."

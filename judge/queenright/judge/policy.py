@@ -77,6 +77,7 @@ def should_ticket(summary: Mapping[str, Any]) -> dict[str, Any] | None:
     if finding is None:
         return None
     agent = str(summary.get("worker_agent_id") or "the worker")
+    session = str(summary.get("worker_session_id") or "")
     bad_steps = int(summary.get("steps_since_last_accept") or 0)
     counted = wording.numbers(bad_steps=bad_steps, stall_minutes=summary.get("stall_minutes"))
     reasoning = f"finding of {finding.severity.value} severity, {finding.kind.value.replace('_', ' ')}"
@@ -90,7 +91,7 @@ def should_ticket(summary: Mapping[str, Any]) -> dict[str, Any] | None:
             since=finding.since,
         ),
         "judge_reasoning": f"By the rules a {reasoning}" + (f": {counted}." if counted else "."),
-        "suggested_action": wording.advice(finding.kind),
+        "suggested_action": wording.advice(finding.kind, agent, session),
         "evidence_snippet": str(summary.get("evidence_snippet") or finding.evidence)[-500:],
     }
 
@@ -160,7 +161,8 @@ def analysis(ticket: Mapping[str, Any]) -> str:
     )
     if counted:
         seen = f"{seen.rstrip('.')} ({counted})."
-    advice = ticket.get("suggested_action") or wording.advice(kind)
+    session = str(ticket.get("worker_session_id") or "")
+    advice = ticket.get("suggested_action") or wording.advice(kind, agent, session)
     return f"{seen} {wording.matters(kind)} {advice}"
 
 

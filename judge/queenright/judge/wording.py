@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from shlex import quote
 from typing import Final
 
 from queenright.health.findings import FindingKind
@@ -37,19 +38,24 @@ _WORDS: Final[dict[FindingKind, _Words]] = {
         "What is behind that circuit breaker is in trouble, and the agent gets no further without it.",
         "See what fails behind the breaker; it closes by itself once a probe succeeds, or reset it by hand.",
     ),
+    FindingKind.RESOURCE_LIMIT: _Words(
+        "has used up a resource",
+        "Its process may be killed, or its next write or call refused; what it has not saved is lost then.",
+        "Free or raise what is used up; have it save its state first if it can.",
+    ),
     FindingKind.RECOVERY_FAILED: _Words(
         "could not be brought back",
         "No further attempt is made by itself, so its task stands still until somebody takes it on.",
         "Read why it could not be, and mend that. Then start it where it ran, or let it go on from its last "
-        "checkpoint: queenright recover TASK --reviewed (without one, --from-start). Resolve this ticket "
-        "if it was settled another way.",
+        "checkpoint: queenright recover {session} --reviewed (without one, --from-start). Resolve "
+        "this ticket if it was settled another way.",
     ),
     FindingKind.RUNS_FAILED: _Words(
         "has had one run after another fail",
         "Not one has completed in between, so the next one may well fail, too; none is repeated by itself.",
         "Mend the cause of the last run's error, which is in the evidence, and run it again; queenright "
-        "events --types execution_failed shows each further failure. A completed run closes this "
-        "ticket; resolve it if it was settled another way.",
+        "events --agent {agent} --types execution_failed shows each further failure. A completed run "
+        "closes this ticket; resolve it if it was settled another way.",
     ),
     FindingKind.DOOM_LOOP: _Words(
         "has been going in circles",
@@ -145,9 +151,10 @@ def matters(kind: FindingKind) -> str:
     return _WORDS[kind].matters
 
 
-def advice(kind: FindingKind) -> str:
-    """Say what a person should do."""
-    return _WORDS[kind].advice
+def advice(kind: FindingKind, agent: str, session: str) -> str:
+    """Say what a person should do; commands name the worker's agent and session."""
+    said = _WORDS[kind].advice
+    return said.replace("{agent}", quote(agent)).replace("{session}", quote(session))
 
 
 def numbers(*, bad_steps: int, stall_minutes: float | None, occurrences: int = 1) -> str:

@@ -41,6 +41,8 @@ class EventType(StrEnum):
     WORKER_WAITING = "worker_waiting"
     CHECKPOINT_SAVED = "checkpoint_saved"
     OUTPUT_REPORTED = "output_reported"
+    RESOURCE_REPORTED = "resource_reported"
+    BREAKER_REPORTED = "breaker_reported"
     AGENT_HEARTBEAT = "agent_heartbeat"
     MCP_SERVER_CHANGED = "mcp_server_changed"
 

@@ -19,6 +19,7 @@ FindingKind = Annotated[
         "context_exhausted",
         "provider_failure",
         "circuit_breaker_open",
+        "resource_limit",
         "doom_loop",
         "error_streak",
         "retry_storm",

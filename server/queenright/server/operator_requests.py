@@ -144,7 +144,7 @@ def _not_stopped(one: Intervention) -> OperatorRequest:
     return OperatorRequest(
         title="It could not be terminated: end its process yourself.",
         text=f"This worker was to be terminated, and {why}. It may be at work still: end its process "
-        "yourself; if its work is to go on then: queenright recover TASK (queenright list names the task).",
+        f"yourself; if its work is to go on then: queenright recover {shlex.quote(one.session_id)}",
         since=one.finished_at or one.created_at,
     )
 
@@ -239,7 +239,9 @@ class OperatorRequests:
             severity=Severity.HIGH,
             cause=redact(evidence, 1000) or "it gets nowhere",
             judge_reasoning="What is done by itself has come to nothing: a person has to decide.",
-            suggested_action=wording.advice(found[0].kind) if found else "Look at it, and decide.",
+            suggested_action=wording.advice(found[0].kind, *worker.key)
+            if found
+            else "Look at it, and decide.",
             evidence_snippet=redact(worker.vitals.evidence, EVIDENCE_LIMIT),
         )
         await self._tickets.raise_ticket(worker, draft)

@@ -65,6 +65,8 @@ _BEFORE: Final = {
     EventType.TOOL_CALL_COMPLETED: 20,
     EventType.LLM_CALL_COMPLETED: 6,
     EventType.OUTPUT_REPORTED: 3,
+    EventType.RESOURCE_REPORTED: 16,
+    EventType.BREAKER_REPORTED: 64,
     EventType.MCP_SERVER_CHANGED: 64,
     EventType.STEP_COMPLETED: _STEPS,
 }

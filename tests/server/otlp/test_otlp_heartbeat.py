@@ -98,6 +98,24 @@ def test_counts_of_output_are_those_that_were_said() -> None:
     assert (event.type, event.data) == ("output_reported", {"files_changed": 4, "tests_passed": 0})
 
 
+def test_resource_and_circuit_breaker_records_are_events() -> None:
+    resource = decode(
+        names.EVENT_RESOURCE,
+        resource__name=text("memory"),
+        resource__used=AnyValue(int_value=9),
+        resource__limit=AnyValue(double_value=10),
+    )
+    breaker = decode(
+        names.EVENT_BREAKER, circuit_breaker__name=text("maps"), circuit_breaker__state=text("open")
+    )
+
+    assert (resource.type, resource.data) == (
+        "resource_reported",
+        {"resource": "memory", "used": 9.0, "limit": 10.0},
+    )
+    assert (breaker.type, breaker.data) == ("breaker_reported", {"name": "maps", "to": "open"})
+
+
 @pytest.mark.parametrize(
     ("value", "said"),
     [

@@ -230,6 +230,7 @@ class RecoveryService:
             StoreError: It could not be written down; nothing has changed.
         """
         target = await self._target_of(task_id)
+        task_id = self._named(task_id, target)
         if held := self._held():
             raise ActionRefused(ActionKind.RECOVER, target.agent_id, held)
         worker = self._monitor.get(*target.key)
@@ -276,6 +277,9 @@ class RecoveryService:
             TaskUnknown: No worker is, or was, about it.
         """
         history = await self._ledger.of_task(task_id)
+        if not history:
+            task_id = self._named(task_id, await self._target_of(task_id))
+            history = await self._ledger.of_task(task_id)
         begun = sum(each.started_at is not None for each in history)
         agent = history[0].agent_id if history else (await self._target_of(task_id)).agent_id
         this_hour = sum(at > self._clock() - plan.HOUR for at in self._ledger.begun(agent))
@@ -734,9 +738,19 @@ class RecoveryService:
         said = getattr(worker.vitals, "task_id", "") if worker is not None else ""
         return said or target.session_id
 
+    def _named(self, task_id: str, target: Target) -> str:
+        """Return the task that ``task_id`` stands for: it may be the session of its worker."""
+        return self._task_of(target) if task_id == target.session_id else task_id
+
     async def _target_of(self, task_id: str) -> Target:
-        """Return the worker that is about a task: as it is, or as it was when it was last brought back."""
+        """
+        Return the worker that is about a task: as it is, or as it was when it was last brought back.
+
+        A worker may be named by its session, too.
+        """
         known = [each for each in self._monitor.workers() if self._task_of(Target.of(each.vitals)) == task_id]
+        if not known:
+            known = [each for each in self._monitor.workers() if each.vitals.session_id == task_id]
         if known:
             return Target.of(max(known, key=lambda each: each.vitals.last_event).vitals)
         past = await self._ledger.of_task(task_id)

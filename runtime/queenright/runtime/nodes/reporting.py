@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from queenright.instrumentation.names import Verdict, WaitingReason
+from queenright.instrumentation.names import CUT_OFF, Verdict, WaitingReason
 from queenright.instrumentation.redaction import redact
 from queenright.instrumentation.step import LlmCall, Step, ToolCall
 from queenright.instrumentation.worker import Worker
@@ -253,6 +253,7 @@ class LlmReport(_Report):
         super().__init__(reporter, node_id, block)
         self._delta_type = EventType.CLIENT_OUTPUT_DELTA if client_facing else EventType.LLM_TEXT_DELTA
         self._tokens: tuple[int, int] | None = None
+        self._truncated: bool | None = None
         self._handed_out = False
 
     def usage(self, input_tokens: int, output_tokens: int) -> None:
@@ -264,6 +265,7 @@ class LlmReport(_Report):
         """Say why the model stopped, in its provider's words."""
         if reason:
             self._block.finished(reason)
+            self._truncated = True if reason in CUT_OFF else None
 
     def whole(self, text: str) -> None:
         """Hand out a whole answer, if none of it has come in pieces: not every provider streams."""
@@ -285,6 +287,7 @@ class LlmReport(_Report):
             "model": self._block.model,
             "input_tokens": read,
             "output_tokens": written,
+            "truncated": self._truncated,
             "error_type": self._block.error_type,
             "error": self._block.error_text,
         }

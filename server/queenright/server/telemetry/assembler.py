@@ -37,6 +37,8 @@ _STARTED: Final = {
     Kind.WAIT: EventType.WORKER_WAITING,
     Kind.CHECKPOINT: EventType.CHECKPOINT_SAVED,
     Kind.OUTPUT: EventType.OUTPUT_REPORTED,
+    Kind.RESOURCE: EventType.RESOURCE_REPORTED,
+    Kind.BREAKER: EventType.BREAKER_REPORTED,
 }
 """What began, or happened at one moment."""
 

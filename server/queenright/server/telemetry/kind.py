@@ -23,5 +23,8 @@ class Kind(StrEnum):
     WAIT = "wait"
     CHECKPOINT = "checkpoint"
     OUTPUT = "output"
+    RESOURCE = "resource"
+    BREAKER = "breaker"
+    """A circuit breaker in the worker's own process."""
     MCP_SERVER = "mcp_server"
     """An MCP server of a coding agent was connected, lost, or could not be reached."""

@@ -149,6 +149,18 @@ def _output(found: Fields, now: float) -> dict[str, Any]:
     return _present(**{key: count_of(found.get(key)) for key in counts})
 
 
+def _resource(found: Fields, now: float) -> dict[str, Any]:
+    return _present(
+        resource=text_of(found.get("resource")),
+        used=number_of(found.get("resource_used")),
+        limit=number_of(found.get("resource_limit")),
+    )
+
+
+def _breaker(found: Fields, now: float) -> dict[str, Any]:
+    return _present(name=text_of(found.get("breaker")), to=text_of(found.get("breaker_state")))
+
+
 def _nothing(found: Fields, now: float) -> dict[str, Any]:
     return {}
 
@@ -166,6 +178,8 @@ RECORDS: Final[Mapping[str, tuple[Kind, Reader]]] = {
     names.EVENT_WAITING: (Kind.WAIT, _waiting),
     names.EVENT_CHECKPOINT: (Kind.CHECKPOINT, _checkpoint),
     names.EVENT_OUTPUT: (Kind.OUTPUT, _output),
+    names.EVENT_RESOURCE: (Kind.RESOURCE, _resource),
+    names.EVENT_BREAKER: (Kind.BREAKER, _breaker),
 }
 """The records that mean something."""
 

@@ -29,6 +29,7 @@ from queenright.server.telemetry.values import (
     count_of,
     duration_of,
     fingerprint_of,
+    is_cut,
     is_true,
     span_id_in,
     text_of,
@@ -176,6 +177,8 @@ def _llm(observation: Observation, name: str, found: Fields) -> None:
     for field in ("model", "provider"):
         if field in found:
             data[field] = observation.process.text_of(found[field])
+    if "finish_reasons" in found and is_cut(found["finish_reasons"]):
+        data["truncated"] = True
     if "response_id" in found:
         observation.call = text_of(found["response_id"])
     if "arguments" in found:

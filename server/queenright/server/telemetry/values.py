@@ -7,12 +7,14 @@ import os
 import re
 import time
 from hashlib import blake2b
+from itertools import islice
 from typing import Any, Final
 
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 
 from queenright.instrumentation.fingerprint import fingerprint
 from queenright.instrumentation.identity import NAME_LIMIT, clean_name
+from queenright.instrumentation.names import CUT_OFF
 from queenright.instrumentation.redaction import mask_name
 from queenright.runtime.events import AgentEvent
 from queenright.server.telemetry.payload import payload_of
@@ -52,6 +54,12 @@ def text_of(value: AnyValue | None) -> str:
 def folder_name(path: Any) -> str:
     """Return the last part of a path of any system; "" if it has none, or is no text."""
     return clean_name(re.split(r"[/\\]", path.rstrip("/\\"))[-1]) if isinstance(path, str) else ""
+
+
+def is_cut(value: AnyValue) -> bool:
+    """Say whether one of a model's finish reasons is that its answer met a length limit."""
+    reasons = value.array_value.values if value.HasField("array_value") else (value,)
+    return any(reason.string_value in CUT_OFF for reason in islice(reasons, MAX_ATTRIBUTES))
 
 
 def count_of(value: AnyValue | None) -> int | None:

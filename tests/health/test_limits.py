@@ -1,0 +1,120 @@
+"""What a worker's process runs out of: resources, its model's context, calls behind its own breakers."""
+
+from __future__ import annotations
+
+import pytest
+
+from queenright.health.findings import FindingKind, HealthState, Severity
+from queenright.runtime.events import EventType
+from tests.health.worker_script import WorkerScript
+
+LIMIT = FindingKind.RESOURCE_LIMIT
+EXHAUSTED = FindingKind.CONTEXT_EXHAUSTED
+
+
+def worker() -> WorkerScript:
+    script = WorkerScript().start()
+    script.step("ACCEPT", after=130)
+    return script
+
+
+def report(script: WorkerScript, used: float, resource: str = "memory") -> None:
+    script.event(EventType.RESOURCE_REPORTED, {"resource": resource, "used": used, "limit": 1000.0})
+
+
+def test_resource_that_is_nearly_used_up_is_shown_and_beyond_its_limit_is_a_ticket() -> None:
+    """B96: the report that finds it ends it, too."""
+    script = worker()
+    report(script, 899)
+    before = script.finding(LIMIT)
+    report(script, 900)
+    near = script.finding(LIMIT)
+    report(script, 1000)
+    beyond = script.finding(LIMIT)
+    state = script.state
+    report(script, 100)
+
+    assert before is None
+    assert near is not None
+    assert beyond is not None
+    assert (near.severity, near.ticket) == (Severity.LOW, False)
+    assert (beyond.severity, beyond.ticket) == (Severity.HIGH, True)
+    assert beyond.evidence == "memory 100% used (1000 of 1000)"
+    assert beyond.since == near.since + 1
+    assert state is HealthState.DEGRADED
+    assert script.finding(LIMIT) is None
+
+
+def test_worst_resources_are_named_and_another_life_begins_with_none() -> None:
+    script = worker()
+    for number, used in enumerate([950, 1200, 10]):
+        report(script, used, f"disk {number}")
+    found = script.finding(LIMIT)
+    script.event(EventType.EXECUTION_COMPLETED)
+    script.event(EventType.EXECUTION_STARTED)
+
+    assert found is not None
+    assert found.evidence == "disk 1 120% used (1200 of 1000), disk 0 95% used (950 of 1000)"
+    assert script.health.vitals.resources == ()
+
+
+@pytest.mark.parametrize("limit", [0, -1, None, "1000", True, float("inf"), float("nan")])
+def test_report_without_a_limit_says_nothing(limit: object) -> None:
+    script = worker()
+
+    script.event(EventType.RESOURCE_REPORTED, {"resource": "memory", "used": 5.0, "limit": limit})
+
+    assert script.health.vitals.resources == ()
+
+
+def answer(script: WorkerScript, tokens: int, *, truncated: bool = True) -> None:
+    data = {"input_tokens": tokens, "output_tokens": 50} | ({"truncated": True} if truncated else {})
+    script.event(EventType.LLM_CALL_COMPLETED, data)
+
+
+def test_answers_cut_off_while_the_input_grows_are_an_exhausted_context() -> None:
+    """B96: before the provider refuses a call."""
+    script = worker()
+    answer(script, 1000)
+    answer(script, 1400)
+    before = script.finding(EXHAUSTED)
+    answer(script, 1900)
+    found = script.finding(EXHAUSTED)
+    answer(script, 2000, truncated=False)
+
+    assert before is None
+    assert found is not None
+    assert (found.severity, found.ticket) == (Severity.MEDIUM, True)
+    assert found.evidence == (
+        "the last 3 answers were cut off at their length limit "
+        "while the input grew from 1,000 to 1,900 tokens"
+    )
+    assert script.finding(EXHAUSTED) is None
+
+
+def test_answers_cut_off_by_a_limit_of_their_own_are_no_exhausted_context() -> None:
+    """B96: the input does not grow."""
+    script = worker()
+
+    for _ in range(9):
+        answer(script, 1000)
+
+    assert script.finding(EXHAUSTED) is None
+
+
+def test_breaker_of_the_process_is_shown_until_it_is_closed_or_the_process_ends() -> None:
+    script = worker()
+    script.event(EventType.BREAKER_REPORTED, {"name": "maps", "to": "open"})
+    found = script.finding(FindingKind.CIRCUIT_BREAKER_OPEN)
+    state = script.state
+    script.event(EventType.BREAKER_REPORTED, {"name": "maps", "to": "closed"})
+    closed = script.finding(FindingKind.CIRCUIT_BREAKER_OPEN)
+    script.event(EventType.BREAKER_REPORTED, {"name": "maps", "to": "open"})
+    script.event(EventType.EXECUTION_COMPLETED)
+    script.event(EventType.EXECUTION_STARTED)
+
+    assert found is not None
+    assert found.evidence == "circuit breaker open: process maps"
+    assert state is HealthState.FAILING
+    assert closed is None
+    assert script.finding(FindingKind.CIRCUIT_BREAKER_OPEN) is None
