@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from queenright.health.findings import FindingKind, HealthState, Severity
 from queenright.health.interventions.control import Delivery
@@ -617,6 +618,24 @@ async def test_a_dry_run_shows_everything_and_does_nothing(store: Store) -> None
     assert acting.hands.stopped == []
     assert acting.questions == []
     assert acting.state() is HealthState.STUCK
+
+
+async def test_dry_run_of_some_kinds_does_the_others(store: Store) -> None:
+    """B97: nudges are sent; who does not answer them is stopped on paper only."""
+    acting = Acting(store, dry_run=["escalate", "terminate"])
+    await acting.start()
+
+    await acting.pass_time(24 * 3600)
+
+    assert acting.done() == ["nudge done"] * 3 + ["escalate dry_run", "terminate dry_run"]
+    assert len(acting.hands.nudged) == 3
+    assert acting.hands.stopped == []
+    assert acting.questions == []
+
+
+def test_dry_run_that_would_terminate_without_asking_is_refused() -> None:
+    with pytest.raises(ValidationError, match="escalate without terminate"):
+        HealthSettings.model_validate({"intervention": {"dry_run": ["escalate"]}})
 
 
 async def test_switched_off_nothing_is_done_by_itself_and_a_person_still_can(store: Store) -> None:

@@ -305,13 +305,16 @@ class Permission(_Block):
     """How long a permission request waits for an answer given here; 0: only the terminal is asked."""
 
 
+ActionName = Literal["nudge", "escalate", "terminate", "recover", "answer"]
+
+
 class Intervention(_Block):
     """The ladder."""
 
     enabled: bool = True
     """False: nothing is done by itself; an operator still can."""
-    dry_run: bool = False
-    """Write down what would have been done, and do nothing."""
+    dry_run: bool | frozenset[ActionName] = False
+    """Write down what would have been done, and do nothing: of every kind of action, or of these."""
     quiet_seconds: Annotated[float, Field(ge=0)] = 120
     """Nothing is done by itself so soon after a start, or a clock that jumped: workers were not heard yet."""
     nudge: Nudge = Nudge()
@@ -319,6 +322,20 @@ class Intervention(_Block):
     termination: Termination = Termination()
     permission: Permission = Permission()
     storm: Storm = Storm()
+
+    @field_validator("dry_run")
+    @classmethod
+    def _check_order(cls, dry: bool | frozenset[ActionName]) -> bool | frozenset[ActionName]:
+        if not isinstance(dry, bool) and "escalate" in dry and "terminate" not in dry:
+            raise ValueError(
+                "it has escalate without terminate: workers would be terminated about whom nobody was asked; "
+                "add terminate"
+            )
+        return dry
+
+    def is_dry(self, kind: str) -> bool:
+        """Return whether actions of a kind are only written down."""
+        return self.dry_run if isinstance(self.dry_run, bool) else kind in self.dry_run
 
 
 class Breaker(_Block):

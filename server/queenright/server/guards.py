@@ -52,7 +52,7 @@ def ladder_seconds(settings: HealthSettings) -> float:
     """Return how long the judge, and then every rung of the ladder, may take with one worker."""
     judge, acting = settings.judge, settings.intervention
     judged = judge.start_grace_seconds + judge.interval_seconds + judge.triage_timeout_seconds
-    if not acting.enabled or acting.dry_run:
+    if not acting.enabled or acting.is_dry("nudge"):
         return judged
     nudges = acting.nudge.max_attempts * acting.nudge.interval_seconds if acting.nudge.enabled else 0.0
     return judged + acting.quiet_seconds + nudges + acting.escalation.timeout_seconds

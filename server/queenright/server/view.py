@@ -299,7 +299,7 @@ def _acting(service: Service, now: float) -> dict[str, Any]:
         stop=service.health.emergency_stopped,
         storm=service.acting.storm,
         budget=service.interventions.budget,
-        dry_run=service.settings.health_monitoring.intervention.dry_run,
+        dry_run=service.settings.health_monitoring.intervention.is_dry("nudge"),
         ladders=[(one, step) for one in ledger.ladders.values() if (step := _next(service, one))],
         pending=ledger.pending.values(),
         approvals=service.approvals.pending(),

@@ -116,7 +116,7 @@ class Actions:
             StoreError: It could not be written down; nothing was done.
         """
         one = self._new(given, by=by, reason=reason, attempt=attempt, since=since, message=message)
-        if self._settings.dry_run:
+        if self._settings.is_dry(ActionKind.NUDGE):
             return await self._end(one, Outcome.DRY_RUN, ladder)
         ladder = _delivered(ladder, True)
         await self._begin(one, ladder)
@@ -166,7 +166,7 @@ class Actions:
         climbed = ladder.model_copy(
             update={"level": Level.ESCALATED, "acted_at": now, "until": deadline, "escalation_id": ""}
         )
-        if self._settings.dry_run:
+        if self._settings.is_dry(ActionKind.ESCALATE):
             return await self._end(one, Outcome.DRY_RUN, climbed), None, climbed
         worker = self._monitor.get(one.agent_id, one.session_id)
         question = Escalation(
@@ -241,7 +241,7 @@ class Actions:
             StoreError: It could not be written down: nothing was done, or its end is still to be kept.
         """
         one = again or self._new(given, by=by, reason=reason, since=since, intervention_id=intervention_id)
-        if self._settings.dry_run:
+        if self._settings.is_dry(ActionKind.TERMINATE):
             return await self._end(one, Outcome.DRY_RUN, rungs.otherwise)
         if again is None:
             await self._begin(one, rungs.during)
@@ -289,7 +289,7 @@ class Actions:
             StoreError: It could not be written down; nothing was answered.
         """
         one = self._new(given, by=by, reason=reason, message=message)
-        if self._settings.dry_run:
+        if self._settings.is_dry(ActionKind.ANSWER):
             return await self._end(one, Outcome.DRY_RUN, ladder)
         await self._begin(one, ladder)
         try:

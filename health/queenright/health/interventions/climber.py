@@ -387,7 +387,7 @@ class Climber:
         except ActionRefused as refusal:
             outcome, detail = Outcome.REFUSED, refusal.reason
         else:
-            if self._settings.intervention.dry_run:
+            if self._settings.intervention.is_dry(ActionKind.RECOVER):
                 outcome = Outcome.DRY_RUN
             else:
                 result = await self._recovery.request(ladder.target, reason, by=ladder.by)

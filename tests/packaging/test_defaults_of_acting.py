@@ -1,0 +1,44 @@
+"""docs/interventions.md says what is done by default; the settings do it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from queenright.health.interventions.target import ActionKind
+from queenright.health.settings import ActionName, HealthSettings
+
+PAGE = Path(__file__).parents[2] / "docs" / "interventions.md"
+ROWS = re.findall(
+    r"^\| ([^|]+) \| [^|]+ \| `([\w.]+)` \| `([^`]+)` \| (?:`dry_run: ([^`]+)` )?\|$",
+    PAGE.read_text(encoding="utf-8").partition("## What is done by default")[2].partition("\n## ")[0],
+    re.MULTILINE,
+)
+
+
+@pytest.mark.parametrize(("action", "setting", "default", "dry"), ROWS)
+def test_table_of_defaults_says_what_the_settings_are(
+    action: str, setting: str, default: str, dry: str
+) -> None:
+    """B97."""
+    value: Any = HealthSettings()
+    for name in setting.split("."):
+        value = getattr(value, name)
+
+    written = default if isinstance(value, str) else json.loads(default)
+    assert written == value, action
+    if dry:
+        kinds: Any = True if dry == "true" else dry.strip("[]").split(", ")
+        HealthSettings.model_validate({"intervention": {"dry_run": kinds}})
+
+
+def test_every_kind_of_action_is_in_the_table() -> None:
+    """B97."""
+    named = {action.split(",")[0].split()[0] for action, *_ in ROWS}
+
+    assert set(get_args(ActionName)) == {kind.value for kind in ActionKind} <= named
+    assert len(ROWS) == 10
