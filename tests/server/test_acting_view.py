@@ -208,7 +208,7 @@ async def test_the_page_shows_what_is_being_done(running: Running, page: Page) -
     service = running.service
     breaker = service.breakers.get("tool_execution", "looper", "search")
     await page.goto(running.url)
-    await expect(page.get_by_text("Being done about it")).to_be_visible()
+    await expect(page.get_by_role("heading", name="Interventions")).to_be_visible()
 
     await service.ingest(list(looping(service.clock(), times=3)))
     await service.health.escalate_to_orchestrator("looper", "it looks odd", by="ada")

@@ -245,7 +245,7 @@ async def test_the_ticket_page_tells_its_story(running: Running, http: httpx.Asy
     page = (await http.get(f"/tickets/{ticket_id}")).text
 
     assert "looper" in page
-    assert "What the judge saw" in page
+    assert "<dt>Evidence</dt>" in page or "search was called" in page
     assert "queen: intervene" in page
 
 

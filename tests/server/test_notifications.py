@@ -151,8 +151,8 @@ async def test_what_people_got_is_only_told_where_it_is_known(
     running.service.recorder = Recorder()
     beside = (await http.get("/")).text
 
-    assert "What people got" not in without
-    assert "Handed to Alertmanager" in without
+    assert "As the stand-in for Slack" not in without
+    assert "Sent to Alertmanager" in without
     assert "The stand-in has received nothing since it started." in beside
 
 

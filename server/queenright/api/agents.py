@@ -62,6 +62,7 @@ class AgentRow(Wire):
             "reason": "search was called 12 times with the same arguments and the same result",
             "ended": False,
             "outcome": "",
+            "activity": "working: model",
             "phase": "llm",
             "tool": "",
             "waiting": "",
@@ -94,6 +95,9 @@ class AgentRow(Wire):
     reason: str = Field(description="Why it is in this state; empty if it is well.")
     ended: bool
     outcome: SessionOutcome = Field(description="How it ended; empty while it goes on.")
+    activity: str = Field(
+        description="What it does now: working, waiting for something, paused or idle; empty if it has ended."
+    )
     phase: Phase = Field(description="What it is in the middle of.")
     tool: str = Field(description="The tool that runs; empty if none does.")
     waiting: Waiting = Field(description="Why it is rightly idle; empty if it is not.")

@@ -149,6 +149,11 @@ def cut(text: str, width: int) -> str:
     return (text if len(text) <= width else f"{text[: width - 1]}…").ljust(width)
 
 
+def cut_front(text: str, width: int) -> str:
+    """Return a text cut to ``width`` characters: of an id, the end tells it from others."""
+    return text if len(text) <= width else f"…{text[len(text) - width + 1 :]}"
+
+
 def short(text: str) -> str:
     """Return text as the end of a line."""
     line = " ".join(text.split())

@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+import shutil
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from queenright.cli.asking import LOCAL, Json, TokenFile, Url, connect, cut, on_one_line, say_brakes, values
+from queenright.cli.asking import (
+    LOCAL,
+    Json,
+    TokenFile,
+    Url,
+    connect,
+    cut,
+    cut_front,
+    on_one_line,
+    say_brakes,
+    values,
+)
 
 if TYPE_CHECKING:
     from queenright.api.status import Status
+
+
+_LEAST_COLUMNS: Final = 80
+_BESIDE_NAMES: Final = 10 + 5 + 4 + 5
+"""State, steps, bad steps, and the blanks between."""
 
 
 def list_(
@@ -30,7 +47,7 @@ def list_(
     List the agents of a running service: state, session, task, steps, bad steps since a good one.
 
     A task is what the worker says it is about; a dash: it has none, and goes by its session's id. Names that
-    are cut, to fit 80 columns, end in an ellipsis; see --wide.
+    are cut, to fit the terminal, have an ellipsis; see --wide.
     """
     if watch and all_:
         raise typer.BadParameter("--watch shows the sessions at work only; leave --all out")
@@ -70,14 +87,25 @@ def _print_agents(agents: list[dict[str, Any]], *, wide: bool) -> None:
     names = ["agent", "session", "task"]
     widths = [max(len(row[n]) for row in [names, *rows]) for n in range(3)]
     if not wide:
-        widths = [min(width, most) for width, most in zip(widths, (22, 16, 14), strict=True)]
+        widths = _fitted(widths)
     line = "{:<10} {} {} {} {:>5} {:>4}"
     typer.echo(line.format("state", *_cut(names, widths), "steps", "bad"))
     for a, row in zip(agents, rows, strict=True):
-        typer.echo(line.format(_state_of(a), *_cut(row, widths), a["steps"], a["bad_steps"]))
+        name, session, task = row
+        shown = [cut(name, widths[0]), cut_front(session, widths[1]).ljust(widths[1]), cut(task, widths[2])]
+        typer.echo(line.format(_state_of(a), *shown, a["steps"], a["bad_steps"]))
         if why := _wait_of(a) if a["waiting"] and not a["ended"] else a["reason"] if a["findings"] else "":
             why = on_one_line(" ".join(why.split()))
             typer.echo(f"  {why if wide else _cut([why], [76])[0]}".rstrip())
+
+
+def _fitted(widths: list[int]) -> list[int]:
+    """Return the widths of names so that a line fits the terminal; the widest gives way first."""
+    room = max(shutil.get_terminal_size().columns, _LEAST_COLUMNS) - _BESIDE_NAMES
+    fitted = list(widths)
+    while sum(fitted) > room:
+        fitted[fitted.index(max(fitted))] -= 1
+    return fitted
 
 
 def _state_of(agent: dict[str, Any]) -> str:
@@ -87,7 +115,7 @@ def _state_of(agent: dict[str, Any]) -> str:
 
 def _wait_of(agent: dict[str, Any]) -> str:
     asked = f": {agent['question']}" if agent["question"] else ""
-    return f"waits: {agent['waiting']}{asked}"
+    return f"{agent['activity']}{asked}"
 
 
 def _task_of(agent: dict[str, Any]) -> str:

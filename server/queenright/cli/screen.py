@@ -11,7 +11,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from queenright.cli.asking import on_one_line
+from queenright.cli.asking import cut_front, on_one_line
 from queenright.server.up import Running, UpOptions
 from queenright.server.view import status
 from queenright.server.words import clock_time
@@ -94,7 +94,7 @@ class Screen:
 
 def _render(now: dict[str, Any], height: int) -> Group:
     agents = Table(expand=True, box=None, header_style="bright_black")
-    for column in ("State", "Agent", "Doing", "Steps", "Bad", "Why"):
+    for column in ("State", "Agent", "Session", "Doing", "Steps", "Bad", "Why"):
         agents.add_column(
             column,
             justify="right" if column in ("Steps", "Bad") else "left",
@@ -104,19 +104,19 @@ def _render(now: dict[str, Any], height: int) -> Group:
         )
     shown = now["agents"][: max(height // 2 - 4, 4)]
     for row in shown:
-        waits = f"waits: {row['question'] or row['waiting']}"
-        doing = waits if row["waiting"] else row["tool"] or row["phase"]
+        doing = f"{row['activity']}: {row['question']}" if row["question"] else row["activity"]
         why = "; ".join(f"{f['kind']} ({f['severity']})" for f in row["findings"])
         agents.add_row(
             Text(row["state"], style=_STYLE[row["state"]]),
             Text(on_one_line(row["agent_id"])),
+            Text(cut_front(on_one_line(row["session_id"]), 16)),
             Text(on_one_line(doing)),
             str(row["steps"]),
             Text(str(row["bad_steps"]), style="dark_orange" if row["bad_steps"] >= 5 else ""),
             why,
         )
     if hidden := len(now["agents"]) - len(shown) + now["agents_left_out"]:
-        agents.add_row("", f"and {hidden} more", "", "", "", "")
+        agents.add_row("", f"and {hidden} more", "", "", "", "", "")
     room = max(height - len(shown) - 13, 4)
     told = [(page["time"], _page_line(page)) for page in now["paged"][:room]]
     told += [(event["time"], _event_line(event)) for event in now["feed"][:room]]

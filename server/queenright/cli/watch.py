@@ -237,7 +237,7 @@ def picture(agents: Sequence[AgentRow], url: str, trouble: str, height: int, wid
 def matter(agent: AgentRow) -> str:
     """Return what an agent waits for, or what is the matter with it; nothing if all is well."""
     asked = f": {agent.question}" if agent.question else ""
-    return f"waits: {agent.waiting}{asked}" if agent.waiting else agent.reason if agent.findings else ""
+    return f"{agent.activity}{asked}" if agent.waiting else agent.reason if agent.findings else ""
 
 
 def _rank(state: str) -> int:

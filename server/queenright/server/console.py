@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +23,7 @@ from markdown_it import MarkdownIt
 from queenright.alerting.alert import annotations_for
 from queenright.alerting.files import runbook
 from queenright.health import event_log
-from queenright.runtime.events import ALERT_CLASS
+from queenright.runtime.events import ALERT_CLASS, AgentEvent, EventType
 from queenright.server import console_forms as forms
 from queenright.server.access.caller import caller_of
 from queenright.server.console_acts import worker_acts
@@ -40,7 +40,7 @@ from queenright.server.service import Service
 from queenright.server.telemetry_view import telemetry_values
 from queenright.server.ticket_api import found_ticket
 from queenright.server.view import event_line, status
-from queenright.server.words import moment
+from queenright.server.words import moment, without_repeats
 
 _PAGES: Final = Path(__file__).parent / "pages"
 _STATIC: Final = {
@@ -162,10 +162,12 @@ class _Console:
                 connection, types=ALERT_CLASS, agent_id=ticket.worker_agent_id, limit=10_000
             )
         )
+        shown, parts = parts_of(row)
         return self._page(
             request,
             "ticket.html",
             ticket=row,
+            parts=parts,
             may_acknowledge=can_be_acknowledged(ticket),
             may_resolve=service.tickets.can_be_resolved(ticket),
             silences_unknown=service.silences.unknown,
@@ -173,7 +175,7 @@ class _Console:
             known_agent=service.monitor.get(ticket.worker_agent_id) is not None,
             links=annotations_for(ticket, service.settings.alerting),
             asked=[one for one in service.approvals.pending() if one.ticket_id == ticket_id],
-            events=[event_line(event) for _, event in events if _concerns(event.data, ticket_id)],
+            events=[_line(event, shown) for _, event in events if _concerns(event.data, ticket_id)],
         )
 
     async def runbook(self, request: Request, name: str) -> Response:
@@ -244,7 +246,7 @@ class _Console:
 
     async def _ask_you(self, given: Given) -> Question:
         return Question(
-            title="Who are you?",
+            title="Your name",
             lead="Your name is kept with what you do, and by this browser, so that you are asked once.",
             back="/",
             buttons=(forms.Button(label="Keep it"),),
@@ -290,6 +292,29 @@ async def _refusal(request: Request, error: Exception) -> tuple[int, str] | None
             response = await handlers[kind](request, error)
             return response.status_code, str(json.loads(response.body)["title"])
     return None
+
+
+def parts_of(ticket: Mapping[str, Any]) -> tuple[list[str], list[tuple[str, str]]]:
+    """Return the texts of a ticket's page, and those below its first one with their labels: each once."""
+    found = [("Cause", ticket["cause"]), ("Reason", ticket["judge_reasoning"])]
+    if not ticket["closed_at"]:
+        found.append(("Suggested", ticket["suggested_action"]))
+    found.append(("Evidence", ticket["evidence_snippet"]))
+    shown, parts = [str(ticket["analysis"] or "")], []
+    for label, text in found:
+        if left := without_repeats(str(text or ""), shown):
+            shown.append(left)
+            parts.append((label, left))
+    return shown, parts
+
+
+def _line(event: AgentEvent, shown: Sequence[str]) -> dict[str, str]:
+    """Return a line of a ticket's timeline, without what the page says above it."""
+    line = event_line(event)
+    if event.type is EventType.QUEEN_INTERVENTION_REQUESTED:
+        left = without_repeats(str(event.data["analysis"]), shown)
+        line["text"] = f"queen → operator: {left or 'a person is needed'}"
+    return line
 
 
 def _concerns(data: Mapping[str, Any], ticket_id: str) -> bool:

@@ -15,6 +15,8 @@ from queenright.health.findings import Finding, HealthState, worst
 from queenright.health.interventions.ladder import Ladder, Standing, Step, next_step
 from queenright.health.monitor import END_REASONS, WorkerHealth
 from queenright.health.tickets import EscalationTicket
+from queenright.health.vitals import VitalSigns
+from queenright.instrumentation.names import Phase, WaitingReason
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.acting_view import ACTED, acted, acting, worth_a_line
 from queenright.server.service import Service
@@ -40,6 +42,26 @@ _WORST_FIRST = [
 _RANKS: Final = {state: rank for rank, state in enumerate(_WORST_FIRST)}
 
 
+_WAITS: Final = {
+    WaitingReason.USER_INPUT: "waiting for its user",
+    WaitingReason.CHILDREN: "waiting for its sub-agents",
+    WaitingReason.BACKOFF: "waiting to try again",
+    WaitingReason.PAUSED: "paused",
+    WaitingReason.DONE: "idle",
+}
+
+
+def activity_of(vitals: VitalSigns) -> str:
+    """Return what a worker does now: working, waiting for something, paused or idle; "" if it has ended."""
+    if vitals.ended:
+        return ""
+    if vitals.waiting is not None:
+        return _WAITS[vitals.waiting]
+    if vitals.tool:
+        return f"working: {vitals.tool}"
+    return {Phase.LLM: "working: model", Phase.IDLE: "idle"}.get(vitals.phase, "working")
+
+
 def agent_row(health: WorkerHealth, now: float) -> dict[str, Any]:
     """Return one worker's line: identity, state, why, and how it is getting on. Times in seconds."""
     vitals = health.vitals
@@ -59,6 +81,7 @@ def agent_row(health: WorkerHealth, now: float) -> dict[str, Any]:
         "reason": health.reason if lead is None else lead.evidence,
         "ended": bool(vitals.ended),
         "outcome": vitals.status.value if vitals.ended else "",
+        "activity": activity_of(vitals),
         "phase": vitals.phase.value,
         "tool": vitals.tool or "",
         "waiting": vitals.waiting.value if vitals.waiting else "",

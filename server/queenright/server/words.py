@@ -1,10 +1,36 @@
-"""Times as people say them."""
+"""Words for pages: times as people say them, and nothing said twice."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from datetime import UTC, datetime
+from typing import Final
 
 from queenright.instrumentation.durations import format_duration
+
+_SHORT: Final = 16
+"""A text of fewer characters may stand anywhere by chance."""
+
+
+def without_repeats(text: str, shown: Iterable[str]) -> str:
+    """Return a text without the sentences that are in one of the texts that were shown before it."""
+    known = [_plain(one) for one in shown]
+    lines = []
+    for line in text.splitlines():
+        sentences = re.split(r"(?<=[.!?…])\s+", line)
+        left = [one for one in sentences if not _is_in(_plain(one), known)]
+        if left or not line.strip():
+            lines.append(" ".join(left) if len(left) < len(sentences) else line)
+    return "\n".join(lines).strip("\n")
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split()).rstrip(".!?… ").casefold()
+
+
+def _is_in(sentence: str, known: list[str]) -> bool:
+    return any(sentence == one or (len(sentence) >= _SHORT and sentence in one) for one in known)
 
 
 def ago(seconds: float | None) -> str:

@@ -200,7 +200,7 @@ def _work(event: Moment) -> tuple[str, str] | None:
             return "act", f"asks: {plain(data.get('question') or 'for input')}"
         case "worker_waiting" if data.get("reason"):
             asked = f": {plain(data['question'])}" if data.get("question") else ""
-            return "info", f"waits: {str(data['reason']).replace('_', ' ')}{asked}"
+            return "info", f"waiting: {str(data['reason']).replace('_', ' ')}{asked}"
         case "checkpoint_saved":
             return "info", "checkpoint saved"
     return None

@@ -35,8 +35,7 @@ class Worker:
     ended: bool
     outcome: str
     node_id: str
-    phase: str
-    tool: str
+    activity: str
     waiting: str
     question: str
     steps: int
@@ -61,8 +60,7 @@ class Worker:
             ended=row["ended"],
             outcome=row["outcome"],
             node_id=row["node_id"] or "",
-            phase=row["phase"],
-            tool=row["tool"] or "",
+            activity=row["activity"],
             waiting=row["waiting"] or "",
             question=row["question"] or "",
             steps=row["steps"],
@@ -84,8 +82,8 @@ class Worker:
     def doing(self) -> str:
         """What it does now, in a few words."""
         if self.ended:
-            return "ended"
-        return f"waits: {self.question or self.waiting}" if self.waiting else self.tool or self.phase
+            return self.outcome
+        return f"waiting: {self.question}" if self.question else self.activity.removeprefix("working: ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,8 @@ from queenright.tui.widgets.listing import Column, Listing
 from queenright.tui.words import ago, amount, clipped, plain, spark
 
 _ACTIVITY: Final = 10
+_SESSION: Final = 15
+"""Of a session's id the end tells it from others."""
 _SENTENCE: Final = 30
 _BAD: Final = 5
 """Bad steps from which a worker is worth a look."""
@@ -33,6 +35,7 @@ _WORKERS: Final = (
     Column("State", 12),
     Column("For", 6, wide=True),
     Column("Agent", 19),
+    Column("Session", _SESSION, wide=True),
     Column("Activity", _ACTIVITY),
     Column("Doing", 13),
     Column("Steps", 6, wide=True),
@@ -159,6 +162,7 @@ class FleetScreen(Base):
             state,
             Text(ago(now - one.state_since)),
             Text(clipped(one.agent_id, 19)),
+            Text(one.session_id[-_SESSION:], style=looks.DIM),
             Text("" if one.ended else spark(pulse, _ACTIVITY), style=looks.colour("low")),
             Text(clipped(one.doing, 13)),
             Text(f"{one.steps:>5}"),

@@ -1,0 +1,79 @@
+"""One vocabulary: health and activity of what runs, outcome of what is over, on every surface."""
+
+from __future__ import annotations
+
+import re
+from html import unescape
+from typing import Any
+
+import httpx
+import pytest
+
+from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.up import Running
+from tests.server.conftest import looping
+from tests.server.test_cli_acting import queenright
+from tests.server.test_console import browser, settings
+
+__all__ = ["browser", "settings"]
+
+ENDS = [
+    (EventType.EXECUTION_COMPLETED, {}, "completed"),
+    (EventType.EXECUTION_FAILED, {"error_type": "OSError", "error": "the disk is full"}, "failed"),
+    (EventType.EXECUTION_FAILED, {"error_type": "CancelledError"}, "cancelled"),
+]
+
+
+@pytest.mark.parametrize(("ended", "data", "outcome"), ENDS)
+async def test_session_that_is_over_has_its_outcome_and_no_activity(
+    running: Running, browser: httpx.AsyncClient, ended: EventType, data: dict[str, str], outcome: str
+) -> None:
+    """B103."""
+    [first, *events] = looping(running.service.clock(), times=1)
+    about: dict[str, Any] = {
+        "agent_id": "looper",
+        "session_id": first.session_id,
+        "incarnation_id": first.incarnation_id,
+    }
+    over = AgentEvent(type=ended, time=running.service.clock(), data=data, **about)
+    await running.service.ingest([first, *events, over])
+
+    [row] = (await browser.get("/api/agents", headers={"Accept": "application/json"})).json()["agents"]
+    page = (await browser.get("/agents/looper")).text
+    fleet = (await browser.get("/")).text
+    metrics = (await browser.get("/metrics", headers={"Accept": "text/plain"})).text
+    listed = await queenright(running, "list", "--all")
+
+    assert (row["ended"], row["outcome"], row["activity"]) == (True, outcome, "")
+    others = {"terminated", "between steps", "idle", "working"}
+    details = unescape(re.sub("<[^>]+>", " ", page[page.index("<main") : page.index("<h2>Sessions")]))
+    assert outcome in details
+    assert not [word for word in others if re.search(rf"\b{word}\b", details)]
+    assert f"{outcome} " in fleet[fleet.index("Ended runs") :]
+    assert first.session_id in fleet
+    assert listed.out.splitlines()[1].split()[:3] == [outcome, "looper", first.session_id]
+    assert not re.search(r'queenright_agents\{[^}]*state="terminated"[^}]*\} [1-9]', metrics)
+
+
+async def test_running_session_has_health_activity_and_no_outcome(
+    running: Running, browser: httpx.AsyncClient
+) -> None:
+    """B103: the row says which session it is."""
+    [first, *events] = looping(running.service.clock(), times=1)
+    about: dict[str, Any] = {
+        "agent_id": "looper",
+        "session_id": first.session_id,
+        "incarnation_id": first.incarnation_id,
+    }
+    paused = AgentEvent(type=EventType.EXECUTION_PAUSED, time=running.service.clock(), **about)
+    await running.service.ingest([first, *events, paused])
+
+    [row] = (await browser.get("/api/agents", headers={"Accept": "application/json"})).json()["agents"]
+    fleet = (await browser.get("/")).text
+    listed = await queenright(running, "list")
+
+    assert (row["state"], row["activity"], row["outcome"]) == ("healthy", "paused", "")
+    line = fleet[fleet.index('<table class="fleet"') : fleet.index("</table>")]
+    assert first.session_id in line
+    assert "<td>paused</td>" in line
+    assert listed.out.splitlines()[2].strip() == "paused"
