@@ -455,6 +455,29 @@ def test_what_a_run_did_has_been_delivered_when_it_ends(tmp_path: Path, option: 
         assert received == []
 
 
+def test_circuit_breaker_of_a_run_is_in_its_telemetry(tmp_path: Path) -> None:
+    """The service that does not run it hears of it."""
+    folder_of(
+        talker(tmp_path / "agent"),
+        TALKER,
+        TALKS[:1] * 3 + TALKS,
+        tools="def double(number: int) -> str:\n    raise OSError('the disk is full')\n",
+    )
+    handler = type("Handler", (Collector,), {"received": []})
+    with HTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        environment = {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{server.server_port}"}
+        queenright("run", "agent", "--storage", "here", cwd=tmp_path, env=environment)
+        server.shutdown()
+        thread.join()
+
+    received: list[tuple[str, bytes]] = handler.received  # type: ignore[attr-defined]
+    logs = b"".join(body for path, body in received if path == "/v1/logs")
+    assert b"queenright.circuit_breaker" in logs
+    assert b"tool_execution:talker:double" in logs
+
+
 def event(type_: EventType, node: str = "work", **data: Any) -> AgentEvent:
     return AgentEvent(type=type_, time=0, session_id="s1", graph_id="g", node_id=node, data=data)
 

@@ -177,6 +177,10 @@ class Worker:
         with harmless:
             self._run.start()
 
+    def make_current(self) -> None:
+        """Be ``current_worker()`` of this task, and of those that it begins, for as long as it lasts."""
+        _current.set(self)
+
     def close(self, error: BaseException | None = None, *, paused: bool = False) -> None:
         """
         End the run, as failed if there is an ``error``; a second time does nothing.

@@ -441,6 +441,7 @@ class ExecutionStream:
             clock=around.clock,
         )
         worker.start()
+        worker.make_current()
         opening.worker = worker
         origin = Origin(
             agent_id=graph.agent_id,

@@ -11,7 +11,7 @@ from queenright.cli.coder.graphs import CODER, coder_graph, guardian_graph
 from queenright.cli.coder.workspace import Workspace
 from queenright.cli.shell_job import ShellOptions, quiet_logs
 from queenright.cli.talk import Talk, at_terminal
-from queenright.health.breakers import BreakerRegistry
+from queenright.health.breakers import BreakerRegistry, report_change
 from queenright.instrumentation.telemetry import shared_telemetry
 from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.agents.lifecycle_tools import Lifecycle
@@ -37,7 +37,7 @@ def run_code(options: ShellOptions) -> int:
     if isinstance(model, LiteLlmProvider):
         model.check()
     telemetry = shared_telemetry() if options.telemetry else None
-    guards, breakers = health_guard(health), BreakerRegistry(health.circuit_breaker)
+    guards, breakers = health_guard(health), BreakerRegistry(health.circuit_breaker, on_change=report_change)
     load = partial(AgentRunner.load, telemetry=telemetry, guards=guards, breakers=breakers)
     runtime = AgentRuntime(
         bus=EventBus(),

@@ -17,7 +17,7 @@ from queenright.cli.misuse import Misuse
 from queenright.cli.outlet import calm_streams, lost, take_stdout
 from queenright.cli.run_options import RunOptions, read_input
 from queenright.cli.stopping import Stopping
-from queenright.health.breakers import BreakerRegistry
+from queenright.health.breakers import BreakerRegistry, report_change
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.otlp import ENDPOINT_ENV
 from queenright.instrumentation.telemetry import shared_telemetry
@@ -54,7 +54,7 @@ def run_agent(options: RunOptions) -> int:
         AgentRunner.load,
         telemetry=shared_telemetry() if options.telemetry else None,
         guards=health_guard(health),
-        breakers=BreakerRegistry(health.circuit_breaker),
+        breakers=BreakerRegistry(health.circuit_breaker, on_change=report_change),
     )
     lifecycle = Lifecycle([options.path.resolve().parent], load=load)
     runner = load(options.path, model=options.model, storage=options.storage, offered_tools=lifecycle.tools)

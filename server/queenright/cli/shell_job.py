@@ -12,7 +12,7 @@ from pathlib import Path
 
 from queenright.cli.outlet import calm_streams
 from queenright.cli.talk import Talk, at_terminal
-from queenright.health.breakers import BreakerRegistry
+from queenright.health.breakers import BreakerRegistry, report_change
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.otlp import ENDPOINT_ENV
 from queenright.instrumentation.telemetry import shared_telemetry
@@ -47,7 +47,7 @@ def run_shell(options: ShellOptions) -> int:
         AgentRunner.load,
         telemetry=shared_telemetry() if options.telemetry else None,
         guards=health_guard(health),
-        breakers=BreakerRegistry(health.circuit_breaker),
+        breakers=BreakerRegistry(health.circuit_breaker, on_change=report_change),
     )
     loaded: dict[str, AgentRunner] = {}
     # A person may load from anywhere, the agent from beside itself.

@@ -13,6 +13,7 @@ from queenright.health.breakers.circuit import (
     CircuitOpen,
 )
 from queenright.health.breakers.registry import BreakerRegistry, BreakerUnknown
+from queenright.health.breakers.reporting import report_change
 from queenright.runtime.breakers import BreakerKind
 
 __all__ = [
@@ -26,4 +27,5 @@ __all__ = [
     "CallPermit",
     "CircuitBreaker",
     "CircuitOpen",
+    "report_change",
 ]
