@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import signal
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from queenright.api.loaded import Injected, Started
+from queenright.instrumentation.errors import QueenrightError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,6 +37,37 @@ class Reply:
     def failed(self) -> bool:
         """Whether there is no answer, as the run failed."""
         return self.ended == "execution_failed"
+
+
+class NoReplyError(QueenrightError):
+    """Raised when an agent has not answered in time."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"no answer within {seconds:g} s; the agent goes on: see queenright agents sessions")
+
+
+@contextmanager
+def time_limit(seconds: float | None) -> Iterator[None]:
+    """
+    Interrupt what the main thread does after so many seconds; None is no limit.
+
+    Raises:
+        NoReplyError: The time was up.
+    """
+    if seconds is None:
+        yield
+        return
+
+    def end(number: int, frame: object) -> None:
+        raise NoReplyError(seconds)
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def newest_event(service: Queenright) -> str | None:

@@ -122,6 +122,10 @@ def chat(
     graph: Graph = None,
     session: SessionId = None,
     wait: Annotated[bool, typer.Option(help="Wait for what it answers, and print that.")] = True,
+    timeout: Annotated[
+        float | None,
+        typer.Option(min=1, metavar="SECONDS", help="How long to wait; else until it answers."),
+    ] = None,
     as_json: Json = False,
     url: Url = LOCAL,
     token_file: TokenFile = None,
@@ -130,10 +134,10 @@ def chat(
     Say something to a loaded agent: a node that waits for it gets it, else a run begins with it.
 
     It prints the answer: all that the agent says until it waits for you again, or its run is over. Exit code
-    1 if the run failed. To talk at length: `queenright tui`.
+    1 if the run failed, or nothing came before the timeout. To talk at length: `queenright tui`.
     """
     from queenright.api.loaded import Started
-    from queenright.cli.agent_reply import newest_event, wait_for_reply
+    from queenright.cli.agent_reply import newest_event, time_limit, wait_for_reply
 
     with connect(url, token_file) as service:
         before = newest_event(service) if wait else None
@@ -145,7 +149,8 @@ def chat(
             tell(done, words, as_json=as_json)
             return
         typer.echo(words, err=True)
-        reply = wait_for_reply(service, agent, done, before)
+        with time_limit(timeout):
+            reply = wait_for_reply(service, agent, done, before)
     if as_json:
         typer.echo(json.dumps({**values(done), "reply": reply.text, "ended": reply.ended}))
     else:

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from subprocess import CompletedProcess
 
-from tests.server.agents.parts import House, guide, house
+from tests.server.agents.parts import House, guide, house, looper
 from tests.warm import queenright
 
 
@@ -50,3 +50,18 @@ async def test_chat_with_an_agent_whose_run_fails_is_exit_code_1(tmp_path: Path)
 
     assert done.returncode == 1
     assert done.stdout.startswith("The run failed: ")
+
+
+async def test_chat_that_gets_no_answer_ends_at_its_timeout(tmp_path: Path) -> None:
+    """The agent goes on; what it does is not undone."""
+    folder = looper(tmp_path / "agents" / "looper")
+    async with house(tmp_path, agents={"load": [str(folder)]}) as home:
+        url = str(home.http.base_url)
+        command = ("agents", "chat", "looper", "go", "--timeout", "1.5", "--url", url)
+        done = await asyncio.to_thread(queenright, *command, cwd=home.roots)
+        runs = await home.ask("GET", "/api/agents/looper/sessions")
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "no answer within 1.5 s" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert [run["status"] for run in runs["sessions"]] == ["active"]
